@@ -1,0 +1,131 @@
+//! Configuration "as used": complete, checked, with every default filled in.
+//!
+//! `crates/rialto` reads flags, environment and files and produces these values; nothing else in the
+//! house ever meets a configuration that could be invalid.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A text that must never be shown: it prints as `[redacted]`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself, for the one place that needs it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+/// Everything `rialto serve` needs to know.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub listen: SocketAddr,
+    /// No answer for this long: 504. Progress resets it, up to ten times the value.
+    pub request_timeout: Duration,
+    /// The largest request body the door reads; the largest of the destinations' own limits.
+    pub max_message_bytes: usize,
+    /// How long a session may be idle before it ends.
+    pub session_idle: Duration,
+    /// How long calls in flight may take to finish after SIGTERM.
+    pub drain: Duration,
+    /// Host names (without port) that requests may name besides loopback ones and the listen address.
+    pub allowed_hosts: Vec<String>,
+    /// Origins (`https://app.example.com`) that browsers may call from, besides loopback ones.
+    pub allowed_origins: Vec<String>,
+    pub audit: AuditSettings,
+    pub destinations: Vec<Destination>,
+    /// The destination that also answers at the bare `/mcp` (the one of `rialto serve -- COMMAND`).
+    pub root_destination: Option<String>,
+    /// A destination whose command cannot be found does not stop the others from starting.
+    pub keep_going: bool,
+}
+
+/// Where audit records go and what they carry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditSettings {
+    pub sink: AuditSink,
+    /// `AUDIT_LOG_BODIES`: request and response bodies, redacted and cut.
+    pub bodies: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuditSink {
+    Off,
+    Stdout,
+    File(PathBuf),
+}
+
+/// One named server behind Rialto.
+#[derive(Debug, Clone)]
+pub struct Destination {
+    /// A URL segment: `[a-z0-9][a-z0-9._-]{0,62}`.
+    pub name: String,
+    pub backend: BackendSpec,
+    pub request_timeout: Duration,
+    pub max_message_bytes: usize,
+    /// Sessions at once; the next one gets 503.
+    pub max_sessions: usize,
+}
+
+#[derive(Debug, Clone)]
+pub enum BackendSpec {
+    Process(ProcessSpec),
+}
+
+/// A stdio server: what to run and how its children are shared.
+#[derive(Debug, Clone)]
+pub struct ProcessSpec {
+    /// Program and arguments; never run through a shell.
+    pub argv: Vec<String>,
+    /// Added to the allow-listed environment.
+    pub env: BTreeMap<String, Secret>,
+    pub cwd: Option<PathBuf>,
+    pub sharing: Sharing,
+    /// Environment variable ← name of the HTTP header that the session was opened with.
+    pub env_from_headers: BTreeMap<String, String>,
+    pub start: Start,
+    /// How long a child may take to answer the handshake (a first `npx` run downloads).
+    pub start_timeout: Duration,
+    /// Children at once, for a shared destination.
+    pub max_children: usize,
+    /// How long a shared child stays after its last session, unless the start is eager.
+    pub linger: Duration,
+    pub capabilities: Capabilities,
+}
+
+/// What makes a lane, and so a child of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    Shared,
+    PerSession,
+    PerIdentity,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    Eager,
+    Lazy,
+}
+
+/// What a legacy server is told that its client can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capabilities {
+    /// Exactly what the caller declared; callers that differ get different children.
+    PerClient,
+    /// One child that is told everything; Rialto refuses what a caller cannot do.
+    Union,
+}

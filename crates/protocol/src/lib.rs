@@ -1,0 +1,1 @@
+//! MCP without I/O.
