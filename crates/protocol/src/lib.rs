@@ -1,1 +1,3 @@
 //! MCP without I/O.
+
+pub mod wire;
