@@ -5,3 +5,4 @@
 //! brings the bytes and takes the frames.
 
 pub mod line;
+pub mod sse;
