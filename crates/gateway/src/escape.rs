@@ -223,7 +223,9 @@ mod tests {
     fn a_value_for_people_is_cut_once_across_its_pieces() {
         let mut out = String::new();
         let mut value = OneLine::new(&mut out, 4);
-        write!(value, "{}{}{}", "ab", "c\nd", "efg").unwrap();
+        for piece in ["ab", "c\nd", "efg"] {
+            value.write_str(piece).unwrap();
+        }
         assert_eq!(out, "abc\\n…truncated");
     }
 }
