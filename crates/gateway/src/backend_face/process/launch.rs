@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use tokio::net::unix::pipe::{Receiver, Sender};
@@ -119,6 +119,7 @@ impl Launcher {
     }
 
     fn with(warden: Arc<Warden>) -> Self {
+        keep_inherited_files_to_ourselves();
         Self {
             warden,
             leftover_grace: LEFTOVER_GRACE,
@@ -197,10 +198,28 @@ impl Launcher {
         self.warden.kill_all();
     }
 
+    /// Waits until the warden process knows of every child started so far. Nothing needs to wait for this
+    /// in service; it never ends without a warden that can be started.
+    pub async fn guarded(&self) {
+        self.warden.informed().await;
+    }
+
     /// Groups that are not known to be gone.
     pub fn alive(&self) -> usize {
         self.warden.alive()
     }
+}
+
+/// Whoever started Rialto may have left files open in it (shells do), and they would pass through it into
+/// every child. All that Rialto opens itself is closed on exec from the beginning.
+fn keep_inherited_files_to_ourselves() {
+    const FIRST_AFTER_STDERR: i32 = 3;
+    static MARKED: Once = Once::new();
+    MARKED.call_once(|| {
+        close_fds::CloseFdsBuilder::new()
+            .threadsafe(true)
+            .cloexecfrom(FIRST_AFTER_STDERR);
+    });
 }
 
 /// A larger buffer is a kindness of the system, so a refusal is no error.

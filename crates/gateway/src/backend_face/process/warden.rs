@@ -23,7 +23,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 
 use super::group::GroupId;
@@ -53,8 +53,17 @@ pub struct WardenCommand {
 pub struct Warden {
     command: Option<WardenCommand>,
     started: AtomicBool,
-    groups: Mutex<BTreeSet<GroupId>>,
+    groups: Mutex<Groups>,
     changed: Arc<Notify>,
+    /// The revision that the living helper has been told; 0 while there is none.
+    told: watch::Sender<u64>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Groups {
+    alive: BTreeSet<GroupId>,
+    /// Grows with every change.
+    revision: u64,
 }
 
 impl Warden {
@@ -72,15 +81,15 @@ impl Warden {
         Self {
             command,
             started: AtomicBool::new(false),
-            groups: Mutex::new(BTreeSet::new()),
+            groups: Mutex::default(),
             changed: Arc::new(Notify::new()),
+            told: watch::Sender::new(0),
         }
     }
 
     /// This group must not outlive us.
     pub fn register(self: &Arc<Self>, group: GroupId) {
-        self.groups().insert(group);
-        self.changed.notify_one();
+        self.change(|alive| alive.insert(group));
         if let Some(command) = &self.command
             && !self.started.swap(true, Ordering::Relaxed)
         {
@@ -95,21 +104,36 @@ impl Warden {
 
     /// This group is gone, and its id may soon belong to a stranger.
     pub fn release(&self, group: GroupId) {
-        self.groups().remove(&group);
-        self.changed.notify_one();
+        self.change(|alive| alive.remove(&group));
+    }
+
+    /// Waits until the helper knows all that was registered and released so far.
+    pub(super) async fn informed(&self) {
+        let revision = self.groups().revision;
+        let mut told = self.told.subscribe();
+        // The sender is a field of this very value, so it is not gone while we wait.
+        let _ = told.wait_for(|told| *told >= revision).await;
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeSet<GroupId>) -> bool) {
+        let mut groups = self.groups();
+        if change(&mut groups.alive) {
+            groups.revision += 1;
+            self.changed.notify_one();
+        }
     }
 
     pub(super) fn kill_all(&self) {
-        for group in self.groups().iter() {
+        for group in &self.groups().alive {
             group.signal(Signal::KILL);
         }
     }
 
     pub(super) fn alive(&self) -> usize {
-        self.groups().len()
+        self.groups().alive.len()
     }
 
-    fn groups(&self) -> MutexGuard<'_, BTreeSet<GroupId>> {
+    fn groups(&self) -> MutexGuard<'_, Groups> {
         // No code that holds the lock can panic half-way through a change.
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -143,6 +167,9 @@ async fn keep(command: WardenCommand, warden: Weak<Warden>, changed: Arc<Notify>
             Err(error) => {
                 tracing::warn!(%error, "the warden process could not be started, another try follows")
             }
+        }
+        if let Some(warden) = warden.upgrade() {
+            warden.told.send_replace(0);
         }
         wait = if begun.elapsed() >= STABLE {
             SHORTEST_WAIT
@@ -182,10 +209,13 @@ async fn tell(mut helper: Child, warden: &Weak<Warden>, changed: &Notify) -> End
             let _ = helper.wait().await;
             return Ended::Unneeded;
         };
-        let lines = differences(&told, &current);
-        told = current;
+        let lines = differences(&told, &current.alive);
+        told = current.alive;
         let write = async {
             pipe.write_all(lines.as_bytes()).await?;
+            if let Some(warden) = warden.upgrade() {
+                warden.told.send_replace(current.revision);
+            }
             changed.notified().await;
             io::Result::Ok(())
         };
