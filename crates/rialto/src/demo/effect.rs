@@ -1,5 +1,6 @@
 //! What a tool causes besides its result. Whether anybody hears of it is for the era to decide: each has its
 //! own rules for subscriptions and log levels.
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 #[derive(Debug)]
@@ -18,12 +19,13 @@ impl Effect {
 
     /// The params of `notifications/message`.
     pub(super) fn log(level: Level, text: &str) -> Value {
-        json!({"level": level.name(), "logger": "demo", "data": text})
+        json!({"level": level, "logger": "demo", "data": text})
     }
 }
 
 /// The severities of RFC 5424, least severe first, so that `>=` means "at least as severe".
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum Level {
     Debug,
     Info,
@@ -36,31 +38,7 @@ pub(super) enum Level {
 }
 
 impl Level {
-    pub(super) const ALL: [Level; 8] = [
-        Level::Debug,
-        Level::Info,
-        Level::Notice,
-        Level::Warning,
-        Level::Error,
-        Level::Critical,
-        Level::Alert,
-        Level::Emergency,
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Level::Debug => "debug",
-            Level::Info => "info",
-            Level::Notice => "notice",
-            Level::Warning => "warning",
-            Level::Error => "error",
-            Level::Critical => "critical",
-            Level::Alert => "alert",
-            Level::Emergency => "emergency",
-        }
-    }
-
     pub(super) fn named(name: &str) -> Option<Level> {
-        Level::ALL.into_iter().find(|level| level.name() == name)
+        serde_json::from_value(json!(name)).ok()
     }
 }

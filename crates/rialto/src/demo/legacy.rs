@@ -1,6 +1,6 @@
 //! The legacy era: a session opened by `initialize`, questions as requests of the server's own, one log level and
 //! one set of subscriptions per session. Refuses everything but `ping` before `initialize`.
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use super::effect::{Effect, Level};
 use super::inquiry::Inquiry;
 use super::lookup::{self, Lookup};
+use super::machine::Scene;
 use super::message::{self, Era, Object, Refusal, Request, text};
-use super::tools::{self, Caller, Next, Pause, World};
+use super::tools::{self, Caller, Next, Pause};
 use super::{MAX_CALLS, resources};
 
 /// Oldest first; the last one is offered to a client that wants something else.
@@ -61,29 +62,19 @@ impl Legacy {
         deadlines.min()
     }
 
-    pub(super) fn handle_request(
-        &mut self,
-        now: Duration,
-        request: Request,
-        world: &mut World,
-        out: &mut VecDeque<Value>,
-    ) {
+    pub(super) fn handle_request(&mut self, scene: &mut Scene<'_>, request: Request) {
         let id = request.id.clone();
-        match self.answer(now, request, world, out) {
-            Ok(Some(result)) => out.push_back(message::result(id, result)),
+        match self.answer(scene, request) {
+            Ok(Some(result)) => scene.out.push_back(message::result(id, result)),
             Ok(None) => {}
-            Err(refusal) => out.push_back(message::refusal(Some(id), &refusal, Era::Legacy)),
+            Err(refusal) => scene
+                .out
+                .push_back(message::refusal(Some(id), &refusal, Era::Legacy)),
         }
     }
 
     /// The result, or nothing if the answer comes later or was put out already.
-    fn answer(
-        &mut self,
-        now: Duration,
-        request: Request,
-        world: &mut World,
-        out: &mut VecDeque<Value>,
-    ) -> Result<Option<Value>, Refusal> {
+    fn answer(&mut self, scene: &mut Scene<'_>, request: Request) -> Result<Option<Value>, Refusal> {
         let Request { id, method, params } = request;
         let session = match (method.as_str(), &mut self.session) {
             ("ping", _) => return Ok(Some(json!({}))),
@@ -99,10 +90,10 @@ impl Legacy {
             (_, Some(session)) => session,
         };
         if let Some(lookup) = Lookup::of(&method) {
-            return lookup.answer(&params, world).map(Some);
+            return lookup.answer(&params, scene.world).map(Some);
         }
         match method.as_str() {
-            "tools/call" => self.call(now, id, &params, world, out).map(|()| None),
+            "tools/call" => self.call(scene, id, &params).map(|()| None),
             "logging/setLevel" => {
                 let level = text(&params, "level")?;
                 let unknown = || Refusal::InvalidParams(format!("{level:?} is no log level"));
@@ -150,14 +141,7 @@ impl Legacy {
         )
     }
 
-    fn call(
-        &mut self,
-        now: Duration,
-        id: Value,
-        params: &Object,
-        world: &mut World,
-        out: &mut VecDeque<Value>,
-    ) -> Result<(), Refusal> {
+    fn call(&mut self, scene: &mut Scene<'_>, id: Value, params: &Object) -> Result<(), Refusal> {
         let Some(session) = &self.session else {
             return Ok(());
         };
@@ -169,7 +153,7 @@ impl Legacy {
         if self.calls.len() >= MAX_CALLS {
             return Err(Refusal::Busy("calls"));
         }
-        let call = tools::Call::read(params, world)?;
+        let call = tools::Call::read(params, scene.world)?;
         let progress_token = message::progress_token(params)?;
         let caller = Caller {
             era: "legacy",
@@ -177,35 +161,38 @@ impl Legacy {
             capabilities: &session.capabilities,
         };
         let mut effects = Vec::new();
-        let next = call.start(&caller, world, &mut effects)?;
-        self.advance(now, id, progress_token, next, effects, out);
+        let next = call.start(&caller, scene.world, &mut effects)?;
+        self.advance(scene, id, progress_token, next, effects);
         Ok(())
     }
 
     /// Carries out what a call caused and what it wants next.
     fn advance(
         &mut self,
-        now: Duration,
+        scene: &mut Scene<'_>,
         id: Value,
         progress_token: Option<Value>,
         next: Next,
         effects: Vec<Effect>,
-        out: &mut VecDeque<Value>,
     ) {
         let Some(session) = &self.session else { return };
         for effect in effects {
-            out.extend(session.notification(effect, progress_token.as_ref()));
+            scene
+                .out
+                .extend(session.notification(effect, progress_token.as_ref()));
         }
         let stage = match next {
-            Next::Done(result) => return out.push_back(message::result(id, result)),
+            Next::Done(result) => return scene.out.push_back(message::result(id, result)),
             Next::Wait(pause, then) => Stage::Waiting {
-                until: now + pause,
+                until: scene.now + pause,
                 pause: then,
             },
             Next::Ask(inquiry) if inquiry.is_allowed_by(&session.capabilities) => {
                 self.questions_asked += 1;
                 let question = self.questions_asked;
-                out.push_back(message::request(question, inquiry.method(), inquiry.params()));
+                scene
+                    .out
+                    .push_back(message::request(question, inquiry.method(), inquiry.params()));
                 Stage::Asking { question, inquiry }
             }
             Next::Ask(inquiry) => {
@@ -213,7 +200,7 @@ impl Legacy {
                     "This client did not declare the capability for {}.",
                     inquiry.method()
                 );
-                return out.push_back(message::result(id, tools::failure(&why)));
+                return scene.out.push_back(message::result(id, tools::failure(&why)));
             }
         };
         self.calls.push(Call {
@@ -223,13 +210,13 @@ impl Legacy {
         });
     }
 
-    pub(super) fn handle_deadline(&mut self, now: Duration, out: &mut VecDeque<Value>) {
+    pub(super) fn handle_deadline(&mut self, scene: &mut Scene<'_>) {
         for call in std::mem::take(&mut self.calls) {
             match call.stage {
-                Stage::Waiting { until, pause } if until <= now => {
+                Stage::Waiting { until, pause } if until <= scene.now => {
                     let mut effects = Vec::new();
                     let next = pause.resume(&mut effects);
-                    self.advance(now, call.id, call.progress_token, next, effects, out);
+                    self.advance(scene, call.id, call.progress_token, next, effects);
                 }
                 Stage::Waiting { .. } | Stage::Asking { .. } => self.calls.push(call),
             }
@@ -238,10 +225,9 @@ impl Legacy {
 
     pub(super) fn handle_response(
         &mut self,
-        now: Duration,
+        scene: &mut Scene<'_>,
         id: &Value,
         outcome: Result<Value, Value>,
-        out: &mut VecDeque<Value>,
     ) {
         let answered = |call: &Call| match call.stage {
             Stage::Asking { question, .. } => id.as_u64() == Some(question),
@@ -261,25 +247,18 @@ impl Legacy {
         match call.stage {
             Stage::Asking { inquiry, .. } => {
                 self.advance(
-                    now,
+                    scene,
                     call.id,
                     call.progress_token,
                     inquiry.resume(answer),
                     Vec::new(),
-                    out,
                 );
             }
             Stage::Waiting { .. } => {}
         }
     }
 
-    pub(super) fn handle_notification(
-        &mut self,
-        method: &str,
-        params: &Object,
-        world: &mut World,
-        out: &mut VecDeque<Value>,
-    ) {
+    pub(super) fn handle_notification(&mut self, scene: &mut Scene<'_>, method: &str, params: &Object) {
         if method != "notifications/cancelled" {
             return;
         }
@@ -292,10 +271,10 @@ impl Legacy {
         };
         // A cancelled call is never answered; a question it had put to the client is moot as well.
         let call = self.calls.remove(position);
-        world.cancelled_calls += 1;
+        scene.world.cancelled_calls += 1;
         tracing::info!(rpc_id = %call.id, "call cancelled by the client");
         match call.stage {
-            Stage::Asking { question, .. } => out.push_back(message::notification(
+            Stage::Asking { question, .. } => scene.out.push_back(message::notification(
                 "notifications/cancelled",
                 json!({"requestId": question, "reason": "the call that asked was cancelled"}),
             )),

@@ -19,6 +19,14 @@ pub(super) struct Machine {
     out: VecDeque<Value>,
 }
 
+/// What a message meets: the time, what tools can change, and the way out.
+#[derive(Debug)]
+pub(super) struct Scene<'a> {
+    pub(super) now: Duration,
+    pub(super) world: &'a mut World,
+    pub(super) out: &'a mut VecDeque<Value>,
+}
+
 #[derive(Debug)]
 enum Spoken {
     Undecided,
@@ -54,10 +62,15 @@ impl Machine {
     }
 
     pub(super) fn handle_deadline(&mut self, now: Duration) {
+        let mut scene = Scene {
+            now,
+            world: &mut self.world,
+            out: &mut self.out,
+        };
         match &mut self.spoken {
             Spoken::Undecided => {}
-            Spoken::Legacy(legacy) => legacy.handle_deadline(now, &mut self.out),
-            Spoken::Modern(modern) => modern.handle_deadline(now, &mut self.out),
+            Spoken::Legacy(legacy) => legacy.handle_deadline(&mut scene),
+            Spoken::Modern(modern) => modern.handle_deadline(&mut scene),
         }
     }
 
@@ -65,7 +78,7 @@ impl Machine {
     pub(super) fn handle_end(&mut self) {
         match &mut self.spoken {
             Spoken::Undecided | Spoken::Legacy(_) => {}
-            Spoken::Modern(modern) => modern.handle_end(&mut self.out),
+            Spoken::Modern(modern) => self.out.extend(modern.handle_end()),
         }
     }
 
@@ -101,19 +114,23 @@ impl Machine {
     }
 
     fn handle_message(&mut self, now: Duration, message: Message) {
-        let (world, out) = (&mut self.world, &mut self.out);
+        let scene = &mut Scene {
+            now,
+            world: &mut self.world,
+            out: &mut self.out,
+        };
         match message {
             Message::Request(request) => match &mut self.spoken {
-                Spoken::Legacy(legacy) => legacy.handle_request(now, request, world, out),
-                Spoken::Modern(modern) => modern.handle_request(now, request, world, out),
+                Spoken::Legacy(legacy) => legacy.handle_request(scene, request),
+                Spoken::Modern(modern) => modern.handle_request(scene, request),
                 // A probe decides nothing: clients send it to find out, and may go on in either era.
                 Spoken::Undecided if request.method == "server/discover" => {
-                    out.push_back(modern::discover(request))
+                    scene.out.push_back(modern::discover(request));
                 }
                 Spoken::Undecided if modern::is_spoken_in(&request.params) => {
                     let settled = modern::accepts(&request.params);
                     let mut modern = Modern::new(self.tokens);
-                    modern.handle_request(now, request, world, out);
+                    modern.handle_request(scene, request);
                     // A refused envelope leaves the client free to fall back to `initialize`.
                     if settled {
                         self.spoken = Spoken::Modern(modern);
@@ -121,17 +138,17 @@ impl Machine {
                 }
                 Spoken::Undecided => {
                     let mut legacy = Legacy::default();
-                    legacy.handle_request(now, request, world, out);
+                    legacy.handle_request(scene, request);
                     self.spoken = Spoken::Legacy(legacy);
                 }
             },
             Message::Notification { method, params } => match &mut self.spoken {
-                Spoken::Legacy(legacy) => legacy.handle_notification(&method, &params, world, out),
-                Spoken::Modern(modern) => modern.handle_notification(&method, &params, world),
+                Spoken::Legacy(legacy) => legacy.handle_notification(scene, &method, &params),
+                Spoken::Modern(modern) => modern.handle_notification(scene, &method, &params),
                 Spoken::Undecided => {}
             },
             Message::Response { id, outcome } => match &mut self.spoken {
-                Spoken::Legacy(legacy) => legacy.handle_response(now, &id, outcome, out),
+                Spoken::Legacy(legacy) => legacy.handle_response(scene, &id, outcome),
                 Spoken::Modern(_) | Spoken::Undecided => {
                     tracing::warn!(rpc_id = %id, "a response, though nothing was asked");
                 }

@@ -1,6 +1,5 @@
 //! The modern era (2026-07-28): every request describes itself, questions travel in `input_required` results, and
 //! notifications flow only to requests that asked for them. Sends no request of its own, ever.
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -8,9 +7,10 @@ use serde_json::{Value, json};
 use super::MAX_CALLS;
 use super::effect::Effect;
 use super::lookup::{self, Lookup};
+use super::machine::Scene;
 use super::message::{self, Era, MODERN_VERSION, Object, Refusal, Request, text};
 use super::resources;
-use super::tools::{self, Caller, Next, Pause, World};
+use super::tools::{self, Caller, Next, Pause};
 use envelope::Envelope;
 use listening::Listen;
 use parked::Parked;
@@ -83,32 +83,22 @@ impl Modern {
         self.calls.iter().map(|call| call.until).min()
     }
 
-    pub(super) fn handle_request(
-        &mut self,
-        now: Duration,
-        request: Request,
-        world: &mut World,
-        out: &mut VecDeque<Value>,
-    ) {
+    pub(super) fn handle_request(&mut self, scene: &mut Scene<'_>, request: Request) {
         if request.method == "server/discover" {
-            return out.push_back(discover(request));
+            return scene.out.push_back(discover(request));
         }
         let id = request.id.clone();
-        match self.answer(now, request, world, out) {
-            Ok(Some(result)) => out.push_back(message::result(id, result)),
+        match self.answer(scene, request) {
+            Ok(Some(result)) => scene.out.push_back(message::result(id, result)),
             Ok(None) => {}
-            Err(refusal) => out.push_back(message::refusal(Some(id), &refusal, Era::Modern)),
+            Err(refusal) => scene
+                .out
+                .push_back(message::refusal(Some(id), &refusal, Era::Modern)),
         }
     }
 
     /// The result, or nothing if the answer comes later or was put out already.
-    fn answer(
-        &mut self,
-        now: Duration,
-        request: Request,
-        world: &mut World,
-        out: &mut VecDeque<Value>,
-    ) -> Result<Option<Value>, Refusal> {
+    fn answer(&mut self, scene: &mut Scene<'_>, request: Request) -> Result<Option<Value>, Refusal> {
         let Request { id, method, params } = request;
         if method == "initialize" && !is_spoken_in(&params) {
             // A legacy client learns from this error which revisions are spoken here.
@@ -117,7 +107,7 @@ impl Modern {
         }
         let envelope = Envelope::read(&params)?;
         if let Some(lookup) = Lookup::of(&method) {
-            let result = lookup.answer(&params, world)?;
+            let result = lookup.answer(&params, scene.world)?;
             return Ok(Some(match lookup {
                 Lookup::Tools => cached(result, 0),
                 Lookup::Prompts | Lookup::Resources | Lookup::Templates => cached(result, 300_000),
@@ -132,9 +122,9 @@ impl Modern {
                 let asked = Asked {
                     id,
                     envelope,
-                    call: tools::Call::read(&params, world)?,
+                    call: tools::Call::read(&params, scene.world)?,
                 };
-                self.call(now, asked, &params, world, out)?;
+                self.call(scene, asked, &params)?;
             }
             "subscriptions/listen" => {
                 self.admit(&id)?;
@@ -142,7 +132,7 @@ impl Modern {
                     return Err(Refusal::Busy("subscriptions"));
                 }
                 let listen = Listen::read(id, &params)?;
-                out.push_back(listen.acknowledgement());
+                scene.out.push_back(listen.acknowledgement());
                 self.listens.push(listen);
             }
             _ => return Err(Refusal::UnknownMethod(method)),
@@ -167,26 +157,21 @@ impl Modern {
         }
     }
 
-    fn call(
-        &mut self,
-        now: Duration,
-        asked: Asked,
-        params: &Object,
-        world: &mut World,
-        out: &mut VecDeque<Value>,
-    ) -> Result<(), Refusal> {
+    fn call(&mut self, scene: &mut Scene<'_>, asked: Asked, params: &Object) -> Result<(), Refusal> {
         let mut effects = Vec::new();
         let next = match params.get("requestState") {
-            Some(state) => match self
-                .parked
-                .resume(now, state, &asked.call, params.get("inputResponses"))?
-            {
-                parked::Resumed::With(next) => next,
-                parked::Resumed::AskAgain(result) => {
-                    out.push_back(message::result(asked.id, introduced(result)));
-                    return Ok(());
+            Some(state) => {
+                match self
+                    .parked
+                    .resume(scene.now, state, &asked.call, params.get("inputResponses"))?
+                {
+                    parked::Resumed::With(next) => next,
+                    parked::Resumed::AskAgain(result) => {
+                        scene.out.push_back(message::result(asked.id, introduced(result)));
+                        return Ok(());
+                    }
                 }
-            },
+            }
             None => {
                 let capabilities = &asked.envelope.capabilities;
                 let caller = Caller {
@@ -194,34 +179,33 @@ impl Modern {
                     version: MODERN_VERSION,
                     capabilities,
                 };
-                asked.call.start(&caller, world, &mut effects)?
+                asked.call.start(&caller, scene.world, &mut effects)?
             }
         };
-        self.advance(now, asked, next, effects, out)
+        self.advance(scene, asked, next, effects)
     }
 
     /// Carries out what a call caused and what it wants next.
     fn advance(
         &mut self,
-        now: Duration,
+        scene: &mut Scene<'_>,
         asked: Asked,
         next: Next,
         effects: Vec<Effect>,
-        out: &mut VecDeque<Value>,
     ) -> Result<(), Refusal> {
         for effect in effects {
-            self.publish(effect, &asked.envelope, out);
+            self.publish(scene, effect, &asked.envelope);
         }
         match next {
-            Next::Done(result) => out.push_back(message::result(asked.id, complete(result))),
+            Next::Done(result) => scene.out.push_back(message::result(asked.id, complete(result))),
             Next::Wait(pause, then) => self.calls.push(Running {
                 asked,
-                until: now + pause,
+                until: scene.now + pause,
                 pause: then,
             }),
             Next::Ask(inquiry) if inquiry.is_allowed_by(&asked.envelope.capabilities) => {
-                let result = self.parked.park(now, asked.call, inquiry);
-                out.push_back(message::result(asked.id, introduced(result)));
+                let result = self.parked.park(scene.now, asked.call, inquiry);
+                scene.out.push_back(message::result(asked.id, introduced(result)));
             }
             Next::Ask(inquiry) => return Err(Refusal::MissingCapability(inquiry.required_capability())),
         }
@@ -229,25 +213,27 @@ impl Modern {
     }
 
     /// Tells of an effect whoever asked to hear of it: the request itself, or the listens.
-    fn publish(&self, effect: Effect, envelope: &Envelope, out: &mut VecDeque<Value>) {
+    fn publish(&self, scene: &mut Scene<'_>, effect: Effect, envelope: &Envelope) {
         match effect {
             Effect::Progress { done, total } => {
                 let token = envelope.progress_token.as_ref();
-                out.extend(token.map(|token| {
+                scene.out.extend(token.map(|token| {
                     message::notification("notifications/progress", Effect::progress(token, done, total))
                 }));
             }
             Effect::Log { level, text } => {
                 if envelope.log_level.is_some_and(|wanted| level >= wanted) {
-                    out.push_back(message::notification(
+                    scene.out.push_back(message::notification(
                         "notifications/message",
                         Effect::log(level, &text),
                     ));
                 }
             }
-            Effect::ToolsChanged => out.extend(self.listens.iter().filter_map(Listen::tools_changed)),
+            Effect::ToolsChanged => scene
+                .out
+                .extend(self.listens.iter().filter_map(Listen::tools_changed)),
             Effect::ResourceUpdated(uri) => {
-                out.extend(
+                scene.out.extend(
                     self.listens
                         .iter()
                         .filter_map(|listen| listen.resource_updated(uri)),
@@ -256,22 +242,24 @@ impl Modern {
         }
     }
 
-    pub(super) fn handle_deadline(&mut self, now: Duration, out: &mut VecDeque<Value>) {
+    pub(super) fn handle_deadline(&mut self, scene: &mut Scene<'_>) {
         for call in std::mem::take(&mut self.calls) {
-            if call.until > now {
+            if call.until > scene.now {
                 self.calls.push(call);
                 continue;
             }
             let mut effects = Vec::new();
             let next = call.pause.resume(&mut effects);
             let id = call.asked.id.clone();
-            if let Err(refusal) = self.advance(now, call.asked, next, effects, out) {
-                out.push_back(message::refusal(Some(id), &refusal, Era::Modern));
+            if let Err(refusal) = self.advance(scene, call.asked, next, effects) {
+                scene
+                    .out
+                    .push_back(message::refusal(Some(id), &refusal, Era::Modern));
             }
         }
     }
 
-    pub(super) fn handle_notification(&mut self, method: &str, params: &Object, world: &mut World) {
+    pub(super) fn handle_notification(&mut self, scene: &mut Scene<'_>, method: &str, params: &Object) {
         let Some(id) = params
             .get("requestId")
             .filter(|_| method == "notifications/cancelled")
@@ -282,14 +270,14 @@ impl Modern {
         self.listens.retain(|listen| listen.id() != id);
         if let Some(position) = self.calls.iter().position(|call| call.asked.id == *id) {
             self.calls.remove(position);
-            world.cancelled_calls += 1;
+            scene.world.cancelled_calls += 1;
             tracing::info!(rpc_id = %id, "call cancelled by the client");
         }
     }
 
     /// Ends the listens in an orderly way before the server goes.
-    pub(super) fn handle_end(&mut self, out: &mut VecDeque<Value>) {
-        out.extend(self.listens.drain(..).map(Listen::farewell));
+    pub(super) fn handle_end(&mut self) -> impl Iterator<Item = Value> {
+        self.listens.drain(..).map(Listen::farewell)
     }
 }
 

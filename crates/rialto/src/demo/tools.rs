@@ -117,20 +117,18 @@ impl Call {
             }
             Tool::Roots => return Ok(Next::Ask(Inquiry::Roots)),
             Tool::Log => {
-                let level = arguments.optional_text("level")?.unwrap_or("info");
-                let level = Level::named(level).ok_or_else(|| format!("{level:?} is no log level"))?;
-                effects.push(Effect::Log {
-                    level,
-                    text: arguments.text("message")?.to_owned(),
-                });
-                said(&format!("Logged at level {}.", level.name()))
+                let name = arguments.optional_text("level")?.unwrap_or("info");
+                let level = Level::named(name).ok_or_else(|| format!("{name:?} is no log level"))?;
+                let text = arguments.text("message")?.to_owned();
+                effects.push(Effect::Log { level, text });
+                said(&format!("Logged at level {name}."))
             }
             Tool::Image => {
                 json!({"content": [{"type": "image", "data": resources::LOGO_PNG, "mimeType": "image/png"}]})
             }
             Tool::Link => link(caller.version),
             Tool::Fail => failure("This tool always fails."),
-            Tool::ToggleTool => {
+            Tool::Toggle => {
                 world.extra_tool = !world.extra_tool;
                 effects.push(Effect::ToolsChanged);
                 said(if world.extra_tool {
@@ -144,7 +142,7 @@ impl Call {
                 effects.push(Effect::ResourceUpdated(resources::COUNTER));
                 said(&format!("{} is now {}.", resources::COUNTER, world.counter))
             }
-            Tool::WhoAmI => structured(
+            Tool::Whoami => structured(
                 json!({"pid": std::process::id(), "era": caller.era, "version": caller.version,
                 "clientCapabilities": caller.capabilities, "cancelledCalls": world.cancelled_calls}),
             ),
