@@ -142,9 +142,10 @@ impl Legacy {
     }
 
     fn call(&mut self, scene: &mut Scene<'_>, id: Value, params: &Object) -> Result<(), Refusal> {
-        let Some(session) = &self.session else {
-            return Ok(());
-        };
+        let session = self
+            .session
+            .as_ref()
+            .expect("calls are let in only after initialize");
         if self.calls.iter().any(|call| call.id == id) {
             return Err(Refusal::InvalidRequest(
                 "a call with this id is still running".to_owned(),

@@ -11,6 +11,9 @@ use super::message::{self, Era, Message, Refusal};
 use super::modern::{self, Modern};
 use super::tools::World;
 
+/// Messages in one batch: all their answers are held at once.
+const MAX_BATCH: usize = 100;
+
 #[derive(Debug)]
 pub(super) struct Machine {
     spoken: Spoken,
@@ -87,7 +90,7 @@ impl Machine {
             return;
         }
         match serde_json::from_slice(line) {
-            Ok(Value::Array(batch)) if self.accepts_batches() && !batch.is_empty() => {
+            Ok(Value::Array(batch)) if self.accepts_batches() && (1..=MAX_BATCH).contains(&batch.len()) => {
                 // JSON-RPC lets the answers of a batch come one by one, which is what a client that
                 // also knows the later revisions reads best.
                 for value in batch {

@@ -100,8 +100,11 @@ pub(super) fn read(value: Value) -> Result<Message, (Option<Value>, Refusal)> {
     {
         return Err(invalid(None, "an id is a string or an integer"));
     }
+    // A client takes an error with its own id for an answer to its request of that id, so the id goes back only
+    // to what looks like a request: the id of a malformed response is one of ours.
+    let answerable = id.clone().filter(|_| fields.contains_key("method"));
     if fields.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
-        return Err(invalid(id, "\"jsonrpc\" must be \"2.0\""));
+        return Err(invalid(answerable, "\"jsonrpc\" must be \"2.0\""));
     }
     match (fields.remove("method"), id) {
         (Some(Value::String(method)), id) => {
@@ -125,7 +128,7 @@ pub(super) fn read(value: Value) -> Result<Message, (Option<Value>, Refusal)> {
                 id,
                 outcome: Err(error),
             }),
-            (Some(_), Some(_)) | (None, None) => Err(invalid(Some(id), "neither a request nor a response")),
+            (Some(_), Some(_)) | (None, None) => Err(invalid(None, "neither a request nor a response")),
         },
         (None, None) => Err(invalid(None, "neither a method nor an id")),
     }

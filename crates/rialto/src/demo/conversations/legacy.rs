@@ -452,6 +452,11 @@ fn prompts_are_listed_filled_in_and_completed() {
 fn a_batch_is_taken_in_2025_03_26_only() {
     let batch = r#"[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"ping"}]"#;
     assert_eq!(session_in("2025-03-26", json!({})).say_line(batch).len(), 2);
+    let long = format!(
+        "[{}1]",
+        r#"{"jsonrpc":"2.0","id":1,"method":"ping"},"#.repeat(100)
+    );
+    assert_eq!(session_in("2025-03-26", json!({})).say_line(&long).len(), 1);
     let heard = session(json!({})).say_line(batch);
     assert_eq!((heard.len(), &heard[0]["error"]["code"]), (1, &json!(-32600)));
 }

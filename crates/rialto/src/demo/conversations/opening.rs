@@ -20,14 +20,15 @@ fn a_line_that_is_not_json_is_answered_without_an_id() {
 #[test]
 fn what_is_no_message_is_an_invalid_request_with_the_id_where_there_is_one() {
     let mut talk = Talk::new(DemoEra::Both);
-    for line in ["7", "[]", "{}", r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#] {
+    let malformed_responses = [r#"{"jsonrpc":"2.0","id":3}"#, r#"{"id":3,"result":{}}"#];
+    let no_messages = ["7", "[]", "{}", r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#];
+    for line in malformed_responses.into_iter().chain(no_messages) {
         let heard = talk.say_line(line);
         assert_eq!(heard[0]["error"]["code"], -32600, "{line}");
         assert!(heard[0].get("id").is_none(), "{line}");
     }
     for line in [
         r#"{"id":3,"method":"ping"}"#,
-        r#"{"jsonrpc":"2.0","id":3}"#,
         r#"{"jsonrpc":"2.0","id":3,"method":1}"#,
     ] {
         let heard = talk.say_line(line);
