@@ -188,13 +188,13 @@ const scenarios = {
   async tool_error() {
     const witness = await open();
     const wrong = await witness.client.callTool({ name: 'get-sum', arguments: { a: 'one', b: 2 } });
-    let unknownMethod;
-    try {
-      await witness.client.request({ method: 'no/such/method' }, types.EmptyResultSchema);
-    } catch (error) {
-      unknownMethod = error.code;
-    }
-    return { isError: wrong.isError, unknownMethod, after: await witness.text('echo', { message: 'still here' }) };
+    const code = (promise) => promise.then(() => 'answered', (error) => error.code);
+    return {
+      isError: wrong.isError,
+      unknownMethod: await code(witness.client.request({ method: 'no/such/method' }, types.EmptyResultSchema)),
+      unknownPrompt: await code(witness.client.getPrompt({ name: 'no-such-prompt' })),
+      after: await witness.text('echo', { message: 'still here' }),
+    };
   },
 
   async progress() {

@@ -4,6 +4,7 @@ Plays one scenario against server-everything at URL and prints one JSON line wit
 line is left to the Rust test that started it. Ends with 1 and the error on stderr if the SDK refuses.
 """
 
+import base64
 import json
 import sys
 import traceback
@@ -122,8 +123,12 @@ class Witness:
 
 @asynccontextmanager
 async def opened(
-    break_long_call: bool = False, terminate_on_close: bool = True, **callbacks: Any
+    break_long_call: bool = False,
+    terminate_on_close: bool = True,
+    resumed_session: dict[str, str] | None = None,
+    **callbacks: Any,
 ) -> AsyncIterator[Witness]:
+    """Opens a session, or goes on with one: then the headers that name it are given."""
     witness = Witness()
 
     async def message_handler(message: Any) -> None:
@@ -131,7 +136,10 @@ async def opened(
             witness.notifications.add(message.root)
 
     async with httpx.AsyncClient(
-        transport=WatchedTransport(witness.exchanges, break_long_call), timeout=30, trust_env=False
+        transport=WatchedTransport(witness.exchanges, break_long_call),
+        headers=resumed_session,
+        timeout=30,
+        trust_env=False,
     ) as http_client:
         async with streamable_http_client(
             url, http_client=http_client, terminate_on_close=terminate_on_close
@@ -139,8 +147,17 @@ async def opened(
             async with ClientSession(read, write, message_handler=message_handler, **callbacks) as session:
                 witness.session = session
                 witness.session_id = session_id
-                witness.initialized = await session.initialize()
+                if resumed_session is None:
+                    witness.initialized = await session.initialize()
                 yield witness
+
+
+def session_headers(witness: Witness) -> dict[str, str]:
+    """What names a session to the server; the SDK has no other way to go on with an old one."""
+    return {
+        "mcp-session-id": str(witness.session_id()),
+        "mcp-protocol-version": str(witness.initialized.protocolVersion),
+    }
 
 
 def sampler(answer: str, asked: list[str]) -> dict[str, Any]:
@@ -202,15 +219,14 @@ async def structured() -> dict[str, Any]:
 async def tool_error() -> dict[str, Any]:
     async with opened() as witness:
         wrong = await witness.session.call_tool("get-sum", {"a": "one", "b": 2})
-        unknown_method = None
+        unknown_prompt = None
         try:
-            # The SDK has no way to send a method that it does not know; a task that nobody has comes closest.
             await witness.session.get_prompt("no-such-prompt")
         except McpError as error:
-            unknown_method = error.error.code
+            unknown_prompt = error.error.code
         return {
             "isError": wrong.isError,
-            "unknownPrompt": unknown_method,
+            "unknownPrompt": unknown_prompt,
             "after": await witness.text("echo", {"message": "still here"}),
         }
 
@@ -340,7 +356,6 @@ async def list_changed() -> dict[str, Any]:
 async def cancellation() -> dict[str, Any]:
     async with opened() as witness:
         running = anyio.Event()
-        request_id = None
         outcome = "answered"
 
         async def on_progress(_done: float, _total: float | None, _message: str | None) -> None:
@@ -396,8 +411,6 @@ async def prompts_and_completion() -> dict[str, Any]:
 
 
 async def resources_read() -> dict[str, Any]:
-    import base64
-
     async with opened() as witness:
         session = witness.session
         text = await session.read_resource(f"{DOCUMENT}17")
@@ -454,10 +467,10 @@ async def resume_with_token() -> dict[str, Any]:
         params = types.CallToolRequestParams(name=LONG, arguments={"duration": duration, "steps": 5})
         return types.ClientRequest(types.CallToolRequest(params=params))
 
-    async with opened() as witness:
+    async with opened(terminate_on_close=False) as first:
 
         async def call() -> None:
-            await witness.session.send_request(
+            await first.session.send_request(
                 request(1),
                 types.CallToolResult,
                 metadata=ClientMessageMetadata(on_resumption_token_update=on_token),
@@ -468,29 +481,26 @@ async def resume_with_token() -> dict[str, Any]:
             tasks.start_soon(call)
             await running.wait()
             tasks.cancel_scope.cancel()
+        session = session_headers(first)
+    async with opened(resumed_session=session) as second:
         # The arguments differ on purpose: a resumed call answers the first request, it does not run a second one.
-        result = await witness.session.send_request(
+        result = await second.session.send_request(
             request(30), types.CallToolResult, metadata=ClientMessageMetadata(resumption_token=token)
         )
         return {
             "token": "string" if isinstance(token, str) else "none",
             "text": result.content[0].text,
-            "after": await witness.text("echo", {"message": "resumed"}),
+            "after": await second.text("echo", {"message": "resumed"}),
         }
 
 
 async def terminate() -> dict[str, Any]:
     async with opened() as witness:
         await witness.text("echo", {"message": "before"})
-        session_id = witness.session_id()
-        version = witness.initialized.protocolVersion
+        session = session_headers(witness)
     deleted = [seen["status"] for seen in witness.exchanges.items if seen["method"] == "DELETE"]
-    # The SDK cannot be given an old session, so the late request is made by hand.
-    headers = {
-        "accept": "application/json, text/event-stream",
-        "mcp-session-id": str(session_id),
-        "mcp-protocol-version": str(version),
-    }
+    # The SDK tells a late caller no status, so the request is made by hand.
+    headers = {"accept": "application/json, text/event-stream", **session}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     async with httpx.AsyncClient(trust_env=False) as http_client:
         late = await http_client.post(url, json=body, headers=headers)
