@@ -1,0 +1,33 @@
+//! The one clock: monotonic time as the machines' [`Moment`]s.
+
+use std::time::Instant;
+
+use protocol::time::Moment;
+
+/// A monotonic clock that counts from its own making. Copies tell the same time.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    #[expect(clippy::new_without_default, reason = "a clock is made once, on purpose")]
+    pub fn new() -> Self {
+        Self { start: Instant::now() }
+    }
+
+    pub fn now(self) -> Moment {
+        Moment::since_start(self.start.elapsed())
+    }
+
+    /// Comes back when the moment is reached; never, for no moment.
+    pub async fn reach(self, moment: Option<Moment>) -> Moment {
+        match moment {
+            Some(moment) => {
+                tokio::time::sleep_until((self.start + moment.elapsed()).into()).await;
+                self.now().max(moment)
+            }
+            None => std::future::pending().await,
+        }
+    }
+}
