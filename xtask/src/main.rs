@@ -1,1 +1,83 @@
-fn main() {}
+//! The project's own chores, run as `cargo xtask …`.
+//!
+//! Hides where the tests' foreign tools live and how they get there. It refuses to skip: a tool that is
+//! missing, a test that fails and a test that is ignored all end the run with an error.
+
+mod test_deps;
+mod test_run;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  test [FILTER…]   install what the tests need, build every binary, run every test of the
+                   workspace, and close with a summary. A FILTER keeps the tests whose name
+                   contains it. Fails if a test fails or is ignored.
+  setup            only the install
+  help             this text
+
+What the tests need is pinned in tests/interop (package.json with its lock file for npm,
+requirements.txt for pip) and installed into .test-deps, which git ignores. Nothing is
+installed twice: a stamp of the pins in each folder says what is there already. Delete
+.test-deps to start afresh. On the machine there must be: node 18 or newer with npm, and
+python3 3.10 or newer with its venv module.
+
+Tests find the folder by RIALTO_TEST_DEPS, which `cargo xtask test` sets; after
+`cargo xtask setup` a plain `cargo test` finds it too.
+";
+
+fn main() -> ExitCode {
+    match run(std::env::args().skip(1).collect()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Vec<String>) -> anyhow::Result<()> {
+    let (command, rest) = match arguments.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("help", &[] as &[String]),
+    };
+    match (command, rest) {
+        ("test", filters) => test(filters),
+        ("setup", []) => setup(&repository()?).map(drop),
+        ("help" | "--help" | "-h", []) => {
+            print!("{HELP}");
+            Ok(())
+        }
+        ("setup" | "help", [extra, ..]) => {
+            bail!("`{command}` takes no argument, but `{extra}` was given")
+        }
+        _ => bail!("there is no command `{command}`; `cargo xtask help` lists them"),
+    }
+}
+
+fn setup(repository: &Path) -> anyhow::Result<PathBuf> {
+    let folder = repository.join(".test-deps");
+    test_deps::install(repository, &folder)?;
+    Ok(folder)
+}
+
+fn test(filters: &[String]) -> anyhow::Result<()> {
+    let repository = repository()?;
+    let folder = setup(&repository)?;
+    test_run::build(&repository)?;
+    let summary = test_run::run(&repository, &folder, filters)?;
+    println!("\n{summary}");
+    summary.verdict()
+}
+
+/// The folder above this crate. It is known when the crate is built, and cargo rebuilds after a move.
+fn repository() -> anyhow::Result<PathBuf> {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .map(Path::to_path_buf)
+        .context("xtask has no folder above it")
+}

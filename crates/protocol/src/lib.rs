@@ -1,1 +1,18 @@
-//! MCP without I/O.
+//! MCP without I/O: no sockets, no tasks, no clock, no randomness.
+//!
+//! Everything Rialto decides about the protocol is decided here, by machines that take facts
+//! (`handle_*`), give orders (`poll_output`) and ask to be woken (`next_deadline`). Time is a value.
+//! `gateway` feeds them and carries out what they say.
+
+pub mod backend_face;
+pub mod capability;
+pub mod client_face;
+pub mod error_code;
+pub mod exchange;
+pub mod message;
+pub mod method;
+pub mod multiplexer;
+pub mod session;
+pub mod time;
+pub mod version;
+pub mod wire;

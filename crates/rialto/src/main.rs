@@ -1,1 +1,22 @@
-fn main() {}
+//! The binary: reads flags and starts what they name.
+mod demo;
+#[expect(dead_code, reason = "wired when serve is")]
+mod telemetry;
+
+use clap::Parser;
+
+#[derive(Debug, Parser)]
+enum Command {
+    /// The demo MCP server, over stdio.
+    DemoServer {
+        #[arg(long, value_enum, default_value_t)]
+        era: demo::DemoEra,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    match Command::parse() {
+        Command::DemoServer { era } => demo::run(era),
+    }
+}

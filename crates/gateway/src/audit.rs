@@ -1,0 +1,284 @@
+//! The audit log: exactly one JSON line for each record, written by hand into a [`LineSink`].
+//!
+//! It hides the format, the hashing of session ids, the cutting and the redaction. It never makes a call
+//! wait, and it does not decide when a call has ended: that is for those who answer it.
+
+use std::cell::RefCell;
+use std::fmt::{self, Write};
+use std::io;
+use std::time::{Duration, SystemTime};
+
+use crate::escape::{self, MAX_VALUE_BYTES};
+use crate::line_sink::{LineSink, Options};
+use crate::settings::{AuditSettings, AuditSink};
+
+mod redact;
+
+/// The longest body a record carries.
+const MAX_BODY_BYTES: usize = 16 * 1024;
+
+/// A scratch line that grew beyond this (bodies) is given back.
+const KEPT_CAPACITY: usize = 8 * 1024;
+
+thread_local! {
+    /// Records are composed here, so that the sink's lock is held for one copy only.
+    static LINE: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// What a session is called in logs: its id is a secret, this is not.
+///
+/// The hash is not cryptographic and need not be: 48 bits tell too little about the 122 random bits of an id
+/// to find it. It is the same in every run, so that logs of two processes can be joined.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SessionHash([u8; 12]);
+
+impl SessionHash {
+    pub fn of(session_id: &str) -> Self {
+        // FNV-1a, then the finaliser of MurmurHash3 to spread what the last bytes changed.
+        let mut hash = session_id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        hash ^= hash >> 33;
+        let mut digits = [0; 12];
+        for digit in &mut digits {
+            *digit = b"0123456789abcdef"[(hash >> 60) as usize];
+            hash <<= 4;
+        }
+        Self(digits)
+    }
+
+    pub fn as_str(&self) -> &str {
+        str::from_utf8(&self.0).expect("hexadecimal digits are text")
+    }
+}
+
+impl fmt::Display for SessionHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for SessionHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How a call, a stream or a session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// Answered with a result, or accepted where no answer is due.
+    Ok,
+    /// Answered with an error by the server.
+    Error,
+    /// Not admitted by Rialto: the caller's fault or a limit.
+    Refused,
+    Timeout,
+    /// The server ended during the call.
+    Crashed,
+    /// No server could be had.
+    Unavailable,
+    /// The answer was larger than allowed.
+    TooLarge,
+    /// Called off by the client, or by the end of its session.
+    Cancelled,
+    /// The client went away before the answer.
+    Disconnected,
+    /// A stream or a session ended as it should.
+    Closed,
+}
+
+impl Outcome {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Error => "error",
+            Self::Refused => "refused",
+            Self::Timeout => "timeout",
+            Self::Crashed => "crashed",
+            Self::Unavailable => "unavailable",
+            Self::TooLarge => "too_large",
+            Self::Cancelled => "cancelled",
+            Self::Disconnected => "disconnected",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+/// One line of the audit log.
+#[derive(Debug, Clone, Copy)]
+pub struct AuditRecord<'a> {
+    pub destination: &'a str,
+    pub session: Option<SessionHash>,
+    pub principal: &'a str,
+    pub http_method: &'a str,
+    pub mcp_method: Option<&'a str>,
+    pub tool: Option<&'a str>,
+    /// The id as it came: raw JSON.
+    pub rpc_id: Option<&'a [u8]>,
+    pub status_code: u16,
+    pub outcome: Outcome,
+    pub latency: Duration,
+    pub request_bytes: u64,
+    pub response_bytes: u64,
+    /// Bodies are written only when the settings ask for them; see [`Audit::wants_bodies`].
+    pub request_body: Option<&'a [u8]>,
+    pub response_body: Option<&'a [u8]>,
+}
+
+/// Where records go. Cheap to clone; when it is off, a record costs one comparison.
+#[derive(Debug, Clone)]
+pub struct Audit {
+    sink: Option<LineSink>,
+    bodies: bool,
+}
+
+impl Audit {
+    pub fn off() -> Self {
+        Self {
+            sink: None,
+            bodies: false,
+        }
+    }
+
+    /// Opens the sink that the settings name.
+    pub fn open(settings: &AuditSettings) -> io::Result<Self> {
+        let options = Options::named("audit");
+        let sink = match &settings.sink {
+            AuditSink::Off => None,
+            AuditSink::Stdout => Some(LineSink::stdout(options)?),
+            AuditSink::File(path) => Some(LineSink::file(path, options)?),
+        };
+        Ok(Self {
+            sink,
+            bodies: settings.bodies,
+        })
+    }
+
+    /// Writes to a sink that is open already.
+    pub fn over(sink: LineSink, bodies: bool) -> Self {
+        Self {
+            sink: Some(sink),
+            bodies,
+        }
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.sink.is_some()
+    }
+
+    /// Whether it is worth keeping bodies for the record.
+    pub fn wants_bodies(&self) -> bool {
+        self.bodies && self.is_on()
+    }
+
+    /// Writes one line. False: there was no room, and the record is lost (and counted).
+    pub fn record(&self, record: &AuditRecord<'_>) -> bool {
+        let Some(sink) = &self.sink else {
+            return true;
+        };
+        LINE.with_borrow_mut(|line| {
+            line.clear();
+            compose(line, record, self.bodies, SystemTime::now()).expect("writing to a String cannot fail");
+            let is_taken = sink.push(line.as_bytes());
+            line.clear();
+            line.shrink_to(KEPT_CAPACITY);
+            is_taken
+        })
+    }
+
+    /// Records that were never written.
+    pub fn lost(&self) -> u64 {
+        self.sink.as_ref().map_or(0, LineSink::lost)
+    }
+
+    /// Opens the file anew, after rotation.
+    pub fn reopen(&self) {
+        if let Some(sink) = &self.sink {
+            sink.reopen();
+        }
+    }
+
+    /// Waits until all records are written. False: not within `timeout`.
+    pub fn flush(&self, timeout: Duration) -> bool {
+        self.sink.as_ref().is_none_or(|sink| sink.flush(timeout))
+    }
+}
+
+fn compose(line: &mut String, record: &AuditRecord<'_>, bodies: bool, now: SystemTime) -> fmt::Result {
+    write!(line, "{{\"ts\":\"{}\"", humantime::format_rfc3339_millis(now))?;
+    text(line, "destination", Some(record.destination))?;
+    text(line, "session", record.session.as_ref().map(SessionHash::as_str))?;
+    text(line, "principal", Some(record.principal))?;
+    text(line, "http_method", Some(record.http_method))?;
+    text(line, "mcp_method", record.mcp_method)?;
+    text(line, "tool", record.tool)?;
+    line.push_str(",\"rpc_id\":");
+    rpc_id(line, record.rpc_id.unwrap_or(b"null"))?;
+    let micros = record.latency.as_micros();
+    write!(
+        line,
+        ",\"status_code\":{},\"outcome\":\"{}\",\"latency_ms\":{}.{:03},\"request_bytes\":{},\"response_bytes\":{}",
+        record.status_code,
+        record.outcome.as_str(),
+        micros / 1000,
+        micros % 1000,
+        record.request_bytes,
+        record.response_bytes,
+    )?;
+    if bodies {
+        body(line, "request_body", record.request_body)?;
+        body(line, "response_body", record.response_body)?;
+    }
+    line.push_str("}\n");
+    Ok(())
+}
+
+fn key(line: &mut String, key: &'static str) {
+    line.push_str(",\"");
+    line.push_str(key);
+    line.push_str("\":");
+}
+
+fn text(line: &mut String, name: &'static str, value: Option<&str>) -> fmt::Result {
+    key(line, name);
+    match value {
+        Some(value) => escape::json_string(line, value, MAX_VALUE_BYTES),
+        None => line.write_str("null"),
+    }
+}
+
+/// An id is JSON already. What is too long, or is no id at all, is written as a string instead, so that
+/// the line stays one valid line whatever a caller hands in.
+fn rpc_id(line: &mut String, raw: &[u8]) -> fmt::Result {
+    let id = String::from_utf8_lossy(&raw[..raw.len().min(MAX_VALUE_BYTES + 4)]);
+    let is_plain = match raw {
+        b"null" => true,
+        [b'"', inner @ .., b'"'] => raw.len() <= MAX_VALUE_BYTES && !inner.iter().any(u8::is_ascii_control),
+        [b'0'..=b'9' | b'-', ..] => {
+            raw.len() <= MAX_VALUE_BYTES
+                && raw
+                    .iter()
+                    .all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(byte))
+        }
+        _ => false,
+    };
+    if is_plain {
+        escape::json_text(line, &id)
+    } else {
+        escape::json_string(line, &id, MAX_VALUE_BYTES)
+    }
+}
+
+fn body(line: &mut String, name: &'static str, body: Option<&[u8]>) -> fmt::Result {
+    key(line, name);
+    match body {
+        Some(body) => escape::json_string(line, &redact::redact(body, MAX_BODY_BYTES), MAX_BODY_BYTES),
+        None => line.write_str("null"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,268 @@
+use super::*;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::sync::{Arc, Mutex};
+
+const SOON: Duration = Duration::from_secs(20);
+
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn audit(bodies: bool) -> (Audit, Kept) {
+    let kept = Kept::default();
+    let sink = LineSink::over(Box::new(kept.clone()), Options::named("audit-test")).unwrap();
+    (Audit::over(sink, bodies), kept)
+}
+
+/// The lines that `records` make, each checked to be one JSON value.
+fn written(bodies: bool, records: &[AuditRecord<'_>]) -> Vec<Value> {
+    let (audit, kept) = audit(bodies);
+    for record in records {
+        assert!(audit.record(record));
+    }
+    assert!(audit.flush(SOON));
+    let bytes = kept.0.lock().unwrap();
+    let text = str::from_utf8(&bytes).unwrap();
+    assert!(text.is_empty() || text.ends_with('\n'));
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn call() -> AuditRecord<'static> {
+    AuditRecord {
+        destination: "context7",
+        session: Some(SessionHash::of("3f0c8e5a-6a53-4d11-9d51-0d7a5c1f2b34")),
+        principal: "anonymous",
+        http_method: "POST",
+        mcp_method: Some("tools/call"),
+        tool: Some("echo"),
+        rpc_id: Some(b"7"),
+        status_code: 200,
+        outcome: Outcome::Ok,
+        latency: Duration::from_micros(12_034),
+        request_bytes: 148,
+        response_bytes: 97,
+        request_body: Some(br#"{"method":"tools/call","params":{"token":"hunter2"}}"#),
+        response_body: Some(br#"{"result":{}}"#),
+    }
+}
+
+#[test]
+fn a_record_is_one_line_with_every_key_in_order() {
+    let mut line = String::new();
+    compose(
+        &mut line,
+        &call(),
+        false,
+        SystemTime::UNIX_EPOCH + Duration::from_millis(1_500),
+    )
+    .unwrap();
+    let session = SessionHash::of("3f0c8e5a-6a53-4d11-9d51-0d7a5c1f2b34");
+    assert_eq!(
+        line,
+        format!(
+            "{{\"ts\":\"1970-01-01T00:00:01.500Z\",\"destination\":\"context7\",\"session\":\"{session}\",\
+             \"principal\":\"anonymous\",\"http_method\":\"POST\",\"mcp_method\":\"tools/call\",\"tool\":\"echo\",\
+             \"rpc_id\":7,\"status_code\":200,\"outcome\":\"ok\",\"latency_ms\":12.034,\"request_bytes\":148,\
+             \"response_bytes\":97}}\n"
+        )
+    );
+}
+
+#[test]
+fn every_record_is_exactly_one_line_and_they_keep_their_order() {
+    let ids: Vec<String> = (0..500).map(|id| id.to_string()).collect();
+    let records: Vec<_> = ids
+        .iter()
+        .map(|id| AuditRecord {
+            rpc_id: Some(id.as_bytes()),
+            ..call()
+        })
+        .collect();
+    let lines = written(false, &records);
+    assert!(
+        lines
+            .iter()
+            .map(|line| line["rpc_id"].as_u64().unwrap())
+            .eq(0..500)
+    );
+}
+
+#[test]
+fn what_is_not_known_is_null() {
+    let lines = written(
+        true,
+        &[AuditRecord {
+            session: None,
+            mcp_method: None,
+            tool: None,
+            rpc_id: None,
+            request_body: None,
+            response_body: None,
+            ..call()
+        }],
+    );
+    for key in [
+        "session",
+        "mcp_method",
+        "tool",
+        "rpc_id",
+        "request_body",
+        "response_body",
+    ] {
+        assert_eq!(lines[0].get(key), Some(&Value::Null), "{key}");
+    }
+}
+
+#[test]
+fn bodies_are_written_only_when_asked_for_and_without_secrets() {
+    let plain = &written(false, &[call()])[0];
+    assert_eq!(
+        (plain.get("request_body"), plain.get("response_body")),
+        (None, None)
+    );
+    let full = &written(true, &[call()])[0];
+    assert_eq!(
+        full["request_body"],
+        r#"{"method":"tools/call","params":{"token":"[redacted]"}}"#
+    );
+    assert_eq!(full["response_body"], r#"{"result":{}}"#);
+}
+
+#[test]
+fn long_values_and_bodies_are_cut_and_marked() {
+    let long = "x".repeat(1_000_000);
+    let lines = written(
+        true,
+        &[AuditRecord {
+            tool: Some(&long),
+            rpc_id: Some(format!("\"{long}\"").as_bytes()),
+            request_body: Some(long.as_bytes()),
+            ..call()
+        }],
+    );
+    for (key, limit) in [("tool", 4096), ("rpc_id", 4096), ("request_body", 16 * 1024)] {
+        let value = lines[0][key].as_str().unwrap();
+        assert!(value.ends_with("x…truncated"), "{key}");
+        assert_eq!(value.len(), limit + "…truncated".len(), "{key}");
+    }
+}
+
+#[test]
+fn a_forged_record_in_a_tool_name_stays_inside_its_own() {
+    let forged = "echo\"}\r\n{\"ts\":\"\u{1b}[2J\u{202e}\u{2028}";
+    let lines = written(
+        false,
+        &[AuditRecord {
+            tool: Some(forged),
+            ..call()
+        }],
+    );
+    assert_eq!(lines.len(), 1);
+    assert_eq!(lines[0]["tool"], forged);
+}
+
+#[test]
+fn an_id_is_written_as_it_came_and_never_breaks_the_line() {
+    for (raw, expected) in [
+        (&br#"1"#[..], json!(1)),
+        (br#"-1.5e3"#, json!(-1500.0)),
+        (br#""a\"b""#, json!("a\"b")),
+        ("\"a\u{202e}b\"".as_bytes(), json!("a\u{202e}b")),
+        (b"null", Value::Null),
+        (b"{\"no\":\n1}", json!("{\"no\":\n1}")),
+        (b"\"a\nb\"", json!("\"a\nb\"")),
+        (b"", json!("")),
+    ] {
+        let lines = written(
+            false,
+            &[AuditRecord {
+                rpc_id: Some(raw),
+                ..call()
+            }],
+        );
+        assert_eq!(lines[0]["rpc_id"], expected);
+    }
+}
+
+#[test]
+fn a_session_has_a_short_stable_name_that_is_not_its_id() {
+    let hash = SessionHash::of("3f0c8e5a-6a53-4d11-9d51-0d7a5c1f2b34");
+    assert_eq!(hash, SessionHash::of("3f0c8e5a-6a53-4d11-9d51-0d7a5c1f2b34"));
+    assert_ne!(hash, SessionHash::of("3f0c8e5a-6a53-4d11-9d51-0d7a5c1f2b35"));
+    assert!(hash.as_str().len() == 12 && hash.as_str().bytes().all(|digit| digit.is_ascii_hexdigit()));
+}
+
+#[test]
+fn an_audit_that_is_off_takes_everything_and_writes_nothing() {
+    let audit = Audit::off();
+    assert!(audit.record(&call()) && audit.flush(Duration::ZERO));
+    assert_eq!(audit.lost(), 0);
+    assert!(!audit.is_on() && !audit.wants_bodies());
+}
+
+#[test]
+fn the_settings_choose_the_sink() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit.jsonl");
+    let audit = Audit::open(&AuditSettings {
+        sink: AuditSink::File(path.clone()),
+        bodies: true,
+    })
+    .unwrap();
+    assert!(audit.wants_bodies() && audit.record(&call()) && audit.flush(SOON));
+    assert_eq!(std::fs::read_to_string(path).unwrap().lines().count(), 1);
+    let off = Audit::open(&AuditSettings {
+        sink: AuditSink::Off,
+        bodies: true,
+    });
+    assert!(!off.unwrap().is_on());
+}
+
+#[test]
+fn the_time_of_a_record_is_now() {
+    let before = SystemTime::now() - Duration::from_millis(1);
+    let lines = written(false, &[call()]);
+    let time = humantime::parse_rfc3339(lines[0]["ts"].as_str().unwrap()).unwrap();
+    assert!(before <= time && time <= SystemTime::now());
+}
+
+proptest! {
+    #[test]
+    fn any_strings_make_one_valid_line_and_come_back(
+        destination in any::<String>(), principal in any::<String>(), method in any::<String>(), tool in any::<String>(),
+        id in any::<String>(), request in any::<Vec<u8>>(), response in any::<Vec<u8>>(),
+    ) {
+        let raw_id = serde_json::to_string(&id).unwrap();
+        let record = AuditRecord {
+            destination: &destination,
+            principal: &principal,
+            http_method: &method,
+            mcp_method: Some(&method),
+            tool: Some(&tool),
+            rpc_id: Some(raw_id.as_bytes()),
+            request_body: Some(&request),
+            response_body: Some(&response),
+            ..call()
+        };
+        let mut line = String::new();
+        compose(&mut line, &record, true, SystemTime::now()).unwrap();
+        let one_line = line.strip_suffix('\n').unwrap();
+        prop_assert!(!one_line.chars().any(escape::is_hazard));
+        let value: Value = serde_json::from_str(one_line).unwrap();
+        for (key, expected) in [("destination", &destination), ("principal", &principal), ("http_method", &method),
+                                ("mcp_method", &method), ("tool", &tool), ("rpc_id", &id)] {
+            prop_assert_eq!(value[key].as_str(), Some(expected.as_str()));
+        }
+    }
+}

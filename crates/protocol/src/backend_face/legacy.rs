@@ -1,0 +1,338 @@
+//! A legacy server: one handshake, then messages that carry nothing but ids.
+//!
+//! The handshake belongs to the link and not to anyone's request. Whoever comes first introduces
+//! Rialto with their own `initialize`; the server's answer is kept for those who come later, and the
+//! introduction is kept to be said again to a restarted server.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use serde_json::Value;
+
+use super::{WireId, write_line};
+use crate::capability::Capabilities;
+use crate::exchange::Welcome;
+use crate::message::{Kind, Member, Message, quoted};
+use crate::method::{LogLevel, Method};
+use crate::version::Version;
+
+/// What a legacy server wrote, as far as the multiplexer needs to tell it apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Arrival {
+    /// An answer; `None` if its id is none of ours.
+    Answer(Option<WireId>),
+    /// Progress; `None` if its token is none of ours.
+    Progress(Option<WireId>),
+    Ping,
+    Question,
+    /// The server withdraws its question with this raw id.
+    Withdrawal,
+    Log,
+    ListChanged,
+    Updated,
+    Other,
+}
+
+/// Sorts a message of the server.
+pub fn recognise(message: &Message) -> Arrival {
+    match message.kind() {
+        Kind::Result | Kind::Error => Arrival::Answer(message.number(Member::Id).map(WireId)),
+        Kind::Request if message.method() == Method::Ping => Arrival::Ping,
+        Kind::Request => Arrival::Question,
+        Kind::Notification => match message.method() {
+            Method::Progress => Arrival::Progress(message.number(Member::ProgressToken).map(WireId)),
+            Method::Cancelled => Arrival::Withdrawal,
+            Method::LogMessage => Arrival::Log,
+            Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged => {
+                Arrival::ListChanged
+            }
+            Method::ResourcesUpdated => Arrival::Updated,
+            _ => Arrival::Other,
+        },
+    }
+}
+
+/// What a legacy server is told that its client is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Introduction {
+    /// The first client's own words, to the byte: the server has one client only.
+    Verbatim,
+    /// The first client's words in the newest revision we know, since clients of any revision may follow.
+    Newest,
+    /// The same, with every capability there is.
+    Union,
+}
+
+/// The state of the handshake with one server.
+#[derive(Debug)]
+pub struct Handshake {
+    style: Introduction,
+    /// The first client's `initialize`, kept for a restarted server.
+    introduction: Option<Message>,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Nothing was said on this link yet.
+    Silent,
+    Introduced(WireId),
+    /// The server has answered; `initialized` goes out with the first thing that needs it.
+    Welcomed {
+        welcome: Arc<Welcome>,
+        initialized: bool,
+    },
+}
+
+impl Handshake {
+    pub fn new(style: Introduction) -> Self {
+        Self {
+            style,
+            introduction: None,
+            stage: Stage::Silent,
+        }
+    }
+
+    /// Takes a client's introduction if none is held yet.
+    pub fn offer(&mut self, introduction: Option<&Message>) {
+        if self.introduction.is_none() {
+            self.introduction = Some(introduction.cloned().unwrap_or_else(own_introduction));
+        }
+    }
+
+    pub fn welcome(&self) -> Option<&Arc<Welcome>> {
+        match &self.stage {
+            Stage::Welcomed { welcome, .. } => Some(welcome),
+            Stage::Silent | Stage::Introduced(_) => None,
+        }
+    }
+
+    /// Writes `initialize` if there is an introduction and the link is still silent.
+    pub fn begin(&mut self, id: WireId, out: &mut BytesMut) -> bool {
+        let (Stage::Silent, Some(introduction)) = (&self.stage, &self.introduction) else {
+            return false;
+        };
+        let newest = quoted(Version::NEWEST_LEGACY.as_str());
+        let digits = id.digits();
+        let mut edits: Vec<(Member, &[u8])> = vec![(Member::Id, &digits)];
+        match self.style {
+            Introduction::Verbatim => {}
+            Introduction::Newest => edits.push((Member::ProtocolVersion, newest.as_bytes())),
+            Introduction::Union => {
+                edits.push((Member::ProtocolVersion, newest.as_bytes()));
+                edits.push((Member::Capabilities, Capabilities::ALL_JSON.as_bytes()));
+            }
+        }
+        introduction.splice(out, &edits);
+        write_line(out, &[]);
+        self.stage = Stage::Introduced(id);
+        true
+    }
+
+    /// Whether this answer belongs to the handshake.
+    pub fn awaits(&self, id: WireId) -> bool {
+        matches!(self.stage, Stage::Introduced(sent) if sent == id)
+    }
+
+    /// Takes the server's answer. An error leaves the link silent, for someone else to try.
+    pub fn handle_answer(&mut self, message: Message) -> Result<Arc<Welcome>, Message> {
+        if message.kind() != Kind::Result {
+            self.stage = Stage::Silent;
+            return Err(message);
+        }
+        let welcome = Arc::new(read_welcome(message));
+        self.stage = Stage::Welcomed {
+            welcome: Arc::clone(&welcome),
+            initialized: false,
+        };
+        Ok(welcome)
+    }
+
+    /// Writes `notifications/initialized` unless it was written: in the client's own words if it is the
+    /// client who says so, else in ours, because a strict server refuses calls before it.
+    pub fn confirm(&mut self, words: Option<&Message>, out: &mut BytesMut) {
+        let Stage::Welcomed { initialized, .. } = &mut self.stage else {
+            return;
+        };
+        if std::mem::replace(initialized, true) {
+            return;
+        }
+        match words {
+            Some(message) => {
+                message.splice(out, &[]);
+                write_line(out, &[]);
+            }
+            None => write_line(
+                out,
+                &[br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#],
+            ),
+        }
+    }
+
+    /// Nobody is left whom the introduction was made for: the next client may introduce itself.
+    pub fn forget_introduction(&mut self) {
+        self.introduction = None;
+    }
+
+    /// The link is gone: the next one starts silent, with the same introduction.
+    pub fn reset(&mut self) {
+        self.stage = Stage::Silent;
+    }
+}
+
+/// How Rialto introduces itself for clients that never do (implicit sessions).
+fn own_introduction() -> Message {
+    Message::own(format!(
+        r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":{{}},"clientInfo":{{"name":"rialto","version":"{}"}}}}}}"#,
+        Version::NEWEST_LEGACY.as_str(),
+        env!("CARGO_PKG_VERSION"),
+    ))
+}
+
+fn read_welcome(message: Message) -> Welcome {
+    let result: Value = message
+        .raw(Member::Result)
+        .and_then(|raw| serde_json::from_slice(raw).ok())
+        .unwrap_or_default();
+    let changes =
+        |list: &str| result.pointer(&format!("/capabilities/{list}/listChanged")) == Some(&Value::Bool(true));
+    let changing_lists = [
+        ("tools", Method::ToolsListChanged),
+        ("prompts", Method::PromptsListChanged),
+        ("resources", Method::ResourcesListChanged),
+    ]
+    .into_iter()
+    .filter(|(list, _)| changes(list))
+    .map(|(_, method)| method)
+    .collect();
+    let version = result
+        .get("protocolVersion")
+        .and_then(Value::as_str)
+        .and_then(Version::parse);
+    Welcome {
+        message,
+        version,
+        changing_lists,
+    }
+}
+
+/// Writes a client's request under our id, its progress token replaced by the same id.
+pub fn write_call(out: &mut BytesMut, message: &Message, id: WireId) {
+    let digits = id.digits();
+    message.splice(
+        out,
+        &[(Member::Id, &digits), (Member::MetaProgressToken, &digits)],
+    );
+    write_line(out, &[]);
+}
+
+/// Writes `logging/setLevel` under our id, with the level the whole lane wants.
+pub fn write_set_level(out: &mut BytesMut, message: Option<&Message>, id: WireId, level: LogLevel) {
+    let level = quoted(level.as_str());
+    let digits = id.digits();
+    match message {
+        Some(message) => {
+            message.splice(
+                out,
+                &[
+                    (Member::Id, &digits),
+                    (Member::MetaProgressToken, &digits),
+                    (Member::Level, level.as_bytes()),
+                ],
+            );
+            write_line(out, &[]);
+        }
+        None => write_line(
+            out,
+            &[
+                br#"{"jsonrpc":"2.0","id":"#,
+                &digits,
+                br#","method":"logging/setLevel","params":{"level":"#,
+                level.as_bytes(),
+                b"}}",
+            ],
+        ),
+    }
+}
+
+/// Writes `resources/subscribe` or `resources/unsubscribe` in our own words.
+pub fn write_subscription(out: &mut BytesMut, method: Method, id: WireId, uri: &str) {
+    let uri = quoted(uri);
+    write_line(
+        out,
+        &[
+            br#"{"jsonrpc":"2.0","id":"#,
+            &id.digits(),
+            br#","method":""#,
+            method.name().unwrap_or_default().as_bytes(),
+            br#"","params":{"uri":"#,
+            uri.as_bytes(),
+            b"}}",
+        ],
+    );
+}
+
+/// Writes `notifications/cancelled` for one of our requests.
+pub fn write_cancel(out: &mut BytesMut, message: Option<&Message>, id: WireId, reason: &str) {
+    let digits = id.digits();
+    match message {
+        Some(message) => {
+            message.splice(out, &[(Member::RequestId, &digits)]);
+            write_line(out, &[]);
+        }
+        None => write_line(
+            out,
+            &[
+                br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"#,
+                &digits,
+                br#","reason":"#,
+                quoted(reason).as_bytes(),
+                b"}}",
+            ],
+        ),
+    }
+}
+
+/// Passes a client's message on as it is.
+pub fn write_verbatim(out: &mut BytesMut, message: &Message) {
+    message.splice(out, &[]);
+    write_line(out, &[]);
+}
+
+/// Writes a client's answer under the id of the server's question.
+pub fn write_answer(out: &mut BytesMut, message: &Message, question: &[u8]) {
+    message.splice(out, &[(Member::Id, question)]);
+    write_line(out, &[]);
+}
+
+/// Answers a server's request with an empty result.
+pub fn write_empty_result(out: &mut BytesMut, question: &[u8]) {
+    write_line(
+        out,
+        &[br#"{"jsonrpc":"2.0","id":"#, question, br#","result":{}}"#],
+    );
+}
+
+/// Refuses a server's request.
+pub fn write_refusal(out: &mut BytesMut, question: &[u8], code: i32, text: &str) {
+    write_line(
+        out,
+        &[
+            br#"{"jsonrpc":"2.0","id":"#,
+            question,
+            br#","error":{"code":"#,
+            code.to_string().as_bytes(),
+            br#","message":"#,
+            quoted(text).as_bytes(),
+            b"}}",
+        ],
+    );
+}
+
+/// A list-changed notification in our own words, for clients of a restarted server.
+pub fn list_changed(list: Method) -> Message {
+    Message::own(format!(
+        r#"{{"jsonrpc":"2.0","method":"{}"}}"#,
+        list.name().unwrap_or_default()
+    ))
+}

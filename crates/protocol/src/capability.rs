@@ -1,0 +1,116 @@
+//! What a client said it can do, reduced to what decides whether it may share a backend with another.
+
+use serde_json::Value;
+
+use crate::method::Method;
+
+/// The capabilities a server may act upon. Two clients with equal capabilities may share a child, because
+/// a legacy server is told once, at its handshake, what its client can do.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Capabilities {
+    elicitation_form: bool,
+    elicitation_url: bool,
+    sampling: bool,
+    sampling_tools: bool,
+    sampling_context: bool,
+    roots: bool,
+    roots_list_changed: bool,
+    /// `extensions` and `tasks`, as canonical JSON: servers may change what they offer because of them.
+    extensions: String,
+}
+
+impl Capabilities {
+    /// Reads a raw `capabilities` object. What is not understood counts as not declared.
+    pub fn parse(raw: Option<&[u8]>) -> Self {
+        let Some(value) = raw.and_then(|raw| serde_json::from_slice::<Value>(raw).ok()) else {
+            return Self::default();
+        };
+        let elicitation = value.get("elicitation").filter(|value| value.is_object());
+        let sampling = value.get("sampling").filter(|value| value.is_object());
+        let roots = value.get("roots").filter(|value| value.is_object());
+        let part = |of: Option<&Value>, key: &str| of.is_some_and(|value| value.get(key).is_some());
+        let mut extensions = String::new();
+        for key in ["extensions", "tasks"] {
+            if let Some(value) = value.get(key) {
+                // `serde_json` keeps objects sorted by key, so equal declarations give equal texts.
+                extensions.push_str(&format!("{key}{value}"));
+            }
+        }
+        Self {
+            // 2025-06-18 knew only forms and wrote `elicitation: {}` for them.
+            elicitation_form: elicitation.is_some()
+                && (part(elicitation, "form") || !part(elicitation, "url")),
+            elicitation_url: part(elicitation, "url"),
+            sampling: sampling.is_some(),
+            sampling_tools: part(sampling, "tools"),
+            sampling_context: part(sampling, "context"),
+            roots: roots.is_some(),
+            roots_list_changed: roots
+                .is_some_and(|value| value.get("listChanged") == Some(&Value::Bool(true))),
+            extensions,
+        }
+    }
+
+    /// Whether a server's request of this method can be answered by such a client.
+    pub fn can_answer(&self, method: Method) -> bool {
+        match method {
+            Method::SamplingCreateMessage => self.sampling,
+            Method::ElicitationCreate => self.elicitation_form || self.elicitation_url,
+            Method::RootsList => self.roots,
+            _ => true,
+        }
+    }
+
+    /// Every capability of the legacy era at once, for a backend that is told the union.
+    pub const ALL_JSON: &'static str = r#"{"elicitation":{"form":{},"url":{}},"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}}}"#;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Capabilities {
+        Capabilities::parse(Some(text.as_bytes()))
+    }
+
+    #[test]
+    fn equal_declarations_are_equal_however_they_are_written() {
+        assert_eq!(
+            parse(r#"{"sampling":{},"roots":{"listChanged":true}}"#),
+            parse(r#"{"roots":{"listChanged":true}, "sampling":{}}"#)
+        );
+        assert_eq!(
+            parse(r#"{"extensions":{"a":1,"b":2}}"#),
+            parse(r#"{"extensions":{"b":2,"a":1}}"#)
+        );
+        assert_ne!(parse(r#"{"sampling":{}}"#), parse("{}"));
+        assert_ne!(parse(r#"{"sampling":{"tools":{}}}"#), parse(r#"{"sampling":{}}"#));
+        assert_eq!(parse("{}"), Capabilities::parse(None));
+    }
+
+    #[test]
+    fn bare_elicitation_means_forms() {
+        assert_eq!(
+            parse(r#"{"elicitation":{}}"#),
+            parse(r#"{"elicitation":{"form":{}}}"#)
+        );
+        assert_ne!(
+            parse(r#"{"elicitation":{"url":{}}}"#),
+            parse(r#"{"elicitation":{}}"#)
+        );
+        assert!(parse(r#"{"elicitation":{"url":{}}}"#).can_answer(Method::ElicitationCreate));
+        assert!(!parse("{}").can_answer(Method::RootsList));
+    }
+
+    #[test]
+    fn the_union_declares_everything() {
+        let all = parse(Capabilities::ALL_JSON);
+        for method in [
+            Method::SamplingCreateMessage,
+            Method::ElicitationCreate,
+            Method::RootsList,
+        ] {
+            assert!(all.can_answer(method));
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! A client's messages ↔ Ask / Tell. One file per era; [`legacy`] is the era with sessions.
+
+pub mod legacy;

@@ -1,0 +1,355 @@
+//! A legacy client: requests, notifications and answers on a session it opened with `initialize`.
+
+use std::fmt::Write as _;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::error_code;
+use crate::exchange::{Failure, QuestionKey, Request, Trouble, Welcome};
+use crate::message::{Kind, Member, Message, quoted};
+use crate::method::Method;
+use crate::version::Version;
+
+/// What a client's message means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Meaning {
+    /// `initialize`.
+    Introduction,
+    Ping,
+    Request(Request),
+    /// `notifications/initialized`.
+    Ready,
+    /// The client cancels its request with this raw id.
+    Cancel(Bytes),
+    /// An answer; `None` if its id is none of ours.
+    Answer(Option<QuestionKey>),
+    Notice,
+}
+
+/// Why a message of a client is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Objection {
+    /// `jsonrpc` is not `"2.0"`.
+    NotJsonRpc,
+    /// The id is no string and no integer.
+    BadId,
+    /// The params lack what the method needs.
+    BadParams(&'static str),
+}
+
+impl Objection {
+    pub const fn code(self) -> i32 {
+        match self {
+            Self::NotJsonRpc | Self::BadId => error_code::INVALID_REQUEST,
+            Self::BadParams(_) => error_code::INVALID_PARAMS,
+        }
+    }
+
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::NotJsonRpc => "the member `jsonrpc` must be \"2.0\"",
+            Self::BadId => "the id of a request must be a string or an integer",
+            Self::BadParams(text) => text,
+        }
+    }
+}
+
+/// Reads what a client means.
+pub fn lift(message: &Message) -> Result<Meaning, Objection> {
+    if !message.is_json_rpc() {
+        return Err(Objection::NotJsonRpc);
+    }
+    Ok(match message.kind() {
+        Kind::Request => {
+            if !message.has_valid_id() {
+                return Err(Objection::BadId);
+            }
+            match message.method() {
+                Method::Initialize => Meaning::Introduction,
+                Method::Ping => Meaning::Ping,
+                Method::ResourcesSubscribe => Meaning::Request(Request::Subscribe { uri: uri(message)? }),
+                Method::ResourcesUnsubscribe => Meaning::Request(Request::Unsubscribe { uri: uri(message)? }),
+                Method::LoggingSetLevel => Meaning::Request(Request::SetLevel {
+                    level: message
+                        .level()
+                        .ok_or(Objection::BadParams("`params.level` must be a log level"))?,
+                }),
+                _ => Meaning::Request(Request::Plain),
+            }
+        }
+        Kind::Notification => match message.method() {
+            Method::Initialized => Meaning::Ready,
+            Method::Cancelled => match message.raw_bytes(Member::RequestId) {
+                Some(id) => Meaning::Cancel(id),
+                None => return Err(Objection::BadParams("`params.requestId` is missing")),
+            },
+            _ => Meaning::Notice,
+        },
+        Kind::Result | Kind::Error => Meaning::Answer(message.number(Member::Id).map(QuestionKey)),
+    })
+}
+
+fn uri(message: &Message) -> Result<String, Objection> {
+    message
+        .text(Member::Uri)
+        .map(Into::into)
+        .ok_or(Objection::BadParams("`params.uri` must be a string"))
+}
+
+/// The server's answer under the client's id.
+pub fn lower_reply(id: &[u8], message: &Message) -> Bytes {
+    message.spliced(&[(Member::Id, id)])
+}
+
+/// An empty result.
+pub fn lower_done(id: &[u8]) -> Bytes {
+    [br#"{"jsonrpc":"2.0","id":"#, id, br#","result":{}}"#]
+        .concat()
+        .into()
+}
+
+/// The server's welcome under the client's id. The revision is the older of the client's and the server's, since
+/// the server may have been introduced by another client. Gives the revision that holds for the session.
+pub fn lower_welcome(id: &[u8], welcome: &Welcome, asked: Option<Version>) -> (Bytes, Version) {
+    let spoken = welcome.version.unwrap_or(Version::ASSUMED);
+    match asked {
+        Some(asked) if asked < spoken => {
+            let result = welcome.message.raw(Member::Result).unwrap_or_default();
+            let body = match reword_version(result, asked) {
+                Some(result) => [
+                    br#"{"jsonrpc":"2.0","id":"#,
+                    id,
+                    br#","result":"#,
+                    &result[..],
+                    b"}",
+                ]
+                .concat()
+                .into(),
+                None => lower_reply(id, &welcome.message),
+            };
+            (body, asked)
+        }
+        Some(_) | None => (lower_reply(id, &welcome.message), spoken),
+    }
+}
+
+/// Replaces the value of the top-level `protocolVersion` of a raw object, leaving all else to the byte.
+fn reword_version(result: &[u8], version: Version) -> Option<Vec<u8>> {
+    #[derive(serde::Deserialize)]
+    struct Found<'a> {
+        #[serde(borrow, rename = "protocolVersion")]
+        version: &'a serde_json::value::RawValue,
+    }
+    let text = std::str::from_utf8(result).ok()?;
+    let found: Found<'_> = serde_json::from_str(text).ok()?;
+    // The raw value borrows from `text`, so its place in it is where the replacement goes.
+    let start = found.version.get().as_ptr() as usize - text.as_ptr() as usize;
+    let end = start + found.version.get().len();
+    let mut out = Vec::with_capacity(result.len());
+    out.extend_from_slice(&result[..start]);
+    out.extend_from_slice(quoted(version.as_str()).as_bytes());
+    out.extend_from_slice(&result[end..]);
+    Some(out)
+}
+
+/// A server's question as a request with an id of ours.
+pub fn lower_question(question: QuestionKey, message: &Message) -> Bytes {
+    message.spliced(&[(Member::Id, question.0.to_string().as_bytes())])
+}
+
+/// Tells a client that its answer is no longer wanted.
+pub fn lower_withdrawal(question: QuestionKey, message: Option<&Message>) -> Bytes {
+    match message {
+        Some(message) => message.spliced(&[(Member::RequestId, question.0.to_string().as_bytes())]),
+        None => format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{},"reason":"the server no longer waits for the answer"}}}}"#,
+            question.0
+        )
+        .into(),
+    }
+}
+
+/// A failure as a JSON-RPC error, with `data` that helps.
+pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
+    let mut data = format!(r#""reason":"{}""#, failure.reason());
+    let text = match failure {
+        Failure::Timeout { limit } => {
+            data.push_str(r#","setting":"request_timeout""#);
+            format!("the server did not answer within {limit:?}")
+        }
+        Failure::StartTimeout { limit } => {
+            data.push_str(r#","setting":"start_timeout""#);
+            format!("the server was not ready within {limit:?}")
+        }
+        Failure::Exited(trouble) => {
+            describe(&mut data, trouble);
+            format!(
+                "the server ended while it worked on the request ({})",
+                trouble.what
+            )
+        }
+        Failure::Unavailable { trouble, retry_after } => {
+            describe(&mut data, trouble);
+            // Writing to a `String` cannot fail.
+            let _ = write!(data, r#","retryAfterSeconds":{}"#, retry_after.as_secs().max(1));
+            format!("the server is not available ({})", trouble.what)
+        }
+        Failure::Overloaded { limit } => {
+            let _ = write!(data, r#","limit":{}"#, quoted(limit));
+            format!("too many {limit}")
+        }
+        Failure::TooLarge { length, limit } => {
+            let _ = write!(
+                data,
+                r#","setting":"max_message_bytes","limit":{limit},"length":{length}"#
+            );
+            format!("the answer has {length} bytes, more than max_message_bytes ({limit}) allows")
+        }
+        Failure::Cancelled => "the request was cancelled".to_owned(),
+        Failure::SessionEnded => "the session has ended".to_owned(),
+    };
+    let code = match failure {
+        Failure::SessionEnded => error_code::INVALID_REQUEST,
+        Failure::Timeout { .. }
+        | Failure::StartTimeout { .. }
+        | Failure::Exited(_)
+        | Failure::Unavailable { .. }
+        | Failure::Overloaded { .. }
+        | Failure::TooLarge { .. }
+        | Failure::Cancelled => error_code::INTERNAL_ERROR,
+    };
+    error(Some(id), code, &text, Some(&data))
+}
+
+fn describe(data: &mut String, trouble: &Trouble) {
+    let _ = write!(
+        data,
+        r#","detail":{},"restarts":{}"#,
+        quoted(&trouble.what),
+        trouble.restarts
+    );
+    if !trouble.stderr.is_empty() {
+        let lines: Vec<String> = trouble.stderr.iter().map(|line| quoted(line)).collect();
+        let _ = write!(data, r#","stderr":[{}]"#, lines.join(","));
+    }
+}
+
+/// A JSON-RPC error object. Where no id could be read it is null, as JSON-RPC has it for the legacy era.
+pub fn error(id: Option<&[u8]>, code: i32, text: &str, data: Option<&str>) -> Bytes {
+    let mut out = BytesMut::with_capacity(96 + text.len());
+    out.put_slice(br#"{"jsonrpc":"2.0","id":"#);
+    out.put_slice(id.unwrap_or(b"null"));
+    out.put_slice(br#","error":{"code":"#);
+    out.put_slice(code.to_string().as_bytes());
+    out.put_slice(br#","message":"#);
+    out.put_slice(quoted(text).as_bytes());
+    if let Some(data) = data {
+        out.put_slice(br#","data":{"#);
+        out.put_slice(data.as_bytes());
+        out.put_u8(b'}');
+    }
+    out.put_slice(b"}}");
+    out.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn message(text: &str) -> Message {
+        Message::scan(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn failures_are_valid_json_that_names_the_reason() {
+        let trouble = Arc::new(Trouble {
+            what: "exit \"3\"".into(),
+            stderr: vec!["a\n\"b\"".into()],
+            restarts: 2,
+        });
+        for failure in [
+            Failure::Timeout {
+                limit: Duration::from_secs(30),
+            },
+            Failure::StartTimeout {
+                limit: Duration::from_secs(60),
+            },
+            Failure::Exited(Arc::clone(&trouble)),
+            Failure::Unavailable {
+                trouble,
+                retry_after: Duration::from_secs(30),
+            },
+            Failure::Overloaded {
+                limit: "calls in flight",
+            },
+            Failure::TooLarge { length: 10, limit: 5 },
+            Failure::Cancelled,
+            Failure::SessionEnded,
+        ] {
+            let body = lower_failure(b"\"x\"", &failure);
+            let value: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(value["id"], "x");
+            assert_eq!(value["error"]["data"]["reason"], failure.reason());
+        }
+    }
+
+    #[test]
+    fn a_welcome_is_reworded_for_an_older_client_and_nothing_else_changes() {
+        let welcome = Welcome {
+            message: message(
+                r#"{"jsonrpc":"2.0","id":1,"result":{"capabilities":{"x":{"protocolVersion":"keep"}}, "protocolVersion" : "2025-11-25","n":1.0}}"#,
+            ),
+            version: Some(Version::V2025_11_25),
+            changing_lists: vec![],
+        };
+        let (body, version) = lower_welcome(b"7", &welcome, Some(Version::V2025_03_26));
+        assert_eq!(version, Version::V2025_03_26);
+        assert_eq!(
+            &body[..],
+            br#"{"jsonrpc":"2.0","id":7,"result":{"capabilities":{"x":{"protocolVersion":"keep"}}, "protocolVersion" : "2025-03-26","n":1.0}}"#
+        );
+        let (body, version) = lower_welcome(b"7", &welcome, Some(Version::V2025_11_25));
+        assert_eq!(version, Version::V2025_11_25);
+        assert!(body.ends_with(br#""protocolVersion" : "2025-11-25","n":1.0}}"#));
+    }
+
+    #[test]
+    fn meanings_are_told_apart() {
+        let meaning = |text: &str| lift(&message(text));
+        assert_eq!(
+            meaning(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#),
+            Ok(Meaning::Ping)
+        );
+        assert_eq!(
+            meaning(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call"}"#),
+            Ok(Meaning::Request(Request::Plain))
+        );
+        assert_eq!(
+            meaning(r#"{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"a:\/b"}}"#),
+            Ok(Meaning::Request(Request::Subscribe { uri: "a:/b".into() }))
+        );
+        assert!(matches!(
+            meaning(r#"{"jsonrpc":"2.0","id":1,"method":"resources/subscribe"}"#),
+            Err(Objection::BadParams(_))
+        ));
+        assert_eq!(
+            meaning(r#"{"jsonrpc":"1.0","id":1,"method":"x"}"#),
+            Err(Objection::NotJsonRpc)
+        );
+        assert_eq!(
+            meaning(r#"{"jsonrpc":"2.0","id":1.5,"method":"x"}"#),
+            Err(Objection::BadId)
+        );
+        assert_eq!(
+            meaning(r#"{"jsonrpc":"2.0","id":9,"result":{}}"#),
+            Ok(Meaning::Answer(Some(QuestionKey(9))))
+        );
+        assert_eq!(
+            meaning(r#"{"jsonrpc":"2.0","id":"9","result":{}}"#),
+            Ok(Meaning::Answer(None))
+        );
+    }
+}

@@ -1,0 +1,265 @@
+//! Ask and Tell: what is said between clients and backends, in no era's words.
+//!
+//! A client face lifts what its client wrote to an [`Ask`]; the multiplexer carries it to a backend face,
+//! which lowers it to what its server understands. [`Tell`]s climb the other way. Neither face needs to know the
+//! other's era, so a new era adds one file on each side.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::capability::Capabilities;
+use crate::message::Message;
+use crate::method::{LogLevel, Method};
+use crate::version::Version;
+
+/// One client conversation, as far as backends are concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionKey(pub u64);
+
+/// One request of a client. Unique within its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallKey(pub u64);
+
+/// One request of a server to a client. Unique within its backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QuestionKey(pub u64);
+
+/// The authenticated caller. Nothing of one principal ever reaches another.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Principal(Arc<str>);
+
+impl Principal {
+    pub fn anonymous() -> Self {
+        Self("anonymous".into())
+    }
+
+    pub fn named(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Who is calling and what they can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Client {
+    pub principal: Principal,
+    pub capabilities: Capabilities,
+}
+
+/// What a client wants.
+#[derive(Debug, Clone)]
+pub enum Ask {
+    /// A client presents itself. `introduction` is its own `initialize`, where it wrote one. Answered by
+    /// [`Tell::Welcome`], or like any call by [`Tell::Reply`] (the server's refusal) or [`Tell::Failed`].
+    Open {
+        session: SessionKey,
+        call: CallKey,
+        client: Arc<Client>,
+        introduction: Option<Message>,
+    },
+    /// The client has taken note of the welcome.
+    Ready {
+        session: SessionKey,
+        message: Message,
+    },
+    Call(Call),
+    /// The client no longer wants an answer. `message` is its own notification, where it wrote one.
+    Cancel {
+        session: SessionKey,
+        call: CallKey,
+        message: Option<Message>,
+    },
+    /// The client's answer to a [`Tell::Question`].
+    Answer {
+        session: SessionKey,
+        question: QuestionKey,
+        message: Message,
+    },
+    /// There is nobody to put the question to.
+    Unanswerable {
+        session: SessionKey,
+        question: QuestionKey,
+    },
+    /// Something the server may want to know, such as changed roots.
+    Notice {
+        session: SessionKey,
+        message: Message,
+    },
+    /// The client has gone: everything it still waits for is cancelled.
+    Close {
+        session: SessionKey,
+    },
+}
+
+/// One request for the server.
+#[derive(Debug, Clone)]
+pub struct Call {
+    pub session: SessionKey,
+    pub call: CallKey,
+    pub request: Request,
+    pub message: Message,
+}
+
+/// What kind of request it is, as far as sharing a backend makes a difference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// The server alone knows what to do with it.
+    Plain,
+    Subscribe {
+        uri: String,
+    },
+    Unsubscribe {
+        uri: String,
+    },
+    SetLevel {
+        level: LogLevel,
+    },
+}
+
+/// What a client is to be told.
+#[derive(Debug, Clone)]
+pub enum Tell {
+    Welcome {
+        session: SessionKey,
+        call: CallKey,
+        welcome: Arc<Welcome>,
+    },
+    /// The server's own answer to a call, result or error.
+    Reply {
+        session: SessionKey,
+        call: CallKey,
+        message: Message,
+    },
+    /// The request was fulfilled by Rialto itself and has an empty result.
+    Done { session: SessionKey, call: CallKey },
+    /// There will be no answer from the server.
+    Failed {
+        session: SessionKey,
+        call: CallKey,
+        failure: Failure,
+    },
+    /// Progress of a call, or a log line of it.
+    Related {
+        session: SessionKey,
+        call: CallKey,
+        message: Message,
+    },
+    /// The call is taking long; whoever waits should be kept company.
+    Waiting { session: SessionKey, call: CallKey },
+    /// Something for the session as a whole: lists that changed, resources, log lines.
+    Notice { session: SessionKey, message: Message },
+    /// The server asks; `call` is what it is working on, if that is known.
+    Question {
+        session: SessionKey,
+        call: Option<CallKey>,
+        question: QuestionKey,
+        message: Message,
+    },
+    /// The server no longer wants an answer.
+    Withdrawn {
+        session: SessionKey,
+        question: QuestionKey,
+        message: Option<Message>,
+    },
+}
+
+impl Tell {
+    pub const fn session(&self) -> SessionKey {
+        match self {
+            Self::Welcome { session, .. }
+            | Self::Reply { session, .. }
+            | Self::Done { session, .. }
+            | Self::Failed { session, .. }
+            | Self::Related { session, .. }
+            | Self::Waiting { session, .. }
+            | Self::Notice { session, .. }
+            | Self::Question { session, .. }
+            | Self::Withdrawn { session, .. } => *session,
+        }
+    }
+}
+
+/// How a server presented itself.
+#[derive(Debug, Clone)]
+pub struct Welcome {
+    /// The server's response to the handshake, byte for byte.
+    pub message: Message,
+    /// The revision the server chose, if Rialto knows it.
+    pub version: Option<Version>,
+    /// The lists that the server says may change.
+    pub changing_lists: Vec<Method>,
+}
+
+/// Why a call gets no answer from its server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// The server was silent past the limit.
+    Timeout { limit: Duration },
+    /// The server did not get ready in time.
+    StartTimeout { limit: Duration },
+    /// The server ended during the call.
+    Exited(Arc<Trouble>),
+    /// The server cannot be had now.
+    Unavailable {
+        trouble: Arc<Trouble>,
+        retry_after: Duration,
+    },
+    /// A limit of ours was reached.
+    Overloaded { limit: &'static str },
+    /// The answer was larger than messages may be.
+    TooLarge { length: u64, limit: usize },
+    /// The client asked for the call to stop.
+    Cancelled,
+    /// The session ended during the call.
+    SessionEnded,
+}
+
+/// What is known about a server that ended or would not start.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Trouble {
+    /// For people: "exit status 3", "cannot start: no such file".
+    pub what: String,
+    /// The last lines it wrote on stderr.
+    pub stderr: Vec<String>,
+    /// How often it was restarted.
+    pub restarts: u32,
+}
+
+/// Whose fault a failure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blame {
+    Client,
+    Backend,
+    Bridge,
+}
+
+impl Failure {
+    /// The word in `data.reason`.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Timeout { .. } => "timeout",
+            Self::StartTimeout { .. } => "start_timeout",
+            Self::Exited(_) => "upstream_exited",
+            Self::Unavailable { .. } => "upstream_unavailable",
+            Self::Overloaded { .. } => "overloaded",
+            Self::TooLarge { .. } => "response_too_large",
+            Self::Cancelled => "cancelled",
+            Self::SessionEnded => "session_ended",
+        }
+    }
+
+    pub const fn blame(&self) -> Blame {
+        match self {
+            Self::Timeout { .. }
+            | Self::StartTimeout { .. }
+            | Self::Exited(_)
+            | Self::Unavailable { .. }
+            | Self::TooLarge { .. } => Blame::Backend,
+            Self::Overloaded { .. } => Blame::Bridge,
+            Self::Cancelled | Self::SessionEnded => Blame::Client,
+        }
+    }
+}

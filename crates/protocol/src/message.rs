@@ -1,0 +1,291 @@
+//! A JSON-RPC message as its sender wrote it, and where its few interesting members are.
+//!
+//! [`Message::scan`] reads the bytes once. It checks that they are one JSON object in UTF-8 with no more than
+//! [`MAX_DEPTH`] levels and no doubled member among those that Rialto or a policy looks at, and notes the
+//! place of each such member. Nothing is converted: ids, numbers, params and results stay the sender's
+//! bytes, and a message goes out again as those bytes with a few of them replaced ([`Message::splice`]).
+
+mod scan;
+
+use std::borrow::Cow;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::method::{LogLevel, Method};
+
+pub use scan::{MAX_DEPTH, ScanError};
+
+/// What a JSON-RPC message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Request,
+    Notification,
+    /// A response that carries `result`.
+    Result,
+    /// A response that carries `error`.
+    Error,
+}
+
+/// A member that the scan notes, named by where it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Member {
+    JsonRpc,
+    Id,
+    Method,
+    Params,
+    Result,
+    Error,
+    // Members of `params`.
+    Name,
+    Uri,
+    Meta,
+    ProgressToken,
+    RequestId,
+    Level,
+    ProtocolVersion,
+    Capabilities,
+    ClientInfo,
+    // Members of `params._meta`.
+    MetaProgressToken,
+    MetaProtocolVersion,
+    MetaClientCapabilities,
+    MetaClientInfo,
+    MetaLogLevel,
+    MetaSubscriptionId,
+}
+
+impl Member {
+    const COUNT: usize = Self::MetaSubscriptionId as usize + 1;
+}
+
+/// Where something stands in a message: a range of its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    fn new(start: usize, end: usize) -> Self {
+        // Messages are bounded far below 4 GiB; `Message::scan` refuses larger ones.
+        Self {
+            start: start as u32,
+            end: end as u32,
+        }
+    }
+
+    const fn is_absent(self) -> bool {
+        self.start == self.end
+    }
+
+    fn of(self, bytes: &[u8]) -> &[u8] {
+        bytes
+            .get(self.start as usize..self.end as usize)
+            .unwrap_or_default()
+    }
+}
+
+/// One scanned message. Cheap to clone: the bytes are shared.
+#[derive(Debug, Clone)]
+pub struct Message {
+    bytes: Bytes,
+    spans: [Span; Member::COUNT],
+    kind: Kind,
+    method: Method,
+    line_breaks: bool,
+}
+
+impl Message {
+    /// Reads the envelope of a message. The bytes are kept, not copied.
+    pub fn scan(bytes: Bytes) -> Result<Self, ScanError> {
+        scan::scan(bytes)
+    }
+
+    /// A message that Rialto wrote itself.
+    ///
+    /// # Panics
+    /// If the text is no message, which is a mistake in this crate and not in anyone's input.
+    pub(crate) fn own(text: String) -> Self {
+        Self::scan(Bytes::from(text)).expect("Rialto writes well-formed messages")
+    }
+
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The method; [`Method::Other`] for responses too.
+    pub const fn method(&self) -> Method {
+        self.method
+    }
+
+    /// The method's name as text, for people.
+    pub fn method_name(&self) -> Option<Cow<'_, str>> {
+        self.text(Member::Method)
+    }
+
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// A member's raw JSON, as the sender wrote it.
+    pub fn raw(&self, member: Member) -> Option<&[u8]> {
+        let span = self.spans[member as usize];
+        (!span.is_absent()).then(|| span.of(&self.bytes))
+    }
+
+    /// The same, sharing the message's buffer.
+    pub fn raw_bytes(&self, member: Member) -> Option<Bytes> {
+        let span = self.spans[member as usize];
+        (!span.is_absent()).then(|| self.bytes.slice(span.start as usize..span.end as usize))
+    }
+
+    /// The same, in a buffer of its own: for what outlives the message.
+    pub fn raw_copy(&self, member: Member) -> Option<Bytes> {
+        self.raw(member).map(Bytes::copy_from_slice)
+    }
+
+    /// A member that is a JSON string, decoded.
+    pub fn text(&self, member: Member) -> Option<Cow<'_, str>> {
+        string(self.raw(member)?)
+    }
+
+    /// A member that is a plain unsigned integer.
+    pub fn number(&self, member: Member) -> Option<u64> {
+        std::str::from_utf8(self.raw(member)?).ok()?.parse().ok()
+    }
+
+    /// The severity of a log line or of `logging/setLevel`.
+    pub fn level(&self) -> Option<LogLevel> {
+        LogLevel::parse(&self.text(Member::Level)?)
+    }
+
+    /// Whether `jsonrpc` is `"2.0"`, as the specification demands.
+    pub fn is_json_rpc(&self) -> bool {
+        self.raw(Member::JsonRpc) == Some(b"\"2.0\"")
+    }
+
+    /// Whether the id is what MCP allows for a request: a string or an integer.
+    pub fn has_valid_id(&self) -> bool {
+        self.raw(Member::Id).is_some_and(is_valid_id)
+    }
+
+    /// Appends the message to `out` on a single line, with each given member's raw JSON replaced.
+    ///
+    /// Members that the message does not have are left out of it. In valid JSON raw line breaks stand only
+    /// between tokens, so turning them into spaces loses nothing, and nobody can smuggle a second line
+    /// into a line protocol.
+    pub fn splice(&self, out: &mut BytesMut, edits: &[(Member, &[u8])]) {
+        let start = out.len();
+        out.reserve(self.bytes.len() + edits.iter().map(|(_, new)| new.len()).sum::<usize>() + 1);
+        let mut from = 0;
+        loop {
+            let next = edits
+                .iter()
+                .map(|(member, new)| (self.spans[*member as usize], *new))
+                .filter(|(span, _)| !span.is_absent() && span.start as usize >= from)
+                .min_by_key(|(span, _)| span.start);
+            let Some((span, new)) = next else { break };
+            out.put_slice(&self.bytes[from..span.start as usize]);
+            out.put_slice(new);
+            from = span.end as usize;
+        }
+        out.put_slice(&self.bytes[from..]);
+        if self.line_breaks {
+            for byte in &mut out[start..] {
+                if matches!(*byte, b'\n' | b'\r') {
+                    *byte = b' ';
+                }
+            }
+        }
+    }
+
+    /// The spliced message in a buffer of its own.
+    pub fn spliced(&self, edits: &[(Member, &[u8])]) -> Bytes {
+        let mut out = BytesMut::new();
+        self.splice(&mut out, edits);
+        out.freeze()
+    }
+}
+
+/// Decodes a raw JSON string.
+pub(crate) fn string(raw: &[u8]) -> Option<Cow<'_, str>> {
+    let inner = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    if memchr::memchr(b'\\', inner).is_none() {
+        return std::str::from_utf8(inner).ok().map(Cow::Borrowed);
+    }
+    serde_json::from_slice::<String>(raw).ok().map(Cow::Owned)
+}
+
+/// Quotes a text as JSON.
+pub fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+fn is_valid_id(raw: &[u8]) -> bool {
+    match raw {
+        [b'"', ..] => true,
+        [b'-', digits @ ..] | digits => digits.iter().all(u8::is_ascii_digit),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(text: &str) -> Message {
+        Message::scan(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn id_and_progress_token_are_replaced_and_all_else_stays() {
+        let call = message(
+            r#"{"params":{"_meta":{"progressToken": "p" ,"x":1},"name":"t","n":1.50e3},"method":"tools\/call","id": 7 ,"jsonrpc":"2.0"}"#,
+        );
+        assert_eq!(call.method(), Method::ToolsCall);
+        assert_eq!(call.text(Member::Name).as_deref(), Some("t"));
+        let spliced = call.spliced(&[(Member::Id, b"41"), (Member::MetaProgressToken, b"41")]);
+        assert_eq!(
+            std::str::from_utf8(&spliced).unwrap(),
+            r#"{"params":{"_meta":{"progressToken": 41 ,"x":1},"name":"t","n":1.50e3},"method":"tools\/call","id": 41 ,"jsonrpc":"2.0"}"#,
+        );
+    }
+
+    #[test]
+    fn raw_line_breaks_become_spaces() {
+        let call = message("{\"jsonrpc\":\"2.0\",\n\"id\":1,\r\n\"method\":\"ping\"}\n");
+        assert_eq!(
+            &call.spliced(&[])[..],
+            b"{\"jsonrpc\":\"2.0\", \"id\":1,  \"method\":\"ping\"} "
+        );
+    }
+
+    #[test]
+    fn ids_of_any_size_keep_their_bytes() {
+        for id in [
+            "0",
+            "-1",
+            "9007199254740993",
+            "1000000000000000000000000000000",
+            "\"1\"",
+            "\"\"",
+            "\"ü\\u0041\"",
+        ] {
+            let call = message(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#));
+            assert_eq!(call.raw(Member::Id), Some(id.as_bytes()));
+            assert!(call.has_valid_id(), "{id}");
+        }
+        for id in ["null", "1.5", "true", "{}", "[]", "1e3"] {
+            let call = message(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#));
+            assert!(!call.has_valid_id(), "{id}");
+        }
+    }
+}

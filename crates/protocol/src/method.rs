@@ -1,0 +1,97 @@
+//! The methods Rialto has an opinion about. Everything else is [`Method::Other`] and passes through.
+
+macro_rules! methods {
+    ($($name:ident = $text:literal),+ $(,)?) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Method { $($name,)+ Other }
+
+        impl Method {
+            pub fn parse(text: &str) -> Self {
+                match text { $($text => Self::$name,)+ _ => Self::Other }
+            }
+
+            /// The method's name; `None` for one that Rialto does not know.
+            pub const fn name(self) -> Option<&'static str> {
+                match self { $(Self::$name => Some($text),)+ Self::Other => None }
+            }
+        }
+    };
+}
+
+methods! {
+    Initialize = "initialize",
+    Ping = "ping",
+    ToolsList = "tools/list",
+    ToolsCall = "tools/call",
+    PromptsList = "prompts/list",
+    PromptsGet = "prompts/get",
+    ResourcesList = "resources/list",
+    ResourcesTemplatesList = "resources/templates/list",
+    ResourcesRead = "resources/read",
+    ResourcesSubscribe = "resources/subscribe",
+    ResourcesUnsubscribe = "resources/unsubscribe",
+    LoggingSetLevel = "logging/setLevel",
+    CompletionComplete = "completion/complete",
+    SamplingCreateMessage = "sampling/createMessage",
+    ElicitationCreate = "elicitation/create",
+    RootsList = "roots/list",
+    Initialized = "notifications/initialized",
+    Cancelled = "notifications/cancelled",
+    Progress = "notifications/progress",
+    LogMessage = "notifications/message",
+    ToolsListChanged = "notifications/tools/list_changed",
+    PromptsListChanged = "notifications/prompts/list_changed",
+    ResourcesListChanged = "notifications/resources/list_changed",
+    ResourcesUpdated = "notifications/resources/updated",
+    RootsListChanged = "notifications/roots/list_changed",
+}
+
+impl Method {
+    /// Whether a server may ask its client something while it works on this request
+    /// (2026-07-28, multi round-trip requests, names the same three for the modern era).
+    pub const fn may_ask(self) -> bool {
+        matches!(self, Self::ToolsCall | Self::PromptsGet | Self::ResourcesRead)
+    }
+}
+
+/// Severity of a log line (RFC 5424), least severe first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LogLevel {
+    Debug,
+    Info,
+    Notice,
+    Warning,
+    Error,
+    Critical,
+    Alert,
+    Emergency,
+}
+
+impl LogLevel {
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "debug" => Self::Debug,
+            "info" => Self::Info,
+            "notice" => Self::Notice,
+            "warning" => Self::Warning,
+            "error" => Self::Error,
+            "critical" => Self::Critical,
+            "alert" => Self::Alert,
+            "emergency" => Self::Emergency,
+            _ => return None,
+        })
+    }
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Notice => "notice",
+            Self::Warning => "warning",
+            Self::Error => "error",
+            Self::Critical => "critical",
+            Self::Alert => "alert",
+            Self::Emergency => "emergency",
+        }
+    }
+}

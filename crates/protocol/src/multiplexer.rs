@@ -1,0 +1,1282 @@
+//! Many sessions, one backend: whose answer is it, whose question, and who has to wait.
+//!
+//! The machine is fed asks from above and lines from below. It writes lines for the server into a buffer
+//! ([`Multiplexer::take_outgoing`]) and says the rest as [`Output`]s. It never starts anything: when it needs a link
+//! it says [`Output::WantLink`], and whoever holds the restart policy answers with `handle_link_*`.
+//!
+//! Law of attribution. Over stdio a server's question carries no origin. If exactly one session has calls in flight
+//! that may ask, the question is that session's. Once a server has asked anything, such calls run for one
+//! session at a time, so that the next question can be attributed. What still cannot be is refused:
+//! nothing is ever guessed between sessions.
+
+mod interests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::backend_face::WireId;
+use crate::backend_face::legacy::{self, Arrival, Handshake, Introduction};
+use crate::error_code;
+use crate::exchange::{Ask, Call, CallKey, Client, Failure, QuestionKey, Request, SessionKey, Tell, Trouble};
+use crate::message::{Kind, Member, Message, ScanError};
+use crate::method::Method;
+use crate::time::{Moment, earliest};
+use interests::Interests;
+
+/// How much and how long.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Silence after which a call has failed. Progress starts it anew, up to [`Limits::MAX_EXTENSIONS`] times.
+    pub request_timeout: Duration,
+    /// How long calls wait for a server that is getting ready.
+    pub start_timeout: Duration,
+    /// After this long whoever waits for an answer is told so.
+    pub patience: Duration,
+    /// How long a client may take to answer a server's question.
+    pub question_timeout: Duration,
+    pub max_message_bytes: usize,
+    /// Calls the server may be working on.
+    pub in_flight: usize,
+    /// Calls that may wait for the server to get ready.
+    pub waiting: usize,
+    /// Questions of the server that may be open.
+    pub questions: usize,
+    /// Resources a session may be subscribed to.
+    pub subscriptions: usize,
+    /// Bytes that may wait to be written to the server.
+    pub outgoing_bytes: usize,
+}
+
+impl Limits {
+    /// A call may last this many request timeouts, however much progress it reports.
+    pub const MAX_EXTENSIONS: u32 = 10;
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            request_timeout: Duration::from_secs(30),
+            start_timeout: Duration::from_secs(60),
+            patience: Duration::from_secs(5),
+            question_timeout: Duration::from_secs(600),
+            max_message_bytes: 1 << 20,
+            in_flight: 4096,
+            waiting: 1024,
+            questions: 256,
+            subscriptions: 256,
+            outgoing_bytes: 4 << 20,
+        }
+    }
+}
+
+/// What the machine wants done.
+#[derive(Debug)]
+pub enum Output {
+    Tell(Tell),
+    /// Someone waits for the server: start it, or say that it cannot be had.
+    WantLink,
+    /// The server wrote something that is no message. For the log.
+    Noise {
+        line: Bytes,
+        error: ScanError,
+    },
+}
+
+/// How often something happened that nobody was told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Lines that were no messages.
+    pub noise: u64,
+    /// Answers and progress for nobody: late, doubled, or with an id that is not ours.
+    pub strays: u64,
+    /// Notifications that belong to nobody in particular.
+    pub unattributed: u64,
+    /// Questions refused because they could not be attributed or answered.
+    pub questions_refused: u64,
+    /// Calls that ran into a limit of ours.
+    pub overloads: u64,
+    pub timeouts: u64,
+}
+
+#[derive(Debug)]
+enum Link {
+    /// There is none; one has been asked for if anybody waits.
+    Absent,
+    Up,
+    Unavailable,
+}
+
+#[derive(Debug)]
+struct Attached {
+    client: Arc<Client>,
+    /// Calls the server is working on for this session.
+    in_flight: u32,
+    /// Those of them that may ask something.
+    asking: u32,
+}
+
+#[derive(Debug)]
+struct Opener {
+    session: SessionKey,
+    call: CallKey,
+    deadline: Moment,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    call: Call,
+    deadline: Moment,
+    /// What to say if it is reached: a slow start is not a slow call.
+    starting: bool,
+    /// When to tell the client that it takes long.
+    patience: Option<Moment>,
+}
+
+#[derive(Debug)]
+enum Pending {
+    Call(InFlight),
+    Handshake,
+    /// A request of our own; its answer interests nobody.
+    Own,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    session: SessionKey,
+    call: CallKey,
+    method: Method,
+    request: Request,
+    /// The client's progress token, to be put back into progress notifications.
+    token: Option<Bytes>,
+    deadline: Moment,
+    /// The last moment that progress can move the deadline to.
+    horizon: Moment,
+    patience: Option<Moment>,
+    /// Questions the client has not answered yet; the clock stands still meanwhile.
+    open_questions: u32,
+}
+
+#[derive(Debug)]
+struct OpenQuestion {
+    session: SessionKey,
+    /// The call that carries it.
+    wire: Option<WireId>,
+    /// The server's id for it, raw.
+    id: Bytes,
+    deadline: Moment,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Multiplexer {
+    limits: Limits,
+    link: Link,
+    handshake: Handshake,
+    /// A server answered the handshake on an earlier link.
+    welcomed_before: bool,
+    attached: BTreeMap<SessionKey, Attached>,
+    /// How many sessions have calls in flight, and calls in flight that may ask.
+    busy_sessions: usize,
+    asking_sessions: usize,
+    openers: VecDeque<Opener>,
+    waiting: VecDeque<Waiting>,
+    pending: BTreeMap<WireId, Pending>,
+    questions: BTreeMap<QuestionKey, OpenQuestion>,
+    interests: Interests,
+    /// The server has asked a question at some time: attribution needs one asking session at a time.
+    inquisitive: bool,
+    /// Who last told the server something about roots; a question for roots outside any call is theirs.
+    last_notifier: Option<SessionKey>,
+    next_wire: u64,
+    next_question: u64,
+    outgoing: BytesMut,
+    /// Bytes taken by the writer that are not written yet.
+    being_written: usize,
+    outputs: VecDeque<Output>,
+    wake_at: Option<Moment>,
+    counters: Counters,
+}
+
+impl Multiplexer {
+    pub fn new(limits: Limits, introduction: Introduction) -> Self {
+        Self {
+            limits,
+            link: Link::Absent,
+            handshake: Handshake::new(introduction),
+            welcomed_before: false,
+            attached: BTreeMap::new(),
+            busy_sessions: 0,
+            asking_sessions: 0,
+            openers: VecDeque::new(),
+            waiting: VecDeque::new(),
+            pending: BTreeMap::new(),
+            questions: BTreeMap::new(),
+            interests: Interests::default(),
+            inquisitive: false,
+            last_notifier: None,
+            next_wire: 1,
+            next_question: 1,
+            outgoing: BytesMut::new(),
+            being_written: 0,
+            outputs: VecDeque::new(),
+            wake_at: None,
+            counters: Counters::default(),
+        }
+    }
+
+    // What the world wants to know.
+
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Sessions that use this backend.
+    pub fn sessions(&self) -> usize {
+        self.attached.len()
+    }
+
+    /// Calls that were accepted and have no answer yet.
+    pub fn open_calls(&self) -> usize {
+        self.waiting.len() + self.openers.len() + self.calls_in_flight()
+    }
+
+    pub fn is_ready(&self) -> bool {
+        matches!(self.link, Link::Up) && self.handshake.welcome().is_some()
+    }
+
+    fn calls_in_flight(&self) -> usize {
+        self.attached
+            .values()
+            .map(|attached| attached.in_flight as usize)
+            .sum()
+    }
+
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    pub fn has_outgoing(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Hands everything that waits to be written to the writer, who gives back its empty buffer.
+    pub fn take_outgoing(&mut self, empty: BytesMut) -> BytesMut {
+        self.being_written = self.outgoing.len();
+        std::mem::replace(&mut self.outgoing, empty)
+    }
+
+    /// The writer has written what it took.
+    pub fn handle_written(&mut self) {
+        self.being_written = 0;
+    }
+
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.wake_at
+    }
+
+    fn tell(&mut self, tell: Tell) {
+        self.outputs.push_back(Output::Tell(tell));
+    }
+
+    fn wake_by(&mut self, moment: Moment) {
+        self.wake_at = earliest(self.wake_at, Some(moment));
+    }
+
+    fn next_wire(&mut self) -> WireId {
+        let id = WireId(self.next_wire);
+        self.next_wire += 1;
+        id
+    }
+
+    // From above.
+
+    pub fn handle_ask(&mut self, now: Moment, ask: Ask) {
+        match ask {
+            Ask::Open {
+                session,
+                call,
+                client,
+                introduction,
+            } => {
+                self.open(now, session, call, client, introduction.as_ref());
+            }
+            Ask::Ready { session, message } => {
+                self.last_notifier = Some(session);
+                self.handshake.confirm(Some(&message), &mut self.outgoing);
+            }
+            Ask::Call(call) => self.call(now, call),
+            Ask::Cancel {
+                session,
+                call,
+                message,
+            } => self.cancel(now, session, call, message.as_ref()),
+            Ask::Answer {
+                session,
+                question,
+                message,
+            } => self.answer(now, session, question, &message),
+            Ask::Unanswerable { session, question } => {
+                if self
+                    .questions
+                    .get(&question)
+                    .is_some_and(|open| open.session == session)
+                {
+                    self.refuse_question(
+                        now,
+                        question,
+                        "the client has no stream open to receive requests on",
+                    );
+                }
+            }
+            Ask::Notice { session, message } => {
+                if message.method() == Method::RootsListChanged {
+                    self.last_notifier = Some(session);
+                }
+                if self.is_ready() {
+                    self.handshake.confirm(None, &mut self.outgoing);
+                    legacy::write_verbatim(&mut self.outgoing, &message);
+                }
+            }
+            Ask::Close { session } => self.close(now, session),
+        }
+    }
+
+    fn open(
+        &mut self,
+        now: Moment,
+        session: SessionKey,
+        call: CallKey,
+        client: Arc<Client>,
+        introduction: Option<&Message>,
+    ) {
+        self.attached.insert(
+            session,
+            Attached {
+                client,
+                in_flight: 0,
+                asking: 0,
+            },
+        );
+        self.handshake.offer(introduction);
+        if let (Link::Up, Some(welcome)) = (&self.link, self.handshake.welcome()) {
+            let welcome = Arc::clone(welcome);
+            self.tell(Tell::Welcome {
+                session,
+                call,
+                welcome,
+            });
+            return;
+        }
+        let deadline = now.after(self.limits.start_timeout);
+        self.openers.push_back(Opener {
+            session,
+            call,
+            deadline,
+        });
+        self.wake_by(deadline);
+        self.pursue();
+    }
+
+    /// Someone waits: get a link, or shake hands on the one there is.
+    fn pursue(&mut self) {
+        match self.link {
+            Link::Absent | Link::Unavailable => self.outputs.push_back(Output::WantLink),
+            Link::Up => {
+                let id = self.next_wire();
+                if self.handshake.begin(id, &mut self.outgoing) {
+                    self.pending.insert(id, Pending::Handshake);
+                }
+            }
+        }
+    }
+
+    fn call(&mut self, now: Moment, call: Call) {
+        if !self.attached.contains_key(&call.session) {
+            let Call { session, call, .. } = call;
+            self.tell(Tell::Failed {
+                session,
+                call,
+                failure: Failure::SessionEnded,
+            });
+            return;
+        }
+        if self.is_ready() && self.may_go(&call) {
+            self.send(now, call);
+            return;
+        }
+        if self.waiting.len() >= self.limits.waiting {
+            self.overload(call.session, call.call, "waiting calls");
+            return;
+        }
+        let starting = !self.is_ready();
+        let deadline = now.after(if starting {
+            self.limits.start_timeout
+        } else {
+            self.limits.request_timeout
+        });
+        let patience = now.after(self.limits.patience);
+        self.waiting.push_back(Waiting {
+            call,
+            deadline,
+            starting,
+            patience: Some(patience),
+        });
+        self.wake_by(deadline.min(patience));
+        if starting {
+            self.pursue();
+        }
+    }
+
+    fn overload(&mut self, session: SessionKey, call: CallKey, limit: &'static str) {
+        self.counters.overloads += 1;
+        self.tell(Tell::Failed {
+            session,
+            call,
+            failure: Failure::Overloaded { limit },
+        });
+    }
+
+    /// Whether a call can be sent now without making the server's next question ambiguous.
+    fn may_go(&self, call: &Call) -> bool {
+        if !self.inquisitive || !call.message.method().may_ask() {
+            return true;
+        }
+        let own = self
+            .attached
+            .get(&call.session)
+            .is_some_and(|attached| attached.asking > 0);
+        let others = self.asking_sessions > usize::from(own);
+        // First come, first served: nobody overtakes a call that waits its turn.
+        !others
+            && self
+                .waiting
+                .iter()
+                .all(|waiting| waiting.call.session == call.session)
+    }
+
+    /// Sends what has waited, in order, as far as the rules allow.
+    fn admit(&mut self, now: Moment) {
+        while self.is_ready() {
+            let Some(first) = self.waiting.pop_front() else {
+                return;
+            };
+            if !self.inquisitive || self.asking_sessions == 0 || !first.call.message.method().may_ask() {
+                self.send(now, first.call);
+                continue;
+            }
+            let own = self
+                .attached
+                .get(&first.call.session)
+                .is_some_and(|attached| attached.asking > 0);
+            if self.asking_sessions > usize::from(own) {
+                self.waiting.push_front(first);
+                return;
+            }
+            self.send(now, first.call);
+        }
+    }
+
+    fn send(&mut self, now: Moment, call: Call) {
+        let Call {
+            session,
+            call,
+            request,
+            message,
+        } = call;
+        let queued = self.outgoing.len() + self.being_written;
+        if queued > 0 && queued + message.len() > self.limits.outgoing_bytes {
+            return self.overload(session, call, "bytes waiting for the server");
+        }
+        if self.pending.len() >= self.limits.in_flight {
+            return self.overload(session, call, "calls in flight");
+        }
+        self.handshake.confirm(None, &mut self.outgoing);
+        let id = WireId(self.next_wire);
+        match &request {
+            Request::Plain => legacy::write_call(&mut self.outgoing, &message, id),
+            Request::Subscribe { uri } => {
+                if self.interests.subscriptions(session) >= self.limits.subscriptions {
+                    return self.overload(session, call, "resource subscriptions");
+                }
+                if self.interests.subscribe(session, uri) {
+                    return self.tell(Tell::Done { session, call });
+                }
+                legacy::write_call(&mut self.outgoing, &message, id);
+            }
+            Request::Unsubscribe { uri } => {
+                if self.interests.unsubscribe(session, uri) {
+                    return self.tell(Tell::Done { session, call });
+                }
+                legacy::write_call(&mut self.outgoing, &message, id);
+            }
+            Request::SetLevel { level } => match self.interests.set_level(session, *level) {
+                Some(level) => legacy::write_set_level(&mut self.outgoing, Some(&message), id, level),
+                None => return self.tell(Tell::Done { session, call }),
+            },
+        }
+        self.next_wire += 1;
+        let method = message.method();
+        if let Some(attached) = self.attached.get_mut(&session) {
+            attached.in_flight += 1;
+            self.busy_sessions += usize::from(attached.in_flight == 1);
+            if method.may_ask() {
+                attached.asking += 1;
+                self.asking_sessions += usize::from(attached.asking == 1);
+            }
+        }
+        let deadline = now.after(self.limits.request_timeout);
+        let patience = now.after(self.limits.patience);
+        self.pending.insert(
+            id,
+            Pending::Call(InFlight {
+                session,
+                call,
+                method,
+                request,
+                token: message.raw_copy(Member::MetaProgressToken),
+                deadline,
+                horizon: now.after(self.limits.request_timeout * Limits::MAX_EXTENSIONS),
+                patience: Some(patience),
+                open_questions: 0,
+            }),
+        );
+        self.wake_by(deadline.min(patience));
+    }
+
+    /// Takes a call out of the books. Whatever the server still says about it finds nobody.
+    fn settle(&mut self, now: Moment, id: WireId) -> Option<InFlight> {
+        let Some(Pending::Call(call)) = self.pending.remove(&id) else {
+            return None;
+        };
+        if let Some(attached) = self.attached.get_mut(&call.session) {
+            attached.in_flight -= 1;
+            self.busy_sessions -= usize::from(attached.in_flight == 0);
+            if call.method.may_ask() {
+                attached.asking -= 1;
+                self.asking_sessions -= usize::from(attached.asking == 0);
+            }
+        }
+        if call.open_questions > 0 {
+            // Their answers are still the server's to have, but there is no call to keep alive.
+            for question in self
+                .questions
+                .values_mut()
+                .filter(|question| question.wire == Some(id))
+            {
+                question.wire = None;
+            }
+        }
+        if !self.waiting.is_empty() {
+            self.admit(now);
+        }
+        Some(call)
+    }
+
+    fn find_call(&self, session: SessionKey, call: CallKey) -> Option<WireId> {
+        self.pending.iter().rev().find_map(|(id, pending)| match pending {
+            Pending::Call(open) if open.session == session && open.call == call => Some(*id),
+            Pending::Call(_) | Pending::Handshake | Pending::Own => None,
+        })
+    }
+
+    fn cancel(&mut self, now: Moment, session: SessionKey, call: CallKey, message: Option<&Message>) {
+        if let Some(at) = self
+            .waiting
+            .iter()
+            .position(|w| w.call.session == session && w.call.call == call)
+        {
+            self.waiting.remove(at);
+        } else if let Some(id) = self.find_call(session, call) {
+            legacy::write_cancel(
+                &mut self.outgoing,
+                message,
+                id,
+                "the client cancelled the request",
+            );
+            // Who waits for this session to finish need not wait for a server that honours the cancel late.
+            self.settle(now, id);
+        } else {
+            return;
+        }
+        self.tell(Tell::Failed {
+            session,
+            call,
+            failure: Failure::Cancelled,
+        });
+    }
+
+    fn answer(&mut self, now: Moment, session: SessionKey, question: QuestionKey, message: &Message) {
+        // Only the session that was asked may answer.
+        if self
+            .questions
+            .get(&question)
+            .is_none_or(|open| open.session != session)
+        {
+            self.counters.strays += 1;
+            return;
+        }
+        if let Some(open) = self.close_question(now, question) {
+            legacy::write_answer(&mut self.outgoing, message, &open.id);
+        }
+    }
+
+    fn close_question(&mut self, now: Moment, question: QuestionKey) -> Option<OpenQuestion> {
+        let open = self.questions.remove(&question)?;
+        if let Some(Pending::Call(call)) = open.wire.and_then(|id| self.pending.get_mut(&id)) {
+            call.open_questions -= 1;
+            if call.open_questions == 0 {
+                call.deadline = now.after(self.limits.request_timeout);
+                call.horizon = now.after(self.limits.request_timeout * Limits::MAX_EXTENSIONS);
+                let deadline = call.deadline;
+                self.wake_by(deadline);
+            }
+        }
+        Some(open)
+    }
+
+    fn refuse_question(&mut self, now: Moment, question: QuestionKey, why: &str) {
+        self.counters.questions_refused += 1;
+        if let Some(open) = self.close_question(now, question) {
+            legacy::write_refusal(&mut self.outgoing, &open.id, error_code::INTERNAL_ERROR, why);
+        }
+    }
+
+    fn close(&mut self, now: Moment, session: SessionKey) {
+        if !self.attached.contains_key(&session) {
+            return;
+        }
+        self.openers.retain(|opener| opener.session != session);
+        let (gone, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|waiting| waiting.call.session == session);
+        self.waiting = kept;
+        for Waiting {
+            call: Call { call, .. },
+            ..
+        } in gone
+        {
+            self.tell(Tell::Failed {
+                session,
+                call,
+                failure: Failure::SessionEnded,
+            });
+        }
+        let open: Vec<QuestionKey> = self
+            .questions
+            .iter()
+            .filter(|(_, open)| open.session == session)
+            .map(|(key, _)| *key)
+            .collect();
+        for question in open {
+            self.refuse_question(now, question, "the client has gone");
+        }
+        let ids: Vec<WireId> = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| matches!(pending, Pending::Call(call) if call.session == session))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            legacy::write_cancel(&mut self.outgoing, None, id, "the session ended");
+            if let Some(call) = self.settle(now, id) {
+                self.tell(Tell::Failed {
+                    session,
+                    call: call.call,
+                    failure: Failure::SessionEnded,
+                });
+            }
+        }
+        self.attached.remove(&session);
+        if self.last_notifier == Some(session) {
+            self.last_notifier = None;
+        }
+        let (orphans, level) = self.interests.forget(session);
+        if self.is_ready() {
+            for uri in orphans {
+                let id = self.own_request();
+                legacy::write_subscription(&mut self.outgoing, Method::ResourcesUnsubscribe, id, &uri);
+            }
+            if let Some(level) = level {
+                let id = self.own_request();
+                legacy::write_set_level(&mut self.outgoing, None, id, level);
+            }
+        }
+        self.admit(now);
+    }
+
+    fn own_request(&mut self) -> WireId {
+        let id = self.next_wire();
+        self.pending.insert(id, Pending::Own);
+        id
+    }
+
+    // From below.
+
+    /// The server runs and can be written to.
+    pub fn handle_link_up(&mut self) {
+        self.link = Link::Up;
+        // A new server is introduced at once if sessions of the old one live on.
+        if !self.openers.is_empty() || !self.attached.is_empty() {
+            self.pursue();
+        }
+    }
+
+    /// The server has ended. Calls it was working on have failed; those that waited still wait.
+    pub fn handle_link_down(&mut self, trouble: &Arc<Trouble>) {
+        self.link = Link::Absent;
+        self.handshake.reset();
+        self.outgoing.clear();
+        self.being_written = 0;
+        for attached in self.attached.values_mut() {
+            attached.in_flight = 0;
+            attached.asking = 0;
+        }
+        self.busy_sessions = 0;
+        self.asking_sessions = 0;
+        for (question, open) in std::mem::take(&mut self.questions) {
+            self.tell(Tell::Withdrawn {
+                session: open.session,
+                question,
+                message: None,
+            });
+        }
+        for (_, pending) in std::mem::take(&mut self.pending) {
+            match pending {
+                Pending::Call(InFlight { session, call, .. }) => {
+                    let failure = Failure::Exited(Arc::clone(trouble));
+                    self.tell(Tell::Failed {
+                        session,
+                        call,
+                        failure,
+                    });
+                }
+                Pending::Handshake | Pending::Own => {}
+            }
+        }
+    }
+
+    /// The server cannot be had. Whoever waits is told so.
+    pub fn handle_unavailable(&mut self, trouble: &Arc<Trouble>, retry_after: Duration) {
+        self.link = Link::Unavailable;
+        let failure = Failure::Unavailable {
+            trouble: Arc::clone(trouble),
+            retry_after,
+        };
+        self.fail_waiting(&failure);
+    }
+
+    fn fail_waiting(&mut self, failure: &Failure) {
+        for Opener { session, call, .. } in std::mem::take(&mut self.openers) {
+            self.tell(Tell::Failed {
+                session,
+                call,
+                failure: failure.clone(),
+            });
+        }
+        for Waiting {
+            call: Call { session, call, .. },
+            ..
+        } in std::mem::take(&mut self.waiting)
+        {
+            self.tell(Tell::Failed {
+                session,
+                call,
+                failure: failure.clone(),
+            });
+        }
+    }
+
+    /// One line of the server's output.
+    pub fn handle_line(&mut self, now: Moment, line: Bytes) {
+        let message = match Message::scan(line.clone()) {
+            Ok(message) => message,
+            Err(error) => {
+                self.counters.noise += 1;
+                self.outputs.push_back(Output::Noise { line, error });
+                return;
+            }
+        };
+        match legacy::recognise(&message) {
+            Arrival::Answer(id) => self.handle_answer(now, id, message),
+            Arrival::Progress(id) => self.handle_progress(now, id, &message),
+            Arrival::Ping => {
+                if let Some(id) = message.raw(Member::Id) {
+                    legacy::write_empty_result(&mut self.outgoing, id);
+                }
+            }
+            Arrival::Question => self.handle_question(now, message),
+            Arrival::Withdrawal => self.handle_withdrawal(now, message),
+            Arrival::Log => self.handle_log(&message),
+            Arrival::ListChanged => self.tell_all(&message),
+            Arrival::Updated => self.handle_updated(&message),
+            Arrival::Other => match self.attached.len() {
+                // What we do not understand can only be for the one who is there.
+                1 => self.tell_all(&message),
+                _ => self.counters.unattributed += 1,
+            },
+        }
+    }
+
+    /// A line that was too long to be kept: `id` is its id, `request` says that it was no answer.
+    pub fn handle_too_long(&mut self, now: Moment, id: Option<&[u8]>, request: bool, length: u64) {
+        if request {
+            if let Some(id) = id {
+                let limit = self.limits.max_message_bytes;
+                let text = format!("the message is larger than max_message_bytes ({limit})");
+                legacy::write_refusal(&mut self.outgoing, id, error_code::INVALID_REQUEST, &text);
+            }
+            self.counters.noise += 1;
+            return;
+        }
+        let id = id
+            .and_then(|id| std::str::from_utf8(id).ok())
+            .and_then(|id| id.parse().ok())
+            .map(WireId);
+        match id.and_then(|id| self.settle(now, id)) {
+            Some(call) => {
+                let failure = Failure::TooLarge {
+                    length,
+                    limit: self.limits.max_message_bytes,
+                };
+                self.tell(Tell::Failed {
+                    session: call.session,
+                    call: call.call,
+                    failure,
+                });
+            }
+            None => self.counters.strays += 1,
+        }
+    }
+
+    fn handle_answer(&mut self, now: Moment, id: Option<WireId>, message: Message) {
+        let Some(id) = id.filter(|id| self.pending.contains_key(id)) else {
+            self.counters.strays += 1;
+            return;
+        };
+        if self.handshake.awaits(id) {
+            self.pending.remove(&id);
+            self.handle_handshake(now, message);
+            return;
+        }
+        let Some(call) = self.settle(now, id) else {
+            self.pending.remove(&id);
+            return;
+        };
+        match (&call.request, message.kind()) {
+            (Request::Subscribe { uri }, Kind::Result) => self.interests.confirm(uri),
+            (Request::Subscribe { uri }, _) => {
+                self.interests.unsubscribe(call.session, uri);
+            }
+            (Request::Plain | Request::Unsubscribe { .. } | Request::SetLevel { .. }, _) => {}
+        }
+        self.tell(Tell::Reply {
+            session: call.session,
+            call: call.call,
+            message,
+        });
+    }
+
+    fn handle_handshake(&mut self, now: Moment, message: Message) {
+        match self.handshake.handle_answer(message) {
+            Ok(welcome) => {
+                if std::mem::replace(&mut self.welcomed_before, true) {
+                    self.resume();
+                }
+                for Opener { session, call, .. } in std::mem::take(&mut self.openers) {
+                    self.tell(Tell::Welcome {
+                        session,
+                        call,
+                        welcome: Arc::clone(&welcome),
+                    });
+                }
+                self.admit(now);
+            }
+            Err(refusal) => {
+                for Opener { session, call, .. } in std::mem::take(&mut self.openers) {
+                    self.attached.remove(&session);
+                    self.tell(Tell::Reply {
+                        session,
+                        call,
+                        message: refusal.clone(),
+                    });
+                }
+                if self.attached.is_empty() {
+                    self.handshake.forget_introduction();
+                }
+                let trouble = Trouble {
+                    what: "the server refused the handshake".into(),
+                    ..Trouble::default()
+                };
+                let failure = Failure::Unavailable {
+                    trouble: Arc::new(trouble),
+                    retry_after: Duration::from_secs(1),
+                };
+                self.fail_waiting(&failure);
+            }
+        }
+    }
+
+    /// A restarted server is brought to where its predecessor was, and clients are told to look again.
+    fn resume(&mut self) {
+        let newcomers: BTreeSet<SessionKey> = self.openers.iter().map(|opener| opener.session).collect();
+        if self.attached.len() == newcomers.len() {
+            return;
+        }
+        self.handshake.confirm(None, &mut self.outgoing);
+        let (resources, level) = self.interests.replay();
+        if let Some(level) = level {
+            let id = self.own_request();
+            legacy::write_set_level(&mut self.outgoing, None, id, level);
+        }
+        for uri in resources {
+            let id = self.own_request();
+            legacy::write_subscription(&mut self.outgoing, Method::ResourcesSubscribe, id, &uri);
+        }
+        let lists = self
+            .handshake
+            .welcome()
+            .map(|welcome| welcome.changing_lists.clone())
+            .unwrap_or_default();
+        for list in lists {
+            let message = legacy::list_changed(list);
+            for session in self
+                .attached
+                .keys()
+                .filter(|session| !newcomers.contains(session))
+            {
+                self.outputs.push_back(Output::Tell(Tell::Notice {
+                    session: *session,
+                    message: message.clone(),
+                }));
+            }
+        }
+    }
+
+    fn handle_progress(&mut self, now: Moment, id: Option<WireId>, message: &Message) {
+        let Some(Pending::Call(call)) = id.and_then(|id| self.pending.get_mut(&id)) else {
+            self.counters.strays += 1;
+            return;
+        };
+        let Some(token) = &call.token else {
+            self.counters.strays += 1;
+            return;
+        };
+        if call.open_questions == 0 {
+            call.deadline = now.after(self.limits.request_timeout).min(call.horizon);
+        }
+        let restored = message.spliced(&[(Member::ProgressToken, token)]);
+        let (session, call) = (call.session, call.call);
+        match Message::scan(restored) {
+            Ok(message) => self.tell(Tell::Related {
+                session,
+                call,
+                message,
+            }),
+            Err(_) => self.counters.strays += 1,
+        }
+    }
+
+    fn handle_question(&mut self, now: Moment, message: Message) {
+        let Some(id) = message.raw_copy(Member::Id) else {
+            return;
+        };
+        self.inquisitive = true;
+        let refusal = match self.attribute(message.method()) {
+            Some((session, wire)) => {
+                let client = self
+                    .attached
+                    .get(&session)
+                    .map(|attached| Arc::clone(&attached.client));
+                if client.is_some_and(|client| !client.capabilities.can_answer(message.method())) {
+                    "the client cannot answer this kind of request"
+                } else if self.questions.len() >= self.limits.questions {
+                    "too many requests to clients are open"
+                } else {
+                    return self.put_question(now, session, wire, id, message);
+                }
+            }
+            None if self.attached.len() > 1 => {
+                "cannot tell which of several sessions this request is for; set `process: per_session` for this server"
+            }
+            None => "no client request is in progress",
+        };
+        self.counters.questions_refused += 1;
+        legacy::write_refusal(&mut self.outgoing, &id, error_code::METHOD_NOT_FOUND, refusal);
+    }
+
+    fn put_question(
+        &mut self,
+        now: Moment,
+        session: SessionKey,
+        wire: Option<WireId>,
+        id: Bytes,
+        message: Message,
+    ) {
+        let question = QuestionKey(self.next_question);
+        self.next_question += 1;
+        let deadline = now.after(self.limits.question_timeout);
+        let mut carrier = None;
+        if let Some(Pending::Call(call)) = wire.and_then(|id| self.pending.get_mut(&id)) {
+            call.open_questions += 1;
+            // People think slowly, and the server is not to blame: it waits too.
+            call.deadline = deadline.after(self.limits.request_timeout);
+            carrier = Some(call.call);
+        }
+        self.questions.insert(
+            question,
+            OpenQuestion {
+                session,
+                wire,
+                id,
+                deadline,
+            },
+        );
+        self.wake_by(deadline);
+        self.tell(Tell::Question {
+            session,
+            call: carrier,
+            question,
+            message,
+        });
+    }
+
+    /// Whose question it is, and which of their calls caused it.
+    fn attribute(&self, method: Method) -> Option<(SessionKey, Option<WireId>)> {
+        let newest = |wanted: &dyn Fn(&InFlight) -> bool| {
+            self.pending.iter().rev().find_map(|(id, pending)| match pending {
+                Pending::Call(call) if wanted(call) => Some((call.session, Some(*id))),
+                Pending::Call(_) | Pending::Handshake | Pending::Own => None,
+            })
+        };
+        match (self.asking_sessions, self.busy_sessions, self.attached.len()) {
+            (1, _, _) => newest(&|call| call.method.may_ask()),
+            (0, 1, _) => newest(&|_| true),
+            (0, 0, 1) => self.attached.keys().next().map(|session| (*session, None)),
+            (0, 0, _) if method == Method::RootsList => self.last_notifier.map(|session| (session, None)),
+            _ => None,
+        }
+    }
+
+    fn handle_withdrawal(&mut self, now: Moment, message: Message) {
+        let Some(id) = message.raw(Member::RequestId) else {
+            return;
+        };
+        let found = self
+            .questions
+            .iter()
+            .find(|(_, open)| open.id == id)
+            .map(|(key, _)| *key);
+        let Some(question) = found else {
+            self.counters.strays += 1;
+            return;
+        };
+        if let Some(open) = self.close_question(now, question) {
+            self.tell(Tell::Withdrawn {
+                session: open.session,
+                question,
+                message: Some(message),
+            });
+        }
+    }
+
+    /// A log line goes to the session whose call it is about. If that cannot be known it goes to everybody
+    /// while nobody is calling and all are one principal, and otherwise to nobody.
+    fn handle_log(&mut self, message: &Message) {
+        let level = message.level();
+        if let Some((session, wire)) = self.attribute_log() {
+            if self.interests.hears(session, level) {
+                let call = wire.and_then(|id| match self.pending.get(&id) {
+                    Some(Pending::Call(call)) => Some(call.call),
+                    Some(Pending::Handshake | Pending::Own) | None => None,
+                });
+                let message = message.clone();
+                match call {
+                    Some(call) => self.tell(Tell::Related {
+                        session,
+                        call,
+                        message,
+                    }),
+                    None => self.tell(Tell::Notice { session, message }),
+                }
+            }
+            return;
+        }
+        let mut principals = self.attached.values().map(|attached| &attached.client.principal);
+        let first = principals.next();
+        if self.busy_sessions > 0 || !principals.all(|principal| Some(principal) == first) {
+            self.counters.unattributed += 1;
+            return;
+        }
+        let sessions: Vec<SessionKey> = self.attached.keys().copied().collect();
+        for session in sessions {
+            if self.interests.hears(session, level) {
+                self.tell(Tell::Notice {
+                    session,
+                    message: message.clone(),
+                });
+            }
+        }
+    }
+
+    fn attribute_log(&self) -> Option<(SessionKey, Option<WireId>)> {
+        if self.busy_sessions == 0 {
+            return match self.attached.len() {
+                1 => self.attached.keys().next().map(|session| (*session, None)),
+                _ => None,
+            };
+        }
+        if self.busy_sessions > 1 {
+            return None;
+        }
+        let mut calls = self.pending.iter().filter_map(|(id, pending)| match pending {
+            Pending::Call(call) => Some((call.session, *id)),
+            Pending::Handshake | Pending::Own => None,
+        });
+        let (session, id) = calls.next()?;
+        Some((session, calls.next().is_none().then_some(id)))
+    }
+
+    fn handle_updated(&mut self, message: &Message) {
+        if self.attached.len() == 1 {
+            return self.tell_all(message);
+        }
+        let Some(uri) = message.text(Member::Uri) else {
+            return;
+        };
+        let subscribers = self.interests.subscribers(&uri);
+        if subscribers.is_empty() {
+            self.counters.unattributed += 1;
+        }
+        for session in subscribers {
+            self.tell(Tell::Notice {
+                session,
+                message: message.clone(),
+            });
+        }
+    }
+
+    fn tell_all(&mut self, message: &Message) {
+        for session in self.attached.keys() {
+            self.outputs.push_back(Output::Tell(Tell::Notice {
+                session: *session,
+                message: message.clone(),
+            }));
+        }
+    }
+
+    // From the clock.
+
+    pub fn handle_deadline(&mut self, now: Moment) {
+        if self.wake_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.wake_at = None;
+        self.expire_calls(now);
+        self.expire_waiting(now);
+        let late: Vec<QuestionKey> = self
+            .questions
+            .iter()
+            .filter(|(_, open)| open.deadline <= now)
+            .map(|(key, _)| *key)
+            .collect();
+        for question in late {
+            let session = self.questions.get(&question).map(|open| open.session);
+            self.refuse_question(now, question, "the client did not answer in time");
+            if let Some(session) = session {
+                self.tell(Tell::Withdrawn {
+                    session,
+                    question,
+                    message: None,
+                });
+            }
+        }
+        if let Some(at) = self.questions.values().map(|open| open.deadline).min() {
+            self.wake_by(at);
+        }
+    }
+
+    fn expire_calls(&mut self, now: Moment) {
+        let mut late = Vec::new();
+        let mut slow = Vec::new();
+        let mut next = None;
+        for (id, pending) in &mut self.pending {
+            let Pending::Call(call) = pending else { continue };
+            if call.deadline <= now {
+                late.push(*id);
+                continue;
+            }
+            if call.patience.is_some_and(|at| at <= now) {
+                call.patience = None;
+                slow.push((call.session, call.call));
+            }
+            next = earliest(next, earliest(Some(call.deadline), call.patience));
+        }
+        self.wake_at = earliest(self.wake_at, next);
+        for (session, call) in slow {
+            self.tell(Tell::Waiting { session, call });
+        }
+        for id in late {
+            self.counters.timeouts += 1;
+            legacy::write_cancel(&mut self.outgoing, None, id, "no answer within the time limit");
+            if let Some(call) = self.settle(now, id) {
+                let failure = Failure::Timeout {
+                    limit: self.limits.request_timeout,
+                };
+                self.tell(Tell::Failed {
+                    session: call.session,
+                    call: call.call,
+                    failure,
+                });
+            }
+        }
+    }
+
+    fn expire_waiting(&mut self, now: Moment) {
+        let start = Failure::StartTimeout {
+            limit: self.limits.start_timeout,
+        };
+        let (late, openers): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.openers)
+            .into_iter()
+            .partition(|opener| opener.deadline <= now);
+        self.openers = openers;
+        for Opener { session, call, .. } in late {
+            self.counters.timeouts += 1;
+            self.tell(Tell::Failed {
+                session,
+                call,
+                failure: start.clone(),
+            });
+        }
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            let (session, call) = (waiting.call.session, waiting.call.call);
+            if waiting.deadline <= now {
+                self.counters.timeouts += 1;
+                let failure = if waiting.starting {
+                    start.clone()
+                } else {
+                    Failure::Timeout {
+                        limit: self.limits.request_timeout,
+                    }
+                };
+                self.tell(Tell::Failed {
+                    session,
+                    call,
+                    failure,
+                });
+                continue;
+            }
+            if waiting.patience.is_some_and(|at| at <= now) {
+                waiting.patience = None;
+                self.tell(Tell::Waiting { session, call });
+            }
+            self.wake_by(earliest(Some(waiting.deadline), waiting.patience).unwrap_or(waiting.deadline));
+            self.waiting.push_back(waiting);
+        }
+        if let Some(at) = self.openers.iter().map(|opener| opener.deadline).min() {
+            self.wake_by(at);
+        }
+    }
+}

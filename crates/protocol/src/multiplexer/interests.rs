@@ -1,0 +1,163 @@
+//! What the sessions of one backend want to hear: subscribed resources and log levels.
+//!
+//! The server knows one client only. It is subscribed to a resource while anyone is, and its log level is
+//! the most verbose that anyone wants; what each session hears is decided here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::exchange::SessionKey;
+use crate::method::LogLevel;
+
+#[derive(Debug, Default)]
+pub(super) struct Interests {
+    resources: BTreeMap<String, Resource>,
+    levels: BTreeMap<SessionKey, LogLevel>,
+    /// The level the server was last told.
+    told: Option<LogLevel>,
+}
+
+#[derive(Debug, Default)]
+struct Resource {
+    subscribers: BTreeSet<SessionKey>,
+    /// The server has said yes to a subscription.
+    confirmed: bool,
+}
+
+/// Log lines below this level stay with those who asked for them: what a session hears that never chose
+/// a level must not grow because another one did.
+const UNCHOSEN_LEVEL: LogLevel = LogLevel::Info;
+
+impl Interests {
+    /// Notes the wish. `true`: the server knows already, nothing need be sent.
+    pub(super) fn subscribe(&mut self, session: SessionKey, uri: &str) -> bool {
+        let resource = self.resources.entry(uri.to_owned()).or_default();
+        resource.subscribers.insert(session);
+        resource.confirmed
+    }
+
+    pub(super) fn confirm(&mut self, uri: &str) {
+        if let Some(resource) = self.resources.get_mut(uri) {
+            resource.confirmed = true;
+        }
+    }
+
+    /// Notes that the wish has gone. `true`: someone else still wants it, nothing need be sent.
+    pub(super) fn unsubscribe(&mut self, session: SessionKey, uri: &str) -> bool {
+        let Some(resource) = self.resources.get_mut(uri) else {
+            return false;
+        };
+        resource.subscribers.remove(&session);
+        if resource.subscribers.is_empty() {
+            self.resources.remove(uri);
+            return false;
+        }
+        true
+    }
+
+    /// Sessions subscribed to a resource or to one that it is a part of (`resources/updated` may name
+    /// a sub-resource).
+    pub(super) fn subscribers(&self, uri: &str) -> BTreeSet<SessionKey> {
+        self.resources
+            .iter()
+            .filter(|(subscribed, _)| is_part(uri, subscribed))
+            .flat_map(|(_, resource)| resource.subscribers.iter().copied())
+            .collect()
+    }
+
+    pub(super) fn subscriptions(&self, session: SessionKey) -> usize {
+        self.resources
+            .values()
+            .filter(|resource| resource.subscribers.contains(&session))
+            .count()
+    }
+
+    /// Notes the session's level. `Some`: the server must be told this one.
+    pub(super) fn set_level(&mut self, session: SessionKey, level: LogLevel) -> Option<LogLevel> {
+        self.levels.insert(session, level);
+        self.retell()
+    }
+
+    fn retell(&mut self) -> Option<LogLevel> {
+        let wanted = self.levels.values().min().copied()?;
+        if self.told == Some(wanted) {
+            return None;
+        }
+        self.told = Some(wanted);
+        self.told
+    }
+
+    pub(super) fn hears(&self, session: SessionKey, level: Option<LogLevel>) -> bool {
+        let Some(level) = level else { return true };
+        match self.levels.get(&session) {
+            Some(chosen) => level >= *chosen,
+            None => self.told.is_none() || level >= UNCHOSEN_LEVEL,
+        }
+    }
+
+    /// Forgets a session; gives the resources nobody wants any more and the level to tell.
+    pub(super) fn forget(&mut self, session: SessionKey) -> (Vec<String>, Option<LogLevel>) {
+        let mut orphans = Vec::new();
+        self.resources.retain(|uri, resource| {
+            if resource.subscribers.remove(&session) && resource.subscribers.is_empty() {
+                orphans.push(uri.clone());
+                return false;
+            }
+            true
+        });
+        let level = self.levels.remove(&session).and_then(|_| self.retell());
+        (orphans, level)
+    }
+
+    /// Everything a restarted server must be told again.
+    pub(super) fn replay(&self) -> (Vec<String>, Option<LogLevel>) {
+        (self.resources.keys().cloned().collect(), self.told)
+    }
+}
+
+fn is_part(uri: &str, subscribed: &str) -> bool {
+    uri.strip_prefix(subscribed)
+        .is_some_and(|rest| rest.is_empty() || subscribed.ends_with('/') || rest.starts_with(['/', '#', '?']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: SessionKey = SessionKey(1);
+    const B: SessionKey = SessionKey(2);
+
+    #[test]
+    fn only_the_first_subscription_and_the_last_unsubscription_reach_the_server() {
+        let mut interests = Interests::default();
+        assert!(!interests.subscribe(A, "x:/a"));
+        interests.confirm("x:/a");
+        assert!(interests.subscribe(B, "x:/a"));
+        assert!(interests.unsubscribe(A, "x:/a"));
+        assert!(!interests.unsubscribe(B, "x:/a"));
+        assert!(
+            !interests.subscribe(B, "x:/a"),
+            "a new subscription is the server's business again"
+        );
+    }
+
+    #[test]
+    fn updates_of_parts_reach_subscribers_of_the_whole() {
+        let mut interests = Interests::default();
+        interests.subscribe(A, "x:/a");
+        interests.subscribe(B, "x:/ab");
+        assert_eq!(interests.subscribers("x:/a/b"), BTreeSet::from([A]));
+        assert_eq!(interests.subscribers("x:/ab"), BTreeSet::from([B]));
+    }
+
+    #[test]
+    fn the_most_verbose_level_is_told_and_each_session_hears_its_own() {
+        let mut interests = Interests::default();
+        assert_eq!(interests.set_level(A, LogLevel::Warning), Some(LogLevel::Warning));
+        assert_eq!(interests.set_level(B, LogLevel::Debug), Some(LogLevel::Debug));
+        assert_eq!(interests.set_level(A, LogLevel::Error), None);
+        assert!(!interests.hears(A, Some(LogLevel::Info)));
+        assert!(interests.hears(B, Some(LogLevel::Debug)));
+        assert!(!interests.hears(SessionKey(3), Some(LogLevel::Debug)));
+        assert_eq!(interests.forget(B), (vec![], Some(LogLevel::Error)));
+    }
+}

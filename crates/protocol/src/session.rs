@@ -1,0 +1,889 @@
+//! One client: its open calls, its streams, and when it has been gone too long.
+//!
+//! The machine takes a client's messages and gives asks; it takes tells and turns them into what its
+//! client reads. A call's answer is JSON if it is the first thing to come; as soon as something else about the
+//! call comes first, the answer becomes a stream. Streams are logs (see [`replay`]); connections come and go.
+
+pub mod replay;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::client_face::legacy::{self, Meaning, Objection};
+use crate::exchange::{Ask, Call, CallKey, Client, Failure, QuestionKey, SessionKey, Tell};
+use crate::message::{Kind, Member, Message};
+use crate::method::Method;
+use crate::time::Moment;
+use crate::version::Version;
+use crate::wire::sse;
+use replay::{Audience, EventId, EventLog, Retention, StreamKey};
+
+/// How much a session may hold and for how long.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Events kept for readers that are slow or come back.
+    pub retention: Retention,
+    /// Calls that may be open at once.
+    pub calls: usize,
+    /// Streams opened by GET that may be read at once.
+    pub listeners: usize,
+    /// Finished or abandoned streams that are kept for a resumption.
+    pub ended_streams: usize,
+    /// How long a question waits for somewhere to be put.
+    pub question_patience: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            retention: Retention {
+                events: 1024,
+                bytes: 4 << 20,
+                age: Duration::from_secs(300),
+            },
+            calls: 1024,
+            listeners: 64,
+            ended_streams: 32,
+            question_patience: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What the client of a POST can read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accepts {
+    Json,
+    Events,
+    Both,
+}
+
+/// What became of a client's message.
+#[derive(Debug)]
+pub enum Taken {
+    /// Nothing to wait for.
+    Noted(Option<Ask>),
+    /// The answer is to be read from this call.
+    Call { call: CallKey, ask: Ask },
+    /// The answer is here.
+    Answered(Bytes),
+}
+
+/// Why a session does not take a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    Objection(Objection),
+    /// A session is opened once.
+    AlreadyOpen,
+    TooManyCalls,
+    Ended,
+}
+
+/// What the machine wants done.
+#[derive(Debug)]
+pub enum Output {
+    /// There is something to read on this stream.
+    Wake(StreamKey),
+    /// Someone must be told that nobody will answer.
+    Ask(Ask),
+    /// A call has come to its end. For the audit.
+    Ended(CallRecord),
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// With the server's result.
+    Result,
+    /// With the server's JSON-RPC error.
+    Error,
+    Failed(Failure),
+}
+
+/// What there is to say about a call that has ended.
+#[derive(Debug)]
+pub struct CallRecord {
+    /// The client's message, for its method, id and name.
+    pub message: Message,
+    pub started: Moment,
+    pub ending: Ending,
+    pub response: Bytes,
+    /// The answer went out as an event of a stream.
+    pub streamed: bool,
+}
+
+/// What can be read of a call's answer.
+#[derive(Debug)]
+pub enum Answer {
+    /// Nothing yet.
+    Waiting,
+    /// All of it; `failure` decides the HTTP status.
+    Complete { body: Bytes, failure: Option<Failure> },
+    /// It comes as events: read the stream.
+    Stream(Reader),
+}
+
+/// The right to read a stream. A newer reader of the same stream takes it away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reader {
+    pub stream: StreamKey,
+    generation: u32,
+}
+
+/// What reading a stream gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// Events were written into the buffer, or there are none at the moment.
+    Open,
+    /// There will be no more.
+    Ended,
+}
+
+/// Why a stream cannot be opened or resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamRefusal {
+    /// That is no event id of this session, or its stream is long forgotten.
+    UnknownEvent,
+    /// Everything of that stream was read. An empty stream here would make clients come back for ever.
+    Finished,
+    TooMany,
+}
+
+#[derive(Debug)]
+struct OpenCall {
+    /// The client's message; `None` for a handshake that Rialto does by itself.
+    message: Option<Message>,
+    started: Moment,
+    accepts: Accepts,
+    stage: Stage,
+    /// Someone waits for the answer.
+    attended: bool,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Nothing has come yet.
+    Undecided,
+    /// The answer is ready to be taken.
+    Complete {
+        body: Bytes,
+        failure: Option<Failure>,
+    },
+    Stream(Stream),
+}
+
+/// A call's stream.
+#[derive(Debug, Default)]
+struct Stream {
+    log: EventLog,
+    cursor: u64,
+    /// The priming event has been sent.
+    begun: bool,
+    generation: u32,
+    ended: Option<Moment>,
+    attended: bool,
+}
+
+/// A stream opened by GET: a cursor in the session's notices.
+#[derive(Debug)]
+struct Listener {
+    cursor: u64,
+    begun: bool,
+    generation: u32,
+    attended: bool,
+    since: Moment,
+}
+
+#[derive(Debug)]
+struct Unheard {
+    number: u64,
+    deadline: Moment,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Session {
+    key: SessionKey,
+    client: Arc<Client>,
+    limits: Limits,
+    /// The revision the client asked for, then the one that holds.
+    version: Version,
+    asked: Option<Version>,
+    implicit: bool,
+    welcomed: bool,
+    ended: bool,
+    calls: BTreeMap<CallKey, OpenCall>,
+    /// Streams whose call has ended, oldest first.
+    past: VecDeque<(StreamKey, Stream)>,
+    notices: EventLog,
+    /// The newest notice that any listener has read.
+    heard: u64,
+    listeners: BTreeMap<StreamKey, Listener>,
+    /// Questions that were put and not answered.
+    questions: BTreeMap<QuestionKey, Option<Unheard>>,
+    next: u64,
+    last_seen: Moment,
+    outputs: VecDeque<Output>,
+    events_lost: u64,
+}
+
+impl Session {
+    /// A session for a client that has just said `initialize`, and the ask that opens it.
+    pub fn open(
+        key: SessionKey,
+        client: Arc<Client>,
+        limits: Limits,
+        now: Moment,
+        introduction: Message,
+        accepts: Accepts,
+    ) -> (Self, CallKey, Ask) {
+        let asked = introduction
+            .text(Member::ProtocolVersion)
+            .and_then(|text| Version::parse(&text));
+        let mut session = Self::new(key, client, limits, now, asked, false);
+        let call = session.begin(now, Some(introduction.clone()), accepts);
+        let client = Arc::clone(&session.client);
+        let ask = Ask::Open {
+            session: key,
+            call,
+            client,
+            introduction: Some(introduction),
+        };
+        (session, call, ask)
+    }
+
+    /// A session for a client that did not open one: Rialto does the handshake itself.
+    pub fn open_implicit(
+        key: SessionKey,
+        client: Arc<Client>,
+        limits: Limits,
+        now: Moment,
+        version: Version,
+    ) -> (Self, Ask) {
+        let mut session = Self::new(key, client, limits, now, Some(version), true);
+        let call = session.begin(now, None, Accepts::Json);
+        let ask = Ask::Open {
+            session: key,
+            call,
+            client: Arc::clone(&session.client),
+            introduction: None,
+        };
+        (session, ask)
+    }
+
+    fn new(
+        key: SessionKey,
+        client: Arc<Client>,
+        limits: Limits,
+        now: Moment,
+        asked: Option<Version>,
+        implicit: bool,
+    ) -> Self {
+        Self {
+            key,
+            client,
+            limits,
+            version: asked.unwrap_or(Version::NEWEST_LEGACY),
+            asked,
+            implicit,
+            welcomed: false,
+            ended: false,
+            calls: BTreeMap::new(),
+            past: VecDeque::new(),
+            notices: EventLog::default(),
+            heard: 0,
+            listeners: BTreeMap::new(),
+            questions: BTreeMap::new(),
+            next: 1,
+            last_seen: now,
+            outputs: VecDeque::new(),
+            events_lost: 0,
+        }
+    }
+
+    pub fn key(&self) -> SessionKey {
+        self.key
+    }
+
+    pub fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    pub fn is_implicit(&self) -> bool {
+        self.implicit
+    }
+
+    /// The server has welcomed this client.
+    pub fn is_welcomed(&self) -> bool {
+        self.welcomed
+    }
+
+    pub fn events_lost(&self) -> u64 {
+        self.events_lost
+    }
+
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Since when nobody has needed this session; `None` while a call or a stream is open.
+    pub fn idle_since(&self) -> Option<Moment> {
+        let in_use = !self.calls.is_empty()
+            || self.listeners.values().any(|listener| listener.attended)
+            || self.past.iter().any(|(_, stream)| stream.attended);
+        (!in_use).then_some(self.last_seen)
+    }
+
+    fn begin(&mut self, now: Moment, message: Option<Message>, accepts: Accepts) -> CallKey {
+        let call = CallKey(self.next);
+        self.next += 1;
+        let attended = message.is_some();
+        self.calls.insert(
+            call,
+            OpenCall {
+                message,
+                started: now,
+                accepts,
+                stage: Stage::Undecided,
+                attended,
+            },
+        );
+        call
+    }
+
+    // From the client.
+
+    pub fn handle_message(
+        &mut self,
+        now: Moment,
+        message: Message,
+        accepts: Accepts,
+    ) -> Result<Taken, Refusal> {
+        if self.ended {
+            return Err(Refusal::Ended);
+        }
+        self.last_seen = now;
+        let session = self.key;
+        Ok(match legacy::lift(&message).map_err(Refusal::Objection)? {
+            Meaning::Introduction => return Err(Refusal::AlreadyOpen),
+            Meaning::Ping => Taken::Answered(legacy::lower_done(message.raw(Member::Id).unwrap_or_default())),
+            Meaning::Request(request) => {
+                if self.calls.len() >= self.limits.calls {
+                    return Err(Refusal::TooManyCalls);
+                }
+                let call = self.begin(now, Some(message.clone()), accepts);
+                Taken::Call {
+                    call,
+                    ask: Ask::Call(Call {
+                        session,
+                        call,
+                        request,
+                        message,
+                    }),
+                }
+            }
+            Meaning::Ready => Taken::Noted(Some(Ask::Ready { session, message })),
+            Meaning::Cancel(id) => Taken::Noted(self.call_with_id(&id).map(|call| Ask::Cancel {
+                session,
+                call,
+                message: Some(message),
+            })),
+            Meaning::Answer(question) => Taken::Noted(
+                question
+                    .filter(|question| self.questions.remove(question).is_some())
+                    .map(|question| Ask::Answer {
+                        session,
+                        question,
+                        message,
+                    }),
+            ),
+            Meaning::Notice => Taken::Noted(Some(Ask::Notice { session, message })),
+        })
+    }
+
+    /// The newest open call with this id: clients may use one id many times. An `initialize` cannot be
+    /// cancelled (2025-03-26, cancellation).
+    fn call_with_id(&self, id: &[u8]) -> Option<CallKey> {
+        self.calls
+            .iter()
+            .rev()
+            .find(|(_, call)| {
+                let open = matches!(call.stage, Stage::Undecided)
+                    || matches!(&call.stage, Stage::Stream(stream) if stream.ended.is_none());
+                open && call.message.as_ref().is_some_and(|message| {
+                    message.raw(Member::Id) == Some(id) && message.method() != Method::Initialize
+                })
+            })
+            .map(|(key, _)| *key)
+    }
+
+    /// The session is over: whoever reads its streams is sent home.
+    pub fn end(&mut self) -> Option<Ask> {
+        if std::mem::replace(&mut self.ended, true) {
+            return None;
+        }
+        for stream in self.listeners.keys() {
+            self.outputs.push_back(Output::Wake(*stream));
+        }
+        Some(Ask::Close { session: self.key })
+    }
+
+    // From the backend.
+
+    pub fn handle_tell(&mut self, now: Moment, tell: Tell) {
+        match tell {
+            Tell::Welcome { call, welcome, .. } => {
+                let id = self.id_of(call);
+                let (body, version) = legacy::lower_welcome(&id, &welcome, self.asked);
+                self.version = version;
+                self.welcomed = true;
+                self.finish(now, call, Ending::Result, body);
+            }
+            Tell::Reply { call, message, .. } => {
+                let ending = match message.kind() {
+                    Kind::Error => Ending::Error,
+                    Kind::Result | Kind::Request | Kind::Notification => Ending::Result,
+                };
+                if let Some(open) = self.calls.get(&call) {
+                    let id = open
+                        .message
+                        .as_ref()
+                        .and_then(|message| message.raw(Member::Id))
+                        .unwrap_or(b"null");
+                    let body = legacy::lower_reply(id, &message);
+                    self.finish(now, call, ending, body);
+                }
+            }
+            Tell::Done { call, .. } => {
+                let id = self.id_of(call);
+                self.finish(now, call, Ending::Result, legacy::lower_done(&id));
+            }
+            Tell::Failed { call, failure, .. } => {
+                let id = self.id_of(call);
+                let body = legacy::lower_failure(&id, &failure);
+                self.finish(now, call, Ending::Failed(failure), body);
+            }
+            Tell::Related { call, message, .. } => {
+                if !self.relate(now, call, message.bytes()) {
+                    self.notice(now, message.bytes(), Audience::All);
+                }
+            }
+            Tell::Waiting { call, .. } => {
+                if let Some(stream) = self.upgrade(call) {
+                    self.outputs.push_back(Output::Wake(stream));
+                }
+            }
+            Tell::Notice { message, .. } => {
+                self.notice(now, message.bytes(), Audience::All);
+            }
+            Tell::Question {
+                call,
+                question,
+                message,
+                ..
+            } => self.put_question(now, call, question, &message),
+            Tell::Withdrawn {
+                question, message, ..
+            } => {
+                if self.questions.remove(&question).is_some() {
+                    self.notice(
+                        now,
+                        &legacy::lower_withdrawal(question, message.as_ref()),
+                        Audience::All,
+                    );
+                }
+            }
+        }
+    }
+
+    fn id_of(&self, call: CallKey) -> Bytes {
+        self.calls
+            .get(&call)
+            .and_then(|call| call.message.as_ref()?.raw_bytes(Member::Id))
+            .unwrap_or(Bytes::from_static(b"null"))
+    }
+
+    fn put_question(&mut self, now: Moment, call: Option<CallKey>, question: QuestionKey, message: &Message) {
+        let data = legacy::lower_question(question, message);
+        if call.is_some_and(|call| self.relate(now, call, &data)) {
+            self.questions.insert(question, None);
+            return;
+        }
+        // The stream opened last is the one most likely to be alive.
+        let listener = self
+            .listeners
+            .iter()
+            .rev()
+            .find(|(_, listener)| listener.attended)
+            .map(|(key, _)| *key);
+        let number = self.notice(now, &data, Audience::One(listener));
+        let unheard = listener.is_none().then(|| Unheard {
+            number,
+            deadline: now.after(self.limits.question_patience),
+        });
+        self.questions.insert(question, unheard);
+    }
+
+    /// Puts something on a call's own stream, which begins with it if need be.
+    fn relate(&mut self, now: Moment, call: CallKey, data: &Bytes) -> bool {
+        let Some(key) = self.upgrade(call) else {
+            return false;
+        };
+        let Some(Stage::Stream(stream)) = self.calls.get_mut(&call).map(|call| &mut call.stage) else {
+            return false;
+        };
+        // Whoever resumes the stream finds it here; the bytes are copied out of the server's large buffer.
+        let data = Bytes::copy_from_slice(data);
+        self.events_lost += stream.log.push(now, data, Audience::All, &self.limits.retention);
+        self.outputs.push_back(Output::Wake(key));
+        true
+    }
+
+    /// Turns a call's answer into a stream, if its client reads streams and is still there.
+    fn upgrade(&mut self, call: CallKey) -> Option<StreamKey> {
+        let open = self.calls.get_mut(&call)?;
+        match &open.stage {
+            Stage::Stream(_) => Some(StreamKey(call.0)),
+            Stage::Undecided if open.attended && open.accepts != Accepts::Json => {
+                open.stage = Stage::Stream(Stream {
+                    attended: true,
+                    ..Stream::default()
+                });
+                Some(StreamKey(call.0))
+            }
+            Stage::Undecided | Stage::Complete { .. } => None,
+        }
+    }
+
+    fn notice(&mut self, now: Moment, data: &Bytes, audience: Audience) -> u64 {
+        let data = Bytes::copy_from_slice(data);
+        self.events_lost += self.notices.push(now, data, audience, &self.limits.retention);
+        for (key, listener) in &self.listeners {
+            if listener.attended {
+                self.outputs.push_back(Output::Wake(*key));
+            }
+        }
+        self.notices.newest()
+    }
+
+    fn finish(&mut self, now: Moment, key: CallKey, ending: Ending, body: Bytes) {
+        let Some(mut call) = self.calls.remove(&key) else {
+            return;
+        };
+        self.last_seen = self.last_seen.max(now);
+        let stream = StreamKey(key.0);
+        if matches!(call.stage, Stage::Undecided) && call.accepts == Accepts::Events && call.attended {
+            call.stage = Stage::Stream(Stream {
+                attended: true,
+                ..Stream::default()
+            });
+        }
+        let streamed = matches!(call.stage, Stage::Stream(_));
+        if let Some(message) = &call.message {
+            let record = CallRecord {
+                message: message.clone(),
+                started: call.started,
+                ending: ending.clone(),
+                response: body.clone(),
+                streamed,
+            };
+            self.outputs.push_back(Output::Ended(record));
+        }
+        match call.stage {
+            Stage::Stream(mut open) => {
+                self.events_lost += open.log.push(now, body, Audience::All, &self.limits.retention);
+                open.ended = Some(now);
+                self.past.push_back((stream, open));
+                self.forget_past(now);
+                self.outputs.push_back(Output::Wake(stream));
+            }
+            Stage::Undecided | Stage::Complete { .. } if call.attended => {
+                let failure = match ending {
+                    Ending::Failed(failure) => Some(failure),
+                    Ending::Result | Ending::Error => None,
+                };
+                call.stage = Stage::Complete { body, failure };
+                self.calls.insert(key, call);
+                self.outputs.push_back(Output::Wake(stream));
+            }
+            // Nobody waits any more, and no event id was given out to come back with.
+            Stage::Undecided | Stage::Complete { .. } => {}
+        }
+    }
+
+    /// Forgets streams that have ended, oldest first, beyond what may be kept.
+    fn forget_past(&mut self, now: Moment) {
+        let keep = self.limits.retention;
+        let mut bytes: usize = self.past.iter().map(|(_, stream)| stream.log.bytes()).sum();
+        let mut excess = self.past.len().saturating_sub(self.limits.ended_streams);
+        self.past.retain(|(_, stream)| {
+            let expired = stream.ended.is_some_and(|ended| now.since(ended) > keep.age);
+            if !stream.attended && (expired || excess > 0 || bytes > keep.bytes) {
+                excess = excess.saturating_sub(1);
+                bytes -= stream.log.bytes();
+                return false;
+            }
+            true
+        });
+    }
+
+    // From whoever reads.
+
+    /// What there is of a call's answer.
+    pub fn poll_answer(&mut self, key: CallKey) -> Answer {
+        let Some(call) = self.calls.get_mut(&key) else {
+            // The call may have ended as a stream before its reader came to look.
+            let stream = StreamKey(key.0);
+            return match self.past.iter().find(|(past, _)| *past == stream) {
+                Some((_, past)) => Answer::Stream(Reader {
+                    stream,
+                    generation: past.generation,
+                }),
+                None => Answer::Complete {
+                    body: Bytes::new(),
+                    failure: Some(Failure::SessionEnded),
+                },
+            };
+        };
+        match &call.stage {
+            Stage::Undecided => Answer::Waiting,
+            Stage::Stream(stream) => Answer::Stream(Reader {
+                stream: StreamKey(key.0),
+                generation: stream.generation,
+            }),
+            Stage::Complete { .. } => match self.calls.remove(&key).map(|call| call.stage) {
+                Some(Stage::Complete { body, failure }) => Answer::Complete { body, failure },
+                Some(Stage::Undecided | Stage::Stream(_)) | None => Answer::Waiting,
+            },
+        }
+    }
+
+    /// Whoever waited for a call's answer has hung up. The call goes on: in this era a disconnection is
+    /// not a cancellation.
+    pub fn abandon(&mut self, key: CallKey) {
+        let Some(call) = self.calls.get_mut(&key) else {
+            return;
+        };
+        call.attended = false;
+        if matches!(call.stage, Stage::Complete { .. }) {
+            self.calls.remove(&key);
+        }
+    }
+
+    /// Opens a stream for notices.
+    pub fn listen(&mut self, now: Moment) -> Result<Reader, StreamRefusal> {
+        self.last_seen = now;
+        self.forget_listeners(now);
+        if self
+            .listeners
+            .values()
+            .filter(|listener| listener.attended)
+            .count()
+            >= self.limits.listeners
+        {
+            return Err(StreamRefusal::TooMany);
+        }
+        let stream = StreamKey(self.next);
+        self.next += 1;
+        let listener = Listener {
+            cursor: self.heard,
+            begun: false,
+            generation: 0,
+            attended: true,
+            since: now,
+        };
+        self.listeners.insert(stream, listener);
+        Ok(Reader {
+            stream,
+            generation: 0,
+        })
+    }
+
+    /// Goes on where a broken stream was left.
+    pub fn resume(&mut self, now: Moment, last: &str) -> Result<Reader, StreamRefusal> {
+        self.last_seen = now;
+        let EventId { stream, number } = EventId::parse(last).ok_or(StreamRefusal::UnknownEvent)?;
+        if let Some(listener) = self.listeners.get_mut(&stream) {
+            if number > self.notices.newest() {
+                return Err(StreamRefusal::UnknownEvent);
+            }
+            listener.cursor = number;
+            listener.generation += 1;
+            listener.attended = true;
+            let generation = listener.generation;
+            self.outputs.push_back(Output::Wake(stream));
+            return Ok(Reader { stream, generation });
+        }
+        let past = self
+            .past
+            .iter_mut()
+            .find(|(key, _)| *key == stream)
+            .map(|(_, past)| past);
+        let open = match past {
+            Some(past) => past,
+            None => match self.calls.get_mut(&CallKey(stream.0)).map(|call| &mut call.stage) {
+                Some(Stage::Stream(open)) => open,
+                Some(Stage::Undecided | Stage::Complete { .. }) | None => {
+                    return Err(StreamRefusal::UnknownEvent);
+                }
+            },
+        };
+        if number > open.log.newest() {
+            return Err(StreamRefusal::UnknownEvent);
+        }
+        if open.ended.is_some() && number == open.log.newest() {
+            return Err(StreamRefusal::Finished);
+        }
+        open.cursor = number;
+        open.generation += 1;
+        open.attended = true;
+        open.begun = true;
+        let generation = open.generation;
+        self.outputs.push_back(Output::Wake(stream));
+        Ok(Reader { stream, generation })
+    }
+
+    /// Writes what is new on a stream into `out` as events.
+    pub fn read(&mut self, now: Moment, reader: Reader, out: &mut BytesMut) -> Reading {
+        let stream = reader.stream;
+        let primes = self.version.primes_streams();
+        if let Some(listener) = self.listeners.get_mut(&stream) {
+            if listener.generation != reader.generation || self.ended {
+                return Reading::Ended;
+            }
+            if !std::mem::replace(&mut listener.begun, true) && primes {
+                sse::write_priming(
+                    out,
+                    &EventId {
+                        stream,
+                        number: listener.cursor,
+                    },
+                );
+            }
+            mark_gap(out, &self.notices, listener.cursor);
+            listener.cursor = copy_events(out, &mut self.notices, listener.cursor, stream);
+            self.heard = self.heard.max(listener.cursor);
+            self.last_seen = now;
+            return Reading::Open;
+        }
+        let open = match self
+            .past
+            .iter_mut()
+            .find(|(key, _)| *key == stream)
+            .map(|(_, past)| past)
+        {
+            Some(past) => past,
+            None => match self.calls.get_mut(&CallKey(stream.0)).map(|call| &mut call.stage) {
+                Some(Stage::Stream(open)) => open,
+                Some(Stage::Undecided | Stage::Complete { .. }) | None => return Reading::Ended,
+            },
+        };
+        if open.generation != reader.generation {
+            return Reading::Ended;
+        }
+        if !std::mem::replace(&mut open.begun, true) && primes {
+            sse::write_priming(
+                out,
+                &EventId {
+                    stream,
+                    number: open.cursor,
+                },
+            );
+        }
+        mark_gap(out, &open.log, open.cursor);
+        open.cursor = copy_events(out, &mut open.log, open.cursor, stream);
+        if open.ended.is_some() {
+            Reading::Ended
+        } else {
+            Reading::Open
+        }
+    }
+
+    /// The connection that read this stream is gone.
+    pub fn hang_up(&mut self, now: Moment, reader: Reader) {
+        let stream = reader.stream;
+        if let Some(listener) = self.listeners.get_mut(&stream) {
+            if listener.generation == reader.generation {
+                listener.attended = false;
+                listener.since = now;
+                self.last_seen = now;
+            }
+            self.forget_listeners(now);
+            return;
+        }
+        if let Some((_, past)) = self.past.iter_mut().find(|(key, _)| *key == stream) {
+            if past.generation == reader.generation {
+                past.attended = false;
+            }
+            self.forget_past(now);
+        } else if let Some(Stage::Stream(open)) =
+            self.calls.get_mut(&CallKey(stream.0)).map(|call| &mut call.stage)
+            && open.generation == reader.generation
+        {
+            open.attended = false;
+        }
+    }
+
+    fn forget_listeners(&mut self, now: Moment) {
+        let keep = self.limits.retention.age;
+        let mut excess = self
+            .listeners
+            .values()
+            .filter(|listener| !listener.attended)
+            .count()
+            .saturating_sub(self.limits.ended_streams);
+        self.listeners.retain(|_, listener| {
+            if !listener.attended && (now.since(listener.since) > keep || excess > 0) {
+                excess = excess.saturating_sub(1);
+                return false;
+            }
+            true
+        });
+    }
+
+    // From the clock. Housekeeping is cheap and never urgent, so it asks for no particular moment.
+
+    pub fn handle_tick(&mut self, now: Moment) {
+        self.forget_past(now);
+        self.forget_listeners(now);
+        self.notices.forget_old(now, &self.limits.retention);
+        let session = self.key;
+        let notices = &self.notices;
+        let outputs = &mut self.outputs;
+        self.questions.retain(|question, unheard| match unheard {
+            Some(wait) if !notices.is_unclaimed(wait.number) => {
+                *unheard = None;
+                true
+            }
+            Some(wait) if wait.deadline <= now => {
+                outputs.push_back(Output::Ask(Ask::Unanswerable {
+                    session,
+                    question: *question,
+                }));
+                false
+            }
+            Some(_) | None => true,
+        });
+    }
+}
+
+fn mark_gap(out: &mut BytesMut, log: &EventLog, cursor: u64) {
+    if log.has_gap(cursor) {
+        sse::write_comment(out, "events were lost here");
+    }
+}
+
+/// Copies what is due from `cursor` on and gives the new cursor.
+fn copy_events(out: &mut BytesMut, log: &mut EventLog, mut cursor: u64, stream: StreamKey) -> u64 {
+    while let Some((number, data)) = log.read(cursor, stream) {
+        sse::write_message(out, Some(&EventId { stream, number }), data);
+        cursor = number;
+    }
+    log.newest().max(cursor)
+}

@@ -1,0 +1,242 @@
+//! The events of a stream, kept for whoever reads it and for whoever comes back for more.
+//!
+//! A stream is a numbered log; a connection is only a reader with a cursor. Live reading, a slow reader
+//! and a resumption by `Last-Event-ID` are the same thing. The log is bounded by count, bytes and age: the
+//! oldest events go first, and a reader who was still due them finds a gap, never a repetition.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::time::Moment;
+
+/// A stream of a session: a call's own, or one opened by GET. Unique within the session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamKey(pub u64);
+
+/// The name of an event on the wire: `{stream}-{number}`. It tells a resumption which stream it is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventId {
+    pub stream: StreamKey,
+    pub number: u64,
+}
+
+impl EventId {
+    pub fn parse(text: &str) -> Option<Self> {
+        let (stream, number) = text.split_once('-')?;
+        let plain = |text: &str| {
+            !text.is_empty() && text.len() <= 19 && text.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        if !plain(stream) || !plain(number) {
+            return None;
+        }
+        Some(Self {
+            stream: StreamKey(stream.parse().ok()?),
+            number: number.parse().ok()?,
+        })
+    }
+}
+
+impl std::fmt::Display for EventId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.stream.0, self.number)
+    }
+}
+
+/// How much a log may keep.
+#[derive(Debug, Clone, Copy)]
+pub struct Retention {
+    pub events: usize,
+    pub bytes: usize,
+    pub age: Duration,
+}
+
+/// Who may read an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    All,
+    /// One stream only: the first that reads it, if none was named.
+    One(Option<StreamKey>),
+}
+
+#[derive(Debug)]
+struct Event {
+    data: Bytes,
+    audience: Audience,
+    at: Moment,
+}
+
+/// A numbered log. Numbers start at 1; 0 is the place before the first event.
+#[derive(Debug, Default)]
+pub struct EventLog {
+    events: VecDeque<Event>,
+    /// Events that were dropped: the number of the first kept one is this plus one.
+    dropped: u64,
+    bytes: usize,
+}
+
+impl EventLog {
+    /// The number of the newest event.
+    pub fn newest(&self) -> u64 {
+        self.dropped + self.events.len() as u64
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds an event and gives how many old ones had to go for it. The newest event always stays.
+    pub fn push(&mut self, now: Moment, data: Bytes, audience: Audience, keep: &Retention) -> u64 {
+        self.bytes += data.len();
+        self.events.push_back(Event {
+            data,
+            audience,
+            at: now,
+        });
+        let mut lost = 0;
+        while self.events.len() > 1 && (self.events.len() > keep.events || self.bytes > keep.bytes) {
+            lost += self.drop_oldest();
+        }
+        lost + self.forget_old(now, keep)
+    }
+
+    /// Drops what is older than may be kept.
+    pub fn forget_old(&mut self, now: Moment, keep: &Retention) -> u64 {
+        let mut lost = 0;
+        while self.events.len() > 1
+            && self
+                .events
+                .front()
+                .is_some_and(|event| now.since(event.at) > keep.age)
+        {
+            lost += self.drop_oldest();
+        }
+        lost
+    }
+
+    fn drop_oldest(&mut self) -> u64 {
+        let Some(event) = self.events.pop_front() else {
+            return 0;
+        };
+        self.bytes -= event.data.len();
+        self.dropped += 1;
+        1
+    }
+
+    /// The next event after `cursor` that `reader` may see, with its number; an event for one stream only is
+    /// claimed by reading it.
+    pub fn read(&mut self, cursor: u64, reader: StreamKey) -> Option<(u64, &Bytes)> {
+        let from = cursor.saturating_sub(self.dropped) as usize;
+        let dropped = self.dropped;
+        self.events
+            .iter_mut()
+            .enumerate()
+            .skip(from)
+            .find_map(|(at, event)| {
+                match event.audience {
+                    Audience::All => {}
+                    Audience::One(Some(stream)) if stream == reader => {}
+                    Audience::One(None) => event.audience = Audience::One(Some(reader)),
+                    Audience::One(Some(_)) => return None,
+                }
+                Some((dropped + at as u64 + 1, &event.data))
+            })
+    }
+
+    /// Whether nobody has claimed this event yet.
+    pub fn is_unclaimed(&self, number: u64) -> bool {
+        number
+            .checked_sub(self.dropped + 1)
+            .and_then(|at| self.events.get(at as usize))
+            .is_some_and(|event| event.audience == Audience::One(None))
+    }
+
+    /// Whether events after `cursor` are lost.
+    pub fn has_gap(&self, cursor: u64) -> bool {
+        cursor < self.dropped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEEP: Retention = Retention {
+        events: 3,
+        bytes: 100,
+        age: Duration::from_secs(10),
+    };
+    const A: StreamKey = StreamKey(1);
+    const B: StreamKey = StreamKey(2);
+
+    fn push(log: &mut EventLog, text: &'static str, audience: Audience) -> u64 {
+        log.push(
+            Moment::START,
+            Bytes::from_static(text.as_bytes()),
+            audience,
+            &KEEP,
+        )
+    }
+
+    #[test]
+    fn every_reader_sees_every_event_once_and_in_order() {
+        let mut log = EventLog::default();
+        push(&mut log, "a", Audience::All);
+        push(&mut log, "b", Audience::All);
+        for reader in [A, B] {
+            assert_eq!(log.read(0, reader), Some((1, &Bytes::from_static(b"a"))));
+            assert_eq!(log.read(1, reader), Some((2, &Bytes::from_static(b"b"))));
+            assert_eq!(log.read(2, reader), None);
+        }
+    }
+
+    #[test]
+    fn an_event_for_one_stream_is_seen_by_the_first_reader_only_and_again_on_its_resumption() {
+        let mut log = EventLog::default();
+        push(&mut log, "question", Audience::One(None));
+        push(&mut log, "b", Audience::All);
+        assert!(log.is_unclaimed(1));
+        assert_eq!(log.read(0, B).map(|found| found.0), Some(1));
+        assert!(!log.is_unclaimed(1));
+        assert_eq!(log.read(0, A).map(|found| found.0), Some(2));
+        assert_eq!(log.read(0, B).map(|found| found.0), Some(1));
+    }
+
+    #[test]
+    fn the_oldest_go_first_by_count_bytes_and_age_but_the_newest_stays() {
+        let mut log = EventLog::default();
+        for _ in 0..4 {
+            push(&mut log, "x", Audience::All);
+        }
+        assert!(log.has_gap(0) && !log.has_gap(1));
+        assert_eq!(log.read(0, A).map(|found| found.0), Some(2));
+        log.push(Moment::START, Bytes::from(vec![b'x'; 200]), Audience::All, &KEEP);
+        assert_eq!(log.read(0, A).map(|found| found.0), Some(5));
+        let later = Moment::START.after(Duration::from_secs(11));
+        log.push(later, Bytes::from_static(b"y"), Audience::All, &KEEP);
+        assert_eq!((log.newest(), log.bytes()), (6, 1));
+    }
+
+    #[test]
+    fn event_ids_round_trip_and_damaged_ones_are_refused() {
+        let id = EventId {
+            stream: StreamKey(12),
+            number: 345,
+        };
+        assert_eq!(EventId::parse(&id.to_string()), Some(id));
+        for text in [
+            "",
+            "-",
+            "1-",
+            "-1",
+            "1-+2",
+            "1-2-3",
+            "a-1",
+            "99999999999999999999-1",
+            "1 -2",
+        ] {
+            assert_eq!(EventId::parse(text), None, "{text}");
+        }
+    }
+}

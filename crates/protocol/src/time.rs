@@ -1,0 +1,38 @@
+//! Time as a value: a moment is what someone with a clock says it is.
+
+use std::time::Duration;
+
+/// A point on a monotonic clock, counted from the start of the process (or of a test).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Moment(Duration);
+
+impl Moment {
+    pub const START: Self = Self(Duration::ZERO);
+
+    pub const fn since_start(elapsed: Duration) -> Self {
+        Self(elapsed)
+    }
+
+    /// How long after the start this moment is.
+    pub const fn elapsed(self) -> Duration {
+        self.0
+    }
+
+    #[must_use]
+    pub const fn after(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(span))
+    }
+
+    /// The time from `earlier` to this moment, or zero if it lies ahead.
+    pub const fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// The earlier of two optional moments; `None` means never.
+pub fn earliest(a: Option<Moment>, b: Option<Moment>) -> Option<Moment> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (one, None) | (None, one) => one,
+    }
+}

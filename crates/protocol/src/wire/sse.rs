@@ -1,0 +1,699 @@
+//! Server-sent events: what MCP servers write, and whatever the WHATWG event-stream standard lets a remote
+//! server write.
+//!
+//! The writer hides the field syntax and makes sure that no value can begin a new field or event. The parser
+//! hides line ends, chunk borders, comments and the joining of `data` lines, and holds at most one event. Neither
+//! knows what an event means, and neither keeps time: reconnecting is for the caller, with the id and the delay
+//! the parser remembers.
+
+use std::fmt::{self, Display, Write as _};
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use memchr::memchr2;
+
+/// The type of the events that carry a JSON-RPC message.
+pub const MESSAGE: &str = "message";
+
+/// Writes a JSON-RPC message as an event of type `message`.
+pub fn write_message(out: &mut BytesMut, id: Option<&dyn Display>, json: &[u8]) {
+    write_event(out, id, Some(MESSAGE), json);
+}
+
+/// Writes one event whose data is JSON (or a URL, for `endpoint`).
+///
+/// Raw line breaks in the data become spaces. In valid JSON they occur only between tokens, so nothing is lost,
+/// and the event keeps a single `data` line, which also the readers understand that take no second one.
+pub fn write_event(out: &mut BytesMut, id: Option<&dyn Display>, event: Option<&str>, data: &[u8]) {
+    out.reserve(data.len() + 96);
+    if let Some(id) = id {
+        write_field(out, "id: ", id);
+    }
+    if let Some(event) = event {
+        write_field(out, "event: ", &event);
+    }
+    out.put_slice(b"data: ");
+    let mut rest = data;
+    while let Some(at) = memchr2(b'\r', b'\n', rest) {
+        let (before, from) = rest.split_at(at);
+        out.put_slice(before);
+        out.put_u8(b' ');
+        rest = from.get(1..).unwrap_or_default();
+    }
+    out.put_slice(rest);
+    out.put_slice(b"\n\n");
+}
+
+/// Writes the event that only hands out an id, so that a stream can be resumed before its first message.
+///
+/// Its data is there but empty (2025-11-25, Streamable HTTP, "Sending Messages to the Server"): without a
+/// `data` field a standard reader would not dispatch it.
+pub fn write_priming(out: &mut BytesMut, id: &dyn Display) {
+    write_field(out, "id: ", id);
+    out.put_slice(b"data: \n\n");
+}
+
+/// Tells the client how long to wait before it comes back.
+pub fn write_retry(out: &mut BytesMut, delay: Duration) {
+    write_field(out, "retry: ", &delay.as_millis());
+    out.put_slice(b"\n");
+}
+
+/// Writes a comment, which readers skip: it keeps a quiet connection alive.
+pub fn write_comment(out: &mut BytesMut, text: &str) {
+    write_field(out, ": ", &text);
+    out.put_slice(b"\n");
+}
+
+fn write_field(out: &mut BytesMut, name: &str, value: &dyn Display) {
+    out.put_slice(name.as_bytes());
+    // A `Display` that gives up half way leaves a shorter value; the line is closed either way.
+    let _ = write!(OneLine(out), "{value}");
+    out.put_slice(b"\n");
+}
+
+/// Leaves out the characters that would end the field, or make a reader ignore the id.
+struct OneLine<'out>(&'out mut BytesMut);
+
+impl fmt::Write for OneLine<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for piece in text.split(['\r', '\n', '\0']) {
+            self.0.put_slice(piece.as_bytes());
+        }
+        Ok(())
+    }
+}
+
+/// What a reserve of the parser may stay for good; a larger buffer is given back after its event.
+const KEEP: usize = 128 * 1024;
+
+/// The longest id that is remembered. No server takes a longer header, so a longer id could not be used.
+const MAX_ID: usize = 4096;
+
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// One dispatched event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SseEvent {
+    /// The type as written; `None` when there is none, which the standard reads as `message`.
+    pub event: Option<Bytes>,
+    /// The `data` lines, joined by line feeds. A single line is a slice of the parser's buffer. A priming event
+    /// has an empty one.
+    pub data: Bytes,
+    /// The last event id as of this event: its own, or else the one that an earlier event left.
+    pub id: Option<Bytes>,
+    /// The reconnection delay in milliseconds, if this event set one.
+    pub retry: Option<u64>,
+}
+
+impl SseEvent {
+    /// Whether the event is of the type that carries messages. Any other type, `error` included, is not for
+    /// the protocol.
+    pub fn is_message(&self) -> bool {
+        self.event.as_ref().is_none_or(|event| event == MESSAGE)
+    }
+}
+
+/// Why a stream cannot be read on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SseError {
+    /// One line, or the data of one event, exceeds the limit.
+    #[error("an event of the stream is larger than {limit} bytes")]
+    TooLarge {
+        /// The limit that was exceeded.
+        limit: usize,
+    },
+}
+
+/// Reads an event stream as its bytes arrive, per the WHATWG standard, "Server-sent events", section 9.2.6.
+///
+/// The caller gives each chunk to [`push`](Self::push), then calls [`next`](Self::next) until it gives `None`.
+/// An event without `data` is not dispatched, but its id and delay count: they show in
+/// [`last_event_id`](Self::last_event_id) and [`retry`](Self::retry). So a million empty events are not a million
+/// signs of life. An event that the stream's end cuts off is not dispatched, and its id does not count.
+#[derive(Debug)]
+pub struct SseParser {
+    max_event: usize,
+    buffer: BytesMut,
+    /// How many bytes at the front of the buffer are known to hold no line end.
+    searched: usize,
+    /// The buffer has, or had, an allocation worth giving back.
+    oversized: bool,
+    /// The place for a byte order mark has been passed.
+    begun: bool,
+    /// The last line ended in a carriage return, so that a line feed right after it is part of that end.
+    after_carriage_return: bool,
+    too_large: bool,
+    pending: Pending,
+    /// The id as read. It counts only when its event is complete.
+    id: Option<Bytes>,
+    last_event_id: Option<Bytes>,
+    retry: Option<u64>,
+}
+
+/// The fields of the event being read.
+#[derive(Debug, Default)]
+struct Pending {
+    event: Option<Bytes>,
+    data: Data,
+    retry: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+enum Data {
+    #[default]
+    Absent,
+    One(Bytes),
+    Joined(BytesMut),
+}
+
+impl Data {
+    fn length(&self) -> usize {
+        match self {
+            Self::Absent => 0,
+            Self::One(line) => line.len(),
+            Self::Joined(lines) => lines.len(),
+        }
+    }
+}
+
+impl SseParser {
+    /// A parser for events of up to `max_event` bytes of data.
+    pub fn new(max_event: usize) -> Self {
+        Self {
+            max_event,
+            buffer: BytesMut::new(),
+            searched: 0,
+            oversized: false,
+            begun: false,
+            after_carriage_return: false,
+            too_large: false,
+            pending: Pending::default(),
+            id: None,
+            last_event_id: None,
+            retry: None,
+        }
+    }
+
+    /// Takes the next bytes of the stream. After an error they are dropped.
+    pub fn push(&mut self, chunk: &[u8]) {
+        if self.too_large {
+            return;
+        }
+        if self.oversized && self.buffer.len() <= KEEP {
+            // The large event has gone; what is left of its allocation goes too.
+            self.buffer = BytesMut::from(&*self.buffer);
+            self.oversized = false;
+        }
+        self.buffer.extend_from_slice(chunk);
+        self.oversized |= self.buffer.capacity() > KEEP;
+    }
+
+    /// The next event among the bytes pushed so far; `None` when more must come first. After an error there
+    /// is only that error: behind an event of unknown length no other can be trusted.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "after None comes more as soon as more is pushed, which adapters of Iterator do not expect"
+    )]
+    pub fn next(&mut self) -> Result<Option<SseEvent>, SseError> {
+        if self.too_large {
+            return Err(SseError::TooLarge {
+                limit: self.max_event,
+            });
+        }
+        while let Some(line) = self.next_line()? {
+            if !line.is_empty() {
+                self.handle_field(line)?;
+            } else if let Some(event) = self.dispatch() {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The id to resume from: that of the last complete event which had one, dispatched or not. `None` as well
+    /// when a server took its id back by an empty one.
+    pub fn last_event_id(&self) -> Option<&Bytes> {
+        self.last_event_id.as_ref()
+    }
+
+    /// The last reconnection delay the server named, in milliseconds.
+    pub fn retry(&self) -> Option<u64> {
+        self.retry
+    }
+
+    fn next_line(&mut self) -> Result<Option<Bytes>, SseError> {
+        if !self.begun {
+            if self.buffer.starts_with(BYTE_ORDER_MARK) {
+                self.buffer.advance(BYTE_ORDER_MARK.len());
+            } else if BYTE_ORDER_MARK.starts_with(&self.buffer) {
+                return Ok(None);
+            }
+            self.begun = true;
+        }
+        if self.after_carriage_return
+            && let Some(first) = self.buffer.first()
+        {
+            self.after_carriage_return = false;
+            if *first == b'\n' {
+                self.buffer.advance(1);
+            }
+        }
+        let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
+        let Some(offset) = memchr2(b'\r', b'\n', unsearched) else {
+            self.searched = self.buffer.len();
+            self.check_line(self.searched)?;
+            return Ok(None);
+        };
+        let end = self.searched + offset;
+        self.check_line(end)?;
+        let line = self.buffer.split_to(end).freeze();
+        self.after_carriage_return = self.buffer.first() == Some(&b'\r');
+        self.buffer.advance(1);
+        self.searched = 0;
+        Ok(Some(line))
+    }
+
+    fn handle_field(&mut self, line: Bytes) -> Result<(), SseError> {
+        let colon = memchr::memchr(b':', &line);
+        let (name, mut value) = match colon {
+            Some(at) => (line.slice(..at), line.slice(at + 1..)),
+            None => (line, Bytes::new()),
+        };
+        if value.first() == Some(&b' ') {
+            value.advance(1);
+        }
+        match name.as_ref() {
+            b"data" => self.add_data(value)?,
+            b"event" => {
+                self.pending.event = match value.as_ref() {
+                    b"" => None,
+                    b"message" => Some(Bytes::from_static(MESSAGE.as_bytes())),
+                    other => Some(Bytes::copy_from_slice(other)),
+                };
+            }
+            b"id" if value.contains(&0) => {}
+            // Copied, since the id outlives its event and must not keep the whole buffer alive.
+            b"id" if value.is_empty() || value.len() > MAX_ID => self.id = None,
+            b"id" => self.id = Some(Bytes::copy_from_slice(&value)),
+            b"retry" => {
+                if let Some(delay) = milliseconds(&value) {
+                    self.retry = Some(delay);
+                    self.pending.retry = Some(delay);
+                }
+            }
+            // A comment has an empty name; the standard ignores it like every unknown field.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn add_data(&mut self, line: Bytes) -> Result<(), SseError> {
+        let separator = match self.pending.data {
+            Data::Absent => 0,
+            Data::One(_) | Data::Joined(_) => 1,
+        };
+        if self.pending.data.length() + separator + line.len() > self.max_event {
+            return Err(self.refuse());
+        }
+        self.pending.data = match std::mem::take(&mut self.pending.data) {
+            Data::Absent => Data::One(line),
+            Data::One(first) => Data::Joined(join(BytesMut::from(&*first), &line)),
+            Data::Joined(lines) => Data::Joined(join(lines, &line)),
+        };
+        Ok(())
+    }
+
+    fn dispatch(&mut self) -> Option<SseEvent> {
+        self.last_event_id.clone_from(&self.id);
+        let Pending { event, data, retry } = std::mem::take(&mut self.pending);
+        let data = match data {
+            Data::Absent => return None,
+            Data::One(line) => line,
+            Data::Joined(lines) => lines.freeze(),
+        };
+        Some(SseEvent {
+            event,
+            data,
+            id: self.last_event_id.clone(),
+            retry,
+        })
+    }
+
+    /// A line may be as long as the longest data with its field name; of no other field is so much wanted.
+    fn check_line(&mut self, length: usize) -> Result<(), SseError> {
+        if length > self.max_event.saturating_add(b"data: ".len()) {
+            Err(self.refuse())
+        } else {
+            Ok(())
+        }
+    }
+
+    fn refuse(&mut self) -> SseError {
+        self.too_large = true;
+        self.buffer = BytesMut::new();
+        self.searched = 0;
+        self.pending = Pending::default();
+        SseError::TooLarge {
+            limit: self.max_event,
+        }
+    }
+}
+
+fn join(mut lines: BytesMut, line: &[u8]) -> BytesMut {
+    lines.put_u8(b'\n');
+    lines.put_slice(line);
+    lines
+}
+
+/// The value of a `retry` field: ASCII digits only. A number past `u64` is no delay anyone meant.
+fn milliseconds(value: &[u8]) -> Option<u64> {
+    if value.is_empty() {
+        return None;
+    }
+    value.iter().try_fold(0_u64, |sum, digit| match digit {
+        b'0'..=b'9' => sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
+    use super::*;
+
+    /// Everything a caller can see: the events, then the error or what the parser remembers.
+    type Seen = (Vec<SseEvent>, Result<(Option<Bytes>, Option<u64>), SseError>);
+
+    fn parse(max_event: usize, chunks: &[&[u8]]) -> Seen {
+        let mut parser = SseParser::new(max_event);
+        let mut events = Vec::new();
+        for chunk in chunks {
+            parser.push(chunk);
+            loop {
+                match parser.next() {
+                    Ok(Some(event)) => events.push(event),
+                    Ok(None) => break,
+                    Err(error) => return (events, Err(error)),
+                }
+            }
+        }
+        (events, Ok((parser.last_event_id().cloned(), parser.retry())))
+    }
+
+    fn events(input: &str) -> Vec<SseEvent> {
+        let bytes: Vec<&[u8]> = input.as_bytes().chunks(1).collect();
+        let whole = parse(1000, &[input.as_bytes()]);
+        assert_eq!(parse(1000, &bytes), whole);
+        whole.0
+    }
+
+    fn data(input: &str) -> Vec<String> {
+        events(input)
+            .iter()
+            .map(|event| String::from_utf8(event.data.to_vec()).unwrap())
+            .collect()
+    }
+
+    fn event(event: Option<&str>, data: &str, id: Option<&str>, retry: Option<u64>) -> SseEvent {
+        let bytes = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+        SseEvent {
+            event: event.map(bytes),
+            data: bytes(data),
+            id: id.map(bytes),
+            retry,
+        }
+    }
+
+    fn cut<'a>(input: &'a [u8], places: &[Index]) -> Vec<&'a [u8]> {
+        let mut at: Vec<usize> = places.iter().map(|place| place.index(input.len() + 1)).collect();
+        at.extend([0, input.len()]);
+        at.sort_unstable();
+        at.windows(2).map(|pair| &input[pair[0]..pair[1]]).collect()
+    }
+
+    fn written(write: impl FnOnce(&mut BytesMut)) -> String {
+        let mut out = BytesMut::new();
+        write(&mut out);
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn message_is_written_with_id_and_type() {
+        let text = written(|out| write_message(out, Some(&"s1-7"), b"{\"a\":1}"));
+        assert_eq!(text, "id: s1-7\nevent: message\ndata: {\"a\":1}\n\n");
+        let text = written(|out| write_event(out, None, None, b"{}"));
+        assert_eq!(text, "data: {}\n\n");
+    }
+
+    #[test]
+    fn line_breaks_between_tokens_become_spaces() {
+        let text = written(|out| write_event(out, None, None, b"{\n\"a\":\r\n1\r}\n"));
+        assert_eq!(text, "data: { \"a\":  1 } \n\n");
+    }
+
+    #[test]
+    fn priming_retry_and_comment_have_their_own_blocks() {
+        assert_eq!(written(|out| write_priming(out, &12)), "id: 12\ndata: \n\n");
+        assert_eq!(
+            written(|out| write_retry(out, Duration::from_millis(200))),
+            "retry: 200\n\n"
+        );
+        assert_eq!(
+            written(|out| write_comment(out, "still here")),
+            ": still here\n\n"
+        );
+    }
+
+    #[test]
+    fn no_value_can_begin_another_field() {
+        let text = written(|out| write_event(out, Some(&"1\ndata: x"), Some("a\r\n\nb\0"), b"{}"));
+        assert_eq!(text, "id: 1data: x\nevent: ab\ndata: {}\n\n");
+        assert_eq!(
+            written(|out| write_comment(out, "a\n\ndata: x")),
+            ": adata: x\n\n"
+        );
+    }
+
+    #[test]
+    fn examples_of_the_standard() {
+        assert_eq!(data("data: YHOO\ndata: +2\ndata: 10\n\n"), ["YHOO\n+2\n10"]);
+        let input =
+            ": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event\n";
+        let first = event(None, "first event", Some("1"), None);
+        assert_eq!(events(input), [first, event(None, "second event", None, None)]);
+        assert_eq!(data("data\n\ndata\ndata\n\ndata:"), ["", "\n"]);
+        assert_eq!(data("data:test\n\ndata: test\n\n"), ["test", "test"]);
+    }
+
+    #[test]
+    fn every_line_end_counts_once() {
+        assert_eq!(
+            data("data: a\rdata: b\r\rdata: c\r\n\r\ndata: d\n\n"),
+            ["a\nb", "c", "d"]
+        );
+        assert_eq!(data("data: a\r\n\rdata: b\n\r\n"), ["a", "b"]);
+    }
+
+    #[test]
+    fn carriage_return_at_the_end_of_a_chunk_dispatches_at_once() {
+        let mut parser = SseParser::new(100);
+        parser.push(b"data: a\r\r");
+        assert_eq!(parser.next().unwrap().unwrap().data, "a");
+        parser.push(b"\ndata: b\n\n");
+        assert_eq!(parser.next().unwrap().unwrap().data, "b");
+    }
+
+    #[test]
+    fn byte_order_mark_is_skipped_only_at_the_start() {
+        assert_eq!(data("\u{feff}data: a\n\n\u{feff}data: b\n\n"), ["a"]);
+        assert_eq!(data("\u{feff}\u{feff}data: a\n\n"), [""; 0]);
+    }
+
+    #[test]
+    fn type_lasts_for_one_event_and_the_id_for_all() {
+        let input = "event: error\nid: 1\ndata: a\n\ndata: b\n\nevent:\nid: x\0y\ndata: c\n\nevent: message\ndata: d\n\n";
+        let seen = events(input);
+        assert_eq!(
+            seen,
+            [
+                event(Some("error"), "a", Some("1"), None),
+                event(None, "b", Some("1"), None),
+                event(None, "c", Some("1"), None),
+                event(Some("message"), "d", Some("1"), None),
+            ]
+        );
+        let messages: Vec<bool> = seen.iter().map(SseEvent::is_message).collect();
+        assert_eq!(messages, [false, true, true, true]);
+    }
+
+    #[test]
+    fn event_without_data_is_not_dispatched_but_its_id_and_delay_count() {
+        let (seen, rest) = parse(100, &[b"id: 5\nevent: x\n\nretry: 200\n\n"]);
+        assert_eq!(
+            (seen, rest),
+            (vec![], Ok((Some(Bytes::from_static(b"5")), Some(200))))
+        );
+        assert_eq!(events("id: 5\ndata:\n\n"), [event(None, "", Some("5"), None)]);
+    }
+
+    #[test]
+    fn id_of_an_unfinished_event_does_not_count() {
+        let (seen, rest) = parse(100, &[b"id: 1\ndata: a\n\nid: 2\ndata: b\n"]);
+        assert_eq!(seen.len(), 1);
+        assert_eq!(rest, Ok((Some(Bytes::from_static(b"1")), None)));
+    }
+
+    #[test]
+    fn retry_takes_digits_only() {
+        for value in ["", "-1", "1.5", "10 ", "+7", "1e3", "99999999999999999999"] {
+            let input = format!("retry: {value}\ndata: a\n\n");
+            assert_eq!(events(&input), [event(None, "a", None, None)], "{value}");
+        }
+        assert_eq!(
+            events("retry: 007\ndata: a\n\n"),
+            [event(None, "a", None, Some(7))]
+        );
+    }
+
+    #[test]
+    fn unknown_fields_and_odd_names_are_ignored() {
+        assert_eq!(
+            data("Data: a\n data: b\ndata : c\nfoo: d\n:data: e\ndata: f\n\n"),
+            ["f"]
+        );
+    }
+
+    #[test]
+    fn single_data_line_is_not_copied() {
+        let mut parser = SseParser::new(100);
+        parser.push(b"data: abc\n\n");
+        let start = parser.buffer.as_ptr() as usize;
+        assert_eq!(parser.next().unwrap().unwrap().data.as_ptr() as usize, start + 6);
+    }
+
+    #[test]
+    fn event_of_exactly_the_limit_passes_and_a_larger_one_ends_the_stream() {
+        let limit = Err(SseError::TooLarge { limit: 8 });
+        assert_eq!(parse(8, &[b"data: 12345678\n\n"]).0.len(), 1);
+        assert_eq!(parse(8, &[b"data: 1234\ndata: 567\n\n"]).0.len(), 1);
+        assert_eq!(parse(8, &[b"data: 123456789\n\n"]).1, limit);
+        assert_eq!(parse(8, &[b"data:123456789\n\n"]).1, limit);
+        assert_eq!(parse(8, &[b"data: 1234\ndata: 5678\n\n"]).1, limit);
+        assert_eq!(parse(8, &[b": a comment without end"]).1, limit);
+        assert_eq!(parse(8, &[b"data: a\n\ndata: 123456789\n\n"]).0.len(), 1);
+    }
+
+    #[test]
+    fn after_the_error_there_is_only_the_error_and_no_memory() {
+        let mut parser = SseParser::new(8);
+        parser.push(b"data: 123456789\n\ndata: b\n\n");
+        for _ in 0..3 {
+            assert_eq!(parser.next(), Err(SseError::TooLarge { limit: 8 }));
+            parser.push(b"data: c\n\n");
+            assert_eq!(parser.buffer.capacity(), 0);
+        }
+    }
+
+    #[test]
+    fn endless_line_and_endless_event_are_cut_at_the_limit() {
+        let limit = 1024 * 1024;
+        for chunk in [vec![b'x'; 10_000], b"data: xxxxxxxxxxxxxxxxx\n".repeat(400)] {
+            let mut parser = SseParser::new(limit);
+            let mut pushed = 0;
+            while parser.next().is_ok() {
+                parser.push(&chunk);
+                pushed += chunk.len();
+                assert!(pushed <= 2 * limit);
+                assert!(parser.buffer.capacity() <= 2 * (limit + chunk.len()));
+            }
+        }
+    }
+
+    #[test]
+    fn million_empty_events_leave_nothing_behind() {
+        let mut parser = SseParser::new(100);
+        let chunk = b":\n\n\n\nevent: x\n\n".repeat(100);
+        for _ in 0..2_500 {
+            parser.push(&chunk);
+            assert_eq!(parser.next(), Ok(None));
+            assert!(parser.buffer.is_empty() && parser.buffer.capacity() <= KEEP);
+        }
+    }
+
+    #[test]
+    fn buffer_shrinks_after_a_large_event() {
+        let mut parser = SseParser::new(8 * 1024 * 1024);
+        parser.push(b"data: ");
+        for _ in 0..50 {
+            parser.push(&[b'x'; 100_000]);
+            assert_eq!(parser.next(), Ok(None));
+        }
+        parser.push(b"\n\ndata: ha");
+        assert_eq!(parser.next().unwrap().unwrap().data.len(), 5_000_000);
+        assert_eq!(parser.next(), Ok(None));
+        parser.push(b"lf\n\n");
+        assert!(parser.buffer.capacity() <= KEEP);
+        assert_eq!(parser.next().unwrap().unwrap().data, "half");
+    }
+
+    fn streams() -> impl Strategy<Value = Vec<u8>> {
+        let line = prop_oneof![
+            "(data|id|event|retry|other|)(:| :|: |:  )[a0-9\0:é ]{0,12}".prop_map(String::into_bytes),
+            Just(b"\xef\xbb\xbf".to_vec()),
+            Just(Vec::new()),
+            vec(any::<u8>(), 0..12),
+        ];
+        let end = prop_oneof![Just("\n"), Just("\r\n"), Just("\r"), Just("\n\n"), Just("")];
+        vec((line, end), 0..16).prop_map(|lines| {
+            lines
+                .into_iter()
+                .flat_map(|(line, end)| [line, end.as_bytes().to_vec()].concat())
+                .collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_gives_the_same_events(
+            input in streams(), places in vec(any::<Index>(), 0..8), max_event in 0_usize..40,
+        ) {
+            let whole = parse(max_event, &[&input]);
+            prop_assert_eq!(&parse(max_event, &cut(&input, &places)), &whole);
+            let bytes: Vec<&[u8]> = input.chunks(1).collect();
+            prop_assert_eq!(&parse(max_event, &bytes), &whole);
+        }
+
+        #[test]
+        fn what_is_written_is_read_again(
+            messages in vec((option::of("[ -~é]{1,12}"), option::of("[ -~é]{1,12}"), "[ -~é\r\n]{0,40}"), 0..6),
+            places in vec(any::<Index>(), 0..6),
+        ) {
+            let mut out = BytesMut::new();
+            let mut expected = Vec::new();
+            let mut last: Option<&str> = None;
+            for (id, name, json) in &messages {
+                write_comment(&mut out, "keep-alive");
+                let shown = id.as_ref().map(|id| id as &dyn Display);
+                write_event(&mut out, shown, name.as_deref(), json.as_bytes());
+                last = id.as_deref().or(last);
+                expected.push(event(name.as_deref(), &json.replace(['\r', '\n'], " "), last, None));
+            }
+            write_priming(&mut out, &77);
+            write_retry(&mut out, Duration::from_secs(3));
+            expected.push(event(None, "", Some("77"), None));
+            let (seen, rest) = parse(1000, &cut(&out, &places));
+            prop_assert_eq!(seen, expected);
+            prop_assert_eq!(rest, Ok((Some(Bytes::from_static(b"77")), Some(3000))));
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(input in vec(any::<u8>(), 0..300), max_event in 0_usize..30) {
+            let _ = parse(max_event, &[&input]);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! `rialto demo-server`: a small MCP server over stdio with every feature once, in both eras. This file holds only
+//! the pipes; what is said is decided by [`machine`], which knows neither pipes nor clocks.
+use std::future::pending;
+use std::io;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::Value;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use machine::Machine;
+
+#[cfg(test)]
+mod conversations;
+mod effect;
+mod inquiry;
+mod legacy;
+mod lookup;
+mod machine;
+mod message;
+mod modern;
+mod prompts;
+mod resources;
+mod tools;
+
+/// Tool calls in flight at once.
+const MAX_CALLS: usize = 256;
+/// A longer line is skipped, whatever it holds.
+const MAX_LINE_BYTES: usize = 8 * 1024 * 1024;
+/// Messages waiting for a client that reads slowly; beyond it the server stops reading requests.
+const MAX_QUEUED: usize = 64;
+/// How long a client that has said its last word may take to read the last answers.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Which revisions of the protocol the demo server speaks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DemoEra {
+    /// Revisions with an `initialize` handshake: 2024-11-05 to 2025-11-25.
+    Legacy,
+    /// 2026-07-28.
+    Modern,
+    /// Whichever the client opens with.
+    #[default]
+    Both,
+}
+
+/// Serves stdin and stdout until either of them closes.
+pub(crate) fn run(era: DemoEra) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build();
+    let runtime = runtime.context("cannot start the demo server's runtime")?;
+    let ended = runtime.block_on(serve(
+        era,
+        BufReader::new(tokio::io::stdin()),
+        tokio::io::stdout(),
+    ));
+    // A read of stdin may still be blocked in its thread, and must not hold up the exit.
+    runtime.shutdown_background();
+    match ended {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            tracing::info!("the client closed its end, the demo server ends");
+            Ok(())
+        }
+        ended => ended.context("the demo server lost its client"),
+    }
+}
+
+async fn serve(
+    era: DemoEra,
+    input: impl AsyncBufRead + Unpin,
+    output: impl AsyncWrite + Unpin,
+) -> io::Result<()> {
+    let (queue, messages) = mpsc::channel(MAX_QUEUED);
+    let written = write(output, messages);
+    tokio::pin!(written);
+    tokio::select! {
+        // Writing ends first only when it fails, since the queue is still open.
+        ended = &mut written => return ended,
+        ended = converse(Machine::new(era, random_token), Lines::new(input), queue) => ended?,
+    }
+    timeout(FAREWELL, written).await.unwrap_or(Ok(()))
+}
+
+/// Feeds the machine until the input ends, and closes the queue by leaving.
+async fn converse(
+    mut machine: Machine,
+    mut lines: Lines<impl AsyncBufRead + Unpin>,
+    queue: mpsc::Sender<Value>,
+) -> io::Result<()> {
+    let start = Instant::now();
+    let mut open = true;
+    loop {
+        while let Some(message) = machine.poll_output() {
+            if queue.send(message).await.is_err() {
+                return Ok(());
+            }
+        }
+        if !open {
+            return Ok(());
+        }
+        let deadline = machine.next_deadline();
+        let wake = async {
+            match deadline {
+                Some(deadline) => sleep_until(start + deadline).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            line = lines.next() => match line? {
+                Line::Whole(line) => machine.handle_line(start.elapsed(), &line),
+                Line::Overlong => machine.handle_overlong_line(MAX_LINE_BYTES),
+                Line::End => {
+                    machine.handle_end();
+                    open = false;
+                }
+            },
+            () = wake => machine.handle_deadline(start.elapsed()),
+        }
+    }
+}
+
+/// Writes one line per message, each flushed, until the queue is closed and empty.
+async fn write(mut output: impl AsyncWrite + Unpin, mut messages: mpsc::Receiver<Value>) -> io::Result<()> {
+    while let Some(message) = messages.recv().await {
+        let mut line = message.to_string();
+        line.push('\n');
+        output.write_all(line.as_bytes()).await?;
+        output.flush().await?;
+    }
+    Ok(())
+}
+
+fn random_token() -> String {
+    uuid::Uuid::new_v4().to_string()
+}
+
+/// Lines of bounded length. What was read of a line is kept here, so that giving up `next` loses nothing.
+#[derive(Debug)]
+struct Lines<R> {
+    input: R,
+    line: Vec<u8>,
+    overlong: bool,
+}
+
+#[derive(Debug, PartialEq)]
+enum Line {
+    Whole(Vec<u8>),
+    Overlong,
+    End,
+}
+
+impl<R: AsyncBufRead + Unpin> Lines<R> {
+    fn new(input: R) -> Lines<R> {
+        Lines {
+            input,
+            line: Vec::new(),
+            overlong: false,
+        }
+    }
+
+    async fn next(&mut self) -> io::Result<Line> {
+        loop {
+            let read = self.input.fill_buf().await?;
+            let newline = read.iter().position(|byte| *byte == b'\n');
+            let part = &read[..newline.unwrap_or(read.len())];
+            self.overlong |= self.line.len() + part.len() > MAX_LINE_BYTES;
+            if self.overlong {
+                self.line = Vec::new();
+            } else {
+                self.line.extend_from_slice(part);
+            }
+            let ended = read.is_empty();
+            let consumed = newline.map_or(read.len(), |newline| newline + 1);
+            self.input.consume(consumed);
+            let whole = newline.is_some() || ended && (self.overlong || !self.line.is_empty());
+            if whole && std::mem::take(&mut self.overlong) {
+                return Ok(Line::Overlong);
+            } else if whole {
+                return Ok(Line::Whole(std::mem::take(&mut self.line)));
+            } else if ended {
+                return Ok(Line::End);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_last_line_without_its_newline_is_still_read() {
+        let mut lines = Lines::new(&b"one\n\ntwo"[..]);
+        assert_eq!(lines.next().await.unwrap(), Line::Whole(b"one".to_vec()));
+        assert_eq!(lines.next().await.unwrap(), Line::Whole(Vec::new()));
+        assert_eq!(lines.next().await.unwrap(), Line::Whole(b"two".to_vec()));
+        assert_eq!(lines.next().await.unwrap(), Line::End);
+    }
+
+    #[tokio::test]
+    async fn a_line_without_end_costs_bounded_memory_and_only_itself() {
+        let mut bytes = vec![b'x'; MAX_LINE_BYTES + 1];
+        bytes.extend_from_slice(b"\nnext\n");
+        let mut lines = Lines::new(BufReader::new(&bytes[..]));
+        assert_eq!(lines.next().await.unwrap(), Line::Overlong);
+        assert!(lines.line.capacity() <= MAX_LINE_BYTES);
+        assert_eq!(lines.next().await.unwrap(), Line::Whole(b"next".to_vec()));
+    }
+
+    #[tokio::test]
+    async fn the_server_ends_when_its_input_ends_and_answers_first() {
+        let mut output = Vec::new();
+        let input = &b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n"[..];
+        serve(DemoEra::Legacy, input, &mut output).await.unwrap();
+        let answer: Value = serde_json::from_slice(&output).unwrap();
+        assert_eq!(
+            answer,
+            serde_json::json!({"jsonrpc": "2.0", "id": 1, "result": {}})
+        );
+    }
+
+    #[tokio::test]
+    async fn the_server_ends_when_its_output_breaks() {
+        let (mut client, input) = tokio::io::duplex(64);
+        let (output, gone) = tokio::io::duplex(64);
+        drop(gone);
+        client
+            .write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n")
+            .await
+            .unwrap();
+        let served = serve(DemoEra::Legacy, BufReader::new(input), output).await;
+        assert!(served.is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe));
+    }
+}

@@ -1,0 +1,444 @@
+// The official TypeScript client, 1.x line, as a witness: `node client.mjs URL SCENARIO`.
+//
+// Plays one scenario against server-everything at URL and prints one JSON line with what it observed; judging
+// that line is left to the Rust test that started it. Ends with 1 and the error on stderr if the SDK refuses.
+
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+// The packages live in the ignored folder, not beside this file, so they are looked up from there.
+const here = dirname(fileURLToPath(import.meta.url));
+const testDeps = process.env.RIALTO_TEST_DEPS ?? join(here, '..', '..', '..', '.test-deps');
+const require = createRequire(join(testDeps, 'node', 'package.json'));
+const { Client } = require('@modelcontextprotocol/sdk/client/index.js');
+const { StreamableHTTPClientTransport } = require('@modelcontextprotocol/sdk/client/streamableHttp.js');
+const types = require('@modelcontextprotocol/sdk/types.js');
+
+const DEADLINE_MS = 40_000;
+const LONG = 'trigger-long-running-operation';
+const DOCUMENT = 'demo://resource/dynamic/text/';
+
+const [url, scenario] = process.argv.slice(2);
+
+/** A list that can be waited on: `until` resolves with the first item that fits, past or future. */
+class Sightings {
+  items = [];
+  #waiting = [];
+
+  add(item) {
+    this.items.push(item);
+    this.#waiting = this.#waiting.filter(({ fits, resolve }) => !(fits(item) && (resolve(item), true)));
+  }
+
+  until(fits) {
+    const found = this.items.find(fits);
+    return found !== undefined ? Promise.resolve(found) : new Promise((resolve) => this.#waiting.push({ fits, resolve }));
+  }
+}
+
+/** One client with its transport, and everything that could be seen on the way. */
+class Witness {
+  notifications = new Sightings();
+  exchanges = new Sightings();
+  errors = [];
+
+  constructor({ capabilities = {}, prepare = () => {}, transport = {}, fetch: fetchFn = fetch } = {}) {
+    this.client = new Client({ name: 'rialto-interop-typescript', version: '1.0.0' }, { capabilities });
+    this.client.onerror = (error) => this.errors.push(String(error.message ?? error));
+    this.client.fallbackNotificationHandler = async (notification) => this.notifications.add(notification);
+    prepare(this.client);
+    this.transport = new StreamableHTTPClientTransport(new URL(url), {
+      ...transport,
+      fetch: async (input, init = {}) => {
+        const response = await fetchFn(input, init);
+        this.exchanges.add({
+          method: init.method ?? 'GET',
+          status: response.status,
+          lastEventId: new Headers(init.headers).get('last-event-id'),
+        });
+        return response;
+      },
+    });
+  }
+
+  async open() {
+    await this.client.connect(this.transport);
+    return this;
+  }
+
+  /** Resolves when the server has accepted the stream on which it speaks unasked. */
+  async listening() {
+    await this.exchanges.until(({ method, status }) => method === 'GET' && status === 200);
+    return this;
+  }
+
+  async text(name, args = {}, options = undefined) {
+    const result = await this.client.callTool({ name, arguments: args }, undefined, options);
+    return result.content.map((part) => part.text).join('\n');
+  }
+
+  logs() {
+    return this.notifications.items
+      .filter(({ method }) => method === 'notifications/message')
+      .map(({ params }) => params);
+  }
+}
+
+const open = (options) => new Witness(options).open();
+
+/** Declares sampling and answers every request with `answer`. */
+const sampler = (answer, asked) => ({
+  capabilities: { sampling: {} },
+  prepare: (client) =>
+    client.setRequestHandler(types.CreateMessageRequestSchema, async ({ params }) => {
+      asked.push(params.messages[0].content.text);
+      return { role: 'assistant', model: 'witness', stopReason: 'endTurn', content: { type: 'text', text: answer } };
+    }),
+});
+
+/** A fetch that breaks the connection of the first POST stream right after its first progress event. */
+const breakingFetch = () => {
+  let broken = false;
+  return async (input, init = {}) => {
+    if (broken || init.method !== 'POST' || !String(init.body).includes(LONG)) return fetch(input, init);
+    const breaker = new AbortController();
+    const response = await fetch(input, { ...init, signal: AbortSignal.any([breaker.signal, init.signal]) });
+    if (!response.headers.get('content-type')?.startsWith('text/event-stream')) return response;
+    const decoder = new TextDecoder();
+    const reader = response.body.getReader();
+    let seen = '';
+    const body = new ReadableStream({
+      async pull(controller) {
+        if (broken) {
+          breaker.abort();
+          controller.error(new Error('connection broken on purpose'));
+          return;
+        }
+        const { value, done } = await reader.read();
+        if (done) return controller.close();
+        seen += decoder.decode(value, { stream: true });
+        // The event must be whole, or the client would not know where to resume.
+        broken = /notifications\/progress[^\n]*\n\r?\n/.test(seen);
+        controller.enqueue(value);
+      },
+    });
+    return new Response(body, { status: response.status, headers: response.headers });
+  };
+};
+
+const resumed = async (initialReconnectionDelay, duration) => {
+  const witness = await open({
+    fetch: breakingFetch(),
+    transport: {
+      reconnectionOptions: {
+        initialReconnectionDelay,
+        maxReconnectionDelay: 5000,
+        reconnectionDelayGrowFactor: 1.5,
+        maxRetries: 5,
+      },
+    },
+  });
+  const steps = [];
+  const text = await witness.text(LONG, { duration, steps: 5 }, { onprogress: ({ progress }) => steps.push(progress) });
+  const resumes = witness.exchanges.items.filter(({ lastEventId }) => lastEventId !== null);
+  return { text, steps, resumes: resumes.map(({ status }) => status), errors: witness.errors };
+};
+
+const scenarios = {
+  async connect_and_list() {
+    const { client, transport } = await open();
+    const { tools } = await client.listTools();
+    const { prompts } = await client.listPrompts();
+    const { resources } = await client.listResources();
+    const { resourceTemplates } = await client.listResourceTemplates();
+    await client.ping();
+    return {
+      server: client.getServerVersion().name,
+      instructions: client.getInstructions().length > 0,
+      protocolVersion: transport.protocolVersion,
+      sessionId: transport.sessionId,
+      tools: tools.map(({ name }) => name),
+      prompts: prompts.map(({ name }) => name),
+      resources: resources.map(({ uri }) => uri),
+      templates: resourceTemplates.map(({ uriTemplate }) => uriTemplate),
+    };
+  },
+
+  async echo() {
+    const witness = await open();
+    return { text: await witness.text('echo', { message: 'Grüße, 世界 \u2028 "quoted" \\ \u{1F309}' }) };
+  },
+
+  async large_message() {
+    const witness = await open();
+    const message = 'x'.repeat(500_000);
+    const text = await witness.text('echo', { message });
+    return { length: text.length, same: text === `Echo: ${message}` };
+  },
+
+  async structured() {
+    const witness = await open();
+    // The client checks structured content against the output schema only once it has listed the tools.
+    await witness.client.listTools();
+    const weather = await witness.client.callTool({ name: 'get-structured-content', arguments: { location: 'Chicago' } });
+    return { sum: await witness.text('get-sum', { a: 20, b: 22 }), structured: weather.structuredContent };
+  },
+
+  async tool_error() {
+    const witness = await open();
+    const wrong = await witness.client.callTool({ name: 'get-sum', arguments: { a: 'one', b: 2 } });
+    const code = (promise) => promise.then(() => 'answered', (error) => error.code);
+    return {
+      isError: wrong.isError,
+      unknownMethod: await code(witness.client.request({ method: 'no/such/method' }, types.EmptyResultSchema)),
+      unknownPrompt: await code(witness.client.getPrompt({ name: 'no-such-prompt' })),
+      after: await witness.text('echo', { message: 'still here' }),
+    };
+  },
+
+  async progress() {
+    const witness = await open();
+    const seen = [];
+    const text = await witness.text(
+      LONG,
+      { duration: 1, steps: 5 },
+      { onprogress: ({ progress, total }) => seen.push([progress, total]) },
+    );
+    return { seen, text };
+  },
+
+  async sampling() {
+    const asked = [];
+    const witness = await open(sampler('An answer from the witness.', asked));
+    const text = await witness.text('trigger-sampling-request', { prompt: 'Who goes there?', maxTokens: 50 });
+    return { asked, text };
+  },
+
+  async elicitation() {
+    const answers = [
+      { action: 'accept', content: { name: 'Antonio da Ponte', check: true, integer: 7 } },
+      { action: 'decline' },
+      { action: 'cancel' },
+    ];
+    const asked = [];
+    const witness = await open({
+      capabilities: { elicitation: { form: {} } },
+      prepare: (client) =>
+        client.setRequestHandler(types.ElicitRequestSchema, async ({ params }) => {
+          asked.push(params.requestedSchema.required);
+          return answers[asked.length - 1];
+        }),
+    });
+    const texts = [];
+    for (const _ of answers) texts.push(await witness.text('trigger-elicitation-request'));
+    return { asked, texts };
+  },
+
+  async roots() {
+    const roots = [{ uri: 'file:///srv/one', name: 'One' }];
+    let asked = 0;
+    const witness = await open({
+      capabilities: { roots: { listChanged: true } },
+      prepare: (client) =>
+        client.setRequestHandler(types.ListRootsRequestSchema, async () => {
+          asked += 1;
+          return { roots };
+        }),
+    });
+    await witness.listening();
+    const before = await witness.text('get-roots-list');
+    roots.push({ uri: 'file:///srv/two', name: 'Two' });
+    await witness.client.sendRootsListChanged();
+    await witness.notifications.until(({ params }) => String(params?.data).startsWith('Roots updated: 2'));
+    return { asked, before, after: await witness.text('get-roots-list') };
+  },
+
+  async logging() {
+    const witness = await (await open()).listening();
+    const { client } = witness;
+    const heard = (part) => witness.notifications.until(({ params }) => String(params?.data).includes(part));
+    await client.setLoggingLevel('info');
+    await client.subscribeResource({ uri: `${DOCUMENT}1` });
+    await heard(`${DOCUMENT}1`);
+    // The server logs each subscription as info. At this level the second must stay unheard, which the third proves.
+    await client.setLoggingLevel('error');
+    await client.subscribeResource({ uri: `${DOCUMENT}2` });
+    await client.setLoggingLevel('debug');
+    await client.subscribeResource({ uri: `${DOCUMENT}3` });
+    await heard(`${DOCUMENT}3`);
+    const subscriptions = witness.logs().map(({ level, data }) => [level, data]);
+    await client.callTool({ name: 'toggle-simulated-logging', arguments: {} });
+    await heard('evel');
+    await client.callTool({ name: 'toggle-simulated-logging', arguments: {} });
+    return { subscriptions, simulated: witness.logs().length - subscriptions.length };
+  },
+
+  async subscriptions() {
+    const witness = await (await open()).listening();
+    const { client } = witness;
+    const updates = () => witness.notifications.items.filter(({ method }) => method === 'notifications/resources/updated');
+    const updated = (uri) =>
+      witness.notifications.until(({ method, params }) => method === 'notifications/resources/updated' && params.uri === uri);
+    // Each start of the simulation sends one round of updates at once.
+    const round = async () => {
+      await client.callTool({ name: 'toggle-subscriber-updates', arguments: {} });
+      await client.callTool({ name: 'toggle-subscriber-updates', arguments: {} });
+    };
+    await client.subscribeResource({ uri: `${DOCUMENT}1` });
+    await client.subscribeResource({ uri: `${DOCUMENT}2` });
+    await round();
+    await Promise.all([updated(`${DOCUMENT}1`), updated(`${DOCUMENT}2`)]);
+    const first = updates().map(({ params }) => params.uri);
+    await client.unsubscribeResource({ uri: `${DOCUMENT}1` });
+    await client.subscribeResource({ uri: `${DOCUMENT}3` });
+    await round();
+    await updated(`${DOCUMENT}3`);
+    const second = updates().map(({ params }) => params.uri).slice(first.length);
+    return { first: first.sort(), second: second.sort() };
+  },
+
+  async list_changed() {
+    const witness = await (await open()).listening();
+    const { client } = witness;
+    const before = (await client.listResources()).resources.length;
+    const result = await client.callTool({
+      name: 'gzip-file-as-resource',
+      arguments: { name: 'bridge.gz', data: 'data:text/plain,Rialto', outputType: 'resourceLink' },
+    });
+    await witness.notifications.until(({ method }) => method === 'notifications/resources/list_changed');
+    const after = (await client.listResources()).resources.length;
+    const { contents } = await client.readResource({ uri: result.content[0].uri });
+    return { added: after - before, uri: result.content[0].uri, blob: contents[0].blob.length > 0 };
+  },
+
+  async cancellation() {
+    const witness = await open();
+    const abort = new AbortController();
+    let outcome;
+    try {
+      await witness.text(
+        LONG,
+        { duration: 20, steps: 100 },
+        { signal: abort.signal, onprogress: () => abort.abort('enough') },
+      );
+      outcome = 'answered';
+    } catch (error) {
+      outcome = String(error.message ?? error);
+    }
+    return { outcome, after: await witness.text('echo', { message: 'after the cancellation' }) };
+  },
+
+  async fifty_at_once() {
+    const witness = await open();
+    const names = Array.from({ length: 50 }, (_, index) => `call ${index}`);
+    const texts = await Promise.all(names.map((message) => witness.text('echo', { message })));
+    return { answered: texts.length, wrong: texts.filter((text, index) => text !== `Echo: ${names[index]}`) };
+  },
+
+  async prompts_and_completion() {
+    const { client } = await open();
+    const prompt = await client.getPrompt({ name: 'args-prompt', arguments: { city: 'Venice', state: 'Veneto' } });
+    const ref = { type: 'ref/prompt', name: 'completable-prompt' };
+    const departments = await client.complete({ ref, argument: { name: 'department', value: 'S' } });
+    const people = await client.complete({
+      ref,
+      argument: { name: 'name', value: '' },
+      context: { arguments: { department: 'Sales' } },
+    });
+    return {
+      prompt: prompt.messages[0].content.text,
+      departments: departments.completion.values,
+      people: people.completion.values,
+    };
+  },
+
+  async resources_read() {
+    const { client } = await open();
+    const text = await client.readResource({ uri: `${DOCUMENT}17` });
+    const blob = await client.readResource({ uri: 'demo://resource/dynamic/blob/18' });
+    const { resources } = await client.listResources();
+    const document = await client.readResource({ uri: resources[0].uri });
+    let unknown;
+    try {
+      await client.readResource({ uri: 'demo://no/such/resource' });
+    } catch (error) {
+      unknown = error.code;
+    }
+    return {
+      text: text.contents[0].text,
+      blob: Buffer.from(blob.contents[0].blob, 'base64').toString(),
+      document: document.contents[0].text.length,
+      unknown,
+    };
+  },
+
+  // The call ends while the client is away: everything it missed is replayed.
+  resume_after_the_end: () => resumed(1500, 1),
+
+  // The client is back before the call ends: the rest comes live.
+  resume_before_the_end: () => resumed(50, 3),
+
+  async resume_with_token() {
+    const first = await open();
+    let token;
+    const started = new Promise((resolve) => {
+      const options = { onprogress: resolve, onresumptiontoken: (latest) => (token = latest) };
+      first.text(LONG, { duration: 1, steps: 5 }, options).catch(() => {});
+    });
+    await started;
+    const { sessionId, protocolVersion } = first.transport;
+    await first.client.close();
+    const second = new Witness({ transport: { sessionId } });
+    second.transport.setProtocolVersion(protocolVersion);
+    await second.open();
+    const request = { method: 'tools/call', params: { name: LONG, arguments: {} } };
+    const result = await second.client.request(request, types.CallToolResultSchema, { resumptionToken: token });
+    return { token: typeof token, text: result.content[0].text, after: await second.text('echo', { message: 'resumed' }) };
+  },
+
+  async terminate() {
+    const witness = await open();
+    await witness.text('echo', { message: 'before' });
+    const { sessionId, protocolVersion } = witness.transport;
+    await witness.transport.terminateSession();
+    const deleted = witness.exchanges.items.find(({ method }) => method === 'DELETE').status;
+    const late = new Witness({ transport: { sessionId } });
+    late.transport.setProtocolVersion(protocolVersion);
+    await late.open();
+    let refused;
+    try {
+      await late.text('echo', { message: 'too late' });
+    } catch (error) {
+      refused = error.code;
+    }
+    return { deleted, refused };
+  },
+
+  // Only a process per session can tell the two questions apart when they are asked at the same time.
+  async two_clients_sample_at_once() {
+    const names = ['left', 'right'];
+    const texts = await Promise.all(
+      names.map(async (name) => {
+        const witness = await open(sampler(`answer of ${name}`, []));
+        return witness.text('trigger-sampling-request', { prompt: name });
+      }),
+    );
+    return { texts };
+  },
+};
+
+const deadline = setTimeout(() => {
+  console.error(`scenario ${scenario} did not end within ${DEADLINE_MS} ms`);
+  process.exit(1);
+}, DEADLINE_MS);
+
+try {
+  if (!Object.hasOwn(scenarios, scenario)) throw new Error(`no scenario ${scenario}`);
+  const observed = await scenarios[scenario]();
+  clearTimeout(deadline);
+  process.stdout.write(`${JSON.stringify(observed)}\n`, () => process.exit(0));
+} catch (error) {
+  console.error(error);
+  process.exit(1);
+}

@@ -1,0 +1,561 @@
+"""The official Python client, 1.x line, as a witness: `python client.py URL SCENARIO`.
+
+Plays one scenario against server-everything at URL and prints one JSON line with what it observed; judging that
+line is left to the Rust test that started it. Ends with 1 and the error on stderr if the SDK refuses.
+"""
+
+import base64
+import json
+import sys
+import traceback
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import httpx
+from mcp import ClientSession, McpError, types
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import ClientMessageMetadata
+
+DEADLINE_SECONDS = 40
+LONG = "trigger-long-running-operation"
+DOCUMENT = "demo://resource/dynamic/text/"
+
+url, scenario_name = sys.argv[1:3]
+
+
+class Sightings:
+    """A list that can be waited on: `until` returns the first item that fits, past or future."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self._added = anyio.Event()
+
+    def add(self, item: Any) -> None:
+        self.items.append(item)
+        self._added.set()
+        self._added = anyio.Event()
+
+    async def until(self, fits: Callable[[Any], bool]) -> Any:
+        looked = 0
+        while True:
+            added = self._added
+            for item in self.items[looked:]:
+                looked += 1
+                if fits(item):
+                    return item
+            await added.wait()
+
+
+class BrokenStream(httpx.AsyncByteStream):
+    """Passes a stream on until its first progress event is through, then breaks the connection."""
+
+    def __init__(self, inner: httpx.AsyncByteStream) -> None:
+        self.inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        seen = b""
+        async for chunk in self.inner:
+            yield chunk
+            seen += chunk
+            # The event must be whole, or the client would not know where to resume.
+            _, found, rest = seen.replace(b"\r", b"").partition(b"notifications/progress")
+            if found and b"\n\n" in rest:
+                raise httpx.ReadError("connection broken on purpose")
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+class WatchedTransport(httpx.AsyncHTTPTransport):
+    """Notes every exchange, and breaks the first stream of a long call if asked to."""
+
+    def __init__(self, exchanges: Sightings, break_long_call: bool) -> None:
+        super().__init__()
+        self.exchanges = exchanges
+        self.break_long_call = break_long_call
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await super().handle_async_request(request)
+        self.exchanges.add(
+            {
+                "method": request.method,
+                "status": response.status_code,
+                "last_event_id": request.headers.get("last-event-id"),
+            }
+        )
+        is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+        if self.break_long_call and is_stream and request.method == "POST" and LONG.encode() in request.content:
+            self.break_long_call = False
+            response.stream = BrokenStream(response.stream)
+        return response
+
+
+@dataclass
+class Witness:
+    """One client session, and everything that could be seen on the way."""
+
+    notifications: Sightings = field(default_factory=Sightings)
+    exchanges: Sightings = field(default_factory=Sightings)
+    session: ClientSession = field(init=False)
+    session_id: Callable[[], str | None] = field(init=False)
+    initialized: types.InitializeResult = field(init=False)
+
+    async def listening(self) -> None:
+        """Returns when the server has accepted the stream on which it speaks unasked."""
+        await self.exchanges.until(lambda seen: seen["method"] == "GET" and seen["status"] == 200)
+
+    async def text(self, name: str, arguments: dict[str, Any] | None = None, **options: Any) -> str:
+        result = await self.session.call_tool(name, arguments or {}, **options)
+        return "\n".join(part.text for part in result.content)
+
+    async def heard(self, part: str) -> None:
+        """Returns when a log message with this text has come."""
+        await self.notifications.until(
+            lambda seen: isinstance(seen, types.LoggingMessageNotification) and part in str(seen.params.data)
+        )
+
+    def of(self, kind: type) -> list[Any]:
+        return [seen for seen in self.notifications.items if isinstance(seen, kind)]
+
+
+@asynccontextmanager
+async def opened(
+    break_long_call: bool = False,
+    terminate_on_close: bool = True,
+    resumed_session: dict[str, str] | None = None,
+    **callbacks: Any,
+) -> AsyncIterator[Witness]:
+    """Opens a session, or goes on with one: then the headers that name it are given."""
+    witness = Witness()
+
+    async def message_handler(message: Any) -> None:
+        if isinstance(message, types.ServerNotification):
+            witness.notifications.add(message.root)
+
+    async with httpx.AsyncClient(
+        transport=WatchedTransport(witness.exchanges, break_long_call),
+        headers=resumed_session,
+        timeout=30,
+        trust_env=False,
+    ) as http_client:
+        async with streamable_http_client(
+            url, http_client=http_client, terminate_on_close=terminate_on_close
+        ) as (read, write, session_id):
+            async with ClientSession(read, write, message_handler=message_handler, **callbacks) as session:
+                witness.session = session
+                witness.session_id = session_id
+                if resumed_session is None:
+                    witness.initialized = await session.initialize()
+                yield witness
+
+
+def session_headers(witness: Witness) -> dict[str, str]:
+    """What names a session to the server; the SDK has no other way to go on with an old one."""
+    return {
+        "mcp-session-id": str(witness.session_id()),
+        "mcp-protocol-version": str(witness.initialized.protocolVersion),
+    }
+
+
+def sampler(answer: str, asked: list[str]) -> dict[str, Any]:
+    """Declares sampling and answers every request with `answer`."""
+
+    async def sampling_callback(_context: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
+        asked.append(params.messages[0].content.text)
+        return types.CreateMessageResult(
+            role="assistant",
+            model="witness",
+            stopReason="endTurn",
+            content=types.TextContent(type="text", text=answer),
+        )
+
+    return {"sampling_callback": sampling_callback}
+
+
+async def connect_and_list() -> dict[str, Any]:
+    async with opened() as witness:
+        tools = (await witness.session.list_tools()).tools
+        prompts = (await witness.session.list_prompts()).prompts
+        resources = (await witness.session.list_resources()).resources
+        templates = (await witness.session.list_resource_templates()).resourceTemplates
+        await witness.session.send_ping()
+        return {
+            "server": witness.initialized.serverInfo.name,
+            "instructions": bool(witness.initialized.instructions),
+            "protocolVersion": witness.initialized.protocolVersion,
+            "sessionId": witness.session_id(),
+            "tools": [tool.name for tool in tools],
+            "prompts": [prompt.name for prompt in prompts],
+            "resources": [str(resource.uri) for resource in resources],
+            "templates": [template.uriTemplate for template in templates],
+        }
+
+
+async def echo() -> dict[str, Any]:
+    async with opened() as witness:
+        message = 'Grüße, 世界 \u2028 "quoted" \\ \U0001f309'
+        return {"text": await witness.text("echo", {"message": message})}
+
+
+async def large_message() -> dict[str, Any]:
+    async with opened() as witness:
+        message = "x" * 500_000
+        text = await witness.text("echo", {"message": message})
+        return {"length": len(text), "same": text == f"Echo: {message}"}
+
+
+async def structured() -> dict[str, Any]:
+    async with opened() as witness:
+        weather = await witness.session.call_tool("get-structured-content", {"location": "Chicago"})
+        return {
+            "sum": await witness.text("get-sum", {"a": 20, "b": 22}),
+            "structured": weather.structuredContent,
+        }
+
+
+async def tool_error() -> dict[str, Any]:
+    async with opened() as witness:
+        wrong = await witness.session.call_tool("get-sum", {"a": "one", "b": 2})
+        unknown_prompt = None
+        try:
+            await witness.session.get_prompt("no-such-prompt")
+        except McpError as error:
+            unknown_prompt = error.error.code
+        return {
+            "isError": wrong.isError,
+            "unknownPrompt": unknown_prompt,
+            "after": await witness.text("echo", {"message": "still here"}),
+        }
+
+
+async def progress() -> dict[str, Any]:
+    seen: list[list[float | None]] = []
+
+    async def on_progress(done: float, total: float | None, _message: str | None) -> None:
+        seen.append([done, total])
+
+    async with opened() as witness:
+        text = await witness.text(LONG, {"duration": 1, "steps": 5}, progress_callback=on_progress)
+        return {"seen": seen, "text": text}
+
+
+async def sampling() -> dict[str, Any]:
+    asked: list[str] = []
+    async with opened(**sampler("An answer from the witness.", asked)) as witness:
+        text = await witness.text("trigger-sampling-request", {"prompt": "Who goes there?", "maxTokens": 50})
+        return {"asked": asked, "text": text}
+
+
+async def elicitation() -> dict[str, Any]:
+    answers = [
+        types.ElicitResult(action="accept", content={"name": "Antonio da Ponte", "check": True, "integer": 7}),
+        types.ElicitResult(action="decline"),
+        types.ElicitResult(action="cancel"),
+    ]
+    asked: list[Any] = []
+
+    async def elicitation_callback(_context: Any, params: Any) -> types.ElicitResult:
+        asked.append(params.requestedSchema["required"])
+        return answers[len(asked) - 1]
+
+    async with opened(elicitation_callback=elicitation_callback) as witness:
+        texts = [await witness.text("trigger-elicitation-request") for _ in answers]
+        return {"asked": asked, "texts": texts}
+
+
+async def roots() -> dict[str, Any]:
+    known = [types.Root(uri="file:///srv/one", name="One")]
+    asked = 0
+
+    async def list_roots_callback(_context: Any) -> types.ListRootsResult:
+        nonlocal asked
+        asked += 1
+        return types.ListRootsResult(roots=list(known))
+
+    async with opened(list_roots_callback=list_roots_callback) as witness:
+        await witness.listening()
+        before = await witness.text("get-roots-list")
+        known.append(types.Root(uri="file:///srv/two", name="Two"))
+        await witness.session.send_roots_list_changed()
+        await witness.heard("Roots updated: 2")
+        return {"asked": asked, "before": before, "after": await witness.text("get-roots-list")}
+
+
+async def logging() -> dict[str, Any]:
+    async with opened() as witness:
+        await witness.listening()
+        session = witness.session
+        await session.set_logging_level("info")
+        await session.subscribe_resource(f"{DOCUMENT}1")
+        await witness.heard(f"{DOCUMENT}1")
+        # The server logs each subscription as info. At this level the second must stay unheard, which the third proves.
+        await session.set_logging_level("error")
+        await session.subscribe_resource(f"{DOCUMENT}2")
+        await session.set_logging_level("debug")
+        await session.subscribe_resource(f"{DOCUMENT}3")
+        await witness.heard(f"{DOCUMENT}3")
+        logs = witness.of(types.LoggingMessageNotification)
+        subscriptions = [[log.params.level, log.params.data] for log in logs]
+        await session.call_tool("toggle-simulated-logging", {})
+        await witness.heard("evel")
+        await session.call_tool("toggle-simulated-logging", {})
+        simulated = len(witness.of(types.LoggingMessageNotification)) - len(subscriptions)
+        return {"subscriptions": subscriptions, "simulated": simulated}
+
+
+async def subscriptions() -> dict[str, Any]:
+    async with opened() as witness:
+        await witness.listening()
+        session = witness.session
+
+        def updates() -> list[str]:
+            return [str(seen.params.uri) for seen in witness.of(types.ResourceUpdatedNotification)]
+
+        async def updated(uri: str) -> None:
+            await witness.notifications.until(
+                lambda seen: isinstance(seen, types.ResourceUpdatedNotification) and str(seen.params.uri) == uri
+            )
+
+        async def round_of_updates() -> None:
+            # Each start of the simulation sends one round of updates at once.
+            await session.call_tool("toggle-subscriber-updates", {})
+            await session.call_tool("toggle-subscriber-updates", {})
+
+        await session.subscribe_resource(f"{DOCUMENT}1")
+        await session.subscribe_resource(f"{DOCUMENT}2")
+        await round_of_updates()
+        await updated(f"{DOCUMENT}1")
+        await updated(f"{DOCUMENT}2")
+        first = updates()
+        await session.unsubscribe_resource(f"{DOCUMENT}1")
+        await session.subscribe_resource(f"{DOCUMENT}3")
+        await round_of_updates()
+        await updated(f"{DOCUMENT}3")
+        return {"first": sorted(first), "second": sorted(updates()[len(first) :])}
+
+
+async def list_changed() -> dict[str, Any]:
+    async with opened() as witness:
+        await witness.listening()
+        session = witness.session
+        before = len((await session.list_resources()).resources)
+        result = await session.call_tool(
+            "gzip-file-as-resource",
+            {"name": "bridge.gz", "data": "data:text/plain,Rialto", "outputType": "resourceLink"},
+        )
+        await witness.notifications.until(lambda seen: isinstance(seen, types.ResourceListChangedNotification))
+        after = len((await session.list_resources()).resources)
+        link = result.content[0]
+        contents = (await session.read_resource(link.uri)).contents
+        return {"added": after - before, "uri": str(link.uri), "blob": bool(contents[0].blob)}
+
+
+async def cancellation() -> dict[str, Any]:
+    async with opened() as witness:
+        running = anyio.Event()
+        outcome = "answered"
+
+        async def on_progress(_done: float, _total: float | None, _message: str | None) -> None:
+            running.set()
+
+        async def call(scope: anyio.CancelScope) -> None:
+            nonlocal outcome
+            with scope:
+                await witness.text(LONG, {"duration": 20, "steps": 100}, progress_callback=on_progress)
+            if scope.cancelled_caught:
+                outcome = "cancelled"
+
+        scope = anyio.CancelScope()
+        # The SDK numbers its requests one after the other and says nothing when a caller goes away, so the client
+        # sends the notification itself.
+        request_id = witness.session._request_id
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, scope)
+            await running.wait()
+            params = types.CancelledNotificationParams(requestId=request_id, reason="enough")
+            notification = types.CancelledNotification(params=params)
+            await witness.session.send_notification(types.ClientNotification(notification))
+            scope.cancel()
+        return {"outcome": outcome, "after": await witness.text("echo", {"message": "after the cancellation"})}
+
+
+async def fifty_at_once() -> dict[str, Any]:
+    async with opened() as witness:
+        texts: dict[str, str] = {}
+
+        async def call(message: str) -> None:
+            texts[message] = await witness.text("echo", {"message": message})
+
+        async with anyio.create_task_group() as tasks:
+            for index in range(50):
+                tasks.start_soon(call, f"call {index}")
+        wrong = [text for message, text in texts.items() if text != f"Echo: {message}"]
+        return {"answered": len(texts), "wrong": wrong}
+
+
+async def prompts_and_completion() -> dict[str, Any]:
+    async with opened() as witness:
+        session = witness.session
+        prompt = await session.get_prompt("args-prompt", {"city": "Venice", "state": "Veneto"})
+        ref = types.PromptReference(type="ref/prompt", name="completable-prompt")
+        departments = await session.complete(ref, {"name": "department", "value": "S"})
+        people = await session.complete(ref, {"name": "name", "value": ""}, {"department": "Sales"})
+        return {
+            "prompt": prompt.messages[0].content.text,
+            "departments": departments.completion.values,
+            "people": people.completion.values,
+        }
+
+
+async def resources_read() -> dict[str, Any]:
+    async with opened() as witness:
+        session = witness.session
+        text = await session.read_resource(f"{DOCUMENT}17")
+        blob = await session.read_resource("demo://resource/dynamic/blob/18")
+        listed = (await session.list_resources()).resources
+        document = await session.read_resource(listed[0].uri)
+        unknown = None
+        try:
+            await session.read_resource("demo://no/such/resource")
+        except McpError as error:
+            unknown = error.error.code
+        return {
+            "text": text.contents[0].text,
+            "blob": base64.b64decode(blob.contents[0].blob).decode(),
+            "document": len(document.contents[0].text),
+            "unknown": unknown,
+        }
+
+
+async def resumed(duration: float) -> dict[str, Any]:
+    steps: list[float] = []
+
+    async def on_progress(done: float, _total: float | None, _message: str | None) -> None:
+        steps.append(done)
+
+    async with opened(break_long_call=True) as witness:
+        text = await witness.text(LONG, {"duration": duration, "steps": 5}, progress_callback=on_progress)
+        resumes = [seen["status"] for seen in witness.exchanges.items if seen["last_event_id"] is not None]
+        return {"text": text, "steps": steps, "resumes": resumes}
+
+
+async def resume_after_the_end() -> dict[str, Any]:
+    """The call ends while the client is away (it stays away for a second): what it missed is replayed."""
+    return await resumed(0.5)
+
+
+async def resume_before_the_end() -> dict[str, Any]:
+    """The client is back before the call ends: the rest comes live."""
+    return await resumed(4)
+
+
+async def resume_with_token() -> dict[str, Any]:
+    token: str | None = None
+    running = anyio.Event()
+
+    async def on_token(latest: str) -> None:
+        nonlocal token
+        token = latest
+
+    async def on_progress(_done: float, _total: float | None, _message: str | None) -> None:
+        running.set()
+
+    def request(duration: float) -> types.ClientRequest:
+        params = types.CallToolRequestParams(name=LONG, arguments={"duration": duration, "steps": 5})
+        return types.ClientRequest(types.CallToolRequest(params=params))
+
+    async with opened(terminate_on_close=False) as first:
+
+        async def call() -> None:
+            await first.session.send_request(
+                request(1),
+                types.CallToolResult,
+                metadata=ClientMessageMetadata(on_resumption_token_update=on_token),
+                progress_callback=on_progress,
+            )
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            await running.wait()
+            tasks.cancel_scope.cancel()
+        session = session_headers(first)
+    async with opened(resumed_session=session) as second:
+        # The arguments differ on purpose: a resumed call answers the first request, it does not run a second one.
+        result = await second.session.send_request(
+            request(30), types.CallToolResult, metadata=ClientMessageMetadata(resumption_token=token)
+        )
+        return {
+            "token": "string" if isinstance(token, str) else "none",
+            "text": result.content[0].text,
+            "after": await second.text("echo", {"message": "resumed"}),
+        }
+
+
+async def terminate() -> dict[str, Any]:
+    async with opened() as witness:
+        await witness.text("echo", {"message": "before"})
+        session = session_headers(witness)
+    deleted = [seen["status"] for seen in witness.exchanges.items if seen["method"] == "DELETE"]
+    # The SDK tells a late caller no status, so the request is made by hand.
+    headers = {"accept": "application/json, text/event-stream", **session}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    async with httpx.AsyncClient(trust_env=False) as http_client:
+        late = await http_client.post(url, json=body, headers=headers)
+    return {"deleted": deleted[0], "refused": late.status_code}
+
+
+async def two_clients_sample_at_once() -> dict[str, Any]:
+    """Only a process per session can tell the two questions apart when they are asked at the same time."""
+    texts: dict[str, str] = {}
+
+    async def call(name: str) -> None:
+        async with opened(**sampler(f"answer of {name}", [])) as witness:
+            texts[name] = await witness.text("trigger-sampling-request", {"prompt": name})
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call, "left")
+        tasks.start_soon(call, "right")
+    return {"texts": [texts["left"], texts["right"]]}
+
+
+SCENARIOS = [
+    connect_and_list,
+    echo,
+    large_message,
+    structured,
+    tool_error,
+    progress,
+    sampling,
+    elicitation,
+    roots,
+    logging,
+    subscriptions,
+    list_changed,
+    cancellation,
+    fifty_at_once,
+    prompts_and_completion,
+    resources_read,
+    resume_after_the_end,
+    resume_before_the_end,
+    resume_with_token,
+    terminate,
+    two_clients_sample_at_once,
+]
+
+
+async def main() -> None:
+    scenario = {scenario.__name__: scenario for scenario in SCENARIOS}[scenario_name]
+    with anyio.fail_after(DEADLINE_SECONDS):
+        observed = await scenario()
+    sys.stdout.write(json.dumps(observed) + "\n")
+
+
+if __name__ == "__main__":
+    try:
+        anyio.run(main)
+    except BaseException:
+        traceback.print_exc()
+        sys.exit(1)
