@@ -1,5 +1,9 @@
 //! The binary: reads flags and starts what they name.
+#[allow(dead_code, reason = "wired when serve is")]
+mod config;
 mod demo;
+#[allow(dead_code, reason = "wired when serve is")]
+mod flags;
 #[expect(dead_code, reason = "wired when serve is")]
 mod telemetry;
 
