@@ -6,22 +6,24 @@ use protocol::time::Moment;
 
 /// A monotonic clock that counts from its own making. Copies tell the same time.
 #[derive(Debug, Clone, Copy)]
-pub struct Clock {
+pub(crate) struct Clock {
     start: Instant,
 }
 
 impl Clock {
     #[expect(clippy::new_without_default, reason = "a clock is made once, on purpose")]
-    pub fn new() -> Self {
-        Self { start: Instant::now() }
+    pub(crate) fn new() -> Self {
+        Self {
+            start: Instant::now(),
+        }
     }
 
-    pub fn now(self) -> Moment {
+    pub(crate) fn now(self) -> Moment {
         Moment::since_start(self.start.elapsed())
     }
 
     /// Comes back when the moment is reached; never, for no moment.
-    pub async fn reach(self, moment: Option<Moment>) -> Moment {
+    pub(crate) async fn reach(self, moment: Option<Moment>) -> Moment {
         match moment {
             Some(moment) => {
                 tokio::time::sleep_until((self.start + moment.elapsed()).into()).await;

@@ -25,16 +25,29 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 pub(crate) enum Refusal {
     UnknownPath,
     /// The old SSE paths of a destination that speaks Streamable HTTP.
-    Gone { destination: String },
-    WrongMethod { allow: &'static str },
+    Gone {
+        destination: String,
+    },
+    WrongMethod {
+        allow: &'static str,
+    },
+    UnknownMethod,
+    /// The destination's command cannot be run; it was kept out of the way with `--keep-going`.
+    BrokenDestination {
+        why: String,
+    },
     ForeignHost,
     ForeignOrigin,
     MissingHost,
     AmbiguousLength,
     WrongContentType,
     EncodedBody,
-    NotAcceptable { wanted: &'static str },
-    BodyTooLarge { limit: usize },
+    NotAcceptable {
+        wanted: &'static str,
+    },
+    BodyTooLarge {
+        limit: usize,
+    },
     BodyBroken,
     NotAMessage(ScanError),
     Objection(Objection),
@@ -45,8 +58,12 @@ pub(crate) enum Refusal {
     UnknownSession,
     AlreadyOpen,
     TooManyCalls,
-    TooManySessions { limit: usize },
-    TooManyChildren { limit: usize },
+    TooManySessions {
+        limit: usize,
+    },
+    TooManyChildren {
+        limit: usize,
+    },
     TooManyStreams,
     UnknownEvent,
     FinishedStream,
@@ -66,6 +83,11 @@ impl Refusal {
         self.row().0
     }
 
+    /// The refusal in words.
+    pub(crate) fn text(&self) -> String {
+        self.row().2
+    }
+
     fn row(&self) -> (StatusCode, Wording, String) {
         use StatusCode as S;
         use Wording::{Plain, Rpc};
@@ -78,6 +100,12 @@ impl Refusal {
                 format!("this server speaks Streamable HTTP: use /{destination}/mcp (client type \"http\")"),
             ),
             Self::WrongMethod { allow } => (S::METHOD_NOT_ALLOWED, Plain, format!("allowed: {allow}")),
+            Self::UnknownMethod => (S::NOT_IMPLEMENTED, Plain, "unknown HTTP method".into()),
+            Self::BrokenDestination { why } => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                format!("this destination cannot start: {why}"),
+            ),
             Self::ForeignHost => (
                 S::FORBIDDEN,
                 Plain,
@@ -89,14 +117,24 @@ impl Refusal {
                 "requests from this origin are not accepted (allowed_origins lists those that are)".into(),
             ),
             Self::MissingHost => (S::BAD_REQUEST, Plain, "exactly one Host header is needed".into()),
-            Self::AmbiguousLength => (S::BAD_REQUEST, Plain, "the length of the body is ambiguous".into()),
-            Self::WrongContentType => {
-                (S::UNSUPPORTED_MEDIA_TYPE, invalid, "Content-Type must be application/json (UTF-8)".into())
+            Self::AmbiguousLength => (
+                S::BAD_REQUEST,
+                Plain,
+                "the length of the body is ambiguous".into(),
+            ),
+            Self::WrongContentType => (
+                S::UNSUPPORTED_MEDIA_TYPE,
+                invalid,
+                "Content-Type must be application/json (UTF-8)".into(),
+            ),
+            Self::EncodedBody => (
+                S::UNSUPPORTED_MEDIA_TYPE,
+                invalid,
+                "encoded request bodies are not accepted".into(),
+            ),
+            Self::NotAcceptable { wanted } => {
+                (S::NOT_ACCEPTABLE, invalid, format!("Accept must allow {wanted}"))
             }
-            Self::EncodedBody => {
-                (S::UNSUPPORTED_MEDIA_TYPE, invalid, "encoded request bodies are not accepted".into())
-            }
-            Self::NotAcceptable { wanted } => (S::NOT_ACCEPTABLE, invalid, format!("Accept must allow {wanted}")),
             Self::BodyTooLarge { limit } => (
                 S::PAYLOAD_TOO_LARGE,
                 invalid,
@@ -105,9 +143,10 @@ impl Refusal {
             Self::BodyBroken => (S::BAD_REQUEST, invalid, "the body could not be read".into()),
             Self::NotAMessage(error) => {
                 let code = match error {
-                    ScanError::NotUtf8 | ScanError::NotJson { .. } | ScanError::TooDeep | ScanError::TooLarge => {
-                        error_code::PARSE_ERROR
-                    }
+                    ScanError::NotUtf8
+                    | ScanError::NotJson { .. }
+                    | ScanError::TooDeep
+                    | ScanError::TooLarge => error_code::PARSE_ERROR,
                     ScanError::Batch
                     | ScanError::NotObject
                     | ScanError::Duplicate(_)
@@ -119,16 +158,37 @@ impl Refusal {
             Self::UnsupportedVersion => (
                 S::BAD_REQUEST,
                 invalid,
-                format!("unsupported MCP-Protocol-Version; supported: {}", Version::ALL.map(Version::as_str).join(", ")),
+                format!(
+                    "unsupported MCP-Protocol-Version; supported: {}",
+                    Version::ALL.map(Version::as_str).join(", ")
+                ),
             ),
-            Self::MissingSession => (S::BAD_REQUEST, invalid, "the Mcp-Session-Id header is missing".into()),
+            Self::MissingSession => (
+                S::BAD_REQUEST,
+                invalid,
+                "the Mcp-Session-Id header is missing".into(),
+            ),
             Self::DoubledHeader(name) => (S::BAD_REQUEST, invalid, format!("the {name} header stands twice")),
-            Self::MalformedSession => (S::BAD_REQUEST, invalid, "the Mcp-Session-Id header is no UUID v4".into()),
-            Self::UnknownSession => (S::NOT_FOUND, invalid, "no such session; initialize a new one".into()),
-            Self::AlreadyOpen => (S::BAD_REQUEST, invalid, "the session is initialized already".into()),
-            Self::TooManyCalls => {
-                (S::SERVICE_UNAVAILABLE, Rpc(error_code::INTERNAL_ERROR), "too many calls are open".into())
-            }
+            Self::MalformedSession => (
+                S::BAD_REQUEST,
+                invalid,
+                "the Mcp-Session-Id header is no UUID v4".into(),
+            ),
+            Self::UnknownSession => (
+                S::NOT_FOUND,
+                invalid,
+                "no such session; initialize a new one".into(),
+            ),
+            Self::AlreadyOpen => (
+                S::BAD_REQUEST,
+                invalid,
+                "the session is initialized already".into(),
+            ),
+            Self::TooManyCalls => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "too many calls are open".into(),
+            ),
             Self::TooManySessions { limit } => (
                 S::SERVICE_UNAVAILABLE,
                 Rpc(error_code::INTERNAL_ERROR),
@@ -137,22 +197,30 @@ impl Refusal {
             Self::TooManyChildren { limit } => (
                 S::SERVICE_UNAVAILABLE,
                 Rpc(error_code::INTERNAL_ERROR),
-                format!("all {limit} processes of this destination are in use (max_children, or capabilities: union)"),
+                format!(
+                    "all {limit} processes of this destination are in use (max_children, or capabilities: union)"
+                ),
             ),
-            Self::TooManyStreams => {
-                (S::SERVICE_UNAVAILABLE, Rpc(error_code::INTERNAL_ERROR), "too many streams are open".into())
-            }
+            Self::TooManyStreams => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "too many streams are open".into(),
+            ),
             Self::UnknownEvent => (
                 S::BAD_REQUEST,
                 invalid,
                 "Last-Event-ID names no event of this session that is still known".into(),
             ),
-            Self::FinishedStream => {
-                (S::METHOD_NOT_ALLOWED, Plain, "everything of this stream was delivered".into())
-            }
-            Self::Draining => {
-                (S::SERVICE_UNAVAILABLE, Rpc(error_code::INTERNAL_ERROR), "the gateway is shutting down".into())
-            }
+            Self::FinishedStream => (
+                S::METHOD_NOT_ALLOWED,
+                Plain,
+                "everything of this stream was delivered".into(),
+            ),
+            Self::Draining => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "the gateway is shutting down".into(),
+            ),
         }
     }
 
@@ -164,6 +232,7 @@ impl Refusal {
             Self::TooManyChildren { .. } => Some("children_at_limit"),
             Self::TooManyStreams => Some("streams_at_limit"),
             Self::Draining => Some("draining"),
+            Self::BrokenDestination { .. } => Some("cannot_start"),
             _ => None,
         }
     }
@@ -178,7 +247,10 @@ impl Refusal {
             Wording::Plain => with_type(status, TEXT, Bytes::from(text + "\n")),
         };
         let headers = response.headers_mut();
-        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        );
         match self {
             Self::WrongMethod { allow } => {
                 headers.insert(header::ALLOW, HeaderValue::from_static(allow));
@@ -232,7 +304,9 @@ pub(crate) fn answer(body: Bytes, failure: Option<&Failure>) -> Response<Body> {
     if let Some(wait) = wait {
         // Rounded up: coming back too early helps nobody.
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
     }
     response
 }
@@ -251,9 +325,18 @@ pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body>
 pub(crate) fn events(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
-    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    headers.insert(
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("no-cache, no-transform"),
+    );
+    headers.insert(
+        HeaderName::from_static("x-accel-buffering"),
+        HeaderValue::from_static("no"),
+    );
     response
 }
 
@@ -273,15 +356,40 @@ mod tests {
         let response = Refusal::TooManySessions { limit: 10 }.respond(Some(b"7"));
         assert_eq!(response.status(), 503);
         assert_eq!(response.headers()[header::RETRY_AFTER], "1");
-        let response = Refusal::WrongMethod { allow: "GET, POST, DELETE" }.respond(None);
-        assert_eq!((response.status().as_u16(), response.headers()[header::ALLOW].to_str().unwrap()), (405, "GET, POST, DELETE"));
-        assert_eq!(Refusal::Gone { destination: "a".into() }.respond(None).status(), 410);
-        assert_eq!(Refusal::BodyTooLarge { limit: 1 }.respond(None).headers()[header::CONNECTION], "close");
+        let response = Refusal::WrongMethod {
+            allow: "GET, POST, DELETE",
+        }
+        .respond(None);
+        assert_eq!(
+            (
+                response.status().as_u16(),
+                response.headers()[header::ALLOW].to_str().unwrap()
+            ),
+            (405, "GET, POST, DELETE")
+        );
+        assert_eq!(
+            Refusal::Gone {
+                destination: "a".into()
+            }
+            .respond(None)
+            .status(),
+            410
+        );
+        assert_eq!(
+            Refusal::BodyTooLarge { limit: 1 }.respond(None).headers()[header::CONNECTION],
+            "close"
+        );
     }
 
     #[test]
     fn retry_after_is_rounded_up() {
-        let failure = Failure::Unavailable { trouble: Default::default(), retry_after: Duration::from_millis(28_100) };
-        assert_eq!(answer(Bytes::new(), Some(&failure)).headers()[header::RETRY_AFTER], "29");
+        let failure = Failure::Unavailable {
+            trouble: Default::default(),
+            retry_after: Duration::from_millis(28_100),
+        };
+        assert_eq!(
+            answer(Bytes::new(), Some(&failure)).headers()[header::RETRY_AFTER],
+            "29"
+        );
     }
 }

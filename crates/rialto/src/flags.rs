@@ -6,10 +6,11 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use gateway::settings::Secret;
 
 use crate::config::Environment;
+use crate::demo::DemoEra;
 
 /// What Rialto was asked to do.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
@@ -115,17 +116,6 @@ pub(crate) struct DemoServerFlags {
     /// Which revisions of the protocol it speaks
     #[arg(long, env = "RIALTO_ERA", value_enum, default_value_t = DemoEra::Both)]
     pub(crate) era: DemoEra,
-}
-
-/// The revisions the demo server speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DemoEra {
-    /// With an `initialize` handshake
-    Legacy,
-    /// 2026-07-28
-    Modern,
-    /// Whatever the client speaks
-    Both,
 }
 
 /// `rialto warden`, which only Rialto itself calls.

@@ -19,8 +19,14 @@ impl OriginGuard {
     pub(crate) fn new(listen: SocketAddr, hosts: &[String], origins: &[String]) -> Self {
         Self {
             listen: listen.ip(),
-            hosts: hosts.iter().map(|host| host.trim_end_matches('.').to_ascii_lowercase()).collect(),
-            origins: origins.iter().map(|origin| origin.trim_end_matches('/').to_ascii_lowercase()).collect(),
+            hosts: hosts
+                .iter()
+                .map(|host| host.trim_end_matches('.').to_ascii_lowercase())
+                .collect(),
+            origins: origins
+                .iter()
+                .map(|origin| origin.trim_end_matches('/').to_ascii_lowercase())
+                .collect(),
         }
     }
 
@@ -36,7 +42,11 @@ impl OriginGuard {
         }
         let origin = single(headers, header::ORIGIN).ok_or(Refusal::ForeignOrigin)?;
         let text = origin.to_str().map_err(|_| Refusal::ForeignOrigin)?;
-        if self.knows_origin(text) { Ok(Some(origin.clone())) } else { Err(Refusal::ForeignOrigin) }
+        if self.knows_origin(text) {
+            Ok(Some(origin.clone()))
+        } else {
+            Err(Refusal::ForeignOrigin)
+        }
     }
 
     fn knows_host(&self, host: &str) -> bool {
@@ -44,17 +54,27 @@ impl OriginGuard {
             return true;
         }
         // Rebinding needs a name. An address can only be this machine's own, if we listen on it.
-        match host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+        match host
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .parse::<IpAddr>()
+        {
             Ok(address) => address == self.listen || self.listen.is_unspecified(),
             Err(_) => false,
         }
     }
 
     fn knows_origin(&self, origin: &str) -> bool {
-        if self.origins.iter().any(|known| known.eq_ignore_ascii_case(origin)) {
+        if self
+            .origins
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(origin))
+        {
             return true;
         }
-        let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        let rest = origin
+            .strip_prefix("http://")
+            .or_else(|| origin.strip_prefix("https://"));
         rest.and_then(host_of).is_some_and(is_loopback_name)
     }
 }
@@ -77,12 +97,16 @@ fn host_of(authority: &str) -> Option<&str> {
         }
     };
     let port_is_fine = match port.strip_prefix(':') {
-        Some(digits) => !digits.is_empty() && digits.len() <= 5 && digits.bytes().all(|byte| byte.is_ascii_digit()),
+        Some(digits) => {
+            !digits.is_empty() && digits.len() <= 5 && digits.bytes().all(|byte| byte.is_ascii_digit())
+        }
         None => port.is_empty(),
     };
     let host_is_fine = !host.is_empty()
         && !host.ends_with('.')
-        && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte));
+        && host
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte));
     (port_is_fine && host_is_fine).then_some(host)
 }
 
@@ -95,7 +119,11 @@ mod tests {
     use super::*;
 
     fn guard(listen: &str) -> OriginGuard {
-        OriginGuard::new(listen.parse().unwrap(), &["mcp.example.com".into()], &["https://app.example.com".into()])
+        OriginGuard::new(
+            listen.parse().unwrap(),
+            &["mcp.example.com".into()],
+            &["https://app.example.com".into()],
+        )
     }
 
     fn admit(guard: &OriginGuard, host: &str, origin: Option<&str>) -> Result<Option<HeaderValue>, Refusal> {
@@ -110,7 +138,15 @@ mod tests {
     #[test]
     fn loopback_names_and_configured_hosts_pass_with_any_port() {
         let guard = guard("127.0.0.1:3000");
-        for host in ["localhost", "localhost:3000", "127.0.0.1:3000", "[::1]:3000", "LOCALHOST", "mcp.example.com", "MCP.example.com:443"] {
+        for host in [
+            "localhost",
+            "localhost:3000",
+            "127.0.0.1:3000",
+            "[::1]:3000",
+            "LOCALHOST",
+            "mcp.example.com",
+            "MCP.example.com:443",
+        ] {
             assert!(admit(&guard, host, None).is_ok(), "{host}");
         }
     }
@@ -119,8 +155,22 @@ mod tests {
     fn foreign_hosts_are_refused_in_every_disguise() {
         let guard = guard("127.0.0.1:3000");
         for host in [
-            "evil.example", "evil.example:3000", "localhost.evil.example", "localhost.", "user@localhost", "127.0.0.1.evil", "0.0.0.0",
-            "192.168.1.1", "[::1", "[::1]x", "localhost:", "localhost:x", "localhost/", "", "127.0.0.1:3000:1", "2130706433",
+            "evil.example",
+            "evil.example:3000",
+            "localhost.evil.example",
+            "localhost.",
+            "user@localhost",
+            "127.0.0.1.evil",
+            "0.0.0.0",
+            "192.168.1.1",
+            "[::1",
+            "[::1]x",
+            "localhost:",
+            "localhost:x",
+            "localhost/",
+            "",
+            "127.0.0.1:3000:1",
+            "2130706433",
         ] {
             assert_eq!(admit(&guard, host, None), Err(Refusal::ForeignHost), "{host}");
         }
@@ -136,11 +186,27 @@ mod tests {
     #[test]
     fn origins_are_checked_and_null_is_refused() {
         let guard = guard("127.0.0.1:3000");
-        for origin in ["http://localhost:8080", "https://127.0.0.1", "http://[::1]:1", "https://app.example.com"] {
+        for origin in [
+            "http://localhost:8080",
+            "https://127.0.0.1",
+            "http://[::1]:1",
+            "https://app.example.com",
+        ] {
             assert_eq!(admit(&guard, "localhost", Some(origin)).unwrap().unwrap(), origin);
         }
-        for origin in ["null", "https://evil.example", "http://localhost.evil.example", "file://", "https://app.example.com.evil", "http://mcp.example.com@localhost"] {
-            assert_eq!(admit(&guard, "localhost", Some(origin)), Err(Refusal::ForeignOrigin), "{origin}");
+        for origin in [
+            "null",
+            "https://evil.example",
+            "http://localhost.evil.example",
+            "file://",
+            "https://app.example.com.evil",
+            "http://mcp.example.com@localhost",
+        ] {
+            assert_eq!(
+                admit(&guard, "localhost", Some(origin)),
+                Err(Refusal::ForeignOrigin),
+                "{origin}"
+            );
         }
     }
 

@@ -17,6 +17,11 @@ impl Environment {
             .collect()
     }
 
+    /// All of it, for those who start children.
+    pub(crate) fn all(&self) -> BTreeMap<String, String> {
+        self.variables.clone()
+    }
+
     /// A variable, even if it is empty.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str)
