@@ -900,7 +900,7 @@ impl Multiplexer {
                     self.tell(Tell::Reply {
                         session,
                         call,
-                        message: refusal.clone(),
+                        message: Message::clone(&refusal),
                     });
                 }
                 if self.attached.is_empty() {
