@@ -243,6 +243,16 @@ impl Multiplexer {
         self.waiting.len() + self.openers.len() + self.calls_in_flight()
     }
 
+    /// Those of them that the server has not been given yet.
+    pub fn waiting_calls(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Questions of the server that a client has yet to answer.
+    pub fn open_questions(&self) -> usize {
+        self.questions.len()
+    }
+
     pub fn is_ready(&self) -> bool {
         matches!(self.link, Link::Up) && self.handshake.welcome().is_some()
     }
@@ -900,7 +910,7 @@ impl Multiplexer {
                     self.tell(Tell::Reply {
                         session,
                         call,
-                        message: refusal.clone(),
+                        message: Message::clone(&refusal),
                     });
                 }
                 if self.attached.is_empty() {
