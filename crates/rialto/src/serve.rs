@@ -95,7 +95,7 @@ async fn serve(settings: &Settings, environment: &Environment, format: LogFormat
         () = serving => ExitCode::SUCCESS,
         () = signals.twice(first) => {
             tracing::warn!("second signal: ending at once");
-            gateway.kill();
+            gateway.kill().await;
             ExitCode::SUCCESS
         }
     }
