@@ -14,5 +14,6 @@ pub mod method;
 pub mod multiplexer;
 pub mod session;
 pub mod time;
+pub mod tool_schema;
 pub mod version;
 pub mod wire;
