@@ -16,5 +16,6 @@ pub mod multiplexer;
 pub mod object;
 pub mod session;
 pub mod time;
+pub mod tool_schema;
 pub mod version;
 pub mod wire;
