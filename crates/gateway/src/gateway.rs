@@ -21,6 +21,7 @@ use crate::destination::{Destination, Surroundings};
 use crate::guard::origin::OriginGuard;
 use crate::lane::Health;
 use crate::reply;
+use crate::seal::Sealer;
 use crate::settings::{self, BackendSpec, Settings};
 use crate::tasks;
 
@@ -44,6 +45,8 @@ pub enum StartError {
     Command { destination: String, why: String },
     #[error("the audit log cannot be opened: {0}")]
     Audit(#[source] std::io::Error),
+    #[error("the system gives no random numbers")]
+    Randomness,
     #[error("no destination could start")]
     NothingStarts,
 }
@@ -80,6 +83,7 @@ impl Gateway {
             environment: Arc::new(environment),
             session_idle: settings.session_idle,
             session_numbers: Arc::default(),
+            sealer: Arc::new(Sealer::new().ok_or(StartError::Randomness)?),
         };
         let mut destinations = BTreeMap::new();
         for destination in &settings.destinations {

@@ -13,10 +13,12 @@ use bytes::BytesMut;
 use protocol::exchange::{Ask, SessionKey, Tell, Trouble};
 use protocol::multiplexer::{Multiplexer, Output};
 use protocol::time::Moment;
+use protocol::version::Era;
 use protocol::wire::line::{Frame, LineFramer};
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
+use crate::errand_port::ErrandPort;
 use crate::session_port::SessionPort;
 
 /// Lines of noise that are logged one by one, and which of the later ones.
@@ -56,7 +58,7 @@ pub(crate) struct Lane {
 
 struct Inner {
     multiplexer: Multiplexer,
-    ports: HashMap<SessionKey, Arc<SessionPort>>,
+    ports: HashMap<SessionKey, Port>,
     link_wanted: bool,
     health: Health,
     deadline: Option<Moment>,
@@ -64,10 +66,26 @@ struct Inner {
     idle_since: Option<Moment>,
 }
 
+/// Whom a tell is for.
+#[derive(Clone)]
+enum Port {
+    Session(Arc<SessionPort>),
+    Errand(Arc<ErrandPort>),
+}
+
+impl Port {
+    fn deliver(&self, tell: Tell) {
+        match self {
+            Self::Session(port) => port.deliver(tell),
+            Self::Errand(port) => port.deliver(tell),
+        }
+    }
+}
+
 /// What was collected under the lock, to be done after it.
 #[derive(Default)]
 struct Orders {
-    tells: Vec<(Arc<SessionPort>, Tell)>,
+    tells: Vec<(Port, Tell)>,
     write: bool,
     look: bool,
 }
@@ -115,10 +133,24 @@ impl Lane {
 
     /// Makes a session known, so that tells can reach it.
     pub(crate) fn attach(&self, port: &Arc<SessionPort>) {
-        let key = port.key();
+        self.admit(port.key(), Port::Session(Arc::clone(port)));
+    }
+
+    /// The same for an errand.
+    pub(crate) fn attach_errand(&self, port: &Arc<ErrandPort>) {
+        self.admit(port.key(), Port::Errand(Arc::clone(port)));
+    }
+
+    fn admit(&self, key: SessionKey, port: Port) {
         let mut inner = self.lock();
-        inner.ports.insert(key, Arc::clone(port));
+        inner.ports.insert(key, port);
         inner.idle_since = None;
+    }
+
+    /// Chooses the era to speak, as long as nothing was agreed with the server. Gives whether it is spoken.
+    pub(crate) fn speak(&self, era: Era) -> bool {
+        self.with(|multiplexer, _| multiplexer.speak(era));
+        self.lock().multiplexer.era() == era
     }
 
     pub(crate) fn ask(&self, ask: Ask) {
@@ -266,7 +298,7 @@ impl Inner {
             match output {
                 Output::Tell(tell) => {
                     if let Some(port) = self.ports.get(&tell.session()) {
-                        orders.tells.push((Arc::clone(port), tell));
+                        orders.tells.push((port.clone(), tell));
                     }
                 }
                 Output::WantLink => {

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use protocol::client_face::legacy::{self, Objection};
+use protocol::client_face::modern;
 use protocol::error_code;
 use protocol::exchange::Failure;
 use protocol::message::ScanError;
@@ -51,6 +52,8 @@ pub(crate) enum Refusal {
     BodyBroken,
     NotAMessage(ScanError),
     Objection(Objection),
+    /// A request of the modern era that its revision refuses.
+    Modern(modern::Objection),
     UnsupportedVersion,
     MissingSession,
     DoubledHeader(&'static str),
@@ -154,13 +157,26 @@ impl Refusal {
                 };
                 (S::BAD_REQUEST, Rpc(code), error.to_string())
             }
+            Self::Modern(objection) => {
+                let status = match objection {
+                    modern::Objection::NoSuchMethod => S::NOT_FOUND,
+                    modern::Objection::NotJsonRpc
+                    | modern::Objection::BadId
+                    | modern::Objection::Envelope(_)
+                    | modern::Objection::UnsupportedVersion(_)
+                    | modern::Objection::BadParams(_)
+                    | modern::Objection::MissingCapability(_)
+                    | modern::Objection::Header(_) => S::BAD_REQUEST,
+                };
+                (status, Rpc(objection.code()), String::new())
+            }
             Self::Objection(objection) => (S::BAD_REQUEST, Rpc(objection.code()), objection.text().into()),
             Self::UnsupportedVersion => (
                 S::BAD_REQUEST,
                 invalid,
                 format!(
                     "unsupported MCP-Protocol-Version; supported: {}",
-                    Version::ALL.map(Version::as_str).join(", ")
+                    Version::LEGACY.map(Version::as_str).join(", ")
                 ),
             ),
             Self::MissingSession => (
@@ -240,6 +256,7 @@ impl Refusal {
     pub(crate) fn respond(&self, id: Option<&[u8]>) -> Response<Body> {
         let (status, wording, text) = self.row();
         let mut response = match wording {
+            Wording::Rpc(_) if let Self::Modern(objection) = self => with_type(status, JSON, objection.body(id)),
             Wording::Rpc(code) => {
                 let data = self.reason().map(|reason| format!(r#""reason":"{reason}""#));
                 with_type(status, JSON, legacy::error(id, code, &text, data.as_deref()))
@@ -275,12 +292,14 @@ impl Refusal {
 pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
     match failure {
         Failure::Timeout { .. } | Failure::StartTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
-        Failure::Exited(_) | Failure::Unavailable { .. } | Failure::Overloaded { .. } => {
+        Failure::Exited(_) | Failure::Unavailable { .. } | Failure::NotWelcomed | Failure::Overloaded { .. } => {
             StatusCode::SERVICE_UNAVAILABLE
         }
         Failure::TooLarge { .. } => StatusCode::BAD_GATEWAY,
         // The client said so itself and expects no answer any more.
         Failure::Cancelled => StatusCode::OK,
+        // Answers like any other of the server's.
+        Failure::Unsupported { .. } | Failure::Unanswered { .. } => StatusCode::OK,
         Failure::SessionEnded => StatusCode::NOT_FOUND,
     }
 }
@@ -291,11 +310,13 @@ pub(crate) fn answer(body: Bytes, failure: Option<&Failure>) -> Response<Body> {
     let mut response = with_type(status, JSON, body);
     let wait = match failure {
         Some(Failure::Unavailable { retry_after, .. }) => Some(*retry_after),
-        Some(Failure::Exited(_) | Failure::Overloaded { .. }) => Some(Duration::from_secs(1)),
+        Some(Failure::Exited(_) | Failure::NotWelcomed | Failure::Overloaded { .. }) => Some(Duration::from_secs(1)),
         Some(
             Failure::Timeout { .. }
             | Failure::StartTimeout { .. }
             | Failure::TooLarge { .. }
+            | Failure::Unsupported { .. }
+            | Failure::Unanswered { .. }
             | Failure::Cancelled
             | Failure::SessionEnded,
         )

@@ -233,6 +233,8 @@ pub enum Failure {
         trouble: Arc<Trouble>,
         retry_after: Duration,
     },
+    /// The server would not shake hands.
+    NotWelcomed,
     /// A limit of ours was reached.
     Overloaded { limit: &'static str },
     /// The answer was larger than messages may be.
@@ -278,6 +280,7 @@ impl Failure {
             Self::StartTimeout { .. } => "start_timeout",
             Self::Exited(_) => "upstream_exited",
             Self::Unavailable { .. } => "upstream_unavailable",
+            Self::NotWelcomed => "handshake_refused",
             Self::Overloaded { .. } => "overloaded",
             Self::TooLarge { .. } => "response_too_large",
             Self::Unsupported { .. } => "unsupported",
@@ -293,6 +296,7 @@ impl Failure {
             | Self::StartTimeout { .. }
             | Self::Exited(_)
             | Self::Unavailable { .. }
+            | Self::NotWelcomed
             | Self::TooLarge { .. } => Blame::Backend,
             Self::Overloaded { .. } => Blame::Bridge,
             Self::Unsupported { .. } | Self::Unanswered { .. } | Self::Cancelled | Self::SessionEnded => {

@@ -1173,15 +1173,7 @@ impl Multiplexer {
                 if self.attached.is_empty() {
                     self.face.forget_introduction();
                 }
-                let trouble = Trouble {
-                    what: "the server refused the handshake".into(),
-                    ..Trouble::default()
-                };
-                let failure = Failure::Unavailable {
-                    trouble: Arc::new(trouble),
-                    retry_after: Duration::from_secs(1),
-                };
-                self.fail_waiting(&failure);
+                self.fail_waiting(&Failure::NotWelcomed);
             }
         }
     }

@@ -11,7 +11,7 @@ pub enum Version {
 }
 
 /// Legacy revisions open with an `initialize` handshake; modern ones describe every request by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Era {
     Legacy,
     Modern,

@@ -39,7 +39,7 @@ async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
     let gateway = match Gateway::new(&settings, settings.listen, serve::launcher(), environment.all()) {
         Ok(gateway) => gateway,
         Err(error @ StartError::Audit(_)) => return fail(exit::CONFIGURATION, &error.to_string()),
-        Err(error @ (StartError::Command { .. } | StartError::NothingStarts)) => {
+        Err(error @ (StartError::Command { .. } | StartError::Randomness | StartError::NothingStarts)) => {
             return fail(exit::NOTHING_STARTS, &error.to_string());
         }
     };

@@ -202,6 +202,7 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
             let _ = write!(data, r#","retryAfterSeconds":{}"#, retry_after.as_secs().max(1));
             format!("the server is not available ({})", trouble.what)
         }
+        Failure::NotWelcomed => "the server refused the handshake".to_owned(),
         Failure::Overloaded { limit } => {
             let _ = write!(data, r#","limit":{}"#, quoted(limit));
             format!("too many {limit}")
@@ -225,6 +226,7 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
         | Failure::StartTimeout { .. }
         | Failure::Exited(_)
         | Failure::Unavailable { .. }
+        | Failure::NotWelcomed
         | Failure::Overloaded { .. }
         | Failure::TooLarge { .. }
         | Failure::Unanswered { .. }

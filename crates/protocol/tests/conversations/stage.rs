@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::backend_face::legacy::Introduction;
-use protocol::capability::Capabilities;
 use protocol::exchange::{Ask, CallKey, Client, Principal, SessionKey, Trouble};
 use protocol::message::{Member, Message};
 use protocol::method::Method;
@@ -159,10 +158,12 @@ impl Stage {
         let key = SessionKey(self.next_key);
         let player = self.player(name);
         let accepts = player.character.accepts;
-        let client = Arc::new(Client {
-            principal: Principal::named(&player.character.principal),
-            capabilities: Capabilities::parse(Some(player.character.capabilities.to_string().as_bytes())),
-        });
+        let declared = Bytes::from(player.character.capabilities.to_string());
+        let client = Arc::new(Client::declaring(
+            Principal::named(&player.character.principal),
+            Some(declared),
+            None,
+        ));
         let mut asks = Vec::new();
         let taken = match &mut player.session {
             None if message.method() == Method::Initialize => {
