@@ -285,10 +285,14 @@ impl Multiplexer {
             .count()
     }
 
-    /// Everything the server was told and has not settled: calls, cancelled calls, requests of our own.
+    /// Calls, cancelled calls and requests of our own that are still in the books, and who left some behind.
     #[doc(hidden)]
     pub fn unsettled(&self) -> usize {
-        self.pending.len() + self.departed.len()
+        let requests = self
+            .pending
+            .values()
+            .filter(|pending| !matches!(pending, Pending::Handshake));
+        requests.count() + self.departed.len()
     }
 
     /// Bytes that wait to be written or are being written.
