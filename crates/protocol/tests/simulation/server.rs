@@ -59,21 +59,31 @@ pub(crate) struct Server {
     /// No more mischief: answer what there is to answer.
     pub(crate) tame: bool,
     work: BTreeMap<u64, Work>,
+    /// Ids that its predecessors were given, and that it may answer all the same.
+    inherited: Vec<u64>,
     next_question: u64,
 }
 
 pub(crate) const URIS: [&str; 3] = ["x:/a", "x:/b", "x:/a/part"];
 
 impl Server {
-    pub(crate) fn new(backend: usize, epoch: u32) -> Self {
+    pub(crate) fn new(backend: usize, epoch: u32, inherited: Vec<u64>) -> Self {
         Self {
             backend,
             epoch,
             frozen: false,
             tame: false,
             work: BTreeMap::new(),
+            inherited,
             next_question: 1,
         }
+    }
+
+    /// Every id it knows of, for its successor.
+    pub(crate) fn bequest(self) -> Vec<u64> {
+        let mut ids = self.inherited;
+        ids.extend(self.work.into_keys());
+        ids
     }
 
     /// Reads a line and plans what to do about it. `late`: it was written long ago.
@@ -333,10 +343,11 @@ impl Server {
             Act::Wander => match dice.below(12) {
                 0 => "Server listening on port 3000".into(),
                 1 => r#"{"jsonrpc":"2.0","id":"stray","result":{}}"#.into(),
-                2 => format!(
-                    r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#,
-                    900_000 + dice.below(100)
-                ),
+                2 => {
+                    let unknown = 900_000 + dice.below(100) as u64;
+                    let id = dice.pick(&self.inherited).copied().unwrap_or(unknown);
+                    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"of":"nobody"}}}}"#)
+                }
                 3 => r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#.into(),
                 4 | 5 => {
                     let meta = said(facts, None, Kind::ListChanged, None);

@@ -58,6 +58,7 @@ pub(crate) struct Backend {
     state: State,
     server: Option<Server>,
     epoch: u32,
+    inherited: Vec<u64>,
     failures: usize,
     up_since: Moment,
     retry_at: Moment,
@@ -514,9 +515,8 @@ impl World {
 
     fn crash(&mut self, backend: usize) {
         let one = &mut self.backends[backend];
-        if one.server.take().is_none() {
-            return;
-        }
+        let Some(server) = one.server.take() else { return };
+        one.inherited = server.bequest();
         one.pipe.clear();
         let epoch = one.epoch;
         let healthy = self.now.since(one.up_since) > Duration::from_secs(10);
@@ -576,7 +576,7 @@ impl World {
         let epoch = one.epoch;
         one.state = State::Up;
         one.up_since = self.now;
-        let mut server = Server::new(backend, epoch);
+        let mut server = Server::new(backend, epoch, std::mem::take(&mut one.inherited));
         server.tame = tame;
         one.server = Some(server);
         one.machine.handle_link_up();
@@ -675,6 +675,7 @@ impl Backend {
             state: State::Stopped,
             server: None,
             epoch: 0,
+            inherited: Vec::new(),
             failures: 0,
             up_since: Moment::START,
             retry_at: Moment::START,
