@@ -3,7 +3,20 @@
 
 pub mod audit;
 pub mod backend_face;
+mod backend_task;
+mod client_face;
+mod clock;
+mod destination;
 pub mod escape;
+mod gateway;
+mod guard;
+mod lane;
 pub mod line_sink;
+mod probe;
+mod reply;
+mod session_port;
 pub mod settings;
 pub mod tasks;
+
+pub use gateway::{Gateway, StartError};
+pub use probe::{Presented, Probe};

@@ -1,22 +1,54 @@
-//! The binary: reads flags and starts what they name.
+//! The binary: reads flags, configuration and environment, and assembles what they ask for.
+
+mod check;
+mod config;
 mod demo;
-#[expect(dead_code, reason = "wired when serve is")]
+mod flags;
+mod serve;
 mod telemetry;
 
-use clap::Parser;
+use std::io::Write as _;
+use std::process::ExitCode;
 
-#[derive(Debug, Parser)]
-enum Command {
-    /// The demo MCP server, over stdio.
-    DemoServer {
-        #[arg(long, value_enum, default_value_t)]
-        era: demo::DemoEra,
-    },
+use config::Environment;
+use flags::Invocation;
+
+/// Exit codes; 0 and clap's 2 aside.
+mod exit {
+    pub(crate) const FAILED: u8 = 1;
+    pub(crate) const CONFIGURATION: u8 = 2;
+    pub(crate) const CANNOT_LISTEN: u8 = 3;
+    pub(crate) const NOTHING_STARTS: u8 = 4;
 }
 
-fn main() -> anyhow::Result<()> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
-    match Command::parse() {
-        Command::DemoServer { era } => demo::run(era),
+fn main() -> ExitCode {
+    let environment = Environment::of_this_process();
+    let invocation = match flags::parse(std::env::args_os(), &environment) {
+        Ok(invocation) => invocation,
+        Err(error) => return error.report(),
+    };
+    match invocation {
+        Invocation::Serve(flags) => serve::run(&flags, &environment),
+        Invocation::Check(flags) => check::run(&flags, &environment),
+        Invocation::DemoServer(flags) => demo_server(flags.era, &environment),
+        Invocation::Warden(_) => {
+            gateway::backend_face::process::warden::run();
+            ExitCode::SUCCESS
+        }
     }
+}
+
+fn demo_server(era: demo::DemoEra, environment: &Environment) -> ExitCode {
+    let logs = telemetry::init(config::LogFormat::Human, environment.filled("RUST_LOG"));
+    match logs.and_then(|_logs| demo::run(era)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(exit::FAILED, &format!("{error:#}")),
+    }
+}
+
+/// Says on stderr what went wrong and gives the code to exit with.
+fn fail(code: u8, text: &str) -> ExitCode {
+    // If stderr is closed there is nobody to tell.
+    let _ = writeln!(std::io::stderr().lock(), "rialto: {text}");
+    ExitCode::from(code)
 }

@@ -1,1 +1,21 @@
-//! Development only.
+//! Development only: servers and clients that behave, and that misbehave on request.
+//!
+//! Nothing here depends on the product's code, so that a mistake there cannot hide behind the same
+//! mistake here. Everything that waits has a deadline and says what it waited for.
+
+pub mod client;
+pub mod failure;
+pub mod journal;
+pub mod patience;
+pub mod processes;
+pub mod rialto;
+pub mod sse;
+pub mod stub;
+
+pub use client::raw_http::RawHttp;
+pub use client::{McpClient, Reply};
+pub use failure::{Failure, Result};
+pub use journal::Journal;
+pub use patience::wait_until;
+pub use rialto::Rialto;
+pub use sse::Event;

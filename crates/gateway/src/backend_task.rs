@@ -1,0 +1,308 @@
+//! The tasks of a child process: one that supervises it, one that reads it, one that writes to it.
+//!
+//! They decide nothing about the protocol. When to start is decided by the restart policy; the rest is the
+//! multiplexer's business, through the [`Lane`].
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use protocol::exchange::Trouble;
+use protocol::wire::line::LineFramer;
+use tokio::net::unix::pipe;
+use tokio::sync::Notify;
+
+use crate::backend_face::process::{
+    Exit, LaunchOrder, Launcher, RestartPolicy, Running, State, StderrTail, Verdict, stderr,
+};
+use crate::lane::{Health, Lane};
+use crate::tasks;
+
+/// From the beginning of a stop to SIGKILL.
+pub(crate) const STOP_GRACE: Duration = Duration::from_secs(5);
+/// How long a server may live on after it has closed a pipe that it cannot do without.
+const PIPE_GRACE: Duration = Duration::from_secs(1);
+/// How long the last words of an ended server are waited for.
+const LAST_WORDS: Duration = Duration::from_millis(50);
+const STDERR_LINES: usize = 5;
+/// A buffer that grew beyond this for one large message is not kept.
+const KEPT_BUFFER: usize = 256 << 10;
+
+/// What the supervisor needs to know.
+#[derive(Debug)]
+pub(crate) struct ProcessLane {
+    pub(crate) lane: Arc<Lane>,
+    pub(crate) launcher: Arc<Launcher>,
+    pub(crate) order: LaunchOrder,
+    pub(crate) max_message_bytes: usize,
+    /// Start before anybody asks.
+    pub(crate) eager: bool,
+}
+
+/// How a run of the child ended.
+enum Ended {
+    ByItself(Exit),
+    Stopped,
+}
+
+/// Why a child is no longer attended to.
+enum How {
+    Exited(Exit),
+    PipesClosed,
+    StopWanted,
+}
+
+impl ProcessLane {
+    /// Supervises the child until the lane is stopped.
+    pub(crate) async fn run(self) {
+        let mut policy = RestartPolicy::new();
+        let mut trouble = Arc::new(Trouble::default());
+        let mut wanted = self.eager;
+        while self.rest(&mut policy, &trouble, wanted).await {
+            wanted = false;
+            self.lane.set_health(Health::Starting);
+            let destination = self.lane.destination();
+            match self.launcher.launch(&self.order) {
+                Ok(running) => {
+                    let pid = running.pid;
+                    tracing::info!(%destination, pid, "started");
+                    let tail = StderrTail::new();
+                    match self.attend(running, &mut policy, tail.clone()).await {
+                        Ended::Stopped => break,
+                        Ended::ByItself(exit) => {
+                            tail.settled(LAST_WORDS).await;
+                            trouble = Arc::new(Trouble {
+                                what: exit.to_string(),
+                                stderr: tail.last_lines(STDERR_LINES),
+                                restarts: u32::try_from(policy.failures()).unwrap_or(u32::MAX),
+                            });
+                            tracing::warn!(%destination, pid, exit = %exit, "ended by itself");
+                        }
+                    }
+                }
+                Err(error) => {
+                    trouble = Arc::new(Trouble {
+                        what: error.to_string(),
+                        stderr: Vec::new(),
+                        restarts: u32::try_from(policy.failures()).unwrap_or(u32::MAX),
+                    });
+                    tracing::error!(%destination, %error, "cannot start");
+                }
+            }
+            self.lane.link_down(&trouble);
+            self.note_failure(&mut policy, &trouble);
+        }
+        self.lane.set_health(Health::Stopped);
+        let trouble = Arc::new(Trouble {
+            what: "stopped".into(),
+            ..Trouble::default()
+        });
+        self.lane.link_down(&trouble);
+        self.lane.unavailable(&trouble, Duration::from_secs(1));
+    }
+
+    fn note_failure(&self, policy: &mut RestartPolicy, trouble: &Arc<Trouble>) {
+        let now = self.lane.clock().now().elapsed();
+        let destination = self.lane.destination();
+        match policy.handle_failure(now) {
+            Ok(State::BackingOff { until }) => {
+                let wait_ms = until.saturating_sub(now).as_millis() as u64;
+                tracing::warn!(%destination, wait_ms, attempt = policy.failures(), "will restart");
+                self.lane.set_health(Health::BackingOff(Arc::clone(trouble)));
+            }
+            Ok(State::Failed { retry_at }) => {
+                tracing::error!(%destination, "gave up restarting; will try again when someone asks");
+                self.lane.set_health(Health::Failed(Arc::clone(trouble)));
+                self.lane.unavailable(trouble, retry_at.saturating_sub(now));
+            }
+            Ok(State::Stopped | State::Starting | State::Ready) => {}
+            Err(error) => tracing::error!(%destination, %error, "restart policy"),
+        }
+    }
+
+    /// Waits until the child is to be started. `false`: the lane is to stop instead.
+    async fn rest(&self, policy: &mut RestartPolicy, trouble: &Arc<Trouble>, mut wanted: bool) -> bool {
+        let clock = self.lane.clock();
+        loop {
+            if self.lane.is_stopping() {
+                return false;
+            }
+            if wanted || self.lane.take_link_wanted() {
+                wanted = false;
+                let now = clock.now().elapsed();
+                match policy.handle_ask(now) {
+                    Verdict::Start => return true,
+                    Verdict::Unavailable { retry_at } => {
+                        self.lane.unavailable(trouble, retry_at.saturating_sub(now));
+                    }
+                    Verdict::UnderWay | Verdict::Ready | Verdict::Wait { .. } => {}
+                }
+            }
+            let restart = policy.next_deadline().map(protocol::time::Moment::since_start);
+            let patience = self.lane.next_deadline();
+            tokio::select! {
+                () = self.lane.look.notified() => {}
+                now = clock.reach(restart) => {
+                    if policy.handle_deadline(now.elapsed()) {
+                        return !self.lane.is_stopping();
+                    }
+                }
+                now = clock.reach(patience) => self.lane.reach_deadline(now),
+            }
+        }
+    }
+
+    /// Looks after a running child until it ends or is ended.
+    async fn attend(&self, running: Running, policy: &mut RestartPolicy, tail: StderrTail) -> Ended {
+        let Running {
+            pid,
+            stdin,
+            stdout,
+            stderr,
+            mut child,
+        } = running;
+        let destination = Arc::clone(self.lane.destination());
+        let drain = tasks::spawn("stderr", {
+            let destination = Arc::clone(&destination);
+            async move { stderr::drain(stderr, &destination, pid, tail).await }
+        });
+        let spoke = Arc::new(Notify::new());
+        let broken = Arc::new(Notify::new());
+        let reader = tasks::spawn(
+            "reader",
+            read(
+                stdout,
+                Arc::clone(&self.lane),
+                self.max_message_bytes,
+                pid,
+                Arc::clone(&spoke),
+                Arc::clone(&broken),
+            ),
+        );
+        let writer = tasks::spawn(
+            "writer",
+            write(stdin, Arc::clone(&self.lane), Arc::clone(&broken)),
+        );
+        self.lane.link_up(pid);
+
+        let clock = self.lane.clock();
+        let mut silent = true;
+        let how = loop {
+            if self.lane.is_stopping() {
+                break How::StopWanted;
+            }
+            let deadline = self.lane.next_deadline();
+            tokio::select! {
+                exit = child.exited() => break How::Exited(exit),
+                () = spoke.notified(), if silent => {
+                    silent = false;
+                    if let Err(error) = policy.handle_ready(clock.now().elapsed()) {
+                        tracing::error!(%destination, %error, "restart policy");
+                    }
+                }
+                () = self.lane.look.notified() => {}
+                () = broken.notified() => {
+                    // A server that closed its pipe usually is about to exit; give its status a chance.
+                    break match tokio::time::timeout(PIPE_GRACE, child.exited()).await {
+                        Ok(exit) => How::Exited(exit),
+                        Err(_) => How::PipesClosed,
+                    };
+                }
+                now = clock.reach(deadline) => self.lane.reach_deadline(now),
+            }
+        };
+        // Dropping the writer closes the child's stdin.
+        writer.abort();
+        let _ = writer.await;
+        let ended = match how {
+            How::Exited(exit) => {
+                // What the server wrote before it ended still counts, but nobody waits for a grandchild
+                // that holds the pipe.
+                let abort = reader.abort_handle();
+                if tokio::time::timeout(LAST_WORDS, reader).await.is_err() {
+                    abort.abort();
+                }
+                Ended::ByItself(exit)
+            }
+            How::PipesClosed => {
+                tracing::warn!(%destination, pid, "closed its pipes without ending; replaced");
+                reader.abort();
+                Ended::ByItself(child.stop(PIPE_GRACE).await)
+            }
+            How::StopWanted => {
+                let exit = child.stop(STOP_GRACE).await;
+                reader.abort();
+                tracing::info!(%destination, pid, exit = %exit, "stopped");
+                Ended::Stopped
+            }
+        };
+        tasks::spawn("stderr-end", async move {
+            let _ = tokio::time::timeout(PIPE_GRACE, drain).await;
+        });
+        ended
+    }
+}
+
+/// Reads the child's stdout until it ends.
+async fn read(
+    stdout: pipe::Receiver,
+    lane: Arc<Lane>,
+    max_message_bytes: usize,
+    pid: u32,
+    spoke: Arc<Notify>,
+    broken: Arc<Notify>,
+) {
+    let mut framer = LineFramer::new(max_message_bytes);
+    let mut spoken = false;
+    loop {
+        match stdout.try_read_buf(framer.spare()) {
+            Ok(0) => break,
+            Ok(_) => {
+                let lines = lane.arrive(&mut framer, pid);
+                if lines > 0 && !spoken {
+                    spoken = true;
+                    spoke.notify_one();
+                }
+                // A child that floods its stdout shares the thread with everybody else.
+                tokio::task::yield_now().await;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if stdout.readable().await.is_err() {
+                    break;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    broken.notify_one();
+}
+
+/// Writes what the lane has for the child, everything that has gathered at once.
+async fn write(stdin: pipe::Sender, lane: Arc<Lane>, broken: Arc<Notify>) {
+    let mut chunk = BytesMut::new();
+    loop {
+        if chunk.capacity() > KEPT_BUFFER {
+            chunk = BytesMut::new();
+        }
+        chunk = lane.take_outgoing(chunk);
+        if chunk.is_empty() {
+            lane.write.notified().await;
+            continue;
+        }
+        while !chunk.is_empty() {
+            match stdin.try_write(&chunk) {
+                Ok(written) => chunk.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if stdin.writable().await.is_err() {
+                        return broken.notify_one();
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The child has closed its stdin: it can hear nobody any more.
+                Err(_) => return broken.notify_one(),
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The doors clients come in by.
+
+pub(crate) mod body;
+pub(crate) mod http;
+pub(crate) mod intake;

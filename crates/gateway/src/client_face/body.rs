@@ -1,0 +1,148 @@
+//! Response bodies: whole ones, and event streams that are read from a session as they are sent.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Frame, SizeHint};
+use protocol::session::{Reader, Reading};
+use protocol::wire::sse;
+use tokio::time::{Instant, Sleep};
+
+use crate::session_port::SessionPort;
+
+/// Silence on a stream after which a comment is sent, so that nobody in between takes it for dead.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// A response body.
+#[derive(Debug)]
+pub(crate) struct Body(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Full(Option<Bytes>),
+    Events(Events),
+}
+
+impl Body {
+    pub(crate) fn empty() -> Self {
+        Self(Kind::Full(None))
+    }
+
+    pub(crate) fn full(bytes: Bytes) -> Self {
+        Self(Kind::Full((!bytes.is_empty()).then_some(bytes)))
+    }
+
+    pub(crate) fn events(events: Events) -> Self {
+        Self(Kind::Events(events))
+    }
+}
+
+/// A stream of a session, for as long as its connection lasts.
+pub(crate) struct Events {
+    port: Arc<SessionPort>,
+    reader: Reader,
+    ended: bool,
+    quiet: Option<Pin<Box<Sleep>>>,
+    /// What to do when the connection is gone.
+    on_close: Option<Box<dyn FnOnce(u64) + Send + Sync>>,
+    sent: u64,
+}
+
+impl std::fmt::Debug for Events {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Events")
+            .field("reader", &self.reader)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Events {
+    pub(crate) fn new(port: Arc<SessionPort>, reader: Reader) -> Self {
+        Self {
+            port,
+            reader,
+            ended: false,
+            quiet: None,
+            on_close: None,
+            sent: 0,
+        }
+    }
+
+    /// `report` learns how many bytes were sent when the stream closes.
+    pub(crate) fn on_close(mut self, report: impl FnOnce(u64) + Send + Sync + 'static) -> Self {
+        self.on_close = Some(Box::new(report));
+        self
+    }
+
+    fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let mut out = BytesMut::new();
+        match self.port.read(self.reader, &mut out, context.waker()) {
+            Reading::Open => {}
+            Reading::Ended => self.ended = true,
+        }
+        if !out.is_empty() {
+            self.quiet = None;
+            self.sent += out.len() as u64;
+            return Poll::Ready(Some(out.freeze()));
+        }
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let quiet = self
+            .quiet
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(KEEP_ALIVE)));
+        if quiet.as_mut().poll(context).is_ready() {
+            quiet.as_mut().reset(Instant::now() + KEEP_ALIVE);
+            sse::write_comment(&mut out, "keep-alive");
+            return Poll::Ready(Some(out.freeze()));
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.port.hang_up(self.reader);
+        if let Some(report) = self.on_close.take() {
+            report(self.sent);
+        }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut self.0 {
+            Kind::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Kind::Events(events) => events
+                .poll_chunk(context)
+                .map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Full(bytes) => bytes.is_none(),
+            Kind::Events(events) => events.ended,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Kind::Events(_) => SizeHint::default(),
+        }
+    }
+}

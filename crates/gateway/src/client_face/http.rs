@@ -1,0 +1,414 @@
+//! The HTTP door: which destination, which method, which session; the rest is the session's business.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{self, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use protocol::client_face::legacy::{self, Meaning};
+use protocol::exchange::Principal;
+use protocol::message::{Member, Message};
+use protocol::method::Method as McpMethod;
+use protocol::session::{self, StreamRefusal};
+use protocol::time::Moment;
+use protocol::version::Version;
+
+use super::body::{Body, Events};
+use super::intake;
+use crate::audit::{AuditRecord, Outcome};
+use crate::destination::{Destination, Opening};
+use crate::gateway::Gateway;
+use crate::reply::{self, LAST_EVENT_ID, Refusal, SESSION_ID};
+use crate::session_port::{Answered, Audited, Reception, SessionPort};
+
+/// Where a path leads.
+enum Route<'a> {
+    Health,
+    Ready,
+    Mcp(&'a Arc<Destination>),
+    /// `/sse` or `/message` of a destination that does not speak the old transport.
+    OldTransport(&'a Arc<Destination>),
+    Nowhere,
+}
+
+const MCP_METHODS: &str = "GET, POST, DELETE";
+
+impl Gateway {
+    /// Answers one request.
+    pub(crate) async fn respond(&self, request: Request<Incoming>) -> Response<Body> {
+        let origin = match self.origins.admit(request.headers()) {
+            Ok(origin) => origin,
+            Err(refusal) => return refusal.respond(None),
+        };
+        let mut response = self.route(request, origin.is_some()).await;
+        if let Some(origin) = origin {
+            let headers = response.headers_mut();
+            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+            headers.insert(header::VARY, HeaderValue::from_static("Origin"));
+            headers.insert(
+                header::ACCESS_CONTROL_EXPOSE_HEADERS,
+                HeaderValue::from_static("Mcp-Session-Id, WWW-Authenticate"),
+            );
+        }
+        response
+    }
+
+    async fn route(&self, request: Request<Incoming>, cross_origin: bool) -> Response<Body> {
+        let path = request.uri().path().to_owned();
+        match self.find(&path) {
+            Route::Nowhere => Refusal::UnknownPath.respond(None),
+            Route::Health => match *request.method() {
+                Method::GET | Method::HEAD => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
+                _ => Refusal::WrongMethod { allow: "GET, HEAD" }.respond(None),
+            },
+            Route::Ready => match *request.method() {
+                Method::GET | Method::HEAD => self.readiness(),
+                _ => Refusal::WrongMethod { allow: "GET, HEAD" }.respond(None),
+            },
+            Route::OldTransport(destination) => Refusal::Gone {
+                destination: destination.name.to_string(),
+            }
+            .respond(None),
+            Route::Mcp(destination) => {
+                let visit = Visit {
+                    gateway: self,
+                    destination,
+                    began: self.clock.now(),
+                };
+                match *request.method() {
+                    Method::POST => visit.post(request).await,
+                    Method::GET => visit.get(request.headers()),
+                    Method::DELETE => visit.delete(request.headers()),
+                    Method::OPTIONS if cross_origin => preflight(request.headers()),
+                    Method::PUT
+                    | Method::PATCH
+                    | Method::HEAD
+                    | Method::OPTIONS
+                    | Method::TRACE
+                    | Method::CONNECT => Refusal::WrongMethod { allow: MCP_METHODS }.respond(None),
+                    _ => Refusal::UnknownMethod.respond(None),
+                }
+            }
+        }
+    }
+
+    fn find(&self, path: &str) -> Route<'_> {
+        let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
+        let found = match (segments.next(), segments.next(), segments.next()) {
+            (Some("health"), None, None) => return Route::Health,
+            (Some("ready"), None, None) => return Route::Ready,
+            (Some("mcp"), None, None) => return self.root.as_ref().map_or(Route::Nowhere, Route::Mcp),
+            (Some("mcp"), Some(name), None) => self.destinations.get(name).map(Route::Mcp),
+            (Some(name), Some("mcp"), None) => self.destinations.get(name).map(Route::Mcp),
+            (Some(name), Some("sse" | "message"), None) => {
+                self.destinations.get(name).map(Route::OldTransport)
+            }
+            _ => None,
+        };
+        found.unwrap_or(Route::Nowhere)
+    }
+}
+
+fn preflight(headers: &HeaderMap) -> Response<Body> {
+    let mut response = reply::empty(StatusCode::NO_CONTENT);
+    let out = response.headers_mut();
+    out.insert(
+        header::ACCESS_CONTROL_ALLOW_METHODS,
+        HeaderValue::from_static(MCP_METHODS),
+    );
+    out.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    if let Some(wanted) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+        // `Mcp-Param-*` cannot be listed in advance, and the origin is one that was allowed by name.
+        out.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
+    }
+    response
+}
+
+/// One request for a destination.
+struct Visit<'a> {
+    gateway: &'a Gateway,
+    destination: &'a Arc<Destination>,
+    began: Moment,
+}
+
+/// A refused request, as far as it was understood.
+struct Refused {
+    refusal: Refusal,
+    message: Option<Message>,
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self {
+            refusal,
+            message: None,
+        }
+    }
+}
+
+impl Visit<'_> {
+    fn elapsed(&self) -> Duration {
+        self.gateway.clock.now().since(self.began)
+    }
+
+    fn principal(&self) -> Principal {
+        Principal::anonymous()
+    }
+
+    /// Refuses, and leaves a line in the audit log.
+    fn refuse(&self, http_method: &str, refused: &Refused) -> Response<Body> {
+        let message = refused.message.as_ref();
+        let id = message
+            .filter(|message| message.has_valid_id())
+            .and_then(|message| message.raw(Member::Id));
+        if self.gateway.audit.is_on() {
+            let method = message.and_then(Message::method_name);
+            let tool = message.and_then(|message| message.text(Member::Name));
+            self.gateway.audit.record(&AuditRecord {
+                destination: &self.destination.name,
+                session: None,
+                principal: self.principal().as_str(),
+                http_method,
+                mcp_method: method.as_deref(),
+                tool: tool.as_deref(),
+                rpc_id: id,
+                status_code: refused.refusal.status().as_u16(),
+                outcome: Outcome::Refused,
+                latency: self.elapsed(),
+                request_bytes: message.map_or(0, |message| message.len() as u64),
+                response_bytes: 0,
+                request_body: None,
+                response_body: None,
+            });
+        }
+        refused.refusal.respond(id)
+    }
+
+    async fn post(&self, request: Request<Incoming>) -> Response<Body> {
+        match self.take_post(request).await {
+            Ok(response) => response,
+            Err(refused) => self.refuse("POST", &refused),
+        }
+    }
+
+    async fn take_post(&self, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
+        let (parts, body) = request.into_parts();
+        let headers = parts.headers;
+        intake::check_length(&headers)?;
+        intake::check_content(&headers)?;
+        let accepts = intake::accepts(&headers)?;
+        let session = intake::session_id(&headers)?;
+        let version = intake::version(&headers)?;
+        if self.gateway.is_draining() {
+            return Err(Refusal::Draining.into());
+        }
+        let body = intake::read_body(body, self.destination.max_message_bytes()).await?;
+        let message = Message::scan(body).map_err(Refusal::NotAMessage)?;
+        let refused = |refusal: Refusal| Refused {
+            refusal,
+            message: Some(message.clone()),
+        };
+        let meaning = legacy::lift(&message).map_err(|objection| refused(Refusal::Objection(objection)))?;
+        if let Some(id) = session {
+            let Some(port) = self.destination.session(id, &self.principal()) else {
+                return Err(refused(Refusal::UnknownSession));
+            };
+            let reception = port
+                .take(message.clone(), accepts)
+                .map_err(|refusal| refused(refuse_message(refusal)))?;
+            return Ok(self.receive(&port, reception, &message, false).await);
+        }
+        match meaning {
+            Meaning::Introduction => {
+                let opening = Opening::Introduction(Box::new(message.clone()), accepts);
+                let (port, call) = self
+                    .destination
+                    .open(self.principal(), &headers, opening)
+                    .map_err(refused)?;
+                let Some(call) = call else {
+                    return Err(refused(Refusal::UnknownSession));
+                };
+                Ok(self.receive(&port, Reception::Call(call), &message, true).await)
+            }
+            Meaning::Ping | Meaning::Request(_) => {
+                let opening = Opening::Implicit(version.unwrap_or(Version::ASSUMED));
+                let (port, _) = self
+                    .destination
+                    .open(self.principal(), &headers, opening)
+                    .map_err(refused)?;
+                match port.take(message.clone(), accepts) {
+                    Ok(reception) => Ok(self.receive(&port, reception, &message, true).await),
+                    Err(refusal) => {
+                        self.destination.close(&port);
+                        Err(refused(refuse_message(refusal)))
+                    }
+                }
+            }
+            // Without a session there is nobody whom a notification could concern.
+            Meaning::Ready | Meaning::Cancel(_) | Meaning::Notice => Ok(reply::empty(StatusCode::ACCEPTED)),
+            Meaning::Answer(_) => Err(refused(Refusal::MissingSession)),
+        }
+    }
+
+    /// Waits for what a message leads to. A session that was just opened ends again if its server does not
+    /// welcome it.
+    async fn receive(
+        &self,
+        port: &Arc<SessionPort>,
+        reception: Reception,
+        message: &Message,
+        opened: bool,
+    ) -> Response<Body> {
+        let mut response = match reception {
+            Reception::Noted => {
+                port.write_record(&Audited {
+                    message: Some(message),
+                    http_method: "POST",
+                    status: 202,
+                    outcome: Outcome::Ok,
+                    latency: self.elapsed(),
+                    response: None,
+                    response_bytes: 0,
+                });
+                return reply::empty(StatusCode::ACCEPTED);
+            }
+            Reception::Answered(body) => {
+                port.write_record(&Audited {
+                    message: Some(message),
+                    http_method: "POST",
+                    status: 200,
+                    outcome: Outcome::Ok,
+                    latency: self.elapsed(),
+                    response: Some(&body),
+                    response_bytes: body.len() as u64,
+                });
+                reply::answer(body, None)
+            }
+            Reception::Call(call) => {
+                // In this era a disconnection is no cancellation, so only a handshake is given up.
+                let armed = opened && message.method() == McpMethod::Initialize;
+                let waiting = Newborn {
+                    visit: self,
+                    port,
+                    armed,
+                };
+                let answered = port.answer(call).await;
+                waiting.disarm();
+                match answered {
+                    Answered::Complete { body, failure } => reply::answer(body, failure.as_ref()),
+                    Answered::Stream(reader) => {
+                        reply::events(Body::events(Events::new(Arc::clone(port), reader)))
+                    }
+                }
+            }
+        };
+        if opened {
+            let streaming = response
+                .headers()
+                .get(header::CONTENT_TYPE)
+                .is_some_and(|kind| kind == "text/event-stream");
+            if port.is_welcomed() || streaming {
+                if let Ok(id) = HeaderValue::from_str(port.id()) {
+                    response.headers_mut().insert(SESSION_ID, id);
+                }
+            } else {
+                self.destination.close(port);
+            }
+        }
+        response
+    }
+
+    fn get(&self, headers: &HeaderMap) -> Response<Body> {
+        self.open_stream(headers)
+            .unwrap_or_else(|refusal| self.refuse("GET", &refusal.into()))
+    }
+
+    fn open_stream(&self, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+        intake::check_accepts_events(headers)?;
+        let port = self.required_session(headers)?;
+        intake::version(headers)?;
+        if self.gateway.is_draining() {
+            return Err(Refusal::Draining);
+        }
+        let reader = match headers.get(LAST_EVENT_ID) {
+            Some(last) => port.resume(last.to_str().unwrap_or_default()),
+            None => port.listen(),
+        };
+        let reader = reader.map_err(|refusal| match refusal {
+            StreamRefusal::UnknownEvent => Refusal::UnknownEvent,
+            StreamRefusal::Finished => Refusal::FinishedStream,
+            StreamRefusal::TooMany => Refusal::TooManyStreams,
+        })?;
+        let (clock, began) = (self.gateway.clock, self.began);
+        let audited = Arc::clone(&port);
+        let events = Events::new(port, reader).on_close(move |sent| {
+            audited.write_record(&Audited {
+                message: None,
+                http_method: "GET",
+                status: 200,
+                outcome: Outcome::Closed,
+                latency: clock.now().since(began),
+                response: None,
+                response_bytes: sent,
+            });
+        });
+        Ok(reply::events(Body::events(events)))
+    }
+
+    fn delete(&self, headers: &HeaderMap) -> Response<Body> {
+        match self.required_session(headers) {
+            Ok(port) => {
+                self.destination.close(&port);
+                port.write_record(&Audited {
+                    message: None,
+                    http_method: "DELETE",
+                    status: 204,
+                    outcome: Outcome::Closed,
+                    latency: self.elapsed(),
+                    response: None,
+                    response_bytes: 0,
+                });
+                reply::empty(StatusCode::NO_CONTENT)
+            }
+            Err(refusal) => self.refuse("DELETE", &refusal.into()),
+        }
+    }
+
+    fn required_session(&self, headers: &HeaderMap) -> Result<Arc<SessionPort>, Refusal> {
+        let id = intake::session_id(headers)?.ok_or(Refusal::MissingSession)?;
+        self.destination
+            .session(id, &self.principal())
+            .ok_or(Refusal::UnknownSession)
+    }
+}
+
+/// A session whose client has not seen its id yet: if the client hangs up now, nobody will ever use it.
+struct Newborn<'a> {
+    visit: &'a Visit<'a>,
+    port: &'a Arc<SessionPort>,
+    armed: bool,
+}
+
+impl Newborn<'_> {
+    fn disarm(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for Newborn<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.visit.destination.close(self.port);
+        }
+    }
+}
+
+fn refuse_message(refusal: session::Refusal) -> Refusal {
+    match refusal {
+        session::Refusal::Objection(objection) => Refusal::Objection(objection),
+        session::Refusal::AlreadyOpen => Refusal::AlreadyOpen,
+        session::Refusal::TooManyCalls => Refusal::TooManyCalls,
+        session::Refusal::Ended => Refusal::UnknownSession,
+    }
+}

@@ -1,0 +1,286 @@
+//! What is checked of an HTTP request before its body is read, and how the body is read.
+
+use bytes::{Bytes, BytesMut};
+use http::header::{self, HeaderMap, HeaderName};
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
+use protocol::session::Accepts;
+use protocol::version::Version;
+use uuid::{Uuid, Variant};
+
+use crate::reply::{PROTOCOL_VERSION, Refusal, SESSION_ID};
+
+/// The length of the body must be beyond doubt, or a proxy in front and we could disagree about where the
+/// next request begins.
+pub(crate) fn check_length(headers: &HeaderMap) -> Result<(), Refusal> {
+    let lengths = headers.get_all(header::CONTENT_LENGTH).iter().count();
+    if lengths > 1 || (lengths == 1 && headers.contains_key(header::TRANSFER_ENCODING)) {
+        return Err(Refusal::AmbiguousLength);
+    }
+    Ok(())
+}
+
+/// Only JSON in UTF-8 and without encoding is taken. This also keeps out the content types that browsers
+/// send across sites without asking.
+pub(crate) fn check_content(headers: &HeaderMap) -> Result<(), Refusal> {
+    if headers.contains_key(header::CONTENT_ENCODING) {
+        return Err(Refusal::EncodedBody);
+    }
+    let content_type = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let mut parts = content_type.unwrap_or_default().split(';').map(str::trim);
+    if !parts
+        .next()
+        .is_some_and(|essence| essence.eq_ignore_ascii_case("application/json"))
+    {
+        return Err(Refusal::WrongContentType);
+    }
+    let charset = parts.find_map(|part| {
+        let (name, value) = part.split_once('=')?;
+        name.trim()
+            .eq_ignore_ascii_case("charset")
+            .then(|| value.trim().trim_matches('"'))
+    });
+    match charset {
+        Some(charset) if !charset.eq_ignore_ascii_case("utf-8") => Err(Refusal::WrongContentType),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// What the client of a POST reads.
+pub(crate) fn accepts(headers: &HeaderMap) -> Result<Accepts, Refusal> {
+    match (
+        allows(headers, "application/json"),
+        allows(headers, "text/event-stream"),
+    ) {
+        (true, true) => Ok(Accepts::Both),
+        (true, false) => Ok(Accepts::Json),
+        (false, true) => Ok(Accepts::Events),
+        (false, false) => Err(Refusal::NotAcceptable {
+            wanted: "application/json and text/event-stream",
+        }),
+    }
+}
+
+pub(crate) fn check_accepts_events(headers: &HeaderMap) -> Result<(), Refusal> {
+    if allows(headers, "text/event-stream") {
+        Ok(())
+    } else {
+        Err(Refusal::NotAcceptable {
+            wanted: "text/event-stream",
+        })
+    }
+}
+
+/// Whether `Accept` allows a media type. No `Accept` allows everything (RFC 9110, 12.5.1).
+fn allows(headers: &HeaderMap, media_type: &str) -> bool {
+    let mut values = headers.get_all(header::ACCEPT).iter().peekable();
+    if values.peek().is_none() {
+        return true;
+    }
+    let (kind, _) = media_type.split_once('/').unwrap_or((media_type, ""));
+    values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|range| {
+            let mut parts = range.split(';').map(str::trim);
+            let essence = parts.next().unwrap_or_default();
+            let refused = parts.any(|part| {
+                matches!(
+                    part.replace(' ', "").as_str(),
+                    "q=0" | "q=0.0" | "q=0.00" | "q=0.000"
+                )
+            });
+            let matches = essence == "*/*"
+                || essence.eq_ignore_ascii_case(media_type)
+                || essence
+                    .strip_suffix("/*")
+                    .is_some_and(|prefix| prefix.eq_ignore_ascii_case(kind));
+            matches && !refused
+        })
+}
+
+/// The revision a request says it speaks.
+pub(crate) fn version(headers: &HeaderMap) -> Result<Option<Version>, Refusal> {
+    let Some(value) = single(headers, PROTOCOL_VERSION, "MCP-Protocol-Version")? else {
+        return Ok(None);
+    };
+    Version::parse(value.trim())
+        .map(Some)
+        .ok_or(Refusal::UnsupportedVersion)
+}
+
+/// The session a request says it belongs to.
+pub(crate) fn session_id(headers: &HeaderMap) -> Result<Option<Uuid>, Refusal> {
+    let Some(value) = single(headers, SESSION_ID, "Mcp-Session-Id")? else {
+        return Ok(None);
+    };
+    let is_hyphenated = value.len() == 36;
+    match Uuid::try_parse(value) {
+        Ok(id) if is_hyphenated && id.get_version_num() == 4 && id.get_variant() == Variant::RFC4122 => {
+            Ok(Some(id))
+        }
+        Ok(_) | Err(_) => Err(Refusal::MalformedSession),
+    }
+}
+
+fn single<'a>(
+    headers: &'a HeaderMap,
+    name: HeaderName,
+    text: &'static str,
+) -> Result<Option<&'a str>, Refusal> {
+    let mut values = headers.get_all(name).iter();
+    let Some(first) = values.next() else {
+        return Ok(None);
+    };
+    if values.next().is_some() {
+        return Err(Refusal::DoubledHeader(text));
+    }
+    // What is not visible ASCII is no value that we ever gave out.
+    Ok(Some(first.to_str().unwrap_or("\u{0}")))
+}
+
+/// Reads a whole body, never more than `limit` bytes of it.
+pub(crate) async fn read_body(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
+    let too_large = Refusal::BodyTooLarge { limit };
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if announced > limit {
+        return Err(too_large);
+    }
+    let mut whole = Whole::Nothing;
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else {
+            return Err(Refusal::BodyBroken);
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        if whole.len() + data.len() > limit {
+            return Err(too_large);
+        }
+        whole = match whole {
+            Whole::Nothing => Whole::OnePiece(data),
+            Whole::OnePiece(first) => {
+                let mut pieces = BytesMut::with_capacity(announced.max(first.len() + data.len()));
+                pieces.extend_from_slice(&first);
+                pieces.extend_from_slice(&data);
+                Whole::Pieces(pieces)
+            }
+            Whole::Pieces(mut pieces) => {
+                pieces.extend_from_slice(&data);
+                Whole::Pieces(pieces)
+            }
+        };
+    }
+    Ok(match whole {
+        Whole::Nothing => Bytes::new(),
+        Whole::OnePiece(bytes) => bytes,
+        Whole::Pieces(pieces) => pieces.freeze(),
+    })
+}
+
+/// A body as far as it has come. Most arrive in one piece, which then is not copied.
+enum Whole {
+    Nothing,
+    OnePiece(Bytes),
+    Pieces(BytesMut),
+}
+
+impl Whole {
+    fn len(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::OnePiece(bytes) => bytes.len(),
+            Self::Pieces(pieces) => pieces.len(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_str(value).unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn accept_decides_between_json_and_events() {
+        let accept = |value: &str| accepts(&headers(&[("accept", value)]));
+        assert_eq!(accepts(&HeaderMap::new()), Ok(Accepts::Both));
+        assert_eq!(accept("*/*"), Ok(Accepts::Both));
+        assert_eq!(accept("application/json, text/event-stream"), Ok(Accepts::Both));
+        assert_eq!(accept("application/json;q=0.9"), Ok(Accepts::Json));
+        assert_eq!(
+            accept("application/json, text/event-stream;q=0"),
+            Ok(Accepts::Json)
+        );
+        assert_eq!(accept("text/*"), Ok(Accepts::Events));
+        assert!(accept("text/html").is_err());
+        assert!(accept("").is_err());
+        assert!(check_accepts_events(&headers(&[("accept", "application/json")])).is_err());
+    }
+
+    #[test]
+    fn only_plain_json_is_taken() {
+        let check = |value: &str| check_content(&headers(&[("content-type", value)]));
+        for fine in [
+            "application/json",
+            "Application/JSON; charset=utf-8",
+            "application/json;charset=\"UTF-8\"",
+        ] {
+            assert_eq!(check(fine), Ok(()), "{fine}");
+        }
+        for wrong in [
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "application/json; charset=utf-16",
+            "",
+            "application/jsonx",
+        ] {
+            assert_eq!(check(wrong), Err(Refusal::WrongContentType), "{wrong}");
+        }
+        assert_eq!(check_content(&HeaderMap::new()), Err(Refusal::WrongContentType));
+        let zipped = headers(&[("content-type", "application/json"), ("content-encoding", "gzip")]);
+        assert_eq!(check_content(&zipped), Err(Refusal::EncodedBody));
+    }
+
+    #[test]
+    fn session_ids_are_uuids_of_version_four() {
+        let id = |value: &str| session_id(&headers(&[("mcp-session-id", value)]));
+        let good = Uuid::new_v4();
+        assert_eq!(id(&good.to_string()), Ok(Some(good)));
+        for bad in [
+            "",
+            "__proto__",
+            "../x",
+            "6ba7b810-9dad-11d1-80b4-00c04fd430c8",
+            &good.simple().to_string(),
+        ] {
+            assert_eq!(id(bad), Err(Refusal::MalformedSession), "{bad}");
+        }
+        let two = headers(&[
+            ("mcp-session-id", &good.to_string()),
+            ("mcp-session-id", &good.to_string()),
+        ]);
+        assert_eq!(session_id(&two), Err(Refusal::DoubledHeader("Mcp-Session-Id")));
+        assert_eq!(session_id(&HeaderMap::new()), Ok(None));
+    }
+
+    #[test]
+    fn ambiguous_lengths_are_refused() {
+        assert!(
+            check_length(&headers(&[
+                ("content-length", "5"),
+                ("transfer-encoding", "chunked")
+            ]))
+            .is_err()
+        );
+        assert!(check_length(&headers(&[("content-length", "5"), ("content-length", "5")])).is_err());
+        assert!(check_length(&headers(&[("content-length", "5")])).is_ok());
+    }
+}

@@ -1,0 +1,338 @@
+//! The gateway: all destinations behind one door, from start to drain.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use http::StatusCode;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+
+use crate::audit::Audit;
+use crate::backend_face::process::{Launcher, environment, resolve};
+use crate::client_face::body::Body;
+use crate::clock::Clock;
+use crate::destination::{Destination, Surroundings};
+use crate::guard::origin::OriginGuard;
+use crate::lane::Health;
+use crate::reply;
+use crate::settings::{self, BackendSpec, Settings};
+use crate::tasks;
+
+/// Connections at once; beyond it new ones wait in the kernel's queue.
+const MAX_CONNECTIONS: usize = 8192;
+/// How long a client may take to send its request's headers.
+const HEADER_TIME: Duration = Duration::from_secs(10);
+const MAX_HEADERS: usize = 100;
+/// The longest head of a request, and the unit in which bodies are read.
+const READ_BUFFER: usize = 64 << 10;
+/// How long connections may take to close once everything has been answered.
+const CLOSE_TIME: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_secs(1);
+
+/// Why a gateway cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("destination `{destination}`: {why}")]
+    Command { destination: String, why: String },
+    #[error("the audit log cannot be opened: {0}")]
+    Audit(#[source] std::io::Error),
+    #[error("no destination could start")]
+    NothingStarts,
+}
+
+/// All destinations behind one door.
+#[derive(Debug)]
+pub struct Gateway {
+    pub(crate) clock: Clock,
+    pub(crate) audit: Arc<Audit>,
+    pub(crate) origins: OriginGuard,
+    pub(crate) destinations: BTreeMap<String, Arc<Destination>>,
+    pub(crate) root: Option<Arc<Destination>>,
+    launcher: Arc<Launcher>,
+    drain: Duration,
+    draining: AtomicBool,
+    connections: AtomicUsize,
+}
+
+impl Gateway {
+    /// Makes a gateway from settings. `listen` is the address that was really bound.
+    pub fn new(
+        settings: &Settings,
+        listen: SocketAddr,
+        launcher: Launcher,
+        environment: BTreeMap<String, String>,
+    ) -> Result<Arc<Self>, StartError> {
+        let clock = Clock::new();
+        let audit = Arc::new(Audit::open(&settings.audit).map_err(StartError::Audit)?);
+        let launcher = Arc::new(launcher);
+        let around = Surroundings {
+            clock,
+            launcher: Arc::clone(&launcher),
+            audit: Arc::clone(&audit),
+            environment: Arc::new(environment),
+            session_idle: settings.session_idle,
+            session_numbers: Arc::default(),
+        };
+        let mut destinations = BTreeMap::new();
+        for destination in &settings.destinations {
+            let broken = check_command(destination, &around.environment);
+            if let Some(why) = &broken {
+                if !settings.keep_going {
+                    return Err(StartError::Command {
+                        destination: destination.name.clone(),
+                        why: why.clone(),
+                    });
+                }
+                tracing::error!(destination = %destination.name, %why, "cannot start");
+            }
+            let made = Arc::new(Destination::new(destination.clone(), around.clone(), broken));
+            destinations.insert(destination.name.clone(), made);
+        }
+        if destinations
+            .values()
+            .all(|destination| destination.broken().is_some())
+        {
+            return Err(StartError::NothingStarts);
+        }
+        let root = settings
+            .root_destination
+            .as_ref()
+            .and_then(|name| destinations.get(name))
+            .cloned();
+        Ok(Arc::new(Self {
+            clock,
+            audit,
+            origins: OriginGuard::new(listen, &settings.allowed_hosts, &settings.allowed_origins),
+            destinations,
+            root,
+            launcher,
+            drain: settings.drain,
+            draining: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
+        }))
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Serves until `shutdown` comes, then drains: calls in flight may finish, new ones are refused, and all
+    /// children are ended.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+        for destination in self.destinations.values() {
+            destination.start();
+        }
+        let (closing, _) = watch::channel(false);
+        let housekeeper = tasks::spawn("housekeeper", {
+            let gateway = Arc::clone(&self);
+            async move { gateway.keep_house().await }
+        });
+        let doorkeeper = tasks::spawn("doorkeeper", {
+            let gateway = Arc::clone(&self);
+            let closing = closing.clone();
+            async move { gateway.keep_door(listener, closing).await }
+        });
+        shutdown.await;
+
+        tracing::info!(calls = self.open_calls(), "draining");
+        self.draining.store(true, Ordering::Release);
+        self.wait_until(self.drain, || self.open_calls() == 0).await;
+        doorkeeper.abort();
+        let _ = closing.send(true);
+        self.stop_all().await;
+        self.wait_until(CLOSE_TIME, || self.connections.load(Ordering::Acquire) == 0)
+            .await;
+        housekeeper.abort();
+        self.audit.flush(CLOSE_TIME);
+    }
+
+    /// Ends every session and every child, and waits for the children to be gone.
+    pub(crate) async fn stop_all(&self) {
+        for destination in self.destinations.values() {
+            destination.stop();
+        }
+        // Every supervisor ends its child within its own grace period.
+        self.wait_until(crate::backend_task::STOP_GRACE * 2, || self.supervisors() == 0)
+            .await;
+    }
+
+    /// The second signal: nothing is waited for any more.
+    pub fn kill(&self) {
+        self.launcher.kill_all();
+        self.audit.flush(Duration::from_millis(200));
+    }
+
+    fn open_calls(&self) -> usize {
+        self.destinations
+            .values()
+            .map(|destination| destination.open_calls())
+            .sum()
+    }
+
+    fn supervisors(&self) -> usize {
+        self.destinations
+            .values()
+            .map(|destination| destination.supervisors())
+            .sum()
+    }
+
+    async fn wait_until(&self, limit: Duration, done: impl Fn() -> bool) {
+        let deadline = tokio::time::Instant::now() + limit;
+        let mut pause = Duration::from_millis(1);
+        while !done() && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+
+    async fn keep_house(&self) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            let now = self.clock.now();
+            for destination in self.destinations.values() {
+                destination.tick(now);
+            }
+        }
+    }
+
+    async fn keep_door(self: Arc<Self>, listener: TcpListener, closing: watch::Sender<bool>) {
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        loop {
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+                return;
+            };
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let gateway = Arc::clone(&self);
+                    let closing = closing.subscribe();
+                    tasks::spawn("connection", async move {
+                        gateway.connections.fetch_add(1, Ordering::AcqRel);
+                        let _counted = Counted(&gateway.connections);
+                        Arc::clone(&gateway).attend(stream, closing).await;
+                        drop(place);
+                    });
+                }
+                Err(error) => {
+                    // Out of descriptors, most likely: trying again at once would only burn the processor.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    async fn attend(self: Arc<Self>, stream: TcpStream, mut closing: watch::Receiver<bool>) {
+        // An answer must not wait for the client to acknowledge the previous one.
+        let _ = stream.set_nodelay(true);
+        let service = service_fn({
+            let gateway = Arc::clone(&self);
+            move |request| {
+                let gateway = Arc::clone(&gateway);
+                async move { Ok::<http::Response<Body>, std::convert::Infallible>(gateway.respond(request).await) }
+            }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIME)
+            .max_headers(MAX_HEADERS)
+            .max_buf_size(READ_BUFFER)
+            .serve_connection(TokioIo::new(stream), service);
+        tokio::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            _ = closing.changed() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "connection ended");
+        }
+    }
+
+    /// The truth about every destination. Unready only if nobody can be served at all.
+    pub(crate) fn readiness(&self) -> http::Response<Body> {
+        let mut usable = false;
+        let mut destinations = serde_json::Map::new();
+        for (name, destination) in &self.destinations {
+            let lanes = destination.health();
+            let state = match destination.broken() {
+                Some(_) => "failed",
+                None => state_of(&lanes),
+            };
+            usable |= state != "failed";
+            let mut entry = serde_json::json!({
+                "state": state,
+                "sessions": destination.session_count(),
+                "children": lanes.iter().filter(|health| is_running(health)).count(),
+            });
+            let trouble = destination
+                .broken()
+                .map(str::to_owned)
+                .or_else(|| lanes.iter().find_map(trouble_of));
+            if let Some(trouble) = trouble {
+                entry["trouble"] = trouble.into();
+            }
+            destinations.insert(name.clone(), entry);
+        }
+        let ready = usable && !self.is_draining();
+        let body = serde_json::json!({ "ready": ready, "destinations": destinations });
+        let status = if ready {
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        };
+        reply::json(status, format!("{body}\n"))
+    }
+}
+
+struct Counted<'a>(&'a AtomicUsize);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn check_command(destination: &settings::Destination, parent: &BTreeMap<String, String>) -> Option<String> {
+    let BackendSpec::Process(spec) = &destination.backend;
+    let program = spec.argv.first().map(String::as_str).unwrap_or_default();
+    let child = environment(parent.iter(), &spec.env);
+    resolve(program, spec.cwd.as_deref(), child.path())
+        .err()
+        .map(|error| error.to_string())
+}
+
+/// The best that any lane offers: one that works is enough.
+fn state_of(lanes: &[Health]) -> &'static str {
+    let rank = |health: &Health| match health {
+        Health::Ready { .. } => (5, "ready"),
+        Health::Running { .. } => (4, "running"),
+        Health::Starting => (3, "starting"),
+        Health::BackingOff(_) => (2, "backing_off"),
+        Health::Idle | Health::Stopped => (1, "idle"),
+        Health::Failed(_) => (0, "failed"),
+    };
+    lanes.iter().map(rank).max().map_or("idle", |(_, state)| state)
+}
+
+fn is_running(health: &Health) -> bool {
+    matches!(health, Health::Running { .. } | Health::Ready { .. })
+}
+
+fn trouble_of(health: &Health) -> Option<String> {
+    match health {
+        Health::BackingOff(trouble) | Health::Failed(trouble) => Some(trouble.what.clone()),
+        Health::Idle | Health::Starting | Health::Running { .. } | Health::Ready { .. } | Health::Stopped => {
+            None
+        }
+    }
+}

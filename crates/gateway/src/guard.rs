@@ -1,0 +1,3 @@
+//! Who may come in.
+
+pub(crate) mod origin;

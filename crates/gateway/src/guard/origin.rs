@@ -1,0 +1,222 @@
+//! Host and Origin checks: a page on the web must not reach a server on this machine by a name that it made
+//! resolve to a loopback address (DNS rebinding), nor by a cross-site request.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::header::{self, HeaderMap, HeaderValue};
+
+use crate::reply::Refusal;
+
+/// The names this gateway answers to and the origins it serves.
+#[derive(Debug)]
+pub(crate) struct OriginGuard {
+    listen: IpAddr,
+    hosts: Vec<String>,
+    origins: Vec<String>,
+}
+
+impl OriginGuard {
+    pub(crate) fn new(listen: SocketAddr, hosts: &[String], origins: &[String]) -> Self {
+        Self {
+            listen: listen.ip(),
+            hosts: hosts
+                .iter()
+                .map(|host| host.trim_end_matches('.').to_ascii_lowercase())
+                .collect(),
+            origins: origins
+                .iter()
+                .map(|origin| origin.trim_end_matches('/').to_ascii_lowercase())
+                .collect(),
+        }
+    }
+
+    /// Gives the origin to allow in the answer, if the request came from one.
+    pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, Refusal> {
+        let host = single(headers, header::HOST).ok_or(Refusal::MissingHost)?;
+        let host = host.to_str().map_err(|_| Refusal::ForeignHost)?;
+        if !host_of(host).is_some_and(|host| self.knows_host(host)) {
+            return Err(Refusal::ForeignHost);
+        }
+        if !headers.contains_key(header::ORIGIN) {
+            return Ok(None);
+        }
+        let origin = single(headers, header::ORIGIN).ok_or(Refusal::ForeignOrigin)?;
+        let text = origin.to_str().map_err(|_| Refusal::ForeignOrigin)?;
+        if self.knows_origin(text) {
+            Ok(Some(origin.clone()))
+        } else {
+            Err(Refusal::ForeignOrigin)
+        }
+    }
+
+    fn knows_host(&self, host: &str) -> bool {
+        if is_loopback_name(host) || self.hosts.iter().any(|known| known.eq_ignore_ascii_case(host)) {
+            return true;
+        }
+        // Rebinding needs a name. An address can only be this machine's own, if we listen on it.
+        match host
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .parse::<IpAddr>()
+        {
+            Ok(address) => address == self.listen || self.listen.is_unspecified(),
+            Err(_) => false,
+        }
+    }
+
+    fn knows_origin(&self, origin: &str) -> bool {
+        if self
+            .origins
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(origin))
+        {
+            return true;
+        }
+        let rest = origin
+            .strip_prefix("http://")
+            .or_else(|| origin.strip_prefix("https://"));
+        rest.and_then(host_of).is_some_and(is_loopback_name)
+    }
+}
+
+fn single(headers: &HeaderMap, name: header::HeaderName) -> Option<&HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    if values.next().is_some() { None } else { first }
+}
+
+/// The host of `host[:port]`, where nothing else may stand: no user, no path, no trailing dot.
+fn host_of(authority: &str) -> Option<&str> {
+    let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
+        let end = rest.find(']')?;
+        (&authority[..end + 2], &rest[end + 1..])
+    } else {
+        match authority.find(':') {
+            Some(colon) => (&authority[..colon], &authority[colon..]),
+            None => (authority, ""),
+        }
+    };
+    let port_is_fine = match port.strip_prefix(':') {
+        Some(digits) => {
+            !digits.is_empty() && digits.len() <= 5 && digits.bytes().all(|byte| byte.is_ascii_digit())
+        }
+        None => port.is_empty(),
+    };
+    let host_is_fine = !host.is_empty()
+        && !host.ends_with('.')
+        && host
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte));
+    (port_is_fine && host_is_fine).then_some(host)
+}
+
+fn is_loopback_name(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost") || host == "127.0.0.1" || host == "[::1]"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard(listen: &str) -> OriginGuard {
+        OriginGuard::new(
+            listen.parse().unwrap(),
+            &["mcp.example.com".into()],
+            &["https://app.example.com".into()],
+        )
+    }
+
+    fn admit(guard: &OriginGuard, host: &str, origin: Option<&str>) -> Result<Option<HeaderValue>, Refusal> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
+        if let Some(origin) = origin {
+            headers.insert(header::ORIGIN, HeaderValue::from_str(origin).unwrap());
+        }
+        guard.admit(&headers)
+    }
+
+    #[test]
+    fn loopback_names_and_configured_hosts_pass_with_any_port() {
+        let guard = guard("127.0.0.1:3000");
+        for host in [
+            "localhost",
+            "localhost:3000",
+            "127.0.0.1:3000",
+            "[::1]:3000",
+            "LOCALHOST",
+            "mcp.example.com",
+            "MCP.example.com:443",
+        ] {
+            assert!(admit(&guard, host, None).is_ok(), "{host}");
+        }
+    }
+
+    #[test]
+    fn foreign_hosts_are_refused_in_every_disguise() {
+        let guard = guard("127.0.0.1:3000");
+        for host in [
+            "evil.example",
+            "evil.example:3000",
+            "localhost.evil.example",
+            "localhost.",
+            "user@localhost",
+            "127.0.0.1.evil",
+            "0.0.0.0",
+            "192.168.1.1",
+            "[::1",
+            "[::1]x",
+            "localhost:",
+            "localhost:x",
+            "localhost/",
+            "",
+            "127.0.0.1:3000:1",
+            "2130706433",
+        ] {
+            assert_eq!(admit(&guard, host, None), Err(Refusal::ForeignHost), "{host}");
+        }
+    }
+
+    #[test]
+    fn addresses_pass_when_we_listen_on_them() {
+        assert!(admit(&guard("192.168.1.1:3000"), "192.168.1.1:3000", None).is_ok());
+        assert!(admit(&guard("0.0.0.0:3000"), "10.0.0.7:3000", None).is_ok());
+        assert!(admit(&guard("0.0.0.0:3000"), "evil.example", None).is_err());
+    }
+
+    #[test]
+    fn origins_are_checked_and_null_is_refused() {
+        let guard = guard("127.0.0.1:3000");
+        for origin in [
+            "http://localhost:8080",
+            "https://127.0.0.1",
+            "http://[::1]:1",
+            "https://app.example.com",
+        ] {
+            assert_eq!(admit(&guard, "localhost", Some(origin)).unwrap().unwrap(), origin);
+        }
+        for origin in [
+            "null",
+            "https://evil.example",
+            "http://localhost.evil.example",
+            "file://",
+            "https://app.example.com.evil",
+            "http://mcp.example.com@localhost",
+        ] {
+            assert_eq!(
+                admit(&guard, "localhost", Some(origin)),
+                Err(Refusal::ForeignOrigin),
+                "{origin}"
+            );
+        }
+    }
+
+    #[test]
+    fn two_hosts_or_none_are_refused() {
+        let guard = guard("127.0.0.1:3000");
+        let mut headers = HeaderMap::new();
+        assert_eq!(guard.admit(&headers), Err(Refusal::MissingHost));
+        headers.append(header::HOST, HeaderValue::from_static("localhost"));
+        headers.append(header::HOST, HeaderValue::from_static("evil"));
+        assert_eq!(guard.admit(&headers), Err(Refusal::MissingHost));
+    }
+}

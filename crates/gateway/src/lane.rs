@@ -1,0 +1,296 @@
+//! A lane: one backend and the sessions that use it.
+//!
+//! The multiplexer decides; this file calls it where the data is. A client's connection calls [`Lane::ask`]
+//! directly, a child's reader calls [`Lane::arrive`], and what the machine wants told goes straight to the
+//! sessions. Only writing, reading and supervising the child are tasks ([`crate::backend_task`]).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use protocol::exchange::{Ask, SessionKey, Tell, Trouble};
+use protocol::multiplexer::{Multiplexer, Output};
+use protocol::time::Moment;
+use protocol::wire::line::{Frame, LineFramer};
+use tokio::sync::Notify;
+
+use crate::clock::Clock;
+use crate::session_port::SessionPort;
+
+/// Lines of noise that are logged one by one, and which of the later ones.
+const NOISE_LOGGED: u64 = 20;
+const NOISE_SAMPLED: u64 = 1000;
+
+/// How the backend of a lane is doing, for people and for `/ready`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// Nobody has needed it yet.
+    Idle,
+    Starting,
+    /// The process runs; no client has introduced itself yet.
+    Running {
+        pid: u32,
+    },
+    /// It has answered a handshake.
+    Ready {
+        pid: u32,
+    },
+    BackingOff(Arc<Trouble>),
+    Failed(Arc<Trouble>),
+    Stopped,
+}
+
+/// One backend and its sessions.
+pub(crate) struct Lane {
+    destination: Arc<str>,
+    clock: Clock,
+    inner: Mutex<Inner>,
+    /// There is something to write.
+    pub(crate) write: Notify,
+    /// The supervisor has something to look at: a link is wanted, a deadline moved, the lane is to stop.
+    pub(crate) look: Notify,
+    stopping: AtomicBool,
+}
+
+struct Inner {
+    multiplexer: Multiplexer,
+    ports: HashMap<SessionKey, Arc<SessionPort>>,
+    link_wanted: bool,
+    health: Health,
+    deadline: Option<Moment>,
+    /// Since when no session has used this lane.
+    idle_since: Option<Moment>,
+}
+
+/// What was collected under the lock, to be done after it.
+#[derive(Default)]
+struct Orders {
+    tells: Vec<(Arc<SessionPort>, Tell)>,
+    write: bool,
+    look: bool,
+}
+
+impl std::fmt::Debug for Lane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lane")
+            .field("destination", &self.destination)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Lane {
+    pub(crate) fn new(destination: Arc<str>, clock: Clock, multiplexer: Multiplexer) -> Self {
+        Self {
+            destination,
+            clock,
+            inner: Mutex::new(Inner {
+                multiplexer,
+                ports: HashMap::new(),
+                link_wanted: false,
+                health: Health::Idle,
+                deadline: None,
+                idle_since: Some(clock.now()),
+            }),
+            write: Notify::new(),
+            look: Notify::new(),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn destination(&self) -> &Arc<str> {
+        &self.destination
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // From above.
+
+    /// Makes a session known, so that tells can reach it.
+    pub(crate) fn attach(&self, port: &Arc<SessionPort>) {
+        let key = port.key();
+        let mut inner = self.lock();
+        inner.ports.insert(key, Arc::clone(port));
+        inner.idle_since = None;
+    }
+
+    pub(crate) fn ask(&self, ask: Ask) {
+        let closing = match &ask {
+            Ask::Close { session } => Some(*session),
+            _ => None,
+        };
+        let orders = {
+            let mut inner = self.lock();
+            inner.multiplexer.handle_ask(self.clock.now(), ask);
+            let orders = inner.collect();
+            if let Some(session) = closing {
+                inner.ports.remove(&session);
+                if inner.ports.is_empty() {
+                    inner.idle_since = Some(self.clock.now());
+                }
+            }
+            orders
+        };
+        self.carry_out(orders);
+    }
+
+    /// Ends the backend. Sessions should have been ended before.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.look.notify_one();
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    // What others want to know.
+
+    pub(crate) fn health(&self) -> Health {
+        self.lock().health.clone()
+    }
+
+    pub(crate) fn open_calls(&self) -> usize {
+        self.lock().multiplexer.open_calls()
+    }
+
+    pub(crate) fn idle_since(&self) -> Option<Moment> {
+        self.lock().idle_since
+    }
+
+    // From the tasks of the backend.
+
+    pub(crate) fn set_health(&self, health: Health) {
+        self.lock().health = health;
+    }
+
+    /// Whether somebody waits for a link; asking takes the wish away.
+    pub(crate) fn take_link_wanted(&self) -> bool {
+        std::mem::take(&mut self.lock().link_wanted)
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Moment> {
+        let mut inner = self.lock();
+        inner.deadline = inner.multiplexer.next_deadline();
+        inner.deadline
+    }
+
+    pub(crate) fn link_up(&self, pid: u32) {
+        self.with(|multiplexer, _| multiplexer.handle_link_up());
+        self.set_health(Health::Running { pid });
+    }
+
+    pub(crate) fn link_down(&self, trouble: &Arc<Trouble>) {
+        self.with(|multiplexer, _| multiplexer.handle_link_down(trouble));
+    }
+
+    pub(crate) fn unavailable(&self, trouble: &Arc<Trouble>, retry_after: Duration) {
+        self.with(|multiplexer, _| multiplexer.handle_unavailable(trouble, retry_after));
+    }
+
+    pub(crate) fn reach_deadline(&self, now: Moment) {
+        self.with(|multiplexer, _| multiplexer.handle_deadline(now));
+    }
+
+    /// Takes every whole line that has been read. Gives how many there were.
+    pub(crate) fn arrive(&self, framer: &mut LineFramer, pid: u32) -> usize {
+        let mut lines = 0;
+        let orders = {
+            let mut inner = self.lock();
+            let now = self.clock.now();
+            while let Some(frame) = framer.next() {
+                lines += 1;
+                match frame {
+                    Frame::Line(line) => inner.multiplexer.handle_line(now, line),
+                    Frame::TooLong(long) => {
+                        inner
+                            .multiplexer
+                            .handle_too_long(now, long.id.as_deref(), long.method, long.length);
+                        tracing::warn!(destination = %self.destination, pid, length = long.length, "skipped a line longer than max_message_bytes");
+                    }
+                }
+            }
+            if matches!(inner.health, Health::Running { .. }) && inner.multiplexer.is_ready() {
+                inner.health = Health::Ready { pid };
+            }
+            inner.collect_for(&self.destination, pid)
+        };
+        self.carry_out(orders);
+        lines
+    }
+
+    /// Exchanges an empty buffer for everything that waits to be written.
+    pub(crate) fn take_outgoing(&self, empty: BytesMut) -> BytesMut {
+        let mut inner = self.lock();
+        inner.multiplexer.handle_written();
+        inner.multiplexer.take_outgoing(empty)
+    }
+
+    fn with(&self, act: impl FnOnce(&mut Multiplexer, Moment)) {
+        let orders = {
+            let mut inner = self.lock();
+            act(&mut inner.multiplexer, self.clock.now());
+            inner.collect()
+        };
+        self.carry_out(orders);
+    }
+
+    fn carry_out(&self, orders: Orders) {
+        if orders.write {
+            self.write.notify_one();
+        }
+        if orders.look {
+            self.look.notify_one();
+        }
+        for (port, tell) in orders.tells {
+            port.deliver(tell);
+        }
+    }
+}
+
+impl Inner {
+    fn collect(&mut self) -> Orders {
+        self.collect_for("", 0)
+    }
+
+    fn collect_for(&mut self, destination: &str, pid: u32) -> Orders {
+        let mut orders = Orders::default();
+        while let Some(output) = self.multiplexer.poll_output() {
+            match output {
+                Output::Tell(tell) => {
+                    if let Some(port) = self.ports.get(&tell.session()) {
+                        orders.tells.push((Arc::clone(port), tell));
+                    }
+                }
+                Output::WantLink => {
+                    self.link_wanted = true;
+                    orders.look = true;
+                }
+                Output::Noise { line, error } => {
+                    // A server that floods its stdout must not flood our log.
+                    let count = self.multiplexer.counters().noise;
+                    if count <= NOISE_LOGGED || count.is_multiple_of(NOISE_SAMPLED) {
+                        let line = String::from_utf8_lossy(line.get(..200).unwrap_or(&line));
+                        tracing::warn!(destination, pid, count, %error, %line, "skipped a line that is no message");
+                    }
+                }
+            }
+        }
+        orders.write = self.multiplexer.has_outgoing();
+        // The supervisor sleeps until the deadline it last saw: it must hear of an earlier one.
+        if let Some(next) = self.multiplexer.next_deadline()
+            && self.deadline.is_none_or(|known| next < known)
+        {
+            self.deadline = Some(next);
+            orders.look = true;
+        }
+        orders
+    }
+}

@@ -1,0 +1,156 @@
+//! Trying a destination out: start it, shake hands, look at its tools. What `rialto check` shows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use protocol::exchange::Principal;
+use protocol::message::Message;
+use protocol::session::Accepts;
+use protocol::version::Version;
+use serde_json::Value;
+
+use crate::destination::{Destination, Opening};
+use crate::gateway::Gateway;
+use crate::session_port::{Answered, Reception, SessionPort};
+
+/// What a destination showed of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    pub destination: String,
+    pub transport: &'static str,
+    pub took: Duration,
+    pub result: Result<Presented, String>,
+}
+
+/// A server that answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Presented {
+    pub era: &'static str,
+    pub version: String,
+    pub server: String,
+    /// How many tools it has; `None` if it offers none.
+    pub tools: Option<usize>,
+}
+
+impl Gateway {
+    /// Tries every destination out, all at once, and ends what it started.
+    pub async fn probe(self: Arc<Self>) -> Vec<Probe> {
+        let mut probes = Vec::new();
+        let running: Vec<_> = self
+            .destinations
+            .values()
+            .map(|destination| {
+                let (gateway, destination) = (Arc::clone(&self), Arc::clone(destination));
+                crate::tasks::spawn("probe", async move { gateway.probe_one(&destination).await })
+            })
+            .collect();
+        for probe in running {
+            probes.extend(probe.await);
+        }
+        self.stop_all().await;
+        probes
+    }
+
+    async fn probe_one(&self, destination: &Destination) -> Probe {
+        let began = self.clock.now();
+        let result = present(destination).await;
+        Probe {
+            destination: destination.name.to_string(),
+            transport: "stdio",
+            took: self.clock.now().since(began),
+            result,
+        }
+    }
+}
+
+async fn present(destination: &Destination) -> Result<Presented, String> {
+    let introduction = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":{{}},"clientInfo":{{"name":"rialto-check","version":"{}"}}}}}}"#,
+        Version::NEWEST_LEGACY.as_str(),
+        env!("CARGO_PKG_VERSION"),
+    );
+    let opening = Opening::Introduction(Box::new(message(introduction)?), Accepts::Json);
+    let (port, call) = destination
+        .open(Principal::anonymous(), &HeaderMap::new(), opening)
+        .map_err(|refusal| refusal.text())?;
+    let call = call.ok_or("the handshake could not begin")?;
+    let welcome = answer_of(port.answer(call).await)?;
+    let _ = port.take(
+        message(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.into())?,
+        Accepts::Json,
+    );
+    let text = |pointer: &str| {
+        welcome
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or("?")
+            .to_owned()
+    };
+    let tools = match welcome.pointer("/result/capabilities/tools") {
+        Some(_) => Some(count_tools(&port).await?),
+        None => None,
+    };
+    destination.close(&port);
+    Ok(Presented {
+        era: "legacy",
+        version: text("/result/protocolVersion"),
+        server: format!(
+            "{} {}",
+            text("/result/serverInfo/name"),
+            text("/result/serverInfo/version")
+        ),
+        tools,
+    })
+}
+
+/// Counts the tools, page by page; a server that never comes to an end is stopped at a generous number.
+async fn count_tools(port: &Arc<SessionPort>) -> Result<usize, String> {
+    const PAGES: usize = 100;
+    let mut count = 0;
+    let mut params = "{}".to_owned();
+    for _ in 0..PAGES {
+        let request = format!(r#"{{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{params}}}"#);
+        let call = match port.take(message(request)?, Accepts::Json) {
+            Ok(Reception::Call(call)) => call,
+            Ok(Reception::Noted | Reception::Answered(_)) | Err(_) => return Err("the session ended".into()),
+        };
+        let list = answer_of(port.answer(call).await)?;
+        count += list
+            .pointer("/result/tools")
+            .and_then(Value::as_array)
+            .map_or(0, Vec::len);
+        match list.pointer("/result/nextCursor") {
+            Some(cursor) => params = serde_json::json!({ "cursor": cursor }).to_string(),
+            None => return Ok(count),
+        }
+    }
+    Ok(count)
+}
+
+fn message(text: String) -> Result<Message, String> {
+    Message::scan(Bytes::from(text)).map_err(|error| error.to_string())
+}
+
+fn answer_of(answered: Answered) -> Result<Value, String> {
+    let Answered::Complete { body, .. } = answered else {
+        return Err("unexpected stream".into());
+    };
+    let value: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+    let Some(error) = value.get("error") else {
+        return Ok(value);
+    };
+    let mut text = error
+        .get("message")
+        .and_then(Value::as_str)
+        .unwrap_or("error")
+        .to_owned();
+    if let Some(lines) = error.pointer("/data/stderr").and_then(Value::as_array) {
+        for line in lines.iter().filter_map(Value::as_str) {
+            text.push_str("\n  stderr: ");
+            text.push_str(line);
+        }
+    }
+    Err(text)
+}

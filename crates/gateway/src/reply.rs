@@ -1,0 +1,395 @@
+//! The one table that spells refusals and failures on the wire: a new one must choose its row.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+use protocol::client_face::legacy::{self, Objection};
+use protocol::error_code;
+use protocol::exchange::Failure;
+use protocol::message::ScanError;
+use protocol::version::Version;
+
+use crate::client_face::body::Body;
+
+pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+/// Why a request was not admitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    UnknownPath,
+    /// The old SSE paths of a destination that speaks Streamable HTTP.
+    Gone {
+        destination: String,
+    },
+    WrongMethod {
+        allow: &'static str,
+    },
+    UnknownMethod,
+    /// The destination's command cannot be run; it was kept out of the way with `--keep-going`.
+    BrokenDestination {
+        why: String,
+    },
+    ForeignHost,
+    ForeignOrigin,
+    MissingHost,
+    AmbiguousLength,
+    WrongContentType,
+    EncodedBody,
+    NotAcceptable {
+        wanted: &'static str,
+    },
+    BodyTooLarge {
+        limit: usize,
+    },
+    BodyBroken,
+    NotAMessage(ScanError),
+    Objection(Objection),
+    UnsupportedVersion,
+    MissingSession,
+    DoubledHeader(&'static str),
+    MalformedSession,
+    UnknownSession,
+    AlreadyOpen,
+    TooManyCalls,
+    TooManySessions {
+        limit: usize,
+    },
+    TooManyChildren {
+        limit: usize,
+    },
+    TooManyStreams,
+    UnknownEvent,
+    FinishedStream,
+    Draining,
+}
+
+/// Whether the answer has a JSON-RPC body.
+enum Wording {
+    /// A JSON-RPC error with this code.
+    Rpc(i32),
+    /// Plain text: a JSON-RPC error could be taken for an answer of the server's.
+    Plain,
+}
+
+impl Refusal {
+    pub(crate) fn status(&self) -> StatusCode {
+        self.row().0
+    }
+
+    /// The refusal in words.
+    pub(crate) fn text(&self) -> String {
+        self.row().2
+    }
+
+    fn row(&self) -> (StatusCode, Wording, String) {
+        use StatusCode as S;
+        use Wording::{Plain, Rpc};
+        let invalid = Rpc(error_code::INVALID_REQUEST);
+        match self {
+            Self::UnknownPath => (S::NOT_FOUND, Plain, "no such path".into()),
+            Self::Gone { destination } => (
+                S::GONE,
+                Plain,
+                format!("this server speaks Streamable HTTP: use /{destination}/mcp (client type \"http\")"),
+            ),
+            Self::WrongMethod { allow } => (S::METHOD_NOT_ALLOWED, Plain, format!("allowed: {allow}")),
+            Self::UnknownMethod => (S::NOT_IMPLEMENTED, Plain, "unknown HTTP method".into()),
+            Self::BrokenDestination { why } => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                format!("this destination cannot start: {why}"),
+            ),
+            Self::ForeignHost => (
+                S::FORBIDDEN,
+                Plain,
+                "the Host header names another host (allowed_hosts lists those that are accepted)".into(),
+            ),
+            Self::ForeignOrigin => (
+                S::FORBIDDEN,
+                Plain,
+                "requests from this origin are not accepted (allowed_origins lists those that are)".into(),
+            ),
+            Self::MissingHost => (S::BAD_REQUEST, Plain, "exactly one Host header is needed".into()),
+            Self::AmbiguousLength => (
+                S::BAD_REQUEST,
+                Plain,
+                "the length of the body is ambiguous".into(),
+            ),
+            Self::WrongContentType => (
+                S::UNSUPPORTED_MEDIA_TYPE,
+                invalid,
+                "Content-Type must be application/json (UTF-8)".into(),
+            ),
+            Self::EncodedBody => (
+                S::UNSUPPORTED_MEDIA_TYPE,
+                invalid,
+                "encoded request bodies are not accepted".into(),
+            ),
+            Self::NotAcceptable { wanted } => {
+                (S::NOT_ACCEPTABLE, invalid, format!("Accept must allow {wanted}"))
+            }
+            Self::BodyTooLarge { limit } => (
+                S::PAYLOAD_TOO_LARGE,
+                invalid,
+                format!("the message is larger than max_message_bytes ({limit})"),
+            ),
+            Self::BodyBroken => (S::BAD_REQUEST, invalid, "the body could not be read".into()),
+            Self::NotAMessage(error) => {
+                let code = match error {
+                    ScanError::NotUtf8
+                    | ScanError::NotJson { .. }
+                    | ScanError::TooDeep
+                    | ScanError::TooLarge => error_code::PARSE_ERROR,
+                    ScanError::Batch
+                    | ScanError::NotObject
+                    | ScanError::Duplicate(_)
+                    | ScanError::NotJsonRpc => error_code::INVALID_REQUEST,
+                };
+                (S::BAD_REQUEST, Rpc(code), error.to_string())
+            }
+            Self::Objection(objection) => (S::BAD_REQUEST, Rpc(objection.code()), objection.text().into()),
+            Self::UnsupportedVersion => (
+                S::BAD_REQUEST,
+                invalid,
+                format!(
+                    "unsupported MCP-Protocol-Version; supported: {}",
+                    Version::ALL.map(Version::as_str).join(", ")
+                ),
+            ),
+            Self::MissingSession => (
+                S::BAD_REQUEST,
+                invalid,
+                "the Mcp-Session-Id header is missing".into(),
+            ),
+            Self::DoubledHeader(name) => (S::BAD_REQUEST, invalid, format!("the {name} header stands twice")),
+            Self::MalformedSession => (
+                S::BAD_REQUEST,
+                invalid,
+                "the Mcp-Session-Id header is no UUID v4".into(),
+            ),
+            Self::UnknownSession => (
+                S::NOT_FOUND,
+                invalid,
+                "no such session; initialize a new one".into(),
+            ),
+            Self::AlreadyOpen => (
+                S::BAD_REQUEST,
+                invalid,
+                "the session is initialized already".into(),
+            ),
+            Self::TooManyCalls => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "too many calls are open".into(),
+            ),
+            Self::TooManySessions { limit } => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                format!("all {limit} sessions of this destination are in use (max_sessions)"),
+            ),
+            Self::TooManyChildren { limit } => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                format!(
+                    "all {limit} processes of this destination are in use (max_children, or capabilities: union)"
+                ),
+            ),
+            Self::TooManyStreams => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "too many streams are open".into(),
+            ),
+            Self::UnknownEvent => (
+                S::BAD_REQUEST,
+                invalid,
+                "Last-Event-ID names no event of this session that is still known".into(),
+            ),
+            Self::FinishedStream => (
+                S::METHOD_NOT_ALLOWED,
+                Plain,
+                "everything of this stream was delivered".into(),
+            ),
+            Self::Draining => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "the gateway is shutting down".into(),
+            ),
+        }
+    }
+
+    /// The reason in `data`, for refusals that are about limits.
+    fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::TooManyCalls => Some("calls_at_limit"),
+            Self::TooManySessions { .. } => Some("sessions_at_limit"),
+            Self::TooManyChildren { .. } => Some("children_at_limit"),
+            Self::TooManyStreams => Some("streams_at_limit"),
+            Self::Draining => Some("draining"),
+            Self::BrokenDestination { .. } => Some("cannot_start"),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn respond(&self, id: Option<&[u8]>) -> Response<Body> {
+        let (status, wording, text) = self.row();
+        let mut response = match wording {
+            Wording::Rpc(code) => {
+                let data = self.reason().map(|reason| format!(r#""reason":"{reason}""#));
+                with_type(status, JSON, legacy::error(id, code, &text, data.as_deref()))
+            }
+            Wording::Plain => with_type(status, TEXT, Bytes::from(text + "\n")),
+        };
+        let headers = response.headers_mut();
+        headers.insert(
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        );
+        match self {
+            Self::WrongMethod { allow } => {
+                headers.insert(header::ALLOW, HeaderValue::from_static(allow));
+            }
+            Self::FinishedStream => {
+                headers.insert(header::ALLOW, HeaderValue::from_static("POST, DELETE"));
+            }
+            // The rest of the body is not read, so the connection cannot be used again.
+            Self::BodyTooLarge { .. } | Self::AmbiguousLength | Self::BodyBroken | Self::Draining => {
+                headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            _ => {}
+        }
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+/// The HTTP status of a failure.
+pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
+    match failure {
+        Failure::Timeout { .. } | Failure::StartTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
+        Failure::Exited(_) | Failure::Unavailable { .. } | Failure::Overloaded { .. } => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        Failure::TooLarge { .. } => StatusCode::BAD_GATEWAY,
+        // The client said so itself and expects no answer any more.
+        Failure::Cancelled => StatusCode::OK,
+        Failure::SessionEnded => StatusCode::NOT_FOUND,
+    }
+}
+
+/// A complete answer to a call.
+pub(crate) fn answer(body: Bytes, failure: Option<&Failure>) -> Response<Body> {
+    let status = failure.map_or(StatusCode::OK, failure_status);
+    let mut response = with_type(status, JSON, body);
+    let wait = match failure {
+        Some(Failure::Unavailable { retry_after, .. }) => Some(*retry_after),
+        Some(Failure::Exited(_) | Failure::Overloaded { .. }) => Some(Duration::from_secs(1)),
+        Some(
+            Failure::Timeout { .. }
+            | Failure::StartTimeout { .. }
+            | Failure::TooLarge { .. }
+            | Failure::Cancelled
+            | Failure::SessionEnded,
+        )
+        | None => None,
+    };
+    if let Some(wait) = wait {
+        // Rounded up: coming back too early helps nobody.
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+    }
+    response
+}
+
+pub(crate) fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
+}
+
+pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
+    with_type(status, JSON, body.into())
+}
+
+/// An event stream that proxies and browsers are told not to hold back.
+pub(crate) fn events(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    headers.insert(
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("no-cache, no-transform"),
+    );
+    headers.insert(
+        HeaderName::from_static("x-accel-buffering"),
+        HeaderValue::from_static("no"),
+    );
+    response
+}
+
+fn with_type(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::full(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_say_what_to_do_and_limits_say_when_to_come_back() {
+        let response = Refusal::TooManySessions { limit: 10 }.respond(Some(b"7"));
+        assert_eq!(response.status(), 503);
+        assert_eq!(response.headers()[header::RETRY_AFTER], "1");
+        let response = Refusal::WrongMethod {
+            allow: "GET, POST, DELETE",
+        }
+        .respond(None);
+        assert_eq!(
+            (
+                response.status().as_u16(),
+                response.headers()[header::ALLOW].to_str().unwrap()
+            ),
+            (405, "GET, POST, DELETE")
+        );
+        assert_eq!(
+            Refusal::Gone {
+                destination: "a".into()
+            }
+            .respond(None)
+            .status(),
+            410
+        );
+        assert_eq!(
+            Refusal::BodyTooLarge { limit: 1 }.respond(None).headers()[header::CONNECTION],
+            "close"
+        );
+    }
+
+    #[test]
+    fn retry_after_is_rounded_up() {
+        let failure = Failure::Unavailable {
+            trouble: Default::default(),
+            retry_after: Duration::from_millis(28_100),
+        };
+        assert_eq!(
+            answer(Bytes::new(), Some(&failure)).headers()[header::RETRY_AFTER],
+            "29"
+        );
+    }
+}

@@ -1,0 +1,366 @@
+//! A session's place in the gateway: its machine, who waits for it, and the lane it uses.
+//!
+//! There is no task behind a session. Whoever has something for it (the connection of a client, the reader of a
+//! child) calls the machine under a short lock, and wakes those it names. A lock is never held while
+//! another is taken: what a machine wants said elsewhere is collected first and said afterwards.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use protocol::exchange::{Ask, CallKey, Failure, SessionKey, Tell};
+use protocol::message::{Member, Message};
+use protocol::session::replay::StreamKey;
+use protocol::session::{
+    Accepts, Answer, CallRecord, Ending, Output, Reader, Reading, Refusal, Session, StreamRefusal, Taken,
+};
+use protocol::time::Moment;
+
+use crate::audit::{Audit, AuditRecord, Outcome, SessionHash};
+use crate::clock::Clock;
+use crate::lane::Lane;
+use crate::reply;
+
+/// One client's session.
+pub(crate) struct SessionPort {
+    id: String,
+    hash: SessionHash,
+    destination: Arc<str>,
+    principal: String,
+    lane: Arc<Lane>,
+    clock: Clock,
+    audit: Arc<Audit>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    session: Session,
+    wakers: BTreeMap<StreamKey, Waker>,
+}
+
+impl std::fmt::Debug for SessionPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SessionPort")
+            .field("session", &self.hash)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What was collected under the lock, to be done after it.
+#[derive(Default)]
+struct Orders {
+    wakers: Vec<Waker>,
+    asks: Vec<Ask>,
+    ended: Vec<CallRecord>,
+}
+
+impl SessionPort {
+    pub(crate) fn new(
+        id: String,
+        destination: Arc<str>,
+        session: Session,
+        lane: Arc<Lane>,
+        clock: Clock,
+        audit: Arc<Audit>,
+    ) -> Self {
+        Self {
+            hash: SessionHash::of(&id),
+            principal: session.client().principal.as_str().to_owned(),
+            id,
+            destination,
+            lane,
+            clock,
+            audit,
+            inner: Mutex::new(Inner {
+                session,
+                wakers: BTreeMap::new(),
+            }),
+        }
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(crate) fn hash(&self) -> SessionHash {
+        self.hash
+    }
+
+    pub(crate) fn principal(&self) -> &str {
+        &self.principal
+    }
+
+    /// A poisoned lock means that a machine panicked; its state is still the best there is.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn key(&self) -> SessionKey {
+        self.lock().session.key()
+    }
+
+    pub(crate) fn is_welcomed(&self) -> bool {
+        self.lock().session.is_welcomed()
+    }
+
+    pub(crate) fn is_implicit(&self) -> bool {
+        self.lock().session.is_implicit()
+    }
+
+    pub(crate) fn idle_since(&self) -> Option<Moment> {
+        self.lock().session.idle_since()
+    }
+
+    /// Takes a message of the client; what it asks for is passed on to the lane.
+    pub(crate) fn take(&self, message: Message, accepts: Accepts) -> Result<Reception, Refusal> {
+        let taken = self
+            .lock()
+            .session
+            .handle_message(self.clock.now(), message, accepts)?;
+        Ok(match taken {
+            Taken::Noted(ask) => {
+                if let Some(ask) = ask {
+                    self.lane.ask(ask);
+                }
+                Reception::Noted
+            }
+            Taken::Call { call, ask } => {
+                self.lane.ask(ask);
+                Reception::Call(call)
+            }
+            Taken::Answered(body) => Reception::Answered(body),
+        })
+    }
+
+    /// Waits for a call's answer, or for it to become a stream.
+    pub(crate) fn answer(self: &Arc<Self>, call: CallKey) -> AwaitAnswer {
+        AwaitAnswer {
+            port: Arc::clone(self),
+            call,
+            done: false,
+        }
+    }
+
+    /// A tell of the lane.
+    pub(crate) fn deliver(&self, tell: Tell) {
+        let orders = {
+            let mut inner = self.lock();
+            inner.session.handle_tell(self.clock.now(), tell);
+            inner.collect()
+        };
+        self.carry_out(orders);
+    }
+
+    pub(crate) fn tick(&self, now: Moment) {
+        let orders = {
+            let mut inner = self.lock();
+            inner.session.handle_tick(now);
+            inner.collect()
+        };
+        self.carry_out(orders);
+    }
+
+    /// Ends the session: its calls are cancelled, its streams end.
+    pub(crate) fn end(&self) {
+        let (ask, orders) = {
+            let mut inner = self.lock();
+            (inner.session.end(), inner.collect())
+        };
+        self.carry_out(orders);
+        if let Some(ask) = ask {
+            self.lane.ask(ask);
+        }
+    }
+
+    pub(crate) fn listen(&self) -> Result<Reader, StreamRefusal> {
+        self.lock().session.listen(self.clock.now())
+    }
+
+    pub(crate) fn resume(&self, last: &str) -> Result<Reader, StreamRefusal> {
+        let (reader, orders) = {
+            let mut inner = self.lock();
+            (inner.session.resume(self.clock.now(), last), inner.collect())
+        };
+        self.carry_out(orders);
+        reader
+    }
+
+    /// Reads a stream; the waker is called when there is more.
+    pub(crate) fn read(&self, reader: Reader, out: &mut BytesMut, waker: &Waker) -> Reading {
+        let mut inner = self.lock();
+        let reading = inner.session.read(self.clock.now(), reader, out);
+        if out.is_empty() && reading == Reading::Open {
+            inner.wait(reader.stream, waker);
+        }
+        reading
+    }
+
+    pub(crate) fn hang_up(&self, reader: Reader) {
+        self.lock().session.hang_up(self.clock.now(), reader);
+    }
+
+    fn carry_out(&self, orders: Orders) {
+        for waker in orders.wakers {
+            waker.wake();
+        }
+        for record in &orders.ended {
+            self.record(record);
+        }
+        for ask in orders.asks {
+            self.lane.ask(ask);
+        }
+    }
+
+    fn record(&self, record: &CallRecord) {
+        if !self.audit.is_on() {
+            return;
+        }
+        let (status, outcome) = match &record.ending {
+            Ending::Result => (200, Outcome::Ok),
+            Ending::Error => (200, Outcome::Error),
+            Ending::Failed(failure) => {
+                let status = if record.streamed {
+                    200
+                } else {
+                    reply::failure_status(failure).as_u16()
+                };
+                (status, outcome(failure))
+            }
+        };
+        self.write_record(&Audited {
+            message: Some(&record.message),
+            http_method: "POST",
+            status,
+            outcome,
+            latency: self.clock.now().since(record.started),
+            response: Some(&record.response),
+            response_bytes: record.response.len() as u64,
+        });
+    }
+
+    /// Writes an audit record about this session.
+    pub(crate) fn write_record(&self, audited: &Audited<'_>) {
+        let message = audited.message;
+        let bodies = self.audit.wants_bodies();
+        let method = message.and_then(Message::method_name);
+        let tool = message.and_then(|message| message.text(Member::Name));
+        self.audit.record(&AuditRecord {
+            destination: &self.destination,
+            session: Some(self.hash),
+            principal: &self.principal,
+            http_method: audited.http_method,
+            mcp_method: method.as_deref(),
+            tool: tool.as_deref(),
+            rpc_id: message.and_then(|message| message.raw(Member::Id)),
+            status_code: audited.status,
+            outcome: audited.outcome,
+            latency: audited.latency,
+            request_bytes: message.map_or(0, |message| message.len() as u64),
+            response_bytes: audited.response_bytes,
+            request_body: message.filter(|_| bodies).map(|message| &message.bytes()[..]),
+            response_body: audited.response.filter(|_| bodies).map(|body| &body[..]),
+        });
+    }
+}
+
+/// What an audit record about a session says beside the session itself.
+pub(crate) struct Audited<'a> {
+    pub(crate) message: Option<&'a Message>,
+    pub(crate) http_method: &'a str,
+    pub(crate) status: u16,
+    pub(crate) outcome: Outcome,
+    pub(crate) latency: Duration,
+    pub(crate) response: Option<&'a Bytes>,
+    pub(crate) response_bytes: u64,
+}
+
+fn outcome(failure: &Failure) -> Outcome {
+    match failure {
+        Failure::Timeout { .. } | Failure::StartTimeout { .. } => Outcome::Timeout,
+        Failure::Exited(_) => Outcome::Crashed,
+        Failure::Unavailable { .. } => Outcome::Unavailable,
+        Failure::Overloaded { .. } => Outcome::Refused,
+        Failure::TooLarge { .. } => Outcome::TooLarge,
+        Failure::Cancelled | Failure::SessionEnded => Outcome::Cancelled,
+    }
+}
+
+/// What became of a client's message.
+#[derive(Debug)]
+pub(crate) enum Reception {
+    Noted,
+    Call(CallKey),
+    Answered(Bytes),
+}
+
+impl Inner {
+    fn collect(&mut self) -> Orders {
+        let mut orders = Orders::default();
+        while let Some(output) = self.session.poll_output() {
+            match output {
+                Output::Wake(stream) => orders.wakers.extend(self.wakers.remove(&stream)),
+                Output::Ask(ask) => orders.asks.push(ask),
+                Output::Ended(record) => orders.ended.push(record),
+            }
+        }
+        orders
+    }
+
+    fn wait(&mut self, stream: StreamKey, waker: &Waker) {
+        match self.wakers.get_mut(&stream) {
+            Some(known) => known.clone_from(waker),
+            None => {
+                self.wakers.insert(stream, waker.clone());
+            }
+        }
+    }
+}
+
+/// A call's answer, or the right to read it as a stream.
+#[derive(Debug)]
+pub(crate) enum Answered {
+    Complete { body: Bytes, failure: Option<Failure> },
+    Stream(Reader),
+}
+
+/// Waits for a call. Dropped early, it tells the session that nobody waits any more.
+pub(crate) struct AwaitAnswer {
+    port: Arc<SessionPort>,
+    call: CallKey,
+    done: bool,
+}
+
+impl Future for AwaitAnswer {
+    type Output = Answered;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
+        let call = self.call;
+        let answered = {
+            let mut inner = self.port.lock();
+            match inner.session.poll_answer(call) {
+                Answer::Waiting => {
+                    inner.wait(StreamKey(call.0), context.waker());
+                    return Poll::Pending;
+                }
+                Answer::Complete { body, failure } => Answered::Complete { body, failure },
+                Answer::Stream(reader) => Answered::Stream(reader),
+            }
+        };
+        self.done = true;
+        Poll::Ready(answered)
+    }
+}
+
+impl Drop for AwaitAnswer {
+    fn drop(&mut self) {
+        if !self.done {
+            let mut inner = self.port.lock();
+            inner.session.abandon(self.call);
+            inner.wakers.remove(&StreamKey(self.call.0));
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! `rialto check`: is the file right, and does every destination answer?
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use gateway::settings::Settings;
+use gateway::{Gateway, Probe, StartError};
+
+use crate::config::{self, ConfigError, Environment, Loaded, LogFormat};
+use crate::flags::CheckFlags;
+use crate::{exit, fail, serve, telemetry};
+
+pub(crate) fn run(flags: &CheckFlags, environment: &Environment) -> ExitCode {
+    let loaded = config::settings(&flags.as_serve(), environment);
+    let Loaded { settings, notes } = match loaded {
+        Ok(loaded) => loaded,
+        Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
+    };
+    // The table tells what matters; what children write on stderr comes with it if they fail.
+    let directives = environment.filled("RUST_LOG").unwrap_or("off");
+    let _telemetry = match telemetry::init(LogFormat::Human, Some(directives)) {
+        Ok(telemetry) => telemetry,
+        Err(error) => return fail(exit::CONFIGURATION, &format!("{error:#}")),
+    };
+    for note in notes {
+        let _ = writeln!(std::io::stderr().lock(), "note: {note}");
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(exit::FAILED, &format!("cannot start the runtime: {error}")),
+    };
+    runtime.block_on(check(settings, environment))
+}
+
+async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
+    // Every destination gets its line, also those whose command cannot be found.
+    settings.keep_going = true;
+    let gateway = match Gateway::new(&settings, settings.listen, serve::launcher(), environment.all()) {
+        Ok(gateway) => gateway,
+        Err(error @ StartError::Audit(_)) => return fail(exit::CONFIGURATION, &error.to_string()),
+        Err(error @ (StartError::Command { .. } | StartError::NothingStarts)) => {
+            return fail(exit::NOTHING_STARTS, &error.to_string());
+        }
+    };
+    let probes = gateway.probe().await;
+    let failed = probes.iter().filter(|probe| probe.result.is_err()).count();
+    let _ = std::io::stdout().lock().write_all(table(&probes).as_bytes());
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(exit::FAILED)
+    }
+}
+
+/// The table, and below it what to fix.
+fn table(probes: &[Probe]) -> String {
+    let mut rows = vec![
+        [
+            "destination",
+            "transport",
+            "era",
+            "version",
+            "tools",
+            "time",
+            "server",
+        ]
+        .map(String::from),
+    ];
+    let mut troubles = String::new();
+    for probe in probes {
+        let took = format!("{} ms", probe.took.as_millis());
+        rows.push(match &probe.result {
+            Ok(presented) => [
+                probe.destination.clone(),
+                probe.transport.into(),
+                presented.era.into(),
+                presented.version.clone(),
+                presented.tools.map_or("none".into(), |tools| tools.to_string()),
+                took,
+                presented.server.clone(),
+            ],
+            Err(trouble) => {
+                // Writing to a `String` cannot fail.
+                let _ = writeln!(troubles, "\n{}: {trouble}", probe.destination);
+                let dash = || "-".to_owned();
+                [
+                    probe.destination.clone(),
+                    probe.transport.into(),
+                    dash(),
+                    dash(),
+                    dash(),
+                    took,
+                    "FAILED".into(),
+                ]
+            }
+        });
+    }
+    let widths: Vec<usize> = (0..7)
+        .map(|column| {
+            rows.iter()
+                .map(|row| row[column].chars().count())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let mut text = String::new();
+    for row in &rows {
+        let line: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
+        let _ = writeln!(text, "{}", line.join("  ").trim_end());
+    }
+    text + &troubles
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use gateway::Presented;
+
+    use super::*;
+
+    #[test]
+    fn the_table_is_aligned_and_troubles_follow_it() {
+        let probes = [
+            Probe {
+                destination: "demo".into(),
+                transport: "stdio",
+                took: Duration::from_millis(12),
+                result: Ok(Presented {
+                    era: "legacy",
+                    version: "2025-11-25".into(),
+                    server: "demo 1".into(),
+                    tools: Some(14),
+                }),
+            },
+            Probe {
+                destination: "broken-one".into(),
+                transport: "stdio",
+                took: Duration::from_millis(3),
+                result: Err("`nope` was not found on PATH".into()),
+            },
+        ];
+        let text = table(&probes);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0].find("transport"), lines[1].find("stdio"));
+        assert!(
+            text.ends_with("\nbroken-one: `nope` was not found on PATH\n"),
+            "{text}"
+        );
+    }
+}

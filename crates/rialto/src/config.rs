@@ -1,0 +1,232 @@
+//! The configuration, from "as written" to "as used".
+//!
+//! The only reader of configuration files and of the environment. It knows the order of precedence (flag,
+//! variable, file, default) and collects everything that is wrong before it gives up. It does not look
+//! for programs on the path and starts nothing.
+
+mod command_line;
+mod destination;
+mod destinations_file;
+mod environment;
+mod globals;
+mod interpolate;
+mod name;
+mod problem;
+mod quantity;
+mod reader;
+mod single;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+
+use gateway::settings::{Destination, Settings};
+
+pub(crate) use environment::Environment;
+pub(crate) use problem::{ConfigError, Place, Problem};
+
+use crate::flags::ServeFlags;
+use globals::Globals;
+use interpolate::Sources;
+use reader::{Fields, Walk};
+use single::Single;
+
+/// What is looked for in the working directory when no file is named.
+const USUAL_FILES: [&str; 2] = ["destinations.yml", "destinations.yaml"];
+
+/// Complete settings, and what the user should know about how they came to be.
+#[derive(Debug, Clone)]
+pub(crate) struct Loaded {
+    pub(crate) settings: Settings,
+    pub(crate) notes: Vec<String>,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    Human,
+    Json,
+}
+
+/// How to log; needed before there are settings, since reading those may already be worth a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LogSettings {
+    pub(crate) format: LogFormat,
+    /// The value of `RUST_LOG`.
+    pub(crate) filter: Option<String>,
+}
+
+/// Reads whatever the flags and the environment name.
+pub(crate) fn settings(flags: &ServeFlags, environment: &Environment) -> Result<Loaded, ConfigError> {
+    settings_in(Path::new(""), flags, environment)
+}
+
+/// How to log, from `--log-format` and the environment.
+pub(crate) fn log_settings(
+    flags: &ServeFlags,
+    environment: &Environment,
+) -> Result<LogSettings, ConfigError> {
+    const WORDS: [(&str, LogFormat); 2] = [("human", LogFormat::Human), ("json", LogFormat::Json)];
+    let given = match (
+        flags.log_format.as_deref(),
+        environment.filled("RIALTO_LOG_FORMAT"),
+    ) {
+        (Some(text), _) => Some((text, Place::Flag("--log-format"))),
+        (None, Some(text)) => Some((text, Place::Variable("RIALTO_LOG_FORMAT"))),
+        (None, None) => None,
+    };
+    let format = match given {
+        None => LogFormat::Human,
+        Some((text, place)) => reader::one_of(text, &WORDS).map_err(|message| {
+            ConfigError::Problems(vec![Problem {
+                place,
+                message: format!("`{text}` is wrong: {message}"),
+            }])
+        })?,
+    };
+    Ok(LogSettings {
+        format,
+        filter: environment.filled("RUST_LOG").map(str::to_owned),
+    })
+}
+
+/// The same, with a working directory to look for the usual file in.
+fn settings_in(
+    directory: &Path,
+    flags: &ServeFlags,
+    environment: &Environment,
+) -> Result<Loaded, ConfigError> {
+    match what_to_serve(directory, flags, environment)? {
+        WhatToServe::Single(single) => {
+            let walk = walk("", PathBuf::new(), environment);
+            let globals = globals::read(flags, environment, &mut Fields::new(&walk, None, 0, Vec::new()));
+            let destination = single::read(single, flags, environment, &globals.defaults, &walk);
+            let root = destination.as_ref().map(|destination| destination.name.clone());
+            complete(walk, Some((globals, destination.into_iter().collect())), root)
+        }
+        WhatToServe::File { label, path } => {
+            let base = path.parent().map(Path::to_owned).unwrap_or_default();
+            match interpolate::read_text(&path) {
+                Ok(text) => from_text(&label, &text, base, flags, environment),
+                Err(message) => {
+                    let place = Place::File { file: label, line: 0 };
+                    Err(ConfigError::Problems(vec![Problem {
+                        place,
+                        message: format!("the file {message}"),
+                    }]))
+                }
+            }
+        }
+    }
+}
+
+/// Settings from the text of a file; relative paths in it start at `base`.
+fn from_text(
+    label: &str,
+    text: &str,
+    base: PathBuf,
+    flags: &ServeFlags,
+    environment: &Environment,
+) -> Result<Loaded, ConfigError> {
+    let mut walk = walk(label, base, environment);
+    single::refuse_with_file(flags, &walk);
+    let read = destinations_file::read(text, flags, environment, &mut walk);
+    complete(walk, read, None)
+}
+
+fn walk<'e>(label: &str, base: PathBuf, environment: &'e Environment) -> Walk<'e> {
+    Walk::new(
+        label,
+        Sources {
+            environment,
+            secrets: OnceCell::new(),
+            base,
+            doubled_dollar: true,
+        },
+    )
+}
+
+enum WhatToServe {
+    Single(Single),
+    File { label: String, path: PathBuf },
+}
+
+/// A flag beats a variable, and a variable beats the file that happens to lie there.
+fn what_to_serve(
+    directory: &Path,
+    flags: &ServeFlags,
+    environment: &Environment,
+) -> Result<WhatToServe, ConfigError> {
+    let file = |label: &str| WhatToServe::File {
+        label: label.to_owned(),
+        path: directory.join(label),
+    };
+    match (flags.command.as_slice(), flags.demo, flags.config.as_deref()) {
+        ([_, ..], true, _) => Err(one_too_many("--demo", "a command after `--`")),
+        ([_, ..], false, Some(_)) => Err(one_too_many("--config", "a command after `--`")),
+        ([], true, Some(_)) => Err(one_too_many("--demo", "--config")),
+        ([_, ..], false, None) => Ok(WhatToServe::Single(Single::Command)),
+        ([], true, None) => Ok(WhatToServe::Single(Single::Demo)),
+        ([], false, Some(path)) => Ok(file(path)),
+        ([], false, None) => {
+            let demo = match environment.filled("RIALTO_DEMO").map(quantity::truth) {
+                Some(Err(message)) => {
+                    let place = Place::Variable("RIALTO_DEMO");
+                    return Err(ConfigError::Problems(vec![Problem { place, message }]));
+                }
+                Some(Ok(demo)) => demo,
+                None => false,
+            };
+            match (demo, environment.filled("RIALTO_CONFIG")) {
+                (true, _) => Ok(WhatToServe::Single(Single::Demo)),
+                (false, Some(path)) => Ok(file(path)),
+                (false, None) => {
+                    let usual = USUAL_FILES.iter().find(|name| directory.join(name).exists());
+                    usual.map(|name| file(name)).ok_or(ConfigError::NothingToServe)
+                }
+            }
+        }
+    }
+}
+
+fn one_too_many(flag: &'static str, other: &str) -> ConfigError {
+    let message = format!("does not go together with {other}: keep one of them");
+    ConfigError::Problems(vec![Problem {
+        place: Place::Flag(flag),
+        message,
+    }])
+}
+
+/// Puts everything together, if nothing is wrong.
+fn complete(
+    walk: Walk<'_>,
+    read: Option<(Globals, Vec<Destination>)>,
+    root_destination: Option<String>,
+) -> Result<Loaded, ConfigError> {
+    let (problems, notes) = walk.into_findings();
+    match read {
+        Some((globals, destinations)) if problems.is_empty() => {
+            let largest = destinations
+                .iter()
+                .map(|destination| destination.max_message_bytes)
+                .max();
+            let settings = Settings {
+                listen: globals.listen,
+                request_timeout: globals.defaults.request_timeout,
+                max_message_bytes: largest.unwrap_or(globals.defaults.max_message_bytes),
+                session_idle: globals.session_idle,
+                drain: globals.drain,
+                allowed_hosts: globals.allowed_hosts,
+                allowed_origins: globals.allowed_origins,
+                audit: globals.audit,
+                destinations,
+                root_destination,
+                keep_going: globals.keep_going,
+            };
+            Ok(Loaded { settings, notes })
+        }
+        Some(_) | None => Err(ConfigError::Problems(problems)),
+    }
+}

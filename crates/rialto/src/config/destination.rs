@@ -1,0 +1,339 @@
+//! One destination: from the map a file has for it to a `Destination` as used.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gateway::settings::{BackendSpec, Capabilities, Destination, ProcessSpec, Secret, Sharing, Start};
+
+use super::reader::{Fields, Given};
+use super::tree::Value;
+use super::{command_line, quantity};
+
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const LINGER: Duration = Duration::from_secs(5 * 60);
+const MAX_CHILDREN: usize = 4;
+const MAX_SESSIONS: usize = 10;
+
+/// The words of `process`.
+pub(super) const SHARINGS: [(&str, Sharing); 3] = [
+    ("shared", Sharing::Shared),
+    ("per_session", Sharing::PerSession),
+    ("per_identity", Sharing::PerIdentity),
+];
+
+/// Whose file it is, and so how strictly it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    /// `destinations.yml`: the command may be a line, and an unknown key is an error.
+    Ours,
+    /// The `mcpServers` file of a desktop host: the command is a program, and other keys are the host's.
+    Host,
+}
+
+/// What the whole configuration says about every destination.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Defaults {
+    pub(super) request_timeout: Duration,
+    pub(super) max_message_bytes: usize,
+    /// From a flag or variable, which beat the file.
+    pub(super) max_sessions: Option<usize>,
+}
+
+/// What kind of server a destination is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Stdio,
+    Remote,
+}
+
+/// Reads a destination; `None` when there is nothing to run, which has been reported then.
+pub(super) fn read(
+    name: &str,
+    mut fields: Fields<'_, '_>,
+    defaults: &Defaults,
+    format: Format,
+) -> Option<Destination> {
+    match kind(&mut fields, format)? {
+        Kind::Stdio => {}
+        Kind::Remote => {
+            fields.fail(
+                "remote destinations are not available in this version of Rialto: remove it, or give it a `command`",
+            );
+            return None;
+        }
+    }
+    let argv = argv(&mut fields, format);
+    // Known, and judged with the kind.
+    for remote in ["url", "headers"] {
+        fields.take(remote);
+    }
+    let env = env(&mut fields);
+    let cwd = fields.given("cwd").and_then(|given| cwd(&fields, given));
+    let sharing = fields.choice("process", &SHARINGS).unwrap_or(Sharing::Shared);
+    let env_from_headers = env_from_headers(&mut fields, sharing);
+    let start = fields.choice("start", &[("eager", Start::Eager), ("lazy", Start::Lazy)]);
+    let start_timeout = fields
+        .parsed("start_timeout", quantity::some_time)
+        .unwrap_or(START_TIMEOUT);
+    let max_sessions = fields.parsed("max_sessions", quantity::count);
+    let max_children = fields
+        .parsed("max_children", quantity::count)
+        .unwrap_or(MAX_CHILDREN);
+    let linger = fields.parsed("linger", quantity::duration).unwrap_or(LINGER);
+    let capabilities = fields
+        .choice(
+            "capabilities",
+            &[
+                ("per_client", Capabilities::PerClient),
+                ("union", Capabilities::Union),
+            ],
+        )
+        .unwrap_or(Capabilities::PerClient);
+    let request_timeout = fields.parsed("request_timeout", quantity::some_time);
+    let max_message_bytes = fields.parsed("max_message_bytes", quantity::size);
+    if let Some(given) = fields.given("legacy_sse")
+        && fields.walk.judge(&given, quantity::truth) == Some(true)
+    {
+        fields.walk.fail(
+            given.place,
+            "the old transport is not available in this version of Rialto: remove it",
+        );
+    }
+    let walk = fields.walk;
+    match format {
+        Format::Ours => fields.finish(),
+        Format::Host => {
+            let unknown = fields.into_unknown();
+            if !unknown.is_empty() {
+                walk.note(format!(
+                    "{}: destination `{name}`: ignored what is for the desktop host: {}",
+                    walk.file,
+                    unknown.join(", ")
+                ));
+            }
+        }
+    }
+    let process = ProcessSpec {
+        cwd,
+        start: start.unwrap_or(default_start(sharing)),
+        env_from_headers,
+        start_timeout,
+        max_children,
+        linger,
+        capabilities,
+        ..process(argv?, env, sharing)
+    };
+    Some(Destination {
+        name: name.to_owned(),
+        backend: BackendSpec::Process(process),
+        request_timeout: request_timeout.unwrap_or(defaults.request_timeout),
+        max_message_bytes: max_message_bytes.unwrap_or(defaults.max_message_bytes),
+        max_sessions: defaults.max_sessions.or(max_sessions).unwrap_or(MAX_SESSIONS),
+    })
+}
+
+/// A destination that was given on the command line and has only defaults.
+pub(super) fn plain(
+    name: String,
+    argv: Vec<String>,
+    env: BTreeMap<String, Secret>,
+    sharing: Sharing,
+    defaults: &Defaults,
+) -> Destination {
+    Destination {
+        name,
+        backend: BackendSpec::Process(process(argv, env, sharing)),
+        request_timeout: defaults.request_timeout,
+        max_message_bytes: defaults.max_message_bytes,
+        max_sessions: defaults.max_sessions.unwrap_or(MAX_SESSIONS),
+    }
+}
+
+fn process(argv: Vec<String>, env: BTreeMap<String, Secret>, sharing: Sharing) -> ProcessSpec {
+    ProcessSpec {
+        argv,
+        env,
+        cwd: None,
+        sharing,
+        env_from_headers: BTreeMap::new(),
+        start: default_start(sharing),
+        start_timeout: START_TIMEOUT,
+        max_children: MAX_CHILDREN,
+        linger: LINGER,
+        capabilities: Capabilities::PerClient,
+    }
+}
+
+/// A shared child is wanted by whoever comes first; the others belong to someone who is not there yet.
+fn default_start(sharing: Sharing) -> Start {
+    match sharing {
+        Sharing::Shared => Start::Eager,
+        Sharing::PerSession | Sharing::PerIdentity => Start::Lazy,
+    }
+}
+
+/// Stdio or remote, by `type` or else by what is there.
+fn kind(fields: &mut Fields<'_, '_>, format: Format) -> Option<Kind> {
+    let words: &[(&str, Kind)] = match format {
+        Format::Ours => &[
+            ("stdio", Kind::Stdio),
+            ("streamable_http", Kind::Remote),
+            ("sse", Kind::Remote),
+        ],
+        Format::Host => &[
+            ("stdio", Kind::Stdio),
+            ("http", Kind::Remote),
+            ("sse", Kind::Remote),
+            ("streamable-http", Kind::Remote),
+            ("streamable_http", Kind::Remote),
+            ("streamableHttp", Kind::Remote),
+            ("ws", Kind::Remote),
+        ],
+    };
+    let typed = fields.has("type");
+    let kind = fields.choice("type", words);
+    let (command, url) = (fields.has("command"), fields.has("url"));
+    // Wherever there is a command the walk goes on, so that all other problems are found as well.
+    match (kind, command, url) {
+        (_, true, true) => {
+            fields.fail(
+                "has both `command` and `url`: keep `command` for a program, or `url` for a remote server",
+            );
+            Some(Kind::Stdio)
+        }
+        (Some(Kind::Remote), true, false) => {
+            fields.fail("has a `command`, which goes with `type: stdio`: change the type or leave it out");
+            Some(Kind::Stdio)
+        }
+        (Some(Kind::Stdio), false, true) => {
+            fields.fail("`type: stdio` needs a `command`, not a `url`");
+            None
+        }
+        // The wrong type has been reported already, and it is not known what was meant.
+        (None, false, _) if typed => None,
+        (Some(kind), _, _) => Some(kind),
+        (None, true, false) | (None, false, false) => Some(Kind::Stdio),
+        (None, false, true) => Some(Kind::Remote),
+    }
+}
+
+/// Program and arguments, from a line, a list, or a command with `args`.
+fn argv(fields: &mut Fields<'_, '_>, format: Format) -> Option<Vec<String>> {
+    let command = fields.take("command");
+    let args = fields.take("args");
+    let Some(command) = command else {
+        fields.fail("has nothing to run: write `command: PROGRAM ARGUMENTS`");
+        return None;
+    };
+    let place = fields.place(command.line, "command");
+    let words: Option<Vec<Given>> = match (command.value, format) {
+        (Value::Text(line), Format::Ours) => match command_line::split(&line) {
+            // Filled in word by word, so that a value with spaces stays one argument.
+            Ok(words) => words
+                .into_iter()
+                .map(|word| fields.filled(word, place.clone()))
+                .collect(),
+            Err(message) => {
+                fields.walk.fail(place.clone(), message);
+                None
+            }
+        },
+        (value, _) => Some(fields.scalars(
+            super::tree::Node {
+                line: command.line,
+                value,
+            },
+            "command",
+        )),
+    };
+    let mut words = words?;
+    if let Some(args) = args {
+        match args.value {
+            Value::List(_) => words.extend(fields.scalars(args, "args")),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::Map(_) => {
+                let kind = args.value.kind();
+                fields.walk.fail(
+                    fields.place(args.line, "args"),
+                    format!("must be a list, not {kind}: write [one, two]"),
+                );
+            }
+        }
+    }
+    for word in &words {
+        no_nul(fields, word);
+    }
+    if words.first().is_none_or(|program| program.text.trim().is_empty()) {
+        fields
+            .walk
+            .fail(place, "the command is empty: write the program and its arguments");
+        return None;
+    }
+    Some(words.into_iter().map(|word| word.text).collect())
+}
+
+fn env(fields: &mut Fields<'_, '_>) -> BTreeMap<String, Secret> {
+    let given = fields.named_values("env");
+    for (name, value) in &given {
+        if let Err(message) = quantity::variable_name(name) {
+            fields.walk.fail(value.place.clone(), message);
+        }
+        no_nul(fields, value);
+    }
+    given
+        .into_iter()
+        .map(|(name, value)| (name, Secret::new(value.text)))
+        .collect()
+}
+
+/// The operating system ends every argument and variable at a NUL.
+fn no_nul(fields: &Fields<'_, '_>, given: &Given) {
+    if given.text.contains('\0') {
+        fields.walk.fail(
+            given.place.clone(),
+            "holds a NUL character, which no program can be given: remove it",
+        );
+    }
+}
+
+fn cwd(fields: &Fields<'_, '_>, given: Given) -> Option<PathBuf> {
+    let directory = fields.walk.judge(&given, |text| {
+        if text.is_empty() {
+            Err("write a directory, or leave it out".to_owned())
+        } else if text == "~" || text.starts_with("~/") {
+            Err("there is no shell that would expand `~`: write ${HOME}".to_owned())
+        } else {
+            Ok(PathBuf::from(text))
+        }
+    })?;
+    no_nul(fields, &given);
+    Some(fields.walk.sources.base.join(directory))
+}
+
+fn env_from_headers(fields: &mut Fields<'_, '_>, sharing: Sharing) -> BTreeMap<String, String> {
+    let given = fields.named_values("env_from_headers");
+    match (sharing, given.values().next()) {
+        (Sharing::Shared, Some(first)) => {
+            // The place of the map itself, not of its first entry.
+            let place = match &first.place {
+                super::problem::Place::Field { line, .. } => fields.place(*line, "env_from_headers"),
+                other => other.clone(),
+            };
+            fields.walk.fail(
+                place,
+                "one shared child cannot have the header values of each caller: write `process: per_identity` or `process: per_session`",
+            );
+        }
+        (Sharing::Shared | Sharing::PerSession | Sharing::PerIdentity, _) => {}
+    }
+    let mut headers = BTreeMap::new();
+    for (variable, header) in given {
+        if let Err(message) = quantity::variable_name(&variable) {
+            fields.walk.fail(header.place.clone(), message);
+        }
+        if let Some(header) = fields.walk.judge(&header, quantity::header_name) {
+            headers.insert(variable, header);
+        }
+    }
+    headers
+}

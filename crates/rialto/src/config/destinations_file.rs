@@ -1,0 +1,225 @@
+//! A whole file: which format it is in, its global keys, and its destinations.
+
+use std::collections::BTreeMap;
+
+use gateway::settings::Destination;
+
+use super::destination::{self, Defaults, Format};
+use super::environment::Environment;
+use super::globals::{self, Globals};
+use super::reader::{Fields, Walk};
+use super::tree::{self, Node, Value};
+use super::{name, problem::Place, quantity};
+use crate::flags::ServeFlags;
+
+/// Settings and destinations of a file, as far as they could be read.
+pub(super) fn read(
+    text: &str,
+    flags: &ServeFlags,
+    environment: &Environment,
+    walk: &mut Walk<'_>,
+) -> Option<(Globals, Vec<Destination>)> {
+    let whole = |line| Place::File {
+        file: walk.file.clone(),
+        line,
+    };
+    let entries = match tree::load(text) {
+        Ok(Node {
+            value: Value::Map(entries),
+            ..
+        }) => entries,
+        Ok(Node {
+            value: Value::Null, ..
+        }) => {
+            walk.fail(whole(0), NO_DESTINATION);
+            return None;
+        }
+        Ok(node) => {
+            walk.fail(
+                whole(node.line),
+                format!(
+                    "must be a map, not {}: write `destinations:` and a name under it",
+                    node.value.kind()
+                ),
+            );
+            return None;
+        }
+        Err(malformed) => {
+            walk.fail(whole(malformed.line), malformed.reason);
+            return None;
+        }
+    };
+    match host_key(&entries) {
+        None => Some(ours(flags, environment, walk, entries)),
+        Some(key) => {
+            walk.sources.doubled_dollar = false;
+            Some(of_host(key, flags, environment, walk, entries))
+        }
+    }
+}
+
+const NO_DESTINATION: &str = "there is no destination: write `destinations:`, under it a name, and under that `command: PROGRAM ARGUMENTS`";
+
+/// The key that makes it a file of a desktop host: `mcpServers`, or `servers` as VS Code has it.
+fn host_key(entries: &[(String, Node)]) -> Option<&'static str> {
+    let is_map = |key: &str| {
+        entries
+            .iter()
+            .any(|(name, node)| name == key && matches!(node.value, Value::Map(_)))
+    };
+    if is_map("destinations") {
+        None
+    } else if is_map("mcpServers") {
+        Some("mcpServers")
+    } else if is_map("servers") {
+        Some("servers")
+    } else {
+        None
+    }
+}
+
+fn ours(
+    flags: &ServeFlags,
+    environment: &Environment,
+    walk: &Walk<'_>,
+    entries: Vec<(String, Node)>,
+) -> (Globals, Vec<Destination>) {
+    let mut fields = Fields::new(walk, None, 0, entries);
+    let globals = globals::read(flags, environment, &mut fields);
+    let mut destinations = Vec::new();
+    match fields.take("destinations") {
+        Some(Node {
+            value: Value::Map(entries),
+            ..
+        }) if !entries.is_empty() => {
+            for (name, node) in entries {
+                if let Err(message) = name::check(&name) {
+                    walk.fail(destination_place(walk, &name, node.line), message);
+                }
+                destinations.extend(entry(walk, &name, node, &globals.defaults, Format::Ours));
+            }
+        }
+        Some(Node {
+            value: Value::Map(_),
+            line,
+        }) => walk.fail(fields.place(line, "destinations"), NO_DESTINATION),
+        Some(node) => walk.fail(
+            fields.place(node.line, "destinations"),
+            format!(
+                "must be a map of names, not {}: write `NAME:` and under it `command: …`",
+                node.value.kind()
+            ),
+        ),
+        None => walk.fail(fields.place(0, ""), NO_DESTINATION),
+    }
+    fields.finish();
+    (globals, destinations)
+}
+
+fn of_host(
+    key: &'static str,
+    flags: &ServeFlags,
+    environment: &Environment,
+    walk: &Walk<'_>,
+    entries: Vec<(String, Node)>,
+) -> (Globals, Vec<Destination>) {
+    let mut fields = Fields::new(walk, None, 0, entries);
+    let globals = globals::read(flags, environment, &mut fields);
+    let mut destinations = Vec::new();
+    let mut taken: BTreeMap<String, String> = BTreeMap::new();
+    let servers = match fields.take(key) {
+        Some(Node {
+            value: Value::Map(servers),
+            ..
+        }) => servers,
+        Some(_) | None => Vec::new(),
+    };
+    for (original, node) in servers {
+        if is_disabled(&node) {
+            walk.note(format!(
+                "{}: destination `{original}` is disabled there and left out",
+                walk.file
+            ));
+            continue;
+        }
+        let name = match name::check(&original) {
+            Ok(()) => original.clone(),
+            Err(message) => match name::sanitised(&original) {
+                Some(name) => {
+                    walk.note(format!(
+                        "{}: destination `{original}` is served as `{name}`",
+                        walk.file
+                    ));
+                    name
+                }
+                None => {
+                    walk.fail(destination_place(walk, &original, node.line), message);
+                    continue;
+                }
+            },
+        };
+        if let Some(other) = taken.insert(name.clone(), original.clone()) {
+            walk.fail(
+                destination_place(walk, &original, node.line),
+                format!("would be served as `{name}`, and so would `{other}`: rename one of them"),
+            );
+            continue;
+        }
+        destinations.extend(entry(walk, &name, node, &globals.defaults, Format::Host));
+    }
+    if taken.is_empty() {
+        walk.fail(
+            fields.place(0, key),
+            "there is no server in it: add one with a `command`",
+        );
+    }
+    // Whatever else stands there belongs to the host, and there can be a great deal of it.
+    (globals, destinations)
+}
+
+fn entry(
+    walk: &Walk<'_>,
+    name: &str,
+    node: Node,
+    defaults: &Defaults,
+    format: Format,
+) -> Option<Destination> {
+    match node.value {
+        Value::Map(entries) => {
+            let fields = Fields::new(walk, Some(name), node.line, entries);
+            destination::read(name, fields, defaults, format)
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
+            let kind = node.value.kind();
+            walk.fail(
+                destination_place(walk, name, node.line),
+                format!("must be a map, not {kind}: write `command: PROGRAM ARGUMENTS` under it"),
+            );
+            None
+        }
+    }
+}
+
+/// Hosts keep servers that are switched off in the file.
+fn is_disabled(node: &Node) -> bool {
+    let Value::Map(entries) = &node.value else {
+        return false;
+    };
+    entries
+        .iter()
+        .any(|(key, node)| match (key.as_str(), &node.value) {
+            ("disabled", Value::Bool(disabled)) => *disabled,
+            ("enabled", Value::Bool(enabled)) => !*enabled,
+            ("disabled", Value::Text(text)) => quantity::truth(text) == Ok(true),
+            (_, _) => false,
+        })
+}
+
+fn destination_place(walk: &Walk<'_>, name: &str, line: u64) -> Place {
+    Place::Field {
+        file: walk.file.clone(),
+        line,
+        destination: Some(name.to_owned()),
+        field: String::new(),
+    }
+}

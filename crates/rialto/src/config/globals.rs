@@ -1,0 +1,310 @@
+//! What holds for all destinations: each setting from the first of flag, variable, file and default that
+//! gives it.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gateway::settings::{AuditSettings, AuditSink, Secret};
+
+use super::destination::Defaults;
+use super::environment::Environment;
+use super::interpolate::{Secrets, read_text};
+use super::problem::Place;
+use super::quantity;
+use super::reader::{Fields, Given};
+use super::tree::{self, Value};
+use crate::flags::ServeFlags;
+
+const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3000);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_MESSAGE_BYTES: usize = 1 << 20;
+const SESSION_IDLE: Duration = Duration::from_secs(60 * 60);
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// The variable that older set-ups have, in bare seconds.
+const OLDER_TIMEOUT: &str = "STDIO_REQUEST_TIMEOUT";
+
+/// The settings that are not about one destination.
+#[derive(Debug)]
+pub(super) struct Globals {
+    pub(super) listen: SocketAddr,
+    pub(super) session_idle: Duration,
+    pub(super) drain: Duration,
+    pub(super) allowed_hosts: Vec<String>,
+    pub(super) allowed_origins: Vec<String>,
+    pub(super) audit: AuditSettings,
+    pub(super) keep_going: bool,
+    pub(super) defaults: Defaults,
+}
+
+/// Reads the global keys out of the top of a file (an empty map when there is no file).
+pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut Fields<'_, '_>) -> Globals {
+    // First, since every other value may name a secret.
+    secrets(environment, fields);
+    let walk = fields.walk;
+    let mut layers = Layers { environment, fields };
+
+    let listen = layers.first(
+        ("--listen", flags.listen.as_deref()),
+        &["RIALTO_LISTEN"],
+        "listen",
+    );
+    let request_timeout = layers.first(
+        ("--request-timeout", flags.request_timeout.as_deref()),
+        &["RIALTO_REQUEST_TIMEOUT", OLDER_TIMEOUT],
+        "request_timeout",
+    );
+    let max_message_bytes = layers.first(
+        ("--max-message-bytes", flags.max_message_bytes.as_deref()),
+        &["RIALTO_MAX_MESSAGE_BYTES"],
+        "max_message_bytes",
+    );
+    let session_idle = layers.first(("", None), &["RIALTO_SESSION_IDLE"], "session_idle");
+    let drain = layers.first(("", None), &["RIALTO_DRAIN"], "drain");
+    let max_sessions = layers.flag_or_variable(
+        ("--max-sessions", flags.max_sessions.as_deref()),
+        &["RIALTO_MAX_SESSIONS", "MAX_STDIO_CONNECTIONS"],
+    );
+    let allowed_hosts = layers.all(
+        ("--allow-host", &flags.allow_host),
+        &["RIALTO_ALLOWED_HOSTS", "RIALTO_ALLOW_HOST"],
+        "allowed_hosts",
+    );
+    let allowed_origins = layers.all(
+        ("--allow-origin", &flags.allow_origin),
+        &["RIALTO_ALLOWED_ORIGINS", "RIALTO_ALLOW_ORIGIN"],
+        "allowed_origins",
+    );
+    let audit = audit(flags, &mut layers);
+    let keep_going = match flags.keep_going {
+        true => true,
+        false => layers
+            .variable(&["RIALTO_KEEP_GOING"])
+            .and_then(|given| walk.judge(&given, quantity::truth))
+            .unwrap_or(false),
+    };
+
+    let judged = |given: Option<Given>, parse: fn(&str) -> Result<Duration, String>, default| {
+        given
+            .and_then(|given| walk.judge(&given, parse))
+            .unwrap_or(default)
+    };
+    let timeout_form = match &request_timeout {
+        Some(given) if given.place == Place::Variable(OLDER_TIMEOUT) => quantity::seconds_or_duration,
+        Some(_) | None => quantity::some_time,
+    };
+    Globals {
+        listen: listen
+            .and_then(|given| walk.judge(&given, quantity::listen))
+            .unwrap_or(LISTEN),
+        session_idle: judged(session_idle, quantity::some_time, SESSION_IDLE),
+        drain: judged(drain, quantity::duration, DRAIN),
+        allowed_hosts: allowed_hosts
+            .iter()
+            .filter_map(|given| walk.judge(given, quantity::host))
+            .collect(),
+        allowed_origins: allowed_origins
+            .iter()
+            .filter_map(|given| walk.judge(given, quantity::origin))
+            .collect(),
+        audit,
+        keep_going,
+        defaults: Defaults {
+            request_timeout: judged(request_timeout, timeout_form, REQUEST_TIMEOUT),
+            max_message_bytes: max_message_bytes
+                .and_then(|given| walk.judge(&given, quantity::size))
+                .unwrap_or(MAX_MESSAGE_BYTES),
+            max_sessions: max_sessions.and_then(|given| walk.judge(&given, quantity::count)),
+        },
+    }
+}
+
+/// The order of precedence, in one place.
+struct Layers<'f, 'w, 'a> {
+    environment: &'f Environment,
+    fields: &'f mut Fields<'w, 'a>,
+}
+
+type Flag<'v> = (&'static str, Option<&'v str>);
+
+impl Layers<'_, '_, '_> {
+    fn first(&mut self, flag: Flag<'_>, variables: &[&'static str], key: &'static str) -> Option<Given> {
+        // Taken even if it is overruled: the key is known either way.
+        let field = self.fields.given(key);
+        self.flag_or_variable(flag, variables).or(field)
+    }
+
+    fn flag_or_variable(&self, (flag, value): Flag<'_>, variables: &[&'static str]) -> Option<Given> {
+        value
+            .map(|value| as_written(value, Place::Flag(flag)))
+            .or_else(|| self.variable(variables))
+    }
+
+    /// The first of these variables that says something.
+    fn variable(&self, variables: &[&'static str]) -> Option<Given> {
+        variables.iter().find_map(|name| {
+            self.environment
+                .filled(name)
+                .map(|value| as_written(value, Place::Variable(name)))
+        })
+    }
+
+    fn all(
+        &mut self,
+        (flag, values): (&'static str, &[String]),
+        variables: &[&'static str],
+        key: &'static str,
+    ) -> Vec<Given> {
+        let field = self.fields.list(key);
+        if !values.is_empty() {
+            return values
+                .iter()
+                .map(|value| as_written(value, Place::Flag(flag)))
+                .collect();
+        }
+        match self.variable(variables) {
+            Some(given) => given
+                .text
+                .split(',')
+                .map(str::trim)
+                .filter(|item| !item.is_empty())
+                .map(|item| as_written(item, given.place.clone()))
+                .collect(),
+            None => field.unwrap_or_default(),
+        }
+    }
+}
+
+/// A value of the command line or environment: a shell has filled in there whatever was to be filled in.
+fn as_written(value: &str, place: Place) -> Given {
+    Given {
+        text: value.to_owned(),
+        written: value.to_owned(),
+        place,
+    }
+}
+
+/// `audit: off`, `audit: stdout`, `audit: FILE`, or a map of `sink` and `bodies`.
+fn audit(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> AuditSettings {
+    let walk = layers.fields.walk;
+    let (mut sink, mut bodies) = (None, None);
+    if let Some(node) = layers.fields.take("audit") {
+        match node.value {
+            Value::Map(entries) => {
+                let mut inner = layers.fields.inner("audit.", node.line, entries);
+                sink = inner.given("sink");
+                bodies = inner.given("bodies");
+                inner.finish();
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
+                sink = layers.fields.scalar(node, "audit");
+            }
+        }
+    }
+    let sink = layers
+        .flag_or_variable(("--audit", flags.audit.as_deref()), &["RIALTO_AUDIT"])
+        .or(sink)
+        .and_then(|given| {
+            let relative_to = match given.place {
+                Place::Field { .. } => walk.sources.base.clone(),
+                Place::Flag(_) | Place::Variable(_) | Place::File { .. } => PathBuf::new(),
+            };
+            walk.judge(&given, |text| match text {
+                "off" | "false" => Ok(AuditSink::Off),
+                "stdout" => Ok(AuditSink::Stdout),
+                "" | "true" | "on" | "stderr" => Err("write stdout, the path of a file, or off".to_owned()),
+                path => Ok(AuditSink::File(relative_to.join(path))),
+            })
+        })
+        .unwrap_or(AuditSink::Off);
+    let bodies = layers
+        .variable(&["RIALTO_AUDIT_BODIES", "AUDIT_LOG_BODIES"])
+        .or(bodies)
+        .and_then(|given| walk.judge(&given, quantity::truth))
+        .unwrap_or(false);
+    if bodies && sink == AuditSink::Off {
+        walk.note(
+            "bodies are wanted in the audit log, but the audit log is off: turn it on with --audit FILE",
+        );
+    }
+    AuditSettings { sink, bodies }
+}
+
+/// Reads the secrets file, if one is named.
+fn secrets(environment: &Environment, fields: &mut Fields<'_, '_>) {
+    let walk = fields.walk;
+    let mut layers = Layers { environment, fields };
+    let Some(given) = layers.first(("", None), &["RIALTO_SECRETS_FILE"], "secrets_file") else {
+        return;
+    };
+    let path = match given.place {
+        Place::Field { .. } => walk.sources.base.join(&given.text),
+        Place::Flag(_) | Place::Variable(_) | Place::File { .. } => PathBuf::from(&given.text),
+    };
+    let secrets = match read_text(&path) {
+        Ok(text) => secrets_of(&text, &given, fields),
+        Err(message) => {
+            walk.fail(
+                given.place.clone(),
+                format!("the secrets file `{}` {message}", given.written),
+            );
+            Secrets::Unreadable
+        }
+    };
+    walk.sources
+        .secrets
+        .set(secrets)
+        .expect("the secrets file is read once, before anything else");
+}
+
+/// The secrets of a file. No message quotes the file, not even the parser's.
+fn secrets_of(text: &str, given: &Given, fields: &Fields<'_, '_>) -> Secrets {
+    const FORM: &str = "must be a map: write one `NAME: value` per line";
+    let walk = fields.walk;
+    let place = |line| Place::File {
+        file: given.written.clone(),
+        line,
+    };
+    let entries = match tree::load(text) {
+        Ok(tree::Node {
+            value: Value::Map(entries),
+            ..
+        }) => entries,
+        Ok(tree::Node {
+            value: Value::Null, ..
+        }) => Vec::new(),
+        Ok(node) => {
+            walk.fail(place(node.line), format!("the secrets file {FORM}"));
+            return Secrets::Unreadable;
+        }
+        Err(malformed) => {
+            walk.fail(
+                place(malformed.line),
+                "the secrets file is not valid YAML: write one `NAME: value` per line",
+            );
+            return Secrets::Unreadable;
+        }
+    };
+    let mut secrets = BTreeMap::new();
+    for (name, node) in entries {
+        match node.value {
+            Value::Text(text) | Value::Number(text) => {
+                secrets.insert(name, Secret::new(text));
+            }
+            Value::Bool(flag) => {
+                secrets.insert(name, Secret::new(flag.to_string()));
+            }
+            Value::Null | Value::List(_) | Value::Map(_) => {
+                walk.fail(
+                    place(node.line),
+                    format!("the secret `{name}` must be a single text"),
+                );
+                // Named, so that its use is not reported as well.
+                secrets.insert(name, Secret::new(""));
+            }
+        }
+    }
+    Secrets::Read(secrets)
+}

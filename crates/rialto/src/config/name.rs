@@ -1,0 +1,193 @@
+//! Names of destinations: URL segments that are none of the router's own words.
+
+/// Words that are the first segment of a path of the router itself.
+const RESERVED: [&str; 7] = [
+    "mcp",
+    "health",
+    "ready",
+    "metrics",
+    "sse",
+    "message",
+    ".well-known",
+];
+
+/// The longest name, so that one stays readable in paths, logs and metrics.
+const LONGEST: usize = 63;
+
+/// Takes a name as it is, or says what to write.
+pub(super) fn check(name: &str) -> Result<(), String> {
+    if RESERVED.contains(&name) {
+        return Err(format!(
+            "the name `{name}` is one of Rialto's own paths: write for example `{name}-server`"
+        ));
+    }
+    let well_formed = name.len() <= LONGEST
+        && name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+        && name.chars().all(plain);
+    if well_formed {
+        return Ok(());
+    }
+    let rule = "a name is part of the URL: a-z, 0-9, `.`, `_` and `-`, beginning with a letter or digit, at most 63 long";
+    Err(match sanitised(name) {
+        Some(better) => format!("{rule}; write `{better}`"),
+        None => rule.to_owned(),
+    })
+}
+
+/// The nearest name that can be one: lower-cased, with `-` for what does not belong. `None` when nothing is
+/// left of it.
+pub(super) fn sanitised(text: &str) -> Option<String> {
+    let mut name = String::new();
+    for character in text.chars().flat_map(char::to_lowercase) {
+        if name.len() == LONGEST {
+            break;
+        }
+        if plain(character) {
+            name.push(character);
+        } else if !name.ends_with('-') {
+            name.push('-');
+        }
+    }
+    let name = name.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    let usable = !name.is_empty() && !RESERVED.contains(&name);
+    usable.then(|| name.to_owned())
+}
+
+/// A name for a command that was given none: the package a runner is told to run, else the program.
+pub(super) fn of_command(argv: &[String]) -> String {
+    let package = package_of_runner(argv);
+    let named = package
+        .or_else(|| argv.first().map(|program| stem(program)))
+        .and_then(sanitised);
+    named.unwrap_or_else(|| "server".to_owned())
+}
+
+fn plain(character: char) -> bool {
+    character.is_ascii_lowercase() || character.is_ascii_digit() || matches!(character, '.' | '_' | '-')
+}
+
+/// `server-everything` of `npx -y @scope/server-everything@1.2`.
+fn package_of_runner(argv: &[String]) -> Option<&str> {
+    let (program, rest) = argv.split_first()?;
+    let rest = match (stem(program), rest) {
+        ("npx" | "bunx" | "uvx" | "pnpx", rest) => rest,
+        ("npm", [verb, rest @ ..]) if verb == "exec" || verb == "x" => rest,
+        ("pnpm" | "yarn", [verb, rest @ ..]) if verb == "dlx" => rest,
+        ("bun", [verb, rest @ ..]) if verb == "x" => rest,
+        (_, _) => return None,
+    };
+    let mut words = rest.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            // These carry a value that is not what runs; what runs comes after it.
+            "-p" | "--package" | "--from" | "--with" | "--python" => {
+                words.next();
+            }
+            option if option.starts_with('-') => {}
+            package => {
+                let unscoped = package.rsplit('/').next().unwrap_or(package);
+                return Some(unscoped.split(['@', '=']).next().unwrap_or(unscoped));
+            }
+        }
+    }
+    None
+}
+
+/// The last part of a path, without the extension of a program or script.
+fn stem(program: &str) -> &str {
+    let base = program.rsplit(['/', '\\']).next().unwrap_or(program);
+    for extension in [".exe", ".cmd", ".bat", ".sh", ".js", ".mjs", ".py"] {
+        if let Some(stem) = base.strip_suffix(extension)
+            && !stem.is_empty()
+        {
+            return stem;
+        }
+    }
+    base
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn derived(line: &str) -> String {
+        of_command(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn url_segments_are_names() {
+        for name in ["a", "context7", "0", "my.server_2-x", &"a".repeat(63)] {
+            assert_eq!(check(name), Ok(()), "{name}");
+        }
+        for name in [
+            "",
+            "A",
+            "-a",
+            ".a",
+            "a b",
+            "a/b",
+            "ä",
+            "a?b",
+            "..",
+            &"a".repeat(64),
+        ] {
+            assert!(check(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn words_of_the_router_are_reserved() {
+        for word in RESERVED {
+            assert!(
+                check(word).expect_err("reserved").contains("Rialto's own"),
+                "{word}"
+            );
+            assert_eq!(sanitised(word).filter(|name| name == word), None);
+        }
+    }
+
+    #[test]
+    fn a_bad_name_is_answered_with_a_better_one() {
+        assert!(check("My Server").expect_err("bad").contains("write `my-server`"));
+    }
+
+    #[test]
+    fn whatever_is_sanitised_is_a_name() {
+        for text in [
+            "My Server!",
+            "@scope/pkg",
+            "Ünïcode",
+            "..",
+            "",
+            "MCP",
+            "a".repeat(100).as_str(),
+            "İ",
+            "x-----",
+        ] {
+            if let Some(name) = sanitised(text) {
+                assert_eq!(check(&name), Ok(()), "{text} became {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_command_gives_its_destination_a_name() {
+        assert_eq!(derived("npx -y @scope/server-everything"), "server-everything");
+        assert_eq!(
+            derived("npx -y @upstash/context7-mcp@1.2.3 --stdio"),
+            "context7-mcp"
+        );
+        assert_eq!(
+            derived("uvx --from git+https://example.com/x mcp-server-fetch"),
+            "mcp-server-fetch"
+        );
+        assert_eq!(derived("uvx mcp-server-time==1.0"), "mcp-server-time");
+        assert_eq!(derived("pnpm dlx thing"), "thing");
+        assert_eq!(derived("/usr/local/bin/My-Server.sh --flag"), "my-server");
+        assert_eq!(derived("node server.js"), "node");
+        assert_eq!(derived("npx"), "npx");
+        assert_eq!(derived("/opt/mcp"), "server");
+        assert_eq!(derived("///"), "server");
+        assert_eq!(of_command(&[]), "server");
+    }
+}

@@ -1,0 +1,185 @@
+//! `rialto serve`: settings in, a gateway out, until a signal says otherwise.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gateway::backend_face::process::{Launcher, WardenCommand};
+use gateway::settings::{BackendSpec, Settings, Start};
+use gateway::{Gateway, StartError};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+
+use crate::config::{self, ConfigError, Environment, Loaded, LogFormat};
+use crate::flags::ServeFlags;
+use crate::{exit, fail, telemetry};
+
+/// How long an immediate end may take to write its last lines.
+const LAST_LINES: Duration = Duration::from_millis(300);
+
+pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
+    let logs = match config::log_settings(flags, environment) {
+        Ok(logs) => logs,
+        Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
+    };
+    let Loaded { settings, notes } = match config::settings(flags, environment) {
+        Ok(loaded) => loaded,
+        Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
+    };
+    let telemetry = match telemetry::init(logs.format, logs.filter.as_deref()) {
+        Ok(telemetry) => telemetry,
+        Err(error) => return fail(exit::CONFIGURATION, &format!("{error:#}")),
+    };
+    for note in notes {
+        tracing::warn!("{note}");
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(exit::FAILED, &format!("cannot start the runtime: {error}")),
+    };
+    let code = runtime.block_on(serve(&settings, environment, logs.format));
+    // Whatever still runs has been asked to stop and was waited for.
+    runtime.shutdown_timeout(LAST_LINES);
+    drop(telemetry);
+    code
+}
+
+/// The launcher that leaves nothing behind, whatever becomes of this process.
+pub(crate) fn launcher() -> Launcher {
+    Launcher::new(WardenCommand {
+        argv: vec!["/proc/self/exe".into(), "warden".into()],
+    })
+}
+
+async fn serve(settings: &Settings, environment: &Environment, format: LogFormat) -> ExitCode {
+    let listener = match TcpListener::bind(settings.listen).await {
+        Ok(listener) => listener,
+        Err(error) => return fail(exit::CANNOT_LISTEN, &cannot_listen(settings.listen, &error)),
+    };
+    let address = match listener.local_addr() {
+        Ok(address) => address,
+        Err(error) => return fail(exit::CANNOT_LISTEN, &cannot_listen(settings.listen, &error)),
+    };
+    let gateway = match Gateway::new(settings, address, launcher(), environment.all()) {
+        Ok(gateway) => gateway,
+        Err(error @ StartError::Audit(_)) => {
+            return fail(exit::CONFIGURATION, &format!("{:#}", anyhow::Error::from(error)));
+        }
+        Err(error @ (StartError::Command { .. } | StartError::NothingStarts)) => {
+            return fail(exit::NOTHING_STARTS, &error.to_string());
+        }
+    };
+    let (terminate, interrupt) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
+        (Err(error), _) | (_, Err(error)) => {
+            return fail(exit::FAILED, &format!("cannot catch signals: {error}"));
+        }
+    };
+    tracing::info!(listening = %address, destinations = settings.destinations.len(), "listening");
+    if format == LogFormat::Human {
+        // If stderr is closed nobody reads this, and nobody needs to.
+        let _ = std::io::stderr()
+            .lock()
+            .write_all(greeting(settings, address).as_bytes());
+    }
+    let (first, shutdown) = oneshot::channel();
+    let signals = Signals { terminate, interrupt };
+    let serving = Arc::clone(&gateway).serve(listener, async move {
+        let _ = shutdown.await;
+    });
+    tokio::select! {
+        () = serving => ExitCode::SUCCESS,
+        () = signals.twice(first) => {
+            tracing::warn!("second signal: ending at once");
+            gateway.kill();
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    async fn once(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
+    /// Passes the first signal on and comes back at the second.
+    async fn twice(mut self, first: oneshot::Sender<()>) {
+        self.once().await;
+        let _ = first.send(());
+        self.once().await;
+    }
+}
+
+fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> String {
+    let hint = match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            "; another program uses it: choose another port with --listen (:0 picks a free one)"
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need privileges: choose another with --listen"
+        }
+        _ => "; choose another address with --listen",
+    };
+    format!("cannot listen on {address}: {error}{hint}")
+}
+
+/// What a person sees first: where everything is, and what to paste into a client.
+fn greeting(settings: &Settings, address: SocketAddr) -> String {
+    let host = if address.ip().is_unspecified() {
+        format!("localhost:{}", address.port())
+    } else {
+        address.to_string()
+    };
+    let mut text = String::from("\n");
+    for destination in &settings.destinations {
+        let BackendSpec::Process(process) = &destination.backend;
+        let state = match process.start {
+            Start::Eager => "starting",
+            Start::Lazy => "starts with its first client",
+        };
+        // Writing to a `String` cannot fail.
+        let _ = writeln!(
+            text,
+            "  http://{host}/{}/mcp   ({state}: {})",
+            destination.name,
+            process.argv.join(" ")
+        );
+    }
+    if let Some(root) = &settings.root_destination {
+        let _ = writeln!(text, "  http://{host}/mcp   (the same as /{root}/mcp)");
+    }
+    if let Some(first) = settings.destinations.first() {
+        let snippet = serde_json::json!({
+            "mcpServers": { &first.name: { "type": "http", "url": format!("http://{host}/{}/mcp", first.name) } }
+        });
+        let _ = writeln!(text, "\n  For your client's configuration:\n  {snippet}\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_in_use_comes_with_advice() {
+        let error = std::io::Error::from(std::io::ErrorKind::AddrInUse);
+        let text = cannot_listen("127.0.0.1:3000".parse().unwrap(), &error);
+        assert!(
+            text.contains("127.0.0.1:3000") && text.contains("--listen"),
+            "{text}"
+        );
+    }
+}

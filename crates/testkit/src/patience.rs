@@ -1,0 +1,58 @@
+//! Waiting for a fact of the outside world that nobody announces: poll it, up to a deadline.
+//!
+//! It is the only place of the testkit that sleeps, and never for a fixed time.
+
+use std::time::{Duration, Instant};
+
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Polls `look` until it sees something and returns that.
+///
+/// # Panics
+/// When the deadline passes first; the message names `what`.
+pub async fn wait_until<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(
+            start.elapsed() < deadline,
+            "waited {deadline:?} in vain until {what}"
+        );
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// The same without a runtime, and without the panic: `None` when the deadline passed.
+pub fn look_until<T>(deadline: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let start = Instant::now();
+    loop {
+        let seen = look();
+        if seen.is_some() || start.elapsed() >= deadline {
+            return seen;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_seen_is_returned() {
+        let mut looks = 0;
+        let seen = wait_until("the third look", Duration::from_secs(5), || {
+            looks += 1;
+            (looks == 3).then_some(looks)
+        });
+        assert_eq!(seen.await, 3);
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "in vain until pigs fly")]
+    async fn the_panic_names_what_was_awaited() {
+        wait_until("pigs fly", Duration::ZERO, || None::<()>).await;
+    }
+}

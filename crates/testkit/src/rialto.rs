@@ -1,0 +1,241 @@
+//! The real binary under test: started, watched, and gone with everything it started when the test ends.
+//!
+//! Rialto runs in a session of its own, so that each of its descendants can be recognised even when it was
+//! orphaned. When a test ends with one of them still alive, the test fails.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Child, ExitStatus};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::client::McpClient;
+use crate::failure::{Failure, Result};
+use crate::journal::Journal;
+use crate::patience::{look_until, wait_until};
+use crate::processes::{self, Memory, Process};
+
+mod launcher;
+mod lines;
+
+pub use launcher::{Ended, Launcher, binary};
+use lines::Lines;
+
+/// How long each stage of the end may take when a test is over.
+const SIGTERM_PATIENCE: Duration = Duration::from_secs(2);
+const SECOND_SIGTERM_PATIENCE: Duration = Duration::from_secs(7);
+const SURVIVOR_PATIENCE: Duration = Duration::from_secs(6);
+
+/// A running `rialto`.
+#[derive(Debug)]
+pub struct Rialto {
+    pid: u32,
+    address: String,
+    process: Mutex<Child>,
+    /// Every process group seen below Rialto so far.
+    groups: Mutex<BTreeSet<u32>>,
+    stdout: Lines,
+    stderr: Lines,
+    dir: TempDir,
+    survivor_patience: Duration,
+}
+
+impl Rialto {
+    /// More than the two shortcuts below say: flags, environment, limits.
+    pub fn launcher() -> Launcher {
+        Launcher::new()
+    }
+
+    /// `rialto serve … args`; `{stub}` and `{dir}` in them stand for the stub server and for a fresh directory.
+    pub async fn serve(args: &[&str]) -> Result<Self> {
+        Launcher::new().args(args).start().await
+    }
+
+    /// `rialto serve --config FILE`, with this text in the file and the same two stand-ins.
+    pub async fn with_config(yaml: &str) -> Result<Self> {
+        Launcher::new().config(yaml).start().await
+    }
+
+    /// `rialto serve -- testkit-server --journal {dir}/journal flags…`.
+    pub async fn with_stub(flags: &[&str]) -> Result<Self> {
+        Launcher::new().stub(flags).start().await
+    }
+
+    /// `127.0.0.1:PORT`.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The endpoint of `serve -- COMMAND`.
+    pub fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+
+    pub fn url_of(&self, destination: &str) -> String {
+        format!("http://{}/{destination}/mcp", self.address)
+    }
+
+    pub async fn client(&self) -> Result<McpClient> {
+        McpClient::connect(&self.url()).await
+    }
+
+    pub async fn client_of(&self, destination: &str) -> Result<McpClient> {
+        McpClient::connect(&self.url_of(destination)).await
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The directory that `{dir}` stood for.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// `{dir}/journal`.
+    pub fn journal(&self) -> Journal {
+        Journal::at(self.dir.path().join("journal"))
+    }
+
+    pub fn sigterm(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    pub fn sigkill(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    /// Any signal, while Rialto runs.
+    pub fn signal(&self, signal: Signal) {
+        self.children();
+        if self.exit_status().is_none() {
+            processes::send_signal(self.pid, signal);
+        }
+    }
+
+    /// `None` while it runs.
+    pub fn exit_status(&self) -> Option<ExitStatus> {
+        self.process().try_wait().ok().flatten()
+    }
+
+    /// Waits for the end of Rialto itself.
+    pub async fn wait(&self, deadline: Duration) -> ExitStatus {
+        wait_until("rialto has exited", deadline, || self.exit_status()).await
+    }
+
+    /// Waits until nothing that Rialto started is alive.
+    pub async fn wait_for_no_children(&self, deadline: Duration) {
+        let what = "rialto has no children";
+        wait_until(what, deadline, || self.children().is_empty().then_some(())).await;
+    }
+
+    /// # Panics
+    /// When Rialto has exited.
+    pub fn memory(&self) -> Memory {
+        Memory::of(self.pid).expect("rialto runs, so that its memory can be read")
+    }
+
+    /// Every process alive that Rialto started, or that one of those started, orphans included.
+    pub fn children(&self) -> Vec<Process> {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut children = processes::family(self.pid, &groups);
+        // Someone else's group may have been inherited; only groups led from below are Rialto's.
+        let led = children
+            .iter()
+            .filter(|process| process.group == process.pid)
+            .map(|process| process.group);
+        groups.extend(led.collect::<Vec<_>>());
+        children.retain(|process| !process.is_zombie());
+        children
+    }
+
+    /// Dead children that Rialto has not waited for.
+    pub fn zombies(&self) -> Vec<Process> {
+        let mut children = processes::family(self.pid, &BTreeSet::new());
+        children.retain(|process| process.is_zombie() && process.parent == self.pid);
+        children
+    }
+
+    /// What it wrote to stderr so far, by line.
+    pub fn stderr(&self) -> Vec<String> {
+        self.stderr.all()
+    }
+
+    /// What it wrote to stdout so far, by line.
+    pub fn stdout(&self) -> Vec<String> {
+        self.stdout.all()
+    }
+
+    /// The lines of stderr that are JSON.
+    pub fn logs(&self) -> Vec<Value> {
+        self.stderr()
+            .iter()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect()
+    }
+
+    /// Waits for a log line, those of the past included.
+    pub async fn wait_for_log(
+        &self,
+        what: &str,
+        deadline: Duration,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Value {
+        wait_until(what, deadline, || self.logs().into_iter().find(&wanted)).await
+    }
+
+    fn process(&self) -> MutexGuard<'_, Child> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends Rialto and looks for survivors; what is wrong, if anything.
+    fn end(&self) -> Result<()> {
+        let mut complaints = Vec::new();
+        let ended = |patience| look_until(patience, || self.exit_status()).is_some();
+        if self.exit_status().is_none() {
+            self.sigterm();
+            if !ended(SIGTERM_PATIENCE) {
+                self.sigterm();
+                if !ended(SECOND_SIGTERM_PATIENCE) {
+                    complaints.push("rialto did not end after two SIGTERMs".to_owned());
+                    self.sigkill();
+                    ended(SIGTERM_PATIENCE);
+                }
+            }
+        }
+        let gone = look_until(self.survivor_patience, || {
+            self.children().is_empty().then_some(())
+        });
+        if gone.is_none() {
+            for survivor in self.children() {
+                complaints.push(format!("rialto left {} ({}) behind", survivor.name, survivor.pid));
+                survivor.signal(Signal::KILL);
+            }
+        }
+        if complaints.is_empty() {
+            Ok(())
+        } else {
+            Err(Failure::new(complaints.join("; ")))
+        }
+    }
+}
+
+impl Drop for Rialto {
+    fn drop(&mut self) {
+        let result = self.end();
+        let failing = std::thread::panicking();
+        if failing {
+            lines::show(&format!("rialto's last words:\n{}", self.stderr.last(40)));
+        }
+        match result {
+            Ok(()) => {}
+            // A panic during a panic would abort the whole test run.
+            Err(failure) if failing => lines::show(&failure.to_string()),
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+}
