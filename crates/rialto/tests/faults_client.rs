@@ -265,12 +265,8 @@ async fn c08_half_open_connections_are_closed_and_real_clients_are_served_meanwh
         raw.write(&whole[..cut]).await?;
         half_open.push(raw);
     }
-    for _ in 0..10 {
-        expect_echo(&client, "at once").await?;
-        expect_echo(&rialto.session().await?, "a new one too").await?;
-        client.notify("notifications/initialized", "{}").await?;
-        break;
-    }
+    expect_echo(&client, "at once").await?;
+    expect_echo(&rialto.session().await?, "a new one too").await?;
     let start = Instant::now();
     for mut raw in half_open {
         let said = raw.read_to_end().await?;
@@ -587,12 +583,9 @@ async fn c15_sessions_that_nobody_ends_are_capped_and_expire() -> Result<()> {
     let client = rialto.client().await?;
     // Refused ones leave nothing behind, so that there is room for twenty afterwards.
     for _ in 0..100 {
-        let reply = client.request(0, "initialize", "[]").await?;
+        let reply = client.request("null", "initialize", "{}").await?;
+        reply.expect_status(400)?;
         assert_eq!(reply.header("mcp-session-id"), None, "{reply:?}");
-        assert!(
-            (400..500).contains(&reply.status) || reply.answer()["error"].is_object(),
-            "{reply:?}"
-        );
         client.set_version(Some("1999-01-01"));
         let reply = client
             .request(
