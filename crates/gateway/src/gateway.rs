@@ -33,6 +33,8 @@ const MAX_HEADERS: usize = 100;
 const READ_BUFFER: usize = 64 << 10;
 /// How long connections may take to close once everything has been answered.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
+/// How long callers may take to be told that their server was killed.
+const LAST_ANSWERS: Duration = Duration::from_millis(300);
 const TICK: Duration = Duration::from_secs(1);
 
 /// Why a gateway cannot be made.
@@ -57,6 +59,8 @@ pub struct Gateway {
     launcher: Arc<Launcher>,
     drain: Duration,
     draining: AtomicBool,
+    /// There was a second signal.
+    hurried: AtomicBool,
     connections: AtomicUsize,
 }
 
@@ -114,6 +118,7 @@ impl Gateway {
             launcher,
             drain: settings.drain,
             draining: AtomicBool::new(false),
+            hurried: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
         }))
     }
@@ -142,7 +147,10 @@ impl Gateway {
 
         tracing::info!(calls = self.open_calls(), "draining");
         self.draining.store(true, Ordering::Release);
-        self.wait_until(self.drain, || self.open_calls() == 0).await;
+        self.wait_until(self.drain, || {
+            self.open_calls() == 0 || self.hurried.load(Ordering::Acquire)
+        })
+        .await;
         doorkeeper.abort();
         let _ = closing.send(true);
         self.stop_all().await;
@@ -162,9 +170,12 @@ impl Gateway {
             .await;
     }
 
-    /// The second signal: nothing is waited for any more.
-    pub fn kill(&self) {
+    /// The second signal: children are killed, and nothing is waited for but that whoever waits for one is told.
+    /// [`Gateway::serve`] comes to its end soon after.
+    pub async fn kill(&self) {
         self.launcher.kill_all();
+        self.wait_until(LAST_ANSWERS, || self.open_calls() == 0).await;
+        self.hurried.store(true, Ordering::Release);
         self.audit.flush(Duration::from_millis(200));
     }
 
