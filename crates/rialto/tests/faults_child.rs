@@ -700,7 +700,7 @@ async fn b22_changed_tools_are_told_to_each_session_once_and_in_order() -> Resul
 #[tokio::test]
 async fn b23_huge_and_deep_results_are_bounded() -> Result<()> {
     let rialto = Rialto::launcher()
-        .args(&["--request-timeout", "5s"])
+        .args(&["--request-timeout", "2s"])
         .stub(&[])
         .start()
         .await?;
@@ -710,8 +710,9 @@ async fn b23_huge_and_deep_results_are_bounded() -> Result<()> {
     expect_failure(&reply, 502, "response_too_large")?;
     for levels in [1_000, 100_000, 400_000] {
         let reply = client.call(1, "deep", json!({"levels": levels})).await?;
+        // A result that is too deep is no message, so that its caller may be told at once or at the time limit.
         assert!(
-            matches!(reply.status, 502 | 503),
+            matches!(reply.status, 502..=504),
             "{levels} levels: {} {}",
             reply.status,
             reply.body_text()
