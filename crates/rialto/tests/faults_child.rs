@@ -94,6 +94,33 @@ async fn b01_a_crash_fails_every_call_in_flight_and_the_next_session_is_served()
     Ok(())
 }
 
+/// A stream under way gets the same error as its last event: it never just stops.
+#[tokio::test]
+async fn b01_a_crash_ends_a_stream_with_an_error() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let (client, killer) = (rialto.session().await?, rialto.session().await?);
+    let mut listening = client.get_stream(None).await?;
+    let arguments = r#"{"n":100,"every_ms":100,"marker":"cut"}"#;
+    let mut stream = client.open_call(7, "progress", arguments, 1).await?.events();
+    stream.message().await?;
+    expect_failure(&killer.call(1, "exit", "{}").await?, 503, "upstream_exited")?;
+    let mut last = Value::Null;
+    while let Some(message) = stream.next_message().await? {
+        last = message;
+    }
+    assert_eq!(
+        (&last["id"], &last["error"]["code"]),
+        (&json!(7), &json!(INTERNAL_ERROR))
+    );
+    assert_eq!(last["error"]["data"]["reason"], "upstream_exited");
+    // The stream that belongs to no call goes on.
+    assert_eq!(
+        listening.message().await?["method"],
+        "notifications/tools/list_changed"
+    );
+    Ok(())
+}
+
 #[tokio::test]
 async fn b02_a_neighbour_keeps_its_session_when_the_shared_child_is_killed() -> Result<()> {
     let rialto = Rialto::with_stub(&["--strict"]).await?;

@@ -636,3 +636,75 @@ async fn c15_sessions_that_nobody_ends_are_capped_and_expire() -> Result<()> {
     expect_echo(&client, "room again").await?;
     Ok(())
 }
+
+/// Whoever hangs up before the welcome never learns the id of the session, so that there must be none.
+#[tokio::test]
+async fn c15_a_client_that_hangs_up_before_its_welcome_leaves_no_session() -> Result<()> {
+    let rialto = Rialto::launcher()
+        .args(&["--max-sessions", "30"])
+        .stub(&["--slow-start", "1500"])
+        .start()
+        .await?;
+    let body = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}"#;
+    let mut hasty = Vec::new();
+    for _ in 0..20 {
+        let mut raw = rialto.raw().await?;
+        raw.write(raw_http::post("/mcp", None, body)).await?;
+        hasty.push(raw);
+    }
+    let client = rialto.client().await?;
+    wait_for_sessions(&client, 20).await?;
+    for raw in hasty {
+        raw.reset()?;
+    }
+    wait_for_sessions(&client, 0).await?;
+    client.handshake("2025-11-25", json!({})).await?;
+    expect_echo(&client, "patient").await?;
+    Ok(())
+}
+
+/// Asks `/ready` until the destination has that many sessions.
+async fn wait_for_sessions(client: &McpClient, count: u64) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let ready: Value = serde_json::from_str(
+            &client
+                .send("GET", "/ready", &[], "")
+                .await?
+                .reply()
+                .await?
+                .body_text(),
+        )?;
+        let sessions = ready["destinations"]["testkit-server"]["sessions"].as_u64();
+        if sessions == Some(count) {
+            return Ok(());
+        }
+        assert!(
+            start.elapsed() < PATIENCE,
+            "{count} sessions were expected: {ready}"
+        );
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Sessions that Rialto opened by itself make room, those that a client opened do not.
+#[tokio::test]
+async fn c15_calls_without_a_session_make_room_for_each_other() -> Result<()> {
+    let rialto = Rialto::launcher()
+        .args(&["--max-sessions", "5"])
+        .stub(&["--strict"])
+        .start()
+        .await?;
+    let real = rialto.session().await?;
+    let stray = rialto.client().await?;
+    for index in 0..50 {
+        let marker = format!("stray-{index}");
+        let reply = stray.call(1, "echo", json!({"marker": marker})).await?;
+        reply.expect_status(200)?;
+        assert_eq!(reply.text(), marker);
+    }
+    expect_echo(&real, "still there").await?;
+    assert_eq!(rialto.journal().received("initialize").len(), 1);
+    assert_eq!(rialto.journal().starts().len(), 1);
+    Ok(())
+}

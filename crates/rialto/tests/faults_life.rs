@@ -747,6 +747,17 @@ async fn g13_nothing_that_is_logged_can_forge_a_record() -> Result<()> {
     assert!(records.len() >= 8, "{records:?}");
     let audit_text = std::fs::read_to_string(rialto.dir().join("audit"))?;
     let stderr = rialto.stderr();
+    // All of it was logged, or this would prove nothing.
+    assert!(
+        stderr
+            .iter()
+            .any(|line| line.contains("noise") && line.contains("forged"))
+    );
+    assert!(stderr.iter().any(|line| line.contains("yyyy")));
+    assert!(
+        audit_text.contains("forged") && audit_text.contains("zzzz"),
+        "{audit_text}"
+    );
     for line in stderr.iter().map(String::as_str).chain(audit_text.lines()) {
         let record: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line:?}"));
         assert_ne!(record["message"], "forged");
