@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use protocol::backend_face::legacy::Introduction;
 use protocol::capability;
-use protocol::exchange::{CallKey, Client, Principal, SessionKey};
+use protocol::exchange::{CallKey, Client, Principal, SessionKey, Trouble};
 use protocol::message::{Member, Message};
 use protocol::multiplexer::{self, Multiplexer};
 use protocol::session::{self, Accepts, Session};
@@ -404,8 +404,18 @@ impl Destination {
         }
     }
 
-    /// Ends every session and every child.
+    /// Ends every session and every child. Whoever still waits is told that the server is going (503), and
+    /// not that the session is unknown (404), at which clients would open another one here.
     pub(crate) fn stop(&self) {
+        let trouble = Arc::new(Trouble {
+            what: "the gateway is shutting down".into(),
+            ..Trouble::default()
+        });
+        let lanes: Vec<Arc<Lane>> = self.lanes().values().cloned().collect();
+        for lane in lanes {
+            lane.link_down(&trouble);
+            lane.unavailable(&trouble, Duration::from_secs(1));
+        }
         let ports: Vec<Arc<SessionPort>> = self.sessions().values().cloned().collect();
         for port in ports {
             self.close(&port);

@@ -33,6 +33,8 @@ const MAX_HEADERS: usize = 100;
 const READ_BUFFER: usize = 64 << 10;
 /// How long connections may take to close once everything has been answered.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
+/// How long an immediate end may take to write the last answers and records.
+const LAST_ANSWERS: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_secs(1);
 
 /// Why a gateway cannot be made.
@@ -162,10 +164,15 @@ impl Gateway {
             .await;
     }
 
-    /// The second signal: nothing is waited for any more.
-    pub fn kill(&self) {
+    /// The second signal: nothing is waited for any more but that those who wait are told so.
+    pub async fn kill(&self) {
+        for destination in self.destinations.values() {
+            destination.stop();
+        }
         self.launcher.kill_all();
-        self.audit.flush(Duration::from_millis(200));
+        self.wait_until(LAST_ANSWERS, || self.connections.load(Ordering::Acquire) == 0)
+            .await;
+        self.audit.flush(LAST_ANSWERS);
     }
 
     fn open_calls(&self) -> usize {

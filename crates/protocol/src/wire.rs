@@ -4,5 +4,6 @@
 //! it was given. It refuses to look at what a message means; it reads no socket and no pipe, so the caller
 //! brings the bytes and takes the frames.
 
+pub mod header;
 pub mod line;
 pub mod sse;

@@ -80,11 +80,19 @@ async fn serve(settings: &Settings, environment: &Environment, format: LogFormat
         }
     };
     tracing::info!(listening = %address, destinations = settings.destinations.len(), "listening");
-    if format == LogFormat::Human {
-        // If stderr is closed nobody reads this, and nobody needs to.
-        let _ = std::io::stderr()
-            .lock()
-            .write_all(greeting(settings, address).as_bytes());
+    match format {
+        LogFormat::Human => {
+            // If stderr is closed nobody reads this, and nobody needs to.
+            let _ = std::io::stderr()
+                .lock()
+                .write_all(greeting(settings, address).as_bytes());
+        }
+        LogFormat::Json => {
+            for destination in &settings.destinations {
+                let url = format!("http://{address}/{}/mcp", destination.name);
+                tracing::info!(destination = %destination.name, url, "serving");
+            }
+        }
     }
     let (first, shutdown) = oneshot::channel();
     let signals = Signals { terminate, interrupt };
@@ -95,7 +103,7 @@ async fn serve(settings: &Settings, environment: &Environment, format: LogFormat
         () = serving => ExitCode::SUCCESS,
         () = signals.twice(first) => {
             tracing::warn!("second signal: ending at once");
-            gateway.kill();
+            gateway.kill().await;
             ExitCode::SUCCESS
         }
     }
@@ -172,6 +180,25 @@ fn greeting(settings: &Settings, address: SocketAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_greeting_has_every_url_and_something_to_paste() {
+        let flags = ServeFlags {
+            demo: true,
+            ..ServeFlags::default()
+        };
+        let settings = config::settings(&flags, &Environment::default())
+            .unwrap()
+            .settings;
+        let text = greeting(&settings, "127.0.0.1:4711".parse().unwrap());
+        for part in [
+            "http://127.0.0.1:4711/demo/mcp",
+            "http://127.0.0.1:4711/mcp",
+            "mcpServers",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
 
     #[test]
     fn an_address_in_use_comes_with_advice() {

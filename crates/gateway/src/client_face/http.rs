@@ -136,6 +136,8 @@ struct Visit<'a> {
 struct Refused {
     refusal: Refusal,
     message: Option<Message>,
+    /// How much was read of it, understood or not.
+    request_bytes: u64,
 }
 
 impl From<Refusal> for Refused {
@@ -143,6 +145,7 @@ impl From<Refusal> for Refused {
         Self {
             refusal,
             message: None,
+            request_bytes: 0,
         }
     }
 }
@@ -176,7 +179,7 @@ impl Visit<'_> {
                 status_code: refused.refusal.status().as_u16(),
                 outcome: Outcome::Refused,
                 latency: self.elapsed(),
-                request_bytes: message.map_or(0, |message| message.len() as u64),
+                request_bytes: refused.request_bytes,
                 response_bytes: 0,
                 request_body: None,
                 response_body: None,
@@ -198,17 +201,24 @@ impl Visit<'_> {
         intake::check_length(&headers)?;
         intake::check_content(&headers)?;
         let accepts = intake::accepts(&headers)?;
-        let session = intake::session_id(&headers)?;
-        let version = intake::version(&headers)?;
         if self.gateway.is_draining() {
             return Err(Refusal::Draining.into());
         }
         let body = intake::read_body(body, self.destination.max_message_bytes()).await?;
-        let message = Message::scan(body).map_err(Refusal::NotAMessage)?;
+        let request_bytes = body.len() as u64;
+        let message = Message::scan(body).map_err(|error| Refused {
+            refusal: Refusal::NotAMessage(error),
+            message: None,
+            request_bytes,
+        })?;
         let refused = |refusal: Refusal| Refused {
             refusal,
             message: Some(message.clone()),
+            request_bytes,
         };
+        // Judged with the message at hand, so that the refusal carries its id and the audit its method.
+        let session = intake::session_id(&headers).map_err(refused)?;
+        let version = intake::version(&headers).map_err(refused)?;
         let meaning = legacy::lift(&message).map_err(|objection| refused(Refusal::Objection(objection)))?;
         if let Some(id) = session {
             let Some(port) = self.destination.session(id, &self.principal()) else {

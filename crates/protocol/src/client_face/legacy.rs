@@ -175,11 +175,11 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
     let text = match failure {
         Failure::Timeout { limit } => {
             data.push_str(r#","setting":"request_timeout""#);
-            format!("the server did not answer within {limit:?}")
+            format!("the server did not answer within {limit:?} (request_timeout)")
         }
         Failure::StartTimeout { limit } => {
             data.push_str(r#","setting":"start_timeout""#);
-            format!("the server was not ready within {limit:?}")
+            format!("the server was not ready within {limit:?} (start_timeout)")
         }
         Failure::Exited(trouble) => {
             describe(&mut data, trouble);

@@ -1,0 +1,282 @@
+//! What is known of a server's tools: the headers that each of them asks for.
+//!
+//! It is filled from `tools/list` results, page by page, and emptied when the server says that its tools have
+//! changed. It is bounded; a tool that finds no room is unknown, and its headers pass unchecked.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use memchr::memmem;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use thiserror::Error;
+
+use super::{ANNOTATION, SchemaError, ToolHeaders};
+
+/// How much a catalogue may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CatalogueLimits {
+    pub tools: usize,
+    pub bytes: usize,
+}
+
+impl Default for CatalogueLimits {
+    fn default() -> Self {
+        Self {
+            tools: 10_000,
+            bytes: 4 << 20,
+        }
+    }
+}
+
+/// One tool.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KnownTool {
+    /// Its valid annotations.
+    pub headers: ToolHeaders,
+    /// What is wrong with the first invalid one. A client that speaks to the server itself must drop the
+    /// tool then; one that is shown the tool by [`super::strip_invalid`] need not.
+    pub problem: Option<SchemaError>,
+}
+
+/// What came of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Added {
+    pub tools: usize,
+    /// Tools for which there was no room.
+    pub left_out: usize,
+    /// Entries that have no name and so are no tools.
+    pub malformed: usize,
+}
+
+/// Why a page taught nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the result of tools/list has no list of tools")]
+pub struct CatalogueError;
+
+/// The tools of one server, by name.
+#[derive(Debug, Clone)]
+pub struct ToolCatalogue {
+    limits: CatalogueLimits,
+    tools: BTreeMap<String, KnownTool>,
+    bytes: usize,
+    left_out: u64,
+}
+
+impl ToolCatalogue {
+    pub const fn new(limits: CatalogueLimits) -> Self {
+        Self {
+            limits,
+            tools: BTreeMap::new(),
+            bytes: 0,
+            left_out: 0,
+        }
+    }
+
+    /// Learns from the raw result of a `tools/list`. A tool that was known is learnt anew.
+    pub fn add_page(&mut self, result: &[u8]) -> Result<Added, CatalogueError> {
+        #[derive(Deserialize)]
+        struct Page<'a> {
+            #[serde(borrow)]
+            tools: Vec<&'a RawValue>,
+        }
+        if !result.trim_ascii_start().starts_with(b"{") {
+            return Err(CatalogueError);
+        }
+        let page: Page<'_> = serde_json::from_slice(result).map_err(|_| CatalogueError)?;
+        let mut added = Added::default();
+        for raw in page.tools {
+            let Some((name, tool)) = read_tool(raw.get()) else {
+                added.malformed += 1;
+                continue;
+            };
+            if self.insert(name, tool) {
+                added.tools += 1;
+            } else {
+                added.left_out += 1;
+            }
+        }
+        self.left_out = self.left_out.saturating_add(added.left_out as u64);
+        Ok(added)
+    }
+
+    /// Forgets every tool, on `notifications/tools/list_changed` or with a new server process.
+    pub fn clear(&mut self) {
+        self.tools.clear();
+        self.bytes = 0;
+    }
+
+    pub fn find(&self, name: &str) -> Option<&KnownTool> {
+        self.tools.get(name)
+    }
+
+    pub fn len(&self) -> usize {
+        self.tools.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.tools.is_empty()
+    }
+
+    /// How many tools have found no room since the start.
+    pub const fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    fn insert(&mut self, name: Cow<'_, str>, tool: KnownTool) -> bool {
+        // What was known of the tool is no longer true, whether or not there is room for what is.
+        if let Some(old) = self.tools.remove(name.as_ref()) {
+            self.bytes -= cost(&name, &old);
+        }
+        let bytes = self.bytes.saturating_add(cost(&name, &tool));
+        if self.tools.len() >= self.limits.tools || bytes > self.limits.bytes {
+            return false;
+        }
+        self.bytes = bytes;
+        self.tools.insert(name.into_owned(), tool);
+        true
+    }
+}
+
+/// About the memory that a tool takes.
+fn cost(name: &str, tool: &KnownTool) -> usize {
+    const PIECE: usize = 64;
+    let headers: usize = tool
+        .headers
+        .entries()
+        .iter()
+        .map(|entry| {
+            let path: usize = entry.path.iter().map(|step| PIECE + step.len()).sum();
+            PIECE + entry.name.len() + path
+        })
+        .sum();
+    let problem = tool.problem.as_ref().map_or(0, |problem| problem.at.len());
+    2 * PIECE + name.len() + headers + problem
+}
+
+fn read_tool(raw: &str) -> Option<(Cow<'_, str>, KnownTool)> {
+    #[derive(Deserialize)]
+    struct Tool<'a> {
+        #[serde(borrow)]
+        name: Cow<'a, str>,
+        #[serde(borrow, default, rename = "inputSchema")]
+        schema: Option<&'a RawValue>,
+    }
+    if !raw.starts_with('{') {
+        return None;
+    }
+    let tool: Tool<'_> = serde_json::from_str(raw).ok()?;
+    let known = tool.schema.map_or_else(KnownTool::default, |schema| {
+        let text = schema.get();
+        // Nearly no schema is annotated: look before reading it all. A key may be spelt with escapes.
+        if memmem::find(text.as_bytes(), ANNOTATION.as_bytes()).is_none() && !text.contains("\\u") {
+            return KnownTool::default();
+        }
+        let schema: Value = serde_json::from_str(text).unwrap_or_default();
+        let (headers, problem) = ToolHeaders::read_valid(&schema);
+        KnownTool { headers, problem }
+    });
+    Some((tool.name, known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: CatalogueLimits = CatalogueLimits {
+        tools: 3,
+        bytes: 2_000,
+    };
+
+    fn page(tools: &str) -> Vec<u8> {
+        format!(r#"{{"resultType":"complete","tools":[{tools}],"nextCursor":"n"}}"#).into_bytes()
+    }
+
+    fn plain(name: &str) -> String {
+        format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}}}}"#)
+    }
+
+    fn annotated(name: &str, header: &str) -> String {
+        format!(
+            r#"{{"name":"{name}","inputSchema":{{"properties":{{"r":{{"type":"string","x-mcp-header":"{header}"}}}}}}}}"#
+        )
+    }
+
+    #[test]
+    fn tools_are_learnt_page_by_page_and_forgotten_on_change() {
+        let mut catalogue = ToolCatalogue::new(LIMITS);
+        catalogue.add_page(&page(&plain("a"))).unwrap();
+        catalogue.add_page(&page(&annotated("b", "Region"))).unwrap();
+        assert_eq!(catalogue.find("a"), Some(&KnownTool::default()));
+        assert_eq!(catalogue.find("b").unwrap().headers.entries()[0].name, "Region");
+        assert_eq!(catalogue.find("c"), None);
+        catalogue.add_page(&page(&annotated("b", "Zone"))).unwrap();
+        assert_eq!(catalogue.find("b").unwrap().headers.entries()[0].name, "Zone");
+        assert_eq!(catalogue.len(), 2);
+        catalogue.clear();
+        assert!(catalogue.is_empty());
+        assert_eq!(catalogue.find("b"), None);
+    }
+
+    #[test]
+    fn tools_beyond_the_limits_are_counted_and_left_out() {
+        let mut catalogue = ToolCatalogue::new(LIMITS);
+        let four = ["a", "b", "c", "d"].map(plain).join(",");
+        let added = catalogue.add_page(&page(&four)).unwrap();
+        assert_eq!((added.tools, added.left_out), (3, 1));
+        assert_eq!(catalogue.find("d"), None);
+        assert_eq!(catalogue.left_out(), 1);
+        // One that is known needs no new room.
+        assert_eq!(catalogue.add_page(&page(&annotated("c", "C"))).unwrap().tools, 1);
+
+        let mut catalogue = ToolCatalogue::new(LIMITS);
+        let added = catalogue.add_page(&page(&plain(&"long".repeat(1_000)))).unwrap();
+        assert_eq!((added.tools, added.left_out), (0, 1));
+    }
+
+    #[test]
+    fn room_is_given_back_when_a_tool_is_learnt_anew() {
+        let mut catalogue = ToolCatalogue::new(LIMITS);
+        for _ in 0..100 {
+            let added = catalogue.add_page(&page(&annotated("a", "A"))).unwrap();
+            assert_eq!(added.tools, 1);
+        }
+        catalogue.clear();
+        assert_eq!(catalogue.bytes, 0);
+    }
+
+    #[test]
+    fn invalid_annotations_are_told_and_the_valid_ones_kept() {
+        let tool = r#"{"name":"t","inputSchema":{"properties":{"a":{"type":"string","x-mcp-header":"A"},"b":{"type":"array","x-mcp-header":"B"}}}}"#;
+        let mut catalogue = ToolCatalogue::new(LIMITS);
+        catalogue.add_page(&page(tool)).unwrap();
+        let known = catalogue.find("t").unwrap();
+        assert_eq!(known.headers.entries().len(), 1);
+        assert_eq!(known.problem.as_ref().unwrap().at, "b");
+    }
+
+    #[test]
+    fn annotation_spelt_with_escapes_is_seen() {
+        let tool = r#"{"name":"t\u0074","inputSchema":{"properties":{"a":{"type":"string","x-mcp-heade\u0072":"A"}}}}"#;
+        let mut catalogue = ToolCatalogue::new(LIMITS);
+        catalogue.add_page(&page(tool)).unwrap();
+        assert_eq!(catalogue.find("tt").unwrap().headers.entries().len(), 1);
+    }
+
+    #[test]
+    fn what_is_no_page_or_no_tool_does_no_harm() {
+        let mut catalogue = ToolCatalogue::new(LIMITS);
+        for result in ["", "{}", "[]", "[[]]", "null", r#"{"tools":7}"#, r#"{"tools":[}"#] {
+            assert_eq!(
+                catalogue.add_page(result.as_bytes()),
+                Err(CatalogueError),
+                "{result}"
+            );
+        }
+        let odd = r#"7,null,[],["n"],{},{"name":1},{"name":"n","name":"m"},{"name":"ok","inputSchema":"x-mcp-header"}"#;
+        let added = catalogue.add_page(&page(odd)).unwrap();
+        assert_eq!((added.tools, added.malformed), (1, 7));
+        assert_eq!(catalogue.find("ok"), Some(&KnownTool::default()));
+    }
+}

@@ -1,0 +1,609 @@
+//! The binary as its user meets it: exit codes, `check`, errors in the configuration, the demo, the audit log, health.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::{McpClient, Result, Rialto, wait_until};
+
+const LATEST: &str = "2025-11-25";
+const PATIENCE: Duration = Duration::from_secs(30);
+const GOOD: &str = "destinations:\n  good: { command: '{stub}' }\n";
+
+async fn session(rialto: &Rialto) -> Result<McpClient> {
+    let client = rialto.client().await?;
+    client.handshake(LATEST, json!({})).await?;
+    Ok(client)
+}
+
+fn marked(marker: &str) -> Value {
+    json!({ "marker": marker })
+}
+
+// Exit codes.
+
+#[tokio::test]
+async fn bad_usage_ends_with_code_2_and_a_hint() -> Result<()> {
+    for verb in [
+        &["serve", "--no-such-flag"][..],
+        &["nonsense"],
+        &["serve", "--request-timeout", "soon", "--demo"],
+    ] {
+        let ended = Rialto::launcher().verb(verb).run(PATIENCE).await?;
+        assert_eq!(ended.code(), Some(2), "{verb:?}: {}", ended.stderr_text());
+        assert!(
+            !ended.stderr_text().is_empty() && ended.stdout.is_empty(),
+            "{verb:?}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn nothing_to_serve_ends_with_code_2_and_shows_how_to_begin() -> Result<()> {
+    let ended = Rialto::launcher().run(PATIENCE).await?;
+    assert_eq!(ended.code(), Some(2));
+    assert!(
+        ended.stderr_text().contains("rialto serve --demo"),
+        "{}",
+        ended.stderr_text()
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_address_in_use_ends_with_code_3_naming_it() -> Result<()> {
+    let taken = TcpListener::bind("127.0.0.1:0")?;
+    let address = taken.local_addr()?.to_string();
+    let launcher = Rialto::launcher()
+        .verb(&["serve", "--listen", &address])
+        .args(&["--", "{stub}"]);
+    let ended = launcher.run(PATIENCE).await?;
+    assert_eq!(ended.code(), Some(3), "{}", ended.stderr_text());
+    assert!(ended.stderr_text().contains(&address), "{}", ended.stderr_text());
+    Ok(())
+}
+
+#[tokio::test]
+async fn no_destination_that_can_start_ends_with_code_4() -> Result<()> {
+    let ended = Rialto::launcher()
+        .args(&["--", "no-such-program-anywhere"])
+        .run(PATIENCE)
+        .await?;
+    assert_eq!(ended.code(), Some(4), "{}", ended.stderr_text());
+    Ok(())
+}
+
+#[tokio::test]
+async fn sigterm_and_sigint_end_with_code_0() -> Result<()> {
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+        let rialto = Rialto::with_stub(&[]).await?;
+        rialto.signal(signal);
+        assert_eq!(rialto.wait(PATIENCE).await.code(), Some(0), "{signal:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn help_and_version_go_to_stdout_with_code_0() -> Result<()> {
+    for (verb, word) in [("--help", "serve"), ("--version", "rialto")] {
+        let ended = Rialto::launcher().verb(&[verb]).run(PATIENCE).await?;
+        assert_eq!(ended.code(), Some(0), "{verb}");
+        assert!(
+            ended.stdout.join("\n").contains(word),
+            "{verb}: {:?}",
+            ended.stdout
+        );
+    }
+    Ok(())
+}
+
+// Configuration.
+
+#[tokio::test]
+async fn errors_in_the_configuration_name_file_destination_field_and_fix() -> Result<()> {
+    let cases = [
+        ("destinations:\n  d: { comand: x }\n", &["comand", "command"][..]),
+        (
+            "destinations:\n  d: { command: x, env: { KEY: '${NOT_SET_ANYWHERE}' } }\n",
+            &["env", "NOT_SET_ANYWHERE"],
+        ),
+        (
+            "destinations:\n  d: { command: x, start_timeout: 5 }\n",
+            &["start_timeout"],
+        ),
+        (
+            "destinations:\n  d: { command: x, process: alone }\n",
+            &["process", "per_session"],
+        ),
+        (
+            "destinations:\n  d: { command: x, env_from_headers: { A: X-A } }\n",
+            &["env_from_headers", "per_identity"],
+        ),
+        (
+            "destinations:\n  d: { command: x, env: { A: '${secret:gone}' } }\n",
+            &["env", "gone"],
+        ),
+    ];
+    for (yaml, words) in cases {
+        let ended = Rialto::launcher().config(yaml).run(PATIENCE).await?;
+        let said = ended.stderr_text();
+        assert_eq!(ended.code(), Some(2), "{yaml}: {said}");
+        for word in ["destinations.yml", "`d`"].iter().chain(words) {
+            assert!(said.contains(word), "no {word} for {yaml}: {said}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_read_or_parsed_ends_with_code_2_naming_it() -> Result<()> {
+    let ended = Rialto::launcher()
+        .args(&["--config", "{dir}/nowhere.yml"])
+        .run(PATIENCE)
+        .await?;
+    assert_eq!(ended.code(), Some(2));
+    assert!(
+        ended.stderr_text().contains("nowhere.yml"),
+        "{}",
+        ended.stderr_text()
+    );
+    let ended = Rialto::launcher()
+        .config("destinations: [\n")
+        .run(PATIENCE)
+        .await?;
+    assert_eq!(ended.code(), Some(2));
+    assert!(
+        ended.stderr_text().contains("destinations.yml"),
+        "{}",
+        ended.stderr_text()
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn destinations_yml_in_the_working_directory_is_found() -> Result<()> {
+    let launcher = Rialto::launcher();
+    let yaml = format!(
+        "destinations:\n  found: {{ command: '{}' }}\n",
+        testkit::rialto::binary("testkit-server").display()
+    );
+    std::fs::write(launcher.dir().join("destinations.yml"), yaml)?;
+    let rialto = launcher.start().await?;
+    let reply = rialto
+        .client_of("found")
+        .await?
+        .call(1, "echo", marked("here"))
+        .await?;
+    assert_eq!(reply.text(), "here");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_file_of_a_desktop_host_is_read_with_the_same_flag() -> Result<()> {
+    let json = r#"{"mcpServers": {"Desk Top": {"command": "{stub}", "args": [], "env": {"A": "b"}}}}"#;
+    let rialto = Rialto::launcher().config(json).start().await?;
+    let client = rialto.client_of("desk-top").await?;
+    assert_eq!(
+        client
+            .call(1, "env", json!({"name": "A"}))
+            .await?
+            .expect_status(200)?
+            .text(),
+        "b"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_flag_beats_a_variable_and_a_variable_beats_the_file() -> Result<()> {
+    let yaml = format!("max_message_bytes: 32KiB\n{GOOD}");
+    let refused = async |rialto: Rialto, bytes: usize| {
+        let client = rialto.client_of("good").await?;
+        Result::Ok(client.call(1, "echo", marked(&"m".repeat(bytes))).await?.status == 413)
+    };
+    let file = Rialto::launcher().config(&yaml).start().await?;
+    assert!(refused(file, 40 << 10).await?);
+    let variable = Rialto::launcher()
+        .config(&yaml)
+        .env("RIALTO_MAX_MESSAGE_BYTES", "64KiB")
+        .start()
+        .await?;
+    assert!(!refused(variable, 40 << 10).await?);
+    let launcher = Rialto::launcher()
+        .config(&yaml)
+        .env("RIALTO_MAX_MESSAGE_BYTES", "64KiB");
+    let flag = launcher.args(&["--max-message-bytes", "16KiB"]).start().await?;
+    assert!(refused(flag, 20 << 10).await?);
+    Ok(())
+}
+
+// Start.
+
+#[tokio::test]
+async fn serve_says_on_stderr_where_each_destination_is_and_prints_nothing_on_stdout() -> Result<()> {
+    let rialto = Rialto::with_config(GOOD).await?;
+    let url = rialto.url_of("good");
+    wait_until("the URL is said", PATIENCE, || {
+        rialto.stderr().join("\n").contains(&url).then_some(())
+    })
+    .await;
+    rialto
+        .client_of("good")
+        .await?
+        .call(1, "echo", marked("m"))
+        .await?
+        .expect_status(200)?;
+    assert!(rialto.stdout().is_empty(), "{:?}", rialto.stdout());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_command_without_a_verb_is_served() -> Result<()> {
+    let launcher = Rialto::launcher().verb(&["--listen", "127.0.0.1:0", "--log-format", "json"]);
+    let rialto = launcher.args(&["--", "{stub}"]).start().await?;
+    assert_eq!(
+        rialto.client().await?.call(1, "echo", marked("m")).await?.text(),
+        "m"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_demo_answers_a_tool_call_at_mcp_and_at_demo_mcp() -> Result<()> {
+    let rialto = Rialto::serve(&["--demo"]).await?;
+    for client in [rialto.client().await?, rialto.client_of("demo").await?] {
+        client.handshake(LATEST, json!({})).await?;
+        let reply = client.call(1, "add", json!({"a": 2, "b": 40})).await?;
+        assert_eq!(
+            reply.expect_status(200)?.answer()["result"]["structuredContent"]["sum"],
+            42
+        );
+        let implicit = McpClient::connect(&rialto.url()).await?;
+        assert_eq!(
+            implicit.call(2, "echo", json!({"text": "hello"})).await?.text(),
+            "hello"
+        );
+    }
+    Ok(())
+}
+
+// Check.
+
+#[tokio::test]
+async fn check_prints_a_table_and_ends_with_code_0_when_all_is_well() -> Result<()> {
+    let yaml = "destinations:\n  one: { command: '{stub} --strict' }\n  two: { command: '{stub} --version 2025-03-26', process: per_session }\n";
+    let ended = Rialto::launcher()
+        .verb(&["check"])
+        .config(yaml)
+        .run(PATIENCE)
+        .await?;
+    let table = ended.stdout.join("\n");
+    assert_eq!(ended.code(), Some(0), "{table}\n{}", ended.stderr_text());
+    let row = |name: &str| {
+        ended
+            .stdout
+            .iter()
+            .find(|line| line.contains(name))
+            .cloned()
+            .unwrap_or_default()
+    };
+    for (name, version) in [("one", "2025-11-25"), ("two", "2025-03-26")] {
+        let row = row(name);
+        for word in [name, "stdio", "legacy", version] {
+            assert!(row.contains(word), "no {word} in {row:?} of\n{table}");
+        }
+    }
+    let header = table.to_lowercase();
+    for column in ["transport", "era", "version", "tools", "time"] {
+        assert!(header.contains(column), "no column {column} in\n{table}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn check_says_what_to_fix_and_fails_when_one_is_not_well() -> Result<()> {
+    let yaml = "destinations:
+  good: { command: '{stub}' }
+  lost: { command: no-such-program-anywhere }
+  dead: { command: '{stub} --exit-at-once 3' }
+  slow: { command: '{stub} --slow-start 60000', start_timeout: 300ms }
+";
+    let ended = Rialto::launcher()
+        .verb(&["check"])
+        .config(yaml)
+        .run(PATIENCE)
+        .await?;
+    let said = format!("{}\n{}", ended.stdout.join("\n"), ended.stderr_text());
+    assert!(!ended.status.success(), "{said}");
+    for word in [
+        "good",
+        "lost",
+        "no-such-program-anywhere",
+        "dead",
+        "slow",
+        "start_timeout",
+    ] {
+        assert!(said.contains(word), "no {word} in\n{said}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn check_ends_with_code_2_on_a_bad_file() -> Result<()> {
+    let ended = Rialto::launcher()
+        .verb(&["check"])
+        .config("destinations: { d: { comand: x } }\n")
+        .run(PATIENCE)
+        .await?;
+    assert_eq!(ended.code(), Some(2), "{}", ended.stderr_text());
+    Ok(())
+}
+
+// Audit.
+
+const FIELDS: [&str; 13] = [
+    "ts",
+    "destination",
+    "session",
+    "principal",
+    "http_method",
+    "mcp_method",
+    "tool",
+    "rpc_id",
+    "status_code",
+    "outcome",
+    "latency_ms",
+    "request_bytes",
+    "response_bytes",
+];
+
+fn audited() -> testkit::rialto::Launcher {
+    Rialto::launcher().args(&["--audit", "{dir}/audit.jsonl", "--name", "d"])
+}
+
+/// The audit records, once there are that many of them.
+async fn records(rialto: &Rialto, count: usize) -> Vec<Value> {
+    let file = rialto.dir().join("audit.jsonl");
+    wait_until(&format!("{count} audit records"), PATIENCE, || {
+        let text = std::fs::read_to_string(&file).ok()?;
+        let whole = &text[..text.rfind('\n')? + 1];
+        let records: Vec<Value> = whole
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("each line is JSON"))
+            .collect();
+        (records.len() >= count).then_some(records)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn every_call_has_one_audit_record_with_all_fields() -> Result<()> {
+    let rialto = audited().stub(&[]).start().await?;
+    let client = session(&rialto).await?;
+    client
+        .call(r#""id-1""#, "echo", marked("m"))
+        .await?
+        .expect_status(200)?;
+    client
+        .call(2, "fail", json!({"code": -1}))
+        .await?
+        .expect_status(200)?;
+    client
+        .call(3, "big", json!({"bytes": 2 << 20}))
+        .await?
+        .expect_status(502)?;
+    client.request(4, "tools/list", "{}").await?.expect_status(200)?;
+    let stream = client.get_stream(None).await?;
+    drop(stream);
+    // The end of the stream is noticed before the session ends, so that it has a record of its own.
+    records(&rialto, 7).await;
+    client.delete().await?.expect_status(204)?;
+    client.call(5, "echo", marked("late")).await?.expect_status(404)?;
+
+    let records = records(&rialto, 9).await;
+    let summary: Vec<_> = records
+        .iter()
+        .map(|record| {
+            let text = |key: &str| record[key].as_str().unwrap_or("-");
+            let status = record["status_code"].as_u64().unwrap_or(0);
+            (
+                text("http_method"),
+                text("mcp_method"),
+                text("tool"),
+                record["rpc_id"].clone(),
+                status,
+                text("outcome"),
+            )
+        })
+        .collect();
+    assert_eq!(
+        summary,
+        [
+            ("POST", "initialize", "-", json!(0), 200, "ok"),
+            ("POST", "notifications/initialized", "-", json!(null), 202, "ok"),
+            ("POST", "tools/call", "echo", json!("id-1"), 200, "ok"),
+            ("POST", "tools/call", "fail", json!(2), 200, "error"),
+            ("POST", "tools/call", "big", json!(3), 502, "too_large"),
+            ("POST", "tools/list", "-", json!(4), 200, "ok"),
+            ("GET", "-", "-", json!(null), 200, "closed"),
+            ("DELETE", "-", "-", json!(null), 204, "closed"),
+            ("POST", "tools/call", "echo", json!(5), 404, "refused"),
+        ]
+    );
+    for record in &records {
+        let keys: Vec<&str> = record
+            .as_object()
+            .expect("an object")
+            .keys()
+            .map(String::as_str)
+            .collect();
+        let mut expected = FIELDS;
+        expected.sort_unstable();
+        assert_eq!(keys, expected);
+        assert_eq!(
+            (&record["destination"], &record["principal"]),
+            (&json!("d"), &json!("anonymous"))
+        );
+        assert!(
+            record["latency_ms"].is_number() && record["request_bytes"].is_u64(),
+            "{record}"
+        );
+    }
+    let hashes: Vec<&Value> = records[..8].iter().map(|record| &record["session"]).collect();
+    assert!(
+        hashes.iter().all(|hash| hash.is_string() && *hash == hashes[0]),
+        "{hashes:?}"
+    );
+    let id = client.session().expect("a session");
+    assert!(!format!("{records:?}").contains(&id), "a session id is a secret");
+    Ok(())
+}
+
+#[tokio::test]
+async fn calls_that_are_refused_crash_or_time_out_are_audited_as_such() -> Result<()> {
+    let rialto = audited()
+        .args(&["--request-timeout", "300ms", "--max-sessions", "1"])
+        .stub(&[])
+        .start()
+        .await?;
+    let client = session(&rialto).await?;
+    client.call(1, "never", "{}").await?.expect_status(504)?;
+    client.call(2, "exit", "{}").await?.expect_status(503)?;
+    rialto
+        .client()
+        .await?
+        .call(3, "echo", "{}")
+        .await?
+        .expect_status(503)?;
+    let body = "not json";
+    client.post(body).await?.reply().await?.expect_status(400)?;
+    let records = records(&rialto, 6).await;
+    let outcomes: Vec<_> = records[2..]
+        .iter()
+        .map(|record| (record["status_code"].as_u64(), record["outcome"].as_str()))
+        .collect();
+    assert_eq!(
+        outcomes,
+        [
+            (Some(504), Some("timeout")),
+            (Some(503), Some("crashed")),
+            (Some(503), Some("refused")),
+            (Some(400), Some("refused")),
+        ]
+    );
+    assert_eq!(records[5]["request_bytes"], body.len());
+    Ok(())
+}
+
+#[tokio::test]
+async fn bodies_are_audited_only_when_asked_for_and_without_secrets() -> Result<()> {
+    let secret = "correct-horse-battery-staple";
+    let call = async |rialto: &Rialto| {
+        let client = session(rialto)
+            .await?
+            .with_header("Authorization", &format!("Bearer {secret}"));
+        client
+            .call(1, "mirror", json!({"password": secret, "marker": "visible"}))
+            .await?
+            .expect_status(200)?;
+        Result::Ok(records(rialto, 3).await)
+    };
+    let silent = call(&audited().stub(&[]).start().await?).await?;
+    assert!(
+        !format!("{silent:?}").contains("visible") && silent[2].get("request_body").is_none(),
+        "{silent:?}"
+    );
+
+    let rialto = audited()
+        .env("AUDIT_LOG_BODIES", "true")
+        .stub(&[])
+        .start()
+        .await?;
+    let spoken = call(&rialto).await?;
+    let (request, response) = (&spoken[2]["request_body"], &spoken[2]["response_body"]);
+    for body in [request, response] {
+        assert!(
+            body.as_str().is_some_and(|text| text.contains("visible")),
+            "{spoken:?}"
+        );
+    }
+    assert!(!format!("{spoken:?}").contains(secret), "{spoken:?}");
+    assert!(!rialto.stderr().join("\n").contains(secret));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_audit_log_may_go_to_stdout() -> Result<()> {
+    let rialto = Rialto::launcher()
+        .args(&["--audit", "stdout"])
+        .stub(&[])
+        .start()
+        .await?;
+    session(&rialto)
+        .await?
+        .call(1, "echo", marked("m"))
+        .await?
+        .expect_status(200)?;
+    let lines = wait_until("three lines", PATIENCE, || {
+        let lines = rialto.stdout();
+        (lines.len() >= 3).then_some(lines)
+    })
+    .await;
+    let record: Value = serde_json::from_str(&lines[2])?;
+    assert_eq!(
+        (&record["tool"], &record["outcome"]),
+        (&json!("echo"), &json!("ok"))
+    );
+    Ok(())
+}
+
+// Health.
+
+#[tokio::test]
+async fn health_says_alive_and_ready_tells_the_truth_of_each_destination() -> Result<()> {
+    let yaml =
+        "destinations:\n  well: { command: '{stub}' }\n  sick: { command: '{stub} --exit-at-once 1' }\n";
+    let rialto = Rialto::with_config(yaml).await?;
+    let well = rialto.client_of("well").await?;
+    let get = async |path: &str| well.send("GET", path, &[], "").await?.reply().await;
+    get("/health").await?.expect_status(200)?;
+    well.call(1, "echo", marked("m")).await?.expect_status(200)?;
+    rialto
+        .client_of("sick")
+        .await?
+        .call(1, "echo", marked("m"))
+        .await?
+        .expect_status(503)?;
+    let ready = get("/ready").await?;
+    let told: Value = serde_json::from_str(&ready.expect_status(200)?.body_text())?;
+    let state = |name: &str| told["destinations"][name]["state"].clone();
+    assert_eq!(
+        (state("well"), state("sick")),
+        (json!("ready"), json!("failed")),
+        "{told}"
+    );
+    get("/health").await?.expect_status(200)?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn ready_is_503_when_no_destination_can_be_used() -> Result<()> {
+    let rialto =
+        Rialto::with_config("destinations:\n  sick: { command: '{stub} --exit-at-once 1' }\n").await?;
+    let client = rialto.client_of("sick").await?;
+    client.call(1, "echo", marked("m")).await?.expect_status(503)?;
+    client
+        .send("GET", "/ready", &[], "")
+        .await?
+        .reply()
+        .await?
+        .expect_status(503)?;
+    client
+        .send("GET", "/health", &[], "")
+        .await?
+        .reply()
+        .await?
+        .expect_status(200)?;
+    Ok(())
+}

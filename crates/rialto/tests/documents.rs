@@ -1,0 +1,365 @@
+//! The newcomer's documents against the program: what they list exists, what exists they list, and what they show happens.
+//!
+//! The program is asked, not its source, wherever it can tell: flags come from `--help`, keys from the message about an
+//! unknown one. Variables and refusals are read from the source, since nothing else lists them all. curl itself is
+//! not needed: its few options are read here, and one that is not known fails the test.
+
+mod documents {
+    pub(crate) mod markdown;
+    pub(crate) mod source;
+    pub(crate) mod transcript;
+}
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use documents::markdown::{self, Table};
+use documents::{source, transcript};
+use testkit::Rialto;
+
+const README: &str = include_str!("../../../README.md");
+const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
+const TROUBLESHOOTING: &str = include_str!("../../../docs/troubleshooting.md");
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn sorted<'a>(words: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
+    words.into_iter().map(str::to_owned).collect()
+}
+
+/// What `rialto VERB --help` says, one line for each flag.
+fn help(verb: &str) -> Vec<String> {
+    let output = Command::new(env!("CARGO_BIN_EXE_rialto"))
+        .args([verb, "--help"])
+        .output()
+        .expect("the binary runs");
+    let text = String::from_utf8(output.stdout).expect("help is text");
+    let mut flags: Vec<String> = Vec::new();
+    let options = text.split("Options:").nth(1).expect("every command has options");
+    for line in options
+        .lines()
+        .map(str::trim)
+        .take_while(|line| *line != "Examples:")
+    {
+        if line.starts_with("--") {
+            flags.push(line.to_owned());
+        } else if line.starts_with("-h,") {
+            break;
+        } else if let Some(flag) = flags.last_mut() {
+            flag.push(' ');
+            flag.push_str(line);
+        }
+    }
+    flags
+}
+
+fn flag_name(line: &str) -> &str {
+    line.split([' ', '=']).next().unwrap_or(line)
+}
+
+/// `[default: 30s]` of a line of help.
+fn default_in_help(line: &str) -> Option<&str> {
+    line.split("[default: ").nth(1)?.split(']').next()
+}
+
+/// The tables of the configuration page that have a column of this name.
+fn tables_with(column: &str) -> Vec<Table> {
+    let tables: Vec<Table> = markdown::tables(CONFIGURATION)
+        .into_iter()
+        .filter(|table| table.has(column))
+        .collect();
+    assert!(!tables.is_empty(), "no table has a column {column}");
+    tables
+}
+
+#[test]
+fn every_flag_is_documented_and_every_documented_flag_exists() {
+    let lines: Vec<String> = ["serve", "check", "demo-server"]
+        .into_iter()
+        .flat_map(help)
+        .collect();
+    let exist = sorted(lines.iter().map(|line| flag_name(line)));
+    let tables = tables_with("Flag");
+    let documented: Vec<String> = tables.iter().flat_map(|table| table.codes("Flag")).collect();
+    let documented = sorted(
+        documented
+            .iter()
+            .map(String::as_str)
+            .filter(|flag| !flag.starts_with("-- ")),
+    );
+    assert!(exist.len() > 10, "{exist:?}");
+    assert_eq!(documented, exist);
+}
+
+#[test]
+fn documented_defaults_of_flags_are_those_of_the_help() {
+    let mut defaults = BTreeMap::new();
+    for line in ["serve", "demo-server"].into_iter().flat_map(help) {
+        defaults.insert(
+            flag_name(&line).to_owned(),
+            default_in_help(&line).map(str::to_owned),
+        );
+    }
+    for table in tables_with("Flag") {
+        for row in table.rows() {
+            let flags = markdown::codes(row.cell("Flag"));
+            let Some(help) = flags.first().and_then(|flag| defaults.get(flag)) else {
+                continue;
+            };
+            let documented = row.cell("Default").trim_matches('`');
+            match help {
+                Some(default) => assert_eq!(documented, default, "{flags:?}"),
+                None => assert!(matches!(documented, "off" | "none"), "{flags:?}: {documented}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_key_is_documented_and_every_documented_key_exists() {
+    // No key is near this one, so that the message lists them all.
+    let unknown = "zzzzzzzzzzzzzzzz";
+    let file = format!(
+        "{unknown}: 1\naudit: {{ {unknown}: 1 }}\ndestinations: {{ a: {{ command: cat, {unknown}: 1 }} }}\n"
+    );
+    let ended = Rialto::launcher().verb(&["check"]).config(&file).run(DEADLINE);
+    let said = ended.await.expect("check ends").stderr_text();
+    let known = |place: &str| -> BTreeSet<String> {
+        let line = said.lines().find(|line| line.contains(place));
+        let line = line.unwrap_or_else(|| panic!("nothing about {place} in {said}"));
+        let keys = line.split("known here are ").nth(1).expect("the keys are listed");
+        sorted(keys.split(", "))
+    };
+    let mut globals = known(&format!(": field `{unknown}`"));
+    globals.extend(
+        known(&format!(": field `audit.{unknown}`"))
+            .iter()
+            .map(|key| format!("audit.{key}")),
+    );
+    let destination = known("destination `a`");
+
+    let documented = |heading: &str| -> BTreeSet<String> {
+        let tables = tables_with("Key");
+        let found = tables.iter().filter(|table| table.heading == heading);
+        found.flat_map(|table| table.codes("Key")).collect()
+    };
+    assert_eq!(documented("The whole gateway"), globals);
+    assert_eq!(documented("A destination"), destination);
+}
+
+#[test]
+fn every_variable_is_documented_and_every_documented_variable_exists() {
+    let sources = source::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let exist: BTreeSet<String> = source::texts(&sources)
+        .into_iter()
+        .filter(|text| source::is_variable_of_rialto(text))
+        .collect();
+    let documented: BTreeSet<String> = tables_with("Variable")
+        .iter()
+        .flat_map(|table| table.codes("Variable"))
+        .collect();
+    assert_eq!(documented, exist);
+    // And the help names nothing else.
+    for line in ["serve", "check"].into_iter().flat_map(help) {
+        if let Some(variables) = line
+            .split("[env: ")
+            .nth(1)
+            .and_then(|rest| rest.split(']').next())
+        {
+            for variable in variables
+                .split([',', ' '])
+                .filter(|word| word.contains('_') && *word == word.to_uppercase())
+            {
+                assert!(
+                    documented.contains(variable),
+                    "{variable} of the help is not documented"
+                );
+            }
+        }
+    }
+}
+
+/// Every example must have no problem but the one that is put in beside it; so nothing is started.
+async fn assert_accepted(text: &str) {
+    let mut launcher = Rialto::launcher()
+        .verb(&["check"])
+        .config(text)
+        .env("RIALTO_LISTEN", "nowhere");
+    for variable in text.split("${").skip(1).filter_map(|rest| rest.split('}').next()) {
+        if !variable.contains(':') {
+            launcher = launcher.env(variable, "/filled/in");
+        }
+    }
+    let ended = launcher.run(DEADLINE).await.expect("check ends");
+    let problems: Vec<&String> = ended
+        .stderr
+        .iter()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    assert_eq!(ended.code(), Some(2), "{problems:?}");
+    assert!(
+        problems
+            .iter()
+            .all(|line| line.contains("RIALTO_LISTEN") || line.contains("1 problem")),
+        "{text}\n{problems:#?}"
+    );
+}
+
+#[tokio::test]
+async fn every_file_shown_is_accepted() {
+    let mut shown = 0;
+    for document in [README, CONFIGURATION] {
+        for block in markdown::blocks(document, "yaml") {
+            assert_accepted(&block).await;
+            shown += 1;
+        }
+        let hosts = markdown::blocks(document, "json");
+        for block in hosts.iter().filter(|block| block.contains("\"command\"")) {
+            assert_accepted(block).await;
+            shown += 1;
+        }
+    }
+    assert_eq!(shown, 3, "files shown; a new one is counted here");
+}
+
+#[tokio::test]
+async fn the_calls_that_readme_shows_are_answered_as_it_shows() {
+    let demo = Rialto::serve(&["--demo"]).await.expect("the demo is served");
+    let mut calls = 0;
+    for block in markdown::blocks(README, "console") {
+        for shown in transcript::commands(&block) {
+            if let Some(call) = shown.curl() {
+                let answer = call.send(demo.address()).await.expect("an answer");
+                assert_eq!(
+                    transcript::normalised(&answer),
+                    transcript::normalised(&shown.output),
+                    "{}",
+                    shown.command
+                );
+                calls += 1;
+            }
+        }
+    }
+    assert!(calls >= 3, "README shows {calls} calls");
+}
+
+#[tokio::test]
+async fn the_check_that_the_documents_show_prints_what_they_show() {
+    let ended = Rialto::launcher()
+        .verb(&["check", "--demo"])
+        .run(DEADLINE)
+        .await
+        .expect("check ends");
+    for document in [README, CONFIGURATION] {
+        let blocks = markdown::blocks(document, "console");
+        let shown = blocks
+            .iter()
+            .flat_map(|block| transcript::commands(block))
+            .find(|shown| shown.command == "rialto check --demo")
+            .expect("the document shows it");
+        assert_eq!(
+            transcript::without_times(&ended.stdout.join("\n")),
+            transcript::without_times(&shown.output)
+        );
+    }
+}
+
+#[test]
+fn every_reason_is_in_the_troubleshooting_page_and_no_other() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut reasons = BTreeSet::new();
+    for file in ["crates/gateway/src/reply.rs", "crates/protocol/src/exchange.rs"] {
+        let text = source::without_tests(&std::fs::read_to_string(root.join(file)).expect("the source"));
+        let body = source::function(&text, "fn reason(&self)");
+        reasons.extend(source::texts(&body));
+    }
+    let documented: BTreeSet<String> = refusals()
+        .iter()
+        .flat_map(|table| table.codes("`data.reason`"))
+        .collect();
+    assert!(reasons.len() > 10, "{reasons:?}");
+    assert_eq!(documented, reasons);
+}
+
+/// The tables of the troubleshooting page that list refusals.
+fn refusals() -> Vec<Table> {
+    markdown::tables(TROUBLESHOOTING)
+        .into_iter()
+        .filter(|table| table.has("`data.reason`"))
+        .collect()
+}
+
+#[test]
+fn every_refusal_of_the_source_has_its_message_in_the_troubleshooting_page() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read =
+        |file: &str| source::without_tests(&std::fs::read_to_string(root.join(file)).expect("the source"));
+    let legacy = read("crates/protocol/src/client_face/legacy.rs");
+    let scan = read("crates/protocol/src/message/scan.rs");
+    let mut messages = source::texts(&source::function(
+        &read("crates/gateway/src/reply.rs"),
+        "fn row(&self)",
+    ));
+    messages.extend(source::texts(&source::function(
+        &legacy,
+        "pub const fn text(self)",
+    )));
+    messages.extend(
+        legacy
+            .split("Objection::BadParams(")
+            .skip(1)
+            .filter_map(|rest| source::texts(rest.get(..80)?).into_iter().next()),
+    );
+    messages.extend(
+        source::texts(&scan)
+            .into_iter()
+            .filter(|text| text.starts_with("the me") || text.starts_with("JSON-RPC")),
+    );
+    assert!(messages.len() > 30, "{messages:?}");
+    let rows: Vec<String> = refusals()
+        .iter()
+        .flat_map(Table::rows)
+        .map(|row| row.cell("Message").replace('`', ""))
+        .collect();
+    for message in messages {
+        // What is filled in cannot be listed; the longest piece around it is what a user would search for.
+        let plain = message.replace('`', "");
+        let pieces: Vec<&str> = plain.split(['{', '}']).step_by(2).collect();
+        let longest = pieces
+            .iter()
+            .map(|piece| piece.trim())
+            .max_by_key(|piece| piece.len())
+            .unwrap_or_default();
+        if longest.len() < 5 || longest == ", " {
+            continue;
+        }
+        assert!(
+            rows.iter()
+                .any(|row| row.len() > 5 && (longest.contains(row.as_str()) || row.contains(longest))),
+            "no row of docs/troubleshooting.md is about `{message}`"
+        );
+    }
+}
+
+#[test]
+fn every_link_between_the_documents_leads_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for (document, folder) in [(CONFIGURATION, "docs"), (TROUBLESHOOTING, "docs")] {
+        for link in markdown::links(document) {
+            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let text = if file.is_empty() {
+                document.to_owned()
+            } else {
+                let path = root.join(folder).join(file);
+                std::fs::read_to_string(&path).unwrap_or_else(|_| panic!("{link} leads nowhere"))
+            };
+            if !anchor.is_empty() {
+                assert!(
+                    markdown::anchors(&text).contains(anchor),
+                    "{link}: there is no such heading"
+                );
+            }
+        }
+    }
+}
