@@ -28,7 +28,7 @@ testkit::interop_column!(
     client(Sdk::Python2, Era::Legacy)
 );
 
-// Only these SDKs let a caller name the event to go on after.
+// rmcp has no way to name the event to go on after, so this scenario is in no column.
 testkit::interop_cells! { client(Sdk::TypeScript1, Era::Legacy);
     typescript_1_client_resumes_from_a_token_in_a_new_connection: resume_with_token behind everything;
     typescript_1_client_gets_progress_from_a_server_started_by_npx: progress behind everything_by_npx;
@@ -39,6 +39,9 @@ testkit::interop_cells! { client(Sdk::TypeScript2, Era::Legacy);
 testkit::interop_cells! { client(Sdk::Python1, Era::Legacy);
     python_1_client_resumes_from_a_token_in_a_new_connection: resume_with_token behind everything;
     python_1_client_gets_progress_from_a_server_started_by_npx: progress behind everything_by_npx;
+}
+testkit::interop_cells! { client(Sdk::Python2, Era::Legacy);
+    python_2_client_resumes_from_a_token_in_a_new_connection: resume_with_token behind everything;
 }
 
 // What these clients do by default, or when told to find out for themselves.
