@@ -29,7 +29,7 @@ cargo xtask COMMAND
 What the tests need is pinned in tests/interop and tests/conformance (package.json with its
 lock file for npm, requirements.txt for pip) and installed into .test-deps, which git ignores. Nothing is
 installed twice: a stamp of the pins in each folder says what is there already. Delete
-.test-deps to start afresh. On the machine there must be: node 18 or newer with npm, and
+.test-deps to start afresh. On the machine there must be: node 20 or newer with npm, and
 python3 3.10 or newer with its venv module.
 
 Tests find the folder by RIALTO_TEST_DEPS, which `cargo xtask test` sets; after

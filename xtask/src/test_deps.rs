@@ -44,6 +44,15 @@ const ENVIRONMENTS: &[Environment] = &[
         needed: Needed::Always,
     },
     Environment {
+        name: "node2",
+        installer: Installer::Npm,
+        pins: &[
+            "tests/interop/node2/package.json",
+            "tests/interop/node2/package-lock.json",
+        ],
+        needed: Needed::Always,
+    },
+    Environment {
         name: "python1",
         installer: Installer::Pip,
         pins: &["tests/interop/python/requirements.txt"],
@@ -87,6 +96,12 @@ const ENVIRONMENTS: &[Environment] = &[
             "tests/conformance/runtime/package-lock.json",
         ],
         needed: Needed::WithoutModernNode,
+    },
+    Environment {
+        name: "python2",
+        installer: Installer::Pip,
+        pins: &["tests/interop/python2/requirements.txt"],
+        needed: Needed::Always,
     },
 ];
 
@@ -181,7 +196,7 @@ impl Installer {
     fn tool_version(self) -> anyhow::Result<String> {
         match self {
             Installer::Npm => {
-                let node = version_of("node", "install Node.js 18 or newer")?;
+                let node = version_of("node", "install Node.js 20 or newer")?;
                 let npm = version_of("npm", "install npm; it comes with Node.js")?;
                 Ok(format!("node {node}, npm {npm}"))
             }
@@ -273,13 +288,18 @@ mod tests {
     #[test]
     fn stamp_changes_with_the_pins_and_with_the_tool() {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a parent");
-        let [node, python, ..] = ENVIRONMENTS else {
-            panic!("two environments are expected here");
+        let stamps = |tool_version: &str| -> Vec<String> {
+            let stamp = |environment: &Environment| environment.stamp(repository, tool_version);
+            ENVIRONMENTS
+                .iter()
+                .map(|environment| stamp(environment).expect("the pins are there"))
+                .collect()
         };
-        let stamp = node.stamp(repository, "1").expect("the pins are there");
-        assert_eq!(stamp, node.stamp(repository, "1").expect("the pins are there"));
-        assert_ne!(stamp, node.stamp(repository, "2").expect("the pins are there"));
-        assert_ne!(stamp, python.stamp(repository, "1").expect("the pins are there"));
+        assert_eq!(stamps("1"), stamps("1"));
+        let mut all = [stamps("1"), stamps("2")].concat();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), 2 * ENVIRONMENTS.len(), "no two stamps are equal");
     }
 
     #[test]
