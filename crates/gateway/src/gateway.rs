@@ -62,6 +62,8 @@ pub struct Gateway {
     launcher: Arc<Launcher>,
     drain: Duration,
     draining: AtomicBool,
+    /// There was a second signal.
+    hurried: AtomicBool,
     connections: AtomicUsize,
 }
 
@@ -120,6 +122,7 @@ impl Gateway {
             launcher,
             drain: settings.drain,
             draining: AtomicBool::new(false),
+            hurried: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
         }))
     }
@@ -148,7 +151,10 @@ impl Gateway {
 
         tracing::info!(calls = self.open_calls(), "draining");
         self.draining.store(true, Ordering::Release);
-        self.wait_until(self.drain, || self.open_calls() == 0).await;
+        self.wait_until(self.drain, || {
+            self.open_calls() == 0 || self.hurried.load(Ordering::Acquire)
+        })
+        .await;
         doorkeeper.abort();
         let _ = closing.send(true);
         self.stop_all().await;
@@ -169,6 +175,7 @@ impl Gateway {
     }
 
     /// The second signal: nothing is waited for any more but that those who wait are told so.
+    /// [`Gateway::serve`] comes to its end soon after.
     pub async fn kill(&self) {
         for destination in self.destinations.values() {
             destination.stop();
@@ -176,6 +183,7 @@ impl Gateway {
         self.launcher.kill_all();
         self.wait_until(LAST_ANSWERS, || self.connections.load(Ordering::Acquire) == 0)
             .await;
+        self.hurried.store(true, Ordering::Release);
         self.audit.flush(LAST_ANSWERS);
     }
 

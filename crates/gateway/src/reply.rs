@@ -50,6 +50,7 @@ pub(crate) enum Refusal {
         limit: usize,
     },
     BodyBroken,
+    BodySlow,
     NotAMessage(ScanError),
     Objection(Objection),
     /// A request of the modern era that its revision refuses.
@@ -144,6 +145,11 @@ impl Refusal {
                 format!("the message is larger than max_message_bytes ({limit})"),
             ),
             Self::BodyBroken => (S::BAD_REQUEST, invalid, "the body could not be read".into()),
+            Self::BodySlow => (
+                S::REQUEST_TIMEOUT,
+                invalid,
+                "the body did not come in time".into(),
+            ),
             Self::NotAMessage(error) => {
                 let code = match error {
                     ScanError::NotUtf8
@@ -276,7 +282,14 @@ impl Refusal {
                 headers.insert(header::ALLOW, HeaderValue::from_static("POST, DELETE"));
             }
             // The rest of the body is not read, so the connection cannot be used again.
-            Self::BodyTooLarge { .. } | Self::AmbiguousLength | Self::BodyBroken | Self::Draining => {
+            Self::BodyTooLarge { .. }
+            | Self::AmbiguousLength
+            | Self::BodyBroken
+            | Self::BodySlow
+            // Where the body is no message the peer may have lied about its length, and what follows may be the
+            // rest of it: it must not be taken for a request.
+            | Self::NotAMessage(_)
+            | Self::Draining => {
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}

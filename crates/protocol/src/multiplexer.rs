@@ -339,10 +339,14 @@ impl Multiplexer {
             .count()
     }
 
-    /// Everything the server was told and has not settled: calls, cancelled calls, requests of our own.
+    /// Calls, cancelled calls and requests of our own that are still in the books, and who left some behind.
     #[doc(hidden)]
     pub fn unsettled(&self) -> usize {
-        self.pending.len() + self.departed.len()
+        let requests = self
+            .pending
+            .values()
+            .filter(|pending| !matches!(pending, Pending::Handshake));
+        requests.count() + self.departed.len()
     }
 
     /// Bytes that wait to be written or are being written.
@@ -852,13 +856,18 @@ impl Multiplexer {
         }
     }
 
-    /// Says no to a request of the server, unless it does not even read what it was told before.
+    /// Says no to a request of the server. There is always room for it: a request that came when there was none
+    /// was not taken at all ([`Self::has_room_for_a_refusal`]), and the number of those taken is limited.
     fn refuse(&mut self, id: &[u8], code: i32, text: &str) {
-        if self.has_room(id.len() + text.len()) {
-            self.face.write_refusal(&mut self.outgoing, id, code, text);
-        } else {
-            self.counters.overloads += 1;
-        }
+        self.face.write_refusal(&mut self.outgoing, id, code, text);
+    }
+
+    /// A server that asks without reading what it is told gets no answers: they would pile up here.
+    fn has_room_for_a_refusal(&mut self, id: &[u8]) -> bool {
+        const WORDS: usize = 256;
+        let room = self.has_room(id.len() + WORDS);
+        self.counters.overloads += u64::from(!room);
+        room
     }
 
     fn close(&mut self, now: Moment, session: SessionKey) {
@@ -1067,7 +1076,7 @@ impl Multiplexer {
     /// A line that was too long to be kept: `id` is its id, `request` says that it was no answer.
     pub fn handle_too_long(&mut self, now: Moment, id: Option<&[u8]>, request: bool, length: u64) {
         if request {
-            if let Some(id) = id {
+            if let Some(id) = id.filter(|id| self.has_room_for_a_refusal(id)) {
                 let limit = self.limits.max_message_bytes;
                 let text = format!("the message is larger than max_message_bytes ({limit})");
                 self.refuse(id, error_code::INVALID_REQUEST, &text);
@@ -1242,6 +1251,9 @@ impl Multiplexer {
             return;
         };
         self.inquisitive = true;
+        if !self.has_room_for_a_refusal(&id) {
+            return;
+        }
         let refusal = match self.attribute(message.method()) {
             Some((session, wire)) => {
                 let client = self

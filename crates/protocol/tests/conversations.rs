@@ -30,6 +30,7 @@ macro_rules! conversations {
 }
 
 conversations! {
+    answer_without_room_is_a_refusal,
     calls_take_turns_once_a_server_has_asked,
     cancel_of_a_waiting_call_never_reaches_the_server,
     cancel_of_anothers_call_is_ignored,

@@ -99,14 +99,17 @@ async fn serve(settings: &Settings, environment: &Environment, format: LogFormat
     let serving = Arc::clone(&gateway).serve(listener, async move {
         let _ = shutdown.await;
     });
+    tokio::pin!(serving);
     tokio::select! {
-        () = serving => ExitCode::SUCCESS,
+        () = &mut serving => {}
         () = signals.twice(first) => {
             tracing::warn!("second signal: ending at once");
             gateway.kill().await;
-            ExitCode::SUCCESS
+            // What is ready is still written; whatever takes longer is cut off.
+            let _ = tokio::time::timeout(LAST_LINES, serving).await;
         }
     }
+    ExitCode::SUCCESS
 }
 
 struct Signals {

@@ -129,6 +129,16 @@ fn kibibytes(text: &str, label: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
+/// Processor time used so far, in clock ticks of 10 ms.
+pub fn processor_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields: Vec<&str> = stat
+        .rsplit_once(')')
+        .map_or(Vec::new(), |(_, tail)| tail.split_whitespace().collect());
+    let number = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
+    number(11).unwrap_or(0) + number(12).unwrap_or(0)
+}
+
 /// How many files a process has open.
 pub fn open_files(pid: u32) -> usize {
     fs::read_dir(Path::new("/proc").join(pid.to_string()).join("fd")).map_or(0, Iterator::count)

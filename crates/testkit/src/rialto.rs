@@ -10,10 +10,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::client::McpClient;
+use crate::client::raw_http::RawHttp;
 use crate::failure::{Failure, Result};
 use crate::journal::Journal;
 use crate::patience::{look_until, wait_until};
@@ -25,6 +26,8 @@ mod lines;
 pub use launcher::{Ended, Launcher, binary};
 use lines::Lines;
 
+const NEWEST_LEGACY: &str = "2025-11-25";
+const EXECUTION_PATIENCE: Duration = Duration::from_secs(20);
 /// How long each stage of the end may take when a test is over.
 const SIGTERM_PATIENCE: Duration = Duration::from_secs(2);
 const SECOND_SIGTERM_PATIENCE: Duration = Duration::from_secs(7);
@@ -87,6 +90,31 @@ impl Rialto {
         McpClient::connect(&self.url_of(destination)).await
     }
 
+    /// A client whose session is open: newest legacy revision, no capabilities.
+    pub async fn session(&self) -> Result<McpClient> {
+        let client = self.client().await?;
+        client.handshake(NEWEST_LEGACY, json!({})).await?;
+        Ok(client)
+    }
+
+    /// The same at a named destination.
+    pub async fn session_of(&self, destination: &str) -> Result<McpClient> {
+        let client = self.client_of(destination).await?;
+        client.handshake(NEWEST_LEGACY, json!({})).await?;
+        Ok(client)
+    }
+
+    /// A connection of which the test writes every byte.
+    pub async fn raw(&self) -> Result<RawHttp> {
+        RawHttp::connect(&self.address).await
+    }
+
+    /// From now on nobody reads what it writes to stdout and stderr, until the test ends.
+    pub fn stop_reading_its_output(&self) {
+        self.stdout.stall();
+        self.stderr.stall();
+    }
+
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -99,6 +127,18 @@ impl Rialto {
     /// `{dir}/journal`.
     pub fn journal(&self) -> Journal {
         Journal::at(self.dir.path().join("journal"))
+    }
+
+    /// Waits until the child has begun the tool call with this marker, and gives the journal's entry of it.
+    pub async fn wait_for_execution(&self, marker: &str) -> Value {
+        let journal = self.journal();
+        let begun = |entry: &Value| entry["marker"] == marker;
+        wait_until(
+            &format!("the call {marker} is executed"),
+            EXECUTION_PATIENCE,
+            || journal.events("executed").into_iter().find(begun),
+        )
+        .await
     }
 
     pub fn sigterm(&self) {
@@ -195,6 +235,8 @@ impl Rialto {
     /// Ends Rialto and looks for survivors; what is wrong, if anything.
     fn end(&self) -> Result<()> {
         let mut complaints = Vec::new();
+        self.stdout.resume();
+        self.stderr.resume();
         let ended = |patience| look_until(patience, || self.exit_status()).is_some();
         if self.exit_status().is_none() {
             self.sigterm();

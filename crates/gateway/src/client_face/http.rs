@@ -38,7 +38,7 @@ const MCP_METHODS: &str = "GET, POST, DELETE";
 impl Gateway {
     /// Answers one request.
     pub(crate) async fn respond(&self, request: Request<Incoming>) -> Response<Body> {
-        let origin = match self.origins.admit(request.headers()) {
+        let origin = match self.origins.admit(request.uri(), request.headers()) {
             Ok(origin) => origin,
             Err(refusal) => return refusal.respond(None),
         };

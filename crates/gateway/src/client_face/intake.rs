@@ -1,5 +1,7 @@
 //! What is checked of an HTTP request before its body is read, and how the body is read.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName};
 use http_body_util::BodyExt;
@@ -9,6 +11,11 @@ use protocol::version::Version;
 use uuid::{Uuid, Variant};
 
 use crate::reply::{PROTOCOL_VERSION, Refusal, SESSION_ID};
+
+/// How long a client may be silent in the middle of a body, and how long the whole of it may take: a connection
+/// costs us something, so that none is held for nothing.
+const BODY_SILENCE: Duration = Duration::from_secs(10);
+const BODY_TIME: Duration = Duration::from_secs(120);
 
 /// The length of the body must be beyond doubt, or a proxy in front and we could disagree about where the
 /// next request begins.
@@ -156,15 +163,25 @@ fn single<'a>(
     Ok(Some(first.to_str().unwrap_or("\u{0}")))
 }
 
-/// Reads a whole body, never more than `limit` bytes of it.
-pub(crate) async fn read_body(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
+/// Reads a whole body, never more than `limit` bytes of it, and waits for it no longer than for a head.
+pub(crate) async fn read_body(body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
+    tokio::time::timeout(BODY_TIME, read_frames(body, limit))
+        .await
+        .unwrap_or(Err(Refusal::BodySlow))
+}
+
+async fn read_frames(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
     let too_large = Refusal::BodyTooLarge { limit };
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > limit {
         return Err(too_large);
     }
     let mut whole = Whole::Nothing;
-    while let Some(frame) = body.frame().await {
+    loop {
+        let Ok(frame) = tokio::time::timeout(BODY_SILENCE, body.frame()).await else {
+            return Err(Refusal::BodySlow);
+        };
+        let Some(frame) = frame else { break };
         let Ok(frame) = frame else {
             return Err(Refusal::BodyBroken);
         };

@@ -3,7 +3,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use http::Uri;
 use http::header::{self, HeaderMap, HeaderValue};
+use http::uri::Authority;
 
 use crate::reply::Refusal;
 
@@ -31,10 +33,14 @@ impl OriginGuard {
     }
 
     /// Gives the origin to allow in the answer, if the request came from one.
-    pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, Refusal> {
+    ///
+    /// A target that names a host counts instead of the `Host` header (RFC 9112, 3.2.2); here both must be ours.
+    pub(crate) fn admit(&self, target: &Uri, headers: &HeaderMap) -> Result<Option<HeaderValue>, Refusal> {
         let host = single(headers, header::HOST).ok_or(Refusal::MissingHost)?;
         let host = host.to_str().map_err(|_| Refusal::ForeignHost)?;
-        if !host_of(host).is_some_and(|host| self.knows_host(host)) {
+        let named = target.authority().map(Authority::as_str);
+        let is_ours = |authority: &str| host_of(authority).is_some_and(|host| self.knows_host(host));
+        if !is_ours(host) || !named.is_none_or(is_ours) {
             return Err(Refusal::ForeignHost);
         }
         if !headers.contains_key(header::ORIGIN) {
@@ -132,7 +138,7 @@ mod tests {
         if let Some(origin) = origin {
             headers.insert(header::ORIGIN, HeaderValue::from_str(origin).unwrap());
         }
-        guard.admit(&headers)
+        guard.admit(&Uri::from_static("/mcp"), &headers)
     }
 
     #[test]
@@ -211,12 +217,31 @@ mod tests {
     }
 
     #[test]
+    fn a_target_that_names_another_host_is_refused() {
+        let guard = guard("127.0.0.1:3000");
+        let headers = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("localhost"))]);
+        let admit = |target| guard.admit(&Uri::from_static(target), &headers);
+        assert_eq!(admit("http://localhost:3000/mcp"), Ok(None));
+        assert_eq!(admit("http://evil.example/mcp"), Err(Refusal::ForeignHost));
+        assert_eq!(
+            admit("http://localhost@evil.example/mcp"),
+            Err(Refusal::ForeignHost)
+        );
+    }
+
+    #[test]
     fn two_hosts_or_none_are_refused() {
         let guard = guard("127.0.0.1:3000");
         let mut headers = HeaderMap::new();
-        assert_eq!(guard.admit(&headers), Err(Refusal::MissingHost));
+        assert_eq!(
+            guard.admit(&Uri::from_static("/mcp"), &headers),
+            Err(Refusal::MissingHost)
+        );
         headers.append(header::HOST, HeaderValue::from_static("localhost"));
         headers.append(header::HOST, HeaderValue::from_static("evil"));
-        assert_eq!(guard.admit(&headers), Err(Refusal::MissingHost));
+        assert_eq!(
+            guard.admit(&Uri::from_static("/mcp"), &headers),
+            Err(Refusal::MissingHost)
+        );
     }
 }

@@ -42,6 +42,25 @@ impl RawResponse {
     }
 }
 
+/// The bytes of a request to `127.0.0.1` with these headers and this body, and with nothing else but the length.
+pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Vec<u8> {
+    let body = body.as_ref();
+    let mut bytes = format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n").into_bytes();
+    for (name, value) in headers {
+        bytes.extend(format!("{name}: {value}\r\n").into_bytes());
+    }
+    bytes.extend(format!("Content-Length: {}\r\n\r\n", body.len()).into_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+/// The bytes of a POST as a client that obeys the specification sends it.
+pub fn post(path: &str, session: Option<&str>, body: impl AsRef<[u8]>) -> Vec<u8> {
+    let mut headers = vec![("Content-Type", "application/json"), ("Accept", super::ACCEPT)];
+    headers.extend(session.map(|session| ("Mcp-Session-Id", session)));
+    request("POST", path, &headers, body)
+}
+
 impl RawHttp {
     /// `address` is `host:port`.
     pub async fn connect(address: &str) -> Result<Self> {

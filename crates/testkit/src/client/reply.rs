@@ -41,6 +41,19 @@ impl Reply {
         )))
     }
 
+    /// Fails unless it has that status and a JSON-RPC error with that code.
+    pub fn expect_error(&self, status: u16, code: i64) -> Result<&Self> {
+        self.expect_status(status)?;
+        let text = self.body_text();
+        let found = serde_json::from_str::<Value>(&text).map(|body| body["error"]["code"].as_i64());
+        match found {
+            Ok(Some(found)) if found == code => Ok(self),
+            Ok(_) | Err(_) => Err(Failure::new(format!(
+                "expected the JSON-RPC error {code}, got {text:?}"
+            ))),
+        }
+    }
+
     /// The JSON-RPC answer as it was sent, whether as the body or as the last message of the stream.
     ///
     /// # Panics

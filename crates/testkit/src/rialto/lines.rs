@@ -4,15 +4,18 @@ use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The oldest lines go first when there are more, so that a flood cannot fill the memory of the test.
 const MOST_LINES: usize = 200_000;
 const LONGEST_LINE: u64 = 1 << 20;
+const STALL_PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lines {
     kept: Arc<Mutex<VecDeque<String>>>,
     ended: Arc<AtomicBool>,
+    stalled: Arc<AtomicBool>,
 }
 
 impl Lines {
@@ -24,6 +27,9 @@ impl Lines {
             let mut source = BufReader::new(source);
             let mut line = Vec::new();
             while let Ok(1..) = source.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line) {
+                while mine.stalled.load(Ordering::Acquire) {
+                    std::thread::park_timeout(STALL_PAUSE);
+                }
                 let text = String::from_utf8_lossy(&line).trim_end_matches('\n').to_owned();
                 line.clear();
                 let mut kept = mine.kept();
@@ -35,6 +41,15 @@ impl Lines {
             mine.ended.store(true, Ordering::Release);
         });
         lines
+    }
+
+    /// Lets the pipe fill up.
+    pub(super) fn stall(&self) {
+        self.stalled.store(true, Ordering::Release);
+    }
+
+    pub(super) fn resume(&self) {
+        self.stalled.store(false, Ordering::Release);
     }
 
     /// Whether the writers have all closed it.

@@ -48,7 +48,7 @@ impl Tool {
         (
             Tool::Delay,
             "delay",
-            "{ms, marker}: echo after ms; a cancel silences it",
+            "{ms, marker, stubborn}: echo after ms; a cancel silences it unless it is stubborn",
         ),
         (Tool::Never, "never", "{marker}: no answer, ever"),
         (
@@ -270,7 +270,9 @@ impl Server {
             )),
             Tool::Delay => {
                 let delay = Duration::from_millis(call.arguments.number("ms", 0));
-                self.later.say(delay, Some(call.call()), call.echo());
+                let cancellable = !call.arguments.flag("stubborn", false);
+                self.later
+                    .say(delay, cancellable.then(|| call.call()), call.echo());
             }
             Tool::Never => {
                 assert!(

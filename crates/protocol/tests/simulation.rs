@@ -1,0 +1,199 @@
+//! Deterministic simulation of the core: random clients, servers, crashes and delays, one seed each.
+//!
+//! `RIALTO_SIMULATION_SEEDS=n` runs seeds 0 to n - 1 instead of 1,000; `RIALTO_SIMULATION_SEED=s` runs one and prints its
+//! history. The judge in `simulation/check.rs` knows nothing of the machines: it reads what happened at the edges.
+
+#[path = "simulation/check.rs"]
+mod check;
+#[path = "simulation/clients.rs"]
+mod clients;
+#[path = "simulation/dice.rs"]
+mod dice;
+#[path = "simulation/history.rs"]
+mod history;
+#[path = "simulation/server.rs"]
+mod server;
+#[path = "simulation/world.rs"]
+mod world;
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+
+use history::Fact;
+use world::{Mutation, World};
+
+#[expect(clippy::disallowed_methods, reason = "a test may be told its seeds")]
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn whatever_happens_the_promises_hold() {
+    if let Some(seed) = from_environment("RIALTO_SIMULATION_SEED") {
+        let history = World::new(seed, None).run();
+        let wrongs = check::check(&history);
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{}", history.print()).expect("stdout is there");
+        assert!(wrongs.is_empty(), "seed {seed}:\n{}", wrongs.join("\n"));
+        return;
+    }
+    let seeds = from_environment("RIALTO_SIMULATION_SEEDS").unwrap_or(1000);
+    let threads = std::thread::available_parallelism()
+        .map_or(1, |count| count.get() as u64)
+        .min(4);
+    let failures: Vec<String> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|worker| {
+                scope.spawn(move || {
+                    (worker..seeds)
+                        .step_by(threads as usize)
+                        .filter_map(|seed| {
+                            let wrongs = check::check(&World::new(seed, None).run());
+                            (!wrongs.is_empty()).then(|| format!("seed {seed}: {}", wrongs.join("; ")))
+                        })
+                        .take(5)
+                        .collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        workers
+            .into_iter()
+            .flat_map(|worker| worker.join().expect("a worker does not panic"))
+            .collect()
+    });
+    assert!(
+        failures.is_empty(),
+        "replay with RIALTO_SIMULATION_SEED=n:\n{}",
+        failures.join("\n")
+    );
+}
+
+/// The first seed whose history the judge finds fault with.
+fn caught(mutation: Mutation, within: u64) -> (u64, Vec<String>) {
+    (0..within)
+        .map(|seed| (seed, check::check(&World::new(seed, Some(mutation)).run())))
+        .find(|(_, wrongs)| !wrongs.is_empty())
+        .unwrap_or_else(|| panic!("{mutation:?} went unnoticed in {within} seeds"))
+}
+
+fn is_caught_as(mutation: Mutation, words: &[&str]) {
+    let (seed, wrongs) = caught(mutation, 30);
+    assert!(
+        wrongs
+            .iter()
+            .any(|wrong| words.iter().any(|word| wrong.contains(word))),
+        "{mutation:?}, seed {seed}: {wrongs:?}"
+    );
+}
+
+#[test]
+fn a_dropped_answer_is_noticed() {
+    is_caught_as(Mutation::DropAnAnswer, &["never ended"]);
+}
+
+#[test]
+fn two_swapped_answers_are_noticed() {
+    is_caught_as(Mutation::SwapTwoAnswers, &["its server said"]);
+}
+
+#[test]
+fn a_forgotten_cancellation_is_noticed() {
+    is_caught_as(Mutation::ForgetACancel, &["its server never told"]);
+}
+
+#[test]
+fn a_call_sent_twice_is_noticed() {
+    is_caught_as(Mutation::ReplayACall, &["was executed 2 times"]);
+}
+
+#[test]
+fn a_stranger_who_hears_is_noticed() {
+    is_caught_as(
+        Mutation::TellAStranger,
+        &["heard what was caused by session", "heard another backend"],
+    );
+}
+
+#[test]
+fn a_repeated_event_is_noticed() {
+    is_caught_as(Mutation::RepeatAnEvent, &["read event"]);
+}
+
+#[test]
+fn a_seed_gives_the_same_history_twice() {
+    assert_eq!(
+        World::new(7, None).run().print(),
+        World::new(7, None).run().print()
+    );
+}
+
+/// Promises about things that never happen are easily kept.
+#[test]
+fn the_simulation_reaches_every_corner() {
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    for seed in 0..150 {
+        for (_, fact) in World::new(seed, None).run().facts {
+            let word = match fact {
+                Fact::Ended {
+                    reason: Some(reason), ..
+                } => reason,
+                Fact::Ended { .. } => "answered".into(),
+                Fact::AnswerRead { nonce: Some(_), .. } => "question answered".into(),
+                Fact::AnswerRead { nonce: None, .. } => "question refused".into(),
+                Fact::ResumeRefused { why, .. } => format!("resume refused: {why}"),
+                Fact::Resumed { post: Some(_), .. } => "POST stream resumed".into(),
+                Fact::Resumed { post: None, .. } => "GET stream resumed".into(),
+                Fact::Said { kind, .. } => format!("server said {kind:?}"),
+                Fact::GapRead { .. } => "gap".into(),
+                Fact::LinkDown { .. } => "crash".into(),
+                Fact::CancelRead { .. } => "cancel read".into(),
+                Fact::Withdrew { .. } => "withdrawal".into(),
+                Fact::Heard {
+                    seq: Some(_),
+                    post: Some(_),
+                    ..
+                } => "heard about a call".into(),
+                Fact::Heard {
+                    seq: Some(_),
+                    post: None,
+                    ..
+                } => "heard a notice".into(),
+                other => format!("{other:?}").split(' ').next().unwrap_or_default().into(),
+            };
+            *seen.entry(word).or_default() += 1;
+        }
+    }
+    let corners = [
+        "answered",
+        "timeout",
+        "start_timeout",
+        "upstream_exited",
+        "upstream_unavailable",
+        "overloaded",
+        "response_too_large",
+        "cancelled",
+        "session_ended",
+        "question answered",
+        "question refused",
+        "withdrawal",
+        "POST stream resumed",
+        "GET stream resumed",
+        "resume refused: Finished",
+        "resume refused: UnknownEvent",
+        "gap",
+        "crash",
+        "cancel read",
+        "heard about a call",
+        "heard a notice",
+        "server said Updated",
+    ];
+    if from_environment("RIALTO_SIMULATION_COUNTS").is_some() {
+        writeln!(std::io::stdout().lock(), "{seen:#?}").expect("stdout is there");
+    }
+    for corner in corners {
+        assert!(
+            seen.contains_key(corner),
+            "nobody ever saw: {corner}; only {seen:#?}"
+        );
+    }
+}

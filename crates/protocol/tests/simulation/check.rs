@@ -1,0 +1,466 @@
+//! The judge: reads a history and says what must not have happened (FAULTS.md, section 3).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use protocol::time::Moment;
+
+use crate::history::{Fact, History, ID, Kind};
+use crate::world::limits;
+
+/// What is known about one request of a client.
+#[derive(Debug, Default)]
+struct Case {
+    session: usize,
+    id: String,
+    method: &'static str,
+    template: String,
+    posted: Moment,
+    abandoned: bool,
+    endings: Vec<(Moment, String, Option<String>)>,
+    executions: Vec<(usize, u32, u64)>,
+    answers: Vec<(Moment, String)>,
+    too_long: bool,
+    /// Progress or a question moved its limit.
+    extended: bool,
+}
+
+#[derive(Debug, Default)]
+struct Question {
+    post: Option<usize>,
+    answers: usize,
+    withdrawn: bool,
+}
+
+/// Something a server said: from which backend, what, about which resource, to how many sessions.
+type Saying = (usize, Kind, Option<String>, usize);
+
+#[derive(Debug, Default)]
+struct Judge {
+    cases: BTreeMap<usize, Case>,
+    /// Backend and principal of each session.
+    homes: BTreeMap<usize, usize>,
+    principals: BTreeMap<usize, &'static str>,
+    /// Who heard a log line that belongs to no call.
+    loose_logs: BTreeMap<u64, &'static str>,
+    epochs_down: BTreeSet<(usize, u32)>,
+    cancels: BTreeSet<(usize, u32, u64)>,
+    questions: BTreeMap<(usize, u32, u64), Question>,
+    said: BTreeMap<u64, Saying>,
+    repliers: BTreeMap<u64, usize>,
+    subscribed: BTreeSet<(usize, String)>,
+    told: BTreeMap<usize, Vec<u64>>,
+    /// The last event and the last number of a server's message on each connection.
+    places: BTreeMap<usize, (u64, u64)>,
+    seqs: BTreeMap<usize, u64>,
+    /// Of each stream, which of the server's messages its events carried.
+    events: BTreeMap<(usize, u64, u64), u64>,
+    gaps: BTreeSet<usize>,
+    notices: BTreeMap<usize, Option<u64>>,
+    wrongs: Vec<String>,
+}
+
+/// Everything that is wrong with a history.
+pub(crate) fn check(history: &History) -> Vec<String> {
+    let mut judge = Judge::default();
+    for (at, fact) in &history.facts {
+        judge.hear(*at, fact);
+    }
+    judge.conclude();
+    judge.wrongs
+}
+
+impl Judge {
+    fn wrong(&mut self, at: Moment, what: impl std::fmt::Display) {
+        self.wrongs
+            .push(format!("{:.3}: {what}", at.elapsed().as_secs_f64()));
+    }
+
+    fn hear(&mut self, at: Moment, fact: &Fact) {
+        match fact {
+            Fact::SessionOpened {
+                session,
+                backend,
+                principal,
+            } => {
+                self.homes.insert(*session, *backend);
+                self.principals.insert(*session, principal);
+            }
+            Fact::SessionClosed { .. } | Fact::LinkUp { .. } => {}
+            Fact::Posted {
+                session,
+                post,
+                id,
+                method,
+                template,
+            } => {
+                if *method == "resources/subscribe"
+                    && let Some(uri) = template
+                        .split(r#""uri":""#)
+                        .nth(1)
+                        .and_then(|rest| rest.split('"').next())
+                {
+                    self.subscribed.insert((*session, uri.into()));
+                }
+                self.cases.insert(
+                    *post,
+                    Case {
+                        session: *session,
+                        id: id.clone(),
+                        method,
+                        template: template.clone(),
+                        posted: at,
+                        ..Case::default()
+                    },
+                );
+            }
+            Fact::HungUp { post } => {
+                if let Some(case) = self.cases.get_mut(post) {
+                    case.abandoned = true;
+                }
+            }
+            Fact::Resumed {
+                session,
+                connection,
+                post,
+                stream,
+                number,
+            } => {
+                if let Some(case) = post.and_then(|post| self.cases.get_mut(&post)) {
+                    case.abandoned = false;
+                }
+                self.places.insert(*connection, (*stream, *number));
+                let seq = self.events.get(&(*session, *stream, *number)).copied();
+                if let Some(seq) = seq {
+                    self.seqs.insert(*connection, seq);
+                }
+                if post.is_none() {
+                    self.notices.insert(*connection, seq);
+                }
+            }
+            Fact::Listened { connection, .. } => {
+                self.notices.insert(*connection, None);
+            }
+            Fact::ResumeRefused { post, why, .. } => {
+                let unread = post
+                    .and_then(|post| self.cases.get(&post))
+                    .is_some_and(|case| case.endings.is_empty());
+                if why == "Finished" && unread {
+                    self.wrong(
+                        at,
+                        format!("post {post:?} was called finished before its ending was read"),
+                    );
+                }
+            }
+            Fact::Executed {
+                backend,
+                epoch,
+                wire,
+                post,
+                line,
+            } => self.executed(at, (*backend, *epoch, *wire), *post, line),
+            Fact::Answered { post, template, .. } => {
+                if let Some(case) = self.cases.get_mut(post) {
+                    case.answers.push((at, template.clone()));
+                }
+            }
+            Fact::TooLong { post } => {
+                if let Some(case) = self.cases.get_mut(post) {
+                    case.too_long = true;
+                }
+            }
+            Fact::CancelRead { backend, epoch, wire } => {
+                self.cancels.insert((*backend, *epoch, *wire));
+            }
+            Fact::Said {
+                backend,
+                seq,
+                post,
+                kind,
+                uri,
+                attached,
+            } => {
+                self.said.insert(*seq, (*backend, *kind, uri.clone(), *attached));
+                if matches!(kind, Kind::Progress | Kind::Question)
+                    && let Some(case) = post.and_then(|post| self.cases.get_mut(&post))
+                {
+                    case.extended = true;
+                }
+                // A question may be carried by another call of the same session, whose clock then stops.
+                if *kind == Kind::Question {
+                    for case in self.cases.values_mut().filter(|case| case.endings.is_empty()) {
+                        case.extended = true;
+                    }
+                }
+            }
+            Fact::Asked {
+                backend,
+                epoch,
+                question,
+                post,
+            } => {
+                let post = *post;
+                self.questions.insert(
+                    (*backend, *epoch, *question),
+                    Question {
+                        post,
+                        ..Question::default()
+                    },
+                );
+            }
+            Fact::Withdrew {
+                backend,
+                epoch,
+                question,
+            } => {
+                if let Some(question) = self.questions.get_mut(&(*backend, *epoch, *question)) {
+                    question.withdrawn = true;
+                }
+            }
+            Fact::AnswerRead {
+                backend,
+                epoch,
+                question,
+                nonce,
+            } => {
+                self.answer_read(at, (*backend, *epoch, *question), *nonce);
+            }
+            Fact::Replied { session, nonce } => {
+                self.repliers.insert(*nonce, *session);
+            }
+            Fact::Told { session, seq } => self.told.entry(*session).or_default().push(*seq),
+            Fact::Heard {
+                session,
+                connection,
+                stream,
+                number,
+                seq,
+                post,
+            } => {
+                self.heard(at, *session, *connection, (*stream, *number), *seq, *post);
+            }
+            Fact::GapRead { connection } => {
+                self.gaps.insert(*connection);
+            }
+            Fact::LinkDown { backend, epoch } => {
+                self.epochs_down.insert((*backend, *epoch));
+            }
+            Fact::Ended {
+                session,
+                post,
+                body,
+                reason,
+            } => self.ended(at, *session, *post, body, reason.as_deref()),
+            Fact::Exceeded { what, found, limit } => {
+                self.wrong(at, format!("{what}: {found}, limit {limit}"))
+            }
+            Fact::Left { what, found } => self.wrong(at, format!("left at the end: {found} {what}")),
+            Fact::Wrong { what } => self.wrong(at, what),
+        }
+    }
+
+    /// At most once, and word for word.
+    fn executed(&mut self, at: Moment, place: (usize, u32, u64), post: usize, line: &str) {
+        let Some(case) = self.cases.get_mut(&post) else {
+            return self.wrong(at, format!("post {post} was executed and never sent"));
+        };
+        case.executions.push(place);
+        let times = case.executions.len();
+        let home = self.homes.get(&case.session) == Some(&place.0);
+        let expected = case.template.replace(ID, &place.2.to_string());
+        let level = case.method == "logging/setLevel";
+        if times > 1 {
+            self.wrong(at, format!("post {post} was executed {times} times"));
+        }
+        if !home {
+            self.wrong(at, format!("post {post} was executed by another backend"));
+        }
+        // The level is the most verbose that anyone wants, so its word may differ.
+        if !level && expected != line {
+            self.wrong(
+                at,
+                format!("post {post} reached the server as {line}, not as {expected}"),
+            );
+        }
+    }
+
+    fn ended(&mut self, at: Moment, session: usize, post: usize, body: &str, reason: Option<&str>) {
+        let Some(case) = self.cases.get_mut(&post) else {
+            return self.wrong(at, format!("an answer to post {post}, which was never sent"));
+        };
+        case.endings.push((at, body.into(), reason.map(str::to_owned)));
+        let mut wrongs = Vec::new();
+        if case.session != session {
+            wrongs.push(format!("session {session} read the ending of post {post}"));
+        }
+        if case.endings.len() > 1 {
+            wrongs.push(format!("post {post} ended {} times", case.endings.len()));
+        }
+        if !body.contains(&format!(r#""id":{}"#, case.id)) {
+            wrongs.push(format!("post {post} with id {} was answered by {body}", case.id));
+        }
+        let limits = limits();
+        let most = limits.start_timeout.max(limits.request_timeout)
+            + limits.request_timeout
+            + Duration::from_secs(1);
+        if case.method != "initialize"
+            && !case.extended
+            && at.since(case.posted) > most + Duration::from_secs(6)
+        {
+            // A paused reader reads late; pauses last six seconds at most.
+            wrongs.push(format!("post {post} ended after {:?}", at.since(case.posted)));
+        }
+        if case.method != "initialize" && reason.is_none() && !body.ends_with(r#""result":{}}"#) {
+            let first = case
+                .answers
+                .first()
+                .map(|(_, template)| template.replace(ID, &case.id));
+            if first.as_deref() != Some(body) {
+                wrongs.push(format!("post {post} got {body}, its server said {first:?}"));
+            }
+        }
+        for what in wrongs {
+            self.wrong(at, what);
+        }
+    }
+
+    /// No stranger, and everything in its order.
+    fn heard(
+        &mut self,
+        at: Moment,
+        session: usize,
+        connection: usize,
+        event: (u64, u64),
+        seq: Option<u64>,
+        post: Option<usize>,
+    ) {
+        if let Some((stream, number)) = self.places.insert(connection, event)
+            && (stream != event.0 || number >= event.1)
+        {
+            self.wrong(
+                at,
+                format!("connection {connection} read event {event:?} after {stream}-{number}"),
+            );
+        }
+        if let Some(owner) = post
+            .and_then(|post| self.cases.get(&post))
+            .map(|case| case.session)
+            && owner != session
+        {
+            self.wrong(
+                at,
+                format!("session {session} heard what was caused by session {owner}: seq {seq:?}"),
+            );
+        }
+        let Some(seq) = seq else { return };
+        self.events.insert((session, event.0, event.1), seq);
+        let Some((backend, kind, uri, attached)) = self.said.get(&seq).cloned() else {
+            return self.wrong(at, format!("session {session} heard {seq}, which nobody said"));
+        };
+        if self.homes.get(&session) != Some(&backend) {
+            self.wrong(at, format!("session {session} heard another backend: {seq}"));
+        }
+        if let Some(before) = self.seqs.insert(connection, seq)
+            && before >= seq
+        {
+            self.wrong(at, format!("connection {connection} heard {seq} after {before}"));
+        }
+        if let (Kind::Updated, Some(uri), true) = (kind, uri, attached > 1) {
+            let subscribed = self
+                .subscribed
+                .iter()
+                .any(|(who, what)| *who == session && uri.starts_with(what.as_str()));
+            if !subscribed {
+                self.wrong(
+                    at,
+                    format!("session {session} heard of {uri} and never subscribed"),
+                );
+            }
+        }
+        if let (Kind::Log, None, Some(principal)) = (kind, post, self.principals.get(&session).copied())
+            && let Some(other) = self.loose_logs.insert(seq, principal)
+            && other != principal
+        {
+            self.wrong(at, format!("both {other} and {principal} heard {seq}"));
+        }
+        self.no_gap(at, session, connection, seq);
+    }
+
+    /// Between two notices on one GET stream no other notice of the session is missing without a mark.
+    fn no_gap(&mut self, at: Moment, session: usize, connection: usize, seq: u64) {
+        let Some(last) = self.notices.get_mut(&connection) else {
+            return;
+        };
+        let before = last.replace(seq);
+        let marked = self.gaps.remove(&connection);
+        let Some(before) = before.filter(|_| !marked) else {
+            return;
+        };
+        let missing = self
+            .told
+            .get(&session)
+            .and_then(|told| told.iter().find(|told| **told > before && **told < seq))
+            .copied();
+        if let Some(missing) = missing {
+            self.wrong(
+                at,
+                format!("connection {connection} missed {missing} between {before} and {seq}"),
+            );
+        }
+    }
+
+    fn answer_read(&mut self, at: Moment, key: (usize, u32, u64), nonce: Option<u64>) {
+        let Some(question) = self.questions.get_mut(&key) else {
+            return self.wrong(
+                at,
+                format!("an answer to question {key:?}, which was never asked"),
+            );
+        };
+        question.answers += 1;
+        let (answers, post) = (question.answers, question.post);
+        if answers > 1 {
+            self.wrong(at, format!("question {key:?} was answered {answers} times"));
+        }
+        let Some(nonce) = nonce else { return };
+        let replier = self.repliers.get(&nonce).copied();
+        let owner = post
+            .and_then(|post| self.cases.get(&post))
+            .map(|case| case.session);
+        if replier.is_none() || (owner.is_some() && owner != replier) {
+            self.wrong(
+                at,
+                format!("question {key:?} of session {owner:?} was answered by {replier:?}"),
+            );
+        }
+        if replier.and_then(|session| self.homes.get(&session)) != Some(&key.0) {
+            self.wrong(at, format!("question {key:?} was answered from another backend"));
+        }
+    }
+
+    fn conclude(&mut self) {
+        let mut wrongs = Vec::new();
+        for (post, case) in &self.cases {
+            if case.endings.is_empty() && !case.abandoned {
+                wrongs.push(format!("post {post} ({}) never ended", case.method));
+            }
+            // Whatever the bridge gave up, the server was told, if it was still there to be told.
+            let given_up = case.endings.iter().any(|(_, _, reason)| {
+                matches!(reason.as_deref(), Some("cancelled" | "timeout" | "session_ended"))
+            });
+            for place in &case.executions {
+                if given_up
+                    && !self.epochs_down.contains(&(place.0, place.1))
+                    && !self.cancels.contains(place)
+                {
+                    wrongs.push(format!("post {post} was given up and its server never told"));
+                }
+            }
+        }
+        for (key, question) in &self.questions {
+            if question.answers == 0 && !question.withdrawn && !self.epochs_down.contains(&(key.0, key.1)) {
+                wrongs.push(format!("question {key:?} was never answered"));
+            }
+        }
+        self.wrongs.append(&mut wrongs);
+    }
+}

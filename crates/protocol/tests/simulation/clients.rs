@@ -1,0 +1,554 @@
+//! Restless clients: what they do next, and what they read.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use protocol::capability::Capabilities;
+use protocol::exchange::{CallKey, Client, Principal, SessionKey};
+use protocol::session::replay::{EventId, StreamKey};
+use protocol::session::{self, Accepts, Answer, Reader, Reading, Session, Taken};
+use protocol::version::Version;
+use serde_json::Value;
+
+use crate::dice::Dice;
+use crate::history::{Fact, ID};
+use crate::server::URIS;
+use crate::world::{Event, Held, Mutation, World, message, meta, session_limits, value_of};
+
+/// Where a client sits: it opens one session after another.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    backend: usize,
+    principal: &'static str,
+    version: Version,
+    accepts: Accepts,
+    implicit: bool,
+    pub(crate) session: Option<usize>,
+    /// Questions it has read and not answered.
+    questions: Vec<u64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Post {
+    token: Option<String>,
+    opening: bool,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Waiting(CallKey),
+    Reading(Reader),
+    Closed,
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) session: usize,
+    post: Option<usize>,
+    stage: Stage,
+    paused: bool,
+    last: Option<EventId>,
+    /// Its client has gone on from here on another connection.
+    resumed: bool,
+}
+
+impl Connection {
+    pub(crate) fn is_open(&self) -> bool {
+        !matches!(self.stage, Stage::Closed)
+    }
+}
+
+const IDS: [&str; 7] = ["1", "1", "\"1\"", "7", "9007199254740993", "\"\"", "-3"];
+
+impl Seat {
+    pub(crate) fn new(at: usize, dice: &mut Dice, backends: usize) -> Self {
+        Self {
+            backend: at % backends,
+            principal: ["alice", "alice", "bob"][dice.below(3)],
+            version: [Version::V2025_11_25, Version::V2025_06_18][dice.below(2)],
+            accepts: [Accepts::Both, Accepts::Both, Accepts::Json, Accepts::Events][dice.below(4)],
+            implicit: dice.percent(15),
+            session: None,
+            questions: Vec::new(),
+        }
+    }
+
+    fn client(&self) -> Arc<Client> {
+        let declared = bytes::Bytes::from_static(Capabilities::ALL_JSON.as_bytes());
+        Arc::new(Client::declaring(
+            Principal::named(self.principal),
+            Some(declared),
+            None,
+        ))
+    }
+}
+
+impl World {
+    pub(crate) fn client_acts(&mut self, seat: usize) {
+        let Some(session) = self.seats[seat].session else {
+            if self.dice.percent(60) {
+                self.open_session(seat);
+            }
+            return;
+        };
+        if self.sessions[session].closed {
+            self.seats[seat].session = None;
+            return;
+        }
+        if !self.sessions[session].machine.is_welcomed() && !self.seats[seat].implicit {
+            // A client that is not welcomed yet can only lose patience.
+            if self.dice.percent(2) {
+                self.end_session(session);
+            }
+            return;
+        }
+        match self.dice.below(100) {
+            0..40 => self.call(seat, session),
+            40..46 => self.cancel(seat, session),
+            46..54 => self.hang_up_something(session),
+            54..62 => self.listen(session),
+            62..72 => self.resume_something(session),
+            72..86 => self.answer_something(seat, session),
+            86..88 => self.answer_a_stranger(session),
+            88..90 => self.say(
+                session,
+                r#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#,
+            ),
+            90..93 => self.say(
+                session,
+                r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
+            ),
+            93..97 => self.pause_something(session),
+            97 => self.end_session(session),
+            _ => {}
+        }
+    }
+
+    fn open_session(&mut self, seat: usize) {
+        let index = self.sessions.len();
+        let key = SessionKey(index as u64);
+        let one = &self.seats[seat];
+        let (backend, principal, accepts) = (one.backend, one.principal, one.accepts);
+        let (client, version, implicit) = (one.client(), one.version, one.implicit);
+        self.note(Fact::SessionOpened {
+            session: index,
+            backend,
+            principal,
+        });
+        self.seats[seat].session = Some(index);
+        self.seats[seat].questions.clear();
+        if implicit {
+            let (machine, ask) = Session::open_implicit(key, client, session_limits(), self.now, version);
+            self.sessions.push(Held::new(machine, backend));
+            self.send_ask(backend, ask);
+            return self.call(seat, index);
+        }
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":{},"clientInfo":{{"name":"c","version":"1"}}}}}}"#,
+            version.as_str(),
+            Capabilities::ALL_JSON
+        );
+        let (machine, call, ask) =
+            Session::open(key, client, session_limits(), self.now, message(&text), accepts);
+        self.sessions.push(Held::new(machine, backend));
+        let post = self.post(index, "0", None, "initialize", text, true);
+        self.connect(index, post, call);
+        self.send_ask(backend, ask);
+    }
+
+    fn post(
+        &mut self,
+        session: usize,
+        id: &str,
+        token: Option<String>,
+        method: &'static str,
+        template: String,
+        opening: bool,
+    ) -> usize {
+        let post = self.posts.len();
+        self.posts.push(Post { token, opening });
+        self.note(Fact::Posted {
+            session,
+            post,
+            id: id.into(),
+            method,
+            template,
+        });
+        post
+    }
+
+    fn connect(&mut self, session: usize, post: usize, call: CallKey) {
+        self.connections.push(Connection {
+            session,
+            post: Some(post),
+            stage: Stage::Waiting(call),
+            paused: false,
+            last: None,
+            resumed: false,
+        });
+    }
+
+    fn call(&mut self, seat: usize, session: usize) {
+        let post = self.posts.len();
+        let id = IDS[self.dice.below(IDS.len())];
+        let token = self.dice.percent(50).then(|| format!("\"t{post}\""));
+        let uri = URIS[self.dice.below(URIS.len())];
+        let (method, params) = match self.dice.below(10) {
+            0 => ("resources/subscribe", format!(r#""uri":"{uri}","#)),
+            1 => ("resources/unsubscribe", format!(r#""uri":"{uri}","#)),
+            2 => {
+                let level = ["debug", "info", "error"][self.dice.below(3)];
+                ("logging/setLevel", format!(r#""level":"{level}","#))
+            }
+            3 => ("tools/list", String::new()),
+            _ => (
+                "tools/call",
+                r#""name":"t", "arguments":{"n":1.50e3,"é":"\u00e9"},"#.into(),
+            ),
+        };
+        let text = |id: &str, token: Option<&str>| {
+            let token = token.map_or_else(String::new, |token| format!(r#","progressToken": {token}"#));
+            format!(
+                r#"{{"jsonrpc":"2.0","id": {id} ,"method":"{method}","params":{{{params}"_meta":{{"post":{post}{token}}}}}}}"#
+            )
+        };
+        let template = text(ID, token.as_ref().map(|_| ID));
+        let said = message(&text(id, token.as_deref()));
+        let accepts = self.seats[seat].accepts;
+        match self.sessions[session]
+            .machine
+            .handle_message(self.now, said, accepts)
+        {
+            Ok(Taken::Call { call, ask }) => {
+                self.post(session, id, token, method, template, false);
+                self.connect(session, post, call);
+                self.send_ask(self.sessions[session].backend, ask);
+            }
+            Ok(Taken::Noted(_) | Taken::Answered(_)) => {
+                let what = format!("{method} was not taken as a request");
+                self.note(Fact::Wrong { what });
+            }
+            Err(session::Refusal::TooManyCalls) => {}
+            Err(refusal) => {
+                let what = format!("{method} was refused: {refusal:?}");
+                self.note(Fact::Wrong { what });
+            }
+        }
+    }
+
+    /// Says something that has no answer.
+    fn say(&mut self, session: usize, text: &str) {
+        let taken = self.sessions[session]
+            .machine
+            .handle_message(self.now, message(text), Accepts::Both);
+        match taken {
+            Ok(Taken::Noted(Some(ask))) => self.send_ask(self.sessions[session].backend, ask),
+            Ok(Taken::Noted(None)) => {}
+            Ok(Taken::Call { .. } | Taken::Answered(_)) | Err(_) => {
+                let what = format!("{text} was not just noted");
+                self.note(Fact::Wrong { what });
+            }
+        }
+    }
+
+    /// Cancels something: of its own, of somebody else, or nothing at all. The id decides.
+    fn cancel(&mut self, _seat: usize, session: usize) {
+        let id = IDS[self.dice.below(IDS.len())];
+        self.say(
+            session,
+            &format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
+            ),
+        );
+    }
+
+    fn some_connection(&mut self, wanted: impl Fn(&Connection) -> bool) -> Option<usize> {
+        let found: Vec<usize> = (0..self.connections.len())
+            .filter(|at| wanted(&self.connections[*at]))
+            .collect();
+        self.dice.pick(&found).copied()
+    }
+
+    fn hang_up_something(&mut self, session: usize) {
+        let found = self.some_connection(|one| one.session == session && one.is_open());
+        if let Some(at) = found
+            && self.connections[at]
+                .post
+                .is_none_or(|post| !self.posts[post].opening)
+        {
+            self.hang_up(at);
+            self.attend(session);
+        }
+    }
+
+    fn hang_up(&mut self, at: usize) {
+        let one = &mut self.connections[at];
+        let machine = &mut self.sessions[one.session].machine;
+        match std::mem::replace(&mut one.stage, Stage::Closed) {
+            Stage::Waiting(call) => machine.abandon(call),
+            Stage::Reading(reader) => machine.hang_up(self.now, reader),
+            Stage::Closed => return,
+        }
+        if let Some(post) = one.post {
+            self.note(Fact::HungUp { post });
+        }
+    }
+
+    fn listen(&mut self, session: usize) {
+        if let Ok(reader) = self.sessions[session].machine.listen(self.now) {
+            let connection = self.read_on(session, None, reader);
+            self.note(Fact::Listened { session, connection });
+            self.visit(connection);
+        }
+        self.attend(session);
+    }
+
+    fn read_on(&mut self, session: usize, post: Option<usize>, reader: Reader) -> usize {
+        self.connections.push(Connection {
+            session,
+            post,
+            stage: Stage::Reading(reader),
+            paused: false,
+            last: None,
+            resumed: false,
+        });
+        self.connections.len() - 1
+    }
+
+    /// Goes on after the last event of a stream, whether its connection broke or only seems to have.
+    fn resume_something(&mut self, session: usize) {
+        let Some(from) =
+            self.some_connection(|one| one.session == session && one.last.is_some() && !one.resumed)
+        else {
+            return;
+        };
+        let Some(last) = self.connections[from].last else {
+            return;
+        };
+        let post = self.connections[from].post;
+        match self.sessions[session].machine.resume(self.now, &last.to_string()) {
+            Ok(reader) => {
+                self.connections[from].resumed = true;
+                let connection = self.read_on(session, post, reader);
+                self.connections[connection].last = Some(last);
+                let EventId {
+                    stream: StreamKey(stream),
+                    number,
+                } = last;
+                self.note(Fact::Resumed {
+                    session,
+                    connection,
+                    post,
+                    stream,
+                    number,
+                });
+                self.visit(connection);
+            }
+            Err(why) => {
+                let why = format!("{why:?}");
+                self.note(Fact::ResumeRefused { session, post, why });
+            }
+        }
+        self.attend(session);
+    }
+
+    fn answer_something(&mut self, seat: usize, session: usize) {
+        let count = self.seats[seat].questions.len();
+        if count == 0 {
+            return;
+        }
+        let at = self.dice.below(count);
+        let question = if self.dice.percent(90) {
+            self.seats[seat].questions.swap_remove(at)
+        } else {
+            self.seats[seat].questions[at]
+        };
+        self.reply(session, question);
+    }
+
+    fn answer_a_stranger(&mut self, session: usize) {
+        let question = self.dice.below(12) as u64;
+        self.reply(session, question);
+    }
+
+    fn reply(&mut self, session: usize, question: u64) {
+        let nonce = self.next_nonce;
+        self.next_nonce += 1;
+        self.note(Fact::Replied { session, nonce });
+        self.say(
+            session,
+            &format!(r#"{{"jsonrpc":"2.0","id":{question},"result":{{"nonce":{nonce}}}}}"#),
+        );
+    }
+
+    fn pause_something(&mut self, session: usize) {
+        let found = self.some_connection(|one| one.session == session && one.is_open());
+        if let Some(at) = found {
+            self.connections[at].paused = true;
+            let after = self.dice.millis(500, 6000);
+            self.plan(after, Event::Unpause(at));
+        }
+    }
+
+    pub(crate) fn unpause(&mut self, at: usize) {
+        if std::mem::take(&mut self.connections[at].paused) {
+            self.visit(at);
+            self.attend(self.connections[at].session);
+        }
+    }
+
+    pub(crate) fn end_session(&mut self, session: usize) {
+        if std::mem::replace(&mut self.sessions[session].closed, true) {
+            return;
+        }
+        self.note(Fact::SessionClosed { session });
+        if let Some(ask) = self.sessions[session].machine.end() {
+            self.send_ask(self.sessions[session].backend, ask);
+        }
+        self.attend(session);
+    }
+
+    /// Carries out what a session orders.
+    pub(crate) fn attend(&mut self, session: usize) {
+        while let Some(output) = self.sessions[session].machine.poll_output() {
+            match output {
+                session::Output::Wake(stream) => {
+                    for at in 0..self.connections.len() {
+                        let one = &self.connections[at];
+                        let its = match one.stage {
+                            Stage::Waiting(call) => call.0 == stream.0,
+                            Stage::Reading(reader) => reader.stream == stream,
+                            Stage::Closed => false,
+                        };
+                        if its && one.session == session {
+                            self.visit(at);
+                        }
+                    }
+                }
+                session::Output::Ask(ask) => self.send_ask(self.sessions[session].backend, ask),
+                session::Output::Ended(_) => {}
+            }
+        }
+        let machine = &self.sessions[session].machine;
+        let limits = session_limits();
+        let streams = limits.calls + limits.listeners + 2 * limits.ended_streams;
+        for (what, found, limit) in [
+            ("calls of a session", machine.open_calls(), limits.calls + 1),
+            (
+                "listening streams",
+                machine.listening_streams(),
+                limits.listeners + limits.ended_streams,
+            ),
+            (
+                "questions of a session",
+                machine.open_questions(),
+                crate::world::limits().questions,
+            ),
+            (
+                "bytes held",
+                machine.held_bytes(),
+                streams * limits.retention.bytes,
+            ),
+        ] {
+            if found > limit {
+                self.note(Fact::Exceeded { what, found, limit });
+            }
+        }
+    }
+
+    /// Reads what there is on a connection.
+    fn visit(&mut self, at: usize) {
+        let one = &mut self.connections[at];
+        if one.paused {
+            return;
+        }
+        let (session, post) = (one.session, one.post);
+        let machine = &mut self.sessions[session].machine;
+        if let Stage::Waiting(call) = one.stage {
+            match machine.poll_answer(call) {
+                Answer::Waiting => return,
+                Answer::Complete { body, .. } => {
+                    one.stage = Stage::Closed;
+                    return self.ended(session, post, &body);
+                }
+                Answer::Stream(reader) => one.stage = Stage::Reading(reader),
+            }
+        }
+        let Stage::Reading(reader) = one.stage else { return };
+        let mut out = BytesMut::new();
+        let reading = machine.read(self.now, reader, &mut out);
+        if reading == Reading::Ended {
+            one.stage = Stage::Closed;
+            machine.hang_up(self.now, reader);
+        }
+        let text = String::from_utf8(out.to_vec()).expect("events are text");
+        let mut blocks: Vec<&str> = text.split("\n\n").filter(|block| !block.is_empty()).collect();
+        if self.mutation == Some(Mutation::RepeatAnEvent)
+            && self.dice.percent(5)
+            && let Some(last) = blocks.last().copied()
+        {
+            blocks.push(last);
+        }
+        for block in blocks {
+            self.hear(at, session, post, block);
+        }
+    }
+
+    fn hear(&mut self, at: usize, session: usize, post: Option<usize>, block: &str) {
+        let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name));
+        let Some(id) = field("id: ").and_then(EventId::parse) else {
+            return self.note(Fact::GapRead { connection: at });
+        };
+        self.connections[at].last = Some(id);
+        let data = field("data: ").unwrap_or_default();
+        if data.is_empty() {
+            return;
+        }
+        let value = value_of(data.as_bytes());
+        let of = meta(&value, "of").map(|of| of as usize);
+        self.note(Fact::Heard {
+            session,
+            connection: at,
+            stream: id.stream.0,
+            number: id.number,
+            seq: meta(&value, "seq"),
+            post: of,
+        });
+        match (value["method"].as_str(), value["id"].as_u64()) {
+            (None, _) => self.ended(session, post, data.as_bytes()),
+            (Some("notifications/progress"), _) => {
+                let token = of
+                    .and_then(|of| self.posts.get(of))
+                    .and_then(|post| post.token.clone());
+                if token.as_deref() != Some(&value["params"]["progressToken"].to_string()) {
+                    let what = format!("progress came with another token: {data}");
+                    self.note(Fact::Wrong { what });
+                }
+            }
+            (Some(_), Some(question)) => {
+                if let Some(seat) = self.seats.iter_mut().find(|seat| seat.session == Some(session)) {
+                    seat.questions.push(question);
+                }
+            }
+            (Some(_), None) => {}
+        }
+    }
+
+    fn ended(&mut self, session: usize, post: Option<usize>, body: &[u8]) {
+        let value: Value = value_of(body);
+        let reason = value["error"]["data"]["reason"].as_str().map(str::to_owned);
+        let Some(post) = post else {
+            let what = "an answer on a GET stream".into();
+            return self.note(Fact::Wrong { what });
+        };
+        self.note(Fact::Ended {
+            session,
+            post,
+            body: String::from_utf8_lossy(body).into_owned(),
+            reason,
+        });
+        if self.posts[post].opening && value.get("result").is_none() {
+            self.end_session(session);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What happened, as it is checked afterwards and printed when a seed is replayed.
+
+use std::fmt::Write as _;
+
+use protocol::time::Moment;
+
+/// Stands in a template for the id that only the wire knows.
+pub(crate) const ID: &str = "\u{1}";
+
+#[derive(Debug, Clone)]
+#[expect(dead_code, reason = "some parts are only printed when a seed is replayed")]
+pub(crate) enum Fact {
+    SessionOpened {
+        session: usize,
+        backend: usize,
+        principal: &'static str,
+    },
+    SessionClosed {
+        session: usize,
+    },
+    /// A client sent a request. `template` is its text with [`ID`] for the id and the progress token.
+    Posted {
+        session: usize,
+        post: usize,
+        id: String,
+        method: &'static str,
+        template: String,
+    },
+    /// The client closed the connection that it would have read the answer from.
+    HungUp {
+        post: usize,
+    },
+    /// A client read an answer. `reason` is why the bridge failed it, if it did.
+    Ended {
+        session: usize,
+        post: usize,
+        body: String,
+        reason: Option<String>,
+    },
+    /// The server read a client's request.
+    Executed {
+        backend: usize,
+        epoch: u32,
+        wire: u64,
+        post: usize,
+        line: String,
+    },
+    /// The server answered one; `template` has [`ID`] for the id.
+    Answered {
+        backend: usize,
+        epoch: u32,
+        wire: u64,
+        post: usize,
+        template: String,
+    },
+    /// The server's answer was too long to be read.
+    TooLong {
+        post: usize,
+    },
+    /// The server read that a call is cancelled.
+    CancelRead {
+        backend: usize,
+        epoch: u32,
+        wire: u64,
+    },
+    /// The server said something that is no answer, because of `post` if it has one.
+    Said {
+        backend: usize,
+        seq: u64,
+        post: Option<usize>,
+        kind: Kind,
+        uri: Option<String>,
+        attached: usize,
+    },
+    /// The server asked; its own id for it.
+    Asked {
+        backend: usize,
+        epoch: u32,
+        question: u64,
+        post: Option<usize>,
+    },
+    Withdrew {
+        backend: usize,
+        epoch: u32,
+        question: u64,
+    },
+    /// The server read an answer to its question; the nonce of the client that gave it, if one did.
+    AnswerRead {
+        backend: usize,
+        epoch: u32,
+        question: u64,
+        nonce: Option<u64>,
+    },
+    /// A client answered what it took for a question to it.
+    Replied {
+        session: usize,
+        nonce: u64,
+    },
+    /// The bridge handed a notice to a session.
+    Told {
+        session: usize,
+        seq: u64,
+    },
+    Listened {
+        session: usize,
+        connection: usize,
+    },
+    Resumed {
+        session: usize,
+        connection: usize,
+        post: Option<usize>,
+        stream: u64,
+        number: u64,
+    },
+    ResumeRefused {
+        session: usize,
+        post: Option<usize>,
+        why: String,
+    },
+    /// A client read an event.
+    Heard {
+        session: usize,
+        connection: usize,
+        stream: u64,
+        number: u64,
+        seq: Option<u64>,
+        post: Option<usize>,
+    },
+    /// A client read that events were lost.
+    GapRead {
+        connection: usize,
+    },
+    LinkDown {
+        backend: usize,
+        epoch: u32,
+    },
+    LinkUp {
+        backend: usize,
+        epoch: u32,
+    },
+    /// A limit was exceeded at some moment.
+    Exceeded {
+        what: &'static str,
+        found: usize,
+        limit: usize,
+    },
+    /// Something was left in a machine at the end.
+    Left {
+        what: &'static str,
+        found: usize,
+    },
+    /// Something that is wrong by itself.
+    Wrong {
+        what: String,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Progress,
+    Log,
+    Question,
+    ListChanged,
+    Updated,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    pub(crate) facts: Vec<(Moment, Fact)>,
+}
+
+impl History {
+    pub(crate) fn note(&mut self, now: Moment, fact: Fact) {
+        self.facts.push((now, fact));
+    }
+
+    pub(crate) fn print(&self) -> String {
+        let mut out = String::new();
+        for (at, fact) in &self.facts {
+            let _ = writeln!(out, "{:>9.3} {fact:?}", at.elapsed().as_secs_f64());
+        }
+        out
+    }
+}

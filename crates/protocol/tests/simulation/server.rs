@@ -1,0 +1,391 @@
+//! A scripted server: what it plans when it reads a line, and what it writes when the time comes.
+//!
+//! It behaves badly in every way a server may, but for one: it says nothing about a call that it has answered, and
+//! nothing about a cancelled one after the grace that the bridge gives it. Nobody could attribute that.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use protocol::multiplexer::Limits;
+use protocol::time::Moment;
+use serde_json::Value;
+
+use crate::dice::Dice;
+use crate::history::{Fact, ID, Kind};
+
+/// What a server does at some moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Act {
+    Welcome(u64),
+    Refuse(u64),
+    /// Answers a request of the bridge itself.
+    Acknowledge(u64),
+    Answer(u64),
+    Progress(u64),
+    Log(u64),
+    Ask(u64),
+    TooLong(u64),
+    /// Something that no call caused.
+    Wander,
+    Withdraw(u64),
+    Thaw,
+    Crash,
+}
+
+/// What comes out of an act.
+#[derive(Debug)]
+pub(crate) enum Written {
+    Line(String),
+    TooLong(u64),
+    Crash,
+    Freeze(Duration),
+}
+
+#[derive(Debug)]
+struct Work {
+    post: usize,
+    answers: u32,
+    has_token: bool,
+    cancelled: Option<Moment>,
+    /// Goes on for a while after it was cancelled.
+    stubborn: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) backend: usize,
+    pub(crate) epoch: u32,
+    pub(crate) frozen: bool,
+    /// No more mischief: answer what there is to answer.
+    pub(crate) tame: bool,
+    work: BTreeMap<u64, Work>,
+    /// Ids that its predecessors were given, and that it may answer all the same.
+    inherited: Vec<u64>,
+    next_question: u64,
+}
+
+pub(crate) const URIS: [&str; 3] = ["x:/a", "x:/b", "x:/a/part"];
+
+impl Server {
+    pub(crate) fn new(backend: usize, epoch: u32, inherited: Vec<u64>) -> Self {
+        Self {
+            backend,
+            epoch,
+            frozen: false,
+            tame: false,
+            work: BTreeMap::new(),
+            inherited,
+            next_question: 1,
+        }
+    }
+
+    /// Every id it knows of, for its successor.
+    pub(crate) fn bequest(self) -> Vec<u64> {
+        let mut ids = self.inherited;
+        ids.extend(self.work.into_keys());
+        ids
+    }
+
+    /// Reads a line and plans what to do about it. `late`: it was written long ago.
+    pub(crate) fn read(
+        &mut self,
+        now: Moment,
+        dice: &mut Dice,
+        line: &str,
+        late: bool,
+        facts: &mut Vec<Fact>,
+    ) -> Vec<(Duration, Act)> {
+        let (backend, epoch) = (self.backend, self.epoch);
+        let mut plan = Vec::new();
+        let value: Value = serde_json::from_str(line).expect("the bridge writes JSON");
+        let wire = value["id"].as_u64();
+        match (value["method"].as_str(), wire) {
+            (Some("initialize"), Some(wire)) => {
+                let after = dice.millis(0, 1500);
+                match dice.below(100) {
+                    0..3 if !self.tame => plan.push((after, Act::Refuse(wire))),
+                    3..6 if !self.tame => plan.push((after, Act::Crash)),
+                    6..8 if !self.tame => {}
+                    _ => plan.push((after, Act::Welcome(wire))),
+                }
+            }
+            (Some("notifications/cancelled"), _) => {
+                let wire = value["params"]["requestId"].as_u64().unwrap_or_default();
+                facts.push(Fact::CancelRead { backend, epoch, wire });
+                if let Some(work) = self.work.get_mut(&wire) {
+                    work.cancelled = Some(now);
+                    work.stubborn = !late && dice.percent(40);
+                }
+            }
+            (Some(_), Some(wire)) => match value["params"]["_meta"]["post"].as_u64() {
+                Some(post) => {
+                    let post = post as usize;
+                    facts.push(Fact::Executed {
+                        backend,
+                        epoch,
+                        wire,
+                        post,
+                        line: line.into(),
+                    });
+                    let has_token = !value["params"]["_meta"]["progressToken"].is_null();
+                    self.work.insert(
+                        wire,
+                        Work {
+                            post,
+                            answers: 0,
+                            has_token,
+                            cancelled: None,
+                            stubborn: false,
+                        },
+                    );
+                    self.plan_work(dice, wire, value["method"] == "tools/call", &mut plan);
+                }
+                None => {
+                    if !dice.percent(10) {
+                        plan.push((dice.millis(0, 300), Act::Acknowledge(wire)));
+                    }
+                }
+            },
+            (Some("notifications/initialized"), None) => {
+                if dice.percent(30) {
+                    plan.push((dice.millis(0, 50), Act::Ask(0)));
+                }
+            }
+            (Some(_), None) => {}
+            (None, Some(question)) => {
+                let nonce = value["result"]["nonce"].as_u64();
+                facts.push(Fact::AnswerRead {
+                    backend,
+                    epoch,
+                    question,
+                    nonce,
+                });
+            }
+            // The answer to its ping.
+            (None, None) => {}
+        }
+        plan
+    }
+
+    fn plan_work(&mut self, dice: &mut Dice, wire: u64, may_ask: bool, plan: &mut Vec<(Duration, Act)>) {
+        let slow = dice.percent(10);
+        let span = if slow {
+            dice.millis(2000, 9000)
+        } else {
+            dice.millis(0, 400)
+        };
+        let within = |dice: &mut Dice| span.mul_f64(dice.below(100) as f64 / 100.0);
+        for _ in 0..dice.below(4) {
+            let act = match dice.below(4) {
+                0 | 1 => Act::Progress(wire),
+                2 => Act::Log(wire),
+                _ if may_ask => Act::Ask(wire),
+                _ => Act::Log(wire),
+            };
+            plan.push((within(dice), act));
+        }
+        match dice.below(100) {
+            // Never.
+            0..4 if !self.tame => {}
+            4..7 if !self.tame => plan.push((within(dice), Act::Crash)),
+            7..9 if !self.tame => plan.push((span, Act::TooLong(wire))),
+            9..14 => {
+                plan.push((span, Act::Answer(wire)));
+                plan.push((span + dice.millis(0, 500), Act::Answer(wire)));
+            }
+            _ => plan.push((span, Act::Answer(wire))),
+        }
+    }
+
+    /// Whether anything may still be said about a call.
+    fn post_of(&self, now: Moment, wire: u64) -> Option<usize> {
+        let grace = Limits::CANCEL_GRACE - Duration::from_millis(50);
+        let work = self.work.get(&wire)?;
+        let stopped = work
+            .cancelled
+            .is_some_and(|at| !work.stubborn || now.since(at) >= grace);
+        (work.answers == 0 && !stopped).then_some(work.post)
+    }
+
+    pub(crate) fn act(
+        &mut self,
+        now: Moment,
+        dice: &mut Dice,
+        act: Act,
+        seq: &mut u64,
+        attached: usize,
+        facts: &mut Vec<Fact>,
+    ) -> (Option<Written>, Vec<(Duration, Act)>) {
+        let (backend, epoch) = (self.backend, self.epoch);
+        let mut plan = Vec::new();
+        let mut said = |facts: &mut Vec<Fact>, post: Option<usize>, kind: Kind, uri: Option<&str>| {
+            *seq += 1;
+            let uri = uri.map(str::to_owned);
+            facts.push(Fact::Said {
+                backend,
+                seq: *seq,
+                post,
+                kind,
+                uri,
+                attached,
+            });
+            let post = post.map_or_else(|| "null".into(), |post| post.to_string());
+            format!(r#""_meta":{{"seq":{seq},"of":{post}}}"#)
+        };
+        let line = match act {
+            Act::Welcome(wire) => format!(
+                r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"protocolVersion":"2025-11-25","capabilities":{{"tools":{{"listChanged":true}}}},"serverInfo":{{"name":"s","version":"{epoch}"}}}}}}"#
+            ),
+            Act::Refuse(wire) => {
+                format!(r#"{{"jsonrpc":"2.0","id":{wire},"error":{{"code":-32602,"message":"no"}}}}"#)
+            }
+            Act::Acknowledge(wire) => format!(r#"{{"jsonrpc":"2.0","id":{wire},"result":{{}}}}"#),
+            Act::Answer(wire) => {
+                let Some(work) = self.work.get_mut(&wire) else {
+                    return (None, plan);
+                };
+                if work.cancelled.is_some() && !work.stubborn {
+                    return (None, plan);
+                }
+                work.answers += 1;
+                let body = if dice.percent(15) {
+                    format!(
+                        r#""error":{{"code":-32000,"message":"no","data":{{"of":{}}}}}"#,
+                        work.post
+                    )
+                } else {
+                    format!(
+                        r#""result":{{ "of":{}, "n":{}, "x":1.50 }}"#,
+                        work.post,
+                        dice.below(1000)
+                    )
+                };
+                let template = format!(r#"{{"jsonrpc":"2.0","id":{ID},{body}}}"#);
+                facts.push(Fact::Answered {
+                    backend,
+                    epoch,
+                    wire,
+                    post: work.post,
+                    template: template.clone(),
+                });
+                template.replace(ID, &wire.to_string())
+            }
+            Act::TooLong(wire) => {
+                let Some(post) = self.post_of(now, wire) else {
+                    return (None, plan);
+                };
+                if let Some(work) = self.work.get_mut(&wire) {
+                    work.answers += 1;
+                }
+                facts.push(Fact::TooLong { post });
+                return (Some(Written::TooLong(wire)), plan);
+            }
+            Act::Progress(wire) => {
+                let Some(post) = self.post_of(now, wire) else {
+                    return (None, plan);
+                };
+                if !self.work.get(&wire).is_some_and(|work| work.has_token) {
+                    return (None, plan);
+                }
+                let meta = said(facts, Some(post), Kind::Progress, None);
+                format!(
+                    r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{wire},"progress":1,{meta}}}}}"#
+                )
+            }
+            Act::Log(wire) => {
+                let Some(post) = self.post_of(now, wire) else {
+                    return (None, plan);
+                };
+                let meta = said(facts, Some(post), Kind::Log, None);
+                log_line(dice, &meta)
+            }
+            Act::Ask(wire) => {
+                let post = match wire {
+                    0 => None,
+                    wire => match self.post_of(now, wire) {
+                        Some(post) => Some(post),
+                        None => return (None, plan),
+                    },
+                };
+                let question = self.next_question;
+                self.next_question += 1;
+                facts.push(Fact::Asked {
+                    backend,
+                    epoch,
+                    question,
+                    post,
+                });
+                if dice.percent(10) {
+                    plan.push((dice.millis(0, 2000), Act::Withdraw(question)));
+                }
+                let meta = said(facts, post, Kind::Question, None);
+                let method = if post.is_some() {
+                    "elicitation/create"
+                } else {
+                    "roots/list"
+                };
+                format!(
+                    r#"{{"jsonrpc":"2.0","id":{question},"method":"{method}","params":{{"message":"?",{meta}}}}}"#
+                )
+            }
+            Act::Withdraw(question) => {
+                facts.push(Fact::Withdrew {
+                    backend,
+                    epoch,
+                    question,
+                });
+                format!(
+                    r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{question}}}}}"#
+                )
+            }
+            Act::Thaw => return (None, plan),
+            Act::Crash => return (Some(Written::Crash), plan),
+            Act::Wander => match dice.below(12) {
+                0 => "Server listening on port 3000".into(),
+                1 => r#"{"jsonrpc":"2.0","id":"stray","result":{}}"#.into(),
+                2 => {
+                    let unknown = 900_000 + dice.below(100) as u64;
+                    let id = dice.pick(&self.inherited).copied().unwrap_or(unknown);
+                    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"of":"nobody"}}}}"#)
+                }
+                3 => r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#.into(),
+                4 | 5 => {
+                    let meta = said(facts, None, Kind::ListChanged, None);
+                    format!(
+                        r#"{{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{{{meta}}}}}"#
+                    )
+                }
+                6 | 7 => {
+                    let uri = URIS[dice.below(URIS.len())];
+                    let meta = said(facts, None, Kind::Updated, Some(uri));
+                    format!(
+                        r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":"{uri}",{meta}}}}}"#
+                    )
+                }
+                8 => {
+                    let meta = said(facts, None, Kind::Log, None);
+                    log_line(dice, &meta)
+                }
+                9 => {
+                    plan.push((Duration::ZERO, Act::Ask(0)));
+                    return (None, plan);
+                }
+                10 if dice.percent(25) => return (Some(Written::Crash), plan),
+                _ => {
+                    if dice.percent(40) {
+                        return (Some(Written::Freeze(dice.millis(500, 8000))), plan);
+                    }
+                    return (None, plan);
+                }
+            },
+        };
+        (Some(Written::Line(line)), plan)
+    }
+}
+
+fn log_line(dice: &mut Dice, meta: &str) -> String {
+    let level = ["debug", "info", "error"][dice.below(3)];
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"{level}","data":"x",{meta}}}}}"#
+    )
+}

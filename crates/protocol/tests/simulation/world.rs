@@ -1,0 +1,726 @@
+//! The world: real machines, scripted servers, restless clients, one clock, and an agenda of what comes next.
+//!
+//! Asks and tells travel with small delays, as they do between the gateway's tasks, but never overtake their own kind. The
+//! `mutation` breaks the wiring on purpose, to show that the checker would notice a machine that did so.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use protocol::backend_face::legacy::Introduction;
+use protocol::exchange::{Ask, SessionKey, Tell, Trouble};
+use protocol::message::Message;
+use protocol::multiplexer::{self, Multiplexer};
+use protocol::session::replay::Retention;
+use protocol::session::{self, Session};
+use protocol::time::{Moment, earliest};
+use serde_json::Value;
+
+use crate::clients::{Connection, Post, Seat};
+use crate::dice::Dice;
+use crate::history::{Fact, History};
+use crate::server::{Act, Server, Written};
+
+/// A way to break the wiring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mutation {
+    DropAnAnswer,
+    SwapTwoAnswers,
+    ForgetACancel,
+    ReplayACall,
+    TellAStranger,
+    RepeatAnEvent,
+}
+
+#[derive(Debug)]
+pub(crate) enum Event {
+    Seat(usize),
+    Server(usize, u32, Act),
+    Start(usize),
+    Ask(usize),
+    Tell(usize),
+    Unpause(usize),
+    Tick,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Stopped,
+    Starting,
+    Up,
+    Unavailable,
+}
+
+#[derive(Debug)]
+pub(crate) struct Backend {
+    pub(crate) machine: Multiplexer,
+    state: State,
+    server: Option<Server>,
+    epoch: u32,
+    inherited: Vec<u64>,
+    failures: usize,
+    up_since: Moment,
+    retry_at: Moment,
+    /// Lines in the pipe of a server that does not read.
+    pipe: Vec<String>,
+    asks: VecDeque<Ask>,
+    asks_at: Moment,
+    /// For the mutation that swaps answers.
+    held: Option<Tell>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) machine: Session,
+    pub(crate) backend: usize,
+    pub(crate) closed: bool,
+    tells: VecDeque<Tell>,
+    tells_at: Moment,
+}
+
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) now: Moment,
+    pub(crate) dice: Dice,
+    pub(crate) history: History,
+    pub(crate) mutation: Option<Mutation>,
+    pub(crate) backends: Vec<Backend>,
+    pub(crate) seats: Vec<Seat>,
+    pub(crate) sessions: Vec<Held>,
+    pub(crate) posts: Vec<Post>,
+    pub(crate) connections: Vec<Connection>,
+    pub(crate) draining: bool,
+    pub(crate) next_nonce: u64,
+    agenda: BTreeMap<(Moment, u64), Event>,
+    next_entry: u64,
+    server_seq: u64,
+}
+
+/// After this long nobody starts anything new.
+const ACTIVE: Duration = Duration::from_secs(20);
+/// And after this long everything must have come to its end.
+const QUIET: Duration = Duration::from_secs(300);
+const RESTART: [Duration; 3] = [
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+];
+
+pub(crate) fn limits() -> multiplexer::Limits {
+    multiplexer::Limits {
+        request_timeout: Duration::from_secs(8),
+        start_timeout: Duration::from_secs(12),
+        patience: Duration::from_secs(2),
+        question_timeout: Duration::from_secs(15),
+        max_message_bytes: 4096,
+        in_flight: 24,
+        waiting: 12,
+        questions: 6,
+        subscriptions: 2,
+        outgoing_bytes: 2000,
+    }
+}
+
+pub(crate) fn session_limits() -> session::Limits {
+    session::Limits {
+        retention: Retention {
+            events: 12,
+            bytes: 4000,
+            age: Duration::from_secs(60),
+        },
+        calls: 8,
+        listeners: 3,
+        ended_streams: 4,
+        question_patience: Duration::from_secs(3),
+    }
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, mutation: Option<Mutation>) -> Self {
+        let mut dice = Dice::new(seed);
+        let backends = (0..1 + dice.below(2))
+            .map(|_| Backend::new(&mut dice))
+            .collect::<Vec<_>>();
+        let seats = (0..2 + dice.below(4))
+            .map(|at| Seat::new(at, &mut dice, backends.len()))
+            .collect::<Vec<_>>();
+        let mut world = Self {
+            now: Moment::START,
+            dice,
+            history: History::default(),
+            mutation,
+            backends,
+            seats,
+            sessions: Vec::new(),
+            posts: Vec::new(),
+            connections: Vec::new(),
+            draining: false,
+            next_nonce: 1,
+            agenda: BTreeMap::new(),
+            next_entry: 0,
+            server_seq: 0,
+        };
+        for seat in 0..world.seats.len() {
+            let after = world.dice.millis(0, 500);
+            world.plan(after, Event::Seat(seat));
+        }
+        world.plan(Duration::from_secs(1), Event::Tick);
+        world
+    }
+
+    pub(crate) fn note(&mut self, fact: Fact) {
+        self.history.note(self.now, fact);
+    }
+
+    pub(crate) fn plan(&mut self, after: Duration, event: Event) {
+        self.plan_at(self.now.after(after), event);
+    }
+
+    fn plan_at(&mut self, at: Moment, event: Event) {
+        self.next_entry += 1;
+        self.agenda.insert((at, self.next_entry), event);
+    }
+
+    pub(crate) fn run(mut self) -> History {
+        self.run_until(Moment::START.after(ACTIVE));
+        self.draining = true;
+        for backend in 0..self.backends.len() {
+            if let Some(server) = &mut self.backends[backend].server {
+                server.tame = true;
+            }
+            self.thaw(backend);
+        }
+        for connection in 0..self.connections.len() {
+            self.unpause(connection);
+        }
+        self.run_until(Moment::START.after(QUIET));
+        self.look_for_leftovers();
+        for session in 0..self.sessions.len() {
+            self.end_session(session);
+        }
+        self.run_until(Moment::START.after(QUIET + Duration::from_secs(60)));
+        for backend in 0..self.backends.len() {
+            let machine = &self.backends[backend].machine;
+            let left = [
+                ("sessions", machine.sessions()),
+                ("calls of no session", machine.open_calls()),
+                ("questions of no session", machine.open_questions()),
+                ("unsettled requests of no session", machine.unsettled()),
+            ];
+            self.leave(left);
+        }
+        self.history
+    }
+
+    fn look_for_leftovers(&mut self) {
+        for backend in 0..self.backends.len() {
+            let machine = &self.backends[backend].machine;
+            let left = [
+                ("open calls", machine.open_calls()),
+                ("waiting calls", machine.waiting_calls()),
+                ("open questions", machine.open_questions()),
+                ("unsettled requests", machine.unsettled()),
+            ];
+            self.leave(left);
+        }
+        for session in 0..self.sessions.len() {
+            let machine = &self.sessions[session].machine;
+            if self.sessions[session].closed {
+                continue;
+            }
+            let left = [
+                ("calls in a session", machine.open_calls()),
+                ("questions in a session", machine.open_questions()),
+                ("ended streams in a session", machine.past_streams()),
+                ("attended streams in an idle session", {
+                    let reading = self
+                        .connections
+                        .iter()
+                        .any(|one| one.session == session && one.is_open());
+                    usize::from(!reading && machine.idle_since().is_none())
+                }),
+            ];
+            self.leave(left);
+        }
+    }
+
+    fn leave<const N: usize>(&mut self, left: [(&'static str, usize); N]) {
+        for (what, found) in left {
+            if found > 0 {
+                self.note(Fact::Left { what, found });
+            }
+        }
+    }
+
+    fn run_until(&mut self, end: Moment) {
+        loop {
+            let deadline = self.backends.iter().fold(None, |next, backend| {
+                earliest(next, backend.machine.next_deadline())
+            });
+            let planned = self.agenda.keys().next().map(|(at, _)| *at);
+            let Some(at) = earliest(deadline, planned).filter(|at| *at <= end) else {
+                self.now = end;
+                return;
+            };
+            self.now = self.now.max(at);
+            for backend in 0..self.backends.len() {
+                let machine = &mut self.backends[backend].machine;
+                if machine.next_deadline().is_some_and(|at| at <= self.now) {
+                    machine.handle_deadline(self.now);
+                    self.pump(backend);
+                }
+            }
+            if planned.is_some_and(|at| at <= self.now)
+                && let Some((_, event)) = self.agenda.pop_first()
+            {
+                self.happen(event);
+            }
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Seat(seat) => {
+                if !self.draining {
+                    self.client_acts(seat);
+                    let after = self.dice.millis(20, 700);
+                    self.plan(after, Event::Seat(seat));
+                }
+            }
+            Event::Server(backend, epoch, act) => self.server_acts(backend, epoch, act),
+            Event::Start(backend) => self.start(backend),
+            Event::Ask(backend) => {
+                if let Some(ask) = self.backends[backend].asks.pop_front() {
+                    self.backends[backend].machine.handle_ask(self.now, ask);
+                    self.pump(backend);
+                }
+            }
+            Event::Tell(session) => {
+                if let Some(tell) = self.sessions[session].tells.pop_front() {
+                    if let Tell::Notice { message, .. } = &tell
+                        && let Some(seq) = meta(&value_of(message.bytes()), "seq")
+                    {
+                        self.note(Fact::Told { session, seq });
+                    }
+                    self.sessions[session].machine.handle_tell(self.now, tell);
+                    self.attend(session);
+                }
+            }
+            Event::Unpause(connection) => self.unpause(connection),
+            Event::Tick => {
+                for session in 0..self.sessions.len() {
+                    if !self.sessions[session].closed {
+                        self.sessions[session].machine.handle_tick(self.now);
+                        self.attend(session);
+                    }
+                }
+                // Once nothing new begins, tidying up less often changes nothing but the time it takes.
+                let seconds = if self.draining { 5 } else { 1 };
+                self.plan(Duration::from_secs(seconds), Event::Tick);
+            }
+        }
+    }
+
+    // Between the machines.
+
+    pub(crate) fn send_ask(&mut self, backend: usize, ask: Ask) {
+        let delay = if self.dice.percent(50) {
+            self.dice.millis(0, 20)
+        } else {
+            Duration::ZERO
+        };
+        let at = self.now.after(delay).max(self.backends[backend].asks_at);
+        self.backends[backend].asks_at = at;
+        self.backends[backend].asks.push_back(ask);
+        self.plan_at(at, Event::Ask(backend));
+    }
+
+    fn send_tell(&mut self, tell: Tell) {
+        let session = tell.session().0 as usize;
+        let delay = if self.dice.percent(50) {
+            self.dice.millis(0, 20)
+        } else {
+            Duration::ZERO
+        };
+        let Some(held) = self.sessions.get_mut(session) else {
+            return;
+        };
+        let at = self.now.after(delay).max(held.tells_at);
+        held.tells_at = at;
+        held.tells.push_back(tell);
+        self.plan_at(at, Event::Tell(session));
+    }
+
+    /// Carries out what a multiplexer orders.
+    fn pump(&mut self, backend: usize) {
+        while let Some(output) = self.backends[backend].machine.poll_output() {
+            match output {
+                multiplexer::Output::Tell(tell) => {
+                    for tell in self.mutate_tell(backend, tell) {
+                        self.send_tell(tell);
+                    }
+                }
+                multiplexer::Output::WantLink => self.want_link(backend),
+                multiplexer::Output::Noise { .. } => {}
+            }
+        }
+        self.write(backend);
+        let machine = &self.backends[backend].machine;
+        let limits = limits();
+        // A few words of ours may always be said: cancellations, and the answer to one more message.
+        let words = 130 * (limits.in_flight + limits.questions) + limits.max_message_bytes;
+        for (what, found, limit) in [
+            (
+                "outgoing bytes",
+                machine.outgoing_bytes(),
+                limits.outgoing_bytes + words,
+            ),
+            ("waiting calls", machine.waiting_calls(), limits.waiting),
+            ("open questions", machine.open_questions(), limits.questions),
+            ("unsettled", machine.unsettled(), 3 * limits.in_flight),
+        ] {
+            if found > limit {
+                self.note(Fact::Exceeded { what, found, limit });
+            }
+        }
+    }
+
+    fn write(&mut self, backend: usize) {
+        let one = &mut self.backends[backend];
+        // A writer that waits for a server which does not read takes nothing more.
+        if !one.machine.has_outgoing() || !one.pipe.is_empty() || one.server.is_none() {
+            return;
+        }
+        let taken = one.machine.take_outgoing(BytesMut::new());
+        let text = String::from_utf8(taken.to_vec()).expect("lines are text");
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        if one.server.as_ref().is_some_and(|server| server.frozen) {
+            one.pipe = lines;
+            return;
+        }
+        one.machine.handle_written();
+        self.server_reads(backend, lines, false);
+    }
+
+    fn server_reads(&mut self, backend: usize, lines: Vec<String>, late: bool) {
+        for line in lines {
+            for line in self.mutate_line(line) {
+                let mut facts = Vec::new();
+                let Some(server) = &mut self.backends[backend].server else {
+                    return;
+                };
+                let epoch = server.epoch;
+                let plan = server.read(self.now, &mut self.dice, &line, late, &mut facts);
+                for fact in facts {
+                    self.note(fact);
+                }
+                for (after, act) in plan {
+                    self.plan(after, Event::Server(backend, epoch, act));
+                }
+            }
+        }
+    }
+
+    // The server's side.
+
+    fn server_acts(&mut self, backend: usize, epoch: u32, act: Act) {
+        let attached = self.backends[backend].machine.sessions();
+        let draining = self.draining;
+        let Some(server) = self.backends[backend]
+            .server
+            .as_mut()
+            .filter(|server| server.epoch == epoch)
+        else {
+            return;
+        };
+        if matches!(act, Act::Thaw) {
+            return self.thaw(backend);
+        }
+        if server.frozen {
+            // Everything it meant to do is done when it moves again.
+            return self.plan(Duration::from_millis(500), Event::Server(backend, epoch, act));
+        }
+        if matches!(act, Act::Wander) {
+            if draining {
+                return;
+            }
+            let after = self.dice.millis(100, 2500);
+            self.plan(after, Event::Server(backend, epoch, Act::Wander));
+        }
+        let mut facts = Vec::new();
+        let Some(server) = &mut self.backends[backend].server else {
+            return;
+        };
+        let (written, plan) = server.act(
+            self.now,
+            &mut self.dice,
+            act,
+            &mut self.server_seq,
+            attached,
+            &mut facts,
+        );
+        for fact in facts {
+            self.note(fact);
+        }
+        for (after, act) in plan {
+            self.plan(after, Event::Server(backend, epoch, act));
+        }
+        match written {
+            Some(Written::Line(line)) => {
+                self.backends[backend]
+                    .machine
+                    .handle_line(self.now, Bytes::from(line));
+                self.pump(backend);
+            }
+            Some(Written::TooLong(wire)) => {
+                self.backends[backend].machine.handle_too_long(
+                    self.now,
+                    Some(wire.to_string().as_bytes()),
+                    false,
+                    9999,
+                );
+                self.pump(backend);
+            }
+            Some(Written::Crash) => self.crash(backend),
+            Some(Written::Freeze(span)) => {
+                if let Some(server) = &mut self.backends[backend].server {
+                    server.frozen = true;
+                    self.plan(span, Event::Server(backend, epoch, Act::Thaw));
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn thaw(&mut self, backend: usize) {
+        let one = &mut self.backends[backend];
+        let Some(server) = &mut one.server else { return };
+        server.frozen = false;
+        let lines = std::mem::take(&mut one.pipe);
+        if !lines.is_empty() {
+            one.machine.handle_written();
+            self.server_reads(backend, lines, true);
+        }
+        // What waited behind the pipe is old too.
+        let one = &mut self.backends[backend];
+        if one.machine.has_outgoing() {
+            let taken = one.machine.take_outgoing(BytesMut::new());
+            one.machine.handle_written();
+            let text = String::from_utf8(taken.to_vec()).expect("lines are text");
+            self.server_reads(backend, text.lines().map(str::to_owned).collect(), true);
+        }
+        self.pump(backend);
+    }
+
+    fn crash(&mut self, backend: usize) {
+        let one = &mut self.backends[backend];
+        let Some(server) = one.server.take() else { return };
+        one.inherited = server.bequest();
+        one.pipe.clear();
+        let epoch = one.epoch;
+        let healthy = self.now.since(one.up_since) > Duration::from_secs(10);
+        if healthy {
+            one.failures = 0;
+        }
+        one.machine.handle_link_down(&trouble());
+        self.note(Fact::LinkDown { backend, epoch });
+        self.restart(backend);
+        self.pump(backend);
+    }
+
+    /// The law: three tries after 0.5, 1 and 2 seconds, then nothing until someone asks later.
+    fn restart(&mut self, backend: usize) {
+        let one = &mut self.backends[backend];
+        match RESTART.get(one.failures) {
+            Some(wait) => {
+                one.failures += 1;
+                one.state = State::Starting;
+                self.plan(*wait, Event::Start(backend));
+            }
+            None => {
+                one.state = State::Unavailable;
+                one.retry_at = self.now.after(Duration::from_secs(5));
+                one.machine.handle_unavailable(&trouble(), Duration::from_secs(5));
+            }
+        }
+    }
+
+    fn want_link(&mut self, backend: usize) {
+        let one = &mut self.backends[backend];
+        match one.state {
+            State::Starting | State::Up => {}
+            State::Unavailable if self.now < one.retry_at => {
+                one.machine.handle_unavailable(&trouble(), Duration::from_secs(5));
+            }
+            State::Stopped | State::Unavailable => {
+                one.state = State::Starting;
+                one.failures = 0;
+                let after = self.dice.millis(0, 800);
+                self.plan(after, Event::Start(backend));
+            }
+        }
+    }
+
+    fn start(&mut self, backend: usize) {
+        if self.backends[backend].state != State::Starting {
+            return;
+        }
+        if !self.draining && self.dice.percent(20) {
+            self.restart(backend);
+            return self.pump(backend);
+        }
+        let tame = self.draining;
+        let one = &mut self.backends[backend];
+        one.epoch += 1;
+        let epoch = one.epoch;
+        one.state = State::Up;
+        one.up_since = self.now;
+        let mut server = Server::new(backend, epoch, std::mem::take(&mut one.inherited));
+        server.tame = tame;
+        one.server = Some(server);
+        one.machine.handle_link_up();
+        self.note(Fact::LinkUp { backend, epoch });
+        let after = self.dice.millis(100, 2000);
+        self.plan(after, Event::Server(backend, epoch, Act::Wander));
+        self.pump(backend);
+    }
+
+    // Breaking things on purpose.
+
+    fn mutate_tell(&mut self, backend: usize, tell: Tell) -> Vec<Tell> {
+        let Some(mutation) = self.mutation else {
+            return vec![tell];
+        };
+        match (mutation, tell) {
+            (Mutation::DropAnAnswer, Tell::Reply { .. }) if self.dice.percent(10) => vec![],
+            (
+                Mutation::SwapTwoAnswers,
+                Tell::Reply {
+                    session,
+                    call,
+                    message,
+                    words,
+                },
+            ) => match self.backends[backend].held.take() {
+                Some(Tell::Reply {
+                    session: first,
+                    call: first_call,
+                    message: first_message,
+                    ..
+                }) => vec![
+                    Tell::Reply {
+                        session: first,
+                        call: first_call,
+                        message,
+                        words,
+                    },
+                    Tell::Reply {
+                        session,
+                        call,
+                        message: first_message,
+                        words,
+                    },
+                ],
+                _ => {
+                    self.backends[backend].held = Some(Tell::Reply {
+                        session,
+                        call,
+                        message,
+                        words,
+                    });
+                    vec![]
+                }
+            },
+            (
+                Mutation::TellAStranger,
+                Tell::Related {
+                    session,
+                    call,
+                    message,
+                },
+            ) => {
+                let stranger = SessionKey(self.dice.below(self.sessions.len()) as u64);
+                if stranger == session || self.dice.percent(70) {
+                    return vec![Tell::Related {
+                        session,
+                        call,
+                        message,
+                    }];
+                }
+                vec![Tell::Notice {
+                    session: stranger,
+                    message,
+                }]
+            }
+            (_, tell) => vec![tell],
+        }
+    }
+
+    fn mutate_line(&mut self, line: String) -> Vec<String> {
+        match self.mutation {
+            Some(Mutation::ForgetACancel)
+                if line.contains("notifications/cancelled") && self.dice.percent(30) =>
+            {
+                vec![]
+            }
+            Some(Mutation::ReplayACall) if line.contains("tools/call") && self.dice.percent(5) => {
+                vec![line.clone(), line]
+            }
+            _ => vec![line],
+        }
+    }
+}
+
+impl Backend {
+    fn new(dice: &mut Dice) -> Self {
+        let words = [Introduction::Newest, Introduction::Union][dice.below(2)];
+        Self {
+            machine: Multiplexer::new(limits(), words),
+            state: State::Stopped,
+            server: None,
+            epoch: 0,
+            inherited: Vec::new(),
+            failures: 0,
+            up_since: Moment::START,
+            retry_at: Moment::START,
+            pipe: Vec::new(),
+            asks: VecDeque::new(),
+            asks_at: Moment::START,
+            held: None,
+        }
+    }
+}
+
+impl Held {
+    pub(crate) fn new(machine: Session, backend: usize) -> Self {
+        Self {
+            machine,
+            backend,
+            closed: false,
+            tells: VecDeque::new(),
+            tells_at: Moment::START,
+        }
+    }
+}
+
+fn trouble() -> Arc<Trouble> {
+    Arc::new(Trouble {
+        what: "exit status 3".into(),
+        stderr: vec![],
+        restarts: 0,
+    })
+}
+
+pub(crate) fn value_of(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes).unwrap_or_default()
+}
+
+/// What a server's message says about itself.
+pub(crate) fn meta(value: &Value, key: &str) -> Option<u64> {
+    value["params"]["_meta"][key].as_u64()
+}
+
+pub(crate) fn message(text: &str) -> Message {
+    Message::scan(Bytes::copy_from_slice(text.as_bytes())).expect("clients write messages")
+}

@@ -1,0 +1,801 @@
+//! The child misbehaves (FAULTS.md, rows B): who pays for it, how much memory it costs, and that service goes on.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::client::raw_http;
+use testkit::processes::Process;
+use testkit::{Journal, McpClient, Reply, Result, Rialto, wait_until};
+use tokio::task::JoinSet;
+
+const INTERNAL_ERROR: i64 = -32603;
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What a flood may cost in memory, in KiB, with limits of 1 MiB a message and 4 MiB a queue.
+const BOUNDED: u64 = 48 << 10;
+
+/// Calls `echo` and expects it back.
+async fn expect_echo(client: &McpClient, marker: &str) -> Result<()> {
+    let reply = client.call(1, "echo", json!({"marker": marker})).await?;
+    reply.expect_status(200)?;
+    assert_eq!(reply.text(), marker);
+    Ok(())
+}
+
+/// An error of Rialto's own, with this reason in its data.
+fn expect_failure(reply: &Reply, status: u16, reason: &str) -> Result<()> {
+    reply.expect_error(status, INTERNAL_ERROR)?;
+    assert_eq!(reply.answer()["error"]["data"]["reason"], reason, "{reply:?}");
+    Ok(())
+}
+
+/// Starts a call in the background; its answer comes out of the set.
+fn begin(calls: &mut JoinSet<Result<Reply>>, client: &McpClient, tool: &'static str, arguments: Value) {
+    let client = client.clone();
+    calls.spawn(async move { client.call(1, tool, arguments).await });
+}
+
+async fn wait_for_starts(journal: &Journal, count: usize) {
+    let what = format!("the child has been started {count} times");
+    wait_until(&what, PATIENCE, || {
+        (journal.starts().len() >= count).then_some(())
+    })
+    .await;
+}
+
+async fn wait_until_gone(process: &Process, deadline: Duration) {
+    wait_until("the child is gone, and no zombie of it", deadline, || {
+        let now = Process::read(process.pid);
+        now.is_none_or(|now| now.started != process.started).then_some(())
+    })
+    .await;
+}
+
+fn process_of(reply: &Reply) -> Process {
+    let pid = reply.text().parse().expect("the tool gives its pid");
+    Process::read(pid).expect("the child runs")
+}
+
+#[tokio::test]
+async fn b01_a_crash_fails_every_call_in_flight_and_the_next_session_is_served() -> Result<()> {
+    for pending in [1, 100] {
+        let rialto = Rialto::with_stub(&[]).await?;
+        let client = rialto.session().await?;
+        let mut calls = JoinSet::new();
+        for _ in 0..pending {
+            begin(&mut calls, &client, "never", json!({"marker": "pending"}));
+        }
+        let journal = rialto.journal();
+        wait_until("all calls are with the child", PATIENCE, || {
+            (journal.executions("pending") == pending).then_some(())
+        })
+        .await;
+        let crash = client
+            .call(2, "exit", json!({"code": 3, "marker": "crash"}))
+            .await?;
+        expect_failure(&crash, 503, "upstream_exited")?;
+        assert!(crash.header("retry-after").is_some());
+        assert!(
+            crash.answer()["error"]["data"]["detail"]
+                .as_str()
+                .is_some_and(|detail| detail.contains('3')),
+            "{crash:?}"
+        );
+        for reply in calls.join_all().await {
+            expect_failure(&reply?, 503, "upstream_exited")?;
+        }
+        let next = rialto.session().await?;
+        expect_echo(&next, "after").await?;
+        // Never a second execution, and the old session goes on as well.
+        assert_eq!(journal.executions("pending"), pending);
+        assert_eq!(journal.executions("crash"), 1);
+        assert_eq!(journal.starts().len(), 2);
+        expect_echo(&client, "same session").await?;
+    }
+    Ok(())
+}
+
+/// A stream under way gets the same error as its last event: it never just stops.
+#[tokio::test]
+async fn b01_a_crash_ends_a_stream_with_an_error() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let (client, killer) = (rialto.session().await?, rialto.session().await?);
+    let mut listening = client.get_stream(None).await?;
+    let arguments = r#"{"n":100,"every_ms":100,"marker":"cut"}"#;
+    let mut stream = client.open_call(7, "progress", arguments, 1).await?.events();
+    stream.message().await?;
+    expect_failure(&killer.call(1, "exit", "{}").await?, 503, "upstream_exited")?;
+    let mut last = Value::Null;
+    while let Some(message) = stream.next_message().await? {
+        last = message;
+    }
+    assert_eq!(
+        (&last["id"], &last["error"]["code"]),
+        (&json!(7), &json!(INTERNAL_ERROR))
+    );
+    assert_eq!(last["error"]["data"]["reason"], "upstream_exited");
+    // The stream that belongs to no call goes on.
+    assert_eq!(
+        listening.message().await?["method"],
+        "notifications/tools/list_changed"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn b02_a_neighbour_keeps_its_session_when_the_shared_child_is_killed() -> Result<()> {
+    let rialto = Rialto::with_stub(&["--strict"]).await?;
+    let (killer, neighbour) = (rialto.session().await?, rialto.session().await?);
+    let mut calls = JoinSet::new();
+    begin(&mut calls, &neighbour, "never", json!({"marker": "neighbour"}));
+    rialto.wait_for_execution("neighbour").await;
+    let reply = killer
+        .call(1, "signal_self", r#"{"sig":"KILL","marker":"kill"}"#)
+        .await?;
+    expect_failure(&reply, 503, "upstream_exited")?;
+    for reply in calls.join_all().await {
+        expect_failure(&reply?, 503, "upstream_exited")?;
+    }
+    // The strict stub refuses calls before a handshake, so Rialto must have done one.
+    expect_echo(&neighbour, "still there").await?;
+    expect_echo(&killer, "me too").await?;
+    assert_eq!(rialto.journal().received("initialize").len(), 2);
+    assert_eq!(rialto.journal().received("notifications/initialized").len(), 2);
+    assert_eq!(rialto.journal().executions("neighbour"), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn b03_a_child_that_cannot_start_is_tried_four_times_and_then_left_alone() -> Result<()> {
+    let rialto = Rialto::with_config(
+        "destinations:\n  bad:\n    command: '{stub} --journal {dir}/bad --exit-at-once 3'\n  good:\n    command: '{stub} --journal {dir}/good'\n",
+    )
+    .await?;
+    let bad = rialto.client_of("bad").await?;
+    let reply = bad.initialize("2025-11-25", json!({})).await?;
+    reply.expect_error(503, INTERNAL_ERROR)?;
+    assert!(reply.header("retry-after").is_some(), "{reply:?}");
+    let good = rialto.session_of("good").await?;
+    expect_echo(&good, "meanwhile").await?;
+
+    let journal = Journal::at(rialto.dir().join("bad"));
+    wait_for_starts(&journal, 4).await;
+    // From here on it is refused at once.
+    let reply = wait_for_unavailable(&bad).await?;
+    let wait: u64 = reply
+        .header("retry-after")
+        .and_then(|wait| wait.parse().ok())
+        .unwrap_or(0);
+    assert!((2..=30).contains(&wait), "{reply:?}");
+    for _ in 0..20 {
+        let reply = bad.initialize("2025-11-25", json!({})).await?;
+        expect_failure(&reply, 503, "upstream_unavailable")?;
+    }
+    assert_eq!(journal.starts().len(), 4);
+    expect_echo(&good, "afterwards").await?;
+    assert!(rialto.exit_status().is_none());
+    assert!(rialto.zombies().is_empty());
+    Ok(())
+}
+
+/// Asks until the destination has been given up, which the refusal tells.
+async fn wait_for_unavailable(client: &McpClient) -> Result<Reply> {
+    let start = std::time::Instant::now();
+    loop {
+        let reply = client.request(1, "tools/list", "{}").await?;
+        reply.expect_status(503)?;
+        let data = &reply.answer()["error"]["data"];
+        if data["reason"] == "upstream_unavailable" && data["retryAfterSeconds"].as_u64() > Some(2) {
+            return Ok(reply);
+        }
+        assert!(start.elapsed() < PATIENCE, "never given up: {reply:?}");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn b04_a_crash_loop_after_success_has_the_same_limit() -> Result<()> {
+    let rialto = Rialto::with_stub(&["--crash-after-start", "150"]).await?;
+    let client = rialto.client().await?;
+    let reply = client.initialize("2025-11-25", json!({})).await?;
+    assert!(matches!(reply.status, 200 | 503), "{reply:?}");
+    let journal = rialto.journal();
+    wait_until("the child has been started four times", PATIENCE, || {
+        (journal.starts().len() >= 4).then_some(())
+    })
+    .await;
+    let last = wait_until("the last one has ended", PATIENCE, || {
+        rialto
+            .children()
+            .iter()
+            .all(|child| child.name != "testkit-server")
+            .then_some(())
+    });
+    last.await;
+    for _ in 0..20 {
+        let reply = client.request(1, "tools/list", "{}").await?;
+        expect_failure(&reply, 503, "upstream_unavailable")?;
+    }
+    assert_eq!(journal.starts().len(), 4);
+    assert!(rialto.exit_status().is_none());
+    Ok(())
+}
+
+#[tokio::test]
+async fn b05_first_calls_wait_for_a_slow_start_up_to_the_limit() -> Result<()> {
+    let rialto = Rialto::with_config(
+        "request_timeout: 500ms\ndestinations:\n  slow:\n    command: '{stub} --journal {dir}/slow --slow-start 1500'\n    start_timeout: 20s\n  stuck:\n    command: '{stub} --journal {dir}/stuck --slow-start 60000'\n    start_timeout: 600ms\n",
+    )
+    .await?;
+    // The start is longer than a call may take, which does not matter: a slow start is not a slow call.
+    let slow = rialto.session_of("slow").await?;
+    expect_echo(&slow, "patience").await?;
+    assert_eq!(Journal::at(rialto.dir().join("slow")).starts().len(), 1);
+
+    let stuck = rialto.client_of("stuck").await?;
+    let reply = stuck.initialize("2025-11-25", json!({})).await?;
+    expect_failure(&reply, 504, "start_timeout")?;
+    expect_echo(&slow, "unaffected").await?;
+    // It is no crash: the destination has not been given up.
+    let reply = stuck.initialize("2025-11-25", json!({})).await?;
+    expect_failure(&reply, 504, "start_timeout")?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn b06_a_silent_call_times_out_is_cancelled_and_its_late_answer_is_dropped() -> Result<()> {
+    let rialto = Rialto::launcher()
+        .args(&["--request-timeout", "400ms"])
+        .stub(&[])
+        .start()
+        .await?;
+    let (client, other) = (rialto.session().await?, rialto.session().await?);
+    let mut silent = JoinSet::new();
+    begin(&mut silent, &client, "never", json!({"marker": "silent"}));
+    begin(
+        &mut silent,
+        &client,
+        "delay",
+        json!({"ms": 700, "marker": "late", "stubborn": true}),
+    );
+    rialto.wait_for_execution("late").await;
+    let quick = other.call(1, "delay", r#"{"ms":50,"marker":"quick"}"#).await?;
+    assert_eq!(quick.text(), "quick");
+    for reply in silent.join_all().await {
+        expect_failure(&reply?, 504, "timeout")?;
+    }
+    let journal = rialto.journal();
+    wait_until("the child is told", PATIENCE, || {
+        journal.was_cancelled("silent").then_some(())
+    })
+    .await;
+    // Three calls later the late answer has come; each still has its own, under the same id.
+    for marker in ["one", "two", "three"] {
+        let reply = client
+            .call(1, "delay", json!({"ms": 200, "marker": marker}))
+            .await?;
+        assert_eq!(reply.text(), marker);
+    }
+    assert_eq!(journal.starts().len(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn b07_doubled_and_stray_answers_reach_nobody() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let (client, other) = (rialto.session().await?, rialto.session().await?);
+    let mut waiting = JoinSet::new();
+    begin(
+        &mut waiting,
+        &other,
+        "delay",
+        json!({"ms": 500, "marker": "other"}),
+    );
+    rialto.wait_for_execution("other").await;
+    for tool in ["twice", "unknown_id", "string_id"] {
+        let reply = client.call(1, tool, json!({"marker": tool})).await?;
+        assert_eq!(reply.text(), tool);
+        expect_echo(&client, "next").await?;
+    }
+    for id in [
+        "0",
+        "-1",
+        "null",
+        "1.5",
+        "\"\"",
+        "18446744073709551616",
+        "1e99",
+        "[1]",
+        "{}",
+    ] {
+        let reply = client
+            .call(1, "unknown_id", format!(r#"{{"marker":"own","id":{id}}}"#))
+            .await?;
+        assert_eq!(reply.text(), "own", "{id}");
+    }
+    for reply in waiting.join_all().await {
+        assert_eq!(reply?.text(), "other");
+    }
+    assert_eq!(rialto.journal().starts().len(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn b08_garbage_on_stdout_is_skipped_and_the_answer_arrives() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let client = rialto.session().await?;
+    for kind in [
+        "text", "binary", "ansi", "array", "null", "empty", "crlf", "partial", "all",
+    ] {
+        let reply = client
+            .call(1, "garbage", json!({"kind": kind, "marker": kind}))
+            .await?;
+        reply.expect_status(200)?;
+        assert_eq!(reply.text(), kind);
+    }
+    assert_eq!(rialto.journal().starts().len(), 1);
+    let stderr = rialto.stderr();
+    assert!(
+        stderr
+            .iter()
+            .all(|line| !line.contains('\x1b') && !line.contains('\0')),
+        "{stderr:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn b09_a_line_without_end_costs_its_own_caller_and_bounded_memory() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let client = rialto.session().await?;
+    let before = rialto.memory().peak;
+    // It is no answer, so it concerns nobody and the answer behind it arrives.
+    let reply = client
+        .call(1, "endless", r#"{"megabytes":100,"marker":"behind"}"#)
+        .await?;
+    reply.expect_status(200)?;
+    assert_eq!(reply.text(), "behind");
+    for tool in ["big", "big_id_last"] {
+        let reply = client.call(1, tool, r#"{"bytes":33554432}"#).await?;
+        expect_failure(&reply, 502, "response_too_large")?;
+        assert!(reply.body_text().contains("max_message_bytes"), "{reply:?}");
+        expect_echo(&client, "goes on").await?;
+    }
+    assert!(
+        rialto.memory().peak < before + (16 << 10),
+        "{before} → {:?}",
+        rialto.memory()
+    );
+    assert_eq!(rialto.journal().starts().len(), 1, "the child was not replaced");
+    Ok(())
+}
+
+#[tokio::test]
+async fn b10_many_large_answers_are_delivered_within_a_budget() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let client = rialto.session().await?;
+    let before = rialto.memory().peak;
+    let mut calls = JoinSet::new();
+    for _ in 0..60 {
+        begin(&mut calls, &client, "big", json!({"bytes": 1_000_000}));
+    }
+    for reply in calls.join_all().await {
+        assert_eq!(reply?.text().len(), 1_000_000);
+    }
+    assert!(
+        rialto.memory().peak < before + BOUNDED,
+        "{before} → {:?}",
+        rialto.memory()
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn b11_floods_of_notifications_that_nobody_reads_are_bounded() -> Result<()> {
+    let rialto = Rialto::launcher()
+        .args(&["--request-timeout", "60s"])
+        .stub(&[])
+        .start()
+        .await?;
+    let (flooded, neighbour) = (rialto.session().await?, rialto.session().await?);
+    let before = rialto.memory().peak;
+    // The log lines of a call go into its answer, which is never read. Nobody else may have a call in flight
+    // meanwhile, or the lines would be nobody's; the stub answers in order, so that the echo comes after all of them.
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"flood","arguments":{"n":30000,"bytes":2500,"marker":"flood"}}}"#;
+    let mut unread = rialto.raw().await?;
+    unread
+        .write(raw_http::post("/mcp", flooded.session().as_deref(), body))
+        .await?;
+    rialto.wait_for_execution("flood").await;
+    expect_echo(&flooded, "behind the flood").await?;
+    expect_echo(&neighbour, "goes on").await?;
+    let after_logs = rialto.memory().peak;
+    assert!(after_logs < before + BOUNDED, "{before} → {after_logs}");
+
+    // Notifications for everybody wait for streams that are open and never read.
+    let _listeners = (flooded.get(None).await?, neighbour.get(None).await?);
+    let marker = "n".repeat(2500);
+    let reply = flooded
+        .call(2, "notify", json!({"n": 30_000, "marker": marker}))
+        .await?;
+    assert_eq!(reply.text(), marker);
+    expect_echo(&neighbour, "goes on again").await?;
+    let after_notices = rialto.memory().peak;
+    assert!(after_notices < before + BOUNDED, "{after_logs} → {after_notices}");
+
+    // Whoever reads at last finds an end, not silence.
+    let said = String::from_utf8_lossy(&unread.read_response().await?.body).into_owned();
+    assert!(said.contains("\"id\":1,"), "no answer in {} bytes", said.len());
+    Ok(())
+}
+
+#[tokio::test]
+async fn b12_a_flood_on_stderr_is_drained_and_does_not_fill_our_log() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let client = rialto.session().await?;
+    let before = rialto.memory().peak;
+    for newline in [true, false] {
+        let arguments = json!({"bytes": 50_000_000, "newline": newline, "marker": "drained"});
+        let reply = client.call(1, "flood_stderr", arguments).await?;
+        assert_eq!(reply.text(), "drained");
+    }
+    assert!(
+        rialto.memory().peak < before + BOUNDED,
+        "{before} → {:?}",
+        rialto.memory()
+    );
+    let logged: usize = rialto.stderr().iter().map(String::len).sum();
+    assert!(logged < 4 << 20, "{logged} bytes were logged");
+    // The last of it is told to those who ask why.
+    let reply = client.call(1, "exit", r#"{"code":1}"#).await?;
+    let stderr = reply.answer()["error"]["data"]["stderr"].to_string();
+    assert!(
+        stderr.contains("eeee") && stderr.len() < 80 << 10,
+        "{} bytes",
+        stderr.len()
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn b13_a_child_that_stops_reading_fills_a_bounded_queue() -> Result<()> {
+    let rialto = Rialto::with_config(
+        "request_timeout: 3s\ndestinations:\n  deaf:\n    command: '{stub} --journal {dir}/journal'\n  fine:\n    command: '{stub}'\n",
+    )
+    .await?;
+    let (deaf, fine) = (rialto.session_of("deaf").await?, rialto.session_of("fine").await?);
+    assert_eq!(
+        deaf.call(1, "stop_reading", r#"{"marker":"deaf"}"#).await?.text(),
+        "deaf"
+    );
+    let before = rialto.memory().peak;
+    let mut calls = JoinSet::new();
+    for _ in 0..100 {
+        begin(&mut calls, &deaf, "echo", json!({"marker": "x".repeat(600_000)}));
+    }
+    let mut statuses = Vec::new();
+    while let Some(reply) = calls.join_next().await {
+        let reply = reply.expect("a call does not panic")?;
+        assert!(matches!(reply.status, 503 | 504), "{reply:?}");
+        statuses.push(reply.status);
+        expect_echo(&fine, "responsive").await?;
+    }
+    assert!(
+        statuses.iter().filter(|status| **status == 503).count() >= 80,
+        "{statuses:?}"
+    );
+    assert!(
+        rialto.memory().peak < before + BOUNDED + (32 << 10),
+        "{before} → {:?}",
+        rialto.memory()
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn b15_a_child_that_closes_stdin_is_replaced() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let client = rialto.session().await?;
+    let old = process_of(&client.call(1, "pid", "{}").await?);
+    assert_eq!(
+        client
+            .call(1, "close_stdin", r#"{"marker":"closed"}"#)
+            .await?
+            .text(),
+        "closed"
+    );
+    let reply = client.call(1, "echo", r#"{"marker":"first"}"#).await?;
+    assert!(matches!(reply.status, 200 | 503), "{reply:?}");
+    expect_echo(&client, "second").await?;
+    assert_eq!(rialto.journal().starts().len(), 2);
+    wait_until_gone(&old, PATIENCE).await;
+    Ok(())
+}
+
+/// The neighbour of B15: nothing can be heard from this one any more.
+#[tokio::test]
+async fn b15_a_child_that_closes_stdout_is_replaced() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let client = rialto.session().await?;
+    let old = process_of(&client.call(1, "pid", "{}").await?);
+    assert_eq!(
+        client
+            .call(1, "close_stdout", r#"{"marker":"closed"}"#)
+            .await?
+            .text(),
+        "closed"
+    );
+    let reply = client.call(1, "echo", r#"{"marker":"first"}"#).await?;
+    assert!(matches!(reply.status, 200 | 503), "{reply:?}");
+    expect_echo(&client, "second").await?;
+    assert_eq!(rialto.journal().starts().len(), 2);
+    wait_until_gone(&old, PATIENCE).await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn b17_a_child_that_ignores_sigterm_is_killed_on_delete_and_on_idle_end() -> Result<()> {
+    let rialto = Rialto::launcher()
+        .args(&["--process", "per_session"])
+        .env("RIALTO_SESSION_IDLE", "500ms")
+        .stub(&["--ignore-term"])
+        .start()
+        .await?;
+    let (ended, idle) = (rialto.session().await?, rialto.session().await?);
+    let first = process_of(&ended.call(1, "pid", "{}").await?);
+    let second = process_of(&idle.call(1, "pid", "{}").await?);
+    assert_ne!(first.pid, second.pid);
+    ended.delete().await?.expect_status(204)?;
+    wait_until_gone(&first, PATIENCE).await;
+    wait_until_gone(&second, PATIENCE).await;
+    idle.request(1, "tools/list", "{}").await?.expect_status(404)?;
+    assert!(rialto.zombies().is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn b18_a_stopped_child_times_out_and_can_still_be_killed() -> Result<()> {
+    let rialto = Rialto::launcher()
+        .args(&["--process", "per_session", "--request-timeout", "300ms"])
+        .stub(&[])
+        .start()
+        .await?;
+    let (client, other) = (rialto.session().await?, rialto.session().await?);
+    let stopped = process_of(&client.call(1, "pid", "{}").await?);
+    let reply = client
+        .call(1, "signal_self", r#"{"sig":"STOP","marker":"stopped"}"#)
+        .await?;
+    expect_failure(&reply, 504, "timeout")?;
+    expect_echo(&other, "unaffected").await?;
+    client.delete().await?.expect_status(204)?;
+    wait_until_gone(&stopped, PATIENCE).await;
+    expect_echo(&rialto.session().await?, "a new child").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn b19_half_a_line_is_never_joined_with_the_next_childs_output() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let client = rialto.session().await?;
+    for round in 1..=2 {
+        let reply = client
+            .call(1, "exit_half", json!({"marker": "half", "code": 0}))
+            .await?;
+        expect_failure(&reply, 503, "upstream_exited")?;
+        expect_echo(&client, "whole").await?;
+        assert_eq!(rialto.journal().starts().len(), round + 1);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn b20_an_answer_with_an_id_from_before_the_restart_reaches_nobody() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let (client, other) = (rialto.session().await?, rialto.session().await?);
+    let mut before = JoinSet::new();
+    begin(&mut before, &other, "never", json!({"marker": "before"}));
+    let old_id = rialto.wait_for_execution("before").await["id"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    expect_failure(&client.call(1, "exit", "{}").await?, 503, "upstream_exited")?;
+    before.join_all().await;
+
+    let mut after = JoinSet::new();
+    begin(&mut after, &other, "delay", json!({"ms": 400, "marker": "after"}));
+    rialto.wait_for_execution("after").await;
+    let reply = client
+        .call(1, "unknown_id", format!(r#"{{"marker":"own","id":{old_id}}}"#))
+        .await?;
+    assert_eq!(reply.text(), "own");
+    for reply in after.join_all().await {
+        assert_eq!(reply?.text(), "after");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn b21_a_question_reaches_only_the_session_whose_call_caused_it() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let everything = json!({"elicitation": {}, "sampling": {}, "roots": {"listChanged": true}});
+    let (asked, other) = (rialto.client().await?, rialto.client().await?);
+    asked.handshake("2025-11-25", everything.clone()).await?;
+    other.handshake("2025-11-25", everything).await?;
+    let mut others_stream = other.get_stream(None).await?;
+    for (tool, method) in [
+        ("ask_elicit", "elicitation/create"),
+        ("ask_sample", "sampling/createMessage"),
+        ("ask_roots", "roots/list"),
+    ] {
+        let params = json!({"name": tool, "arguments": {"marker": tool}});
+        let mut stream = asked.open(1, "tools/call", params).await?.events();
+        let question = stream.message().await?;
+        assert_eq!(question["method"], method);
+        asked
+            .respond(&question["id"], json!({"mine": tool}))
+            .await?
+            .expect_status(202)?;
+        let answer = stream.message().await?;
+        let text = answer["result"]["content"][0]["text"]
+            .as_str()
+            .unwrap_or_default();
+        assert!(text.contains(tool) && text.contains("mine"), "{answer}");
+    }
+    // Outside any call it is nobody's, and refused in words that help.
+    assert_eq!(
+        asked.call(1, "ask_after", r#"{"marker":"nobody"}"#).await?.text(),
+        "nobody"
+    );
+    let journal = rialto.journal();
+    let refusal = wait_until("the question is refused", PATIENCE, || {
+        journal
+            .events("answered")
+            .into_iter()
+            .find(|entry| entry["marker"] == "nobody")
+    });
+    let refusal = refusal.await["line"].as_str().unwrap_or_default().to_owned();
+    assert!(
+        refusal.contains("\"error\"") && refusal.contains("per_session"),
+        "{refusal}"
+    );
+
+    // All that the other session ever heard of is the next notification.
+    asked
+        .call(
+            1,
+            "notify",
+            r#"{"method":"notifications/prompts/list_changed","marker":"end"}"#,
+        )
+        .await?
+        .expect_status(200)?;
+    assert_eq!(
+        others_stream.message().await?["method"],
+        "notifications/prompts/list_changed"
+    );
+    Ok(())
+}
+
+/// A child that asks a client which has said that it cannot answer is refused, and the client hears nothing.
+#[tokio::test]
+async fn b21_a_question_to_a_client_that_cannot_answer_is_refused() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let client = rialto.session().await?;
+    for tool in ["ask_elicit", "ask_sample", "ask_roots"] {
+        let reply = client.call(1, tool, json!({"marker": tool})).await?;
+        reply.expect_status(200)?;
+        assert!(
+            reply.text().contains("error") && reply.text().contains("-32601"),
+            "{reply:?}"
+        );
+        assert!(
+            reply.messages().iter().all(|message| message["method"].is_null()),
+            "{reply:?}"
+        );
+    }
+    let reply = client.call(1, "ask_ping", r#"{"marker":"ping"}"#).await?;
+    assert!(reply.text().contains("result"), "{reply:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn b22_changed_tools_are_told_to_each_session_once_and_in_order() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let (one, two) = (rialto.session().await?, rialto.session().await?);
+    let (mut heard_one, mut heard_two) = (one.get_stream(None).await?, two.get_stream(None).await?);
+    assert_eq!(one.call(1, "change_tools", "{}").await?.text(), "added");
+    let end = r#"{"method":"notifications/prompts/list_changed","marker":"end"}"#;
+    one.call(1, "notify", end).await?.expect_status(200)?;
+    for stream in [&mut heard_one, &mut heard_two] {
+        assert_eq!(
+            stream.message().await?["method"],
+            "notifications/tools/list_changed"
+        );
+        assert_eq!(
+            stream.message().await?["method"],
+            "notifications/prompts/list_changed"
+        );
+    }
+    let names = |reply: &Reply| reply.answer()["result"]["tools"].to_string();
+    assert!(names(&two.request(1, "tools/list", "{}").await?).contains("\"extra\""));
+
+    // After a restart the list is another one, and everybody is told to look again.
+    expect_failure(&one.call(1, "exit", "{}").await?, 503, "upstream_exited")?;
+    for stream in [&mut heard_one, &mut heard_two] {
+        assert_eq!(
+            stream.message().await?["method"],
+            "notifications/tools/list_changed"
+        );
+    }
+    assert!(!names(&two.request(1, "tools/list", "{}").await?).contains("\"extra\""));
+    Ok(())
+}
+
+#[tokio::test]
+async fn b23_huge_and_deep_results_are_bounded() -> Result<()> {
+    let rialto = Rialto::launcher()
+        .args(&["--request-timeout", "2s"])
+        .stub(&[])
+        .start()
+        .await?;
+    let client = rialto.session().await?;
+    let before = rialto.memory().peak;
+    let reply = client.call(1, "big", r#"{"bytes":67108864}"#).await?;
+    expect_failure(&reply, 502, "response_too_large")?;
+    for levels in [1_000, 100_000, 400_000] {
+        let reply = client.call(1, "deep", json!({"levels": levels})).await?;
+        // A result that is too deep is no message, so that its caller may be told at once or at the time limit.
+        assert!(
+            matches!(reply.status, 502..=504),
+            "{levels} levels: {} {}",
+            reply.status,
+            reply.body_text()
+        );
+        expect_echo(&client, "goes on").await?;
+    }
+    assert!(
+        rialto.memory().peak < before + (16 << 10),
+        "{before} → {:?}",
+        rialto.memory()
+    );
+    assert_eq!(rialto.journal().starts().len(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn b24_a_child_inherits_three_files_and_no_secret() -> Result<()> {
+    let launcher = Rialto::launcher()
+        .env("AWS_SECRET_ACCESS_KEY", "s3cret-of-ours")
+        .env("RIALTO_DRAIN", "1s")
+        .env("FOR_THE_CHILD", "configured");
+    let rialto = launcher
+        .args(&[
+            "--env",
+            "FOR_THE_CHILD",
+            "--env",
+            "ALSO=given",
+            "--process",
+            "per_session",
+        ])
+        .stub(&[])
+        .start()
+        .await?;
+    // Other children and connections exist while this one is started.
+    let (first, second) = (rialto.session().await?, rialto.session().await?);
+    expect_echo(&first, "first").await?;
+    let files: Value = serde_json::from_str(&second.call(1, "fds", "{}").await?.text())?;
+    let numbers: Vec<&str> = files
+        .as_object()
+        .map(|files| files.keys().map(String::as_str).collect())
+        .unwrap_or_default();
+    assert_eq!(numbers, ["0", "1", "2"], "{files}");
+    let variables: Value = serde_json::from_str(&second.call(1, "env", "{}").await?.text())?;
+    assert_eq!(
+        (&variables["FOR_THE_CHILD"], &variables["ALSO"]),
+        (&json!("configured"), &json!("given"))
+    );
+    assert!(!variables.to_string().contains("s3cret-of-ours"), "{variables}");
+    let ours = variables
+        .as_object()
+        .is_some_and(|all| all.keys().any(|name| name.starts_with("RIALTO_")));
+    assert!(!ours, "{variables}");
+    Ok(())
+}
