@@ -11,7 +11,6 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    #[expect(clippy::new_without_default, reason = "a clock is made once, on purpose")]
     pub(crate) fn new() -> Self {
         Self {
             start: Instant::now(),

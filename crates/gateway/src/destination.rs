@@ -74,7 +74,7 @@ pub(crate) struct Destination {
 /// What a new session was opened for.
 pub(crate) enum Opening {
     /// The client's own `initialize`.
-    Introduction(Message, Accepts),
+    Introduction(Box<Message>, Accepts),
     /// Something else, from a client that never opened a session.
     Implicit(Version),
 }
@@ -182,7 +182,7 @@ impl Destination {
         let limits = session::Limits::default();
         let (session, call, ask) = match opening {
             Opening::Introduction(message, accepts) => {
-                let (session, call, ask) = Session::open(key, client, limits, now, message, accepts);
+                let (session, call, ask) = Session::open(key, client, limits, now, *message, accepts);
                 (session, Some(call), ask)
             }
             Opening::Implicit(version) => {

@@ -71,7 +71,7 @@ async fn present(destination: &Destination) -> Result<Presented, String> {
         Version::NEWEST_LEGACY.as_str(),
         env!("CARGO_PKG_VERSION"),
     );
-    let opening = Opening::Introduction(message(introduction)?, Accepts::Json);
+    let opening = Opening::Introduction(Box::new(message(introduction)?), Accepts::Json);
     let (port, call) = destination
         .open(Principal::anonymous(), &HeaderMap::new(), opening)
         .map_err(|refusal| refusal.text())?;

@@ -12,6 +12,7 @@ pub mod exchange;
 pub mod message;
 pub mod method;
 pub mod multiplexer;
+pub mod object;
 pub mod session;
 pub mod time;
 pub mod version;

@@ -53,6 +53,10 @@ pub struct Limits {
 impl Limits {
     /// A call may last this many request timeouts, however much progress it reports.
     pub const MAX_EXTENSIONS: u32 = 10;
+
+    /// How long a server may take to stop working on a cancelled call. Until then its questions and log lines may
+    /// be that call's. Most servers do not answer a cancelled call, so there is no better sign that it has stopped.
+    pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
 }
 
 impl Default for Limits {
@@ -112,7 +116,12 @@ enum Link {
 #[derive(Debug)]
 struct Attached {
     client: Arc<Client>,
-    /// Calls the server is working on for this session.
+    load: Load,
+}
+
+/// What the server may be working on for a session, cancelled calls included.
+#[derive(Debug, Clone, Copy, Default)]
+struct Load {
     in_flight: u32,
     /// Those of them that may ask something.
     asking: u32,
@@ -138,9 +147,18 @@ struct Waiting {
 #[derive(Debug)]
 enum Pending {
     Call(InFlight),
+    /// A call that was cancelled. Nobody waits for it, but until the server has stopped it may still ask or log
+    /// something because of it, which must not be taken for another session's.
+    Cancelled {
+        session: SessionKey,
+        may_ask: bool,
+        until: Moment,
+    },
     Handshake,
     /// A request of our own; its answer interests nobody.
-    Own,
+    Own {
+        until: Moment,
+    },
 }
 
 #[derive(Debug)]
@@ -178,6 +196,8 @@ pub struct Multiplexer {
     /// A server answered the handshake on an earlier link.
     welcomed_before: bool,
     attached: BTreeMap<SessionKey, Attached>,
+    /// Sessions that have gone and whose cancelled calls the server may still be working on.
+    departed: BTreeMap<SessionKey, Load>,
     /// How many sessions have calls in flight, and calls in flight that may ask.
     busy_sessions: usize,
     asking_sessions: usize,
@@ -208,6 +228,7 @@ impl Multiplexer {
             handshake: Handshake::new(introduction),
             welcomed_before: false,
             attached: BTreeMap::new(),
+            departed: BTreeMap::new(),
             busy_sessions: 0,
             asking_sessions: 0,
             openers: VecDeque::new(),
@@ -243,15 +264,37 @@ impl Multiplexer {
         self.waiting.len() + self.openers.len() + self.calls_in_flight()
     }
 
+    /// Those of them that the server has not been given yet.
+    pub fn waiting_calls(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Questions of the server that a client has yet to answer.
+    pub fn open_questions(&self) -> usize {
+        self.questions.len()
+    }
+
     pub fn is_ready(&self) -> bool {
         matches!(self.link, Link::Up) && self.handshake.welcome().is_some()
     }
 
     fn calls_in_flight(&self) -> usize {
-        self.attached
+        self.pending
             .values()
-            .map(|attached| attached.in_flight as usize)
-            .sum()
+            .filter(|pending| matches!(pending, Pending::Call(_)))
+            .count()
+    }
+
+    /// Everything the server was told and has not settled: calls, cancelled calls, requests of our own.
+    #[doc(hidden)]
+    pub fn unsettled(&self) -> usize {
+        self.pending.len() + self.departed.len()
+    }
+
+    /// Bytes that wait to be written or are being written.
+    #[doc(hidden)]
+    pub fn outgoing_bytes(&self) -> usize {
+        self.outgoing.len() + self.being_written
     }
 
     pub fn poll_output(&mut self) -> Option<Output> {
@@ -304,8 +347,12 @@ impl Multiplexer {
                 self.open(now, session, call, client, introduction.as_ref());
             }
             Ask::Ready { session, message } => {
-                self.last_notifier = Some(session);
-                self.handshake.confirm(Some(&message), &mut self.outgoing);
+                // Only the first to say so is heard by the server, so what it asks then is theirs.
+                if self.handshake.confirm(Some(&message), &mut self.outgoing)
+                    && self.attached.contains_key(&session)
+                {
+                    self.last_notifier = Some(session);
+                }
             }
             Ask::Call(call) => self.call(now, call),
             Ask::Cancel {
@@ -331,17 +378,25 @@ impl Multiplexer {
                     );
                 }
             }
-            Ask::Notice { session, message } => {
-                if message.method() == Method::RootsListChanged {
-                    self.last_notifier = Some(session);
-                }
-                if self.is_ready() {
-                    self.handshake.confirm(None, &mut self.outgoing);
-                    legacy::write_verbatim(&mut self.outgoing, &message);
-                }
-            }
+            Ask::Notice { session, message } => self.notice(session, &message),
             Ask::Close { session } => self.close(now, session),
         }
+    }
+
+    /// A notification of a client. It has no answer that could say it was refused, so what does not fit is lost.
+    fn notice(&mut self, session: SessionKey, message: &Message) {
+        if !self.is_ready() || !self.attached.contains_key(&session) {
+            return;
+        }
+        if !self.has_room(message.len()) {
+            self.counters.overloads += 1;
+            return;
+        }
+        if message.method() == Method::RootsListChanged {
+            self.last_notifier = Some(session);
+        }
+        self.handshake.confirm(None, &mut self.outgoing);
+        legacy::write_verbatim(&mut self.outgoing, message);
     }
 
     fn open(
@@ -356,8 +411,7 @@ impl Multiplexer {
             session,
             Attached {
                 client,
-                in_flight: 0,
-                asking: 0,
+                load: Load::default(),
             },
         );
         self.handshake.offer(introduction);
@@ -447,7 +501,7 @@ impl Multiplexer {
         let own = self
             .attached
             .get(&call.session)
-            .is_some_and(|attached| attached.asking > 0);
+            .is_some_and(|attached| attached.load.asking > 0);
         let others = self.asking_sessions > usize::from(own);
         // First come, first served: nobody overtakes a call that waits its turn.
         !others
@@ -457,26 +511,33 @@ impl Multiplexer {
                 .all(|waiting| waiting.call.session == call.session)
     }
 
-    /// Sends what has waited, in order, as far as the rules allow.
+    /// Sends what has waited, in order, as far as the rules allow. A call that waits its turn holds up only those
+    /// that have to take turns.
     fn admit(&mut self, now: Moment) {
-        while self.is_ready() {
-            let Some(first) = self.waiting.pop_front() else {
-                return;
-            };
-            if !self.inquisitive || self.asking_sessions == 0 || !first.call.message.method().may_ask() {
-                self.send(now, first.call);
-                continue;
-            }
-            let own = self
-                .attached
-                .get(&first.call.session)
-                .is_some_and(|attached| attached.asking > 0);
-            if self.asking_sessions > usize::from(own) {
-                self.waiting.push_front(first);
-                return;
-            }
-            self.send(now, first.call);
+        if !self.is_ready() || self.waiting.is_empty() {
+            return;
         }
+        let mut in_turn = true;
+        for waiting in std::mem::take(&mut self.waiting) {
+            if self.inquisitive && waiting.call.message.method().may_ask() {
+                let own = self
+                    .attached
+                    .get(&waiting.call.session)
+                    .is_some_and(|attached| attached.load.asking > 0);
+                in_turn &= self.asking_sessions <= usize::from(own);
+                if !in_turn {
+                    self.waiting.push_back(waiting);
+                    continue;
+                }
+            }
+            self.send(now, waiting.call);
+        }
+    }
+
+    /// Whether this much more may wait for the server to read it. One message always may.
+    fn has_room(&self, length: usize) -> bool {
+        let queued = self.outgoing.len() + self.being_written;
+        queued == 0 || queued + length <= self.limits.outgoing_bytes
     }
 
     fn send(&mut self, now: Moment, call: Call) {
@@ -486,8 +547,7 @@ impl Multiplexer {
             request,
             message,
         } = call;
-        let queued = self.outgoing.len() + self.being_written;
-        if queued > 0 && queued + message.len() > self.limits.outgoing_bytes {
+        if !self.has_room(message.len()) {
             return self.overload(session, call, "bytes waiting for the server");
         }
         if self.pending.len() >= self.limits.in_flight {
@@ -520,11 +580,12 @@ impl Multiplexer {
         self.next_wire += 1;
         let method = message.method();
         if let Some(attached) = self.attached.get_mut(&session) {
-            attached.in_flight += 1;
-            self.busy_sessions += usize::from(attached.in_flight == 1);
+            let load = &mut attached.load;
+            load.in_flight += 1;
+            self.busy_sessions += usize::from(load.in_flight == 1);
             if method.may_ask() {
-                attached.asking += 1;
-                self.asking_sessions += usize::from(attached.asking == 1);
+                load.asking += 1;
+                self.asking_sessions += usize::from(load.asking == 1);
             }
         }
         let deadline = now.after(self.limits.request_timeout);
@@ -546,21 +607,64 @@ impl Multiplexer {
         self.wake_by(deadline.min(patience));
     }
 
-    /// Takes a call out of the books. Whatever the server still says about it finds nobody.
+    /// Takes a call out of the books because the server is done with it.
     fn settle(&mut self, now: Moment, id: WireId) -> Option<InFlight> {
-        let Some(Pending::Call(call)) = self.pending.remove(&id) else {
-            return None;
+        let (session, may_ask, call) = match self.pending.remove(&id)? {
+            Pending::Call(call) => (call.session, call.method.may_ask(), Some(call)),
+            Pending::Cancelled { session, may_ask, .. } => (session, may_ask, None),
+            Pending::Handshake | Pending::Own { .. } => return None,
         };
-        if let Some(attached) = self.attached.get_mut(&call.session) {
-            attached.in_flight -= 1;
-            self.busy_sessions -= usize::from(attached.in_flight == 0);
-            if call.method.may_ask() {
-                attached.asking -= 1;
-                self.asking_sessions -= usize::from(attached.asking == 0);
+        if let Some(call) = &call {
+            self.detach_questions(id, call);
+        }
+        let attached = self.attached.get_mut(&session).map(|attached| &mut attached.load);
+        if let Some(load) = attached.or_else(|| self.departed.get_mut(&session)) {
+            load.in_flight -= 1;
+            self.busy_sessions -= usize::from(load.in_flight == 0);
+            if may_ask {
+                load.asking -= 1;
+                self.asking_sessions -= usize::from(load.asking == 0);
+            }
+            if load.in_flight == 0 {
+                self.departed.remove(&session);
             }
         }
+        self.admit(now);
+        call
+    }
+
+    /// Tells the server that nobody wants a call's answer any more. It stays in the books until the server has
+    /// answered all the same, or has had time to stop.
+    fn release(
+        &mut self,
+        now: Moment,
+        id: WireId,
+        message: Option<&Message>,
+        reason: &str,
+    ) -> Option<InFlight> {
+        let until = now.after(Limits::CANCEL_GRACE);
+        let pending = self.pending.get_mut(&id)?;
+        let Pending::Call(call) = pending else { return None };
+        let cancelled = Pending::Cancelled {
+            session: call.session,
+            may_ask: call.method.may_ask(),
+            until,
+        };
+        let Pending::Call(call) = std::mem::replace(pending, cancelled) else {
+            return None;
+        };
+        // The client's own words may be long; ours are not, so that a cancellation can always be sent.
+        let words = message.filter(|message| self.has_room(message.len()));
+        legacy::write_cancel(&mut self.outgoing, words, id, reason);
+        self.wake_by(until);
+        self.detach_questions(id, &call);
+        self.forsake(&call);
+        Some(call)
+    }
+
+    /// A call's questions are still the server's to have answered, but there is no call to keep alive.
+    fn detach_questions(&mut self, id: WireId, call: &InFlight) {
         if call.open_questions > 0 {
-            // Their answers are still the server's to have, but there is no call to keep alive.
             for question in self
                 .questions
                 .values_mut()
@@ -569,16 +673,23 @@ impl Multiplexer {
                 question.wire = None;
             }
         }
-        if !self.waiting.is_empty() {
-            self.admit(now);
+    }
+
+    /// A call ended without an answer of the server: what it was to bring about is not taken for granted.
+    fn forsake(&mut self, call: &InFlight) {
+        match &call.request {
+            Request::Subscribe { uri } => {
+                self.interests.unsubscribe(call.session, uri);
+            }
+            Request::SetLevel { .. } => self.interests.doubt_level(),
+            Request::Plain | Request::Unsubscribe { .. } => {}
         }
-        Some(call)
     }
 
     fn find_call(&self, session: SessionKey, call: CallKey) -> Option<WireId> {
         self.pending.iter().rev().find_map(|(id, pending)| match pending {
             Pending::Call(open) if open.session == session && open.call == call => Some(*id),
-            Pending::Call(_) | Pending::Handshake | Pending::Own => None,
+            Pending::Call(_) | Pending::Cancelled { .. } | Pending::Handshake | Pending::Own { .. } => None,
         })
     }
 
@@ -590,14 +701,7 @@ impl Multiplexer {
         {
             self.waiting.remove(at);
         } else if let Some(id) = self.find_call(session, call) {
-            legacy::write_cancel(
-                &mut self.outgoing,
-                message,
-                id,
-                "the client cancelled the request",
-            );
-            // Who waits for this session to finish need not wait for a server that honours the cancel late.
-            self.settle(now, id);
+            self.release(now, id, message, "the client cancelled the request");
         } else {
             return;
         }
@@ -619,7 +723,16 @@ impl Multiplexer {
             return;
         }
         if let Some(open) = self.close_question(now, question) {
-            legacy::write_answer(&mut self.outgoing, message, &open.id);
+            if self.has_room(message.len()) {
+                legacy::write_answer(&mut self.outgoing, message, &open.id);
+            } else {
+                self.counters.overloads += 1;
+                self.refuse(
+                    &open.id,
+                    error_code::INTERNAL_ERROR,
+                    "too many bytes wait to be read",
+                );
+            }
         }
     }
 
@@ -640,7 +753,16 @@ impl Multiplexer {
     fn refuse_question(&mut self, now: Moment, question: QuestionKey, why: &str) {
         self.counters.questions_refused += 1;
         if let Some(open) = self.close_question(now, question) {
-            legacy::write_refusal(&mut self.outgoing, &open.id, error_code::INTERNAL_ERROR, why);
+            self.refuse(&open.id, error_code::INTERNAL_ERROR, why);
+        }
+    }
+
+    /// Says no to a request of the server, unless it does not even read what it was told before.
+    fn refuse(&mut self, id: &[u8], code: i32, text: &str) {
+        if self.has_room(id.len() + text.len()) {
+            legacy::write_refusal(&mut self.outgoing, id, code, text);
+        } else {
+            self.counters.overloads += 1;
         }
     }
 
@@ -648,7 +770,17 @@ impl Multiplexer {
         if !self.attached.contains_key(&session) {
             return;
         }
-        self.openers.retain(|opener| opener.session != session);
+        let (gone, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.openers)
+            .into_iter()
+            .partition(|opener| opener.session == session);
+        self.openers = kept;
+        for Opener { call, .. } in gone {
+            self.tell(Tell::Failed {
+                session,
+                call,
+                failure: Failure::SessionEnded,
+            });
+        }
         let (gone, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.waiting)
             .into_iter()
             .partition(|waiting| waiting.call.session == session);
@@ -680,8 +812,7 @@ impl Multiplexer {
             .map(|(id, _)| *id)
             .collect();
         for id in ids {
-            legacy::write_cancel(&mut self.outgoing, None, id, "the session ended");
-            if let Some(call) = self.settle(now, id) {
+            if let Some(call) = self.release(now, id, None, "the session ended") {
                 self.tell(Tell::Failed {
                     session,
                     call: call.call,
@@ -689,27 +820,37 @@ impl Multiplexer {
                 });
             }
         }
-        self.attached.remove(&session);
-        if self.last_notifier == Some(session) {
-            self.last_notifier = None;
-        }
+        self.detach(session);
         let (orphans, level) = self.interests.forget(session);
         if self.is_ready() {
             for uri in orphans {
-                let id = self.own_request();
+                let id = self.own_request(now);
                 legacy::write_subscription(&mut self.outgoing, Method::ResourcesUnsubscribe, id, &uri);
             }
             if let Some(level) = level {
-                let id = self.own_request();
+                let id = self.own_request(now);
                 legacy::write_set_level(&mut self.outgoing, None, id, level);
             }
         }
         self.admit(now);
     }
 
-    fn own_request(&mut self) -> WireId {
+    fn detach(&mut self, session: SessionKey) {
+        if let Some(attached) = self.attached.remove(&session)
+            && attached.load.in_flight > 0
+        {
+            self.departed.insert(session, attached.load);
+        }
+        if self.last_notifier == Some(session) {
+            self.last_notifier = None;
+        }
+    }
+
+    fn own_request(&mut self, now: Moment) -> WireId {
         let id = self.next_wire();
-        self.pending.insert(id, Pending::Own);
+        let until = now.after(self.limits.request_timeout);
+        self.pending.insert(id, Pending::Own { until });
+        self.wake_by(until);
         id
     }
 
@@ -731,9 +872,9 @@ impl Multiplexer {
         self.outgoing.clear();
         self.being_written = 0;
         for attached in self.attached.values_mut() {
-            attached.in_flight = 0;
-            attached.asking = 0;
+            attached.load = Load::default();
         }
+        self.departed.clear();
         self.busy_sessions = 0;
         self.asking_sessions = 0;
         for (question, open) in std::mem::take(&mut self.questions) {
@@ -745,16 +886,20 @@ impl Multiplexer {
         }
         for (_, pending) in std::mem::take(&mut self.pending) {
             match pending {
-                Pending::Call(InFlight { session, call, .. }) => {
+                Pending::Call(call) => {
+                    self.forsake(&call);
                     let failure = Failure::Exited(Arc::clone(trouble));
                     self.tell(Tell::Failed {
-                        session,
-                        call,
+                        session: call.session,
+                        call: call.call,
                         failure,
                     });
                 }
-                Pending::Handshake | Pending::Own => {}
+                Pending::Cancelled { .. } | Pending::Handshake | Pending::Own { .. } => {}
             }
+        }
+        if !self.openers.is_empty() || !self.waiting.is_empty() {
+            self.outputs.push_back(Output::WantLink);
         }
     }
 
@@ -803,7 +948,7 @@ impl Multiplexer {
             Arrival::Answer(id) => self.handle_answer(now, id, message),
             Arrival::Progress(id) => self.handle_progress(now, id, &message),
             Arrival::Ping => {
-                if let Some(id) = message.raw(Member::Id) {
+                if let Some(id) = message.raw(Member::Id).filter(|id| self.has_room(id.len())) {
                     legacy::write_empty_result(&mut self.outgoing, id);
                 }
             }
@@ -826,7 +971,7 @@ impl Multiplexer {
             if let Some(id) = id {
                 let limit = self.limits.max_message_bytes;
                 let text = format!("the message is larger than max_message_bytes ({limit})");
-                legacy::write_refusal(&mut self.outgoing, id, error_code::INVALID_REQUEST, &text);
+                self.refuse(id, error_code::INVALID_REQUEST, &text);
             }
             self.counters.noise += 1;
             return;
@@ -835,12 +980,19 @@ impl Multiplexer {
             .and_then(|id| std::str::from_utf8(id).ok())
             .and_then(|id| id.parse().ok())
             .map(WireId);
+        let failure = Failure::TooLarge {
+            length,
+            limit: self.limits.max_message_bytes,
+        };
+        if let Some(id) = id.filter(|id| self.handshake.awaits(*id)) {
+            self.pending.remove(&id);
+            self.handshake.reset();
+            self.fail_waiting(&failure);
+            return;
+        }
         match id.and_then(|id| self.settle(now, id)) {
             Some(call) => {
-                let failure = Failure::TooLarge {
-                    length,
-                    limit: self.limits.max_message_bytes,
-                };
+                self.forsake(&call);
                 self.tell(Tell::Failed {
                     session: call.session,
                     call: call.call,
@@ -861,14 +1013,19 @@ impl Multiplexer {
             self.handle_handshake(now, message);
             return;
         }
+        let own = matches!(self.pending.get(&id), Some(Pending::Own { .. }));
         let Some(call) = self.settle(now, id) else {
-            self.pending.remove(&id);
+            // Nobody waits for the answer to a request of our own, or to a cancelled call.
+            self.counters.strays += u64::from(!own);
             return;
         };
         match (&call.request, message.kind()) {
             (Request::Subscribe { uri }, Kind::Result) => self.interests.confirm(uri),
             (Request::Subscribe { uri }, _) => {
                 self.interests.unsubscribe(call.session, uri);
+            }
+            (Request::SetLevel { .. }, Kind::Error) => {
+                self.interests.forget_level(call.session);
             }
             (Request::Plain | Request::Unsubscribe { .. } | Request::SetLevel { .. }, _) => {}
         }
@@ -883,7 +1040,7 @@ impl Multiplexer {
         match self.handshake.handle_answer(message) {
             Ok(welcome) => {
                 if std::mem::replace(&mut self.welcomed_before, true) {
-                    self.resume();
+                    self.resume(now);
                 }
                 for Opener { session, call, .. } in std::mem::take(&mut self.openers) {
                     self.tell(Tell::Welcome {
@@ -896,11 +1053,11 @@ impl Multiplexer {
             }
             Err(refusal) => {
                 for Opener { session, call, .. } in std::mem::take(&mut self.openers) {
-                    self.attached.remove(&session);
+                    self.detach(session);
                     self.tell(Tell::Reply {
                         session,
                         call,
-                        message: refusal.clone(),
+                        message: Message::clone(&refusal),
                     });
                 }
                 if self.attached.is_empty() {
@@ -920,7 +1077,7 @@ impl Multiplexer {
     }
 
     /// A restarted server is brought to where its predecessor was, and clients are told to look again.
-    fn resume(&mut self) {
+    fn resume(&mut self, now: Moment) {
         let newcomers: BTreeSet<SessionKey> = self.openers.iter().map(|opener| opener.session).collect();
         if self.attached.len() == newcomers.len() {
             return;
@@ -928,11 +1085,11 @@ impl Multiplexer {
         self.handshake.confirm(None, &mut self.outgoing);
         let (resources, level) = self.interests.replay();
         if let Some(level) = level {
-            let id = self.own_request();
+            let id = self.own_request(now);
             legacy::write_set_level(&mut self.outgoing, None, id, level);
         }
         for uri in resources {
-            let id = self.own_request();
+            let id = self.own_request(now);
             legacy::write_subscription(&mut self.outgoing, Method::ResourcesSubscribe, id, &uri);
         }
         let lists = self
@@ -1004,7 +1161,7 @@ impl Multiplexer {
             None => "no client request is in progress",
         };
         self.counters.questions_refused += 1;
-        legacy::write_refusal(&mut self.outgoing, &id, error_code::METHOD_NOT_FOUND, refusal);
+        self.refuse(&id, error_code::METHOD_NOT_FOUND, refusal);
     }
 
     fn put_question(
@@ -1048,7 +1205,9 @@ impl Multiplexer {
         let newest = |wanted: &dyn Fn(&InFlight) -> bool| {
             self.pending.iter().rev().find_map(|(id, pending)| match pending {
                 Pending::Call(call) if wanted(call) => Some((call.session, Some(*id))),
-                Pending::Call(_) | Pending::Handshake | Pending::Own => None,
+                Pending::Call(_) | Pending::Cancelled { .. } | Pending::Handshake | Pending::Own { .. } => {
+                    None
+                }
             })
         };
         match (self.asking_sessions, self.busy_sessions, self.attached.len()) {
@@ -1090,7 +1249,7 @@ impl Multiplexer {
             if self.interests.hears(session, level) {
                 let call = wire.and_then(|id| match self.pending.get(&id) {
                     Some(Pending::Call(call)) => Some(call.call),
-                    Some(Pending::Handshake | Pending::Own) | None => None,
+                    Some(Pending::Cancelled { .. } | Pending::Handshake | Pending::Own { .. }) | None => None,
                 });
                 let message = message.clone();
                 match call {
@@ -1133,7 +1292,7 @@ impl Multiplexer {
         }
         let mut calls = self.pending.iter().filter_map(|(id, pending)| match pending {
             Pending::Call(call) => Some((call.session, *id)),
-            Pending::Handshake | Pending::Own => None,
+            Pending::Cancelled { .. } | Pending::Handshake | Pending::Own { .. } => None,
         });
         let (session, id) = calls.next()?;
         Some((session, calls.next().is_none().then_some(id)))
@@ -1201,9 +1360,21 @@ impl Multiplexer {
     fn expire_calls(&mut self, now: Moment) {
         let mut late = Vec::new();
         let mut slow = Vec::new();
+        let mut stopped = Vec::new();
         let mut next = None;
         for (id, pending) in &mut self.pending {
-            let Pending::Call(call) = pending else { continue };
+            let call = match pending {
+                Pending::Call(call) => call,
+                Pending::Cancelled { until, .. } | Pending::Own { until } => {
+                    if *until <= now {
+                        stopped.push(*id);
+                    } else {
+                        next = earliest(next, Some(*until));
+                    }
+                    continue;
+                }
+                Pending::Handshake => continue,
+            };
             if call.deadline <= now {
                 late.push(*id);
                 continue;
@@ -1218,10 +1389,12 @@ impl Multiplexer {
         for (session, call) in slow {
             self.tell(Tell::Waiting { session, call });
         }
+        for id in stopped {
+            self.settle(now, id);
+        }
         for id in late {
             self.counters.timeouts += 1;
-            legacy::write_cancel(&mut self.outgoing, None, id, "no answer within the time limit");
-            if let Some(call) = self.settle(now, id) {
+            if let Some(call) = self.release(now, id, None, "no answer within the time limit") {
                 let failure = Failure::Timeout {
                     limit: self.limits.request_timeout,
                 };

@@ -19,7 +19,7 @@ use crate::method::Method;
 use crate::time::Moment;
 use crate::version::Version;
 use crate::wire::sse;
-use replay::{Audience, EventId, EventLog, Retention, StreamKey};
+use replay::{Audience, Claim, EventId, EventLog, Retention, StreamKey};
 
 /// How much a session may hold and for how long.
 #[derive(Debug, Clone)]
@@ -196,10 +196,14 @@ struct Listener {
     since: Moment,
 }
 
+/// Where a question was put, and until when somebody has to have come for it.
 #[derive(Debug)]
-struct Unheard {
+struct Put {
+    /// The call on whose stream it is; `None` for the session's notices.
+    call: Option<CallKey>,
     number: u64,
-    deadline: Moment,
+    /// `None` once it was given to a reader.
+    deadline: Option<Moment>,
 }
 
 /// The machine.
@@ -222,7 +226,7 @@ pub struct Session {
     heard: u64,
     listeners: BTreeMap<StreamKey, Listener>,
     /// Questions that were put and not answered.
-    questions: BTreeMap<QuestionKey, Option<Unheard>>,
+    questions: BTreeMap<QuestionKey, Put>,
     next: u64,
     last_seen: Moment,
     outputs: VecDeque<Output>,
@@ -326,6 +330,42 @@ impl Session {
 
     pub fn events_lost(&self) -> u64 {
         self.events_lost
+    }
+
+    /// Questions that were put to the client and not answered.
+    #[doc(hidden)]
+    pub fn open_questions(&self) -> usize {
+        self.questions.len()
+    }
+
+    /// Calls without an ending, or whose answer nobody has taken yet.
+    #[doc(hidden)]
+    pub fn open_calls(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Streams whose call has ended and that may still be resumed.
+    #[doc(hidden)]
+    pub fn past_streams(&self) -> usize {
+        self.past.len()
+    }
+
+    /// Streams opened by GET, read or not.
+    #[doc(hidden)]
+    pub fn listening_streams(&self) -> usize {
+        self.listeners.len()
+    }
+
+    /// Bytes held for readers.
+    #[doc(hidden)]
+    pub fn held_bytes(&self) -> usize {
+        let calls = self.calls.values().map(|call| match &call.stage {
+            Stage::Stream(stream) => stream.log.bytes(),
+            Stage::Complete { body, .. } => body.len(),
+            Stage::Undecided => 0,
+        });
+        let past = self.past.iter().map(|(_, stream)| stream.log.bytes());
+        self.notices.bytes() + calls.chain(past).sum::<usize>()
     }
 
     pub fn poll_output(&mut self) -> Option<Output> {
@@ -491,12 +531,8 @@ impl Session {
             Tell::Withdrawn {
                 question, message, ..
             } => {
-                if self.questions.remove(&question).is_some() {
-                    self.notice(
-                        now,
-                        &legacy::lower_withdrawal(question, message.as_ref()),
-                        Audience::All,
-                    );
+                if let Some(put) = self.questions.remove(&question) {
+                    self.withdraw(now, &put, &legacy::lower_withdrawal(question, message.as_ref()));
                 }
             }
         }
@@ -511,23 +547,61 @@ impl Session {
 
     fn put_question(&mut self, now: Moment, call: Option<CallKey>, question: QuestionKey, message: &Message) {
         let data = legacy::lower_question(question, message);
-        if call.is_some_and(|call| self.relate(now, call, &data)) {
-            self.questions.insert(question, None);
+        let patience = now.after(self.limits.question_patience);
+        if let Some(key) = call
+            && self.relate(now, key, &data)
+            && let Some(stream) = self.open_stream(key)
+        {
+            let put = Put {
+                call,
+                number: stream.log.newest(),
+                deadline: (!stream.attended).then_some(patience),
+            };
+            self.questions.insert(question, put);
             return;
         }
-        // The stream opened last is the one most likely to be alive.
-        let listener = self
-            .listeners
+        let listener = self.liveliest_listener();
+        let number = self.notice(now, &data, Audience::One(listener));
+        let put = Put {
+            call: None,
+            number,
+            deadline: listener.is_none().then_some(patience),
+        };
+        self.questions.insert(question, put);
+    }
+
+    /// Tells whoever was given a question that it is withdrawn; if nobody was, it is taken back.
+    fn withdraw(&mut self, now: Moment, put: &Put, data: &Bytes) {
+        if let Some(call) = put.call {
+            if !self.relate(now, call, data) {
+                let listener = self.liveliest_listener();
+                self.notice(now, data, Audience::One(listener));
+            }
+            return;
+        }
+        match self.notices.claim(put.number) {
+            Claim::Unclaimed => self.notices.retract(put.number),
+            Claim::By(stream) => {
+                self.notice(now, data, Audience::One(Some(stream)));
+            }
+            Claim::Never => {}
+        }
+    }
+
+    /// The stream opened last is the one most likely to be alive.
+    fn liveliest_listener(&self) -> Option<StreamKey> {
+        self.listeners
             .iter()
             .rev()
             .find(|(_, listener)| listener.attended)
-            .map(|(key, _)| *key);
-        let number = self.notice(now, &data, Audience::One(listener));
-        let unheard = listener.is_none().then(|| Unheard {
-            number,
-            deadline: now.after(self.limits.question_patience),
-        });
-        self.questions.insert(question, unheard);
+            .map(|(key, _)| *key)
+    }
+
+    fn open_stream(&self, call: CallKey) -> Option<&Stream> {
+        match self.calls.get(&call).map(|call| &call.stage) {
+            Some(Stage::Stream(stream)) => Some(stream),
+            Some(Stage::Undecided | Stage::Complete { .. }) | None => None,
+        }
     }
 
     /// Puts something on a call's own stream, which begins with it if need be.
@@ -668,11 +742,20 @@ impl Session {
     /// not a cancellation.
     pub fn abandon(&mut self, key: CallKey) {
         let Some(call) = self.calls.get_mut(&key) else {
+            // It may have ended as a stream that nobody began to read.
+            let stream = StreamKey(key.0);
+            if let Some((_, past)) = self.past.iter_mut().find(|(past, _)| *past == stream) {
+                past.attended = false;
+            }
             return;
         };
         call.attended = false;
-        if matches!(call.stage, Stage::Complete { .. }) {
-            self.calls.remove(&key);
+        match &mut call.stage {
+            Stage::Undecided => {}
+            Stage::Stream(stream) => stream.attended = false,
+            Stage::Complete { .. } => {
+                self.calls.remove(&key);
+            }
         }
     }
 
@@ -853,23 +936,46 @@ impl Session {
         self.forget_past(now);
         self.forget_listeners(now);
         self.notices.forget_old(now, &self.limits.retention);
-        let session = self.key;
-        let notices = &self.notices;
-        let outputs = &mut self.outputs;
-        self.questions.retain(|question, unheard| match unheard {
-            Some(wait) if !notices.is_unclaimed(wait.number) => {
-                *unheard = None;
-                true
+        self.give_up_questions(now);
+    }
+
+    /// Questions that nobody came for are answered by nobody.
+    fn give_up_questions(&mut self, now: Moment) {
+        let mut given_up = Vec::new();
+        for (question, put) in &mut self.questions {
+            let Some(deadline) = put.deadline else { continue };
+            let heard = match put.call {
+                Some(call) => match self.calls.get(&call).map(|call| &call.stage) {
+                    Some(Stage::Stream(stream)) => stream.cursor >= put.number,
+                    // The call has ended, and with it the interest in what it asked.
+                    Some(Stage::Undecided | Stage::Complete { .. }) | None => false,
+                },
+                None => matches!(self.notices.claim(put.number), Claim::By(_)),
+            };
+            if heard {
+                put.deadline = None;
+            } else if deadline <= now {
+                given_up.push(*question);
             }
-            Some(wait) if wait.deadline <= now => {
-                outputs.push_back(Output::Ask(Ask::Unanswerable {
-                    session,
-                    question: *question,
-                }));
-                false
+        }
+        for question in given_up {
+            let Some(put) = self.questions.remove(&question) else {
+                continue;
+            };
+            match put.call {
+                Some(call) => {
+                    if let Some(Stage::Stream(stream)) = self.calls.get_mut(&call).map(|call| &mut call.stage)
+                    {
+                        stream.log.retract(put.number);
+                    }
+                }
+                None => self.notices.retract(put.number),
             }
-            Some(_) | None => true,
-        });
+            self.outputs.push_back(Output::Ask(Ask::Unanswerable {
+                session: self.key,
+                question,
+            }));
+        }
     }
 }
 

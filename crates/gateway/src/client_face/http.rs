@@ -221,7 +221,7 @@ impl Visit<'_> {
         }
         match meaning {
             Meaning::Introduction => {
-                let opening = Opening::Introduction(message.clone(), accepts);
+                let opening = Opening::Introduction(Box::new(message.clone()), accepts);
                 let (port, call) = self
                     .destination
                     .open(self.principal(), &headers, opening)

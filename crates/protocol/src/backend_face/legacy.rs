@@ -135,10 +135,10 @@ impl Handshake {
     }
 
     /// Takes the server's answer. An error leaves the link silent, for someone else to try.
-    pub fn handle_answer(&mut self, message: Message) -> Result<Arc<Welcome>, Message> {
+    pub fn handle_answer(&mut self, message: Message) -> Result<Arc<Welcome>, Box<Message>> {
         if message.kind() != Kind::Result {
             self.stage = Stage::Silent;
-            return Err(message);
+            return Err(Box::new(message));
         }
         let welcome = Arc::new(read_welcome(message));
         self.stage = Stage::Welcomed {
@@ -149,13 +149,13 @@ impl Handshake {
     }
 
     /// Writes `notifications/initialized` unless it was written: in the client's own words if it is the
-    /// client who says so, else in ours, because a strict server refuses calls before it.
-    pub fn confirm(&mut self, words: Option<&Message>, out: &mut BytesMut) {
+    /// client who says so, else in ours, because a strict server refuses calls before it. Gives whether it was.
+    pub fn confirm(&mut self, words: Option<&Message>, out: &mut BytesMut) -> bool {
         let Stage::Welcomed { initialized, .. } = &mut self.stage else {
-            return;
+            return false;
         };
         if std::mem::replace(initialized, true) {
-            return;
+            return false;
         }
         match words {
             Some(message) => {
@@ -167,6 +167,7 @@ impl Handshake {
                 &[br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#],
             ),
         }
+        true
     }
 
     /// Nobody is left whom the introduction was made for: the next client may introduce itself.

@@ -86,11 +86,22 @@ impl Interests {
         self.told
     }
 
+    /// It is not certain that the server has the level it was told: the next wish must be put to it.
+    pub(super) fn doubt_level(&mut self) {
+        self.told = None;
+    }
+
+    /// The server refused the session's level.
+    pub(super) fn forget_level(&mut self, session: SessionKey) {
+        self.levels.remove(&session);
+        self.told = None;
+    }
+
     pub(super) fn hears(&self, session: SessionKey, level: Option<LogLevel>) -> bool {
         let Some(level) = level else { return true };
         match self.levels.get(&session) {
             Some(chosen) => level >= *chosen,
-            None => self.told.is_none() || level >= UNCHOSEN_LEVEL,
+            None => (self.told.is_none() && self.levels.is_empty()) || level >= UNCHOSEN_LEVEL,
         }
     }
 
@@ -109,7 +120,8 @@ impl Interests {
     }
 
     /// Everything a restarted server must be told again.
-    pub(super) fn replay(&self) -> (Vec<String>, Option<LogLevel>) {
+    pub(super) fn replay(&mut self) -> (Vec<String>, Option<LogLevel>) {
+        self.told = self.levels.values().min().copied();
         (self.resources.keys().cloned().collect(), self.told)
     }
 }

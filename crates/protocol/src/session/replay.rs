@@ -58,6 +58,17 @@ pub enum Audience {
     All,
     /// One stream only: the first that reads it, if none was named.
     One(Option<StreamKey>),
+    /// Nobody any more: it was withdrawn before anyone read it.
+    Nobody,
+}
+
+/// Who has an event that was for one stream only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    Unclaimed,
+    By(StreamKey),
+    /// It was for everybody, or it is gone.
+    Never,
 }
 
 #[derive(Debug)]
@@ -138,18 +149,33 @@ impl EventLog {
                     Audience::All => {}
                     Audience::One(Some(stream)) if stream == reader => {}
                     Audience::One(None) => event.audience = Audience::One(Some(reader)),
-                    Audience::One(Some(_)) => return None,
+                    Audience::One(Some(_)) | Audience::Nobody => return None,
                 }
                 Some((dropped + at as u64 + 1, &event.data))
             })
     }
 
-    /// Whether nobody has claimed this event yet.
-    pub fn is_unclaimed(&self, number: u64) -> bool {
-        number
+    /// Who has claimed this event.
+    pub fn claim(&self, number: u64) -> Claim {
+        let event = number
             .checked_sub(self.dropped + 1)
-            .and_then(|at| self.events.get(at as usize))
-            .is_some_and(|event| event.audience == Audience::One(None))
+            .and_then(|at| self.events.get(at as usize));
+        match event.map(|event| event.audience) {
+            Some(Audience::One(None)) => Claim::Unclaimed,
+            Some(Audience::One(Some(stream))) => Claim::By(stream),
+            Some(Audience::All | Audience::Nobody) | None => Claim::Never,
+        }
+    }
+
+    /// Takes back an event that should reach nobody any more. Its number stays taken.
+    pub fn retract(&mut self, number: u64) {
+        if let Some(event) = number
+            .checked_sub(self.dropped + 1)
+            .and_then(|at| self.events.get_mut(at as usize))
+        {
+            event.audience = Audience::Nobody;
+            self.bytes -= std::mem::take(&mut event.data).len();
+        }
     }
 
     /// Whether events after `cursor` are lost.
@@ -196,11 +222,23 @@ mod tests {
         let mut log = EventLog::default();
         push(&mut log, "question", Audience::One(None));
         push(&mut log, "b", Audience::All);
-        assert!(log.is_unclaimed(1));
+        assert_eq!(log.claim(1), Claim::Unclaimed);
         assert_eq!(log.read(0, B).map(|found| found.0), Some(1));
-        assert!(!log.is_unclaimed(1));
+        assert_eq!(log.claim(1), Claim::By(B));
+        assert_eq!(log.claim(2), Claim::Never);
         assert_eq!(log.read(0, A).map(|found| found.0), Some(2));
         assert_eq!(log.read(0, B).map(|found| found.0), Some(1));
+    }
+
+    #[test]
+    fn an_event_that_was_taken_back_is_read_by_nobody_and_leaves_no_gap() {
+        let mut log = EventLog::default();
+        push(&mut log, "question", Audience::One(None));
+        push(&mut log, "b", Audience::All);
+        log.retract(1);
+        assert_eq!(log.read(0, A).map(|found| found.0), Some(2));
+        assert!(!log.has_gap(0));
+        assert_eq!((log.claim(1), log.bytes()), (Claim::Never, 1));
     }
 
     #[test]

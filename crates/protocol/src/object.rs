@@ -1,0 +1,162 @@
+//! A raw JSON object that can be edited member by member: what is not touched stays to the byte.
+//!
+//! Only translation between eras needs this. Messages that pass within one era are spliced in place
+//! ([`crate::message::Message::splice`]) and never taken apart.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::message::quoted;
+
+/// The members of an object, in the order they were written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Object<'a> {
+    members: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+impl<'a> Object<'a> {
+    /// Takes an object apart; `None` if the bytes are anything else.
+    pub fn parse(raw: &'a [u8]) -> Option<Self> {
+        serde_json::from_slice(raw).ok()
+    }
+
+    /// A member's raw value; the last one, if it stands there several times, as most readers have it.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.members
+            .iter()
+            .rev()
+            .find(|(name, _)| name == key)
+            .map(|(_, value)| &**value)
+    }
+
+    /// A member that is a string, decoded.
+    pub fn text(&self, key: &str) -> Option<String> {
+        serde_json::from_str(self.get(key)?).ok()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.members.iter().map(|(name, _)| &**name)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.members.iter().map(|(name, value)| (&**name, &**value))
+    }
+
+    /// Puts a raw value in place of a member's, or at the end if there was none.
+    pub fn set(&mut self, key: &str, raw: impl Into<Cow<'a, str>>) {
+        let raw = raw.into();
+        match self.members.iter_mut().find(|(name, _)| name == key) {
+            Some((_, value)) => *value = raw,
+            None => self.members.push((Cow::Owned(key.to_owned()), raw)),
+        }
+    }
+
+    pub fn remove(&mut self, key: &str) {
+        self.members.retain(|(name, _)| name != key);
+    }
+
+    pub fn retain(&mut self, mut keep: impl FnMut(&str) -> bool) {
+        self.members.retain(|(name, _)| keep(name));
+    }
+}
+
+impl fmt::Display for Object<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{")?;
+        for (at, (name, value)) in self.members.iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            write!(f, "{comma}{}:{value}", quoted(name))?;
+        }
+        f.write_str("}")
+    }
+}
+
+impl<'de> Deserialize<'de> for Object<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = Object<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'de>, A::Error> {
+                let mut members = Vec::new();
+                while let Some((Key(name), value)) = map.next_entry::<Key<'de>, &'de RawValue>()? {
+                    members.push((name, Cow::Borrowed(value.get())));
+                }
+                Ok(Object { members })
+            }
+        }
+
+        deserializer.deserialize_map(Members)
+    }
+}
+
+/// A key that is borrowed where it has no escapes.
+struct Key<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl<'de> Visitor<'de> for Text {
+            type Value = Key<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Key<'de>, E> {
+                Ok(Key(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Key<'de>, E> {
+                Ok(Key(Cow::Owned(text.to_owned())))
+            }
+        }
+
+        deserializer.deserialize_str(Text)
+    }
+}
+
+/// The raw elements of an array; `None` if the text is anything else.
+pub fn elements(raw: &str) -> Option<Vec<&str>> {
+    let elements: Vec<&RawValue> = serde_json::from_str(raw).ok()?;
+    Some(elements.into_iter().map(RawValue::get).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn untouched_members_stay_to_the_byte() {
+        let mut object = Object::parse(br#"{ "a": 1.50, "b" : {"c": [ 1 ] }, "\u0064":"\u0041" }"#).unwrap();
+        object.set("b", "null");
+        object.set("e", "2");
+        assert_eq!(object.to_string(), r#"{"a":1.50,"b":null,"d":"\u0041","e":2}"#);
+        assert_eq!(object.text("d").as_deref(), Some("A"));
+        object.remove("a");
+        assert_eq!(object.keys().collect::<Vec<_>>(), ["b", "d", "e"]);
+    }
+
+    #[test]
+    fn only_objects_are_objects() {
+        for raw in ["[]", "1", "\"x\"", "null", "{", ""] {
+            assert_eq!(Object::parse(raw.as_bytes()), None, "{raw}");
+        }
+        assert!(Object::parse(b"{}").unwrap().is_empty());
+        assert_eq!(elements("[1, {\"a\" :2}]"), Some(vec!["1", "{\"a\" :2}"]));
+        assert_eq!(elements("{}"), None);
+    }
+}

@@ -1,0 +1,127 @@
+//! Conversations: scripts of what clients and a server say and hear, run against the real machines.
+//!
+//! Each file in `tests/conversations` is one idea, stated as a sentence in its first comment. The stage wires sessions and
+//! a multiplexer together as the gateway does: tells go to their session, asks go down, a stream is read when
+//! the machine says that there is something to read. The language is described in `conversations/script.rs`.
+//!
+//! Everything heard must be expected: before anyone speaks again, and at the end, every mailbox has to be empty.
+
+#[path = "conversations/pattern.rs"]
+mod pattern;
+#[path = "conversations/script.rs"]
+mod script;
+#[path = "conversations/stage.rs"]
+mod stage;
+
+macro_rules! conversations {
+    ($($name:ident),+ $(,)?) => {
+        $(
+            #[test]
+            fn $name() {
+                let text = include_str!(concat!("conversations/", stringify!($name), ".conv"));
+                if let Err(why) = script::run(text) {
+                    panic!("{}.conv, {why}", stringify!($name));
+                }
+            }
+        )+
+
+        const LISTED: &[&str] = &[$(stringify!($name)),+];
+    };
+}
+
+conversations! {
+    calls_take_turns_once_a_server_has_asked,
+    cancel_of_a_waiting_call_never_reaches_the_server,
+    cancel_of_anothers_call_is_ignored,
+    cancel_reaches_the_server,
+    cancel_takes_the_newest_of_equal_ids,
+    crash_fails_what_was_in_flight,
+    crash_with_calls_waiting_asks_for_a_link,
+    equal_ids_in_one_session,
+    equal_ids_in_two_sessions,
+    failed_subscription_is_forgotten,
+    finished_stream_is_refused,
+    get_stream_is_resumed,
+    handshake_refused_by_the_server,
+    handshake_too_long_fails_the_openers,
+    hang_up_is_no_cancel,
+    implicit_session,
+    initialize_happens_once,
+    json_only_client_hears_progress_on_its_get_stream,
+    list_changed_reaches_everyone,
+    log_level_is_the_most_verbose_and_filtered,
+    log_line_of_a_call_goes_to_its_stream,
+    log_lines_of_strangers_are_not_shared,
+    lost_events_leave_a_mark,
+    noise_and_strays_are_dropped,
+    notices_wait_for_the_first_listener,
+    older_client_gets_its_version,
+    older_clients_are_not_primed,
+    patience_turns_a_post_into_a_stream,
+    ping_is_answered_by_the_bridge,
+    plain_call,
+    post_stream_is_resumed,
+    progress_extends_ten_times,
+    progress_makes_a_stream,
+    progress_without_a_token_is_dropped,
+    question_a_client_cannot_answer_is_refused,
+    question_goes_to_one_stream_only,
+    question_goes_to_the_only_asking_session,
+    question_of_a_cancelled_call_reaches_no_one_else,
+    question_stops_the_clock,
+    question_without_an_answer_is_refused,
+    refused_log_level_is_asked_again,
+    restart_replays_the_state,
+    roots_at_start,
+    server_that_stops_reading_is_bounded,
+    server_withdraws_a_question,
+    session_close_cleans_up,
+    session_closed_while_opening,
+    slow_start_is_not_a_slow_call,
+    stranger_cannot_answer,
+    stream_resumed_twice,
+    strict_server_is_told_initialized_first,
+    subscriptions_are_counted,
+    timeout_cancels_upstream,
+    too_long_answer_fails_its_caller_only,
+    too_long_question_is_refused,
+    unattributable_question_is_refused,
+    unavailable_server_fails_who_waits,
+    unheard_question_is_refused,
+    union_declares_everything,
+    unknown_notification_needs_one_session,
+    updates_go_to_subscribers,
+    words_of_the_only_client_are_kept,
+}
+
+#[test]
+fn every_conversation_is_listed_and_begins_with_its_sentence() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/conversations");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "conv") {
+            let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap();
+            assert!(LISTED.contains(&name), "{name}.conv is not run");
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert!(
+                text.lines()
+                    .next()
+                    .is_some_and(|line| line.starts_with("# ") && line.ends_with('.')),
+                "{name}.conv does not say what it shows"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_conversation_that_went_otherwise_is_reported_with_its_line() {
+    let wrong = "# x.\nopened a\nclient a> tools/call #1 {}\nserver< tools/call #w {\"other\":1}\n";
+    let why = script::run(wrong).unwrap_err();
+    assert!(why.starts_with("line 4"), "{why}");
+    let unheard = "# x.\nopened a\nclient a> tools/call #1 {}\ntime +1s\n";
+    let why = script::run(unheard).unwrap_err();
+    assert!(
+        why.starts_with("line 4") && why.contains("nobody expected"),
+        "{why}"
+    );
+}

@@ -1,0 +1,422 @@
+//! The language of the conversations, a line at a time.
+//!
+//! ```text
+//! # The sentence that this conversation shows.
+//! limits request_timeout=10s max_message_bytes=100      before anything else, if at all
+//! words union                                           or verbatim; newest if not said
+//! client a: version=2025-03-26 principal=alice accepts=json implicit capabilities={"roots":{}}
+//! server offers {"tools":{"listChanged":true}}          its capabilities, for `opened`
+//! opened a b                                            the link is up and these have shaken hands
+//! client a> tools/call #7 {"name":"x"}                  a POST; `client a.second>` gives it a name of its own
+//! client a< result #7 {…}                               its JSON answer, found by its id
+//! client a.#7< event 3-1 notifications/progress {…}     an event of its stream; `…` for any event id
+//! client a.#7< priming 3-0 | end | comment "…" | refused Finished
+//! client a.get> listen | resume 3-1 | hang up
+//! client a> delete
+//! server> … / server< …                                 as for clients; `server> line TEXT` for anything
+//! server> too long #3 2000                              an answer of 2000 bytes; `too long question #3 2000`
+//! server stops reading / server reads
+//! time +5s
+//! link up / link down "exit status 3" / unavailable "why" / link wanted
+//! waiting 1 / open 2 / questions 0                      what the multiplexer still has
+//! ```
+
+use std::time::Duration;
+
+use protocol::backend_face::legacy::Introduction;
+use protocol::session::Accepts;
+use protocol::{multiplexer, session};
+use serde_json::{Value, json};
+
+use crate::pattern::{self, Names};
+use crate::stage::{Character, Heard, Stage, is_request, label_of};
+
+#[derive(Debug)]
+struct Script {
+    limits: multiplexer::Limits,
+    session_limits: session::Limits,
+    words: Introduction,
+    offers: Value,
+    stage: Option<Stage>,
+    linked: bool,
+    characters: Vec<(String, Character)>,
+    names: Names,
+}
+
+/// Runs a conversation; the error says where and how it went otherwise.
+pub(crate) fn run(text: &str) -> Result<(), String> {
+    let mut script = Script {
+        limits: multiplexer::Limits::default(),
+        session_limits: session::Limits::default(),
+        words: Introduction::Newest,
+        offers: json!({}),
+        stage: None,
+        linked: false,
+        characters: Vec::new(),
+        names: Names::new(),
+    };
+    let mut count = 0;
+    for (number, line) in text.lines().enumerate() {
+        count = number + 1;
+        let line = line.trim();
+        if !line.is_empty() && !line.starts_with('#') {
+            script
+                .perform(line)
+                .map_err(|why| format!("line {count}: {line}\n  {why}"))?;
+        }
+    }
+    script
+        .all_heard()
+        .map_err(|why| format!("line {count}, at the end\n  {why}"))
+}
+
+impl Script {
+    fn stage(&mut self) -> &mut Stage {
+        let characters = &mut self.characters;
+        self.stage.get_or_insert_with(|| {
+            let mut stage = Stage::new(self.limits.clone(), self.session_limits.clone(), self.words);
+            for (name, character) in characters.drain(..) {
+                stage.enter(&name, character);
+            }
+            stage
+        })
+    }
+
+    fn perform(&mut self, line: &str) -> Result<(), String> {
+        let (first, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let rest = rest.trim();
+        match first {
+            "limits" => return rest.split_whitespace().try_for_each(|limit| self.limit(limit)),
+            "words" => {
+                self.words = match rest {
+                    "union" => Introduction::Union,
+                    "verbatim" => Introduction::Verbatim,
+                    _ => return Err("union or verbatim".into()),
+                };
+                return Ok(());
+            }
+            "client" => return self.client(rest),
+            "server<" => return self.server_hears(rest),
+            "waiting" | "open" | "questions" => return self.has(first, rest),
+            _ => {}
+        }
+        if line == "link wanted" {
+            let stage = self.stage();
+            return std::mem::take(&mut stage.link_wanted)
+                .then_some(())
+                .ok_or_else(|| "nobody wants a link".into());
+        }
+        self.all_heard()?;
+        match first {
+            "opened" => rest.split_whitespace().try_for_each(|name| self.open(name)),
+            "server>" => self.server_says(rest),
+            "server" => match rest.split_once(' ') {
+                Some(("offers", offers)) => {
+                    self.offers = serde_json::from_str(offers).map_err(|error| error.to_string())?;
+                    Ok(())
+                }
+                Some(("stops", "reading")) => {
+                    self.stage().server_reads = false;
+                    Ok(())
+                }
+                _ if rest == "reads" => {
+                    let stage = self.stage();
+                    stage.server_reads = true;
+                    stage.pass(Duration::ZERO);
+                    stage.pass(Duration::from_nanos(1));
+                    Ok(())
+                }
+                _ => Err("offers, stops reading or reads".into()),
+            },
+            "time" => {
+                let span = span(rest.trim_start_matches('+'))?;
+                self.stage().pass(span);
+                Ok(())
+            }
+            "link" => match rest.split_once(' ') {
+                Some(("down", why)) => {
+                    self.stage().link_down(why.trim_matches('"'));
+                    Ok(())
+                }
+                _ if rest == "up" => {
+                    self.linked = true;
+                    self.stage().link_up();
+                    Ok(())
+                }
+                _ => Err("up or down".into()),
+            },
+            "unavailable" => {
+                self.stage().unavailable(rest.trim_matches('"'));
+                Ok(())
+            }
+            _ => Err("nobody speaks like that here".into()),
+        }
+    }
+
+    fn limit(&mut self, limit: &str) -> Result<(), String> {
+        let (key, text) = limit.split_once('=').ok_or("key=value")?;
+        let number = || {
+            text.parse::<usize>()
+                .map_err(|error: std::num::ParseIntError| error.to_string())
+        };
+        match key {
+            "request_timeout" => self.limits.request_timeout = span(text)?,
+            "start_timeout" => self.limits.start_timeout = span(text)?,
+            "patience" => self.limits.patience = span(text)?,
+            "question_timeout" => self.limits.question_timeout = span(text)?,
+            "max_message_bytes" => self.limits.max_message_bytes = number()?,
+            "in_flight" => self.limits.in_flight = number()?,
+            "max_waiting" => self.limits.waiting = number()?,
+            "max_questions" => self.limits.questions = number()?,
+            "subscriptions" => self.limits.subscriptions = number()?,
+            "outgoing_bytes" => self.limits.outgoing_bytes = number()?,
+            "question_patience" => self.session_limits.question_patience = span(text)?,
+            "kept_events" => self.session_limits.retention.events = number()?,
+            "kept_age" => self.session_limits.retention.age = span(text)?,
+            "ended_streams" => self.session_limits.ended_streams = number()?,
+            "calls" => self.session_limits.calls = number()?,
+            "listeners" => self.session_limits.listeners = number()?,
+            _ => return Err(format!("no limit is called {key}")),
+        }
+        Ok(())
+    }
+
+    fn has(&mut self, what: &str, count: &str) -> Result<(), String> {
+        let backend = &self.stage().backend;
+        let found = match what {
+            "waiting" => backend.waiting_calls(),
+            "open" => backend.open_calls(),
+            _ => backend.open_questions(),
+        };
+        if found.to_string() == count {
+            Ok(())
+        } else {
+            Err(format!("there are {found}"))
+        }
+    }
+
+    fn client(&mut self, rest: &str) -> Result<(), String> {
+        let end = rest
+            .find([':', '>', '<', ' '])
+            .ok_or("client NAME then : > or <")?;
+        let (who, rest) = rest.split_at(end);
+        let mark = rest.chars().next().unwrap_or(' ');
+        let what = rest.get(1..).unwrap_or_default().trim();
+        let (name, label) = match who.split_once('.') {
+            Some((name, label)) => (name, Some(label.trim_start_matches('#').to_owned())),
+            None => (who, None),
+        };
+        match mark {
+            ':' => self.introduce(name, what),
+            '>' => {
+                self.all_heard()?;
+                self.client_says(name, label, what)
+            }
+            '<' => self.client_hears(name, label, what),
+            _ => Err("client NAME then : > or <".into()),
+        }
+    }
+
+    fn introduce(&mut self, name: &str, traits: &str) -> Result<(), String> {
+        let mut character = Character::default();
+        for part in traits.split_whitespace() {
+            match part.split_once('=') {
+                Some(("version", version)) => character.version = version.into(),
+                Some(("principal", principal)) => character.principal = principal.into(),
+                Some(("capabilities", json)) => {
+                    character.capabilities = serde_json::from_str(json).map_err(|error| error.to_string())?;
+                }
+                Some(("accepts", "json")) => character.accepts = Accepts::Json,
+                Some(("accepts", "events")) => character.accepts = Accepts::Events,
+                None if part == "implicit" => character.implicit = true,
+                _ => return Err(format!("{part} is no trait")),
+            }
+        }
+        match &mut self.stage {
+            Some(stage) => stage.enter(name, character),
+            None => self.characters.push((name.into(), character)),
+        }
+        Ok(())
+    }
+
+    /// The usual beginning, which is no news.
+    fn open(&mut self, name: &str) -> Result<(), String> {
+        if !std::mem::replace(&mut self.linked, true) {
+            self.stage().link_up();
+        }
+        let offers = self.offers.clone();
+        let stage = self.stage();
+        let character = stage.character(name);
+        let hello = json!({"jsonrpc":"2.0","id":0,"method":"initialize","params":{
+            "protocolVersion":character.version,"capabilities":character.capabilities,
+            "clientInfo":{"name":name,"version":"1"}}});
+        stage.post(name, "hello", &hello)?;
+        if let Some(asked) = stage.server_mail.pop_front() {
+            let welcome = json!({"jsonrpc":"2.0","id":asked["id"],"result":{
+                "protocolVersion":asked["params"]["protocolVersion"],"capabilities":offers,
+                "serverInfo":{"name":"stub","version":"1"}}});
+            stage.server_says(&welcome.to_string());
+        }
+        stage.post(
+            name,
+            "ready",
+            &json!({"jsonrpc":"2.0","method":"notifications/initialized"}),
+        )?;
+        stage.server_mail.clear();
+        let welcomed = stage.client_mail.remove(&(name.into(), "hello".into()));
+        match welcomed.as_ref().and_then(|mail| mail.back()) {
+            Some(Heard::Json(answer)) if answer.get("result").is_some() => Ok(()),
+            Some(Heard::End) if character.accepts == Accepts::Events => Ok(()),
+            other => Err(format!("{name} was not welcomed: {other:?}")),
+        }
+    }
+
+    fn client_says(&mut self, name: &str, label: Option<String>, what: &str) -> Result<(), String> {
+        let label_or = |fallback: &str| label.clone().unwrap_or_else(|| fallback.into());
+        match what.split_once(' ') {
+            Some(("hang", "up")) => return self.stage().hang_up(name, &label_or("get")),
+            Some(("resume", id)) => {
+                let id = match id.strip_prefix('$') {
+                    Some(known) => match self.names.get(known) {
+                        Some(Value::String(id)) => id.clone(),
+                        _ => return Err(format!("{id} was never heard")),
+                    },
+                    None => id.to_owned(),
+                };
+                return self.stage().get(name, &label_or("get"), Some(&id));
+            }
+            _ => {}
+        }
+        match what {
+            "listen" => return self.stage().get(name, &label_or("get"), None),
+            "delete" => return self.stage().end(name),
+            _ => {}
+        }
+        let mut said = pattern::filled(&pattern::message(what)?, &self.names)?;
+        let stage = self.stage();
+        if said["method"] == "initialize" && said.get("params").is_none() {
+            let character = stage.character(name);
+            said["params"] = json!({"protocolVersion":character.version,
+                "capabilities":character.capabilities,"clientInfo":{"name":name,"version":"1"}});
+        }
+        let label = label.unwrap_or_else(|| {
+            if is_request(&said) {
+                label_of(&said)
+            } else {
+                "notification".into()
+            }
+        });
+        stage.post(name, &label, &said)
+    }
+
+    fn client_hears(&mut self, name: &str, label: Option<String>, what: &str) -> Result<(), String> {
+        let (first, rest) = what.split_once(' ').unwrap_or((what, ""));
+        let expected = match first {
+            "event" => {
+                let (id, message) = rest.trim().split_once(' ').ok_or("event ID MESSAGE")?;
+                Heard::Event(id.into(), pattern::message(message)?)
+            }
+            "priming" => Heard::Priming(rest.into()),
+            "comment" => Heard::Comment(rest.trim_matches('"').into()),
+            "end" => Heard::End,
+            "refused" => Heard::Refused(rest.into()),
+            _ => Heard::Json(pattern::message(what)?),
+        };
+        let label = match (label, &expected) {
+            (Some(label), _) => label,
+            (None, Heard::Json(message)) => {
+                label_of(&pattern::filled(message, &self.names).unwrap_or_else(|_| message.clone()))
+            }
+            (None, _) => "get".into(),
+        };
+        let key = (name.to_owned(), label);
+        let heard = self
+            .stage()
+            .client_mail
+            .get_mut(&key)
+            .and_then(|mail| mail.pop_front());
+        let Some(heard) = heard else {
+            let mail = &self.stage().client_mail;
+            return Err(format!(
+                "heard nothing on {}.{}; all mail: {mail:?}",
+                key.0, key.1
+            ));
+        };
+        let names = &mut self.names;
+        let same_id = |pattern: &str, heard: &str, names: &mut Names| {
+            pattern == "…" || pattern::matches(&json!(pattern), &json!(heard), names)
+        };
+        let fits = match (&expected, &heard) {
+            (Heard::Json(pattern), Heard::Json(heard)) => pattern::matches(pattern, heard, names),
+            (Heard::Event(id, pattern), Heard::Event(heard_id, heard)) => {
+                same_id(id, heard_id, names) && pattern::matches(pattern, heard, names)
+            }
+            (Heard::Priming(id), Heard::Priming(heard)) => same_id(id, heard, names),
+            (expected, heard) => expected == heard,
+        };
+        if fits {
+            Ok(())
+        } else {
+            Err(format!("heard {heard}"))
+        }
+    }
+
+    fn server_says(&mut self, what: &str) -> Result<(), String> {
+        if let Some(line) = what.strip_prefix("line ") {
+            self.stage().server_says(line);
+            return Ok(());
+        }
+        if let Some(rest) = what.strip_prefix("too long ") {
+            let (rest, question) = match rest.strip_prefix("question ") {
+                Some(rest) => (rest, true),
+                None => (rest, false),
+            };
+            let (id, length) = rest.split_once(' ').ok_or("#ID LENGTH")?;
+            let id = pattern::filled(&pattern::message(&format!("x {id}"))?["id"], &self.names)?.to_string();
+            let length = length
+                .parse()
+                .map_err(|error: std::num::ParseIntError| error.to_string())?;
+            self.stage().server_says_too_much(Some(&id), question, length);
+            return Ok(());
+        }
+        let said = pattern::filled(&pattern::message(what)?, &self.names)?;
+        self.stage().server_says(&said.to_string());
+        Ok(())
+    }
+
+    fn server_hears(&mut self, what: &str) -> Result<(), String> {
+        let expected = pattern::message(what)?;
+        let heard = self.stage().server_mail.pop_front().ok_or("heard nothing")?;
+        if pattern::matches(&expected, &heard, &mut self.names) {
+            Ok(())
+        } else {
+            Err(format!("heard {heard}"))
+        }
+    }
+
+    fn all_heard(&mut self) -> Result<(), String> {
+        let Some(stage) = &self.stage else { return Ok(()) };
+        if let Some(line) = stage.server_mail.front() {
+            return Err(format!("the server heard what nobody expected: {line}"));
+        }
+        for ((name, label), mail) in &stage.client_mail {
+            if let Some(heard) = mail.front() {
+                return Err(format!("{name}.{label} heard what nobody expected: {heard}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text
+        .find(|character: char| character.is_ascii_alphabetic())
+        .map_or((text, "s"), |at| text.split_at(at));
+    let number: u64 = number.parse().map_err(|_| format!("{text} is no time"))?;
+    match unit {
+        "ms" => Ok(Duration::from_millis(number)),
+        "s" => Ok(Duration::from_secs(number)),
+        "min" => Ok(Duration::from_secs(number * 60)),
+        _ => Err(format!("{text} is no time")),
+    }
+}

@@ -1,0 +1,456 @@
+//! The stage: real sessions and a real multiplexer, wired as the gateway wires them, with mailboxes at both ends.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use protocol::backend_face::legacy::Introduction;
+use protocol::capability::Capabilities;
+use protocol::exchange::{Ask, CallKey, Client, Principal, SessionKey, Trouble};
+use protocol::message::{Member, Message};
+use protocol::method::Method;
+use protocol::multiplexer::{self, Multiplexer};
+use protocol::session::replay::StreamKey;
+use protocol::session::{self, Accepts, Answer, Reader, Reading, Session, Taken};
+use protocol::time::Moment;
+use protocol::version::Version;
+use serde_json::{Value, json};
+
+/// Something a client got.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Heard {
+    /// A whole answer, not a stream.
+    Json(Value),
+    Event(String, Value),
+    Priming(String),
+    Comment(String),
+    End,
+    Refused(String),
+}
+
+impl fmt::Display for Heard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Json(value) => write!(f, "{value}"),
+            Self::Event(id, value) => write!(f, "event {id} {value}"),
+            Self::Priming(id) => write!(f, "priming {id}"),
+            Self::Comment(text) => write!(f, "comment {text}"),
+            Self::End => write!(f, "end"),
+            Self::Refused(why) => write!(f, "refused {why}"),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Connection {
+    Waiting(CallKey),
+    Reading(Reader),
+}
+
+impl Connection {
+    fn stream(&self) -> StreamKey {
+        match self {
+            Self::Waiting(call) => StreamKey(call.0),
+            Self::Reading(reader) => reader.stream,
+        }
+    }
+}
+
+/// How a client is, before it says anything.
+#[derive(Debug, Clone)]
+pub(crate) struct Character {
+    pub(crate) version: String,
+    pub(crate) principal: String,
+    pub(crate) capabilities: Value,
+    pub(crate) accepts: Accepts,
+    pub(crate) implicit: bool,
+}
+
+impl Default for Character {
+    fn default() -> Self {
+        Self {
+            version: Version::NEWEST_LEGACY.as_str().into(),
+            principal: "anonymous".into(),
+            capabilities: json!({}),
+            accepts: Accepts::Both,
+            implicit: false,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Player {
+    character: Character,
+    session: Option<Session>,
+    connections: BTreeMap<String, Connection>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) now: Moment,
+    pub(crate) backend: Multiplexer,
+    pub(crate) session_limits: session::Limits,
+    pub(crate) link_wanted: bool,
+    pub(crate) server_reads: bool,
+    players: BTreeMap<String, Player>,
+    keys: BTreeMap<SessionKey, String>,
+    next_key: u64,
+    pub(crate) server_mail: VecDeque<Value>,
+    pub(crate) client_mail: BTreeMap<(String, String), VecDeque<Heard>>,
+}
+
+impl Stage {
+    pub(crate) fn new(
+        limits: multiplexer::Limits,
+        session_limits: session::Limits,
+        words: Introduction,
+    ) -> Self {
+        Self {
+            now: Moment::START,
+            backend: Multiplexer::new(limits, words),
+            session_limits,
+            link_wanted: false,
+            server_reads: true,
+            players: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            next_key: 1,
+            server_mail: VecDeque::new(),
+            client_mail: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn enter(&mut self, name: &str, character: Character) {
+        self.players.insert(
+            name.into(),
+            Player {
+                character,
+                session: None,
+                connections: BTreeMap::new(),
+            },
+        );
+    }
+
+    fn player(&mut self, name: &str) -> &mut Player {
+        self.players.entry(name.into()).or_insert_with(|| Player {
+            character: Character::default(),
+            session: None,
+            connections: BTreeMap::new(),
+        })
+    }
+
+    pub(crate) fn character(&mut self, name: &str) -> Character {
+        self.player(name).character.clone()
+    }
+
+    fn hear(&mut self, name: &str, label: &str, heard: Heard) {
+        self.client_mail
+            .entry((name.into(), label.into()))
+            .or_default()
+            .push_back(heard);
+    }
+
+    /// A client POSTs a message.
+    pub(crate) fn post(&mut self, name: &str, label: &str, said: &Value) -> Result<(), String> {
+        let message = Message::scan(Bytes::from(said.to_string())).map_err(|error| error.to_string())?;
+        let now = self.now;
+        let limits = self.session_limits.clone();
+        let key = SessionKey(self.next_key);
+        let player = self.player(name);
+        let accepts = player.character.accepts;
+        let client = Arc::new(Client {
+            principal: Principal::named(&player.character.principal),
+            capabilities: Capabilities::parse(Some(player.character.capabilities.to_string().as_bytes())),
+        });
+        let mut asks = Vec::new();
+        let taken = match &mut player.session {
+            None if message.method() == Method::Initialize => {
+                let (session, call, ask) = Session::open(key, client, limits, now, message, accepts);
+                player.session = Some(session);
+                Ok(Taken::Call { call, ask })
+            }
+            None if player.character.implicit => {
+                let version = Version::parse(&player.character.version).unwrap_or(Version::ASSUMED);
+                let (mut session, ask) = Session::open_implicit(key, client, limits, now, version);
+                asks.push(ask);
+                let taken = session.handle_message(now, message, accepts);
+                player.session = Some(session);
+                taken
+            }
+            None => return Err(format!("{name} has no session")),
+            Some(session) => session.handle_message(now, message, accepts),
+        };
+        if let Some(session) = &player.session
+            && session.key() == key
+        {
+            self.next_key += 1;
+            self.keys.insert(key, name.into());
+        }
+        match taken {
+            Ok(Taken::Noted(ask)) => asks.extend(ask),
+            Ok(Taken::Call { call, ask }) => {
+                asks.push(ask);
+                self.player(name)
+                    .connections
+                    .insert(label.into(), Connection::Waiting(call));
+            }
+            Ok(Taken::Answered(body)) => {
+                let body = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+                self.hear(name, label, Heard::Json(body));
+            }
+            Err(refusal) => self.hear(name, label, Heard::Refused(format!("{refusal:?}"))),
+        }
+        for ask in asks {
+            self.backend.handle_ask(now, ask);
+        }
+        self.visit(name, label);
+        self.settle();
+        Ok(())
+    }
+
+    /// A client opens a stream by GET, perhaps going on after an event.
+    pub(crate) fn get(&mut self, name: &str, label: &str, after: Option<&str>) -> Result<(), String> {
+        let now = self.now;
+        let player = self.player(name);
+        let session = player.session.as_mut().ok_or("no session")?;
+        let opened = match after {
+            Some(id) => session.resume(now, id),
+            None => session.listen(now),
+        };
+        match opened {
+            Ok(reader) => {
+                player
+                    .connections
+                    .insert(label.into(), Connection::Reading(reader));
+                self.visit(name, label);
+            }
+            Err(refusal) => self.hear(name, label, Heard::Refused(format!("{refusal:?}"))),
+        }
+        self.settle();
+        Ok(())
+    }
+
+    pub(crate) fn hang_up(&mut self, name: &str, label: &str) -> Result<(), String> {
+        let now = self.now;
+        let player = self.player(name);
+        let connection = player
+            .connections
+            .remove(label)
+            .ok_or_else(|| format!("{name}.{label} is not connected"))?;
+        let session = player.session.as_mut().ok_or("no session")?;
+        match connection {
+            Connection::Waiting(call) => session.abandon(call),
+            Connection::Reading(reader) => session.hang_up(now, reader),
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// A client DELETEs its session.
+    pub(crate) fn end(&mut self, name: &str) -> Result<(), String> {
+        let session = self.player(name).session.as_mut().ok_or("no session")?;
+        let ask = session.end();
+        if let Some(ask) = ask {
+            self.backend.handle_ask(self.now, ask);
+        }
+        self.settle();
+        Ok(())
+    }
+
+    pub(crate) fn server_says(&mut self, line: &str) {
+        self.backend
+            .handle_line(self.now, Bytes::copy_from_slice(line.as_bytes()));
+        self.settle();
+    }
+
+    pub(crate) fn server_says_too_much(&mut self, id: Option<&str>, request: bool, length: u64) {
+        self.backend
+            .handle_too_long(self.now, id.map(str::as_bytes), request, length);
+        self.settle();
+    }
+
+    pub(crate) fn link_up(&mut self) {
+        self.link_wanted = false;
+        self.backend.handle_link_up();
+        self.settle();
+    }
+
+    pub(crate) fn link_down(&mut self, what: &str) {
+        let trouble = Arc::new(Trouble {
+            what: what.into(),
+            stderr: vec![],
+            restarts: 0,
+        });
+        self.backend.handle_link_down(&trouble);
+        self.settle();
+    }
+
+    pub(crate) fn unavailable(&mut self, what: &str) {
+        self.link_wanted = false;
+        let trouble = Arc::new(Trouble {
+            what: what.into(),
+            stderr: vec![],
+            restarts: 3,
+        });
+        self.backend.handle_unavailable(&trouble, Duration::from_secs(30));
+        self.settle();
+    }
+
+    /// Lets time pass; sessions are tidied every second, as in the gateway.
+    pub(crate) fn pass(&mut self, span: Duration) {
+        let target = self.now.after(span);
+        while self.now < target {
+            let second = self.now.after(Duration::from_secs(1)).min(target);
+            self.now = match self.backend.next_deadline() {
+                Some(at) if at > self.now && at < second => at,
+                Some(_) | None => second,
+            };
+            self.backend.handle_deadline(self.now);
+            for player in self.players.values_mut() {
+                if let Some(session) = &mut player.session {
+                    session.handle_tick(self.now);
+                }
+            }
+            self.settle();
+        }
+    }
+
+    /// Carries out orders until there are none.
+    fn settle(&mut self) {
+        loop {
+            let mut quiet = true;
+            while let Some(output) = self.backend.poll_output() {
+                quiet = false;
+                match output {
+                    multiplexer::Output::Tell(tell) => {
+                        let session = self
+                            .keys
+                            .get(&tell.session())
+                            .and_then(|name| self.players.get_mut(name))
+                            .and_then(|player| player.session.as_mut());
+                        if let Some(session) = session {
+                            session.handle_tell(self.now, tell);
+                        }
+                    }
+                    multiplexer::Output::WantLink => self.link_wanted = true,
+                    multiplexer::Output::Noise { .. } => {}
+                }
+            }
+            let mut woken = BTreeSet::new();
+            let mut asks: Vec<Ask> = Vec::new();
+            for (name, player) in &mut self.players {
+                let Some(session) = &mut player.session else {
+                    continue;
+                };
+                while let Some(output) = session.poll_output() {
+                    quiet = false;
+                    match output {
+                        session::Output::Wake(stream) => {
+                            for (label, connection) in &player.connections {
+                                if connection.stream() == stream {
+                                    woken.insert((name.clone(), label.clone()));
+                                }
+                            }
+                        }
+                        session::Output::Ask(ask) => asks.push(ask),
+                        session::Output::Ended(_) => {}
+                    }
+                }
+            }
+            for (name, label) in woken {
+                self.visit(&name, &label);
+            }
+            for ask in asks {
+                self.backend.handle_ask(self.now, ask);
+            }
+            if self.server_reads && self.backend.has_outgoing() {
+                quiet = false;
+                let written = self.backend.take_outgoing(BytesMut::new());
+                self.backend.handle_written();
+                let lines = String::from_utf8(written.to_vec()).expect("lines are text");
+                for line in lines.lines() {
+                    self.server_mail
+                        .push_back(serde_json::from_str(line).expect("lines are JSON"));
+                }
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    /// Looks whether there is something to read on a connection.
+    fn visit(&mut self, name: &str, label: &str) {
+        let now = self.now;
+        let mut heard = Vec::new();
+        let player = self.player(name);
+        let (Some(session), Some(connection)) = (&mut player.session, player.connections.get_mut(label))
+        else {
+            return;
+        };
+        if let Connection::Waiting(call) = *connection {
+            match session.poll_answer(call) {
+                Answer::Waiting => return,
+                Answer::Complete { body, .. } => {
+                    heard.push(Heard::Json(serde_json::from_slice(&body).unwrap_or_default()));
+                    player.connections.remove(label);
+                }
+                Answer::Stream(reader) => *connection = Connection::Reading(reader),
+            }
+        }
+        if let Some(Connection::Reading(reader)) = player.connections.get(label) {
+            let mut out = BytesMut::new();
+            let reading = session.read(now, *reader, &mut out);
+            heard.extend(events(&out));
+            if reading == Reading::Ended {
+                heard.push(Heard::End);
+                session.hang_up(now, *reader);
+                player.connections.remove(label);
+            }
+        }
+        // A session that was not welcomed is of no use to anyone.
+        let refused = !session.is_welcomed()
+            && !session.is_implicit()
+            && heard.iter().any(|heard| matches!(heard, Heard::Json(_)));
+        if refused && let Some(session) = player.session.take() {
+            let mut session = session;
+            if let Some(ask) = session.end() {
+                self.backend.handle_ask(now, ask);
+            }
+        }
+        for heard in heard {
+            self.hear(name, label, heard);
+        }
+    }
+}
+
+/// Reads what a stream's bytes say.
+fn events(bytes: &[u8]) -> Vec<Heard> {
+    let text = std::str::from_utf8(bytes).expect("events are text");
+    let field = |block: &str, name: &str| {
+        block
+            .lines()
+            .find_map(|line| line.strip_prefix(name).map(str::to_owned))
+    };
+    text.split("\n\n")
+        .filter(|block| !block.is_empty())
+        .map(|block| match (field(block, "id: "), field(block, "data: ")) {
+            (Some(id), Some(data)) if data.is_empty() => Heard::Priming(id),
+            (Some(id), Some(data)) => Heard::Event(id, serde_json::from_str(&data).expect("data is JSON")),
+            _ => Heard::Comment(field(block, ": ").unwrap_or_else(|| block.into())),
+        })
+        .collect()
+}
+
+/// The id of a request as a label for its POST.
+pub(crate) fn label_of(said: &Value) -> String {
+    said.get("id")
+        .map_or_else(|| "notification".into(), Value::to_string)
+}
+
+/// Whether this is a request, whose POST waits for an answer.
+pub(crate) fn is_request(said: &Value) -> bool {
+    Message::scan(Bytes::from(said.to_string()))
+        .is_ok_and(|message| message.raw(Member::Id).is_some() && message.method_name().is_some())
+}
