@@ -259,14 +259,19 @@ mod tests {
             let (mut chunks, mut out) = (Chunks::Size, Vec::new());
             let used = chunks.decode(&wire[..cut], &mut out);
             let used = used + chunks.decode(&wire[used..], &mut out);
-            assert_eq!((&out[..], used), (&b"hello, world"[..], wire.len()), "cut at {cut}");
+            assert_eq!(
+                (&out[..], used),
+                (&b"hello, world"[..], wire.len()),
+                "cut at {cut}"
+            );
             assert_eq!(chunks, Chunks::Done);
         }
     }
 
     #[test]
     fn a_head_gives_status_session_and_length() {
-        let head = parse_head(b"HTTP/1.1 200 OK\r\nMCP-Session-Id: abc\r\ncontent-length: 17\r").expect("a head");
+        let head =
+            parse_head(b"HTTP/1.1 200 OK\r\nMCP-Session-Id: abc\r\ncontent-length: 17\r").expect("a head");
         assert_eq!((head.status, head.session.as_deref()), (200, Some("abc")));
         assert!(matches!(head.length, Length::Known(17)));
     }

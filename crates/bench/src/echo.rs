@@ -121,7 +121,10 @@ mod tests {
         let text = String::from_utf8(output).expect("text");
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 3);
-        assert!(lines[0].contains("\"notice\":1") && lines[1].contains("\"notice\":2"), "{text}");
+        assert!(
+            lines[0].contains("\"notice\":1") && lines[1].contains("\"notice\":2"),
+            "{text}"
+        );
         assert!(lines[2].contains("\"id\":1"), "{text}");
     }
 }

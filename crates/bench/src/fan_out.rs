@@ -9,7 +9,7 @@ use memchr::memmem;
 use tokio::task::JoinSet;
 
 use crate::connection::{Connection, Stream};
-use crate::load::{Target, open_sessions};
+use crate::load::{Target, check, open_sessions};
 use crate::meter;
 use crate::request::{self, Call, Session};
 
@@ -84,10 +84,7 @@ pub async fn run(target: &Target, plan: Plan) -> anyhow::Result<Delivery> {
     session.post(&mut request, &body);
     let mut connection = Connection::open(target.address).await?;
     let answer = connection.exchange(&request).await?;
-    if answer.status != 200 {
-        bail!("HTTP {}", answer.status);
-    }
-    request::check_answer(answer.body, call, 7)?;
+    check(&answer, call, 7)?;
     while count.delivered.get() < wanted && count.last.get().elapsed() < PATIENCE {
         tokio::time::sleep(LOOK).await;
     }
@@ -117,7 +114,9 @@ async fn read(mut stream: Stream, count: Rc<Count>) -> anyhow::Result<()> {
         };
         let mut found = 0;
         for at in finder.find_iter(&pending[..end]) {
-            let digits = pending[at + 9..end].iter().take_while(|byte| byte.is_ascii_digit());
+            let digits = pending[at + 9..end]
+                .iter()
+                .take_while(|byte| byte.is_ascii_digit());
             let number = digits.fold(0_u64, |number, digit| number * 10 + u64::from(digit - b'0'));
             if number <= newest {
                 count.disorder.set(count.disorder.get() + 1);

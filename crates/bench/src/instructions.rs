@@ -1,5 +1,7 @@
 //! Instructions per call, counted by valgrind: the one figure that does not move with the machine's mood.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -95,7 +97,9 @@ pub fn is_possible() -> bool {
 /// Counts every kind of work, for native and for Rialto.
 pub async fn count(programs: &Programs) -> anyhow::Result<Vec<Count>> {
     if !is_possible() {
-        bail!("counting instructions needs valgrind, which does not run here: install the package `valgrind`");
+        bail!(
+            "counting instructions needs valgrind, which does not run here: install the package `valgrind`"
+        );
     }
     let folder = tempfile::tempdir().context("cannot make a folder for temporary files")?;
     let mut counts = Vec::new();
@@ -178,12 +182,44 @@ fn top_functions(file: &Path) -> anyhow::Result<String> {
         .arg(file)
         .output()
         .context("callgrind_annotate does not run; it comes with valgrind")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let mut lines = text.lines().skip_while(|line| !line.contains("file:function"));
-    let mut out = String::from("where Rialto's instructions go (its own, per function):\n");
-    for line in lines.by_ref().skip(2).take(SHOWN) {
-        out.push_str(line.split(" [").next().unwrap_or(line));
-        out.push('\n');
+    Ok(shares(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Adds up the lines of one function, whichever files its inlined parts come from.
+fn shares(annotated: &str) -> String {
+    let mut shares: BTreeMap<&str, f64> = BTreeMap::new();
+    for line in annotated.lines() {
+        // ` 5,431,226 ( 3.29%)  file:function [object]`
+        let Some((count, place)) = line.split_once("%)") else {
+            continue;
+        };
+        let share = count
+            .rsplit('(')
+            .next()
+            .and_then(|share| share.trim().parse::<f64>().ok());
+        let function = place.split(" [").next().and_then(|place| place.split_once(':'));
+        if let (Some(share), Some((_, function))) = (share, function) {
+            *shares.entry(function).or_default() += share;
+        }
     }
-    Ok(out)
+    let mut sorted: Vec<_> = shares.into_iter().collect();
+    sorted.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+    let mut out = String::from("where Rialto's instructions go (each function's own):\n");
+    for (function, share) in sorted.into_iter().take(SHOWN) {
+        let _ = writeln!(out, "{share:6.2} %  {function}");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_function_are_added_up() {
+        let text = "1,000 ( 3.25%)  a.rs:one::two [x]\n 500 (1.50%)  b.rs:one::two\n9 (4.00%)  c.c:malloc [libc]\n100 (100.0%) PROGRAM TOTALS";
+        let shares = shares(text);
+        let lines: Vec<_> = shares.lines().skip(1).collect();
+        assert_eq!(lines, ["  4.75 %  one::two", "  4.00 %  malloc"]);
+    }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use tokio::task::JoinSet;
 
-use crate::connection::Connection;
+use crate::connection::{Answer, Connection};
 use crate::meter;
 use crate::request::{self, Call, INITIALIZED, Session};
 
@@ -77,7 +77,7 @@ pub async fn open_session(
 ) -> anyhow::Result<Session> {
     let answer = connection.exchange(&request::opening(address, path)).await?;
     if answer.status != 200 {
-        bail!("initialize: HTTP {}", answer.status);
+        bail!("initialize: {}", refusal(&answer));
     }
     let id = answer.session.context("initialize: no session id came back")?;
     let session = Session::new(address, path, &id);
@@ -88,6 +88,19 @@ pub async fn open_session(
         bail!("initialized: HTTP {}", answer.status);
     }
     Ok(session)
+}
+
+/// Whether this is the right answer to a call.
+pub(crate) fn check(answer: &Answer<'_>, call: Call, id: u64) -> anyhow::Result<()> {
+    if answer.status != 200 {
+        bail!("{}", refusal(answer));
+    }
+    request::check_answer(answer.body, call, id)
+}
+
+fn refusal(answer: &Answer<'_>) -> String {
+    let body = String::from_utf8_lossy(answer.body.get(..200).unwrap_or(answer.body));
+    format!("HTTP {}: {}", answer.status, body.trim())
 }
 
 /// Opens so many sessions, spread over the target's destinations.
@@ -188,10 +201,7 @@ async fn caller(
         turn += stride;
         let sent = now;
         let answer = connection.exchange(&request).await?;
-        if answer.status != 200 {
-            bail!("HTTP {}", answer.status);
-        }
-        request::check_answer(answer.body, call, id)?;
+        check(&answer, call, id)?;
         now = Instant::now();
         latencies.push(nanos(now - sent));
     }
@@ -252,18 +262,12 @@ async fn pacer(
         // The timer's own lateness is not the target's; a call that had to wait for the one before is.
         let sent = if late { due } else { Instant::now() };
         let answer = connection.exchange(&request).await?;
-        if answer.status != 200 {
-            bail!("HTTP {}", answer.status);
-        }
-        request::check_answer(answer.body, call, id)?;
+        check(&answer, call, id)?;
         finished = Instant::now();
         latencies.push(nanos(finished - sent));
         due += every;
     }
-    Ok(Tally {
-        latencies,
-        finished,
-    })
+    Ok(Tally { latencies, finished })
 }
 
 /// Opens sessions, calls once in each and deletes them; so many at a time.
@@ -304,10 +308,7 @@ async fn visitor(
         request::write_call(&mut body, call, id);
         session.post(&mut request, &body);
         let answer = connection.exchange(&request).await?;
-        if answer.status != 200 {
-            bail!("HTTP {}", answer.status);
-        }
-        request::check_answer(answer.body, call, id)?;
+        check(&answer, call, id)?;
         let answer = connection.exchange(&session.delete()).await?;
         if !matches!(answer.status, 200..=204) {
             bail!("DELETE: HTTP {}", answer.status);

@@ -94,10 +94,9 @@ impl Server {
 
     async fn post(&self, request: Request<Incoming>) -> Response<Body> {
         let known = session_of(&request).map(|id| self.sessions().contains_key(id));
-        let Ok(collected) = request.into_body().collect().await else {
+        let Some(body) = read(request.into_body()).await else {
             return empty(StatusCode::BAD_REQUEST);
         };
-        let body = collected.to_bytes();
         let work = Work::of(&body);
         match (known, work) {
             (None, Work::Initialize { .. }) => {
@@ -165,6 +164,24 @@ impl Server {
             }
         }
     }
+}
+
+/// Reads a body; what comes in one piece is not copied, and the rest is copied once.
+async fn read(mut body: Incoming) -> Option<Bytes> {
+    let length = http_body::Body::size_hint(&body).exact()? as usize;
+    let Some(first) = body.frame().await else {
+        return Some(Bytes::new());
+    };
+    let first = first.ok()?.into_data().ok()?;
+    if first.len() == length {
+        return Some(first);
+    }
+    let mut whole = Vec::with_capacity(length);
+    whole.extend_from_slice(&first);
+    while let Some(frame) = body.frame().await {
+        whole.extend_from_slice(&frame.ok()?.into_data().ok()?);
+    }
+    Some(whole.into())
 }
 
 fn session_of(request: &Request<Incoming>) -> Option<&str> {

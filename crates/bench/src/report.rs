@@ -110,8 +110,7 @@ struct Goal {
 
 /// The targets and whether they are met, as Markdown.
 pub fn targets(results: &Results) -> String {
-    let mut out =
-        String::from("| Target | must reach | aim | measured | verdict |\n|---|---|---|---|---|\n");
+    let mut out = String::from("| Target | must reach | aim | measured | verdict |\n|---|---|---|---|---|\n");
     for goal in goals(results) {
         let sign = match goal.wanted {
             Wanted::AtLeast => "≥",
@@ -166,26 +165,146 @@ fn goals(results: &Results) -> Vec<Goal> {
         measured,
     };
     vec![
-        goal("64 in flight: throughput against native", AtLeast, (0.55, 0.70), "×", native(Row::Flight64, 0)),
-        goal("64 in flight: CPU per call against native", AtMost, (2.0, 1.5), "×", native(Row::Flight64, 1)),
-        goal("64 in flight: throughput against the best peer here", AtLeast, (3.0, 4.0), "×", best_peer(Row::Flight64)),
-        goal("64 in flight: throughput against supergateway", AtLeast, (30.0, 45.0), "×", against(Row::Flight64, 0, System::Supergateway)),
-        goal("1 in flight: p50 against native", AtMost, (1.5, 1.25), "×", native(Row::Flight1, 0)),
-        goal("10 KB: CPU against native", AtMost, (2.5, 1.5), "×", native(Row::Payload10K, 1)),
-        goal("1 MB: CPU against native", AtMost, (2.0, 1.2), "×", native(Row::Payload1M, 1)),
-        goal("1 MB: peak memory per call, against the message", AtMost, (4.0, 2.0), "×", rialto(Row::Payload1M, 2)),
-        goal("10 MB: CPU against native", AtMost, (2.0, 1.2), "×", native(Row::Payload10M, 1)),
-        goal("10 MB: peak memory per call, against the message", AtMost, (4.0, 2.0), "×", rialto(Row::Payload10M, 2)),
-        goal("progress: CPU per call against native", AtMost, (2.5, 1.5), "×", native(Row::Progress, 1)),
-        goal("session churn against the best peer here", AtLeast, (1.5, 2.0), "×", best_peer(Row::Churn)),
-        goal("fan-out: delivered, in order", AtLeast, (100.0, 100.0), "%", rialto(Row::FanOut, 2).map(|share| share * 100.0)),
-        goal("fan-out: CPU per delivery", AtMost, (2.0, 0.7), "µs", rialto(Row::FanOut, 1)),
-        goal("start to first answer against native", AtMost, (3.0, 2.0), "×", native(Row::Start, 0)),
-        goal("idle memory", AtMost, (12.0, 6.0), "MB", rialto(Row::Idle, 0).map(|bytes| bytes / 1e6)),
-        goal("memory per idle session with an open stream", AtMost, (16.0, 8.0), "KiB", rialto(Row::IdleSession, 0).map(|bytes| bytes / 1024.0)),
-        goal("audit log: CPU per call", AtMost, (1.15, 1.10), "×", rialto(Row::Audit, 0)),
-        goal("10 → 1,000 sessions: CPU per call", AtMost, (1.3, 1.05), "×", rialto(Row::Sessions, 0)),
-        goal("1 → 50 destinations, one in use: CPU per call", AtMost, (1.3, 1.05), "×", rialto(Row::Destinations, 0)),
+        goal(
+            "64 in flight: throughput against native",
+            AtLeast,
+            (0.55, 0.70),
+            "×",
+            native(Row::Flight64, 0),
+        ),
+        goal(
+            "64 in flight: CPU per call against native",
+            AtMost,
+            (2.0, 1.5),
+            "×",
+            native(Row::Flight64, 1),
+        ),
+        goal(
+            "64 in flight: throughput against the best peer here",
+            AtLeast,
+            (3.0, 4.0),
+            "×",
+            best_peer(Row::Flight64),
+        ),
+        goal(
+            "64 in flight: throughput against supergateway",
+            AtLeast,
+            (30.0, 45.0),
+            "×",
+            against(Row::Flight64, 0, System::Supergateway),
+        ),
+        goal(
+            "1 in flight: p50 against native",
+            AtMost,
+            (1.5, 1.25),
+            "×",
+            native(Row::Flight1, 0),
+        ),
+        goal(
+            "10 KB: CPU against native",
+            AtMost,
+            (2.5, 1.5),
+            "×",
+            native(Row::Payload10K, 1),
+        ),
+        goal(
+            "1 MB: CPU against native",
+            AtMost,
+            (2.0, 1.2),
+            "×",
+            native(Row::Payload1M, 1),
+        ),
+        goal(
+            "1 MB: peak memory per call, against the message",
+            AtMost,
+            (4.0, 2.0),
+            "×",
+            rialto(Row::Payload1M, 2),
+        ),
+        goal(
+            "10 MB: CPU against native",
+            AtMost,
+            (2.0, 1.2),
+            "×",
+            native(Row::Payload10M, 1),
+        ),
+        goal(
+            "10 MB: peak memory per call, against the message",
+            AtMost,
+            (4.0, 2.0),
+            "×",
+            rialto(Row::Payload10M, 2),
+        ),
+        goal(
+            "progress: CPU per call against native",
+            AtMost,
+            (2.5, 1.5),
+            "×",
+            native(Row::Progress, 1),
+        ),
+        goal(
+            "session churn against the best peer here",
+            AtLeast,
+            (1.5, 2.0),
+            "×",
+            best_peer(Row::Churn),
+        ),
+        goal(
+            "fan-out: delivered, in order",
+            AtLeast,
+            (100.0, 100.0),
+            "%",
+            rialto(Row::FanOut, 2).map(|share| share * 100.0),
+        ),
+        goal(
+            "fan-out: CPU per delivery",
+            AtMost,
+            (2.0, 0.7),
+            "µs",
+            rialto(Row::FanOut, 1),
+        ),
+        goal(
+            "start to first answer against native",
+            AtMost,
+            (3.0, 2.0),
+            "×",
+            native(Row::Start, 0),
+        ),
+        goal(
+            "idle memory",
+            AtMost,
+            (12.0, 6.0),
+            "MB",
+            rialto(Row::Idle, 0).map(|bytes| bytes / 1e6),
+        ),
+        goal(
+            "memory per idle session with an open stream",
+            AtMost,
+            (16.0, 8.0),
+            "KiB",
+            rialto(Row::IdleSession, 0).map(|bytes| bytes / 1024.0),
+        ),
+        goal(
+            "audit log: CPU per call",
+            AtMost,
+            (1.15, 1.10),
+            "×",
+            rialto(Row::Audit, 0),
+        ),
+        goal(
+            "10 → 1,000 sessions: CPU per call",
+            AtMost,
+            (1.3, 1.05),
+            "×",
+            rialto(Row::Sessions, 0),
+        ),
+        goal(
+            "1 → 50 destinations, one in use: CPU per call",
+            AtMost,
+            (1.3, 1.05),
+            "×",
+            rialto(Row::Destinations, 0),
+        ),
     ]
 }
 
@@ -269,7 +388,9 @@ mod tests {
     fn cells_tell_ratios_and_processor_time_and_reasons() {
         let mut results = Results::default();
         let row = Row::Flight64;
-        results.cells.insert((row, System::Native), Ok(vec![1000.0, 10.0]));
+        results
+            .cells
+            .insert((row, System::Native), Ok(vec![1000.0, 10.0]));
         results.cells.insert((row, System::Rialto), Ok(vec![600.0, 15.0]));
         results
             .cells
@@ -280,6 +401,9 @@ mod tests {
         assert!(text.contains("| 10 µs | 15 µs (1.50 ×) | – |"), "{text}");
         let text = targets(&results);
         assert!(text.contains("| ≥ 0.55 × | ≥ 0.7 × | 0.60 × | met |"), "{text}");
-        assert!(text.contains("| ≤ 2 × | ≤ 1.5 × | 1.50 × | aim reached |"), "{text}");
+        assert!(
+            text.contains("| ≤ 2 × | ≤ 1.5 × | 1.50 × | aim reached |"),
+            "{text}"
+        );
     }
 }

@@ -74,7 +74,9 @@ impl Run {
                 }
             }
             for (system, rounds) in found {
-                results.cells.insert((*row, system), rounds.map(|rounds| medians(&rounds)));
+                results
+                    .cells
+                    .insert((*row, system), rounds.map(|rounds| medians(&rounds)));
             }
         }
         results

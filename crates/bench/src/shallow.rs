@@ -126,7 +126,10 @@ mod tests {
         let text = br#" { "a" : {"id":[1,"}"]} , "id":17,"t":"x\"}y" }"#;
         assert_eq!(Members::of(text).find(b"id"), Some(&b"17"[..]));
         assert_eq!(Members::of(text).find(b"a"), Some(&br#"{"id":[1,"}"]}"#[..]));
-        assert_eq!(Members::of(text).find(b"t").and_then(unquoted), Some(&br#"x\"}y"#[..]));
+        assert_eq!(
+            Members::of(text).find(b"t").and_then(unquoted),
+            Some(&br#"x\"}y"#[..])
+        );
         assert_eq!(Members::of(text).find(b"none"), None);
     }
 

@@ -117,7 +117,9 @@ impl System {
             .stderr(stderr)
             .kill_on_drop(true);
         let started = Instant::now();
-        let mut child = command.spawn().with_context(|| format!("{first} does not start"))?;
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("{first} does not start"))?;
         let paths = match setup {
             Setup::Destinations(count) => (1..=count).map(|number| format!("/d{number}/mcp")).collect(),
             Setup::Plain | Setup::LargeMessages | Setup::Audit => vec!["/mcp".to_owned()],
@@ -187,9 +189,19 @@ impl System {
                 Ok((PathBuf::from("node"), all))
             }
             (Self::NodeProxy, Setup::Plain | Setup::LargeMessages) => {
-                let script = installed(programs, "peers-node/node_modules/mcp-proxy/dist/bin/mcp-proxy.mjs")?;
+                let script = installed(
+                    programs,
+                    "peers-node/node_modules/mcp-proxy/dist/bin/mcp-proxy.mjs",
+                )?;
                 let mut all = vec![script];
-                all.extend(words(&["--server", "stream", "--host", "127.0.0.1", "--port", &port]));
+                all.extend(words(&[
+                    "--server",
+                    "stream",
+                    "--host",
+                    "127.0.0.1",
+                    "--port",
+                    &port,
+                ]));
                 if setup == Setup::LargeMessages {
                     all.extend(words(&["--maxBodySize", "0"]));
                 }
@@ -198,7 +210,15 @@ impl System {
             }
             (Self::PythonProxy, Setup::Plain | Setup::LargeMessages) => {
                 let program = installed(programs, "peers-python/bin/python")?;
-                let all = words(&["-m", "mcp_proxy", "--log-level", "WARNING", "--port", &port, &echo]);
+                let all = words(&[
+                    "-m",
+                    "mcp_proxy",
+                    "--log-level",
+                    "WARNING",
+                    "--port",
+                    &port,
+                    &echo,
+                ]);
                 Ok((PathBuf::from(program), all))
             }
         }

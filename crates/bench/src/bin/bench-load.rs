@@ -91,7 +91,10 @@ async fn run(flags: Flags, programs: Programs) -> anyhow::Result<()> {
             say(&format!("written: {}", file.display()));
         }
     }
-    std::io::stdout().lock().write_all(out.as_bytes()).context("stdout")
+    std::io::stdout()
+        .lock()
+        .write_all(out.as_bytes())
+        .context("stdout")
 }
 
 fn flags(mut words: impl Iterator<Item = String>) -> anyhow::Result<Flags> {
