@@ -97,7 +97,7 @@ impl Connection {
                 chunks: Chunks::Size,
             }),
             (200, Length::Known(_)) => bail!("the GET stream is no stream"),
-            (status, _) => bail!("GET stream: HTTP {status}"),
+            (status, _) => bail!("HTTP {status}"),
         }
     }
 

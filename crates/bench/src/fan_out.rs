@@ -54,7 +54,7 @@ pub async fn open_streams(
             let stream = connection
                 .open_stream(&session.listen())
                 .await
-                .with_context(|| format!("stream {} of a session", number + 1))?;
+                .map_err(|error| anyhow::anyhow!("stream {} of a session: {error:#}", number + 1))?;
             streams.push(stream);
         }
     }

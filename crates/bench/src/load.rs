@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use crate::connection::{Answer, Connection};
 use crate::meter;
 use crate::request::{self, Call, INITIALIZED, Session};
+use crate::shallow::{Members, unquoted};
 
 /// Who is measured.
 #[derive(Debug, Clone)]
@@ -98,9 +99,23 @@ pub(crate) fn check(answer: &Answer<'_>, call: Call, id: u64) -> anyhow::Result<
     request::check_answer(answer.body, call, id)
 }
 
+/// The status, and the words of a JSON-RPC error or of a plain text. Error pages are left out: they tell more about
+/// the machine than about the refusal.
 fn refusal(answer: &Answer<'_>) -> String {
-    let body = String::from_utf8_lossy(answer.body.get(..200).unwrap_or(answer.body));
-    format!("HTTP {}: {}", answer.status, body.trim())
+    let error = Members::of(answer.body).find(b"error");
+    let message = error
+        .and_then(|error| Members::of(error).find(b"message"))
+        .and_then(unquoted);
+    let words = match message {
+        Some(message) => message,
+        None if answer.body.starts_with(b"<") => b"",
+        None => answer.body,
+    };
+    let words: String = String::from_utf8_lossy(words).chars().take(120).collect();
+    match words.trim() {
+        "" => format!("HTTP {}", answer.status),
+        words => format!("HTTP {}: {words}", answer.status),
+    }
 }
 
 /// Opens so many sessions, spread over the target's destinations.
@@ -325,6 +340,23 @@ async fn visitor(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_is_told_in_its_own_words_but_an_error_page_is_not() {
+        let told = |body: &[u8]| {
+            refusal(&Answer {
+                status: 503,
+                session: None,
+                body,
+            })
+        };
+        assert_eq!(
+            told(br#"{"error":{"code":1,"message":"full"}}"#),
+            "HTTP 503: full"
+        );
+        assert_eq!(told(b"busy\n"), "HTTP 503: busy");
+        assert_eq!(told(b"<html>/home/me"), "HTTP 503");
+    }
 
     #[test]
     fn an_outcome_gives_rates_and_shares() {

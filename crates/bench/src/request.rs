@@ -117,7 +117,7 @@ pub fn check_answer(body: &[u8], call: Call, id: u64) -> anyhow::Result<()> {
         Call::Progress { count } => {
             let found = memmem::find_iter(body, b"notifications/progress").count();
             if found != count {
-                bail!("{found} of {count} progress messages came");
+                bail!("{found} of {count} progress messages on the call's own stream");
             }
             0
         }

@@ -44,7 +44,7 @@ impl Run {
     pub async fn carry_out(&self) -> Results {
         let mut results = Results::default();
         for row in &self.rows {
-            say(&format!("{}", row.title()));
+            say(row.title());
             let mut found: BTreeMap<System, Result<Vec<Vec<f64>>, String>> = BTreeMap::new();
             for round in 0..self.rounds {
                 for turn in 0..self.systems.len() {
