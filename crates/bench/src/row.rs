@@ -156,17 +156,21 @@ impl Row {
 
     /// Why a system has no figures in a row, where that lies in its nature.
     fn objection(self, system: System) -> Option<&'static str> {
-        match (self, system) {
-            (Self::Destinations | Self::Audit, System::Rialto) => None,
-            (Self::Destinations | Self::Audit, _) => Some("–"),
-            (Self::Sessions, System::Native | System::Rialto) => None,
-            (Self::Sessions, _) => Some("–"),
-            (Self::Paced | Self::Churn | Self::FanOut | Self::Idle | Self::IdleSession, System::Pipe) => {
-                Some("–")
+        let possible = match self {
+            Self::Destinations | Self::Audit => system == System::Rialto,
+            Self::Sessions => matches!(system, System::Native | System::Rialto),
+            Self::Paced | Self::Churn | Self::FanOut | Self::Start | Self::Idle | Self::IdleSession => {
+                system != System::Pipe
             }
-            (Self::Start, System::Pipe) => Some("–"),
-            (_, _) => None,
-        }
+            Self::Flight64
+            | Self::Flight16
+            | Self::Flight1
+            | Self::Payload10K
+            | Self::Payload1M
+            | Self::Payload10M
+            | Self::Progress => true,
+        };
+        (!possible).then_some("–")
     }
 
     /// Measures a system, freshly started: one number per figure.
@@ -184,13 +188,25 @@ impl Row {
         }
         match self {
             Self::Start => first_answer(system, programs).await,
-            Self::Sessions | Self::Destinations | Self::Audit => {
-                self.measure_growth(system, programs, effort).await
-            }
-            _ => {
-                let setup = match self {
-                    Self::Payload10M => Setup::LargeMessages,
-                    _ => Setup::Plain,
+            Self::Sessions => measure_growth(Growth::Sessions, system, programs, effort).await,
+            Self::Destinations => measure_growth(Growth::Destinations, system, programs, effort).await,
+            Self::Audit => measure_growth(Growth::Audit, system, programs, effort).await,
+            Self::Payload10M
+            | Self::Flight64
+            | Self::Flight16
+            | Self::Flight1
+            | Self::Paced
+            | Self::Payload10K
+            | Self::Payload1M
+            | Self::Progress
+            | Self::Churn
+            | Self::FanOut
+            | Self::Idle
+            | Self::IdleSession => {
+                let setup = if self == Self::Payload10M {
+                    Setup::LargeMessages
+                } else {
+                    Setup::Plain
                 };
                 let running = system.start(setup, programs)?;
                 let figures = self.measure_running(system, &running, effort).await;
@@ -302,81 +318,68 @@ impl Row {
 
     fn told(self, outcome: &Outcome, growth: u64) -> Vec<f64> {
         let (_, in_flight, call) = self.shape();
-        match (self, call) {
-            (Self::Flight1, _) => vec![outcome.latency(0.5), outcome.cpu_per_call()],
-            (Self::Payload1M | Self::Payload10M, Call::Echo { padding }) => vec![
-                outcome.rate(),
-                outcome.cpu_per_call(),
-                growth as f64 / (padding * in_flight) as f64,
-            ],
-            (_, _) => vec![outcome.rate(), outcome.cpu_per_call()],
+        let payload = match call {
+            Call::Echo { padding } => padding,
+            Call::Progress { .. } | Call::Notify { .. } => 0,
+        };
+        let mut numbers = vec![outcome.rate(), outcome.cpu_per_call()];
+        if self == Self::Flight1 {
+            numbers[0] = outcome.latency(0.5);
         }
+        if payload >= MEGABYTE {
+            numbers.push(growth as f64 / (payload * in_flight) as f64);
+        }
+        numbers
     }
+}
 
-    /// Compares the cost of a call in two or three set-ups that run side by side and take turns.
-    async fn measure_growth(
-        self,
-        system: System,
-        programs: &Programs,
-        effort: Effort,
-    ) -> anyhow::Result<Vec<f64>> {
-        let small = system.start(Setup::Plain, programs)?;
-        let setup = match self {
-            Self::Destinations => Setup::Destinations(50),
-            Self::Audit => Setup::Audit,
-            _ => Setup::Plain,
-        };
-        let large = system.start(setup, programs)?;
-        let one = Target {
-            paths: large.target.paths.iter().take(1).cloned().collect(),
-            ..large.target.clone()
-        };
-        let sites: Vec<(Target, Rc<Vec<Session>>)> = match self {
-            Self::Sessions => vec![
-                (
-                    small.target.clone(),
-                    load::open_sessions(&small.target, 10).await?,
-                ),
-                (
-                    large.target.clone(),
-                    load::open_sessions(&large.target, 1000).await?,
-                ),
-            ],
-            Self::Destinations => vec![
-                (
-                    small.target.clone(),
-                    load::open_sessions(&small.target, 50).await?,
-                ),
-                (one.clone(), load::open_sessions(&one, 50).await?),
-                (
-                    large.target.clone(),
-                    load::open_sessions(&large.target, 50).await?,
-                ),
-            ],
-            _ => vec![
-                (
-                    small.target.clone(),
-                    load::open_sessions(&small.target, 16).await?,
-                ),
-                (
-                    large.target.clone(),
-                    load::open_sessions(&large.target, 16).await?,
-                ),
-            ],
-        };
-        let mut costs = vec![0.0; sites.len()];
-        for turn in 0..3 {
-            for (cost, (target, sessions)) in costs.iter_mut().zip(&sites) {
-                let until = Until::Passed(effort.time / 2);
-                let outcome = load::closed_loop(target, sessions, 64, PLAIN, until).await?;
-                // The first turn warms up.
-                *cost += if turn == 0 { 0.0 } else { outcome.cpu_per_call() };
-            }
-        }
-        small.stop().await?;
-        large.stop().await?;
-        Ok(costs.iter().skip(1).map(|cost| cost / costs[0]).collect())
+/// What grows in a row that compares a set-up with a larger one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Growth {
+    Sessions,
+    Destinations,
+    Audit,
+}
+
+/// Compares the cost of a call in two or three set-ups that run side by side and take turns.
+async fn measure_growth(
+    growth: Growth,
+    system: System,
+    programs: &Programs,
+    effort: Effort,
+) -> anyhow::Result<Vec<f64>> {
+    let (setup, few, many) = match growth {
+        Growth::Sessions => (Setup::Plain, 10, 1000),
+        Growth::Destinations => (Setup::Destinations(50), 50, 50),
+        Growth::Audit => (Setup::Audit, 16, 16),
+    };
+    let small = system.start(Setup::Plain, programs)?;
+    let large = system.start(setup, programs)?;
+    let mut targets = vec![(small.target.clone(), few)];
+    if growth == Growth::Destinations {
+        // The same process, but only one of its destinations is in use.
+        let mut one = large.target.clone();
+        one.paths.truncate(1);
+        targets.push((one, many));
     }
+    targets.push((large.target.clone(), many));
+    let mut sites = Vec::new();
+    for (target, count) in targets {
+        let sessions = load::open_sessions(&target, count).await?;
+        sites.push((target, sessions));
+    }
+    let mut costs = vec![0.0; sites.len()];
+    for turn in 0..3 {
+        for (cost, (target, sessions)) in costs.iter_mut().zip(&sites) {
+            let until = Until::Passed(effort.time / 2);
+            let outcome = load::closed_loop(target, sessions, 64, PLAIN, until).await?;
+            // The first turn warms up.
+            *cost += if turn == 0 { 0.0 } else { outcome.cpu_per_call() };
+        }
+    }
+    small.stop().await?;
+    large.stop().await?;
+    Ok(costs.iter().skip(1).map(|cost| cost / costs[0]).collect())
 }
 
 /// The median of several starts: one alone is at the mercy of whatever else the machine does.
