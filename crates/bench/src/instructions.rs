@@ -84,7 +84,7 @@ const WORKS: [(&str, Work, Setup); 6] = [
 const SHORT: u64 = 640;
 const LONG: u64 = 3840;
 /// How many functions are shown.
-const SHOWN: usize = 25;
+const SHOWN: usize = 20;
 
 /// Whether there is a valgrind to count with.
 pub fn is_possible() -> bool {
@@ -178,15 +178,26 @@ async fn one_run(
 
 /// Where the instructions go, as `callgrind_annotate` tells it.
 fn top_functions(file: &Path) -> anyhow::Result<String> {
-    let output = Command::new("callgrind_annotate")
-        .arg(file)
-        .output()
-        .context("callgrind_annotate does not run; it comes with valgrind")?;
-    Ok(shares(&String::from_utf8_lossy(&output.stdout)))
+    let annotated = |inclusive: &str| {
+        // Without `--auto=no` it adds whole source files.
+        let output = Command::new("callgrind_annotate")
+            .args(["--auto=no", inclusive])
+            .arg(file)
+            .output()
+            .context("callgrind_annotate does not run; it comes with valgrind")?;
+        anyhow::Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let ours = |function: &str| function.contains("gateway::") || function.contains("protocol::");
+    Ok(format!(
+        "where Rialto's instructions go, each function's own:\n{}… the house's functions with what they call:\n{}",
+        shares(&annotated("--inclusive=no")?, |_| true, |sum, part| sum + part),
+        // A part that is listed apart is already in the whole.
+        shares(&annotated("--inclusive=yes")?, ours, f64::max)
+    ))
 }
 
-/// Adds up the lines of one function, whichever files its inlined parts come from.
-fn shares(annotated: &str) -> String {
+/// Joins the lines of one function, whichever files its inlined parts come from.
+fn shares(annotated: &str, wanted: impl Fn(&str) -> bool, join: impl Fn(f64, f64) -> f64) -> String {
     let mut shares: BTreeMap<&str, f64> = BTreeMap::new();
     for line in annotated.lines() {
         // ` 5,431,226 ( 3.29%)  file:function [object]`
@@ -198,13 +209,16 @@ fn shares(annotated: &str) -> String {
             .next()
             .and_then(|share| share.trim().parse::<f64>().ok());
         let function = place.split(" [").next().and_then(|place| place.split_once(':'));
-        if let (Some(share), Some((_, function))) = (share, function) {
-            *shares.entry(function).or_default() += share;
+        if let (Some(share), Some((_, function))) = (share, function)
+            && wanted(function)
+        {
+            let known = shares.entry(function).or_default();
+            *known = join(*known, share);
         }
     }
     let mut sorted: Vec<_> = shares.into_iter().collect();
     sorted.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-    let mut out = String::from("where Rialto's instructions go (each function's own):\n");
+    let mut out = String::new();
     for (function, share) in sorted.into_iter().take(SHOWN) {
         let _ = writeln!(out, "{share:6.2} %  {function}");
     }
@@ -218,8 +232,8 @@ mod tests {
     #[test]
     fn parts_of_a_function_are_added_up() {
         let text = "1,000 ( 3.25%)  a.rs:one::two [x]\n 500 (1.50%)  b.rs:one::two\n9 (4.00%)  c.c:malloc [libc]\n100 (100.0%) PROGRAM TOTALS";
-        let shares = shares(text);
-        let lines: Vec<_> = shares.lines().skip(1).collect();
+        let shares = shares(text, |_| true, |sum, part| sum + part);
+        let lines: Vec<_> = shares.lines().collect();
         assert_eq!(lines, ["  4.75 %  one::two", "  4.00 %  malloc"]);
     }
 }

@@ -340,7 +340,8 @@ All systems stand in front of the same minimal stdio echo server (`bench-echo`),
 load generator (`bench-load`) on the same machine. Every measurement starts its system afresh, warms it up, and
 checks the id and the text of every answer. Times differ from machine to machine, so what is told is **ratios inside
 one run**: a number with × is against *native*, unless the row says otherwise. CPU is user + system time of the
-bridge process alone, without the server behind it.
+bridge process alone, without the server behind it; so is memory, and a peer that starts a child for every session is
+spared them. Of several rounds the median counts.
 
 - *native*: the echo handler as its own HTTP server on hyper. The ceiling: no bridge can do less.
 - *bare pipe*: the load straight into the echo server's pipe, no HTTP and no bridge. The other limit; its CPU is the
