@@ -291,7 +291,7 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
         Failure::Exited(_) | Failure::Unavailable { .. } | Failure::Overloaded { .. } => {
             StatusCode::SERVICE_UNAVAILABLE
         }
-        Failure::TooLarge { .. } => StatusCode::BAD_GATEWAY,
+        Failure::TooLarge { .. } | Failure::Invalid(_) => StatusCode::BAD_GATEWAY,
         // The client said so itself and expects no answer any more.
         Failure::Cancelled => StatusCode::OK,
         Failure::SessionEnded => StatusCode::NOT_FOUND,
@@ -309,6 +309,7 @@ pub(crate) fn answer(body: Bytes, failure: Option<&Failure>) -> Response<Body> {
             Failure::Timeout { .. }
             | Failure::StartTimeout { .. }
             | Failure::TooLarge { .. }
+            | Failure::Invalid(_)
             | Failure::Cancelled
             | Failure::SessionEnded,
         )

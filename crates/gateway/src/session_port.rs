@@ -285,6 +285,7 @@ fn outcome(failure: &Failure) -> Outcome {
         Failure::Unavailable { .. } => Outcome::Unavailable,
         Failure::Overloaded { .. } => Outcome::Refused,
         Failure::TooLarge { .. } => Outcome::TooLarge,
+        Failure::Invalid(_) => Outcome::Invalid,
         Failure::Cancelled | Failure::SessionEnded => Outcome::Cancelled,
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::capability::Capabilities;
-use crate::message::Message;
+use crate::message::{Message, ScanError};
 use crate::method::{LogLevel, Method};
 use crate::version::Version;
 
@@ -211,6 +211,8 @@ pub enum Failure {
     Overloaded { limit: &'static str },
     /// The answer was larger than messages may be.
     TooLarge { length: u64, limit: usize },
+    /// The answer was no message.
+    Invalid(ScanError),
     /// The client asked for the call to stop.
     Cancelled,
     /// The session ended during the call.
@@ -246,6 +248,7 @@ impl Failure {
             Self::Unavailable { .. } => "upstream_unavailable",
             Self::Overloaded { .. } => "overloaded",
             Self::TooLarge { .. } => "response_too_large",
+            Self::Invalid(_) => "invalid_response",
             Self::Cancelled => "cancelled",
             Self::SessionEnded => "session_ended",
         }
@@ -257,7 +260,8 @@ impl Failure {
             | Self::StartTimeout { .. }
             | Self::Exited(_)
             | Self::Unavailable { .. }
-            | Self::TooLarge { .. } => Blame::Backend,
+            | Self::TooLarge { .. }
+            | Self::Invalid(_) => Blame::Backend,
             Self::Overloaded { .. } => Blame::Bridge,
             Self::Cancelled | Self::SessionEnded => Blame::Client,
         }

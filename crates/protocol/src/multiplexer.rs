@@ -24,6 +24,7 @@ use crate::exchange::{Ask, Call, CallKey, Client, Failure, QuestionKey, Request,
 use crate::message::{Kind, Member, Message, ScanError};
 use crate::method::Method;
 use crate::time::{Moment, earliest};
+use crate::wire::line::EnvelopeSeeker;
 use interests::Interests;
 
 /// How much and how long.
@@ -949,6 +950,7 @@ impl Multiplexer {
             Ok(message) => message,
             Err(error) => {
                 self.counters.noise += 1;
+                self.handle_unreadable(now, &line, error);
                 self.outputs.push_back(Output::Noise { line, error });
                 return;
             }
@@ -974,6 +976,19 @@ impl Multiplexer {
         }
     }
 
+    /// A line that is no message may be meant as an answer. Whoever waits for it need not wait for the time limit.
+    fn handle_unreadable(&mut self, now: Moment, line: &[u8], error: ScanError) {
+        // What does not even claim to be JSON-RPC is a log line, whatever it calls its id.
+        if memchr::memmem::find(line, br#""jsonrpc""#).is_none() {
+            return;
+        }
+        let mut seeker = EnvelopeSeeker::default();
+        seeker.feed(line);
+        if let (Some(id), false) = seeker.finish() {
+            self.fail_answer(now, Some(&id), Failure::Invalid(error));
+        }
+    }
+
     /// A line that was too long to be kept: `id` is its id, `request` says that it was no answer.
     pub fn handle_too_long(&mut self, now: Moment, id: Option<&[u8]>, request: bool, length: u64) {
         if request {
@@ -985,14 +1000,19 @@ impl Multiplexer {
             self.counters.noise += 1;
             return;
         }
-        let id = id
-            .and_then(|id| std::str::from_utf8(id).ok())
-            .and_then(|id| id.parse().ok())
-            .map(WireId);
         let failure = Failure::TooLarge {
             length,
             limit: self.limits.max_message_bytes,
         };
+        self.fail_answer(now, id, failure);
+    }
+
+    /// The server has answered the request with this raw id, but its answer cannot be used.
+    fn fail_answer(&mut self, now: Moment, id: Option<&[u8]>, failure: Failure) {
+        let id = id
+            .and_then(|id| std::str::from_utf8(id).ok())
+            .and_then(|id| id.parse().ok())
+            .map(WireId);
         if let Some(id) = id.filter(|id| self.handshake.awaits(*id)) {
             self.pending.remove(&id);
             self.handshake.reset();

@@ -91,6 +91,8 @@ conversations! {
     unheard_question_is_refused,
     union_declares_everything,
     unknown_notification_needs_one_session,
+    unreadable_answer_fails_its_caller_only,
+    unreadable_welcome_fails_the_openers,
     updates_go_to_subscribers,
     words_of_the_only_client_are_kept,
 }

@@ -742,13 +742,8 @@ async fn b23_huge_and_deep_results_are_bounded() -> Result<()> {
     expect_failure(&reply, 502, "response_too_large")?;
     for levels in [1_000, 100_000, 400_000] {
         let reply = client.call(1, "deep", json!({"levels": levels})).await?;
-        // A result that is too deep is no message, so that its caller may be told at once or at the time limit.
-        assert!(
-            matches!(reply.status, 502..=504),
-            "{levels} levels: {} {}",
-            reply.status,
-            reply.body_text()
-        );
+        // A result that is too deep is no message, but whose answer it was can still be seen.
+        expect_failure(&reply, 502, "invalid_response")?;
         expect_echo(&client, "goes on").await?;
     }
     assert!(

@@ -205,6 +205,7 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
             );
             format!("the answer has {length} bytes, more than max_message_bytes ({limit}) allows")
         }
+        Failure::Invalid(error) => format!("the server's answer cannot be read: {error}"),
         Failure::Cancelled => "the request was cancelled".to_owned(),
         Failure::SessionEnded => "the session has ended".to_owned(),
     };
@@ -216,6 +217,7 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
         | Failure::Unavailable { .. }
         | Failure::Overloaded { .. }
         | Failure::TooLarge { .. }
+        | Failure::Invalid(_)
         | Failure::Cancelled => error_code::INTERNAL_ERROR,
     };
     error(Some(id), code, &text, Some(&data))
@@ -258,6 +260,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::message::ScanError;
 
     fn message(text: &str) -> Message {
         Message::scan(Bytes::copy_from_slice(text.as_bytes())).unwrap()
@@ -286,6 +289,7 @@ mod tests {
                 limit: "calls in flight",
             },
             Failure::TooLarge { length: 10, limit: 5 },
+            Failure::Invalid(ScanError::TooDeep),
             Failure::Cancelled,
             Failure::SessionEnded,
         ] {

@@ -13,7 +13,7 @@
 //! client a.#7< priming 3-0 | end | comment "…" | refused Finished
 //! client a.get> listen | resume 3-1 | hang up
 //! client a> delete
-//! server> … / server< …                                 as for clients; `server> line TEXT` for anything
+//! server> … / server< …                                 as for clients; `server> line TEXT` for anything, `$w` filled in
 //! server> too long #3 2000                              an answer of 2000 bytes; `too long question #3 2000`
 //! server stops reading / server reads
 //! time +5s
@@ -363,7 +363,15 @@ impl Script {
 
     fn server_says(&mut self, what: &str) -> Result<(), String> {
         if let Some(line) = what.strip_prefix("line ") {
-            self.stage().server_says(line);
+            // From the end, so that a longer name is not taken for a shorter one.
+            let line = self
+                .names
+                .iter()
+                .rev()
+                .fold(line.to_owned(), |line, (name, value)| {
+                    line.replace(&format!("${name}"), &value.to_string())
+                });
+            self.stage().server_says(&line);
             return Ok(());
         }
         if let Some(rest) = what.strip_prefix("too long ") {
