@@ -399,7 +399,8 @@ async fn every_call_has_one_audit_record_with_all_fields() -> Result<()> {
     // The end of the stream is noticed before the session ends, so that it has a record of its own.
     records(&rialto, 7).await;
     client.delete().await?.expect_status(204)?;
-    client.call(5, "echo", marked("late")).await?.expect_status(404)?;
+    let refused = client.call(5, "echo", marked("late")).await?;
+    refused.expect_status(404)?;
 
     let records = records(&rialto, 9).await;
     let summary: Vec<_> = records
@@ -450,6 +451,7 @@ async fn every_call_has_one_audit_record_with_all_fields() -> Result<()> {
             "{record}"
         );
     }
+    assert_eq!(records[8]["response_bytes"], refused.body_text().len());
     let hashes: Vec<&Value> = records[..8].iter().map(|record| &record["session"]).collect();
     assert!(
         hashes.iter().all(|hash| hash.is_string() && *hash == hashes[0]),
