@@ -14,9 +14,10 @@ use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
 use crate::backend_face::process::{
-    Exit, LaunchOrder, Launcher, RestartPolicy, Running, State, StderrTail, Verdict, stderr,
+    Exit, LaunchError, LaunchOrder, Launcher, RestartPolicy, Running, State, StderrTail, Verdict, stderr,
 };
 use crate::lane::{Health, Lane};
+use crate::reply::CANNOT_RUN;
 use crate::tasks;
 
 /// From the beginning of a stop to SIGKILL.
@@ -83,7 +84,13 @@ impl ProcessLane {
                 }
                 Err(error) => {
                     trouble = Arc::new(Trouble {
-                        what: error.to_string(),
+                        what: match &error {
+                            LaunchError::Program(_) => CANNOT_RUN.into(),
+                            LaunchError::WorkingDirectory { .. }
+                            | LaunchError::Shortage { .. }
+                            | LaunchError::Unrunnable { .. }
+                            | LaunchError::Start { .. } => error.to_string(),
+                        },
                         stderr: Vec::new(),
                         restarts: u32::try_from(policy.failures()).unwrap_or(u32::MAX),
                     });

@@ -162,8 +162,8 @@ impl Destination {
         headers: &HeaderMap,
         opening: Opening,
     ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
-        if let Some(why) = &self.broken {
-            return Err(Refusal::BrokenDestination { why: why.clone() });
+        if self.broken.is_some() {
+            return Err(Refusal::BrokenDestination);
         }
         self.make_room()?;
         let now = self.around.clock.now();

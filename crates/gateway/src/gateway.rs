@@ -44,8 +44,9 @@ pub enum StartError {
     Command { destination: String, why: String },
     #[error("the audit log cannot be opened: {0}")]
     Audit(#[source] std::io::Error),
+    /// Each destination, and why it cannot start.
     #[error("no destination could start")]
-    NothingStarts,
+    NothingStarts(Vec<(String, String)>),
 }
 
 /// All destinations behind one door.
@@ -98,11 +99,12 @@ impl Gateway {
             let made = Arc::new(Destination::new(destination.clone(), around.clone(), broken));
             destinations.insert(destination.name.clone(), made);
         }
-        if destinations
-            .values()
-            .all(|destination| destination.broken().is_some())
-        {
-            return Err(StartError::NothingStarts);
+        let broken: Vec<(String, String)> = destinations
+            .iter()
+            .filter_map(|(name, made)| Some((name.clone(), made.broken()?.to_owned())))
+            .collect();
+        if broken.len() == destinations.len() {
+            return Err(StartError::NothingStarts(broken));
         }
         let root = settings
             .root_destination
@@ -291,7 +293,7 @@ impl Gateway {
             });
             let trouble = destination
                 .broken()
-                .map(str::to_owned)
+                .map(|_| reply::CANNOT_RUN.to_owned())
                 .or_else(|| lanes.iter().find_map(trouble_of));
             if let Some(trouble) = trouble {
                 entry["trouble"] = trouble.into();

@@ -20,6 +20,9 @@ pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
+/// What clients learn about a command that cannot be run. What was looked for, and where, is not for them.
+pub(crate) const CANNOT_RUN: &str = "its command cannot be run; the log has the details";
+
 /// Why a request was not admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -33,9 +36,7 @@ pub(crate) enum Refusal {
     },
     UnknownMethod,
     /// The destination's command cannot be run; it was kept out of the way with `--keep-going`.
-    BrokenDestination {
-        why: String,
-    },
+    BrokenDestination,
     ForeignHost,
     ForeignOrigin,
     MissingHost,
@@ -102,10 +103,10 @@ impl Refusal {
             ),
             Self::WrongMethod { allow } => (S::METHOD_NOT_ALLOWED, Plain, format!("allowed: {allow}")),
             Self::UnknownMethod => (S::NOT_IMPLEMENTED, Plain, "unknown HTTP method".into()),
-            Self::BrokenDestination { why } => (
+            Self::BrokenDestination => (
                 S::SERVICE_UNAVAILABLE,
                 Rpc(error_code::INTERNAL_ERROR),
-                format!("this destination cannot start: {why}"),
+                format!("this destination cannot start: {CANNOT_RUN}"),
             ),
             Self::ForeignHost => (
                 S::FORBIDDEN,
@@ -238,7 +239,7 @@ impl Refusal {
             Self::TooManyChildren { .. } => Some("children_at_limit"),
             Self::TooManyStreams => Some("streams_at_limit"),
             Self::Draining => Some("draining"),
-            Self::BrokenDestination { .. } => Some("cannot_start"),
+            Self::BrokenDestination => Some("cannot_start"),
             _ => None,
         }
     }

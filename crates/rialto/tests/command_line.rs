@@ -330,6 +330,23 @@ async fn check_says_what_to_fix_and_fails_when_one_is_not_well() -> Result<()> {
 }
 
 #[tokio::test]
+async fn check_of_a_command_that_cannot_be_run_names_it_and_ends_with_code_4() -> Result<()> {
+    let ended = Rialto::launcher()
+        .verb(&["check", "--", "no-such-program-anywhere"])
+        .env("RIALTO_NAME", "lost")
+        .run(PATIENCE)
+        .await?;
+    let said = format!("{}\n{}", ended.stdout.join("\n"), ended.stderr_text());
+    assert_eq!(ended.code(), Some(4), "{said}");
+    let row = ended.stdout.iter().find(|line| line.starts_with("lost "));
+    assert!(row.is_some_and(|row| row.contains("FAILED")), "{said}");
+    for word in ["lost: ", "no-such-program-anywhere", "not found in PATH"] {
+        assert!(said.contains(word), "no {word} in\n{said}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn check_ends_with_code_2_on_a_bad_file() -> Result<()> {
     let ended = Rialto::launcher()
         .verb(&["check"])
