@@ -10,6 +10,7 @@
 //! nothing is ever guessed between sessions.
 
 mod interests;
+mod vigil;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::method::Method;
 use crate::time::{Moment, earliest};
 use crate::wire::line::EnvelopeSeeker;
 use interests::Interests;
+use vigil::Vigil;
 
 /// How much and how long.
 #[derive(Debug, Clone)]
@@ -83,6 +85,10 @@ pub enum Output {
     Tell(Tell),
     /// Someone waits for the server: start it, or say that it cannot be had.
     WantLink,
+    /// The server owes an answer and gives no sign of life: end it and start another.
+    Replace {
+        why: &'static str,
+    },
     /// The server wrote something that is no message. For the log.
     Noise {
         line: Bytes,
@@ -207,6 +213,7 @@ pub struct Multiplexer {
     pending: BTreeMap<WireId, Pending>,
     questions: BTreeMap<QuestionKey, OpenQuestion>,
     interests: Interests,
+    vigil: Vigil,
     /// The server has asked a question at some time: attribution needs one asking session at a time.
     inquisitive: bool,
     /// Who last told the server something about roots; a question for roots outside any call is theirs.
@@ -237,6 +244,7 @@ impl Multiplexer {
             pending: BTreeMap::new(),
             questions: BTreeMap::new(),
             interests: Interests::default(),
+            vigil: Vigil::default(),
             inquisitive: false,
             last_notifier: None,
             next_wire: 1,
@@ -436,17 +444,21 @@ impl Multiplexer {
             deadline,
         });
         self.wake_by(deadline);
-        self.pursue();
+        self.pursue(now);
     }
 
     /// Someone waits: get a link, or shake hands on the one there is.
-    fn pursue(&mut self) {
+    fn pursue(&mut self, now: Moment) {
         match self.link {
             Link::Absent | Link::Unavailable => self.outputs.push_back(Output::WantLink),
             Link::Up => {
                 let id = self.next_wire();
                 if self.handshake.begin(id, &mut self.outgoing) {
                     self.pending.insert(id, Pending::Handshake);
+                    let until = now.after(self.limits.start_timeout);
+                    self.vigil
+                        .begin_doubt(until, "no answer to the handshake within start_timeout");
+                    self.wake_by(until);
                 }
             }
         }
@@ -485,7 +497,7 @@ impl Multiplexer {
         });
         self.wake_by(deadline.min(patience));
         if starting {
-            self.pursue();
+            self.pursue(now);
         }
     }
 
@@ -867,17 +879,18 @@ impl Multiplexer {
     // From below.
 
     /// The server runs and can be written to.
-    pub fn handle_link_up(&mut self) {
+    pub fn handle_link_up(&mut self, now: Moment) {
         self.link = Link::Up;
         // A new server is introduced at once if sessions of the old one live on.
         if !self.openers.is_empty() || !self.attached.is_empty() {
-            self.pursue();
+            self.pursue(now);
         }
     }
 
     /// The server has ended. Calls it was working on have failed; those that waited still wait.
     pub fn handle_link_down(&mut self, trouble: &Arc<Trouble>) {
         self.link = Link::Absent;
+        self.vigil = Vigil::default();
         self.handshake.reset();
         self.outgoing.clear();
         self.being_written = 0;
@@ -944,8 +957,14 @@ impl Multiplexer {
         }
     }
 
+    /// The server has written something, be it only the beginning of a line.
+    pub fn handle_sign_of_life(&mut self, now: Moment) {
+        self.vigil.handle_sign_of_life(now);
+    }
+
     /// One line of the server's output.
     pub fn handle_line(&mut self, now: Moment, line: Bytes) {
+        self.handle_sign_of_life(now);
         let message = match Message::scan(line.clone()) {
             Ok(message) => message,
             Err(error) => {
@@ -991,6 +1010,7 @@ impl Multiplexer {
 
     /// A line that was too long to be kept: `id` is its id, `request` says that it was no answer.
     pub fn handle_too_long(&mut self, now: Moment, id: Option<&[u8]>, request: bool, length: u64) {
+        self.handle_sign_of_life(now);
         if request {
             if let Some(id) = id.filter(|id| self.has_room_for_a_refusal(id)) {
                 let limit = self.limits.max_message_bytes;
@@ -1387,6 +1407,26 @@ impl Multiplexer {
         if let Some(at) = self.questions.values().map(|open| open.deadline).min() {
             self.wake_by(at);
         }
+        if let Some(why) = self.vigil.handle_deadline(now) {
+            self.outputs.push_back(Output::Replace { why });
+        }
+        if let Some(at) = self.vigil.next_deadline() {
+            self.wake_by(at);
+        }
+    }
+
+    /// Asks a server that let a call time out without a word whether it still lives. One that waits for a client's
+    /// answer itself has a reason to be quiet.
+    fn doubt(&mut self, now: Moment) {
+        if self.questions.is_empty() && self.vigil.is_unnoticed_silence(now, self.limits.request_timeout) {
+            let id = self.own_request(now);
+            legacy::write_ping(&mut self.outgoing, id);
+            let until = now.after(self.limits.request_timeout);
+            self.vigil.begin_doubt(
+                until,
+                "no sign of life, not even to a ping, within request_timeout",
+            );
+        }
     }
 
     fn expire_calls(&mut self, now: Moment) {
@@ -1424,6 +1464,7 @@ impl Multiplexer {
         for id in stopped {
             self.settle(now, id);
         }
+        let timed_out = !late.is_empty();
         for id in late {
             self.counters.timeouts += 1;
             if let Some(call) = self.release(now, id, None, "no answer within the time limit") {
@@ -1436,6 +1477,9 @@ impl Multiplexer {
                     failure,
                 });
             }
+        }
+        if timed_out {
+            self.doubt(now);
         }
     }
 

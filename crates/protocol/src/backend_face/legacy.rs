@@ -273,6 +273,18 @@ pub fn write_subscription(out: &mut BytesMut, method: Method, id: WireId, uri: &
     );
 }
 
+/// Asks the server whether it is there.
+pub fn write_ping(out: &mut BytesMut, id: WireId) {
+    write_line(
+        out,
+        &[
+            br#"{"jsonrpc":"2.0","id":"#,
+            &id.digits(),
+            br#","method":"ping"}"#,
+        ],
+    );
+}
+
 /// Writes `notifications/cancelled` for one of our requests.
 pub fn write_cancel(out: &mut BytesMut, message: Option<&Message>, id: WireId, reason: &str) {
     let digits = id.digits();
