@@ -195,8 +195,8 @@ impl Destination {
         headers: &HeaderMap,
         opening: Opening,
     ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
-        if let Some(why) = &self.broken {
-            return Err(Refusal::BrokenDestination { why: why.clone() });
+        if self.broken.is_some() {
+            return Err(Refusal::BrokenDestination);
         }
         self.make_room()?;
         let now = self.around.clock.now();
@@ -407,9 +407,7 @@ impl Destination {
                 Some(_) => Era::Legacy,
             },
             Ok(Came::Complete { failure: Some(failure), .. }) => match failure {
-                protocol::exchange::Failure::Unavailable { trouble, .. } => {
-                    return Err(Refusal::BrokenDestination { why: trouble.what.clone() });
-                }
+                protocol::exchange::Failure::Unavailable { .. } => return Err(Refusal::BrokenDestination),
                 // Some servers end when they are spoken to in this way.
                 _ => Era::Legacy,
             },
@@ -451,8 +449,8 @@ impl Destination {
         meaning: Meaning,
         accepts: Accepts,
     ) -> Result<Option<Arc<ErrandPort>>, Refusal> {
-        if let Some(why) = &self.broken {
-            return Err(Refusal::BrokenDestination { why: why.clone() });
+        if self.broken.is_some() {
+            return Err(Refusal::BrokenDestination);
         }
         let leg = self.learn_era().await?;
         if leg == Era::Legacy && self.settings.show == Show::Native {

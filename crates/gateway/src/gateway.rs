@@ -47,8 +47,9 @@ pub enum StartError {
     Audit(#[source] std::io::Error),
     #[error("the system gives no random numbers")]
     Randomness,
+    /// Each destination, and why it cannot start.
     #[error("no destination could start")]
-    NothingStarts,
+    NothingStarts(Vec<(String, String)>),
 }
 
 /// All destinations behind one door.
@@ -102,11 +103,12 @@ impl Gateway {
             let made = Arc::new(Destination::new(destination.clone(), around.clone(), broken));
             destinations.insert(destination.name.clone(), made);
         }
-        if destinations
-            .values()
-            .all(|destination| destination.broken().is_some())
-        {
-            return Err(StartError::NothingStarts);
+        let broken: Vec<(String, String)> = destinations
+            .iter()
+            .filter_map(|(name, made)| Some((name.clone(), made.broken()?.to_owned())))
+            .collect();
+        if broken.len() == destinations.len() {
+            return Err(StartError::NothingStarts(broken));
         }
         let root = settings
             .root_destination
@@ -295,7 +297,7 @@ impl Gateway {
             });
             let trouble = destination
                 .broken()
-                .map(str::to_owned)
+                .map(|_| reply::CANNOT_RUN.to_owned())
                 .or_else(|| lanes.iter().find_map(trouble_of));
             if let Some(trouble) = trouble {
                 entry["trouble"] = trouble.into();

@@ -205,6 +205,15 @@ impl Face {
         }
     }
 
+    /// Asks the server whether it is there.
+    pub fn write_ping(&self, out: &mut BytesMut, id: WireId) {
+        match self {
+            Self::Legacy(_) => legacy::write_ping(out, id),
+            // This era has no ping; what every server must answer does as well.
+            Self::Modern(_) => modern::write_discover(out, id),
+        }
+    }
+
     /// What a server of this era says that it cannot be asked to do by a notification is refused; a modern one
     /// must never be written a response.
     pub fn write_refusal(&self, out: &mut BytesMut, question: &[u8], code: i32, text: &str) {

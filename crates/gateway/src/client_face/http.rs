@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use protocol::client_face::legacy::{self, Meaning};
 use protocol::client_face::modern;
@@ -166,6 +167,7 @@ impl Visit<'_> {
         let id = message
             .filter(|message| message.has_valid_id())
             .and_then(|message| message.raw(Member::Id));
+        let response = refused.refusal.respond(id);
         if self.gateway.audit.is_on() {
             let method = message.and_then(Message::method_name);
             let tool = message.and_then(|message| message.text(Member::Name));
@@ -181,12 +183,12 @@ impl Visit<'_> {
                 outcome: Outcome::Refused,
                 latency: self.elapsed(),
                 request_bytes: refused.request_bytes,
-                response_bytes: 0,
+                response_bytes: response.body().size_hint().lower(),
                 request_body: None,
                 response_body: None,
             });
         }
-        refused.refusal.respond(id)
+        response
     }
 
     async fn post(&self, request: Request<Incoming>) -> Response<Body> {

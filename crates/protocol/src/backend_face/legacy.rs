@@ -285,6 +285,18 @@ pub fn write_subscription(out: &mut BytesMut, method: Method, id: WireId, uri: &
     );
 }
 
+/// Asks the server whether it is there.
+pub fn write_ping(out: &mut BytesMut, id: WireId) {
+    write_line(
+        out,
+        &[
+            br#"{"jsonrpc":"2.0","id":"#,
+            &id.digits(),
+            br#","method":"ping"}"#,
+        ],
+    );
+}
+
 /// Writes a client's answer under the id of the server's question.
 pub fn write_answer(out: &mut BytesMut, message: &Message, question: &[u8]) {
     message.splice(out, &[(Member::Id, question)]);

@@ -84,17 +84,7 @@ impl Discovery {
         if !matches!(self.stage, Stage::Silent) {
             return false;
         }
-        let meta = envelope(None, None);
-        write_line(
-            out,
-            &[
-                br#"{"jsonrpc":"2.0","id":"#,
-                &id.digits(),
-                br#","method":"server/discover","params":{"_meta":"#,
-                meta.as_bytes(),
-                b"}}",
-            ],
-        );
+        write_discover(out, id);
         self.stage = Stage::Asked(id);
         true
     }
@@ -222,6 +212,21 @@ impl Discovery {
         self.listen.opening.take_if(|(opening, _)| *opening == id).is_some()
             || self.listen.current.take_if(|(current, _)| *current == id).is_some()
     }
+}
+
+/// Asks the server what it is.
+pub(super) fn write_discover(out: &mut BytesMut, id: WireId) {
+    let meta = envelope(None, None);
+    write_line(
+        out,
+        &[
+            br#"{"jsonrpc":"2.0","id":"#,
+            &id.digits(),
+            br#","method":"server/discover","params":{"_meta":"#,
+            meta.as_bytes(),
+            b"}}",
+        ],
+    );
 }
 
 /// The `_meta` that makes a request describe itself. Without a client it is Rialto that speaks.
