@@ -263,7 +263,9 @@ impl Refusal {
     pub(crate) fn respond(&self, id: Option<&[u8]>) -> Response<Body> {
         let (status, wording, text) = self.row();
         let mut response = match wording {
-            Wording::Rpc(_) if let Self::Modern(objection) = self => with_type(status, JSON, objection.body(id)),
+            Wording::Rpc(_) if let Self::Modern(objection) = self => {
+                with_type(status, JSON, objection.body(id))
+            }
             Wording::Rpc(code) => {
                 let data = self.reason().map(|reason| format!(r#""reason":"{reason}""#));
                 with_type(status, JSON, legacy::error(id, code, &text, data.as_deref()))
@@ -306,9 +308,10 @@ impl Refusal {
 pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
     match failure {
         Failure::Timeout { .. } | Failure::StartTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
-        Failure::Exited(_) | Failure::Unavailable { .. } | Failure::NotWelcomed | Failure::Overloaded { .. } => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        Failure::Exited(_)
+        | Failure::Unavailable { .. }
+        | Failure::NotWelcomed
+        | Failure::Overloaded { .. } => StatusCode::SERVICE_UNAVAILABLE,
         Failure::TooLarge { .. } | Failure::Invalid(_) => StatusCode::BAD_GATEWAY,
         // The client said so itself and expects no answer any more.
         Failure::Cancelled => StatusCode::OK,
@@ -324,7 +327,9 @@ pub(crate) fn answer(body: Bytes, failure: Option<&Failure>) -> Response<Body> {
     let mut response = with_type(status, JSON, body);
     let wait = match failure {
         Some(Failure::Unavailable { retry_after, .. }) => Some(*retry_after),
-        Some(Failure::Exited(_) | Failure::NotWelcomed | Failure::Overloaded { .. }) => Some(Duration::from_secs(1)),
+        Some(Failure::Exited(_) | Failure::NotWelcomed | Failure::Overloaded { .. }) => {
+            Some(Duration::from_secs(1))
+        }
         Some(
             Failure::Timeout { .. }
             | Failure::StartTimeout { .. }

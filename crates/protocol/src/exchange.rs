@@ -240,13 +240,9 @@ pub enum Failure {
     /// The answer was larger than messages may be.
     TooLarge { length: u64, limit: usize },
     /// The server has no such thing to offer.
-    Unsupported {
-        what: &'static str,
-    },
+    Unsupported { what: &'static str },
     /// The server asked something that its client cannot or would not answer.
-    Unanswered {
-        why: &'static str,
-    },
+    Unanswered { why: &'static str },
     /// The answer was no message.
     Invalid(ScanError),
     /// The client asked for the call to stop.

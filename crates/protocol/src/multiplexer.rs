@@ -11,8 +11,8 @@
 
 mod interests;
 mod rounds;
-mod wishes;
 mod vigil;
+mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -29,9 +29,9 @@ use crate::message::{Kind, Member, Message, ScanError};
 use crate::method::Method;
 use crate::time::{Moment, earliest};
 use crate::version::Era;
+use crate::wire::line::EnvelopeSeeker;
 use interests::Interests;
 use rounds::Round;
-use crate::wire::line::EnvelopeSeeker;
 use vigil::Vigil;
 
 /// How much and how long.
@@ -300,7 +300,8 @@ impl Multiplexer {
         if self.face.welcome().is_some() || self.face.era() == era {
             return;
         }
-        self.pending.retain(|_, pending| !matches!(pending, Pending::Handshake));
+        self.pending
+            .retain(|_, pending| !matches!(pending, Pending::Handshake));
         self.face = Face::new(era, self.introduction);
         if !self.openers.is_empty() {
             self.pursue(now);
@@ -705,7 +706,9 @@ impl Multiplexer {
                 Some(_) | None => return Lowered::Done,
             },
         }
-        let Some(attached) = self.attached.get(&session) else { return Lowered::Done };
+        let Some(attached) = self.attached.get(&session) else {
+            return Lowered::Done;
+        };
         let line = Outgoing {
             message,
             words,
@@ -800,7 +803,11 @@ impl Multiplexer {
     fn find_call(&self, session: SessionKey, call: CallKey) -> Option<WireId> {
         self.pending.iter().rev().find_map(|(id, pending)| match pending {
             Pending::Call(open) if open.session == session && open.call == call => Some(*id),
-            Pending::Call(_) | Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => None,
+            Pending::Call(_)
+            | Pending::Cancelled { .. }
+            | Pending::Handshake
+            | Pending::Listen
+            | Pending::Own { .. } => None,
         })
     }
 
@@ -833,7 +840,9 @@ impl Multiplexer {
             self.counters.strays += 1;
             return;
         }
-        let Some(open) = self.close_question(now, question) else { return };
+        let Some(open) = self.close_question(now, question) else {
+            return;
+        };
         match open.asker {
             Asker::Server(id) if self.has_room(message.len()) => {
                 legacy::write_answer(&mut self.outgoing, message, &id);
@@ -862,7 +871,9 @@ impl Multiplexer {
 
     fn refuse_question(&mut self, now: Moment, question: QuestionKey, why: &'static str) {
         self.counters.questions_refused += 1;
-        let Some(open) = self.close_question(now, question) else { return };
+        let Some(open) = self.close_question(now, question) else {
+            return;
+        };
         match open.asker {
             Asker::Server(id) => self.refuse(&id, error_code::INTERNAL_ERROR, why),
             Asker::Round(_) => self.fail_round(now, open.wire, why),
@@ -1235,7 +1246,11 @@ impl Multiplexer {
         }
         self.face.confirm(None, &mut self.outgoing);
         let (resources, level) = self.interests.replay();
-        let (resources, level) = if self.face.listens() { (Vec::new(), None) } else { (resources, level) };
+        let (resources, level) = if self.face.listens() {
+            (Vec::new(), None)
+        } else {
+            (resources, level)
+        };
         if let Some(level) = level {
             let id = self.own_request(now);
             legacy::write_set_level(&mut self.outgoing, None, id, level);
@@ -1251,8 +1266,10 @@ impl Multiplexer {
             .unwrap_or_default();
         for list in lists {
             let message = legacy::list_changed(list);
-            let sessions: Vec<SessionKey> =
-                self.hearing().filter(|session| !newcomers.contains(session)).collect();
+            let sessions: Vec<SessionKey> = self
+                .hearing()
+                .filter(|session| !newcomers.contains(session))
+                .collect();
             for session in sessions {
                 self.outputs.push_back(Output::Tell(Tell::Notice {
                     session,
@@ -1358,9 +1375,11 @@ impl Multiplexer {
         let newest = |wanted: &dyn Fn(&InFlight) -> bool| {
             self.pending.iter().rev().find_map(|(id, pending)| match pending {
                 Pending::Call(call) if wanted(call) => Some((call.session, Some(*id))),
-                Pending::Call(_) | Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => {
-                    None
-                }
+                Pending::Call(_)
+                | Pending::Cancelled { .. }
+                | Pending::Handshake
+                | Pending::Listen
+                | Pending::Own { .. } => None,
             })
         };
         match (self.asking_sessions, self.busy_sessions, self.attached.len()) {
@@ -1402,7 +1421,13 @@ impl Multiplexer {
             if self.interests.hears(session, level) {
                 let call = wire.and_then(|id| match self.pending.get(&id) {
                     Some(Pending::Call(call)) => Some(call.call),
-                    Some(Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. }) | None => None,
+                    Some(
+                        Pending::Cancelled { .. }
+                        | Pending::Handshake
+                        | Pending::Listen
+                        | Pending::Own { .. },
+                    )
+                    | None => None,
                 });
                 let message = message.clone();
                 match call {
@@ -1481,7 +1506,10 @@ impl Multiplexer {
 
     /// The sessions that want to know what is not about their calls.
     fn hearing(&self) -> impl Iterator<Item = SessionKey> {
-        self.attached.iter().filter(|(_, attached)| attached.hears).map(|(session, _)| *session)
+        self.attached
+            .iter()
+            .filter(|(_, attached)| attached.hears)
+            .map(|(session, _)| *session)
     }
 
     // From the clock.

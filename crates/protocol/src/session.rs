@@ -40,7 +40,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             retention: Retention {
-                events: 1024,
+                events: 8192,
                 bytes: 4 << 20,
                 age: Duration::from_secs(300),
             },

@@ -19,7 +19,9 @@ impl Multiplexer {
         }
         let wanted = self.hearing().next().is_some().then(|| self.interests.uris());
         let id = WireId(self.next_wire);
-        let Face::Modern(discovery) = &mut self.face else { return };
+        let Face::Modern(discovery) = &mut self.face else {
+            return;
+        };
         if !discovery.must_tune(wanted.as_ref()) {
             return;
         }
@@ -35,7 +37,9 @@ impl Multiplexer {
 
     /// The server has acknowledged a listen: who waits for a subscription learns what became of it.
     pub(super) fn handle_listening(&mut self, now: Moment, id: Option<WireId>, message: &Message) {
-        let Face::Modern(discovery) = &mut self.face else { return };
+        let Face::Modern(discovery) = &mut self.face else {
+            return;
+        };
         let Some((old, honoured)) =
             id.and_then(|id| discovery.handle_listening(id, message, &mut self.outgoing))
         else {
@@ -50,7 +54,9 @@ impl Multiplexer {
 
     /// A listen has ended: refused, or closed by the server.
     pub(super) fn handle_listen_end(&mut self, now: Moment, id: WireId, message: &Message) {
-        let Face::Modern(discovery) = &mut self.face else { return };
+        let Face::Modern(discovery) = &mut self.face else {
+            return;
+        };
         if !discovery.handle_listen_end(id) {
             return;
         }
@@ -71,18 +77,28 @@ impl Multiplexer {
                     Request::Subscribe { uri } => Some((*id, call.session, uri.clone())),
                     Request::Plain | Request::Unsubscribe { .. } | Request::SetLevel { .. } => None,
                 },
-                Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => None,
+                Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => {
+                    None
+                }
             })
             .collect();
         for (id, session, uri) in subscribing {
-            let Some(call) = self.settle(now, id).map(|call| call.call) else { continue };
+            let Some(call) = self.settle(now, id).map(|call| call.call) else {
+                continue;
+            };
             if honoured.is_some_and(|honoured| honoured.contains(&uri)) {
                 self.interests.confirm(&uri);
                 self.tell(Tell::Done { session, call });
             } else {
                 self.interests.unsubscribe(session, &uri);
-                let failure = Failure::Unsupported { what: "the server does not send updates of this resource" };
-                self.tell(Tell::Failed { session, call, failure });
+                let failure = Failure::Unsupported {
+                    what: "the server does not send updates of this resource",
+                };
+                self.tell(Tell::Failed {
+                    session,
+                    call,
+                    failure,
+                });
             }
         }
     }
