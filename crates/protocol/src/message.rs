@@ -319,7 +319,7 @@ mod tests {
         let large = message(&text);
         let written = large.with_id(b"\"abc\"");
         assert!(
-            matches!(&written, Written::Cut { tail, .. } if tail.as_ptr() == large.bytes()[24..].as_ptr())
+            matches!(&written, Written::Cut { tail, .. } if tail.as_ptr() == large.bytes()[23..].as_ptr())
         );
         assert_eq!(written.len(), text.len() + 4);
         assert_eq!(written.into_bytes(), large.spliced(&[(Member::Id, b"\"abc\"")]));
