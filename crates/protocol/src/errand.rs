@@ -123,6 +123,8 @@ pub struct Errand {
     stage: Stage,
     streaming: bool,
     events: VecDeque<Bytes>,
+    /// The newest progress or log line that came while no request was attached.
+    kept: Option<Message>,
     /// The end of the whole errand, as soon as it is known.
     outcome: Option<Outcome>,
     asked: BTreeMap<String, Asked>,
@@ -186,6 +188,7 @@ impl Errand {
             stage: Stage::Running,
             streaming: false,
             events: VecDeque::new(),
+            kept: None,
             outcome: None,
             asked: BTreeMap::new(),
             next_key: 1,
@@ -290,14 +293,26 @@ impl Errand {
         }
         match self.stage {
             Stage::Running => {
-                if self.stream() {
-                    self.push(Bytes::copy_from_slice(message.bytes()));
+                if let Some(event) = self.event(message)
+                    && self.stream()
+                {
+                    self.push(event);
                 }
             }
             // While nobody reads, only the newest is of interest.
-            Stage::Parked => self.events = VecDeque::from([Bytes::copy_from_slice(message.bytes())]),
+            Stage::Parked => self.kept = Some(message.clone()),
             Stage::Over => {}
         }
+    }
+
+    /// What is related to the call as the attached request is to hear it: a retry has a progress token of its own,
+    /// or none.
+    fn event(&self, message: &Message) -> Option<Bytes> {
+        if self.round == 0 || message.method() != Method::Progress {
+            return Some(Bytes::copy_from_slice(message.bytes()));
+        }
+        let token = self.message.raw(Member::MetaProgressToken)?;
+        Some(message.spliced(&[(Member::ProgressToken, token)]))
     }
 
     fn push(&mut self, event: Bytes) {
@@ -458,11 +473,10 @@ impl Errand {
         self.message = message;
         self.started = now;
         self.accepts = accepts;
-        if !self.events.is_empty() {
-            self.streaming = accepts != Accepts::Json;
-            if !self.streaming {
-                self.events.clear();
-            }
+        if let Some(event) = self.kept.take().and_then(|kept| self.event(&kept))
+            && self.stream()
+        {
+            self.push(event);
         }
         Ok(asks)
     }

@@ -25,9 +25,10 @@ use crate::backend_face::{self, Arrival, Face, Outgoing, WireId};
 use crate::error_code;
 use crate::exchange::{Ask, Call, CallKey, Client, Failure, QuestionKey, Request, SessionKey, Tell, Trouble};
 use crate::message::{Kind, Member, Message, ScanError};
-use crate::method::Method;
+use crate::method::{LogLevel, Method};
 use crate::time::{Moment, earliest};
 use crate::version::Era;
+pub(crate) use interests::is_part;
 use interests::Interests;
 use rounds::Round;
 
@@ -209,6 +210,10 @@ enum Asker {
     /// A round of the call, in which it has this key.
     Round(String),
 }
+
+/// Why a question is refused that could be several sessions'.
+const UNATTRIBUTABLE: &str =
+    "cannot tell which of several sessions this request is for; set `process: per_session` for this server";
 
 /// What became of a call that was to be written for the server.
 enum Lowered {
@@ -613,6 +618,7 @@ impl Multiplexer {
             return self.overload(session, call, "calls in flight");
         }
         self.face.confirm(None, &mut self.outgoing);
+        self.heed_level(now, session, &message, words);
         let id = WireId(self.next_wire);
         match self.lower(session, &request, &message, words, id) {
             Lowered::Sent => {}
@@ -652,6 +658,20 @@ impl Multiplexer {
         );
         self.wake_by(deadline.min(patience));
         self.tune();
+    }
+
+    /// A modern call says itself which log lines it wants; a legacy server must be told before it begins.
+    fn heed_level(&mut self, now: Moment, session: SessionKey, message: &Message, words: Era) {
+        let wanted = match (words, message.raw(Member::MetaLogLevel)) {
+            (Era::Modern, Some(_)) if !self.face.listens() => message.text(Member::MetaLogLevel),
+            (Era::Modern | Era::Legacy, _) => None,
+        };
+        let Some(level) = wanted.and_then(|level| LogLevel::parse(&level)) else { return };
+        let logs = self.face.welcome().is_some_and(|welcome| welcome.logs);
+        if let Some(level) = self.interests.request_level(session, level).filter(|_| logs) {
+            let id = self.own_request(now);
+            legacy::write_set_level(&mut self.outgoing, None, id, level);
+        }
     }
 
     /// Writes a call for the server, or does without it where the wish is one that we keep.
@@ -1254,27 +1274,34 @@ impl Multiplexer {
         if !self.has_room_for_a_refusal(&id) {
             return;
         }
-        let refusal = match self.attribute(message.method()) {
-            Some((session, wire)) => {
-                let client = self
-                    .attached
-                    .get(&session)
-                    .map(|attached| Arc::clone(&attached.client));
-                if client.is_some_and(|client| !client.capabilities.can_answer(message.method())) {
-                    "the client cannot answer this kind of request"
-                } else if self.questions.len() >= self.limits.questions {
-                    "too many requests to clients are open"
-                } else {
-                    return self.put_question(now, session, wire, Asker::Server(id), message);
-                }
-            }
-            None if self.attached.len() > 1 => {
-                "cannot tell which of several sessions this request is for; set `process: per_session` for this server"
-            }
-            None => "no client request is in progress",
-        };
+        match self.attribute(message.method()) {
+            Some((session, wire)) => self.ask_session(now, session, wire, id, message),
+            None if self.attached.len() > 1 => self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, UNATTRIBUTABLE),
+            None => self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, "no client request is in progress"),
+        }
+    }
+
+    /// Puts a question to the session whose it is, unless its client cannot answer.
+    fn ask_session(&mut self, now: Moment, session: SessionKey, wire: Option<WireId>, id: Bytes, message: Message) {
+        let able = self.attached.get(&session).map(|attached| &attached.client.capabilities);
+        if able.is_some_and(|can| !can.can_answer(message.method())) {
+            let why = "the client cannot answer this kind of request";
+            self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
+        } else if able.is_some_and(|can| !can.can_answer_in_kind(&message)) {
+            let why = "the client did not declare that it can be asked in this way";
+            self.refuse_unasked(&id, error_code::INVALID_PARAMS, why);
+        } else if self.questions.len() >= self.limits.questions {
+            let why = "too many requests to clients are open";
+            self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
+        } else {
+            self.put_question(now, session, wire, Asker::Server(id), message);
+        }
+    }
+
+    /// Refuses a question that was put to nobody.
+    fn refuse_unasked(&mut self, id: &[u8], code: i32, why: &str) {
         self.counters.questions_refused += 1;
-        self.refuse(&id, error_code::METHOD_NOT_FOUND, refusal);
+        self.refuse(id, code, why);
     }
 
     fn put_question(

@@ -188,6 +188,7 @@ fn read_welcome(message: Message) -> Welcome {
         words: Era::Legacy,
         version,
         changing_lists: changing_lists(&result),
+        logs: result.pointer("/capabilities/logging").is_some(),
     }
 }
 

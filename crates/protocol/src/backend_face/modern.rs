@@ -118,6 +118,7 @@ impl Discovery {
             words: Era::Modern,
             version: None,
             changing_lists: super::legacy::changing_lists(&result),
+            logs: result.pointer("/capabilities/logging").is_some(),
             message,
         });
         self.stage = Stage::Known(Arc::clone(&welcome));

@@ -67,7 +67,7 @@ impl Multiplexer {
                 self.fail_round(now, Some(id), "the server asked something that is no request");
                 return true;
             };
-            let able = capabilities.as_ref().is_some_and(|can| can.can_answer(question.method()));
+            let able = capabilities.as_ref().is_some_and(|can| can.can_answer(question.method()) && can.can_answer_in_kind(&question));
             if !able || self.questions.len() >= self.limits.questions {
                 self.fail_round(now, Some(id), "the server asked for what this client cannot do");
                 return true;
