@@ -28,8 +28,8 @@ use crate::message::{Kind, Member, Message, ScanError};
 use crate::method::{LogLevel, Method};
 use crate::time::{Moment, earliest};
 use crate::version::Era;
-pub(crate) use interests::is_part;
 use interests::Interests;
+pub(crate) use interests::is_part;
 use rounds::Round;
 
 /// How much and how long.
@@ -153,6 +153,10 @@ struct Waiting {
 }
 
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "almost all are calls, and a box would cost each of them"
+)]
 enum Pending {
     Call(InFlight),
     /// A call that was cancelled. Nobody waits for it, but until the server has stopped it may still ask or log
@@ -222,6 +226,8 @@ enum Lowered {
     /// It needs no server.
     Done,
     TooMuch(&'static str),
+    /// The server is known not to do it.
+    Unsupported(&'static str),
 }
 
 /// The machine.
@@ -234,6 +240,8 @@ pub struct Multiplexer {
     face: Face,
     /// A listen was refused or ended too often: this server is not asked again.
     listens_left: u32,
+    /// A listen was lost: something may have been missed until the next one is acknowledged.
+    missed: bool,
     /// A server answered the handshake on an earlier link.
     welcomed_before: bool,
     attached: BTreeMap<SessionKey, Attached>,
@@ -269,6 +277,7 @@ impl Multiplexer {
             introduction,
             face: Face::Legacy(Handshake::new(introduction)),
             listens_left: wishes::LISTENS,
+            missed: false,
             welcomed_before: false,
             attached: BTreeMap::new(),
             departed: BTreeMap::new(),
@@ -296,7 +305,8 @@ impl Multiplexer {
         if self.face.welcome().is_some() || self.face.era() == era {
             return;
         }
-        self.pending.retain(|_, pending| !matches!(pending, Pending::Handshake));
+        self.pending
+            .retain(|_, pending| !matches!(pending, Pending::Handshake));
         self.face = Face::new(era, self.introduction);
         if !self.openers.is_empty() {
             self.pursue();
@@ -624,6 +634,14 @@ impl Multiplexer {
             Lowered::Sent => {}
             Lowered::Done => return self.tell(Tell::Done { session, call }),
             Lowered::TooMuch(limit) => return self.overload(session, call, limit),
+            Lowered::Unsupported(what) => {
+                let failure = Failure::Unsupported { what };
+                return self.tell(Tell::Failed {
+                    session,
+                    call,
+                    failure,
+                });
+            }
         }
         self.next_wire += 1;
         let method = message.method();
@@ -666,7 +684,9 @@ impl Multiplexer {
             (Era::Modern, Some(_)) if !self.face.listens() => message.text(Member::MetaLogLevel),
             (Era::Modern | Era::Legacy, _) => None,
         };
-        let Some(level) = wanted.and_then(|level| LogLevel::parse(&level)) else { return };
+        let Some(level) = wanted.and_then(|level| LogLevel::parse(&level)) else {
+            return;
+        };
         let logs = self.face.welcome().is_some_and(|welcome| welcome.logs);
         if let Some(level) = self.interests.request_level(session, level).filter(|_| logs) {
             let id = self.own_request(now);
@@ -688,6 +708,9 @@ impl Multiplexer {
             Request::Subscribe { uri } => {
                 if self.interests.subscriptions(session) >= self.limits.subscriptions {
                     return Lowered::TooMuch("resource subscriptions");
+                }
+                if self.face.listens() && self.listens_left == 0 {
+                    return Lowered::Unsupported(wishes::NO_UPDATES);
                 }
                 if self.interests.subscribe(session, uri) {
                     return Lowered::Done;
@@ -712,7 +735,9 @@ impl Multiplexer {
                 Some(_) | None => return Lowered::Done,
             },
         }
-        let Some(attached) = self.attached.get(&session) else { return Lowered::Done };
+        let Some(attached) = self.attached.get(&session) else {
+            return Lowered::Done;
+        };
         let line = Outgoing {
             message,
             words,
@@ -763,6 +788,11 @@ impl Multiplexer {
         let until = now.after(Limits::CANCEL_GRACE);
         let pending = self.pending.get_mut(&id)?;
         let Pending::Call(call) = pending else { return None };
+        if call.round.is_some() {
+            // The server has answered and keeps nothing: there is only the round to forget.
+            self.withdraw_round(id);
+            return self.settle(now, id);
+        }
         let cancelled = Pending::Cancelled {
             session: call.session,
             may_ask: call.method.may_ask(),
@@ -807,7 +837,11 @@ impl Multiplexer {
     fn find_call(&self, session: SessionKey, call: CallKey) -> Option<WireId> {
         self.pending.iter().rev().find_map(|(id, pending)| match pending {
             Pending::Call(open) if open.session == session && open.call == call => Some(*id),
-            Pending::Call(_) | Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => None,
+            Pending::Call(_)
+            | Pending::Cancelled { .. }
+            | Pending::Handshake
+            | Pending::Listen
+            | Pending::Own { .. } => None,
         })
     }
 
@@ -840,7 +874,9 @@ impl Multiplexer {
             self.counters.strays += 1;
             return;
         }
-        let Some(open) = self.close_question(now, question) else { return };
+        let Some(open) = self.close_question(now, question) else {
+            return;
+        };
         match open.asker {
             Asker::Server(id) if self.has_room(message.len()) => {
                 legacy::write_answer(&mut self.outgoing, message, &id);
@@ -869,7 +905,9 @@ impl Multiplexer {
 
     fn refuse_question(&mut self, now: Moment, question: QuestionKey, why: &'static str) {
         self.counters.questions_refused += 1;
-        let Some(open) = self.close_question(now, question) else { return };
+        let Some(open) = self.close_question(now, question) else {
+            return;
+        };
         match open.asker {
             Asker::Server(id) => self.refuse(&id, error_code::INTERNAL_ERROR, why),
             Asker::Round(_) => self.fail_round(now, open.wire, why),
@@ -994,6 +1032,7 @@ impl Multiplexer {
     pub fn handle_link_down(&mut self, trouble: &Arc<Trouble>) {
         self.link = Link::Absent;
         self.listens_left = wishes::LISTENS;
+        self.missed = false;
         self.face.reset();
         self.outgoing.clear();
         self.being_written = 0;
@@ -1081,6 +1120,9 @@ impl Multiplexer {
             Arrival::Question => self.handle_question(now, message),
             Arrival::Withdrawal => self.handle_withdrawal(now, message),
             Arrival::Log => self.handle_log(&message),
+            Arrival::ListChanged | Arrival::Updated if !self.is_listened_for(&message) => {
+                self.counters.strays += 1
+            }
             Arrival::ListChanged => self.tell_all(&modern::unmarked(&message)),
             Arrival::Updated => self.handle_updated(&modern::unmarked(&message)),
             Arrival::Listening(id) => self.handle_listening(now, id, &message),
@@ -1215,7 +1257,11 @@ impl Multiplexer {
         }
         self.face.confirm(None, &mut self.outgoing);
         let (resources, level) = self.interests.replay();
-        let (resources, level) = if self.face.listens() { (Vec::new(), None) } else { (resources, level) };
+        let (resources, level) = if self.face.listens() {
+            (Vec::new(), None)
+        } else {
+            (resources, level)
+        };
         if let Some(level) = level {
             let id = self.own_request(now);
             legacy::write_set_level(&mut self.outgoing, None, id, level);
@@ -1231,8 +1277,10 @@ impl Multiplexer {
             .unwrap_or_default();
         for list in lists {
             let message = legacy::list_changed(list);
-            let sessions: Vec<SessionKey> =
-                self.hearing().filter(|session| !newcomers.contains(session)).collect();
+            let sessions: Vec<SessionKey> = self
+                .hearing()
+                .filter(|session| !newcomers.contains(session))
+                .collect();
             for session in sessions {
                 self.outputs.push_back(Output::Tell(Tell::Notice {
                     session,
@@ -1276,14 +1324,30 @@ impl Multiplexer {
         }
         match self.attribute(message.method()) {
             Some((session, wire)) => self.ask_session(now, session, wire, id, message),
-            None if self.attached.len() > 1 => self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, UNATTRIBUTABLE),
-            None => self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, "no client request is in progress"),
+            None if self.attached.len() > 1 => {
+                self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, UNATTRIBUTABLE)
+            }
+            None => self.refuse_unasked(
+                &id,
+                error_code::METHOD_NOT_FOUND,
+                "no client request is in progress",
+            ),
         }
     }
 
     /// Puts a question to the session whose it is, unless its client cannot answer.
-    fn ask_session(&mut self, now: Moment, session: SessionKey, wire: Option<WireId>, id: Bytes, message: Message) {
-        let able = self.attached.get(&session).map(|attached| &attached.client.capabilities);
+    fn ask_session(
+        &mut self,
+        now: Moment,
+        session: SessionKey,
+        wire: Option<WireId>,
+        id: Bytes,
+        message: Message,
+    ) {
+        let able = self
+            .attached
+            .get(&session)
+            .map(|attached| &attached.client.capabilities);
         if able.is_some_and(|can| !can.can_answer(message.method())) {
             let why = "the client cannot answer this kind of request";
             self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
@@ -1345,9 +1409,11 @@ impl Multiplexer {
         let newest = |wanted: &dyn Fn(&InFlight) -> bool| {
             self.pending.iter().rev().find_map(|(id, pending)| match pending {
                 Pending::Call(call) if wanted(call) => Some((call.session, Some(*id))),
-                Pending::Call(_) | Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => {
-                    None
-                }
+                Pending::Call(_)
+                | Pending::Cancelled { .. }
+                | Pending::Handshake
+                | Pending::Listen
+                | Pending::Own { .. } => None,
             })
         };
         match (self.asking_sessions, self.busy_sessions, self.attached.len()) {
@@ -1389,7 +1455,13 @@ impl Multiplexer {
             if self.interests.hears(session, level) {
                 let call = wire.and_then(|id| match self.pending.get(&id) {
                     Some(Pending::Call(call)) => Some(call.call),
-                    Some(Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. }) | None => None,
+                    Some(
+                        Pending::Cancelled { .. }
+                        | Pending::Handshake
+                        | Pending::Listen
+                        | Pending::Own { .. },
+                    )
+                    | None => None,
                 });
                 let message = message.clone();
                 match call {
@@ -1468,7 +1540,10 @@ impl Multiplexer {
 
     /// The sessions that want to know what is not about their calls.
     fn hearing(&self) -> impl Iterator<Item = SessionKey> {
-        self.attached.iter().filter(|(_, attached)| attached.hears).map(|(session, _)| *session)
+        self.attached
+            .iter()
+            .filter(|(_, attached)| attached.hears)
+            .map(|(session, _)| *session)
     }
 
     // From the clock.

@@ -323,3 +323,11 @@ pub fn list_changed(list: Method) -> Message {
         list.name().unwrap_or_default()
     ))
 }
+
+/// An updated-resource notification in our own words, for clients that may have missed one.
+pub fn updated(uri: &str) -> Message {
+    Message::own(format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":{}}}}}"#,
+        quoted(uri)
+    ))
+}

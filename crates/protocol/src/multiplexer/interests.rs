@@ -57,6 +57,11 @@ impl Interests {
         true
     }
 
+    /// The server does not send updates of a resource, whoever wants them.
+    pub(super) fn drop(&mut self, uri: &str) {
+        self.resources.remove(uri);
+    }
+
     /// Sessions subscribed to a resource or to one that it is a part of (`resources/updated` may name
     /// a sub-resource).
     pub(super) fn subscribers(&self, uri: &str) -> BTreeSet<SessionKey> {

@@ -94,7 +94,10 @@ impl Stage {
             if trip.principal != principal.as_str() {
                 return Err(unknown);
             }
-            let asks = trip.errand.retry(now, message, round, accepts).map_err(|_| unknown)?;
+            let asks = trip
+                .errand
+                .retry(now, message, round, accepts)
+                .map_err(|_| unknown)?;
             trip.post = Post::Waiting;
             label.clone_into(&mut trip.label);
             return Ok(asks);
@@ -151,7 +154,11 @@ impl Stage {
         let keys: Vec<SessionKey> = self.trips.keys().copied().collect();
         for key in keys {
             let mut woken = false;
-            while let Some(output) = self.trips.get_mut(&key).and_then(|trip| trip.errand.poll_output()) {
+            while let Some(output) = self
+                .trips
+                .get_mut(&key)
+                .and_then(|trip| trip.errand.poll_output())
+            {
                 busy = true;
                 match output {
                     errand::Output::Wake => woken = true,
@@ -163,33 +170,32 @@ impl Stage {
                 self.visit_errand(key);
             }
         }
-        self.trips.retain(|_, trip| !(trip.errand.is_over() && trip.post == Post::Gone));
+        self.trips
+            .retain(|_, trip| !(trip.errand.is_over() && trip.post == Post::Gone));
         (asks, busy)
     }
 
     /// Looks whether there is something to read of an errand.
     fn visit_errand(&mut self, key: SessionKey) {
-        let Some(trip) = self.trips.get_mut(&key) else { return };
+        let Some(trip) = self.trips.get_mut(&key) else {
+            return;
+        };
+        let read = |body: &[u8]| serde_json::from_slice(body).expect("answers are JSON");
         let mut heard = Vec::new();
+        let mut asked = None;
         if trip.post == Post::Waiting {
             match trip.errand.poll_answer() {
                 Answer::Waiting => return,
                 Answer::Complete { body, .. } => {
                     trip.post = Post::Gone;
-                    heard.push(Heard::Json(serde_json::from_slice(&body).expect("answers are JSON")));
+                    heard.push(Heard::Json(read(&body)));
                 }
-                Answer::Ask { round } => {
-                    let state = format!("{SEAL}{} {round}", key.0);
-                    let body = trip.errand.park(&state);
-                    self.sealed.insert(state, (key, round));
-                    trip.parked_until = Some(self.now.after(PARKED_FOR));
-                    trip.post = Post::Gone;
-                    heard.push(Heard::Json(serde_json::from_slice(&body).expect("answers are JSON")));
-                }
+                Answer::Ask { round } => asked = Some(round),
                 Answer::Stream => trip.post = Post::Reading,
             }
         }
-        if trip.post == Post::Reading {
+        let streamed = trip.post == Post::Reading;
+        if streamed {
             let mut out = BytesMut::new();
             let reading = trip.errand.read(&mut out);
             heard.extend(events(&out));
@@ -199,15 +205,19 @@ impl Stage {
                     trip.post = Post::Gone;
                     heard.push(Heard::End);
                 }
-                Reading::Ask { round } => {
-                    let state = format!("{SEAL}{} {round}", key.0);
-                    let body = trip.errand.park(&state);
-                    self.sealed.insert(state, (key, round));
-                    trip.parked_until = Some(self.now.after(PARKED_FOR));
-                    trip.post = Post::Gone;
-                    heard.push(Heard::Event(String::new(), serde_json::from_slice(&body).expect("answers are JSON")));
-                    heard.push(Heard::End);
-                }
+                Reading::Ask { round } => asked = Some(round),
+            }
+        }
+        if let Some(round) = asked {
+            let state = format!("{SEAL}{} {round}", key.0);
+            let body = read(&trip.errand.park(&state));
+            self.sealed.insert(state, (key, round));
+            trip.parked_until = Some(self.now.after(PARKED_FOR));
+            trip.post = Post::Gone;
+            if streamed {
+                heard.extend([Heard::Event(String::new(), body), Heard::End]);
+            } else {
+                heard.push(Heard::Json(body));
             }
         }
         let (name, label) = (trip.name.clone(), trip.label.clone());
@@ -223,5 +233,7 @@ const PARKED_FOR: Duration = Duration::from_secs(600);
 /// The state of a retry, if it is one of the stage's own.
 fn state_of(message: &Message) -> Option<String> {
     let params = message.raw(Member::Params).and_then(Object::parse)?;
-    params.text("requestState").filter(|state| state.starts_with(SEAL)).map(Into::into)
+    params
+        .text("requestState")
+        .filter(|state| state.starts_with(SEAL))
 }

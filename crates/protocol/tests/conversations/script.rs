@@ -83,7 +83,12 @@ impl Script {
     fn stage(&mut self) -> &mut Stage {
         let characters = &mut self.characters;
         self.stage.get_or_insert_with(|| {
-            let mut stage = Stage::new(self.limits.clone(), self.session_limits.clone(), self.words, self.era);
+            let mut stage = Stage::new(
+                self.limits.clone(),
+                self.session_limits.clone(),
+                self.words,
+                self.era,
+            );
             for (name, character) in characters.drain(..) {
                 stage.enter(&name, character);
             }

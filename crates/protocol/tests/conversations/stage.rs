@@ -182,7 +182,7 @@ impl Stage {
         let client = Arc::new(Client::declaring(
             Principal::named(&player.character.principal),
             Some(declared),
-            None,
+            message.raw_copy(Member::ClientInfo),
         ));
         let mut asks = Vec::new();
         let taken = match &mut player.session {
@@ -468,7 +468,9 @@ pub(crate) fn events(bytes: &[u8]) -> Vec<Heard> {
         .map(|block| match (field(block, "id: "), field(block, "data: ")) {
             (Some(id), Some(data)) if data.is_empty() => Heard::Priming(id),
             (Some(id), Some(data)) => Heard::Event(id, serde_json::from_str(&data).expect("data is JSON")),
-            (None, Some(data)) => Heard::Event(String::new(), serde_json::from_str(&data).expect("data is JSON")),
+            (None, Some(data)) => {
+                Heard::Event(String::new(), serde_json::from_str(&data).expect("data is JSON"))
+            }
             _ => Heard::Comment(field(block, ": ").unwrap_or_else(|| block.into())),
         })
         .collect()
