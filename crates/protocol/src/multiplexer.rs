@@ -6,9 +6,12 @@
 //!
 //! Law of attribution. Over stdio a server's question carries no origin. If exactly one session has calls in flight
 //! that may ask, the question is that session's. Once a server has asked anything, such calls run for one
-//! session at a time, so that the next question can be attributed. What still cannot be is refused:
-//! nothing is ever guessed between sessions.
+//! session at a time, so that the next question can be attributed. A question that comes while several sessions of
+//! one principal have such calls is held until the calls of all but one of them have ended, and then is that one's
+//! (see `held.rs`). What still cannot be attributed is refused: of several principals, as many questions as sessions
+//! that may have asked, a call cancelled meanwhile, or nothing decided in time. Nothing is ever guessed.
 
+mod held;
 mod interests;
 mod rounds;
 mod wishes;
@@ -28,6 +31,7 @@ use crate::message::{Kind, Member, Message, ScanError};
 use crate::method::{LogLevel, Method};
 use crate::time::{Moment, earliest};
 use crate::version::Era;
+use held::Held;
 use interests::Interests;
 pub(crate) use interests::is_part;
 use rounds::Round;
@@ -254,6 +258,8 @@ pub struct Multiplexer {
     waiting: VecDeque<Waiting>,
     pending: BTreeMap<WireId, Pending>,
     questions: BTreeMap<QuestionKey, OpenQuestion>,
+    /// Questions of the server of which it is not known yet whose they are, oldest first.
+    held: VecDeque<Held>,
     interests: Interests,
     /// The server has asked a question at some time: attribution needs one asking session at a time.
     inquisitive: bool,
@@ -287,6 +293,7 @@ impl Multiplexer {
             waiting: VecDeque::new(),
             pending: BTreeMap::new(),
             questions: BTreeMap::new(),
+            held: VecDeque::new(),
             interests: Interests::default(),
             inquisitive: false,
             last_notifier: None,
@@ -338,9 +345,9 @@ impl Multiplexer {
         self.waiting.len()
     }
 
-    /// Questions of the server that a client has yet to answer.
+    /// Questions of the server that have no answer yet.
     pub fn open_questions(&self) -> usize {
-        self.questions.len()
+        self.questions.len() + self.held.len()
     }
 
     pub fn is_ready(&self) -> bool {
@@ -772,6 +779,7 @@ impl Multiplexer {
                 self.departed.remove(&session);
             }
         }
+        self.resolve_held(now);
         self.admit(now);
         call
     }
@@ -807,6 +815,10 @@ impl Multiplexer {
         self.wake_by(until);
         self.detach_questions(id, &call);
         self.forsake(&call);
+        if call.method.may_ask() {
+            // What is held may be this call's, which will not be told from the others any more.
+            self.refuse_held();
+        }
         Some(call)
     }
 
@@ -1042,6 +1054,7 @@ impl Multiplexer {
         self.departed.clear();
         self.busy_sessions = 0;
         self.asking_sessions = 0;
+        self.held.clear();
         for (question, open) in std::mem::take(&mut self.questions) {
             self.tell(Tell::Withdrawn {
                 session: open.session,
@@ -1324,6 +1337,7 @@ impl Multiplexer {
         }
         match self.attribute(message.method()) {
             Some((session, wire)) => self.ask_session(now, session, wire, id, message),
+            None if self.asking_sessions > 1 => self.hold(now, id, message),
             None if self.attached.len() > 1 => {
                 self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, UNATTRIBUTABLE)
             }
@@ -1429,6 +1443,9 @@ impl Multiplexer {
         let Some(id) = message.raw(Member::RequestId) else {
             return;
         };
+        if self.withdraw_held(id) {
+            return;
+        }
         let found = self
             .questions
             .iter()
@@ -1555,6 +1572,7 @@ impl Multiplexer {
         self.wake_at = None;
         self.expire_calls(now);
         self.expire_waiting(now);
+        self.expire_held(now);
         let late: Vec<QuestionKey> = self
             .questions
             .iter()
