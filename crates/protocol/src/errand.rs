@@ -273,6 +273,9 @@ impl Errand {
                     self.push(event);
                 }
             }
+            Tell::Question { question, .. } if !self.may_be_asked() => {
+                self.outputs.push_back(Output::Ask(Ask::Unanswerable { session: self.session, question }));
+            }
             Tell::Question { question, message, .. } => {
                 let key = format!("k{}", self.next_key);
                 self.next_key += 1;
@@ -281,6 +284,11 @@ impl Errand {
             }
             Tell::Withdrawn { question, .. } => self.asked.retain(|_, asked| asked.question != question),
         }
+    }
+
+    /// Only some requests can be answered by a question (2026-07-28, multi round-trip requests).
+    fn may_be_asked(&self) -> bool {
+        matches!(self.meaning, Meaning::Call { .. }) && self.original.method().may_ask()
     }
 
     /// Progress and log lines of the call. A log line is only for those who asked for such.

@@ -1430,13 +1430,23 @@ impl Multiplexer {
                 | Pending::Own { .. } => None,
             })
         };
-        match (self.asking_sessions, self.busy_sessions, self.attached.len()) {
-            (1, _, _) => newest(&|call| call.method.may_ask()),
-            (0, 1, _) => newest(&|_| true),
-            (0, 0, 1) => self.attached.keys().next().map(|session| (*session, None)),
-            (0, 0, _) if method == Method::RootsList => self.last_notifier.map(|session| (session, None)),
+        if let Some(session) = self.sole_session() {
+            let carrier = newest(&|call| call.method.may_ask()).or_else(|| newest(&|_| true));
+            return carrier.or(Some((session, None)));
+        }
+        match (self.asking_sessions, self.busy_sessions) {
+            (1, _) => newest(&|call| call.method.may_ask()),
+            (0, 1) => newest(&|_| true),
+            (0, 0) if method == Method::RootsList => self.last_notifier.map(|session| (session, None)),
             _ => None,
         }
+    }
+
+    /// The only session there is. Whatever the server says is meant for it, unless one that has gone left calls behind.
+    fn sole_session(&self) -> Option<SessionKey> {
+        let mut sessions = self.attached.keys();
+        let first = sessions.next().filter(|_| self.departed.is_empty())?;
+        sessions.next().is_none().then_some(*first)
     }
 
     fn handle_withdrawal(&mut self, now: Moment, message: Message) {
@@ -1510,7 +1520,7 @@ impl Multiplexer {
     }
 
     fn attribute_log(&self) -> Option<(SessionKey, Option<WireId>)> {
-        if self.busy_sessions == 0 {
+        if self.busy_sessions == 0 && self.sole_session().is_none() {
             let mut hearing = self.hearing();
             let first = hearing.next()?;
             return hearing.next().is_none().then_some((first, None));
@@ -1522,8 +1532,10 @@ impl Multiplexer {
             Pending::Call(call) => Some((call.session, *id)),
             Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => None,
         });
-        let (session, id) = calls.next()?;
-        Some((session, calls.next().is_none().then_some(id)))
+        match calls.next() {
+            Some((session, id)) => Some((session, calls.next().is_none().then_some(id))),
+            None => self.sole_session().map(|session| (session, None)),
+        }
     }
 
     fn handle_updated(&mut self, message: &Message) {

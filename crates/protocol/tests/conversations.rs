@@ -88,6 +88,8 @@ conversations! {
     notices_wait_for_the_first_listener,
     older_client_gets_its_version,
     older_clients_are_not_primed,
+    only_session_is_asked_after_a_cancel,
+    only_some_modern_requests_can_be_asked_back,
     outcome_waits_for_a_parked_client,
     partial_answers_make_a_new_round,
     patience_turns_a_post_into_a_stream,
