@@ -68,7 +68,7 @@ fn a_play_has_something_to_compare() {
                 Step::Tell(number),
                 Step::Reply {
                     which: number,
-                    good: number % 3 > 0,
+                    good: !number.is_multiple_of(3),
                 },
                 Step::Answer {
                     which: number,
