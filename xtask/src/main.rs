@@ -4,6 +4,8 @@
 //! missing, a test that fails and a test that is ignored all end the run with an error.
 
 mod conformance;
+
+mod bench;
 mod test_deps;
 mod test_run;
 
@@ -24,6 +26,11 @@ cargo xtask COMMAND
                    compare. A complete run without failures writes docs/conformance.md. What is
                    known not to pass is listed in tests/conformance/expected-failures.txt.
   setup            only the install
+  bench [FLAG…]    build Rialto for release and measure it beside native, the bare pipe and
+                   the peers; prints the table and writes docs/benchmarks.md.
+                   --quick: Rialto and native only, under a minute, writes nothing.
+                   --instructions: instructions per call, under valgrind.
+                   --only ROW, --rounds N, --seconds S: less, or more, of it; writes nothing.
   help             this text
 
 What the tests need is pinned in tests/interop and tests/conformance (package.json with its
@@ -33,7 +40,8 @@ installed twice: a stamp of the pins in each folder says what is there already. 
 python3 3.10 or newer with its venv module.
 
 Tests find the folder by RIALTO_TEST_DEPS, which `cargo xtask test` sets; after
-`cargo xtask setup` a plain `cargo test` finds it too.
+`cargo xtask setup` a plain `cargo test` finds it too. The peers of `bench` are pinned in
+tests/peers and installed only for it; one that cannot be installed is left out and named.
 ";
 
 fn main() -> ExitCode {
@@ -54,6 +62,8 @@ fn run(arguments: Vec<String>) -> anyhow::Result<()> {
     match (command, rest) {
         ("test", filters) => test(filters),
         ("conformance", filters) => conformance(filters),
+
+        ("bench", flags) => bench::run(&repository()?, flags),
         ("setup", []) => setup(&repository()?).map(drop),
         ("help" | "--help" | "-h", []) => {
             print!("{HELP}");

@@ -111,14 +111,30 @@ const RUNTIME: &str = "conformance-runtime";
 /// The conformance suite calls `fs.globSync`, which came with this major version of Node.
 const MODERN_NODE: u32 = 22;
 
+/// What only `bench` needs.
+const PEERS: &[Environment] = &[
+    Environment {
+        name: "peers-node",
+        installer: Installer::Npm,
+        pins: &[
+            "tests/peers/node/package.json",
+            "tests/peers/node/package-lock.json",
+        ],
+        needed: Needed::Always,
+    },
+    Environment {
+        name: "peers-python",
+        installer: Installer::Pip,
+        pins: &["tests/peers/python/requirements.txt"],
+        needed: Needed::Always,
+    },
+];
+
 /// Says which pins a folder was installed from. It is written last, so a broken install has none.
 const STAMP: &str = ".installed";
 
 pub fn install(repository: &Path, folder: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    // Two runs at once must not install into each other's feet; the second waits and finds the stamp.
-    let lock = File::create(folder.join(".lock")).context("cannot create the install lock")?;
-    lock.lock().context("cannot take the install lock")?;
+    let _lock = lock(folder)?;
     for environment in ENVIRONMENTS {
         match environment.needed {
             Needed::WithoutModernNode if machine_node_is_modern()? => continue,
@@ -152,6 +168,25 @@ fn machine_node_is_modern() -> anyhow::Result<bool> {
 /// The first number of a version such as `v22.1.0`.
 fn major(version: &str) -> Option<u32> {
     version.trim_start_matches('v').split('.').next()?.parse().ok()
+}
+
+/// Installs the peers, and gives what went wrong with each that cannot be: a bench without them is still one.
+pub fn install_peers(repository: &Path, folder: &Path) -> anyhow::Result<Vec<anyhow::Error>> {
+    let _lock = lock(folder)?;
+    let tried = PEERS.iter().map(|environment| {
+        environment
+            .install(repository, folder)
+            .with_context(|| format!("`{}` is left out", environment.name))
+    });
+    Ok(tried.filter_map(Result::err).collect())
+}
+
+/// Two runs at once must not install into each other's feet; the second waits and finds the stamp.
+fn lock(folder: &Path) -> anyhow::Result<File> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let lock = File::create(folder.join(".lock")).context("cannot create the install lock")?;
+    lock.lock().context("cannot take the install lock")?;
+    Ok(lock)
 }
 
 impl Environment {
@@ -311,7 +346,11 @@ mod tests {
     #[test]
     fn every_pin_is_exact_and_names_no_registry() {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a parent");
-        for pin in ENVIRONMENTS.iter().flat_map(|environment| environment.pins) {
+        for pin in ENVIRONMENTS
+            .iter()
+            .chain(PEERS)
+            .flat_map(|environment| environment.pins)
+        {
             let text = fs::read_to_string(repository.join(pin)).expect("the pins are there");
             assert!(!text.contains("\"resolved\""), "{pin} names a registry");
             assert!(!text.contains("index-url"), "{pin} names a registry");

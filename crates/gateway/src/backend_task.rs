@@ -10,13 +10,15 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use protocol::exchange::Trouble;
 use protocol::wire::line::LineFramer;
+use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
 use crate::backend_face::process::{
-    Exit, LaunchOrder, Launcher, RestartPolicy, Running, State, StderrTail, Verdict, stderr,
+    Exit, LaunchError, LaunchOrder, Launcher, RestartPolicy, Running, State, StderrTail, Verdict, stderr,
 };
 use crate::lane::{Health, Lane};
+use crate::reply::CANNOT_RUN;
 use crate::tasks;
 
 /// From the beginning of a stop to SIGKILL.
@@ -43,6 +45,8 @@ pub(crate) struct ProcessLane {
 /// How a run of the child ended.
 enum Ended {
     ByItself(Exit),
+    /// It gave no sign of life.
+    Replaced(&'static str),
     Stopped,
 }
 
@@ -50,6 +54,7 @@ enum Ended {
 enum How {
     Exited(Exit),
     PipesClosed,
+    Silent(&'static str),
     StopWanted,
 }
 
@@ -68,22 +73,30 @@ impl ProcessLane {
                     let pid = running.pid;
                     tracing::info!(%destination, pid, "started");
                     let tail = StderrTail::new();
-                    match self.attend(running, &mut policy, tail.clone()).await {
+                    let what = match self.attend(running, &mut policy, tail.clone()).await {
                         Ended::Stopped => break,
                         Ended::ByItself(exit) => {
-                            tail.settled(LAST_WORDS).await;
-                            trouble = Arc::new(Trouble {
-                                what: exit.to_string(),
-                                stderr: tail.last_lines(STDERR_LINES),
-                                restarts: u32::try_from(policy.failures()).unwrap_or(u32::MAX),
-                            });
                             tracing::warn!(%destination, pid, exit = %exit, "ended by itself");
+                            exit.to_string()
                         }
-                    }
+                        Ended::Replaced(why) => format!("replaced: {why}"),
+                    };
+                    tail.settled(LAST_WORDS).await;
+                    trouble = Arc::new(Trouble {
+                        what,
+                        stderr: tail.last_lines(STDERR_LINES),
+                        restarts: u32::try_from(policy.failures()).unwrap_or(u32::MAX),
+                    });
                 }
                 Err(error) => {
                     trouble = Arc::new(Trouble {
-                        what: error.to_string(),
+                        what: match &error {
+                            LaunchError::Program(_) => CANNOT_RUN.into(),
+                            LaunchError::WorkingDirectory { .. }
+                            | LaunchError::Shortage { .. }
+                            | LaunchError::Unrunnable { .. }
+                            | LaunchError::Start { .. } => error.to_string(),
+                        },
                         stderr: Vec::new(),
                         restarts: u32::try_from(policy.failures()).unwrap_or(u32::MAX),
                     });
@@ -192,6 +205,9 @@ impl ProcessLane {
             if self.lane.is_stopping() {
                 break How::StopWanted;
             }
+            if let Some(why) = self.lane.take_replacement() {
+                break How::Silent(why);
+            }
             let deadline = self.lane.next_deadline();
             tokio::select! {
                 exit = child.exited() => break How::Exited(exit),
@@ -230,6 +246,12 @@ impl ProcessLane {
                 reader.abort();
                 Ended::ByItself(child.stop(PIPE_GRACE).await)
             }
+            How::Silent(why) => {
+                tracing::warn!(%destination, pid, why, "gave no sign of life; replaced");
+                reader.abort();
+                child.stop(PIPE_GRACE).await;
+                Ended::Replaced(why)
+            }
             How::StopWanted => {
                 let exit = child.stop(STOP_GRACE).await;
                 reader.abort();
@@ -246,7 +268,7 @@ impl ProcessLane {
 
 /// Reads the child's stdout until it ends.
 async fn read(
-    stdout: pipe::Receiver,
+    mut stdout: pipe::Receiver,
     lane: Arc<Lane>,
     max_message_bytes: usize,
     pid: u32,
@@ -256,20 +278,14 @@ async fn read(
     let mut framer = LineFramer::new(max_message_bytes);
     let mut spoken = false;
     loop {
-        match stdout.try_read_buf(framer.spare()) {
+        // Not `try_read_buf`: after a short read this one waits at once instead of asking the kernel again.
+        match stdout.read_buf(framer.spare()).await {
             Ok(0) => break,
             Ok(_) => {
                 let lines = lane.arrive(&mut framer, pid);
                 if lines > 0 && !spoken {
                     spoken = true;
                     spoke.notify_one();
-                }
-                // A child that floods its stdout shares the thread with everybody else.
-                tokio::task::yield_now().await;
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if stdout.readable().await.is_err() {
-                    break;
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

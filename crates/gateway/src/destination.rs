@@ -195,16 +195,17 @@ impl Destination {
         headers: &HeaderMap,
         opening: Opening,
     ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
-        if let Some(why) = &self.broken {
-            return Err(Refusal::BrokenDestination { why: why.clone() });
+        if self.broken.is_some() {
+            return Err(Refusal::BrokenDestination);
         }
         self.make_room()?;
         let now = self.around.clock.now();
         let key = SessionKey(self.around.session_numbers.fetch_add(1, Ordering::Relaxed));
         let (declared, info) = match &opening {
-            Opening::Introduction(message, _) => {
-                (message.raw_copy(Member::Capabilities), message.raw_copy(Member::ClientInfo))
-            }
+            Opening::Introduction(message, _) => (
+                message.raw_copy(Member::Capabilities),
+                message.raw_copy(Member::ClientInfo),
+            ),
             Opening::Implicit(_) => (None, None),
         };
         let client = Arc::new(Client::declaring(principal, declared, info));
@@ -401,15 +402,18 @@ impl Destination {
         let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
         let port = self.depart(&lane, client, discovery(), Meaning::Discover, Accepts::Json);
         let verdict = match tokio::time::timeout(PROBE_PATIENCE, port.answer()).await {
-            Ok(Came::Complete { body, failure: None }) => match protocol::client_face::modern::error_code_of(&body) {
-                None => Era::Modern,
-                // Any other refusal is what legacy servers say to a method they do not know.
-                Some(_) => Era::Legacy,
-            },
-            Ok(Came::Complete { failure: Some(failure), .. }) => match failure {
-                protocol::exchange::Failure::Unavailable { trouble, .. } => {
-                    return Err(Refusal::BrokenDestination { why: trouble.what.clone() });
+            Ok(Came::Complete { body, failure: None }) => {
+                match protocol::client_face::modern::error_code_of(&body) {
+                    None => Era::Modern,
+                    // Any other refusal is what legacy servers say to a method they do not know.
+                    Some(_) => Era::Legacy,
                 }
+            }
+            Ok(Came::Complete {
+                failure: Some(failure),
+                ..
+            }) => match failure {
+                protocol::exchange::Failure::Unavailable { .. } => return Err(Refusal::BrokenDestination),
                 // Some servers end when they are spoken to in this way.
                 _ => Era::Legacy,
             },
@@ -451,8 +455,8 @@ impl Destination {
         meaning: Meaning,
         accepts: Accepts,
     ) -> Result<Option<Arc<ErrandPort>>, Refusal> {
-        if let Some(why) = &self.broken {
-            return Err(Refusal::BrokenDestination { why: why.clone() });
+        if self.broken.is_some() {
+            return Err(Refusal::BrokenDestination);
         }
         let leg = self.learn_era().await?;
         if leg == Era::Legacy && self.settings.show == Show::Native {
@@ -498,12 +502,17 @@ impl Destination {
 
     /// The parked errand that a state names, and the round it is for.
     pub(crate) fn parked(&self, state: &str, principal: &Principal) -> Option<(Arc<ErrandPort>, u32)> {
-        let ticket = self.around.sealer.open(state, &self.binding(principal.as_str()))?;
+        let ticket = self
+            .around
+            .sealer
+            .open(state, &self.binding(principal.as_str()))?;
         if ticket.expires <= self.around.clock.now() {
             return None;
         }
         let parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-        let port = parked.get(&ticket.errand).filter(|port| port.principal() == principal.as_str())?;
+        let port = parked
+            .get(&ticket.errand)
+            .filter(|port| port.principal() == principal.as_str())?;
         Some((Arc::clone(port), ticket.round))
     }
 
@@ -516,7 +525,7 @@ impl Destination {
             max_message_bytes: self.settings.max_message_bytes,
             outgoing_bytes: multiplexer::Limits::default()
                 .outgoing_bytes
-                .max(2 * self.settings.max_message_bytes),
+                .max(8 * self.settings.max_message_bytes),
             ..multiplexer::Limits::default()
         };
         let introduction = match (spec.sharing, spec.capabilities) {

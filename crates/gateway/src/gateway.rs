@@ -21,7 +21,6 @@ use crate::destination::{Destination, Surroundings};
 use crate::guard::origin::OriginGuard;
 use crate::lane::Health;
 use crate::reply;
-use crate::seal::Sealer;
 use crate::settings::{self, BackendSpec, Settings};
 use crate::tasks;
 
@@ -45,10 +44,9 @@ pub enum StartError {
     Command { destination: String, why: String },
     #[error("the audit log cannot be opened: {0}")]
     Audit(#[source] std::io::Error),
-    #[error("the system gives no random numbers")]
-    Randomness,
+    /// Each destination, and why it cannot start.
     #[error("no destination could start")]
-    NothingStarts,
+    NothingStarts(Vec<(String, String)>),
 }
 
 /// All destinations behind one door.
@@ -85,7 +83,7 @@ impl Gateway {
             environment: Arc::new(environment),
             session_idle: settings.session_idle,
             session_numbers: Arc::default(),
-            sealer: Arc::new(Sealer::new().ok_or(StartError::Randomness)?),
+            sealer: Arc::default(),
         };
         let mut destinations = BTreeMap::new();
         for destination in &settings.destinations {
@@ -102,11 +100,12 @@ impl Gateway {
             let made = Arc::new(Destination::new(destination.clone(), around.clone(), broken));
             destinations.insert(destination.name.clone(), made);
         }
-        if destinations
-            .values()
-            .all(|destination| destination.broken().is_some())
-        {
-            return Err(StartError::NothingStarts);
+        let broken: Vec<(String, String)> = destinations
+            .iter()
+            .filter_map(|(name, made)| Some((name.clone(), made.broken()?.to_owned())))
+            .collect();
+        if broken.len() == destinations.len() {
+            return Err(StartError::NothingStarts(broken));
         }
         let root = settings
             .root_destination
@@ -295,7 +294,7 @@ impl Gateway {
             });
             let trouble = destination
                 .broken()
-                .map(str::to_owned)
+                .map(|_| reply::CANNOT_RUN.to_owned())
                 .or_else(|| lanes.iter().find_map(trouble_of));
             if let Some(trouble) = trouble {
                 entry["trouble"] = trouble.into();

@@ -60,6 +60,8 @@ struct Inner {
     multiplexer: Multiplexer,
     ports: HashMap<SessionKey, Port>,
     link_wanted: bool,
+    /// The child gives no sign of life and is to be replaced.
+    replacement: Option<&'static str>,
     health: Health,
     deadline: Option<Moment>,
     /// Since when no session has used this lane.
@@ -107,6 +109,7 @@ impl Lane {
                 multiplexer,
                 ports: HashMap::new(),
                 link_wanted: false,
+                replacement: None,
                 health: Health::Idle,
                 deadline: None,
                 idle_since: Some(clock.now()),
@@ -149,7 +152,7 @@ impl Lane {
 
     /// Chooses the era to speak, as long as nothing was agreed with the server. Gives whether it is spoken.
     pub(crate) fn speak(&self, era: Era) -> bool {
-        self.with(|multiplexer, _| multiplexer.speak(era));
+        self.with(|multiplexer, now| multiplexer.speak(now, era));
         self.lock().multiplexer.era() == era
     }
 
@@ -208,6 +211,11 @@ impl Lane {
         std::mem::take(&mut self.lock().link_wanted)
     }
 
+    /// Why the child is to be replaced, if it is; asking takes the wish away.
+    pub(crate) fn take_replacement(&self) -> Option<&'static str> {
+        self.lock().replacement.take()
+    }
+
     pub(crate) fn next_deadline(&self) -> Option<Moment> {
         let mut inner = self.lock();
         inner.deadline = inner.multiplexer.next_deadline();
@@ -215,7 +223,9 @@ impl Lane {
     }
 
     pub(crate) fn link_up(&self, pid: u32) {
-        self.with(|multiplexer, _| multiplexer.handle_link_up());
+        // What was wished for the predecessor does not concern this child.
+        self.take_replacement();
+        self.with(|multiplexer, now| multiplexer.handle_link_up(now));
         self.set_health(Health::Running { pid });
     }
 
@@ -237,6 +247,7 @@ impl Lane {
         let orders = {
             let mut inner = self.lock();
             let now = self.clock.now();
+            inner.multiplexer.handle_sign_of_life(now);
             while let Some(frame) = framer.next() {
                 lines += 1;
                 match frame {
@@ -303,6 +314,10 @@ impl Inner {
                 }
                 Output::WantLink => {
                     self.link_wanted = true;
+                    orders.look = true;
+                }
+                Output::Replace { why } => {
+                    self.replacement = Some(why);
                     orders.look = true;
                 }
                 Output::Noise { line, error } => {

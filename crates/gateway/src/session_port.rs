@@ -286,6 +286,7 @@ pub(crate) fn outcome(failure: &Failure) -> Outcome {
         Failure::Overloaded { .. } | Failure::Unsupported { .. } => Outcome::Refused,
         Failure::Unanswered { .. } => Outcome::Error,
         Failure::TooLarge { .. } => Outcome::TooLarge,
+        Failure::Invalid(_) => Outcome::Invalid,
         Failure::Cancelled | Failure::SessionEnded => Outcome::Cancelled,
     }
 }

@@ -66,7 +66,12 @@ impl Capabilities {
     /// Whether such a client can answer in the very way that a question wants: forms and URLs, and sampling with
     /// tools, are declared one by one. `includeContext` is not looked at: before 2025-11-25 it needed no declaration.
     pub fn can_answer_in_kind(&self, question: &Message) -> bool {
-        let params = || question.raw(Member::Params).and_then(Object::parse).unwrap_or_default();
+        let params = || {
+            question
+                .raw(Member::Params)
+                .and_then(Object::parse)
+                .unwrap_or_default()
+        };
         match question.method() {
             Method::ElicitationCreate => match params().text("mode").as_deref() {
                 None | Some("form") => self.elicitation_form,
@@ -125,12 +130,19 @@ mod tests {
     #[test]
     fn forms_urls_and_tools_are_declared_one_by_one() {
         let question = |method: &str, params: &str| {
-            Message::own(format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#))
+            Message::own(format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#
+            ))
         };
-        let (form, url) = (parse(r#"{"elicitation":{}}"#), parse(r#"{"elicitation":{"url":{}}}"#));
-        for (params, by_form, by_url) in
-            [("{}", true, false), (r#"{"mode":"form"}"#, true, false), (r#"{"mode":"url"}"#, false, true)]
-        {
+        let (form, url) = (
+            parse(r#"{"elicitation":{}}"#),
+            parse(r#"{"elicitation":{"url":{}}}"#),
+        );
+        for (params, by_form, by_url) in [
+            ("{}", true, false),
+            (r#"{"mode":"form"}"#, true, false),
+            (r#"{"mode":"url"}"#, false, true),
+        ] {
             let question = question("elicitation/create", params);
             assert_eq!(form.can_answer_in_kind(&question), by_form, "{params}");
             assert_eq!(url.can_answer_in_kind(&question), by_url, "{params}");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::capability::Capabilities;
-use crate::message::Message;
+use crate::message::{Message, ScanError};
 use crate::method::{LogLevel, Method};
 use crate::version::{Era, Version};
 
@@ -242,13 +242,11 @@ pub enum Failure {
     /// The answer was larger than messages may be.
     TooLarge { length: u64, limit: usize },
     /// The server has no such thing to offer.
-    Unsupported {
-        what: &'static str,
-    },
+    Unsupported { what: &'static str },
     /// The server asked something that its client cannot or would not answer.
-    Unanswered {
-        why: &'static str,
-    },
+    Unanswered { why: &'static str },
+    /// The answer was no message.
+    Invalid(ScanError),
     /// The client asked for the call to stop.
     Cancelled,
     /// The session ended during the call.
@@ -287,6 +285,7 @@ impl Failure {
             Self::TooLarge { .. } => "response_too_large",
             Self::Unsupported { .. } => "unsupported",
             Self::Unanswered { .. } => "unanswered",
+            Self::Invalid(_) => "invalid_response",
             Self::Cancelled => "cancelled",
             Self::SessionEnded => "session_ended",
         }
@@ -299,7 +298,8 @@ impl Failure {
             | Self::Exited(_)
             | Self::Unavailable { .. }
             | Self::NotWelcomed
-            | Self::TooLarge { .. } => Blame::Backend,
+            | Self::TooLarge { .. }
+            | Self::Invalid(_) => Blame::Backend,
             Self::Overloaded { .. } => Blame::Bridge,
             Self::Unsupported { .. } | Self::Unanswered { .. } | Self::Cancelled | Self::SessionEnded => {
                 Blame::Client

@@ -14,6 +14,7 @@
 mod held;
 mod interests;
 mod rounds;
+mod vigil;
 mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -31,10 +32,12 @@ use crate::message::{Kind, Member, Message, ScanError};
 use crate::method::{LogLevel, Method};
 use crate::time::{Moment, earliest};
 use crate::version::Era;
+use crate::wire::line::EnvelopeSeeker;
 use held::Held;
 use interests::Interests;
 pub(crate) use interests::is_part;
 use rounds::Round;
+use vigil::Vigil;
 
 /// How much and how long.
 #[derive(Debug, Clone)]
@@ -92,6 +95,10 @@ pub enum Output {
     Tell(Tell),
     /// Someone waits for the server: start it, or say that it cannot be had.
     WantLink,
+    /// The server owes an answer and gives no sign of life: end it and start another.
+    Replace {
+        why: &'static str,
+    },
     /// The server wrote something that is no message. For the log.
     Noise {
         line: Bytes,
@@ -261,6 +268,7 @@ pub struct Multiplexer {
     /// Questions of the server of which it is not known yet whose they are, oldest first.
     held: VecDeque<Held>,
     interests: Interests,
+    vigil: Vigil,
     /// The server has asked a question at some time: attribution needs one asking session at a time.
     inquisitive: bool,
     /// Who last told the server something about roots; a question for roots outside any call is theirs.
@@ -295,6 +303,7 @@ impl Multiplexer {
             questions: BTreeMap::new(),
             held: VecDeque::new(),
             interests: Interests::default(),
+            vigil: Vigil::default(),
             inquisitive: false,
             last_notifier: None,
             next_wire: 1,
@@ -308,7 +317,7 @@ impl Multiplexer {
     }
 
     /// Chooses the era to speak. Only a link on which nothing was agreed can change it.
-    pub fn speak(&mut self, era: Era) {
+    pub fn speak(&mut self, now: Moment, era: Era) {
         if self.face.welcome().is_some() || self.face.era() == era {
             return;
         }
@@ -316,7 +325,7 @@ impl Multiplexer {
             .retain(|_, pending| !matches!(pending, Pending::Handshake));
         self.face = Face::new(era, self.introduction);
         if !self.openers.is_empty() {
-            self.pursue();
+            self.pursue(now);
         }
     }
 
@@ -511,17 +520,21 @@ impl Multiplexer {
             deadline,
         });
         self.wake_by(deadline);
-        self.pursue();
+        self.pursue(now);
     }
 
     /// Someone waits: get a link, or shake hands on the one there is.
-    fn pursue(&mut self) {
+    fn pursue(&mut self, now: Moment) {
         match self.link {
             Link::Absent | Link::Unavailable => self.outputs.push_back(Output::WantLink),
             Link::Up => {
                 let id = self.next_wire();
                 if self.face.begin(id, &mut self.outgoing) {
                     self.pending.insert(id, Pending::Handshake);
+                    let until = now.after(self.limits.start_timeout);
+                    self.vigil
+                        .begin_doubt(until, "no answer to the handshake within start_timeout");
+                    self.wake_by(until);
                 }
             }
         }
@@ -560,7 +573,7 @@ impl Multiplexer {
         });
         self.wake_by(deadline.min(patience));
         if starting {
-            self.pursue();
+            self.pursue(now);
         }
     }
 
@@ -1032,11 +1045,11 @@ impl Multiplexer {
     // From below.
 
     /// The server runs and can be written to.
-    pub fn handle_link_up(&mut self) {
+    pub fn handle_link_up(&mut self, now: Moment) {
         self.link = Link::Up;
         // A new server is introduced at once if sessions of the old one live on.
         if !self.openers.is_empty() || !self.attached.is_empty() {
-            self.pursue();
+            self.pursue(now);
         }
     }
 
@@ -1046,6 +1059,7 @@ impl Multiplexer {
         self.listens_left = wishes::LISTENS;
         self.missed = false;
         self.face.reset();
+        self.vigil = Vigil::default();
         self.outgoing.clear();
         self.being_written = 0;
         for attached in self.attached.values_mut() {
@@ -1112,12 +1126,19 @@ impl Multiplexer {
         }
     }
 
+    /// The server has written something, be it only the beginning of a line.
+    pub fn handle_sign_of_life(&mut self, now: Moment) {
+        self.vigil.handle_sign_of_life(now);
+    }
+
     /// One line of the server's output.
     pub fn handle_line(&mut self, now: Moment, line: Bytes) {
+        self.handle_sign_of_life(now);
         let message = match Message::scan(line.clone()) {
             Ok(message) => message,
             Err(error) => {
                 self.counters.noise += 1;
+                self.handle_unreadable(now, &line, error);
                 self.outputs.push_back(Output::Noise { line, error });
                 return;
             }
@@ -1148,8 +1169,22 @@ impl Multiplexer {
         }
     }
 
+    /// A line that is no message may be meant as an answer. Whoever waits for it need not wait for the time limit.
+    fn handle_unreadable(&mut self, now: Moment, line: &[u8], error: ScanError) {
+        // What does not even claim to be JSON-RPC is a log line, whatever it calls its id.
+        if memchr::memmem::find(line, br#""jsonrpc""#).is_none() {
+            return;
+        }
+        let mut seeker = EnvelopeSeeker::default();
+        seeker.feed(line);
+        if let (Some(id), false) = seeker.finish() {
+            self.fail_answer(now, Some(&id), Failure::Invalid(error));
+        }
+    }
+
     /// A line that was too long to be kept: `id` is its id, `request` says that it was no answer.
     pub fn handle_too_long(&mut self, now: Moment, id: Option<&[u8]>, request: bool, length: u64) {
+        self.handle_sign_of_life(now);
         if request {
             if let Some(id) = id.filter(|id| self.has_room_for_a_refusal(id)) {
                 let limit = self.limits.max_message_bytes;
@@ -1159,14 +1194,19 @@ impl Multiplexer {
             self.counters.noise += 1;
             return;
         }
-        let id = id
-            .and_then(|id| std::str::from_utf8(id).ok())
-            .and_then(|id| id.parse().ok())
-            .map(WireId);
         let failure = Failure::TooLarge {
             length,
             limit: self.limits.max_message_bytes,
         };
+        self.fail_answer(now, id, failure);
+    }
+
+    /// The server has answered the request with this raw id, but its answer cannot be used.
+    fn fail_answer(&mut self, now: Moment, id: Option<&[u8]>, failure: Failure) {
+        let id = id
+            .and_then(|id| std::str::from_utf8(id).ok())
+            .and_then(|id| id.parse().ok())
+            .map(WireId);
         if let Some(id) = id.filter(|id| self.face.awaits(*id)) {
             self.pending.remove(&id);
             self.face.reset();
@@ -1605,6 +1645,26 @@ impl Multiplexer {
         if let Some(at) = self.questions.values().map(|open| open.deadline).min() {
             self.wake_by(at);
         }
+        if let Some(why) = self.vigil.handle_deadline(now) {
+            self.outputs.push_back(Output::Replace { why });
+        }
+        if let Some(at) = self.vigil.next_deadline() {
+            self.wake_by(at);
+        }
+    }
+
+    /// Asks a server that let a call time out without a word whether it still lives. One that waits for a client's
+    /// answer itself has a reason to be quiet.
+    fn doubt(&mut self, now: Moment) {
+        if self.questions.is_empty() && self.vigil.is_unnoticed_silence(now, self.limits.request_timeout) {
+            let id = self.own_request(now);
+            self.face.write_ping(&mut self.outgoing, id);
+            let until = now.after(self.limits.request_timeout);
+            self.vigil.begin_doubt(
+                until,
+                "no sign of life, not even to a ping, within request_timeout",
+            );
+        }
     }
 
     fn expire_calls(&mut self, now: Moment) {
@@ -1653,6 +1713,7 @@ impl Multiplexer {
         for id in resumed {
             self.next_round(now, id);
         }
+        let timed_out = !late.is_empty();
         for id in late {
             self.counters.timeouts += 1;
             if let Some(call) = self.release(now, id, None, "no answer within the time limit") {
@@ -1665,6 +1726,9 @@ impl Multiplexer {
                     failure,
                 });
             }
+        }
+        if timed_out {
+            self.doubt(now);
         }
     }
 

@@ -216,6 +216,7 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
         }
         Failure::Unsupported { what } => (*what).to_owned(),
         Failure::Unanswered { why } => (*why).to_owned(),
+        Failure::Invalid(error) => format!("the server's answer cannot be read: {error}"),
         Failure::Cancelled => "the request was cancelled".to_owned(),
         Failure::SessionEnded => "the session has ended".to_owned(),
     };
@@ -230,6 +231,7 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
         | Failure::Overloaded { .. }
         | Failure::TooLarge { .. }
         | Failure::Unanswered { .. }
+        | Failure::Invalid(_)
         | Failure::Cancelled => error_code::INTERNAL_ERROR,
     };
     error(Some(id), code, &text, Some(&data))
@@ -272,6 +274,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::message::ScanError;
 
     fn message(text: &str) -> Message {
         Message::scan(Bytes::copy_from_slice(text.as_bytes())).unwrap()
@@ -300,6 +303,7 @@ mod tests {
                 limit: "calls in flight",
             },
             Failure::TooLarge { length: 10, limit: 5 },
+            Failure::Invalid(ScanError::TooDeep),
             Failure::Cancelled,
             Failure::SessionEnded,
         ] {

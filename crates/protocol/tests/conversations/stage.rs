@@ -96,6 +96,7 @@ pub(crate) struct Stage {
     pub(crate) backend: Multiplexer,
     pub(crate) session_limits: session::Limits,
     pub(crate) link_wanted: bool,
+    pub(crate) replacement_wanted: bool,
     pub(crate) server_reads: bool,
     players: BTreeMap<String, Player>,
     keys: BTreeMap<SessionKey, String>,
@@ -115,12 +116,13 @@ impl Stage {
         era: Era,
     ) -> Self {
         let mut backend = Multiplexer::new(limits, words);
-        backend.speak(era);
+        backend.speak(Moment::START, era);
         Self {
             now: Moment::START,
             backend,
             session_limits,
             link_wanted: false,
+            replacement_wanted: false,
             server_reads: true,
             players: BTreeMap::new(),
             keys: BTreeMap::new(),
@@ -288,6 +290,11 @@ impl Stage {
         self.settle();
     }
 
+    pub(crate) fn server_says_something(&mut self) {
+        self.backend.handle_sign_of_life(self.now);
+        self.settle();
+    }
+
     pub(crate) fn server_says_too_much(&mut self, id: Option<&str>, request: bool, length: u64) {
         self.backend
             .handle_too_long(self.now, id.map(str::as_bytes), request, length);
@@ -296,7 +303,7 @@ impl Stage {
 
     pub(crate) fn link_up(&mut self) {
         self.link_wanted = false;
-        self.backend.handle_link_up();
+        self.backend.handle_link_up(self.now);
         self.settle();
     }
 
@@ -363,6 +370,7 @@ impl Stage {
                         }
                     }
                     multiplexer::Output::WantLink => self.link_wanted = true,
+                    multiplexer::Output::Replace { .. } => self.replacement_wanted = true,
                     multiplexer::Output::Noise { .. } => {}
                 }
             }

@@ -362,6 +362,7 @@ impl World {
                     }
                 }
                 multiplexer::Output::WantLink => self.want_link(backend),
+                multiplexer::Output::Replace { .. } => self.crash(backend),
                 multiplexer::Output::Noise { .. } => {}
             }
         }
@@ -579,7 +580,7 @@ impl World {
         let mut server = Server::new(backend, epoch, std::mem::take(&mut one.inherited));
         server.tame = tame;
         one.server = Some(server);
-        one.machine.handle_link_up();
+        one.machine.handle_link_up(self.now);
         self.note(Fact::LinkUp { backend, epoch });
         let after = self.dice.millis(100, 2000);
         self.plan(after, Event::Server(backend, epoch, Act::Wander));

@@ -75,8 +75,8 @@ impl Behind {
             ..Limits::default()
         };
         let mut backend = Multiplexer::new(limits, Introduction::Verbatim);
-        backend.speak(era);
-        backend.handle_link_up();
+        backend.speak(Moment::START, era);
+        backend.handle_link_up(Moment::START);
         Self {
             backend,
             now: Moment::START,
