@@ -7,6 +7,7 @@
 //! To a backend an errand looks like a session of its own with a single call. That makes every question of the
 //! server attributable to the very call that caused it.
 
+mod detour;
 mod listening;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -101,8 +102,17 @@ pub enum RetryRefusal {
 
 #[derive(Debug)]
 struct Asked {
-    question: QuestionKey,
+    addressee: Addressee,
     message: Message,
+}
+
+/// Whom the client's answer is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Addressee {
+    /// The server, which waits for it.
+    Server(QuestionKey),
+    /// The errand itself, which then sends the call anew.
+    Detour,
 }
 
 #[derive(Debug)]
@@ -136,6 +146,8 @@ pub struct Errand {
     outcome: Option<Outcome>,
     asked: BTreeMap<String, Asked>,
     next_key: u32,
+    /// How often the call was sent anew.
+    detours: u64,
     round: u32,
     /// The questions of the present round have been given out.
     given: bool,
@@ -202,6 +214,7 @@ impl Errand {
             outcome: None,
             asked: BTreeMap::new(),
             next_key: 1,
+            detours: 0,
             round: 0,
             given: false,
             server: None,
@@ -262,7 +275,9 @@ impl Errand {
                 // The handshake was refused; what waited for it is told so by itself.
                 (OPENING, Meaning::Call { .. }) => {}
                 (OPENING, Meaning::Discover) | (_, Meaning::Call { .. } | Meaning::Discover) => {
-                    self.conclude(Outcome::Reply { message, words });
+                    if !self.begin_detour(&message, words) {
+                        self.conclude(Outcome::Reply { message, words });
+                    }
                 }
             },
             Tell::Done { call, .. } => self.handle_subscribed(call, true),
@@ -298,13 +313,22 @@ impl Errand {
             Tell::Question {
                 question, message, ..
             } => {
-                let key = format!("k{}", self.next_key);
-                self.next_key += 1;
-                self.asked.insert(key, Asked { question, message });
+                let key = self.new_key();
+                let addressee = Addressee::Server(question);
+                self.asked.insert(key, Asked { addressee, message });
                 self.wake();
             }
-            Tell::Withdrawn { question, .. } => self.asked.retain(|_, asked| asked.question != question),
+            Tell::Withdrawn { question, .. } => {
+                let withdrawn = Addressee::Server(question);
+                self.asked.retain(|_, asked| asked.addressee != withdrawn);
+            }
         }
+    }
+
+    /// What the client is to call one more question.
+    fn new_key(&mut self) -> String {
+        self.next_key += 1;
+        format!("k{}", self.next_key - 1)
     }
 
     /// Only some requests can be answered by a question (2026-07-28, multi round-trip requests).
@@ -511,10 +535,16 @@ impl Errand {
             if !modern::is_answer(asked.message.method(), raw) {
                 return Err(RetryRefusal::BadAnswer);
             }
-            answers.push((key.to_owned(), asked.question, raw.to_owned()));
+            answers.push((key.to_owned(), asked.addressee, raw.to_owned()));
         }
         let mut asks = Vec::new();
-        for (key, question, raw) in answers {
+        let mut visited = None;
+        for (key, addressee, raw) in answers {
+            let Addressee::Server(question) = addressee else {
+                visited = Some(visited.unwrap_or(true) && modern::is_consent(&raw));
+                self.asked.remove(&key);
+                continue;
+            };
             let Ok(answer) = Message::scan(Bytes::from(format!(
                 r#"{{"jsonrpc":"2.0","id":0,"result":{raw}}}"#
             ))) else {
@@ -537,6 +567,9 @@ impl Errand {
             && self.stream()
         {
             self.push(event);
+        }
+        if let Some(visited) = visited {
+            asks.extend(self.end_detour(visited));
         }
         Ok(asks)
     }
@@ -572,11 +605,13 @@ impl Errand {
         }
         for (_, asked) in std::mem::take(&mut self.asked) {
             // An elicitation can be called off in its own words; the rest is refused by the backend.
-            if asked.message.method() == Method::ElicitationCreate {
+            if let Addressee::Server(question) = asked.addressee
+                && asked.message.method() == Method::ElicitationCreate
+            {
                 let message = Message::own(r#"{"jsonrpc":"2.0","id":0,"result":{"action":"cancel"}}"#.into());
                 let answer = Ask::Answer {
                     session: self.session,
-                    question: asked.question,
+                    question,
                     message,
                 };
                 self.outputs.push_back(Output::Ask(answer));

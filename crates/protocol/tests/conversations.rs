@@ -139,6 +139,10 @@ conversations! {
     unreadable_answer_fails_its_caller_only,
     unreadable_welcome_fails_the_openers,
     updates_go_to_subscribers,
+    url_elicitation_declined_ends_the_call,
+    url_elicitation_left_open_is_forgotten,
+    url_elicitation_needs_a_capable_client,
+    url_elicitation_required_becomes_a_round,
     words_of_the_only_client_are_kept,
 }
 
