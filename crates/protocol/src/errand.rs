@@ -7,6 +7,7 @@
 //! To a backend an errand looks like a session of its own with a single call. That makes every question of the
 //! server attributable to the very call that caused it.
 
+mod detour;
 mod listening;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -101,8 +102,17 @@ pub enum RetryRefusal {
 
 #[derive(Debug)]
 struct Asked {
-    question: QuestionKey,
+    addressee: Addressee,
     message: Message,
+}
+
+/// Whom the client's answer is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Addressee {
+    /// The server, which waits for it.
+    Server(QuestionKey),
+    /// The errand itself, which then sends the call anew.
+    Detour,
 }
 
 #[derive(Debug)]
@@ -130,10 +140,14 @@ pub struct Errand {
     stage: Stage,
     streaming: bool,
     events: VecDeque<Bytes>,
+    /// The newest progress or log line that came while no request was attached.
+    kept: Option<Message>,
     /// The end of the whole errand, as soon as it is known.
     outcome: Option<Outcome>,
     asked: BTreeMap<String, Asked>,
     next_key: u32,
+    /// How often the call was sent anew.
+    detours: u64,
     round: u32,
     /// The questions of the present round have been given out.
     given: bool,
@@ -196,9 +210,11 @@ impl Errand {
             stage: Stage::Running,
             streaming: false,
             events: VecDeque::new(),
+            kept: None,
             outcome: None,
             asked: BTreeMap::new(),
             next_key: 1,
+            detours: 0,
             round: 0,
             given: false,
             server: None,
@@ -259,7 +275,9 @@ impl Errand {
                 // The handshake was refused; what waited for it is told so by itself.
                 (OPENING, Meaning::Call { .. }) => {}
                 (OPENING, Meaning::Discover) | (_, Meaning::Call { .. } | Meaning::Discover) => {
-                    self.conclude(Outcome::Reply { message, words });
+                    if !self.begin_detour(&message, words) {
+                        self.conclude(Outcome::Reply { message, words });
+                    }
                 }
             },
             Tell::Done { call, .. } => self.handle_subscribed(call, true),
@@ -286,16 +304,36 @@ impl Errand {
                     self.push(event);
                 }
             }
+            Tell::Question { question, .. } if !self.may_be_asked() => {
+                self.outputs.push_back(Output::Ask(Ask::Unanswerable {
+                    session: self.session,
+                    question,
+                }));
+            }
             Tell::Question {
                 question, message, ..
             } => {
-                let key = format!("k{}", self.next_key);
-                self.next_key += 1;
-                self.asked.insert(key, Asked { question, message });
+                let key = self.new_key();
+                let addressee = Addressee::Server(question);
+                self.asked.insert(key, Asked { addressee, message });
                 self.wake();
             }
-            Tell::Withdrawn { question, .. } => self.asked.retain(|_, asked| asked.question != question),
+            Tell::Withdrawn { question, .. } => {
+                let withdrawn = Addressee::Server(question);
+                self.asked.retain(|_, asked| asked.addressee != withdrawn);
+            }
         }
+    }
+
+    /// What the client is to call one more question.
+    fn new_key(&mut self) -> String {
+        self.next_key += 1;
+        format!("k{}", self.next_key - 1)
+    }
+
+    /// Only some requests can be answered by a question (2026-07-28, multi round-trip requests).
+    fn may_be_asked(&self) -> bool {
+        matches!(self.meaning, Meaning::Call { .. }) && self.original.method().may_ask()
     }
 
     /// Progress and log lines of the call. A log line is only for those who asked for such.
@@ -310,14 +348,26 @@ impl Errand {
         }
         match self.stage {
             Stage::Running => {
-                if self.stream() {
-                    self.push(Bytes::copy_from_slice(message.bytes()));
+                if let Some(event) = self.event(message)
+                    && self.stream()
+                {
+                    self.push(event);
                 }
             }
             // While nobody reads, only the newest is of interest.
-            Stage::Parked => self.events = VecDeque::from([Bytes::copy_from_slice(message.bytes())]),
+            Stage::Parked => self.kept = Some(message.clone()),
             Stage::Over => {}
         }
+    }
+
+    /// What is related to the call as the attached request is to hear it: a retry has a progress token of its own,
+    /// or none.
+    fn event(&self, message: &Message) -> Option<Bytes> {
+        if self.round == 0 || message.method() != Method::Progress {
+            return Some(Bytes::copy_from_slice(message.bytes()));
+        }
+        let token = self.message.raw(Member::MetaProgressToken)?;
+        Some(message.spliced(&[(Member::ProgressToken, token)]))
     }
 
     fn push(&mut self, event: Bytes) {
@@ -485,10 +535,16 @@ impl Errand {
             if !modern::is_answer(asked.message.method(), raw) {
                 return Err(RetryRefusal::BadAnswer);
             }
-            answers.push((key.to_owned(), asked.question, raw.to_owned()));
+            answers.push((key.to_owned(), asked.addressee, raw.to_owned()));
         }
         let mut asks = Vec::new();
-        for (key, question, raw) in answers {
+        let mut visited = None;
+        for (key, addressee, raw) in answers {
+            let Addressee::Server(question) = addressee else {
+                visited = Some(visited.unwrap_or(true) && modern::is_consent(&raw));
+                self.asked.remove(&key);
+                continue;
+            };
             let Ok(answer) = Message::scan(Bytes::from(format!(
                 r#"{{"jsonrpc":"2.0","id":0,"result":{raw}}}"#
             ))) else {
@@ -507,11 +563,13 @@ impl Errand {
         self.message = message;
         self.started = now;
         self.accepts = accepts;
-        if !self.events.is_empty() {
-            self.streaming = accepts != Accepts::Json;
-            if !self.streaming {
-                self.events.clear();
-            }
+        if let Some(event) = self.kept.take().and_then(|kept| self.event(&kept))
+            && self.stream()
+        {
+            self.push(event);
+        }
+        if let Some(visited) = visited {
+            asks.extend(self.end_detour(visited));
         }
         Ok(asks)
     }
@@ -547,11 +605,13 @@ impl Errand {
         }
         for (_, asked) in std::mem::take(&mut self.asked) {
             // An elicitation can be called off in its own words; the rest is refused by the backend.
-            if asked.message.method() == Method::ElicitationCreate {
+            if let Addressee::Server(question) = asked.addressee
+                && asked.message.method() == Method::ElicitationCreate
+            {
                 let message = Message::own(r#"{"jsonrpc":"2.0","id":0,"result":{"action":"cancel"}}"#.into());
                 let answer = Ask::Answer {
                     session: self.session,
-                    question: asked.question,
+                    question,
                     message,
                 };
                 self.outputs.push_back(Output::Ask(answer));

@@ -217,6 +217,8 @@ pub struct Welcome {
     pub version: Option<Version>,
     /// The lists that the server says may change.
     pub changing_lists: Vec<Method>,
+    /// The server can be told a log level.
+    pub logs: bool,
 }
 
 /// Why a call gets no answer from its server.

@@ -195,6 +195,7 @@ fn read_welcome(message: Message) -> Welcome {
         words: Era::Legacy,
         version,
         changing_lists: changing_lists(&result),
+        logs: result.pointer("/capabilities/logging").is_some(),
     }
 }
 
@@ -346,5 +347,13 @@ pub fn list_changed(list: Method) -> Message {
     Message::own(format!(
         r#"{{"jsonrpc":"2.0","method":"{}"}}"#,
         list.name().unwrap_or_default()
+    ))
+}
+
+/// An updated-resource notification in our own words, for clients that may have missed one.
+pub fn updated(uri: &str) -> Message {
+    Message::own(format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":{}}}}}"#,
+        quoted(uri)
     ))
 }

@@ -72,6 +72,16 @@ struct Listen {
     opening: Option<(WireId, BTreeSet<String>)>,
 }
 
+/// What an acknowledged listen comes to.
+#[derive(Debug)]
+pub(crate) struct Listened {
+    /// The listen that it takes the place of.
+    pub(crate) replaced: Option<WireId>,
+    /// The resources that were asked for and will be reported, and those that will not.
+    pub(crate) honoured: BTreeSet<String>,
+    pub(crate) refused: BTreeSet<String>,
+}
+
 impl Discovery {
     pub fn welcome(&self) -> Option<&Arc<Welcome>> {
         match &self.stage {
@@ -114,6 +124,7 @@ impl Discovery {
             words: Era::Modern,
             version: None,
             changing_lists: super::legacy::changing_lists(&result),
+            logs: result.pointer("/capabilities/logging").is_some(),
             message,
         });
         self.stage = Stage::Known(Arc::clone(&welcome));
@@ -207,28 +218,43 @@ impl Discovery {
         closed
     }
 
-    /// The server has begun to send for this listen. Gives the one it replaces and the resources it honours.
+    /// The server has begun to send for this listen.
     pub(crate) fn handle_listening(
         &mut self,
         id: WireId,
         message: &Message,
         out: &mut BytesMut,
-    ) -> Option<(Option<WireId>, BTreeSet<String>)> {
+    ) -> Option<Listened> {
         let (_, uris) = self.listen.opening.take_if(|(opening, _)| *opening == id)?;
         let params: Value = message
             .raw(Member::Params)
             .and_then(|raw| serde_json::from_slice(raw).ok())
             .unwrap_or_default();
-        let honoured = params
+        let named = params
             .pointer("/notifications/resourceSubscriptions")
-            .and_then(Value::as_array)
-            .map(|uris| uris.iter().filter_map(Value::as_str).map(str::to_owned).collect())
-            .unwrap_or_default();
-        let old = self.listen.current.replace((id, uris)).map(|(id, _)| id);
-        if let Some(old) = old {
+            .and_then(Value::as_array);
+        let named: BTreeSet<&str> = named.into_iter().flatten().filter_map(Value::as_str).collect();
+        let (honoured, refused): (BTreeSet<String>, _) =
+            uris.into_iter().partition(|uri| named.contains(uri.as_str()));
+        let replaced = self
+            .listen
+            .current
+            .replace((id, honoured.clone()))
+            .map(|(id, _)| id);
+        if let Some(old) = replaced {
             super::write_cancel(out, None, old, "replaced by a newer listen");
         }
-        Some((old, honoured))
+        Some(Listened {
+            replaced,
+            honoured,
+            refused,
+        })
+    }
+
+    /// Whether what comes by this listen counts: the acknowledged one, or the first that is being opened.
+    pub(crate) fn is_current(&self, id: WireId) -> bool {
+        let counts = self.listen.current.as_ref().or(self.listen.opening.as_ref());
+        counts.is_some_and(|(current, _)| *current == id)
     }
 
     /// The server ended a listen, or refused it. Gives whether it was one of ours that still counted.

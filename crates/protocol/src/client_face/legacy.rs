@@ -323,6 +323,7 @@ mod tests {
             words: Era::Legacy,
             version: Some(Version::V2025_11_25),
             changing_lists: vec![],
+            logs: false,
         };
         let (body, version) = lower_welcome(b"7", &welcome, Some(Version::V2025_03_26));
         assert_eq!(version, Version::V2025_03_26);

@@ -183,6 +183,14 @@ pub fn lower_reply(id: &[u8], message: &Message, words: Era, method: Method, ser
     }
 }
 
+/// The URLs that a legacy server wants visited before it is called again, as questions; `None` for any other answer.
+pub fn urls_first(message: &Message, words: Era) -> Option<Vec<Message>> {
+    match words {
+        Era::Legacy => translate::urls_first(message.raw(Member::Error)?),
+        Era::Modern => None,
+    }
+}
+
 /// What the server said of itself, as a discovery.
 pub fn lower_welcome(id: &[u8], welcome: &Welcome) -> Bytes {
     match welcome.words {
@@ -253,6 +261,14 @@ pub fn is_answer(method: Method, raw: &str) -> bool {
         Method::RootsList => answer.get("roots").is_some_and(Value::is_array),
         _ => answer.is_object(),
     }
+}
+
+/// Whether the answer to an elicitation is yes.
+pub fn is_consent(raw: &str) -> bool {
+    Object::parse(raw.as_bytes())
+        .and_then(|answer| answer.text("action"))
+        .as_deref()
+        == Some("accept")
 }
 
 /// A JSON-RPC error object.

@@ -9,6 +9,7 @@ use super::{Errand, OPENING, Outcome};
 use crate::exchange::{Ask, Call, CallKey, Request, Welcome};
 use crate::message::{Member, Message, quoted};
 use crate::method::Method;
+use crate::multiplexer::is_part;
 use crate::object::Object;
 use crate::session::Accepts;
 use crate::version::Era;
@@ -67,9 +68,7 @@ impl Listening {
         let wanted = match message.method() {
             Method::ResourcesUpdated => {
                 let uri = message.text(Member::Uri)?;
-                self.honoured
-                    .iter()
-                    .any(|honoured| uri.starts_with(honoured.as_str()))
+                self.honoured.iter().any(|honoured| is_part(&uri, honoured))
             }
             list => self.lists.contains(&list),
         };

@@ -76,7 +76,7 @@ impl Multiplexer {
             };
             let able = capabilities
                 .as_ref()
-                .is_some_and(|can| can.can_answer(question.method()));
+                .is_some_and(|can| can.can_answer(question.method()) && can.can_answer_in_kind(&question));
             if !able || self.questions.len() >= self.limits.questions {
                 self.fail_round(now, Some(id), "the server asked for what this client cannot do");
                 return true;
@@ -154,20 +154,7 @@ impl Multiplexer {
     /// The client cannot or will not answer: the call ends in a way that its client understands.
     pub(super) fn fail_round(&mut self, now: Moment, wire: Option<WireId>, why: &'static str) {
         let Some(id) = wire else { return };
-        let others: Vec<_> = self
-            .questions
-            .iter()
-            .filter(|(_, open)| open.wire == Some(id))
-            .map(|(key, open)| (*key, open.session))
-            .collect();
-        for (question, session) in others {
-            self.questions.remove(&question);
-            self.tell(Tell::Withdrawn {
-                session,
-                question,
-                message: None,
-            });
-        }
+        self.withdraw_round(id);
         let Some(InFlight {
             session,
             call,
@@ -194,6 +181,24 @@ impl Multiplexer {
                 session,
                 call,
                 failure: Failure::Unanswered { why },
+            });
+        }
+    }
+
+    /// Nobody wants the answers to a round's questions any more.
+    pub(super) fn withdraw_round(&mut self, id: WireId) {
+        let open: Vec<_> = self
+            .questions
+            .iter()
+            .filter(|(_, open)| open.wire == Some(id))
+            .map(|(key, open)| (*key, open.session))
+            .collect();
+        for (question, session) in open {
+            self.questions.remove(&question);
+            self.tell(Tell::Withdrawn {
+                session,
+                question,
+                message: None,
             });
         }
     }

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::{Multiplexer, Pending};
-use crate::backend_face::{Face, WireId};
+use crate::backend_face::{Face, WireId, legacy, modern};
 use crate::exchange::{Failure, Request, SessionKey, Tell};
-use crate::message::{Kind, Message};
+use crate::message::{Kind, Member, Message};
 use crate::time::Moment;
 
 /// How often a server that ends our listens is asked again on one link.
 pub(super) const LISTENS: u32 = 3;
+pub(super) const NO_UPDATES: &str = "the server does not send updates of this resource";
 
 impl Multiplexer {
     /// Makes what is listened for what the sessions want to hear.
@@ -40,8 +41,11 @@ impl Multiplexer {
         let Face::Modern(discovery) = &mut self.face else {
             return;
         };
-        let Some((old, honoured)) =
-            id.and_then(|id| discovery.handle_listening(id, message, &mut self.outgoing))
+        let Some(modern::Listened {
+            replaced: old,
+            honoured,
+            refused,
+        }) = id.and_then(|id| discovery.handle_listening(id, message, &mut self.outgoing))
         else {
             self.counters.strays += 1;
             return;
@@ -50,6 +54,37 @@ impl Multiplexer {
             self.pending.remove(&old);
         }
         self.settle_subscriptions(now, Some(&honoured));
+        // What the server does not send any more is not wished for in vain with every later listen.
+        for uri in refused {
+            self.interests.drop(&uri);
+        }
+        if std::mem::replace(&mut self.missed, false) {
+            self.tell_to_look_again(&honoured);
+        }
+    }
+
+    /// Whether a notice came by the listen that counts. While one listen replaces another the server says
+    /// everything twice, and a closed one may still say something.
+    pub(super) fn is_listened_for(&self, message: &Message) -> bool {
+        match (&self.face, message.number(Member::MetaSubscriptionId)) {
+            (Face::Modern(discovery), Some(id)) => discovery.is_current(WireId(id)),
+            (Face::Modern(_) | Face::Legacy(_), _) => true,
+        }
+    }
+
+    /// Nobody knows what was not heard between two listens.
+    fn tell_to_look_again(&mut self, honoured: &BTreeSet<String>) {
+        let lists = self
+            .face
+            .welcome()
+            .map(|welcome| welcome.changing_lists.clone())
+            .unwrap_or_default();
+        for list in lists {
+            self.tell_all(&legacy::list_changed(list));
+        }
+        for uri in honoured {
+            self.handle_updated(&legacy::updated(uri));
+        }
     }
 
     /// A listen has ended: refused, or closed by the server.
@@ -61,6 +96,7 @@ impl Multiplexer {
             return;
         }
         self.listens_left -= 1;
+        self.missed = true;
         if message.kind() == Kind::Error {
             self.settle_subscriptions(now, None);
         }
@@ -91,9 +127,7 @@ impl Multiplexer {
                 self.tell(Tell::Done { session, call });
             } else {
                 self.interests.unsubscribe(session, &uri);
-                let failure = Failure::Unsupported {
-                    what: "the server does not send updates of this resource",
-                };
+                let failure = Failure::Unsupported { what: NO_UPDATES };
                 self.tell(Tell::Failed {
                     session,
                     call,

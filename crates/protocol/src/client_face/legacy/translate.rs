@@ -250,6 +250,7 @@ mod tests {
             words: Era::Modern,
             version: None,
             changing_lists: vec![],
+            logs: false,
         };
         let (body, version) = welcome(b"1", &discovered, Some(Version::V2025_06_18));
         assert_eq!(version, Version::V2025_06_18);

@@ -130,6 +130,25 @@ pub(super) fn server_info(welcome: &Welcome) -> Option<String> {
     }
 }
 
+/// "URL elicitation required" of 2025-11-25. Without URLs it is an error like others.
+pub(super) fn urls_first(error: &[u8]) -> Option<Vec<Message>> {
+    let error = Object::parse(error).filter(|error| error.get("code") == Some("-32042"))?;
+    let data = Object::parse(error.get("data")?.as_bytes())?;
+    let wanted = elements(data.get("elicitations")?)?;
+    let questions: Option<Vec<Message>> = wanted
+        .into_iter()
+        .map(|raw| {
+            let mut params = Object::parse(raw.as_bytes())?;
+            params.text("url")?;
+            params.set("mode", r#""url""#);
+            let text =
+                format!(r#"{{"jsonrpc":"2.0","id":0,"method":"elicitation/create","params":{params}}}"#);
+            Message::scan(text.into()).ok()
+        })
+        .collect();
+    questions.filter(|questions| !questions.is_empty())
+}
+
 /// Codes of the legacy era that a modern client would misread.
 fn error(raw: &[u8]) -> String {
     let Some(mut error) = Object::parse(raw) else {
