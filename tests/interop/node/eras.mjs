@@ -19,7 +19,7 @@ const testDeps = process.env.RIALTO_TEST_DEPS ?? join(here, '..', '..', '..', '.
 const { folder, adapt } = { typescript1: sdk1, typescript2: sdk2 }[sdkName];
 const sdk = adapt(createRequire(join(testDeps, folder, 'package.json')), era);
 
-const DEADLINE_MS = 10_000;
+const DEADLINE_MS = 20_000;
 const WATCHED = 'memo://watched';
 const LOG_LEVEL = 'io.modelcontextprotocol/logLevel';
 const ENDLESS = { steps: 10_000, delay_ms: 20 };

@@ -20,7 +20,7 @@ sdk_name, era, url = sys.argv[1:4]
 sdk = importlib.import_module({"python1": "sdk1", "python2": "sdk2"}[sdk_name])
 types = sdk.types
 
-DEADLINE_SECONDS = 10
+DEADLINE_SECONDS = 20
 MODERN = "2026-07-28"
 WATCHED = "memo://watched"
 ENDLESS = {"steps": 10_000, "delay_ms": 20}

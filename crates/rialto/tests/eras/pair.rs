@@ -53,6 +53,9 @@ pub(crate) struct Pair {
     pub(crate) server: Server,
 }
 
+/// By scenario what the client saw, or why there is nothing to see.
+type Played = Result<Value, String>;
+
 impl Client {
     /// The revision it speaks to Rialto.
     pub(crate) fn version(self) -> &'static str {
@@ -130,20 +133,19 @@ impl Pair {
         }
     }
 
-    fn played(self) -> Arc<OnceLock<Result<Value, String>>> {
-        static PLAYED: Mutex<BTreeMap<Pair, Arc<OnceLock<Result<Value, String>>>>> =
-            Mutex::new(BTreeMap::new());
-        let mut played = PLAYED.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(played.entry(self).or_default())
+    fn played(self) -> Arc<OnceLock<Played>> {
+        static STAGES: Mutex<BTreeMap<Pair, Arc<OnceLock<Played>>>> = Mutex::new(BTreeMap::new());
+        let mut stages = STAGES.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(stages.entry(self).or_default())
     }
 
-    fn play(self) -> Result<Value, String> {
+    fn play(self) -> Played {
         // A panic here, such as that of a Rialto that leaves a child behind, is for every cell of the pair.
         panic::catch_unwind(|| self.play_once())
             .unwrap_or_else(|_| Err("see the panic of the test that played it".to_owned()))
     }
 
-    fn play_once(self) -> Result<Value, String> {
+    fn play_once(self) -> Played {
         // JSON is YAML too, and quotes whatever a path may contain.
         let file = json!({"destinations": {"server": self.server.destination()}}).to_string();
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -13,7 +13,7 @@ use serde_json::Value;
 use testkit::interop::test_deps;
 
 /// Longer than any script's own deadline, so that the script is the one to say what it waited for.
-const DEADLINE: Duration = Duration::from_secs(150);
+const DEADLINE: Duration = Duration::from_secs(240);
 
 /// Which SDK plays, by the name its scripts know it by.
 #[derive(Clone, Copy)]
