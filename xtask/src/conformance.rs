@@ -28,6 +28,9 @@ const DOCUMENT: &str = "docs/conformance.md";
 pub const EXAMPLE: &str = "conformance::0.2.0-alpha.12::2025-11-25::legacy::shared";
 const EXPECTED: &str = "tests/conformance/expected-failures.txt";
 
+/// The first revision without a handshake; dates compare as text.
+const MODERN: &str = "2026-07-28";
+
 /// The suite waits far more than it computes, so two at a time is faster even on two cores.
 const WORKERS: usize = 2;
 
@@ -54,6 +57,10 @@ const SUITES: &[Suite] = &[
         version: "0.2.0-alpha.12",
         folder: "conformance-0.2",
         revisions: &[
+            Revision {
+                date: "2026-07-28",
+                selection: &["--requirements", "2026-07-28"],
+            },
             Revision {
                 date: "2025-11-25",
                 selection: &["--requirements", "2025-11-25"],
@@ -91,15 +98,17 @@ const SUITES: &[Suite] = &[
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Era {
     Legacy,
+    Modern,
     Dual,
 }
 
 impl Era {
-    const ALL: [Self; 2] = [Self::Legacy, Self::Dual];
+    const ALL: [Self; 3] = [Self::Legacy, Self::Modern, Self::Dual];
 
     fn as_str(self) -> &'static str {
         match self {
             Self::Legacy => "legacy",
+            Self::Modern => "modern",
             Self::Dual => "dual",
         }
     }
@@ -133,6 +142,19 @@ struct Cell {
     revision: &'static Revision,
     era: Era,
     way: Way,
+}
+
+impl Cell {
+    /// What the fixture speaks when the suite talks to it without a bridge. A server that lacks the suite's era
+    /// fails everything by itself; what a bridge is to reach is the score of the same server with both eras.
+    fn native_era(&self) -> Era {
+        let modern = self.revision.date >= MODERN;
+        match self.era {
+            Era::Legacy if modern => Era::Dual,
+            Era::Modern if !modern => Era::Dual,
+            era @ (Era::Legacy | Era::Modern | Era::Dual) => era,
+        }
+    }
 }
 
 impl fmt::Display for Cell {

@@ -39,7 +39,7 @@ impl Subject {
         let mut command = match cell.way {
             Way::Native => {
                 let mut command = Command::new(node);
-                command.arg(fixture).args(["--era", era, "--http", "0"]);
+                command.arg(fixture).args(["--era", cell.native_era().as_str(), "--http", "0"]);
                 command
             }
             Way::Shared | Way::PerSession => {
