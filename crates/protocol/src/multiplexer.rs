@@ -331,7 +331,7 @@ impl Multiplexer {
         self.attached.len()
     }
 
-    /// Calls that were accepted and have no answer yet.
+    /// Calls that were accepted and have no answer yet. One that rests has been answered, with a question.
     pub fn open_calls(&self) -> usize {
         self.waiting.len() + self.openers.len() + self.calls_in_flight()
     }
@@ -353,7 +353,7 @@ impl Multiplexer {
     fn calls_in_flight(&self) -> usize {
         self.pending
             .values()
-            .filter(|pending| matches!(pending, Pending::Call(_)))
+            .filter(|pending| matches!(pending, Pending::Call(call) if !call.resting))
             .count()
     }
 

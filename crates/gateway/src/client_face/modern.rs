@@ -21,7 +21,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::body::Body;
 use crate::destination::Destination;
-use crate::errand_port::{Came, ErrandPort};
+use crate::errand_port::{Came, ErrandPort, Gathering};
 use crate::reply::{self, Refusal};
 use crate::seal;
 
@@ -150,6 +150,7 @@ pub(crate) struct ErrandEvents {
     destination: Arc<Destination>,
     port: Arc<ErrandPort>,
     ended: bool,
+    gathering: Gathering,
     quiet: Option<Pin<Box<Sleep>>>,
 }
 
@@ -161,7 +162,7 @@ impl std::fmt::Debug for ErrandEvents {
 
 impl ErrandEvents {
     fn new(destination: Arc<Destination>, port: Arc<ErrandPort>) -> Self {
-        Self { destination, port, ended: false, quiet: None }
+        Self { destination, port, ended: false, gathering: Gathering::default(), quiet: None }
     }
 
     pub(super) fn is_ended(&self) -> bool {
@@ -176,6 +177,9 @@ impl ErrandEvents {
         match self.port.read(&mut out, context.waker()) {
             Reading::Open => {}
             Reading::Ended => self.ended = true,
+            Reading::Ask { .. } if self.gathering.poll(context).is_pending() => {
+                return if out.is_empty() { Poll::Pending } else { Poll::Ready(Some(out.freeze())) };
+            }
             Reading::Ask { round } => {
                 if let Some(body) = self.destination.park(&self.port, round) {
                     sse::write_message(&mut out, None, &body);

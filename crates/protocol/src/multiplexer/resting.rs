@@ -113,3 +113,138 @@ impl Multiplexer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::{Bytes, BytesMut};
+
+    use super::super::{Limits, Output};
+    use super::*;
+    use crate::backend_face::legacy::Introduction;
+    use crate::exchange::{Ask, Call, CallKey, Client, Principal, Request, Tell};
+
+    /// A legacy server that has asked once, and modern clients.
+    struct Scene {
+        machine: Multiplexer,
+        now: Moment,
+    }
+
+    impl Scene {
+        /// The first client's call waits for the client's answer to this question.
+        fn asked() -> (Self, QuestionKey) {
+            let mut scene = Self {
+                machine: Multiplexer::new(Limits::default(), Introduction::Newest),
+                now: Moment::START,
+            };
+            scene.machine.handle_link_up(scene.now);
+            scene.call(1, "ann");
+            scene.say(r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}"#);
+            assert_eq!(scene.calls_sent(), 1);
+            let question = scene.ask(90).expect("the only call is asked");
+            assert_eq!(question.0, SessionKey(1));
+            (scene, question.1)
+        }
+
+        fn call(&mut self, session: u64, principal: &str) {
+            let session = SessionKey(session);
+            let declared = Some(Bytes::from_static(br#"{"elicitation":{}}"#));
+            let client = Arc::new(Client::declaring(Principal::named(principal), declared, None));
+            let open = Ask::Open { session, call: CallKey(0), client, introduction: None, hears: false };
+            self.machine.handle_ask(self.now, open);
+            let text = Bytes::from_static(br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x"}}"#);
+            let message = Message::scan(text).expect("a message");
+            let call = Call { session, call: CallKey(1), request: Request::Plain, message, words: Era::Modern };
+            self.machine.handle_ask(self.now, Ask::Call(call));
+        }
+
+        fn say(&mut self, line: &str) {
+            self.machine.handle_line(self.now, Bytes::copy_from_slice(line.as_bytes()));
+        }
+
+        /// The server asks; gives who is asked, if anybody.
+        fn ask(&mut self, id: u64) -> Option<(SessionKey, QuestionKey)> {
+            while self.machine.poll_output().is_some() {}
+            let params = r#"{"message":"?","requestedSchema":{"type":"object","properties":{}}}"#;
+            self.say(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"elicitation/create","params":{params}}}"#));
+            std::iter::from_fn(|| self.machine.poll_output()).find_map(|output| match output {
+                Output::Tell(Tell::Question { session, question, .. }) => Some((session, question)),
+                Output::Tell(_) | Output::WantLink | Output::Replace { .. } | Output::Noise { .. } => None,
+            })
+        }
+
+        fn answer(&mut self, session: u64, question: QuestionKey) {
+            let text = Bytes::from_static(br#"{"jsonrpc":"2.0","id":0,"result":{"action":"decline"}}"#);
+            let message = Message::scan(text).expect("a message");
+            let answer = Ask::Answer { session: SessionKey(session), question, message };
+            self.machine.handle_ask(self.now, answer);
+        }
+
+        fn wait(&mut self) {
+            self.now = self.now.after(SIBLINGS);
+            self.machine.handle_deadline(self.now);
+        }
+
+        fn sent(&mut self) -> String {
+            let sent = self.machine.take_outgoing(BytesMut::new());
+            self.machine.handle_written();
+            String::from_utf8(sent.to_vec()).expect("text")
+        }
+
+        fn calls_sent(&mut self) -> usize {
+            self.sent().matches("tools/call").count()
+        }
+    }
+
+    #[test]
+    fn call_whose_client_may_never_come_back_lets_others_go() {
+        let (mut scene, _) = Scene::asked();
+        assert_eq!(scene.machine.open_calls(), 1);
+        scene.call(2, "ann");
+        assert_eq!(scene.calls_sent(), 0, "a second question may be on its way");
+        scene.wait();
+        assert_eq!(scene.calls_sent(), 1);
+        assert_eq!(scene.machine.open_calls(), 1, "nobody waits for the one that rests");
+        assert_eq!(scene.ask(91).map(|asked| asked.0), Some(SessionKey(2)));
+    }
+
+    #[test]
+    fn questions_asked_together_are_the_same_calls() {
+        let (mut scene, _) = Scene::asked();
+        scene.call(2, "ann");
+        assert_eq!(scene.ask(91).map(|asked| asked.0), Some(SessionKey(1)));
+    }
+
+    #[test]
+    fn late_question_is_the_resting_calls_if_nobody_elses() {
+        let (mut scene, _) = Scene::asked();
+        scene.wait();
+        assert_eq!(scene.ask(91).map(|asked| asked.0), Some(SessionKey(1)));
+    }
+
+    #[test]
+    fn strangers_wait_for_a_call_that_rests() {
+        let (mut scene, question) = Scene::asked();
+        scene.call(2, "bob");
+        scene.wait();
+        assert_eq!(scene.calls_sent(), 0);
+        scene.answer(1, question);
+        assert!(scene.sent().contains("decline"));
+        scene.say(r#"{"jsonrpc":"2.0","id":3,"result":{"content":[]}}"#);
+        assert_eq!(scene.calls_sent(), 1);
+    }
+
+    #[test]
+    fn answer_waits_until_the_call_that_it_wakes_cannot_be_confused() {
+        let (mut scene, question) = Scene::asked();
+        scene.call(2, "ann");
+        scene.wait();
+        assert_eq!(scene.calls_sent(), 1);
+        scene.answer(1, question);
+        assert_eq!(scene.sent(), "", "the other call may still ask");
+        scene.say(r#"{"jsonrpc":"2.0","id":4,"result":{"content":[]}}"#);
+        assert!(scene.sent().contains("decline"));
+        assert_eq!(scene.ask(91).map(|asked| asked.0), Some(SessionKey(1)));
+    }
+}
