@@ -202,7 +202,7 @@ mod tests {
     fn cell(way: Way) -> Cell {
         Cell {
             suite: &SUITES[0],
-            revision: &SUITES[0].revisions[0],
+            revision: &SUITES[0].revisions[1],
             era: Era::Legacy,
             way,
         }
