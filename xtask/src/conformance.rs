@@ -421,9 +421,19 @@ mod tests {
     fn server_of_the_other_era_is_compared_with_one_of_both() {
         let native = |revision: &str, era| {
             let suite = &SUITES[0];
-            let revision = suite.revisions.iter().find(|known| known.date == revision).expect("a revision");
+            let revision = suite
+                .revisions
+                .iter()
+                .find(|known| known.date == revision)
+                .expect("a revision");
             let way = Way::Native;
-            Cell { suite, revision, era, way }.native_era()
+            Cell {
+                suite,
+                revision,
+                era,
+                way,
+            }
+            .native_era()
         };
         assert_eq!(native("2026-07-28", Era::Legacy), Era::Dual);
         assert_eq!(native("2025-06-18", Era::Modern), Era::Dual);

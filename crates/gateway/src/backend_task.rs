@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use protocol::exchange::Trouble;
 use protocol::wire::line::LineFramer;
+use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
@@ -267,7 +268,7 @@ impl ProcessLane {
 
 /// Reads the child's stdout until it ends.
 async fn read(
-    stdout: pipe::Receiver,
+    mut stdout: pipe::Receiver,
     lane: Arc<Lane>,
     max_message_bytes: usize,
     pid: u32,
@@ -277,20 +278,14 @@ async fn read(
     let mut framer = LineFramer::new(max_message_bytes);
     let mut spoken = false;
     loop {
-        match stdout.try_read_buf(framer.spare()) {
+        // Not `try_read_buf`: after a short read this one waits at once instead of asking the kernel again.
+        match stdout.read_buf(framer.spare()).await {
             Ok(0) => break,
             Ok(_) => {
                 let lines = lane.arrive(&mut framer, pid);
                 if lines > 0 && !spoken {
                     spoken = true;
                     spoke.notify_one();
-                }
-                // A child that floods its stdout shares the thread with everybody else.
-                tokio::task::yield_now().await;
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if stdout.readable().await.is_err() {
-                    break;
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

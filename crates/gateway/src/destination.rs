@@ -202,9 +202,10 @@ impl Destination {
         let now = self.around.clock.now();
         let key = SessionKey(self.around.session_numbers.fetch_add(1, Ordering::Relaxed));
         let (declared, info) = match &opening {
-            Opening::Introduction(message, _) => {
-                (message.raw_copy(Member::Capabilities), message.raw_copy(Member::ClientInfo))
-            }
+            Opening::Introduction(message, _) => (
+                message.raw_copy(Member::Capabilities),
+                message.raw_copy(Member::ClientInfo),
+            ),
             Opening::Implicit(_) => (None, None),
         };
         let client = Arc::new(Client::declaring(principal, declared, info));
@@ -401,12 +402,17 @@ impl Destination {
         let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
         let port = self.depart(&lane, client, discovery(), Meaning::Discover, Accepts::Json);
         let verdict = match tokio::time::timeout(PROBE_PATIENCE, port.answer()).await {
-            Ok(Came::Complete { body, failure: None }) => match protocol::client_face::modern::error_code_of(&body) {
-                None => Era::Modern,
-                // Any other refusal is what legacy servers say to a method they do not know.
-                Some(_) => Era::Legacy,
-            },
-            Ok(Came::Complete { failure: Some(failure), .. }) => match failure {
+            Ok(Came::Complete { body, failure: None }) => {
+                match protocol::client_face::modern::error_code_of(&body) {
+                    None => Era::Modern,
+                    // Any other refusal is what legacy servers say to a method they do not know.
+                    Some(_) => Era::Legacy,
+                }
+            }
+            Ok(Came::Complete {
+                failure: Some(failure),
+                ..
+            }) => match failure {
                 protocol::exchange::Failure::Unavailable { .. } => return Err(Refusal::BrokenDestination),
                 // Some servers end when they are spoken to in this way.
                 _ => Era::Legacy,
@@ -496,12 +502,17 @@ impl Destination {
 
     /// The parked errand that a state names, and the round it is for.
     pub(crate) fn parked(&self, state: &str, principal: &Principal) -> Option<(Arc<ErrandPort>, u32)> {
-        let ticket = self.around.sealer.open(state, &self.binding(principal.as_str()))?;
+        let ticket = self
+            .around
+            .sealer
+            .open(state, &self.binding(principal.as_str()))?;
         if ticket.expires <= self.around.clock.now() {
             return None;
         }
         let parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-        let port = parked.get(&ticket.errand).filter(|port| port.principal() == principal.as_str())?;
+        let port = parked
+            .get(&ticket.errand)
+            .filter(|port| port.principal() == principal.as_str())?;
         Some((Arc::clone(port), ticket.round))
     }
 
@@ -514,7 +525,7 @@ impl Destination {
             max_message_bytes: self.settings.max_message_bytes,
             outgoing_bytes: multiplexer::Limits::default()
                 .outgoing_bytes
-                .max(2 * self.settings.max_message_bytes),
+                .max(8 * self.settings.max_message_bytes),
             ..multiplexer::Limits::default()
         };
         let introduction = match (spec.sharing, spec.capabilities) {

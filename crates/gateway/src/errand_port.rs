@@ -33,7 +33,9 @@ pub(crate) struct Gathering(Option<Pin<Box<Sleep>>>);
 impl Gathering {
     /// Ready when whatever was asked together has had time to come. The first call starts the clock.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let sleep = self.0.get_or_insert_with(|| Box::pin(tokio::time::sleep(SIBLINGS)));
+        let sleep = self
+            .0
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(SIBLINGS)));
         sleep.as_mut().poll(context)
     }
 }
@@ -59,7 +61,9 @@ struct Inner {
 
 impl std::fmt::Debug for ErrandPort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ErrandPort").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("ErrandPort")
+            .field("key", &self.key)
+            .finish_non_exhaustive()
     }
 }
 
@@ -88,7 +92,13 @@ impl ErrandPort {
         clock: Clock,
         audit: Arc<Audit>,
     ) -> Arc<Self> {
-        let Departure { key, client, message, meaning, accepts } = departure;
+        let Departure {
+            key,
+            client,
+            message,
+            meaning,
+            accepts,
+        } = departure;
         let principal = client.principal.as_str().to_owned();
         let (errand, asks) = Errand::new(key, client, clock.now(), message, meaning, accepts);
         let port = Arc::new(Self {
@@ -178,7 +188,11 @@ impl ErrandPort {
 
     /// Waits for the answer to the attached request.
     pub(crate) fn answer(self: &Arc<Self>) -> AwaitErrand {
-        AwaitErrand { port: Arc::clone(self), gathering: Gathering::default(), done: false }
+        AwaitErrand {
+            port: Arc::clone(self),
+            gathering: Gathering::default(),
+            done: false,
+        }
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Errand, Moment) -> T) -> T {
@@ -211,7 +225,11 @@ impl ErrandPort {
             Ending::Result | Ending::InputRequired => (200, Outcome::Ok),
             Ending::Error => (protocol::errand::status_of(&record.response), Outcome::Error),
             Ending::Failed(failure) => {
-                let status = if record.streamed { 200 } else { reply::failure_status(failure).as_u16() };
+                let status = if record.streamed {
+                    200
+                } else {
+                    reply::failure_status(failure).as_u16()
+                };
                 (status, outcome(failure))
             }
         };

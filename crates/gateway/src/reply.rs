@@ -9,7 +9,7 @@ use protocol::client_face::legacy::{self, Objection};
 use protocol::client_face::modern;
 use protocol::error_code;
 use protocol::exchange::Failure;
-use protocol::message::ScanError;
+use protocol::message::{ScanError, Written};
 use protocol::version::Version;
 
 use crate::client_face::body::Body;
@@ -263,7 +263,9 @@ impl Refusal {
     pub(crate) fn respond(&self, id: Option<&[u8]>) -> Response<Body> {
         let (status, wording, text) = self.row();
         let mut response = match wording {
-            Wording::Rpc(_) if let Self::Modern(objection) = self => with_type(status, JSON, objection.body(id)),
+            Wording::Rpc(_) if let Self::Modern(objection) = self => {
+                with_type(status, JSON, objection.body(id))
+            }
             Wording::Rpc(code) => {
                 let data = self.reason().map(|reason| format!(r#""reason":"{reason}""#));
                 with_type(status, JSON, legacy::error(id, code, &text, data.as_deref()))
@@ -306,9 +308,10 @@ impl Refusal {
 pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
     match failure {
         Failure::Timeout { .. } | Failure::StartTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
-        Failure::Exited(_) | Failure::Unavailable { .. } | Failure::NotWelcomed | Failure::Overloaded { .. } => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        Failure::Exited(_)
+        | Failure::Unavailable { .. }
+        | Failure::NotWelcomed
+        | Failure::Overloaded { .. } => StatusCode::SERVICE_UNAVAILABLE,
         Failure::TooLarge { .. } | Failure::Invalid(_) => StatusCode::BAD_GATEWAY,
         // The client said so itself and expects no answer any more.
         Failure::Cancelled => StatusCode::OK,
@@ -319,12 +322,14 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
 }
 
 /// A complete answer to a call.
-pub(crate) fn answer(body: Bytes, failure: Option<&Failure>) -> Response<Body> {
+pub(crate) fn answer(body: impl Into<Written>, failure: Option<&Failure>) -> Response<Body> {
     let status = failure.map_or(StatusCode::OK, failure_status);
     let mut response = with_type(status, JSON, body);
     let wait = match failure {
         Some(Failure::Unavailable { retry_after, .. }) => Some(*retry_after),
-        Some(Failure::Exited(_) | Failure::NotWelcomed | Failure::Overloaded { .. }) => Some(Duration::from_secs(1)),
+        Some(Failure::Exited(_) | Failure::NotWelcomed | Failure::Overloaded { .. }) => {
+            Some(Duration::from_secs(1))
+        }
         Some(
             Failure::Timeout { .. }
             | Failure::StartTimeout { .. }
@@ -376,8 +381,8 @@ pub(crate) fn events(body: Body) -> Response<Body> {
     response
 }
 
-fn with_type(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Response<Body> {
-    let mut response = Response::new(Body::full(body));
+fn with_type(status: StatusCode, content_type: HeaderValue, body: impl Into<Written>) -> Response<Body> {
+    let mut response = Response::new(Body::full(body.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, content_type);
     response

@@ -4,6 +4,7 @@
 //! principal it was made for, so that a forged, foreign or altered one is recognised before anything is looked
 //! up. The errand itself stays here; the key lives as long as the process does.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
@@ -21,18 +22,22 @@ pub(crate) struct Ticket {
     pub(crate) expires: Moment,
 }
 
-/// Seals and opens states with a key of this process.
-#[derive(Debug)]
+/// Seals and opens states with a key of this process. The key is made when it is first needed: gathering
+/// randomness takes the library tens of milliseconds, which a start should not wait for.
+#[derive(Debug, Default)]
 pub(crate) struct Sealer {
-    key: RandomizedNonceKey,
+    key: OnceLock<Option<RandomizedNonceKey>>,
 }
 
 impl Sealer {
-    /// A sealer with a fresh key; `None` if the system has no randomness to give.
-    pub(crate) fn new() -> Option<Self> {
-        let mut bytes = [0; 32];
-        rand::fill(&mut bytes).ok()?;
-        Some(Self { key: RandomizedNonceKey::new(&AES_256_GCM, &bytes).ok()? })
+    /// The key; `None` if the system has no randomness to give.
+    fn key(&self) -> Option<&RandomizedNonceKey> {
+        let fresh = || {
+            let mut bytes = [0; 32];
+            rand::fill(&mut bytes).ok()?;
+            RandomizedNonceKey::new(&AES_256_GCM, &bytes).ok()
+        };
+        self.key.get_or_init(fresh).as_ref()
     }
 
     pub(crate) fn seal(&self, ticket: Ticket, bound_to: &str) -> Option<String> {
@@ -40,7 +45,10 @@ impl Sealer {
         data.extend_from_slice(&ticket.errand.to_be_bytes());
         data.extend_from_slice(&ticket.round.to_be_bytes());
         data.extend_from_slice(&(ticket.expires.elapsed().as_millis() as u64).to_be_bytes());
-        let nonce = self.key.seal_in_place_append_tag(Aad::from(bound_to.as_bytes()), &mut data).ok()?;
+        let nonce = self
+            .key()?
+            .seal_in_place_append_tag(Aad::from(bound_to.as_bytes()), &mut data)
+            .ok()?;
         let mut text = String::with_capacity(PREFIX.len() + 2 * (NONCE_LEN + data.len()));
         text.push_str(PREFIX);
         for byte in nonce.as_ref().iter().chain(&data) {
@@ -58,7 +66,10 @@ impl Sealer {
         }
         let mut sealed = bytes.split_off(NONCE_LEN);
         let nonce = Nonce::try_assume_unique_for_key(&bytes).ok()?;
-        let plain = self.key.open_in_place(nonce, Aad::from(bound_to.as_bytes()), &mut sealed).ok()?;
+        let plain = self
+            .key()?
+            .open_in_place(nonce, Aad::from(bound_to.as_bytes()), &mut sealed)
+            .ok()?;
         let plain: &[u8; PLAIN] = (&*plain).try_into().ok()?;
         let (errand, rest) = plain.split_first_chunk::<16>()?;
         let (round, rest) = rest.split_first_chunk::<4>()?;
@@ -95,32 +106,51 @@ mod tests {
     use super::*;
 
     fn ticket() -> Ticket {
-        Ticket { errand: 7, round: 3, expires: Moment::START.after(Duration::from_millis(1234)) }
+        Ticket {
+            errand: 7,
+            round: 3,
+            expires: Moment::START.after(Duration::from_millis(1234)),
+        }
     }
 
     #[test]
     fn a_state_opens_for_whom_it_was_made_and_for_nobody_else() {
-        let sealer = Sealer::new().unwrap();
+        let sealer = Sealer::default();
         let state = sealer.seal(ticket(), "demo/alice").unwrap();
         assert!(is_ours(&state));
         assert_eq!(sealer.open(&state, "demo/alice"), Some(ticket()));
         assert_eq!(sealer.open(&state, "demo/bob"), None);
-        assert_eq!(Sealer::new().unwrap().open(&state, "demo/alice"), None);
-        assert_ne!(sealer.seal(ticket(), "demo/alice").unwrap(), state, "states never repeat");
+        assert_eq!(Sealer::default().open(&state, "demo/alice"), None);
+        assert_ne!(
+            sealer.seal(ticket(), "demo/alice").unwrap(),
+            state,
+            "states never repeat"
+        );
     }
 
     #[test]
     fn no_flipped_bit_goes_unnoticed() {
-        let sealer = Sealer::new().unwrap();
+        let sealer = Sealer::default();
         let state = sealer.seal(ticket(), "x").unwrap();
         for at in PREFIX.len()..state.len() {
             let mut forged = state.clone().into_bytes();
             forged[at] = if forged[at] == b'0' { b'1' } else { b'0' };
             if forged != state.as_bytes() {
-                assert_eq!(sealer.open(std::str::from_utf8(&forged).unwrap(), "x"), None, "{at}");
+                assert_eq!(
+                    sealer.open(std::str::from_utf8(&forged).unwrap(), "x"),
+                    None,
+                    "{at}"
+                );
             }
         }
-        for junk in ["", "rialto1.", "rialto1.zz", "rialto1.0", "other", &"rialto1.00".repeat(100)] {
+        for junk in [
+            "",
+            "rialto1.",
+            "rialto1.zz",
+            "rialto1.0",
+            "other",
+            &"rialto1.00".repeat(100),
+        ] {
             assert_eq!(sealer.open(junk, "x"), None);
         }
     }

@@ -23,7 +23,10 @@ pub struct WireId(pub u64);
 impl WireId {
     /// The id in decimal, in a buffer that costs no allocation.
     pub(crate) fn digits(self) -> Digits {
-        let mut digits = Digits { buffer: [0; 20], start: 20 };
+        let mut digits = Digits {
+            buffer: [0; 20],
+            start: 20,
+        };
         let mut rest = self.0;
         loop {
             digits.start -= 1;
@@ -184,7 +187,10 @@ impl Face {
         match (self, line.words) {
             (Self::Legacy(_), Era::Legacy) | (Self::Modern(_), Era::Modern) if line.extra.is_empty() => {
                 let digits = line.id.digits();
-                line.message.splice(out, &[(Member::Id, &digits), (Member::MetaProgressToken, &digits)]);
+                line.message.splice(
+                    out,
+                    &[(Member::Id, &digits), (Member::MetaProgressToken, &digits)],
+                );
                 write_line(out, &[]);
             }
             (Self::Legacy(_), _) => legacy::write_translated(out, line),

@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
+use crate::message::{Member, Message};
 use crate::method::Method;
+use crate::object::Object;
 
 /// The capabilities a server may act upon. Two clients with equal capabilities may share a child, because
 /// a legacy server is told once, at its handshake, what its client can do.
@@ -61,6 +63,29 @@ impl Capabilities {
         }
     }
 
+    /// Whether such a client can answer in the very way that a question wants: forms and URLs, and sampling with
+    /// tools, are declared one by one. `includeContext` is not looked at: before 2025-11-25 it needed no declaration.
+    pub fn can_answer_in_kind(&self, question: &Message) -> bool {
+        let params = || {
+            question
+                .raw(Member::Params)
+                .and_then(Object::parse)
+                .unwrap_or_default()
+        };
+        match question.method() {
+            Method::ElicitationCreate => match params().text("mode").as_deref() {
+                None | Some("form") => self.elicitation_form,
+                Some("url") => self.elicitation_url,
+                Some(_) => true,
+            },
+            Method::SamplingCreateMessage => {
+                let params = params();
+                self.sampling_tools || (params.get("tools").is_none() && params.get("toolChoice").is_none())
+            }
+            _ => true,
+        }
+    }
+
     /// Every capability of the legacy era at once, for a backend that is told the union.
     pub const ALL_JSON: &'static str = r#"{"elicitation":{"form":{},"url":{}},"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}}}"#;
 }
@@ -100,6 +125,31 @@ mod tests {
         );
         assert!(parse(r#"{"elicitation":{"url":{}}}"#).can_answer(Method::ElicitationCreate));
         assert!(!parse("{}").can_answer(Method::RootsList));
+    }
+
+    #[test]
+    fn forms_urls_and_tools_are_declared_one_by_one() {
+        let question = |method: &str, params: &str| {
+            Message::own(format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#
+            ))
+        };
+        let (form, url) = (
+            parse(r#"{"elicitation":{}}"#),
+            parse(r#"{"elicitation":{"url":{}}}"#),
+        );
+        for (params, by_form, by_url) in [
+            ("{}", true, false),
+            (r#"{"mode":"form"}"#, true, false),
+            (r#"{"mode":"url"}"#, false, true),
+        ] {
+            let question = question("elicitation/create", params);
+            assert_eq!(form.can_answer_in_kind(&question), by_form, "{params}");
+            assert_eq!(url.can_answer_in_kind(&question), by_url, "{params}");
+        }
+        let sampling = question("sampling/createMessage", r#"{"tools":[]}"#);
+        assert!(!parse(r#"{"sampling":{}}"#).can_answer_in_kind(&sampling));
+        assert!(parse(r#"{"sampling":{"tools":{}}}"#).can_answer_in_kind(&sampling));
     }
 
     #[test]

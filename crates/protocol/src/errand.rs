@@ -7,6 +7,7 @@
 //! To a backend an errand looks like a session of its own with a single call. That makes every question of the
 //! server attributable to the very call that caused it.
 
+mod detour;
 mod listening;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -67,9 +68,14 @@ pub struct ErrandRecord {
 pub enum Answer {
     Waiting,
     /// All of it; `failure` or the body's error code decide the HTTP status.
-    Complete { body: Bytes, failure: Option<Failure> },
+    Complete {
+        body: Bytes,
+        failure: Option<Failure>,
+    },
     /// The server asks: seal a state for this round and give it to [`Errand::park`].
-    Ask { round: u32 },
+    Ask {
+        round: u32,
+    },
     /// It comes as events: read them.
     Stream,
 }
@@ -80,7 +86,9 @@ pub enum Reading {
     Open,
     Ended,
     /// The stream ends with a question: seal a state for this round and give it to [`Errand::park`], then read on.
-    Ask { round: u32 },
+    Ask {
+        round: u32,
+    },
 }
 
 /// Why a retry is not taken. In each case nothing has changed.
@@ -94,8 +102,17 @@ pub enum RetryRefusal {
 
 #[derive(Debug)]
 struct Asked {
-    question: QuestionKey,
+    addressee: Addressee,
     message: Message,
+}
+
+/// Whom the client's answer is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Addressee {
+    /// The server, which waits for it.
+    Server(QuestionKey),
+    /// The errand itself, which then sends the call anew.
+    Detour,
 }
 
 #[derive(Debug)]
@@ -123,10 +140,14 @@ pub struct Errand {
     stage: Stage,
     streaming: bool,
     events: VecDeque<Bytes>,
+    /// The newest progress or log line that came while no request was attached.
+    kept: Option<Message>,
     /// The end of the whole errand, as soon as it is known.
     outcome: Option<Outcome>,
     asked: BTreeMap<String, Asked>,
     next_key: u32,
+    /// How often the call was sent anew.
+    detours: u64,
     round: u32,
     /// The questions of the present round have been given out.
     given: bool,
@@ -141,7 +162,10 @@ pub struct Errand {
 #[derive(Debug)]
 enum Outcome {
     Welcome(Arc<crate::exchange::Welcome>),
-    Reply { message: Message, words: Era },
+    Reply {
+        message: Message,
+        words: Era,
+    },
     Failed(Failure),
     /// A listen that came to its end.
     Closed,
@@ -186,9 +210,11 @@ impl Errand {
             stage: Stage::Running,
             streaming: false,
             events: VecDeque::new(),
+            kept: None,
             outcome: None,
             asked: BTreeMap::new(),
             next_key: 1,
+            detours: 0,
             round: 0,
             given: false,
             server: None,
@@ -242,18 +268,23 @@ impl Errand {
                     Meaning::Call { .. } => {}
                 }
             }
-            Tell::Reply { call, message, words, .. } => match (call, self.meaning) {
+            Tell::Reply {
+                call, message, words, ..
+            } => match (call, self.meaning) {
                 (_, Meaning::Listen) => self.handle_subscribed(call, message.kind() == Kind::Result),
                 // The handshake was refused; what waited for it is told so by itself.
                 (OPENING, Meaning::Call { .. }) => {}
                 (OPENING, Meaning::Discover) | (_, Meaning::Call { .. } | Meaning::Discover) => {
-                    self.conclude(Outcome::Reply { message, words });
+                    if !self.begin_detour(&message, words) {
+                        self.conclude(Outcome::Reply { message, words });
+                    }
                 }
             },
             Tell::Done { call, .. } => self.handle_subscribed(call, true),
             Tell::Failed { call, failure, .. } => match (call, self.meaning) {
                 (OPENING, Meaning::Call { .. }) => {}
-                (OPENING, Meaning::Discover | Meaning::Listen) | (_, Meaning::Call { .. } | Meaning::Discover) => {
+                (OPENING, Meaning::Discover | Meaning::Listen)
+                | (_, Meaning::Call { .. } | Meaning::Discover) => {
                     self.conclude(Outcome::Failed(failure));
                 }
                 (_, Meaning::Listen) => self.handle_subscribed(call, false),
@@ -265,39 +296,78 @@ impl Errand {
                 }
             }
             Tell::Notice { message, .. } => {
-                let event = self.listening.as_ref().and_then(|listening| listening.hear(&message, self.id()));
+                let event = self
+                    .listening
+                    .as_ref()
+                    .and_then(|listening| listening.hear(&message, self.id()));
                 if let Some(event) = event {
                     self.push(event);
                 }
             }
-            Tell::Question { question, message, .. } => {
-                let key = format!("k{}", self.next_key);
-                self.next_key += 1;
-                self.asked.insert(key, Asked { question, message });
+            Tell::Question { question, .. } if !self.may_be_asked() => {
+                self.outputs.push_back(Output::Ask(Ask::Unanswerable {
+                    session: self.session,
+                    question,
+                }));
+            }
+            Tell::Question {
+                question, message, ..
+            } => {
+                let key = self.new_key();
+                let addressee = Addressee::Server(question);
+                self.asked.insert(key, Asked { addressee, message });
                 self.wake();
             }
-            Tell::Withdrawn { question, .. } => self.asked.retain(|_, asked| asked.question != question),
+            Tell::Withdrawn { question, .. } => {
+                let withdrawn = Addressee::Server(question);
+                self.asked.retain(|_, asked| asked.addressee != withdrawn);
+            }
         }
+    }
+
+    /// What the client is to call one more question.
+    fn new_key(&mut self) -> String {
+        self.next_key += 1;
+        format!("k{}", self.next_key - 1)
+    }
+
+    /// Only some requests can be answered by a question (2026-07-28, multi round-trip requests).
+    fn may_be_asked(&self) -> bool {
+        matches!(self.meaning, Meaning::Call { .. }) && self.original.method().may_ask()
     }
 
     /// Progress and log lines of the call. A log line is only for those who asked for such.
     fn relate(&mut self, message: &Message) {
         if message.method() == Method::LogMessage {
-            let wanted = self.level.is_some_and(|wanted| message.level().is_none_or(|level| level >= wanted));
+            let wanted = self
+                .level
+                .is_some_and(|wanted| message.level().is_none_or(|level| level >= wanted));
             if !wanted {
                 return;
             }
         }
         match self.stage {
             Stage::Running => {
-                if self.stream() {
-                    self.push(Bytes::copy_from_slice(message.bytes()));
+                if let Some(event) = self.event(message)
+                    && self.stream()
+                {
+                    self.push(event);
                 }
             }
             // While nobody reads, only the newest is of interest.
-            Stage::Parked => self.events = VecDeque::from([Bytes::copy_from_slice(message.bytes())]),
+            Stage::Parked => self.kept = Some(message.clone()),
             Stage::Over => {}
         }
+    }
+
+    /// What is related to the call as the attached request is to hear it: a retry has a progress token of its own,
+    /// or none.
+    fn event(&self, message: &Message) -> Option<Bytes> {
+        if self.round == 0 || message.method() != Method::Progress {
+            return Some(Bytes::copy_from_slice(message.bytes()));
+        }
+        let token = self.message.raw(Member::MetaProgressToken)?;
+        Some(message.spliced(&[(Member::ProgressToken, token)]))
     }
 
     fn push(&mut self, event: Bytes) {
@@ -329,7 +399,9 @@ impl Errand {
     /// The backend has nothing more to do with this errand.
     fn close(&mut self) {
         if !std::mem::replace(&mut self.closed, true) {
-            self.outputs.push_back(Output::Ask(Ask::Close { session: self.session }));
+            self.outputs.push_back(Output::Ask(Ask::Close {
+                session: self.session,
+            }));
         }
     }
 
@@ -380,17 +452,30 @@ impl Errand {
     /// The final answer, for the request that is attached.
     fn finish(&mut self) -> (Bytes, Option<Failure>) {
         self.stage = Stage::Over;
-        let id = self.message.raw_bytes(Member::Id).unwrap_or(Bytes::from_static(b"null"));
+        let id = self
+            .message
+            .raw_bytes(Member::Id)
+            .unwrap_or(Bytes::from_static(b"null"));
         let (body, ending) = match self.outcome.take() {
             Some(Outcome::Welcome(welcome)) => (modern::lower_welcome(&id, &welcome), Ending::Result),
             Some(Outcome::Reply { message, words }) => {
-                let ending = if message.kind() == Kind::Error { Ending::Error } else { Ending::Result };
+                let ending = if message.kind() == Kind::Error {
+                    Ending::Error
+                } else {
+                    Ending::Result
+                };
                 let method = self.original.method();
-                (modern::lower_reply(&id, &message, words, method, self.server.as_deref()), ending)
+                (
+                    modern::lower_reply(&id, &message, words, method, self.server.as_deref()),
+                    ending,
+                )
             }
             Some(Outcome::Closed) => (listening::farewell(&id), Ending::Result),
             Some(Outcome::Failed(failure)) => (modern::lower_failure(&id, &failure), Ending::Failed(failure)),
-            None => (modern::lower_failure(&id, &Failure::SessionEnded), Ending::Failed(Failure::SessionEnded)),
+            None => (
+                modern::lower_failure(&id, &Failure::SessionEnded),
+                Ending::Failed(Failure::SessionEnded),
+            ),
         };
         self.record(ending.clone(), body.clone());
         let failure = match ending {
@@ -412,7 +497,10 @@ impl Errand {
 
     /// Gives the server's questions to the client. The attached request ends with them; the errand is parked.
     pub fn park(&mut self, state: &str) -> Bytes {
-        let questions = self.asked.iter().map(|(key, asked)| (key.as_str(), &asked.message));
+        let questions = self
+            .asked
+            .iter()
+            .map(|(key, asked)| (key.as_str(), &asked.message));
         let body = modern::lower_input_required(self.id(), questions, state);
         self.given = true;
         self.stage = Stage::Parked;
@@ -432,25 +520,42 @@ impl Errand {
         if !self.is_parked() || !self.given || round != self.round || !self.agrees(&message) {
             return Err(RetryRefusal::Mismatch);
         }
-        let params = message.raw(Member::Params).and_then(Object::parse).unwrap_or_default();
+        let params = message
+            .raw(Member::Params)
+            .and_then(Object::parse)
+            .unwrap_or_default();
         let raw = params.get("inputResponses").unwrap_or("{}").to_owned();
         let responses = Object::parse(raw.as_bytes()).ok_or(RetryRefusal::BadAnswer)?;
         let mut answers = Vec::new();
         for (key, raw) in responses.iter() {
             // Keys that were never asked about, or no longer, are nobody's business.
-            let Some(asked) = self.asked.get(key) else { continue };
+            let Some(asked) = self.asked.get(key) else {
+                continue;
+            };
             if !modern::is_answer(asked.message.method(), raw) {
                 return Err(RetryRefusal::BadAnswer);
             }
-            answers.push((key.to_owned(), asked.question, raw.to_owned()));
+            answers.push((key.to_owned(), asked.addressee, raw.to_owned()));
         }
         let mut asks = Vec::new();
-        for (key, question, raw) in answers {
-            let Ok(answer) = Message::scan(Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":0,"result":{raw}}}"#))) else {
+        let mut visited = None;
+        for (key, addressee, raw) in answers {
+            let Addressee::Server(question) = addressee else {
+                visited = Some(visited.unwrap_or(true) && modern::is_consent(&raw));
+                self.asked.remove(&key);
+                continue;
+            };
+            let Ok(answer) = Message::scan(Bytes::from(format!(
+                r#"{{"jsonrpc":"2.0","id":0,"result":{raw}}}"#
+            ))) else {
                 return Err(RetryRefusal::BadAnswer);
             };
             self.asked.remove(&key);
-            asks.push(Ask::Answer { session: self.session, question, message: answer });
+            asks.push(Ask::Answer {
+                session: self.session,
+                question,
+                message: answer,
+            });
         }
         self.round += 1;
         self.given = false;
@@ -458,11 +563,13 @@ impl Errand {
         self.message = message;
         self.started = now;
         self.accepts = accepts;
-        if !self.events.is_empty() {
-            self.streaming = accepts != Accepts::Json;
-            if !self.streaming {
-                self.events.clear();
-            }
+        if let Some(event) = self.kept.take().and_then(|kept| self.event(&kept))
+            && self.stream()
+        {
+            self.push(event);
+        }
+        if let Some(visited) = visited {
+            asks.extend(self.end_detour(visited));
         }
         Ok(asks)
     }
@@ -470,8 +577,15 @@ impl Errand {
     /// Whether a retry asks for the same as the first request did.
     fn agrees(&self, message: &Message) -> bool {
         let subject = |message: &Message| {
-            let params = message.raw(Member::Params).and_then(Object::parse).unwrap_or_default();
-            let read = |name: &str| params.get(name).and_then(|raw| serde_json::from_str::<serde_json::Value>(raw).ok());
+            let params = message
+                .raw(Member::Params)
+                .and_then(Object::parse)
+                .unwrap_or_default();
+            let read = |name: &str| {
+                params
+                    .get(name)
+                    .and_then(|raw| serde_json::from_str::<serde_json::Value>(raw).ok())
+            };
             (message.method(), read("name"), read("uri"), read("arguments"))
         };
         subject(message) == subject(&self.original)
@@ -491,13 +605,22 @@ impl Errand {
         }
         for (_, asked) in std::mem::take(&mut self.asked) {
             // An elicitation can be called off in its own words; the rest is refused by the backend.
-            if asked.message.method() == Method::ElicitationCreate {
+            if let Addressee::Server(question) = asked.addressee
+                && asked.message.method() == Method::ElicitationCreate
+            {
                 let message = Message::own(r#"{"jsonrpc":"2.0","id":0,"result":{"action":"cancel"}}"#.into());
-                let answer = Ask::Answer { session: self.session, question: asked.question, message };
+                let answer = Ask::Answer {
+                    session: self.session,
+                    question,
+                    message,
+                };
                 self.outputs.push_back(Output::Ask(answer));
             }
         }
-        if self.outcome.is_none() && matches!(self.meaning, Meaning::Call { .. }) && matches!(self.stage, Stage::Running) {
+        if self.outcome.is_none()
+            && matches!(self.meaning, Meaning::Call { .. })
+            && matches!(self.stage, Stage::Running)
+        {
             self.record(Ending::Failed(Failure::Cancelled), Bytes::new());
         }
         self.stage = Stage::Over;
@@ -510,7 +633,9 @@ impl Errand {
 pub fn status_of(body: &[u8]) -> u16 {
     match modern::error_code_of(body) {
         Some(error_code::METHOD_NOT_FOUND) => 404,
-        Some(error_code::HEADER_MISMATCH | error_code::MISSING_CAPABILITY | error_code::UNSUPPORTED_VERSION) => 400,
+        Some(
+            error_code::HEADER_MISMATCH | error_code::MISSING_CAPABILITY | error_code::UNSUPPORTED_VERSION,
+        ) => 400,
         Some(_) | None => 200,
     }
 }

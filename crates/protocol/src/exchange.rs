@@ -217,6 +217,8 @@ pub struct Welcome {
     pub version: Option<Version>,
     /// The lists that the server says may change.
     pub changing_lists: Vec<Method>,
+    /// The server can be told a log level.
+    pub logs: bool,
 }
 
 /// Why a call gets no answer from its server.
@@ -240,13 +242,9 @@ pub enum Failure {
     /// The answer was larger than messages may be.
     TooLarge { length: u64, limit: usize },
     /// The server has no such thing to offer.
-    Unsupported {
-        what: &'static str,
-    },
+    Unsupported { what: &'static str },
     /// The server asked something that its client cannot or would not answer.
-    Unanswered {
-        why: &'static str,
-    },
+    Unanswered { why: &'static str },
     /// The answer was no message.
     Invalid(ScanError),
     /// The client asked for the call to stop.

@@ -6,14 +6,17 @@
 //!
 //! Law of attribution. Over stdio a server's question carries no origin. If exactly one session has calls in flight
 //! that may ask, the question is that session's. Once a server has asked anything, such calls run for one
-//! session at a time, so that the next question can be attributed. What still cannot be is refused:
-//! nothing is ever guessed between sessions.
+//! session at a time, so that the next question can be attributed. A question that comes while several sessions of
+//! one principal have such calls is held until the calls of all but one of them have ended, and then is that one's
+//! (see `held.rs`). What still cannot be attributed is refused: of several principals, as many questions as sessions
+//! that may have asked, a call cancelled meanwhile, or nothing decided in time. Nothing is ever guessed.
 
+mod held;
 mod interests;
 mod resting;
 mod rounds;
-mod wishes;
 mod vigil;
+mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -27,13 +30,15 @@ use crate::backend_face::{self, Arrival, Face, Outgoing, WireId};
 use crate::error_code;
 use crate::exchange::{Ask, Call, CallKey, Client, Failure, QuestionKey, Request, SessionKey, Tell, Trouble};
 use crate::message::{Kind, Member, Message, ScanError};
-use crate::method::Method;
+use crate::method::{LogLevel, Method};
 use crate::time::{Moment, earliest};
 use crate::version::Era;
+use crate::wire::line::EnvelopeSeeker;
+use held::Held;
 use interests::Interests;
+pub(crate) use interests::is_part;
 use resting::Returning;
 use rounds::Round;
-use crate::wire::line::EnvelopeSeeker;
 use vigil::Vigil;
 
 /// How much and how long.
@@ -161,6 +166,10 @@ struct Waiting {
 }
 
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "almost all are calls, and a box would cost each of them"
+)]
 enum Pending {
     Call(InFlight),
     /// A call that was cancelled. Nobody waits for it, but until the server has stopped it may still ask or log
@@ -223,6 +232,10 @@ enum Asker {
     Round(String),
 }
 
+/// Why a question is refused that could be several sessions'.
+const UNATTRIBUTABLE: &str =
+    "cannot tell which of several sessions this request is for; set `process: per_session` for this server";
+
 /// What became of a call that was to be written for the server.
 enum Lowered {
     /// It is under way.
@@ -230,6 +243,8 @@ enum Lowered {
     /// It needs no server.
     Done,
     TooMuch(&'static str),
+    /// The server is known not to do it.
+    Unsupported(&'static str),
 }
 
 /// The machine.
@@ -242,6 +257,8 @@ pub struct Multiplexer {
     face: Face,
     /// A listen was refused or ended too often: this server is not asked again.
     listens_left: u32,
+    /// A listen was lost: something may have been missed until the next one is acknowledged.
+    missed: bool,
     /// A server answered the handshake on an earlier link.
     welcomed_before: bool,
     attached: BTreeMap<SessionKey, Attached>,
@@ -256,6 +273,8 @@ pub struct Multiplexer {
     returning: VecDeque<Returning>,
     pending: BTreeMap<WireId, Pending>,
     questions: BTreeMap<QuestionKey, OpenQuestion>,
+    /// Questions of the server of which it is not known yet whose they are, oldest first.
+    held: VecDeque<Held>,
     interests: Interests,
     vigil: Vigil,
     /// The server has asked a question at some time: attribution needs one asking session at a time.
@@ -280,6 +299,7 @@ impl Multiplexer {
             introduction,
             face: Face::Legacy(Handshake::new(introduction)),
             listens_left: wishes::LISTENS,
+            missed: false,
             welcomed_before: false,
             attached: BTreeMap::new(),
             departed: BTreeMap::new(),
@@ -290,6 +310,7 @@ impl Multiplexer {
             returning: VecDeque::new(),
             pending: BTreeMap::new(),
             questions: BTreeMap::new(),
+            held: VecDeque::new(),
             interests: Interests::default(),
             vigil: Vigil::default(),
             inquisitive: false,
@@ -309,7 +330,8 @@ impl Multiplexer {
         if self.face.welcome().is_some() || self.face.era() == era {
             return;
         }
-        self.pending.retain(|_, pending| !matches!(pending, Pending::Handshake));
+        self.pending
+            .retain(|_, pending| !matches!(pending, Pending::Handshake));
         self.face = Face::new(era, self.introduction);
         if !self.openers.is_empty() {
             self.pursue(now);
@@ -341,9 +363,9 @@ impl Multiplexer {
         self.waiting.len()
     }
 
-    /// Questions of the server that a client has yet to answer.
+    /// Questions of the server that have no answer yet.
     pub fn open_questions(&self) -> usize {
-        self.questions.len()
+        self.questions.len() + self.held.len()
     }
 
     pub fn is_ready(&self) -> bool {
@@ -611,8 +633,8 @@ impl Multiplexer {
                     .attached
                     .get(&waiting.call.session)
                     .is_some_and(|attached| attached.load.asking > 0);
-                in_turn &= self.asking_sessions <= usize::from(own)
-                    && !self.strangers_rest(waiting.call.session);
+                in_turn &=
+                    self.asking_sessions <= usize::from(own) && !self.strangers_rest(waiting.call.session);
                 if !in_turn {
                     self.waiting.push_back(waiting);
                     continue;
@@ -643,11 +665,20 @@ impl Multiplexer {
             return self.overload(session, call, "calls in flight");
         }
         self.face.confirm(None, &mut self.outgoing);
+        self.heed_level(now, session, &message, words);
         let id = WireId(self.next_wire);
         match self.lower(session, &request, &message, words, id) {
             Lowered::Sent => {}
             Lowered::Done => return self.tell(Tell::Done { session, call }),
             Lowered::TooMuch(limit) => return self.overload(session, call, limit),
+            Lowered::Unsupported(what) => {
+                let failure = Failure::Unsupported { what };
+                return self.tell(Tell::Failed {
+                    session,
+                    call,
+                    failure,
+                });
+            }
         }
         self.next_wire += 1;
         let method = message.method();
@@ -678,6 +709,22 @@ impl Multiplexer {
         self.tune();
     }
 
+    /// A modern call says itself which log lines it wants; a legacy server must be told before it begins.
+    fn heed_level(&mut self, now: Moment, session: SessionKey, message: &Message, words: Era) {
+        let wanted = match (words, message.raw(Member::MetaLogLevel)) {
+            (Era::Modern, Some(_)) if !self.face.listens() => message.text(Member::MetaLogLevel),
+            (Era::Modern | Era::Legacy, _) => None,
+        };
+        let Some(level) = wanted.and_then(|level| LogLevel::parse(&level)) else {
+            return;
+        };
+        let logs = self.face.welcome().is_some_and(|welcome| welcome.logs);
+        if let Some(level) = self.interests.request_level(session, level).filter(|_| logs) {
+            let id = self.own_request(now);
+            legacy::write_set_level(&mut self.outgoing, None, id, level);
+        }
+    }
+
     /// Writes a call for the server, or does without it where the wish is one that we keep.
     fn lower(
         &mut self,
@@ -692,6 +739,9 @@ impl Multiplexer {
             Request::Subscribe { uri } => {
                 if self.interests.subscriptions(session) >= self.limits.subscriptions {
                     return Lowered::TooMuch("resource subscriptions");
+                }
+                if self.face.listens() && self.listens_left == 0 {
+                    return Lowered::Unsupported(wishes::NO_UPDATES);
                 }
                 if self.interests.subscribe(session, uri) {
                     return Lowered::Done;
@@ -716,7 +766,9 @@ impl Multiplexer {
                 Some(_) | None => return Lowered::Done,
             },
         }
-        let Some(attached) = self.attached.get(&session) else { return Lowered::Done };
+        let Some(attached) = self.attached.get(&session) else {
+            return Lowered::Done;
+        };
         let line = Outgoing {
             message,
             words,
@@ -769,6 +821,7 @@ impl Multiplexer {
             self.detach_questions(id, call);
         }
         self.count_out(session, may_ask);
+        self.resolve_held(now);
         self.admit(now);
         call
     }
@@ -786,6 +839,11 @@ impl Multiplexer {
         let until = now.after(Limits::CANCEL_GRACE);
         let pending = self.pending.get_mut(&id)?;
         let Pending::Call(call) = pending else { return None };
+        if call.round.is_some() {
+            // The server has answered and keeps nothing: there is only the round to forget.
+            self.withdraw_round(id);
+            return self.settle(now, id);
+        }
         let cancelled = Pending::Cancelled {
             session: call.session,
             may_ask: call.method.may_ask(),
@@ -800,6 +858,10 @@ impl Multiplexer {
         self.wake_by(until);
         self.detach_questions(id, &call);
         self.forsake(&call);
+        if call.method.may_ask() {
+            // What is held may be this call's, which will not be told from the others any more.
+            self.refuse_held();
+        }
         Some(call)
     }
 
@@ -830,7 +892,11 @@ impl Multiplexer {
     fn find_call(&self, session: SessionKey, call: CallKey) -> Option<WireId> {
         self.pending.iter().rev().find_map(|(id, pending)| match pending {
             Pending::Call(open) if open.session == session && open.call == call => Some(*id),
-            Pending::Call(_) | Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => None,
+            Pending::Call(_)
+            | Pending::Cancelled { .. }
+            | Pending::Handshake
+            | Pending::Listen
+            | Pending::Own { .. } => None,
         })
     }
 
@@ -866,7 +932,9 @@ impl Multiplexer {
         if self.must_wait(session, question, message) {
             return;
         }
-        let Some(open) = self.close_question(now, question) else { return };
+        let Some(open) = self.close_question(now, question) else {
+            return;
+        };
         match open.asker {
             Asker::Server(id) if self.has_room(message.len()) => {
                 legacy::write_answer(&mut self.outgoing, message, &id);
@@ -898,7 +966,9 @@ impl Multiplexer {
 
     fn refuse_question(&mut self, now: Moment, question: QuestionKey, why: &'static str) {
         self.counters.questions_refused += 1;
-        let Some(open) = self.close_question(now, question) else { return };
+        let Some(open) = self.close_question(now, question) else {
+            return;
+        };
         match open.asker {
             Asker::Server(id) => self.refuse(&id, error_code::INTERNAL_ERROR, why),
             Asker::Round(_) => self.fail_round(now, open.wire, why),
@@ -1023,6 +1093,7 @@ impl Multiplexer {
     pub fn handle_link_down(&mut self, trouble: &Arc<Trouble>) {
         self.link = Link::Absent;
         self.listens_left = wishes::LISTENS;
+        self.missed = false;
         self.face.reset();
         self.vigil = Vigil::default();
         self.outgoing.clear();
@@ -1034,6 +1105,7 @@ impl Multiplexer {
         self.returning.clear();
         self.busy_sessions = 0;
         self.asking_sessions = 0;
+        self.held.clear();
         for (question, open) in std::mem::take(&mut self.questions) {
             self.tell(Tell::Withdrawn {
                 session: open.session,
@@ -1119,6 +1191,9 @@ impl Multiplexer {
             Arrival::Question => self.handle_question(now, message),
             Arrival::Withdrawal => self.handle_withdrawal(now, message),
             Arrival::Log => self.handle_log(&message),
+            Arrival::ListChanged | Arrival::Updated if !self.is_listened_for(&message) => {
+                self.counters.strays += 1
+            }
             Arrival::ListChanged => self.tell_all(&modern::unmarked(&message)),
             Arrival::Updated => self.handle_updated(&modern::unmarked(&message)),
             Arrival::Listening(id) => self.handle_listening(now, id, &message),
@@ -1272,7 +1347,11 @@ impl Multiplexer {
         }
         self.face.confirm(None, &mut self.outgoing);
         let (resources, level) = self.interests.replay();
-        let (resources, level) = if self.face.listens() { (Vec::new(), None) } else { (resources, level) };
+        let (resources, level) = if self.face.listens() {
+            (Vec::new(), None)
+        } else {
+            (resources, level)
+        };
         if let Some(level) = level {
             let id = self.own_request(now);
             legacy::write_set_level(&mut self.outgoing, None, id, level);
@@ -1288,8 +1367,10 @@ impl Multiplexer {
             .unwrap_or_default();
         for list in lists {
             let message = legacy::list_changed(list);
-            let sessions: Vec<SessionKey> =
-                self.hearing().filter(|session| !newcomers.contains(session)).collect();
+            let sessions: Vec<SessionKey> = self
+                .hearing()
+                .filter(|session| !newcomers.contains(session))
+                .collect();
             for session in sessions {
                 self.outputs.push_back(Output::Tell(Tell::Notice {
                     session,
@@ -1331,27 +1412,51 @@ impl Multiplexer {
         if !self.has_room_for_a_refusal(&id) {
             return;
         }
-        let refusal = match self.attribute(message.method()) {
-            Some((session, wire)) => {
-                let client = self
-                    .attached
-                    .get(&session)
-                    .map(|attached| Arc::clone(&attached.client));
-                if client.is_some_and(|client| !client.capabilities.can_answer(message.method())) {
-                    "the client cannot answer this kind of request"
-                } else if self.questions.len() >= self.limits.questions {
-                    "too many requests to clients are open"
-                } else {
-                    return self.put_question(now, session, wire, Asker::Server(id), message);
-                }
-            }
+        match self.attribute(message.method()) {
+            Some((session, wire)) => self.ask_session(now, session, wire, id, message),
+            None if self.asking_sessions > 1 => self.hold(now, id, message),
             None if self.attached.len() > 1 => {
-                "cannot tell which of several sessions this request is for; set `process: per_session` for this server"
+                self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, UNATTRIBUTABLE)
             }
-            None => "no client request is in progress",
-        };
+            None => self.refuse_unasked(
+                &id,
+                error_code::METHOD_NOT_FOUND,
+                "no client request is in progress",
+            ),
+        }
+    }
+
+    /// Puts a question to the session whose it is, unless its client cannot answer.
+    fn ask_session(
+        &mut self,
+        now: Moment,
+        session: SessionKey,
+        wire: Option<WireId>,
+        id: Bytes,
+        message: Message,
+    ) {
+        let able = self
+            .attached
+            .get(&session)
+            .map(|attached| &attached.client.capabilities);
+        if able.is_some_and(|can| !can.can_answer(message.method())) {
+            let why = "the client cannot answer this kind of request";
+            self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
+        } else if able.is_some_and(|can| !can.can_answer_in_kind(&message)) {
+            let why = "the client did not declare that it can be asked in this way";
+            self.refuse_unasked(&id, error_code::INVALID_PARAMS, why);
+        } else if self.questions.len() >= self.limits.questions {
+            let why = "too many requests to clients are open";
+            self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
+        } else {
+            self.put_question(now, session, wire, Asker::Server(id), message);
+        }
+    }
+
+    /// Refuses a question that was put to nobody.
+    fn refuse_unasked(&mut self, id: &[u8], code: i32, why: &str) {
         self.counters.questions_refused += 1;
-        self.refuse(&id, error_code::METHOD_NOT_FOUND, refusal);
+        self.refuse(id, code, why);
     }
 
     fn put_question(
@@ -1396,25 +1501,43 @@ impl Multiplexer {
         let newest = |wanted: &dyn Fn(&InFlight) -> bool| {
             self.pending.iter().rev().find_map(|(id, pending)| match pending {
                 Pending::Call(call) if wanted(call) => Some((call.session, Some(*id))),
-                Pending::Call(_) | Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => {
-                    None
-                }
+                Pending::Call(_)
+                | Pending::Cancelled { .. }
+                | Pending::Handshake
+                | Pending::Listen
+                | Pending::Own { .. } => None,
             })
         };
-        match (self.asking_sessions, self.busy_sessions, self.attached.len()) {
-            (1, _, _) => newest(&|call| call.method.may_ask() && !call.resting),
-            (0, _, _) if self.only_resting().is_some() => self.only_resting(),
-            (0, 1, _) => newest(&|_| true),
-            (0, 0, 1) => self.attached.keys().next().map(|session| (*session, None)),
-            (0, 0, _) if method == Method::RootsList => self.last_notifier.map(|session| (session, None)),
+        let awake = newest(&|call| call.method.may_ask() && !call.resting);
+        if let Some(session) = self.sole_session() {
+            let carrier = awake
+                .or_else(|| newest(&|call| call.method.may_ask()))
+                .or_else(|| newest(&|_| true));
+            return carrier.or(Some((session, None)));
+        }
+        match (self.asking_sessions, self.busy_sessions) {
+            (1, _) => awake,
+            (0, _) if self.only_resting().is_some() => self.only_resting(),
+            (0, 1) => newest(&|_| true),
+            (0, 0) if method == Method::RootsList => self.last_notifier.map(|session| (session, None)),
             _ => None,
         }
+    }
+
+    /// The only session there is. Whatever the server says is meant for it, unless one that has gone left calls behind.
+    fn sole_session(&self) -> Option<SessionKey> {
+        let mut sessions = self.attached.keys();
+        let first = sessions.next().filter(|_| self.departed.is_empty())?;
+        sessions.next().is_none().then_some(*first)
     }
 
     fn handle_withdrawal(&mut self, now: Moment, message: Message) {
         let Some(id) = message.raw(Member::RequestId) else {
             return;
         };
+        if self.withdraw_held(id) {
+            return;
+        }
         let found = self
             .questions
             .iter()
@@ -1441,7 +1564,13 @@ impl Multiplexer {
             if self.interests.hears(session, level) {
                 let call = wire.and_then(|id| match self.pending.get(&id) {
                     Some(Pending::Call(call)) => Some(call.call),
-                    Some(Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. }) | None => None,
+                    Some(
+                        Pending::Cancelled { .. }
+                        | Pending::Handshake
+                        | Pending::Listen
+                        | Pending::Own { .. },
+                    )
+                    | None => None,
                 });
                 let message = message.clone();
                 match call {
@@ -1473,7 +1602,7 @@ impl Multiplexer {
     }
 
     fn attribute_log(&self) -> Option<(SessionKey, Option<WireId>)> {
-        if self.busy_sessions == 0 {
+        if self.busy_sessions == 0 && self.sole_session().is_none() {
             let mut hearing = self.hearing();
             let first = hearing.next()?;
             return hearing.next().is_none().then_some((first, None));
@@ -1489,11 +1618,11 @@ impl Multiplexer {
             | Pending::Listen
             | Pending::Own { .. } => None,
         });
-        let (session, id) = calls.next()?;
-        if self.strangers_rest(session) {
-            return None;
+        match calls.next() {
+            Some((session, _)) if self.strangers_rest(session) => None,
+            Some((session, id)) => Some((session, calls.next().is_none().then_some(id))),
+            None => self.sole_session().map(|session| (session, None)),
         }
-        Some((session, calls.next().is_none().then_some(id)))
     }
 
     fn handle_updated(&mut self, message: &Message) {
@@ -1527,7 +1656,10 @@ impl Multiplexer {
 
     /// The sessions that want to know what is not about their calls.
     fn hearing(&self) -> impl Iterator<Item = SessionKey> {
-        self.attached.iter().filter(|(_, attached)| attached.hears).map(|(session, _)| *session)
+        self.attached
+            .iter()
+            .filter(|(_, attached)| attached.hears)
+            .map(|(session, _)| *session)
     }
 
     // From the clock.
@@ -1539,6 +1671,7 @@ impl Multiplexer {
         self.wake_at = None;
         self.expire_calls(now);
         self.expire_waiting(now);
+        self.expire_held(now);
         let late: Vec<QuestionKey> = self
             .questions
             .iter()

@@ -39,7 +39,7 @@ async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
     let gateway = match Gateway::new(&settings, settings.listen, serve::launcher(), environment.all()) {
         Ok(gateway) => gateway,
         Err(error @ StartError::Audit(_)) => return fail(exit::CONFIGURATION, &error.to_string()),
-        Err(error @ (StartError::Command { .. } | StartError::Randomness)) => return fail(exit::NOTHING_STARTS, &error.to_string()),
+        Err(error @ StartError::Command { .. }) => return fail(exit::NOTHING_STARTS, &error.to_string()),
         Err(StartError::NothingStarts(broken)) => {
             let hopeless = |(destination, why)| Probe::hopeless(destination, why);
             show(&broken.into_iter().map(hopeless).collect::<Vec<_>>());

@@ -69,7 +69,7 @@ async fn serve(settings: &Settings, environment: &Environment, format: LogFormat
         Err(error @ StartError::Audit(_)) => {
             return fail(exit::CONFIGURATION, &format!("{:#}", anyhow::Error::from(error)));
         }
-        Err(error @ (StartError::Command { .. } | StartError::Randomness | StartError::NothingStarts(_))) => {
+        Err(error @ (StartError::Command { .. } | StartError::NothingStarts(_))) => {
             return fail(exit::NOTHING_STARTS, &error.to_string());
         }
     };

@@ -42,7 +42,9 @@ impl Subject {
         let mut command = match cell.way {
             Way::Native => {
                 let mut command = Command::new(node);
-                command.arg(fixture).args(["--era", cell.native_era().as_str(), "--http", "0"]);
+                command
+                    .arg(fixture)
+                    .args(["--era", cell.native_era().as_str(), "--http", "0"]);
                 command
             }
             Way::Shared | Way::PerSession => {
@@ -101,12 +103,18 @@ impl Subject {
             WARM_UP.len()
         );
         let mut stream = TcpStream::connect(host).context("cannot connect")?;
-        stream.set_read_timeout(Some(START)).context("cannot set a time limit")?;
+        stream
+            .set_read_timeout(Some(START))
+            .context("cannot set a time limit")?;
         stream.write_all(head.as_bytes()).context("cannot write")?;
         stream.write_all(WARM_UP.as_bytes()).context("cannot write")?;
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).context("cannot read")?;
-        ensure!(answer.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&answer));
+        ensure!(
+            answer.starts_with(b"HTTP/1.1 200 "),
+            "{}",
+            String::from_utf8_lossy(&answer)
+        );
         Ok(())
     }
 

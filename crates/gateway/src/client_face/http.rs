@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use protocol::client_face::legacy::{self, Meaning};
 use protocol::client_face::modern;
 use protocol::exchange::{Failure, Principal};
-use protocol::message::{Kind, Member, Message};
+use protocol::message::{Kind, Member, Message, Written};
 use protocol::method::Method as McpMethod;
 use protocol::session::{self, Accepts, StreamRefusal};
 use protocol::time::Moment;
@@ -79,7 +79,8 @@ impl Gateway {
                     began: self.clock.now(),
                 };
                 match *request.method() {
-                    Method::POST => visit.post(request).await,
+                    // The largest future by far: a connection that only listens need not have room for it.
+                    Method::POST => Box::pin(visit.post(request)).await,
                     Method::GET => visit.get(request.headers()),
                     Method::DELETE => visit.delete(request.headers()),
                     Method::OPTIONS if cross_origin => preflight(request.headers()),
@@ -220,14 +221,22 @@ impl Visit<'_> {
             request_bytes,
         };
         if modern::is_modern(&message) {
-            return super::modern::post(self.destination, self.principal(), &headers, message.clone(), accepts)
-                .await
-                .map_err(refused);
+            return super::modern::post(
+                self.destination,
+                self.principal(),
+                &headers,
+                message.clone(),
+                accepts,
+            )
+            .await
+            .map_err(refused);
         }
         if intake::names_modern(&headers) {
             return match message.kind() {
                 Kind::Notification => Ok(reply::empty(StatusCode::ACCEPTED)),
-                Kind::Request | Kind::Result | Kind::Error => Err(refused(Refusal::Modern(undescribed(&message)))),
+                Kind::Request | Kind::Result | Kind::Error => {
+                    Err(refused(Refusal::Modern(undescribed(&message))))
+                }
             };
         }
         // Judged with the message at hand, so that the refusal carries its id and the audit its method.
@@ -245,12 +254,18 @@ impl Visit<'_> {
         }
         match meaning {
             Meaning::Introduction | Meaning::Ping | Meaning::Request(_) => {
-                let mut response = self.open(&headers, version, &message, accepts).await.map_err(refused)?;
+                let mut response = self
+                    .open(&headers, version, &message, accepts)
+                    .await
+                    .map_err(refused)?;
                 // Nothing was run yet: a server that will not have a legacy client may have a modern one.
                 if response.extensions_mut().remove::<NotWelcomed>().is_some()
                     && self.destination.doubt_legacy().await
                 {
-                    response = self.open(&headers, version, &message, accepts).await.map_err(refused)?;
+                    response = self
+                        .open(&headers, version, &message, accepts)
+                        .await
+                        .map_err(refused)?;
                 }
                 Ok(response)
             }
@@ -307,6 +322,7 @@ impl Visit<'_> {
                 return reply::empty(StatusCode::ACCEPTED);
             }
             Reception::Answered(body) => {
+                let body = Written::from(body);
                 port.write_record(&Audited {
                     message: Some(message),
                     http_method: "POST",
@@ -433,9 +449,9 @@ struct NotWelcomed;
 /// What is wrong with a request whose header is modern and whose body does not describe itself.
 fn undescribed(message: &Message) -> modern::Objection {
     match (message.kind(), message.method()) {
-        (Kind::Request, McpMethod::Initialize) => modern::Objection::Header(
-            "MCP-Protocol-Version names a revision without `initialize`".to_owned(),
-        ),
+        (Kind::Request, McpMethod::Initialize) => {
+            modern::Objection::Header("MCP-Protocol-Version names a revision without `initialize`".to_owned())
+        }
         (Kind::Request | Kind::Notification, _) => modern::Objection::Envelope(
             "`params._meta` must have `io.modelcontextprotocol/protocolVersion` and `io.modelcontextprotocol/clientCapabilities`",
         ),

@@ -121,7 +121,10 @@ pub(crate) fn version(headers: &HeaderMap) -> Result<Option<Version>, Refusal> {
 
 /// Whether the version header names a revision of the modern era, known or to come: revisions are dates.
 pub(crate) fn names_modern(headers: &HeaderMap) -> bool {
-    let Some(value) = headers.get(PROTOCOL_VERSION).and_then(|value| value.to_str().ok()) else {
+    let Some(value) = headers
+        .get(PROTOCOL_VERSION)
+        .and_then(|value| value.to_str().ok())
+    else {
         return false;
     };
     let value = value.trim();

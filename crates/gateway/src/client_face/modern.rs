@@ -45,12 +45,15 @@ pub(super) async fn post(
     let meaning = judge(destination, headers, &message).map_err(Refusal::Modern)?;
     let port = match retried(destination, &principal, &message, meaning)? {
         Some((port, round)) => {
-            port.retry(message.clone(), round, accepts).map_err(|_| Refusal::Modern(unknown_state()))?;
+            port.retry(message.clone(), round, accepts)
+                .map_err(|_| Refusal::Modern(unknown_state()))?;
             port
         }
         None => {
             let client = modern::client(&message, principal);
-            let errand = destination.errand(client, headers, message.clone(), meaning, accepts).await?;
+            let errand = destination
+                .errand(client, headers, message.clone(), meaning, accepts)
+                .await?;
             // A destination that shows only its own era answers as a server of that era would.
             errand.ok_or(Refusal::Modern(Objection::NoSuchMethod))?
         }
@@ -62,7 +65,9 @@ pub(super) async fn post(
             None => {
                 port.give_up();
                 let id = message.raw(Member::Id).unwrap_or_default();
-                let failure = Failure::Overloaded { limit: "calls waiting for their clients" };
+                let failure = Failure::Overloaded {
+                    limit: "calls waiting for their clients",
+                };
                 reply::json(StatusCode::OK, modern::lower_failure(id, &failure))
             }
         },
@@ -76,7 +81,9 @@ pub(super) async fn post(
 /// All checks, in the order that the revision's conformance suite wants them.
 fn judge(destination: &Destination, headers: &HeaderMap, message: &Message) -> Result<Meaning, Objection> {
     let mirrored = MirroredHeaders::read(
-        headers.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes())),
+        headers
+            .iter()
+            .map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes())),
     );
     let mismatch = |error: protocol::wire::header::HeaderMismatch| Objection::Header(error.to_string());
     modern::check_envelope(message)?;
@@ -87,11 +94,16 @@ fn judge(destination: &Destination, headers: &HeaderMap, message: &Message) -> R
     if message.method() == Method::ToolsCall
         && let Some(name) = message.text(Member::Name)
     {
-        let catalogue = destination.catalogue.lock().unwrap_or_else(PoisonError::into_inner);
+        let catalogue = destination
+            .catalogue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(tool) = catalogue.find(&name) {
-            let arguments = arguments_of(message)
-                .map_err(|_| Objection::BadParams("`params.arguments` stands twice"))?;
-            mirrored.check_params(&tool.headers, arguments).map_err(mismatch)?;
+            let arguments =
+                arguments_of(message).map_err(|_| Objection::BadParams("`params.arguments` stands twice"))?;
+            mirrored
+                .check_params(&tool.headers, arguments)
+                .map_err(mismatch)?;
         }
     }
     Ok(meaning)
@@ -107,10 +119,18 @@ fn retried(
     if meaning != (Meaning::Call { retry: true }) {
         return Ok(None);
     }
-    let params = message.raw(Member::Params).and_then(Object::parse).unwrap_or_default();
-    let Some(state) = params.text("requestState").filter(|state| seal::is_ours(state)) else { return Ok(None) };
+    let params = message
+        .raw(Member::Params)
+        .and_then(Object::parse)
+        .unwrap_or_default();
+    let Some(state) = params.text("requestState").filter(|state| seal::is_ours(state)) else {
+        return Ok(None);
+    };
     // A retry that names a state never starts a call of its own: the tool would run twice.
-    destination.parked(&state, principal).map(Some).ok_or(Refusal::Modern(unknown_state()))
+    destination
+        .parked(&state, principal)
+        .map(Some)
+        .ok_or(Refusal::Modern(unknown_state()))
 }
 
 fn unknown_state() -> Objection {
@@ -137,9 +157,16 @@ fn complete(
 }
 
 fn learn_tools(destination: &Destination, body: &[u8]) {
-    let Some(envelope) = Object::parse(body) else { return };
-    let Some(result) = envelope.get("result") else { return };
-    let mut catalogue = destination.catalogue.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(envelope) = Object::parse(body) else {
+        return;
+    };
+    let Some(result) = envelope.get("result") else {
+        return;
+    };
+    let mut catalogue = destination
+        .catalogue
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     if catalogue.add_page(result.as_bytes()).is_err() {
         tracing::debug!(destination = %destination.name, "a list of tools that could not be read");
     }
@@ -156,13 +183,21 @@ pub(crate) struct ErrandEvents {
 
 impl std::fmt::Debug for ErrandEvents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ErrandEvents").field("port", &self.port).finish_non_exhaustive()
+        f.debug_struct("ErrandEvents")
+            .field("port", &self.port)
+            .finish_non_exhaustive()
     }
 }
 
 impl ErrandEvents {
     fn new(destination: Arc<Destination>, port: Arc<ErrandPort>) -> Self {
-        Self { destination, port, ended: false, gathering: Gathering::default(), quiet: None }
+        Self {
+            destination,
+            port,
+            ended: false,
+            gathering: Gathering::default(),
+            quiet: None,
+        }
     }
 
     pub(super) fn is_ended(&self) -> bool {
@@ -178,7 +213,11 @@ impl ErrandEvents {
             Reading::Open => {}
             Reading::Ended => self.ended = true,
             Reading::Ask { .. } if self.gathering.poll(context).is_pending() => {
-                return if out.is_empty() { Poll::Pending } else { Poll::Ready(Some(out.freeze())) };
+                return if out.is_empty() {
+                    Poll::Pending
+                } else {
+                    Poll::Ready(Some(out.freeze()))
+                };
             }
             Reading::Ask { round } => {
                 if let Some(body) = self.destination.park(&self.port, round) {
@@ -196,7 +235,9 @@ impl ErrandEvents {
         if self.ended {
             return Poll::Ready(None);
         }
-        let quiet = self.quiet.get_or_insert_with(|| Box::pin(tokio::time::sleep(KEEP_ALIVE)));
+        let quiet = self
+            .quiet
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(KEEP_ALIVE)));
         if quiet.as_mut().poll(context).is_ready() {
             quiet.as_mut().reset(Instant::now() + KEEP_ALIVE);
             sse::write_comment(&mut out, "keep-alive");

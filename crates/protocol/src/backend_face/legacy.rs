@@ -169,7 +169,11 @@ impl Handshake {
 /// How Rialto introduces a client that did not do so itself: one without a session, or of the modern era.
 fn introduce(client: &Client) -> Message {
     let own = format!(r#"{{"name":"rialto","version":"{}"}}"#, env!("CARGO_PKG_VERSION"));
-    let info = client.info.as_deref().and_then(|raw| std::str::from_utf8(raw).ok()).unwrap_or(&own);
+    let info = client
+        .info
+        .as_deref()
+        .and_then(|raw| std::str::from_utf8(raw).ok())
+        .unwrap_or(&own);
     let capabilities = std::str::from_utf8(&client.declared).unwrap_or("{}");
     Message::own(format!(
         r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":{capabilities},"clientInfo":{info}}}}}"#,
@@ -182,20 +186,23 @@ fn read_welcome(message: Message) -> Welcome {
         .raw(Member::Result)
         .and_then(|raw| serde_json::from_slice(raw).ok())
         .unwrap_or_default();
-    let version = result.get("protocolVersion").and_then(Value::as_str).and_then(Version::parse);
+    let version = result
+        .get("protocolVersion")
+        .and_then(Value::as_str)
+        .and_then(Version::parse);
     Welcome {
         message,
         words: Era::Legacy,
         version,
         changing_lists: changing_lists(&result),
+        logs: result.pointer("/capabilities/logging").is_some(),
     }
 }
 
 /// The lists that a server says may change, from what it said of itself in either era.
 pub(super) fn changing_lists(result: &Value) -> Vec<Method> {
-    let changes = |list: &str| {
-        result.pointer(&format!("/capabilities/{list}/listChanged")) == Some(&Value::Bool(true))
-    };
+    let changes =
+        |list: &str| result.pointer(&format!("/capabilities/{list}/listChanged")) == Some(&Value::Bool(true));
     [
         ("tools", Method::ToolsListChanged),
         ("prompts", Method::PromptsListChanged),
@@ -210,8 +217,16 @@ pub(super) fn changing_lists(result: &Value) -> Vec<Method> {
 /// Writes a modern client's request without what describes its hop.
 pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
     let digits = line.id.digits();
-    let mut params = line.message.raw(Member::Params).and_then(Object::parse).unwrap_or_default();
-    let mut meta = line.message.raw(Member::Meta).and_then(Object::parse).unwrap_or_default();
+    let mut params = line
+        .message
+        .raw(Member::Params)
+        .and_then(Object::parse)
+        .unwrap_or_default();
+    let mut meta = line
+        .message
+        .raw(Member::Meta)
+        .and_then(Object::parse)
+        .unwrap_or_default();
     meta.retain(|name| !ENVELOPE.contains(&name));
     if meta.get("progressToken").is_some() {
         meta.set("progressToken", line.id.0.to_string());
@@ -332,5 +347,13 @@ pub fn list_changed(list: Method) -> Message {
     Message::own(format!(
         r#"{{"jsonrpc":"2.0","method":"{}"}}"#,
         list.name().unwrap_or_default()
+    ))
+}
+
+/// An updated-resource notification in our own words, for clients that may have missed one.
+pub fn updated(uri: &str) -> Message {
+    Message::own(format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":{}}}}}"#,
+        quoted(uri)
     ))
 }

@@ -72,6 +72,16 @@ struct Listen {
     opening: Option<(WireId, BTreeSet<String>)>,
 }
 
+/// What an acknowledged listen comes to.
+#[derive(Debug)]
+pub(crate) struct Listened {
+    /// The listen that it takes the place of.
+    pub(crate) replaced: Option<WireId>,
+    /// The resources that were asked for and will be reported, and those that will not.
+    pub(crate) honoured: BTreeSet<String>,
+    pub(crate) refused: BTreeSet<String>,
+}
+
 impl Discovery {
     pub fn welcome(&self) -> Option<&Arc<Welcome>> {
         match &self.stage {
@@ -94,12 +104,18 @@ impl Discovery {
     }
 
     pub(super) fn handle_answer(&mut self, message: Message) -> Result<Arc<Welcome>, Box<Message>> {
-        let result: Value =
-            message.raw(Member::Result).and_then(|raw| serde_json::from_slice(raw).ok()).unwrap_or_default();
+        let result: Value = message
+            .raw(Member::Result)
+            .and_then(|raw| serde_json::from_slice(raw).ok())
+            .unwrap_or_default();
         let speaks = result
             .get("supportedVersions")
             .and_then(Value::as_array)
-            .is_some_and(|versions| versions.iter().any(|version| version == Version::NEWEST_MODERN.as_str()));
+            .is_some_and(|versions| {
+                versions
+                    .iter()
+                    .any(|version| version == Version::NEWEST_MODERN.as_str())
+            });
         if !speaks {
             self.stage = Stage::Silent;
             return Err(Box::new(message));
@@ -108,6 +124,7 @@ impl Discovery {
             words: Era::Modern,
             version: None,
             changing_lists: super::legacy::changing_lists(&result),
+            logs: result.pointer("/capabilities/logging").is_some(),
             message,
         });
         self.stage = Stage::Known(Arc::clone(&welcome));
@@ -123,16 +140,24 @@ impl Discovery {
         self.welcome().is_some_and(|welcome| {
             let result = welcome.message.raw(Member::Result).and_then(Object::parse);
             let capabilities = result.as_ref().and_then(|result| result.get("capabilities"));
-            let capabilities: Value =
-                capabilities.and_then(|raw| serde_json::from_str(raw).ok()).unwrap_or_default();
+            let capabilities: Value = capabilities
+                .and_then(|raw| serde_json::from_str(raw).ok())
+                .unwrap_or_default();
             capabilities.pointer("/resources/subscribe") == Some(&Value::Bool(true))
         })
     }
 
     /// Whether what is listened for is not what is wanted. `None` wants nothing at all.
     pub(crate) fn must_tune(&self, wanted: Option<&BTreeSet<String>>) -> bool {
-        let Some(welcome) = self.welcome() else { return false };
-        let newest = self.listen.opening.as_ref().or(self.listen.current.as_ref()).map(|(_, uris)| uris);
+        let Some(welcome) = self.welcome() else {
+            return false;
+        };
+        let newest = self
+            .listen
+            .opening
+            .as_ref()
+            .or(self.listen.current.as_ref())
+            .map(|(_, uris)| uris);
         match wanted {
             None => newest.is_some(),
             Some(uris) => {
@@ -143,13 +168,21 @@ impl Discovery {
     }
 
     /// Asks the server for what is wanted. Gives the listens that are closed thereby.
-    pub(crate) fn tune(&mut self, wanted: Option<BTreeSet<String>>, id: WireId, out: &mut BytesMut) -> Vec<WireId> {
+    pub(crate) fn tune(
+        &mut self,
+        wanted: Option<BTreeSet<String>>,
+        id: WireId,
+        out: &mut BytesMut,
+    ) -> Vec<WireId> {
         let mut closed: Vec<WireId> = self.listen.opening.take().into_iter().map(|(id, _)| id).collect();
         match wanted {
             None => closed.extend(self.listen.current.take().map(|(id, _)| id)),
             Some(uris) => {
                 let mut filter = String::new();
-                let lists = self.welcome().map(|welcome| welcome.changing_lists.clone()).unwrap_or_default();
+                let lists = self
+                    .welcome()
+                    .map(|welcome| welcome.changing_lists.clone())
+                    .unwrap_or_default();
                 for list in lists {
                     let name = match list {
                         Method::ToolsListChanged => "toolsListChanged",
@@ -185,32 +218,56 @@ impl Discovery {
         closed
     }
 
-    /// The server has begun to send for this listen. Gives the one it replaces and the resources it honours.
+    /// The server has begun to send for this listen.
     pub(crate) fn handle_listening(
         &mut self,
         id: WireId,
         message: &Message,
         out: &mut BytesMut,
-    ) -> Option<(Option<WireId>, BTreeSet<String>)> {
+    ) -> Option<Listened> {
         let (_, uris) = self.listen.opening.take_if(|(opening, _)| *opening == id)?;
-        let params: Value =
-            message.raw(Member::Params).and_then(|raw| serde_json::from_slice(raw).ok()).unwrap_or_default();
-        let honoured = params
-            .pointer("/notifications/resourceSubscriptions")
-            .and_then(Value::as_array)
-            .map(|uris| uris.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+        let params: Value = message
+            .raw(Member::Params)
+            .and_then(|raw| serde_json::from_slice(raw).ok())
             .unwrap_or_default();
-        let old = self.listen.current.replace((id, uris)).map(|(id, _)| id);
-        if let Some(old) = old {
+        let named = params
+            .pointer("/notifications/resourceSubscriptions")
+            .and_then(Value::as_array);
+        let named: BTreeSet<&str> = named.into_iter().flatten().filter_map(Value::as_str).collect();
+        let (honoured, refused): (BTreeSet<String>, _) =
+            uris.into_iter().partition(|uri| named.contains(uri.as_str()));
+        let replaced = self
+            .listen
+            .current
+            .replace((id, honoured.clone()))
+            .map(|(id, _)| id);
+        if let Some(old) = replaced {
             super::write_cancel(out, None, old, "replaced by a newer listen");
         }
-        Some((old, honoured))
+        Some(Listened {
+            replaced,
+            honoured,
+            refused,
+        })
+    }
+
+    /// Whether what comes by this listen counts: the acknowledged one, or the first that is being opened.
+    pub(crate) fn is_current(&self, id: WireId) -> bool {
+        let counts = self.listen.current.as_ref().or(self.listen.opening.as_ref());
+        counts.is_some_and(|(current, _)| *current == id)
     }
 
     /// The server ended a listen, or refused it. Gives whether it was one of ours that still counted.
     pub(crate) fn handle_listen_end(&mut self, id: WireId) -> bool {
-        self.listen.opening.take_if(|(opening, _)| *opening == id).is_some()
-            || self.listen.current.take_if(|(current, _)| *current == id).is_some()
+        self.listen
+            .opening
+            .take_if(|(opening, _)| *opening == id)
+            .is_some()
+            || self
+                .listen
+                .current
+                .take_if(|(current, _)| *current == id)
+                .is_some()
     }
 }
 
@@ -254,8 +311,13 @@ fn envelope(client: Option<&Client>, level: Option<LogLevel>) -> String {
 /// A legacy client's capabilities in modern words: bare elicitation meant forms, changed roots cannot be told, and
 /// core tasks are gone.
 fn capabilities_for_modern(declared: &[u8]) -> Cow<'_, str> {
-    let Some(mut capabilities) = Object::parse(declared) else { return "{}".into() };
-    if capabilities.get("elicitation").is_some_and(|raw| Object::parse(raw.as_bytes()).is_some_and(|o| o.is_empty())) {
+    let Some(mut capabilities) = Object::parse(declared) else {
+        return "{}".into();
+    };
+    if capabilities
+        .get("elicitation")
+        .is_some_and(|raw| Object::parse(raw.as_bytes()).is_some_and(|o| o.is_empty()))
+    {
         capabilities.set("elicitation", r#"{"form":{}}"#);
     }
     if capabilities.get("roots").is_some() {
@@ -267,8 +329,16 @@ fn capabilities_for_modern(declared: &[u8]) -> Cow<'_, str> {
 
 /// Writes a legacy client's request, or a further round of any request, so that it describes itself.
 pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
-    let mut params = line.message.raw(Member::Params).and_then(Object::parse).unwrap_or_default();
-    let mut meta = line.message.raw(Member::Meta).and_then(Object::parse).unwrap_or_default();
+    let mut params = line
+        .message
+        .raw(Member::Params)
+        .and_then(Object::parse)
+        .unwrap_or_default();
+    let mut meta = line
+        .message
+        .raw(Member::Meta)
+        .and_then(Object::parse)
+        .unwrap_or_default();
     let stamp = match line.words {
         Era::Legacy => envelope(Some(line.client), line.level),
         Era::Modern => "{}".to_owned(),
@@ -308,9 +378,15 @@ pub(crate) fn unmarked(message: &Message) -> Message {
     if message.raw(Member::MetaSubscriptionId).is_none() {
         return message.clone();
     }
-    let mut meta = message.raw(Member::Meta).and_then(Object::parse).unwrap_or_default();
+    let mut meta = message
+        .raw(Member::Meta)
+        .and_then(Object::parse)
+        .unwrap_or_default();
     meta.remove(SUBSCRIPTION_ID);
-    let mut params = message.raw(Member::Params).and_then(Object::parse).unwrap_or_default();
+    let mut params = message
+        .raw(Member::Params)
+        .and_then(Object::parse)
+        .unwrap_or_default();
     if meta.is_empty() {
         params.remove("_meta");
     } else {
@@ -338,7 +414,9 @@ pub fn input_required(message: &Message) -> Option<InputRequired> {
     if result.text("resultType").as_deref() != Some("input_required") {
         return None;
     }
-    let requests = result.get("inputRequests").map(|raw| Object::parse(raw.as_bytes()).unwrap_or_default());
+    let requests = result
+        .get("inputRequests")
+        .map(|raw| Object::parse(raw.as_bytes()).unwrap_or_default());
     let mut questions = BTreeMap::new();
     for (key, raw) in requests.iter().flat_map(Object::iter) {
         let request = Object::parse(raw.as_bytes())?;
@@ -347,7 +425,9 @@ pub fn input_required(message: &Message) -> Option<InputRequired> {
         let question = format!(r#"{{"jsonrpc":"2.0","id":0,"method":{method},"params":{params}}}"#);
         questions.insert(key.to_owned(), Bytes::from(question));
     }
-    let state = result.get("requestState").map(|raw| Bytes::copy_from_slice(raw.as_bytes()));
+    let state = result
+        .get("requestState")
+        .map(|raw| Bytes::copy_from_slice(raw.as_bytes()));
     (!questions.is_empty() || state.is_some()).then_some(InputRequired { questions, state })
 }
 
@@ -361,7 +441,9 @@ mod tests {
     }
 
     fn client() -> Client {
-        let declared = Bytes::from_static(br#"{"elicitation":{},"roots":{"listChanged":true},"tasks":{},"x":{"y":1.0}}"#);
+        let declared = Bytes::from_static(
+            br#"{"elicitation":{},"roots":{"listChanged":true},"tasks":{},"x":{"y":1.0}}"#,
+        );
         Client {
             principal: Principal::anonymous(),
             capabilities: crate::capability::Capabilities::parse(Some(&declared)),
@@ -401,14 +483,18 @@ mod tests {
 
     #[test]
     fn input_required_is_read_and_other_results_are_not() {
-        let plain = message(r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","text":"input_required"}}"#);
+        let plain =
+            message(r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","text":"input_required"}}"#);
         assert_eq!(input_required(&plain), None);
         let asking = message(
             r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required","inputRequests":{"k":{"method":"roots/list"}},"requestState":"s\u0041"}}"#,
         );
         let required = input_required(&asking).unwrap();
         assert_eq!(required.state.as_deref(), Some(&br#""s\u0041""#[..]));
-        assert_eq!(&required.questions["k"][..], br#"{"jsonrpc":"2.0","id":0,"method":"roots/list","params":{}}"#);
+        assert_eq!(
+            &required.questions["k"][..],
+            br#"{"jsonrpc":"2.0","id":0,"method":"roots/list","params":{}}"#
+        );
     }
 
     #[test]

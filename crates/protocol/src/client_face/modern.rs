@@ -47,7 +47,10 @@ impl Objection {
     pub fn body(&self, id: Option<&[u8]>) -> Bytes {
         let (text, data) = match self {
             Self::NotJsonRpc => ("the member `jsonrpc` must be \"2.0\"".to_owned(), None),
-            Self::BadId => ("the id of a request must be a string or an integer".to_owned(), None),
+            Self::BadId => (
+                "the id of a request must be a string or an integer".to_owned(),
+                None,
+            ),
             Self::Envelope(text) | Self::BadParams(text) => ((*text).to_owned(), None),
             Self::UnsupportedVersion(requested) => (
                 "unsupported protocol version".to_owned(),
@@ -74,7 +77,9 @@ pub enum Meaning {
     Discover,
     Listen,
     /// A request for the server; `retry` if it answers an earlier question.
-    Call { retry: bool },
+    Call {
+        retry: bool,
+    },
 }
 
 /// Whether a message describes itself, which makes it modern.
@@ -91,13 +96,22 @@ pub fn check_envelope(message: &Message) -> Result<(), Objection> {
         return Err(Objection::BadId);
     }
     if message.text(Member::MetaProtocolVersion).is_none() {
-        return Err(Objection::Envelope("`_meta[\"io.modelcontextprotocol/protocolVersion\"]` must be a string"));
+        return Err(Objection::Envelope(
+            "`_meta[\"io.modelcontextprotocol/protocolVersion\"]` must be a string",
+        ));
     }
-    if message.raw(Member::MetaClientCapabilities).is_none_or(|raw| !raw.starts_with(b"{")) {
-        return Err(Objection::Envelope("`_meta[\"io.modelcontextprotocol/clientCapabilities\"]` must be an object"));
+    if message
+        .raw(Member::MetaClientCapabilities)
+        .is_none_or(|raw| !raw.starts_with(b"{"))
+    {
+        return Err(Objection::Envelope(
+            "`_meta[\"io.modelcontextprotocol/clientCapabilities\"]` must be an object",
+        ));
     }
     if message.raw(Member::MetaLogLevel).is_some() && log_level(message).is_none() {
-        return Err(Objection::Envelope("`_meta[\"io.modelcontextprotocol/logLevel\"]` must be a log level"));
+        return Err(Objection::Envelope(
+            "`_meta[\"io.modelcontextprotocol/logLevel\"]` must be a log level",
+        ));
     }
     Ok(())
 }
@@ -124,14 +138,25 @@ pub fn lift(message: &Message) -> Result<Meaning, Objection> {
         | Method::ResourcesSubscribe
         | Method::ResourcesUnsubscribe => return Err(Objection::NoSuchMethod),
         Method::ToolsCall | Method::PromptsGet | Method::ResourcesRead => {
-            let params = message.raw(Member::Params).and_then(Object::parse).unwrap_or_default();
-            if params.get("inputResponses").is_some_and(|raw| !raw.starts_with('{')) {
+            let params = message
+                .raw(Member::Params)
+                .and_then(Object::parse)
+                .unwrap_or_default();
+            if params
+                .get("inputResponses")
+                .is_some_and(|raw| !raw.starts_with('{'))
+            {
                 return Err(Objection::BadParams("`params.inputResponses` must be an object"));
             }
-            if params.get("requestState").is_some_and(|raw| !raw.starts_with('"')) {
+            if params
+                .get("requestState")
+                .is_some_and(|raw| !raw.starts_with('"'))
+            {
                 return Err(Objection::BadParams("`params.requestState` must be a string"));
             }
-            Meaning::Call { retry: params.get("requestState").is_some() }
+            Meaning::Call {
+                retry: params.get("requestState").is_some(),
+            }
         }
         _ => Meaning::Call { retry: false },
     })
@@ -155,6 +180,14 @@ pub fn lower_reply(id: &[u8], message: &Message, words: Era, method: Method, ser
     match words {
         Era::Modern => message.spliced(&[(Member::Id, id)]),
         Era::Legacy => translate::reply(id, message, method, server),
+    }
+}
+
+/// The URLs that a legacy server wants visited before it is called again, as questions; `None` for any other answer.
+pub fn urls_first(message: &Message, words: Era) -> Option<Vec<Message>> {
+    match words {
+        Era::Legacy => translate::urls_first(message.raw(Member::Error)?),
+        Era::Modern => None,
     }
 }
 
@@ -185,7 +218,10 @@ pub fn lower_input_required<'a>(
     let requests: Vec<String> = questions
         .map(|(key, message)| {
             let method = String::from_utf8_lossy(message.raw(Member::Method).unwrap_or_default());
-            let mut params = message.raw(Member::Params).and_then(Object::parse).unwrap_or_default();
+            let mut params = message
+                .raw(Member::Params)
+                .and_then(Object::parse)
+                .unwrap_or_default();
             // What belongs to the other era's way of asking.
             for member in ["_meta", "elicitationId", "task"] {
                 params.remove(member);
@@ -202,15 +238,22 @@ pub fn lower_input_required<'a>(
         requests.join(","),
         quoted(state),
     );
-    [br#"{"jsonrpc":"2.0","id":"#, id, text.as_bytes()].concat().into()
+    [br#"{"jsonrpc":"2.0","id":"#, id, text.as_bytes()]
+        .concat()
+        .into()
 }
 
 /// Whether a client's answer to a question has the shape the question wants.
 pub fn is_answer(method: Method, raw: &str) -> bool {
-    let Ok(answer) = serde_json::from_str::<Value>(raw) else { return false };
+    let Ok(answer) = serde_json::from_str::<Value>(raw) else {
+        return false;
+    };
     match method {
         Method::ElicitationCreate => {
-            matches!(answer.get("action").and_then(Value::as_str), Some("accept" | "decline" | "cancel"))
+            matches!(
+                answer.get("action").and_then(Value::as_str),
+                Some("accept" | "decline" | "cancel")
+            )
         }
         Method::SamplingCreateMessage => {
             answer.get("role").is_some() && answer.get("content").is_some() && answer.get("model").is_some()
@@ -220,13 +263,27 @@ pub fn is_answer(method: Method, raw: &str) -> bool {
     }
 }
 
+/// Whether the answer to an elicitation is yes.
+pub fn is_consent(raw: &str) -> bool {
+    Object::parse(raw.as_bytes())
+        .and_then(|answer| answer.text("action"))
+        .as_deref()
+        == Some("accept")
+}
+
 /// A JSON-RPC error object.
 pub fn error(id: Option<&[u8]>, code: i32, text: &str, data: Option<&str>) -> Bytes {
     match id {
         Some(_) => legacy::error(id, code, text, data),
         None => {
-            let data = data.map(|data| format!(r#","data":{{{data}}}"#)).unwrap_or_default();
-            format!(r#"{{"jsonrpc":"2.0","error":{{"code":{code},"message":{}{data}}}}}"#, quoted(text)).into()
+            let data = data
+                .map(|data| format!(r#","data":{{{data}}}"#))
+                .unwrap_or_default();
+            format!(
+                r#"{{"jsonrpc":"2.0","error":{{"code":{code},"message":{}{data}}}}}"#,
+                quoted(text)
+            )
+            .into()
         }
     }
 }

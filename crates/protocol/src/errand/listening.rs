@@ -9,6 +9,7 @@ use super::{Errand, OPENING, Outcome};
 use crate::exchange::{Ask, Call, CallKey, Request, Welcome};
 use crate::message::{Member, Message, quoted};
 use crate::method::Method;
+use crate::multiplexer::is_part;
 use crate::object::Object;
 use crate::session::Accepts;
 use crate::version::Era;
@@ -35,13 +36,27 @@ const LISTS: [(&str, Method); 3] = [
 
 impl Listening {
     pub(super) fn new(message: &Message) -> Self {
-        let params: Value =
-            message.raw(Member::Params).and_then(|raw| serde_json::from_slice(raw).ok()).unwrap_or_default();
+        let params: Value = message
+            .raw(Member::Params)
+            .and_then(|raw| serde_json::from_slice(raw).ok())
+            .unwrap_or_default();
         let wanted = &params["notifications"];
-        let uris = wanted["resourceSubscriptions"].as_array().cloned().unwrap_or_default();
+        let uris = wanted["resourceSubscriptions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         Self {
-            lists: LISTS.into_iter().filter(|(name, _)| wanted[*name] == true).map(|(_, list)| list).collect(),
-            uris: uris.iter().filter_map(Value::as_str).take(MAX_RESOURCES).map(str::to_owned).collect(),
+            lists: LISTS
+                .into_iter()
+                .filter(|(name, _)| wanted[*name] == true)
+                .map(|(_, list)| list)
+                .collect(),
+            uris: uris
+                .iter()
+                .filter_map(Value::as_str)
+                .take(MAX_RESOURCES)
+                .map(str::to_owned)
+                .collect(),
             awaited: BTreeSet::new(),
             honoured: BTreeSet::new(),
             acknowledged: false,
@@ -53,7 +68,7 @@ impl Listening {
         let wanted = match message.method() {
             Method::ResourcesUpdated => {
                 let uri = message.text(Member::Uri)?;
-                self.honoured.iter().any(|honoured| uri.starts_with(honoured.as_str()))
+                self.honoured.iter().any(|honoured| is_part(&uri, honoured))
             }
             list => self.lists.contains(&list),
         };
@@ -82,9 +97,18 @@ impl Listening {
 
 /// Marks a notice with the id of the listen that it is for.
 fn tagged(message: &Message, id: &[u8]) -> Bytes {
-    let mut params = message.raw(Member::Params).and_then(Object::parse).unwrap_or_default();
-    let mut meta = message.raw(Member::Meta).and_then(Object::parse).unwrap_or_default();
-    meta.set("io.modelcontextprotocol/subscriptionId", String::from_utf8_lossy(id).into_owned());
+    let mut params = message
+        .raw(Member::Params)
+        .and_then(Object::parse)
+        .unwrap_or_default();
+    let mut meta = message
+        .raw(Member::Meta)
+        .and_then(Object::parse)
+        .unwrap_or_default();
+    meta.set(
+        "io.modelcontextprotocol/subscriptionId",
+        String::from_utf8_lossy(id).into_owned(),
+    );
     params.set("_meta", meta.to_string());
     let method = String::from_utf8_lossy(message.raw(Member::Method).unwrap_or_default());
     format!(r#"{{"jsonrpc":"2.0","method":{method},"params":{params}}}"#).into()
@@ -103,8 +127,12 @@ impl Errand {
     /// The server is there: what it can send is honoured, resources after it was asked for them.
     pub(super) fn begin_listening(&mut self, welcome: &Welcome) {
         let session = self.session;
-        let Some(listening) = &mut self.listening else { return };
-        listening.lists.retain(|list| welcome.changing_lists.contains(list));
+        let Some(listening) = &mut self.listening else {
+            return;
+        };
+        listening
+            .lists
+            .retain(|list| welcome.changing_lists.contains(list));
         if !offers_subscriptions(welcome) {
             listening.uris.clear();
         }
@@ -123,13 +151,19 @@ impl Errand {
                 words: Era::Legacy,
             })));
         }
-        self.accepts = if self.accepts == Accepts::Json { Accepts::Json } else { Accepts::Events };
+        self.accepts = if self.accepts == Accepts::Json {
+            Accepts::Json
+        } else {
+            Accepts::Events
+        };
         self.acknowledge();
     }
 
     /// A subscription was answered.
     pub(super) fn handle_subscribed(&mut self, call: CallKey, granted: bool) {
-        let Some(listening) = &mut self.listening else { return };
+        let Some(listening) = &mut self.listening else {
+            return;
+        };
         if !listening.awaited.remove(&call) {
             return;
         }
@@ -142,7 +176,9 @@ impl Errand {
 
     fn acknowledge(&mut self) {
         let id = Bytes::copy_from_slice(self.id());
-        let Some(listening) = &mut self.listening else { return };
+        let Some(listening) = &mut self.listening else {
+            return;
+        };
         if listening.acknowledged || !listening.awaited.is_empty() {
             return;
         }

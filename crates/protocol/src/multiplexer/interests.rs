@@ -12,6 +12,9 @@ use crate::method::LogLevel;
 pub(super) struct Interests {
     resources: BTreeMap<String, Resource>,
     levels: BTreeMap<SessionKey, LogLevel>,
+    /// The most verbose level that a single request ever wanted. It is not taken back when the request ends: the next
+    /// one like it would only raise it again.
+    requested: Option<LogLevel>,
     /// The level the server was last told.
     told: Option<LogLevel>,
 }
@@ -54,6 +57,11 @@ impl Interests {
         true
     }
 
+    /// The server does not send updates of a resource, whoever wants them.
+    pub(super) fn drop(&mut self, uri: &str) {
+        self.resources.remove(uri);
+    }
+
     /// Sessions subscribed to a resource or to one that it is a part of (`resources/updated` may name
     /// a sub-resource).
     pub(super) fn subscribers(&self, uri: &str) -> BTreeSet<SessionKey> {
@@ -77,8 +85,19 @@ impl Interests {
         self.retell()
     }
 
+    /// Notes what a session wants for its one request. `Some`: the server must be told this one.
+    pub(super) fn request_level(&mut self, session: SessionKey, level: LogLevel) -> Option<LogLevel> {
+        self.levels.insert(session, level);
+        self.requested = Some(self.requested.map_or(level, |requested| requested.min(level)));
+        self.retell()
+    }
+
+    fn most_verbose(&self) -> Option<LogLevel> {
+        self.levels.values().copied().chain(self.requested).min()
+    }
+
     fn retell(&mut self) -> Option<LogLevel> {
-        let wanted = self.levels.values().min().copied()?;
+        let wanted = self.most_verbose()?;
         if self.told == Some(wanted) {
             return None;
         }
@@ -131,12 +150,13 @@ impl Interests {
 
     /// Everything a restarted server must be told again.
     pub(super) fn replay(&mut self) -> (Vec<String>, Option<LogLevel>) {
-        self.told = self.levels.values().min().copied();
+        self.told = self.most_verbose();
         (self.resources.keys().cloned().collect(), self.told)
     }
 }
 
-fn is_part(uri: &str, subscribed: &str) -> bool {
+/// Whether a resource is the subscribed one or a part of it.
+pub(crate) fn is_part(uri: &str, subscribed: &str) -> bool {
     uri.strip_prefix(subscribed)
         .is_some_and(|rest| rest.is_empty() || subscribed.ends_with('/') || rest.starts_with(['/', '#', '?']))
 }

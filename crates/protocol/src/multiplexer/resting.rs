@@ -47,7 +47,9 @@ impl Multiplexer {
             return;
         }
         for id in ids {
-            let Some(Pending::Call(call)) = self.pending.get_mut(&id) else { continue };
+            let Some(Pending::Call(call)) = self.pending.get_mut(&id) else {
+                continue;
+            };
             call.rest_at = None;
             call.resting = true;
             let (session, may_ask) = (call.session, call.method.may_ask());
@@ -58,7 +60,9 @@ impl Multiplexer {
 
     /// The call goes on.
     pub(super) fn rouse(&mut self, id: WireId) {
-        let Some(Pending::Call(call)) = self.pending.get_mut(&id) else { return };
+        let Some(Pending::Call(call)) = self.pending.get_mut(&id) else {
+            return;
+        };
         call.rest_at = None;
         if std::mem::replace(&mut call.resting, false) {
             let (session, may_ask) = (call.session, call.method.may_ask());
@@ -68,7 +72,11 @@ impl Multiplexer {
 
     /// Whether a call rests that must not be confused with one of this session, because it is somebody else's.
     pub(super) fn strangers_rest(&self, session: SessionKey) -> bool {
-        let principal = |session| self.attached.get(&session).map(|attached| &attached.client.principal);
+        let principal = |session| {
+            self.attached
+                .get(&session)
+                .map(|attached| &attached.client.principal)
+        };
         self.resting().any(|(of, _)| principal(of) != principal(session))
     }
 
@@ -91,16 +99,30 @@ impl Multiplexer {
     }
 
     /// Keeps an answer back while the call that it wakes could be confused with one that runs.
-    pub(super) fn must_wait(&mut self, session: SessionKey, question: QuestionKey, message: &Message) -> bool {
+    pub(super) fn must_wait(
+        &mut self,
+        session: SessionKey,
+        question: QuestionKey,
+        message: &Message,
+    ) -> bool {
         let wire = self.questions.get(&question).and_then(|open| open.wire);
-        let rests = matches!(wire.and_then(|id| self.pending.get(&id)), Some(Pending::Call(call)) if call.resting);
+        let rests =
+            matches!(wire.and_then(|id| self.pending.get(&id)), Some(Pending::Call(call)) if call.resting);
         if !rests || self.asking_sessions == 0 {
             return false;
         }
         // One answer for each open question, of which there is a limited number.
-        if !self.returning.iter().any(|returning| returning.question == question) {
+        if !self
+            .returning
+            .iter()
+            .any(|returning| returning.question == question)
+        {
             let message = message.clone();
-            self.returning.push_back(Returning { session, question, message });
+            self.returning.push_back(Returning {
+                session,
+                question,
+                message,
+            });
         }
         true
     }
@@ -151,25 +173,44 @@ mod tests {
             let session = SessionKey(session);
             let declared = Some(Bytes::from_static(br#"{"elicitation":{}}"#));
             let client = Arc::new(Client::declaring(Principal::named(principal), declared, None));
-            let open = Ask::Open { session, call: CallKey(0), client, introduction: None, hears: false };
+            let open = Ask::Open {
+                session,
+                call: CallKey(0),
+                client,
+                introduction: None,
+                hears: false,
+            };
             self.machine.handle_ask(self.now, open);
-            let text = Bytes::from_static(br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x"}}"#);
+            let text = Bytes::from_static(
+                br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x"}}"#,
+            );
             let message = Message::scan(text).expect("a message");
-            let call = Call { session, call: CallKey(1), request: Request::Plain, message, words: Era::Modern };
+            let call = Call {
+                session,
+                call: CallKey(1),
+                request: Request::Plain,
+                message,
+                words: Era::Modern,
+            };
             self.machine.handle_ask(self.now, Ask::Call(call));
         }
 
         fn say(&mut self, line: &str) {
-            self.machine.handle_line(self.now, Bytes::copy_from_slice(line.as_bytes()));
+            self.machine
+                .handle_line(self.now, Bytes::copy_from_slice(line.as_bytes()));
         }
 
         /// The server asks; gives who is asked, if anybody.
         fn ask(&mut self, id: u64) -> Option<(SessionKey, QuestionKey)> {
             while self.machine.poll_output().is_some() {}
             let params = r#"{"message":"?","requestedSchema":{"type":"object","properties":{}}}"#;
-            self.say(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"elicitation/create","params":{params}}}"#));
+            self.say(&format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"method":"elicitation/create","params":{params}}}"#
+            ));
             std::iter::from_fn(|| self.machine.poll_output()).find_map(|output| match output {
-                Output::Tell(Tell::Question { session, question, .. }) => Some((session, question)),
+                Output::Tell(Tell::Question {
+                    session, question, ..
+                }) => Some((session, question)),
                 Output::Tell(_) | Output::WantLink | Output::Replace { .. } | Output::Noise { .. } => None,
             })
         }
@@ -177,7 +218,11 @@ mod tests {
         fn answer(&mut self, session: u64, question: QuestionKey) {
             let text = Bytes::from_static(br#"{"jsonrpc":"2.0","id":0,"result":{"action":"decline"}}"#);
             let message = Message::scan(text).expect("a message");
-            let answer = Ask::Answer { session: SessionKey(session), question, message };
+            let answer = Ask::Answer {
+                session: SessionKey(session),
+                question,
+                message,
+            };
             self.machine.handle_ask(self.now, answer);
         }
 
@@ -205,7 +250,11 @@ mod tests {
         assert_eq!(scene.calls_sent(), 0, "a second question may be on its way");
         scene.wait();
         assert_eq!(scene.calls_sent(), 1);
-        assert_eq!(scene.machine.open_calls(), 1, "nobody waits for the one that rests");
+        assert_eq!(
+            scene.machine.open_calls(),
+            1,
+            "nobody waits for the one that rests"
+        );
         assert_eq!(scene.ask(91).map(|asked| asked.0), Some(SessionKey(2)));
     }
 

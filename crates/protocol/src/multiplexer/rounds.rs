@@ -36,7 +36,9 @@ impl Multiplexer {
     /// Begins a round if the server asks for input and the client must be asked by requests. A client of the
     /// server's own era gets the answer as it is.
     pub(super) fn begin_round(&mut self, now: Moment, id: WireId, message: &Message) -> bool {
-        let Some(Pending::Call(call)) = self.pending.get_mut(&id) else { return false };
+        let Some(Pending::Call(call)) = self.pending.get_mut(&id) else {
+            return false;
+        };
         if call.round.is_some() {
             // An answer was given already; this is a second one.
             self.counters.strays += 1;
@@ -45,7 +47,9 @@ impl Multiplexer {
         if call.words != Era::Legacy {
             return false;
         }
-        let Some(InputRequired { questions, state }) = modern::input_required(message) else { return false };
+        let Some(InputRequired { questions, state }) = modern::input_required(message) else {
+            return false;
+        };
         call.rounds += 1;
         if call.rounds > MAX_ROUNDS {
             self.fail_round(now, Some(id), "the server asked too many times");
@@ -61,13 +65,18 @@ impl Multiplexer {
         if let Some(at) = resume_at {
             self.wake_by(at);
         }
-        let capabilities = self.attached.get(&session).map(|attached| attached.client.capabilities.clone());
+        let capabilities = self
+            .attached
+            .get(&session)
+            .map(|attached| attached.client.capabilities.clone());
         for (key, question) in questions {
             let Ok(question) = Message::scan(question) else {
                 self.fail_round(now, Some(id), "the server asked something that is no request");
                 return true;
             };
-            let able = capabilities.as_ref().is_some_and(|can| can.can_answer(question.method()));
+            let able = capabilities
+                .as_ref()
+                .is_some_and(|can| can.can_answer(question.method()) && can.can_answer_in_kind(&question));
             if !able || self.questions.len() >= self.limits.questions {
                 self.fail_round(now, Some(id), "the server asked for what this client cannot do");
                 return true;
@@ -79,7 +88,8 @@ impl Multiplexer {
 
     /// The client has answered one of a round's questions.
     pub(super) fn handle_input(&mut self, now: Moment, wire: Option<WireId>, key: &str, message: &Message) {
-        let Some((id, Pending::Call(call))) = wire.and_then(|id| Some((id, self.pending.get_mut(&id)?))) else {
+        let Some((id, Pending::Call(call))) = wire.and_then(|id| Some((id, self.pending.get_mut(&id)?)))
+        else {
             return;
         };
         let Some(round) = &mut call.round else { return };
@@ -96,7 +106,9 @@ impl Multiplexer {
 
     /// Says a call again, with what was answered.
     pub(super) fn next_round(&mut self, now: Moment, id: WireId) {
-        let Some(Pending::Call(mut call)) = self.pending.remove(&id) else { return };
+        let Some(Pending::Call(mut call)) = self.pending.remove(&id) else {
+            return;
+        };
         let Some(round) = call.round.take() else { return };
         let mut extra = Vec::new();
         if !round.answers.is_empty() {
@@ -104,16 +116,25 @@ impl Multiplexer {
                 .answers
                 .iter()
                 .map(|(key, raw)| {
-                    format!("{}:{}", quoted(key), String::from_utf8_lossy(raw.as_deref().unwrap_or(b"null")))
+                    format!(
+                        "{}:{}",
+                        quoted(key),
+                        String::from_utf8_lossy(raw.as_deref().unwrap_or(b"null"))
+                    )
                 })
                 .collect();
-            extra.push(("inputResponses", Bytes::from(format!("{{{}}}", answers.join(",")))));
+            extra.push((
+                "inputResponses",
+                Bytes::from(format!("{{{}}}", answers.join(","))),
+            ));
         }
         if let Some(state) = round.state {
             extra.push(("requestState", state));
         }
         let id = self.next_wire();
-        let Some(attached) = self.attached.get(&call.session) else { return };
+        let Some(attached) = self.attached.get(&call.session) else {
+            return;
+        };
         let line = Outgoing {
             message: &call.message,
             words: call.words,
@@ -133,26 +154,52 @@ impl Multiplexer {
     /// The client cannot or will not answer: the call ends in a way that its client understands.
     pub(super) fn fail_round(&mut self, now: Moment, wire: Option<WireId>, why: &'static str) {
         let Some(id) = wire else { return };
-        let others: Vec<_> = self
-            .questions
-            .iter()
-            .filter(|(_, open)| open.wire == Some(id))
-            .map(|(key, open)| (*key, open.session))
-            .collect();
-        for (question, session) in others {
-            self.questions.remove(&question);
-            self.tell(Tell::Withdrawn { session, question, message: None });
-        }
-        let Some(InFlight { session, call, method, .. }) = self.settle(now, id) else { return };
+        self.withdraw_round(id);
+        let Some(InFlight {
+            session,
+            call,
+            method,
+            ..
+        }) = self.settle(now, id)
+        else {
+            return;
+        };
         if method == Method::ToolsCall {
             let text = format!(
                 r#"{{"jsonrpc":"2.0","id":0,"result":{{"content":[{{"type":"text","text":{}}}],"isError":true}}}}"#,
                 quoted(why)
             );
             let message = Message::own(text);
-            self.tell(Tell::Reply { session, call, message, words: Era::Legacy });
+            self.tell(Tell::Reply {
+                session,
+                call,
+                message,
+                words: Era::Legacy,
+            });
         } else {
-            self.tell(Tell::Failed { session, call, failure: Failure::Unanswered { why } });
+            self.tell(Tell::Failed {
+                session,
+                call,
+                failure: Failure::Unanswered { why },
+            });
+        }
+    }
+
+    /// Nobody wants the answers to a round's questions any more.
+    pub(super) fn withdraw_round(&mut self, id: WireId) {
+        let open: Vec<_> = self
+            .questions
+            .iter()
+            .filter(|(_, open)| open.wire == Some(id))
+            .map(|(key, open)| (*key, open.session))
+            .collect();
+        for (question, session) in open {
+            self.questions.remove(&question);
+            self.tell(Tell::Withdrawn {
+                session,
+                question,
+                message: None,
+            });
         }
     }
 }

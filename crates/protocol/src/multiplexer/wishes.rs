@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::{Multiplexer, Pending};
-use crate::backend_face::{Face, WireId};
+use crate::backend_face::{Face, WireId, legacy, modern};
 use crate::exchange::{Failure, Request, SessionKey, Tell};
-use crate::message::{Kind, Message};
+use crate::message::{Kind, Member, Message};
 use crate::time::Moment;
 
 /// How often a server that ends our listens is asked again on one link.
 pub(super) const LISTENS: u32 = 3;
+pub(super) const NO_UPDATES: &str = "the server does not send updates of this resource";
 
 impl Multiplexer {
     /// Makes what is listened for what the sessions want to hear.
@@ -19,7 +20,9 @@ impl Multiplexer {
         }
         let wanted = self.hearing().next().is_some().then(|| self.interests.uris());
         let id = WireId(self.next_wire);
-        let Face::Modern(discovery) = &mut self.face else { return };
+        let Face::Modern(discovery) = &mut self.face else {
+            return;
+        };
         if !discovery.must_tune(wanted.as_ref()) {
             return;
         }
@@ -35,9 +38,14 @@ impl Multiplexer {
 
     /// The server has acknowledged a listen: who waits for a subscription learns what became of it.
     pub(super) fn handle_listening(&mut self, now: Moment, id: Option<WireId>, message: &Message) {
-        let Face::Modern(discovery) = &mut self.face else { return };
-        let Some((old, honoured)) =
-            id.and_then(|id| discovery.handle_listening(id, message, &mut self.outgoing))
+        let Face::Modern(discovery) = &mut self.face else {
+            return;
+        };
+        let Some(modern::Listened {
+            replaced: old,
+            honoured,
+            refused,
+        }) = id.and_then(|id| discovery.handle_listening(id, message, &mut self.outgoing))
         else {
             self.counters.strays += 1;
             return;
@@ -46,15 +54,49 @@ impl Multiplexer {
             self.pending.remove(&old);
         }
         self.settle_subscriptions(now, Some(&honoured));
+        // What the server does not send any more is not wished for in vain with every later listen.
+        for uri in refused {
+            self.interests.drop(&uri);
+        }
+        if std::mem::replace(&mut self.missed, false) {
+            self.tell_to_look_again(&honoured);
+        }
+    }
+
+    /// Whether a notice came by the listen that counts. While one listen replaces another the server says
+    /// everything twice, and a closed one may still say something.
+    pub(super) fn is_listened_for(&self, message: &Message) -> bool {
+        match (&self.face, message.number(Member::MetaSubscriptionId)) {
+            (Face::Modern(discovery), Some(id)) => discovery.is_current(WireId(id)),
+            (Face::Modern(_) | Face::Legacy(_), _) => true,
+        }
+    }
+
+    /// Nobody knows what was not heard between two listens.
+    fn tell_to_look_again(&mut self, honoured: &BTreeSet<String>) {
+        let lists = self
+            .face
+            .welcome()
+            .map(|welcome| welcome.changing_lists.clone())
+            .unwrap_or_default();
+        for list in lists {
+            self.tell_all(&legacy::list_changed(list));
+        }
+        for uri in honoured {
+            self.handle_updated(&legacy::updated(uri));
+        }
     }
 
     /// A listen has ended: refused, or closed by the server.
     pub(super) fn handle_listen_end(&mut self, now: Moment, id: WireId, message: &Message) {
-        let Face::Modern(discovery) = &mut self.face else { return };
+        let Face::Modern(discovery) = &mut self.face else {
+            return;
+        };
         if !discovery.handle_listen_end(id) {
             return;
         }
         self.listens_left -= 1;
+        self.missed = true;
         if message.kind() == Kind::Error {
             self.settle_subscriptions(now, None);
         }
@@ -71,18 +113,26 @@ impl Multiplexer {
                     Request::Subscribe { uri } => Some((*id, call.session, uri.clone())),
                     Request::Plain | Request::Unsubscribe { .. } | Request::SetLevel { .. } => None,
                 },
-                Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => None,
+                Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => {
+                    None
+                }
             })
             .collect();
         for (id, session, uri) in subscribing {
-            let Some(call) = self.settle(now, id).map(|call| call.call) else { continue };
+            let Some(call) = self.settle(now, id).map(|call| call.call) else {
+                continue;
+            };
             if honoured.is_some_and(|honoured| honoured.contains(&uri)) {
                 self.interests.confirm(&uri);
                 self.tell(Tell::Done { session, call });
             } else {
                 self.interests.unsubscribe(session, &uri);
-                let failure = Failure::Unsupported { what: "the server does not send updates of this resource" };
-                self.tell(Tell::Failed { session, call, failure });
+                let failure = Failure::Unsupported { what: NO_UPDATES };
+                self.tell(Tell::Failed {
+                    session,
+                    call,
+                    failure,
+                });
             }
         }
     }

@@ -2,11 +2,16 @@
 //!
 //! `tools/call #7 {"name":"x"}` is a request, without `#7` a notification, `result #7 {…}` and `error #7 {…}` are
 //! answers. `…` stands for any value, or for any further members of an object. `#name` and `"$name"` stand for a
-//! value that is remembered when it is heard for the first time and must be the same from then on.
+//! value that is remembered when it is heard for the first time and must be the same from then on. `"<sealed>"`
+//! stands for a state of ours: any when heard, the last one heard when said. A name that begins with `mcp/` begins with
+//! `io.modelcontextprotocol/`.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
+
+/// A state of ours.
+const SEALED: &str = "<sealed>";
 
 pub(crate) type Names = BTreeMap<String, Value>;
 
@@ -57,6 +62,7 @@ fn read_id(text: &str) -> Value {
 
 /// Reads JSON with `…` in it.
 fn value(text: &str) -> Result<Value, String> {
+    let text = text.replace("\"mcp/", "\"io.modelcontextprotocol/");
     let mut out = String::new();
     let mut containers = Vec::new();
     let mut quoted = false;
@@ -94,6 +100,10 @@ fn value(text: &str) -> Result<Value, String> {
 pub(crate) fn matches(pattern: &Value, heard: &Value, names: &mut Names) -> bool {
     match (pattern, heard) {
         (Value::String(text), heard) if text == "…" => !heard.is_null(),
+        (Value::String(text), Value::String(heard)) if text == SEALED => {
+            names.insert(SEALED.into(), json!(heard));
+            heard.starts_with(crate::errands::SEAL)
+        }
         (Value::String(text), heard) if text.starts_with('$') => {
             let name = text.trim_start_matches('$');
             match names.get(name) {
@@ -126,7 +136,7 @@ pub(crate) fn matches(pattern: &Value, heard: &Value, names: &mut Names) -> bool
 /// What is said, with remembered names filled in.
 pub(crate) fn filled(said: &Value, names: &Names) -> Result<Value, String> {
     Ok(match said {
-        Value::String(text) if text.starts_with('$') => names
+        Value::String(text) if text.starts_with('$') || text == SEALED => names
             .get(text.trim_start_matches('$'))
             .cloned()
             .ok_or_else(|| format!("{text} was never heard"))?,

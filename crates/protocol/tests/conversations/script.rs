@@ -6,6 +6,8 @@
 //! words union                                           or verbatim; newest if not said
 //! client a: version=2025-03-26 principal=alice accepts=json implicit capabilities={"roots":{}}
 //! server offers {"tools":{"listChanged":true}}          its capabilities, for `opened`
+//! era modern                                            of the server; legacy if not said
+//! client m: modern capabilities={"elicitation":{}}      every POST of such a client describes itself
 //! opened a b                                            the link is up and these have shaken hands
 //! client a> tools/call #7 {"name":"x"}                  a POST; `client a.second>` gives it a name of its own
 //! client a< result #7 {…}                               its JSON answer, found by its id
@@ -13,6 +15,10 @@
 //! client a.#7< priming 3-0 | end | comment "…" | refused Finished
 //! client a.get> listen | resume 3-1 | hang up
 //! client a> delete
+//! client m.#7< event notifications/progress {…}         events of this era have no ids
+//! client m< result #7 {…,"requestState":"<sealed>"}     a state of ours; said again it is the last one heard
+//! client m.#7> hang up
+//! listens are dismissed                                 as when the gateway is shut down
 //! server> … / server< …                                 as for clients; `server> line TEXT` for anything, `$w` filled in
 //! server> too long #3 2000                              an answer of 2000 bytes; `too long question #3 2000`
 //! server stops reading / server reads
@@ -26,6 +32,7 @@ use std::time::Duration;
 
 use protocol::backend_face::legacy::Introduction;
 use protocol::session::Accepts;
+use protocol::version::Era;
 use protocol::{multiplexer, session};
 use serde_json::{Value, json};
 
@@ -37,6 +44,7 @@ struct Script {
     limits: multiplexer::Limits,
     session_limits: session::Limits,
     words: Introduction,
+    era: Era,
     offers: Value,
     stage: Option<Stage>,
     linked: bool,
@@ -50,6 +58,7 @@ pub(crate) fn run(text: &str) -> Result<(), String> {
         limits: multiplexer::Limits::default(),
         session_limits: session::Limits::default(),
         words: Introduction::Newest,
+        era: Era::Legacy,
         offers: json!({}),
         stage: None,
         linked: false,
@@ -75,7 +84,12 @@ impl Script {
     fn stage(&mut self) -> &mut Stage {
         let characters = &mut self.characters;
         self.stage.get_or_insert_with(|| {
-            let mut stage = Stage::new(self.limits.clone(), self.session_limits.clone(), self.words);
+            let mut stage = Stage::new(
+                self.limits.clone(),
+                self.session_limits.clone(),
+                self.words,
+                self.era,
+            );
             for (name, character) in characters.drain(..) {
                 stage.enter(&name, character);
             }
@@ -96,6 +110,14 @@ impl Script {
                 };
                 return Ok(());
             }
+            "era" => {
+                self.era = match rest {
+                    "modern" => Era::Modern,
+                    "legacy" => Era::Legacy,
+                    _ => return Err("modern or legacy".into()),
+                };
+                return Ok(());
+            }
             "client" => return self.client(rest),
             "server<" => return self.server_hears(rest),
             "waiting" | "open" | "questions" => return self.has(first, rest),
@@ -113,6 +135,10 @@ impl Script {
                 .ok_or_else(|| "nobody wants the server replaced".into());
         }
         self.all_heard()?;
+        if line == "listens are dismissed" {
+            self.stage().dismiss_listens();
+            return Ok(());
+        }
         match first {
             "opened" => rest.split_whitespace().try_for_each(|name| self.open(name)),
             "server>" => self.server_says(rest),
@@ -235,6 +261,7 @@ impl Script {
                 Some(("accepts", "json")) => character.accepts = Accepts::Json,
                 Some(("accepts", "events")) => character.accepts = Accepts::Events,
                 None if part == "implicit" => character.implicit = true,
+                None if part == "modern" => character.era = Era::Modern,
                 _ => return Err(format!("{part} is no trait")),
             }
         }
@@ -253,22 +280,32 @@ impl Script {
         let offers = self.offers.clone();
         let stage = self.stage();
         let character = stage.character(name);
-        let hello = json!({"jsonrpc":"2.0","id":0,"method":"initialize","params":{
-            "protocolVersion":character.version,"capabilities":character.capabilities,
-            "clientInfo":{"name":name,"version":"1"}}});
+        let hello = match character.era {
+            Era::Legacy => json!({"jsonrpc":"2.0","id":0,"method":"initialize","params":{
+                "protocolVersion":character.version,"capabilities":character.capabilities,
+                "clientInfo":{"name":name,"version":"1"}}}),
+            Era::Modern => json!({"jsonrpc":"2.0","id":0,"method":"server/discover","params":{}}),
+        };
         stage.post(name, "hello", &hello)?;
         if let Some(asked) = stage.server_mail.pop_front() {
-            let welcome = json!({"jsonrpc":"2.0","id":asked["id"],"result":{
-                "protocolVersion":asked["params"]["protocolVersion"],"capabilities":offers,
-                "serverInfo":{"name":"stub","version":"1"}}});
+            let result = match stage.backend.era() {
+                Era::Legacy => json!({"protocolVersion":asked["params"]["protocolVersion"],
+                    "capabilities":offers,"serverInfo":{"name":"stub","version":"1"}}),
+                Era::Modern => json!({"resultType":"complete","supportedVersions":["2026-07-28"],
+                    "capabilities":offers,"ttlMs":0,"cacheScope":"private",
+                    "_meta":{"io.modelcontextprotocol/serverInfo":{"name":"stub","version":"1"}}}),
+            };
+            let welcome = json!({"jsonrpc":"2.0","id":asked["id"],"result":result});
             stage.server_says(&welcome.to_string());
         }
-        stage.post(
-            name,
-            "ready",
-            &json!({"jsonrpc":"2.0","method":"notifications/initialized"}),
-        )?;
-        stage.server_mail.clear();
+        if character.era == Era::Legacy {
+            let ready = json!({"jsonrpc":"2.0","method":"notifications/initialized"});
+            stage.post(name, "ready", &ready)?;
+        }
+        // What a modern server hears after that is of interest: it is being listened to.
+        if stage.backend.era() == Era::Legacy {
+            stage.server_mail.clear();
+        }
         let welcomed = stage.client_mail.remove(&(name.into(), "hello".into()));
         match welcomed.as_ref().and_then(|mail| mail.back()) {
             Some(Heard::Json(answer)) if answer.get("result").is_some() => Ok(()),
@@ -318,6 +355,9 @@ impl Script {
     fn client_hears(&mut self, name: &str, label: Option<String>, what: &str) -> Result<(), String> {
         let (first, rest) = what.split_once(' ').unwrap_or((what, ""));
         let expected = match first {
+            "event" if self.stage().character(name).era == Era::Modern => {
+                Heard::Event(String::new(), pattern::message(rest)?)
+            }
             "event" => {
                 let (id, message) = rest.trim().split_once(' ').ok_or("event ID MESSAGE")?;
                 Heard::Event(id.into(), pattern::message(message)?)

@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::backend_face::legacy::Introduction;
-use protocol::exchange::{Ask, CallKey, Client, Principal, SessionKey, Trouble};
+use protocol::exchange::{CallKey, Client, Principal, SessionKey, Trouble};
 use protocol::message::{Member, Message};
 use protocol::method::Method;
 use protocol::multiplexer::{self, Multiplexer};
 use protocol::session::replay::StreamKey;
 use protocol::session::{self, Accepts, Answer, Reader, Reading, Session, Taken};
 use protocol::time::Moment;
-use protocol::version::Version;
+use protocol::version::{Era, Version};
 use serde_json::{Value, json};
+
+use crate::errands::Trip;
 
 /// Something a client got.
 #[derive(Debug, PartialEq)]
@@ -65,6 +67,7 @@ pub(crate) struct Character {
     pub(crate) capabilities: Value,
     pub(crate) accepts: Accepts,
     pub(crate) implicit: bool,
+    pub(crate) era: Era,
 }
 
 impl Default for Character {
@@ -75,6 +78,7 @@ impl Default for Character {
             capabilities: json!({}),
             accepts: Accepts::Both,
             implicit: false,
+            era: Era::Legacy,
         }
     }
 }
@@ -97,6 +101,9 @@ pub(crate) struct Stage {
     players: BTreeMap<String, Player>,
     keys: BTreeMap<SessionKey, String>,
     next_key: u64,
+    /// What modern clients have under way, and the states they were given: which errand, which round.
+    pub(crate) trips: BTreeMap<SessionKey, Trip>,
+    pub(crate) sealed: BTreeMap<String, (SessionKey, u32)>,
     pub(crate) server_mail: VecDeque<Value>,
     pub(crate) client_mail: BTreeMap<(String, String), VecDeque<Heard>>,
 }
@@ -106,10 +113,13 @@ impl Stage {
         limits: multiplexer::Limits,
         session_limits: session::Limits,
         words: Introduction,
+        era: Era,
     ) -> Self {
+        let mut backend = Multiplexer::new(limits, words);
+        backend.speak(Moment::START, era);
         Self {
             now: Moment::START,
-            backend: Multiplexer::new(limits, words),
+            backend,
             session_limits,
             link_wanted: false,
             replacement_wanted: false,
@@ -117,6 +127,8 @@ impl Stage {
             players: BTreeMap::new(),
             keys: BTreeMap::new(),
             next_key: 1,
+            trips: BTreeMap::new(),
+            sealed: BTreeMap::new(),
             server_mail: VecDeque::new(),
             client_mail: BTreeMap::new(),
         }
@@ -145,7 +157,12 @@ impl Stage {
         self.player(name).character.clone()
     }
 
-    fn hear(&mut self, name: &str, label: &str, heard: Heard) {
+    pub(crate) fn new_key(&mut self) -> SessionKey {
+        self.next_key += 1;
+        SessionKey(self.next_key - 1)
+    }
+
+    pub(crate) fn hear(&mut self, name: &str, label: &str, heard: Heard) {
         self.client_mail
             .entry((name.into(), label.into()))
             .or_default()
@@ -154,6 +171,9 @@ impl Stage {
 
     /// A client POSTs a message.
     pub(crate) fn post(&mut self, name: &str, label: &str, said: &Value) -> Result<(), String> {
+        if self.character(name).era == Era::Modern {
+            return self.post_modern(name, label, said);
+        }
         let message = Message::scan(Bytes::from(said.to_string())).map_err(|error| error.to_string())?;
         let now = self.now;
         let limits = self.session_limits.clone();
@@ -164,7 +184,7 @@ impl Stage {
         let client = Arc::new(Client::declaring(
             Principal::named(&player.character.principal),
             Some(declared),
-            None,
+            message.raw_copy(Member::ClientInfo),
         ));
         let mut asks = Vec::new();
         let taken = match &mut player.session {
@@ -235,6 +255,9 @@ impl Stage {
     }
 
     pub(crate) fn hang_up(&mut self, name: &str, label: &str) -> Result<(), String> {
+        if self.character(name).era == Era::Modern {
+            return self.hang_up_modern(name, label);
+        }
         let now = self.now;
         let player = self.player(name);
         let connection = player
@@ -320,18 +343,23 @@ impl Stage {
                     session.handle_tick(self.now);
                 }
             }
+            self.expire_errands();
             self.settle();
         }
     }
 
     /// Carries out orders until there are none.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         loop {
             let mut quiet = true;
             while let Some(output) = self.backend.poll_output() {
                 quiet = false;
                 match output {
                     multiplexer::Output::Tell(tell) => {
+                        if let Some(trip) = self.trips.get_mut(&tell.session()) {
+                            trip.errand.handle_tell(self.now, tell);
+                            continue;
+                        }
                         let session = self
                             .keys
                             .get(&tell.session())
@@ -347,7 +375,8 @@ impl Stage {
                 }
             }
             let mut woken = BTreeSet::new();
-            let mut asks: Vec<Ask> = Vec::new();
+            let (mut asks, busy) = self.settle_errands();
+            quiet &= !busy;
             for (name, player) in &mut self.players {
                 let Some(session) = &mut player.session else {
                     continue;
@@ -402,6 +431,7 @@ impl Stage {
             match session.poll_answer(call) {
                 Answer::Waiting => return,
                 Answer::Complete { body, .. } => {
+                    let body = body.into_bytes();
                     heard.push(Heard::Json(serde_json::from_slice(&body).unwrap_or_default()));
                     player.connections.remove(label);
                 }
@@ -435,7 +465,7 @@ impl Stage {
 }
 
 /// Reads what a stream's bytes say.
-fn events(bytes: &[u8]) -> Vec<Heard> {
+pub(crate) fn events(bytes: &[u8]) -> Vec<Heard> {
     let text = std::str::from_utf8(bytes).expect("events are text");
     let field = |block: &str, name: &str| {
         block
@@ -447,6 +477,9 @@ fn events(bytes: &[u8]) -> Vec<Heard> {
         .map(|block| match (field(block, "id: "), field(block, "data: ")) {
             (Some(id), Some(data)) if data.is_empty() => Heard::Priming(id),
             (Some(id), Some(data)) => Heard::Event(id, serde_json::from_str(&data).expect("data is JSON")),
+            (None, Some(data)) => {
+                Heard::Event(String::new(), serde_json::from_str(&data).expect("data is JSON"))
+            }
             _ => Heard::Comment(field(block, ": ").unwrap_or_else(|| block.into())),
         })
         .collect()

@@ -342,10 +342,14 @@ impl Judge {
                 format!("connection {connection} read event {event:?} after {stream}-{number}"),
             );
         }
+        let question = seq
+            .and_then(|seq| self.said.get(&seq))
+            .is_some_and(|(_, kind, ..)| *kind == Kind::Question);
         if let Some(owner) = post
             .and_then(|post| self.cases.get(&post))
             .map(|case| case.session)
             && owner != session
+            && !(question && self.is_left_behind(post, session))
         {
             self.wrong(
                 at,
@@ -359,6 +363,10 @@ impl Judge {
         };
         if self.homes.get(&session) != Some(&backend) {
             self.wrong(at, format!("session {session} heard another backend: {seq}"));
+        }
+        if question {
+            // One that was held comes when it is known whose it is, and others go before.
+            return;
         }
         if let Some(before) = self.seqs.insert(connection, seq)
             && before >= seq
@@ -384,6 +392,15 @@ impl Judge {
             self.wrong(at, format!("both {other} and {principal} heard {seq}"));
         }
         self.no_gap(at, session, connection, seq);
+    }
+
+    /// A server that ends a call and leaves its question behind makes it look like that of another session. It may be
+    /// put to one of the same principal then, and to no other.
+    fn is_left_behind(&self, post: Option<usize>, session: usize) -> bool {
+        post.and_then(|post| self.cases.get(&post)).is_some_and(|case| {
+            let ended = !case.answers.is_empty() || case.too_long;
+            ended && self.principals.get(&case.session) == self.principals.get(&session)
+        })
     }
 
     /// Between two notices on one GET stream no other notice of the session is missing without a mark.
@@ -426,7 +443,8 @@ impl Judge {
         let owner = post
             .and_then(|post| self.cases.get(&post))
             .map(|case| case.session);
-        if replier.is_none() || (owner.is_some() && owner != replier) {
+        let excused = replier.is_some_and(|replier| self.is_left_behind(post, replier));
+        if replier.is_none() || (owner.is_some() && owner != replier && !excused) {
             self.wrong(
                 at,
                 format!("question {key:?} of session {owner:?} was answered by {replier:?}"),

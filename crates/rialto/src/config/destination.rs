@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use gateway::settings::{BackendSpec, Capabilities, Destination, EraChoice, ProcessSpec, Secret, Sharing, Show, Start};
+use gateway::settings::{
+    BackendSpec, Capabilities, Destination, EraChoice, ProcessSpec, Secret, Sharing, Show, Start,
+};
 
 use super::reader::{Fields, Given};
 use super::tree::Value;

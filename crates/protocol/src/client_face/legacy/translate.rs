@@ -35,7 +35,15 @@ pub(super) fn reply(id: &[u8], message: &Message, method: Method) -> Bytes {
 
 fn respond(id: &[u8], member: &str, raw: &str) -> Bytes {
     let head = format!(r#","{member}":"#);
-    [br#"{"jsonrpc":"2.0","id":"#, id, head.as_bytes(), raw.as_bytes(), b"}"].concat().into()
+    [
+        br#"{"jsonrpc":"2.0","id":"#,
+        id,
+        head.as_bytes(),
+        raw.as_bytes(),
+        b"}",
+    ]
+    .concat()
+    .into()
 }
 
 /// An `initialize` result made of what a modern server said of itself. Gives the revision that holds.
@@ -44,9 +52,16 @@ pub(super) fn welcome(id: &[u8], welcome: &Welcome, asked: Option<Version>) -> (
         Some(asked) if Version::LEGACY.contains(&asked) => asked,
         Some(_) | None => Version::NEWEST_LEGACY,
     };
-    let found = welcome.message.raw(Member::Result).and_then(Object::parse).unwrap_or_default();
+    let found = welcome
+        .message
+        .raw(Member::Result)
+        .and_then(Object::parse)
+        .unwrap_or_default();
     let meta = found.get("_meta").and_then(|raw| Object::parse(raw.as_bytes()));
-    let info = meta.as_ref().and_then(|meta| meta.get(SERVER_INFO)).unwrap_or(r#"{"name":"server","version":"0"}"#);
+    let info = meta
+        .as_ref()
+        .and_then(|meta| meta.get(SERVER_INFO))
+        .unwrap_or(r#"{"name":"server","version":"0"}"#);
     let capabilities = found.get("capabilities").unwrap_or("{}");
     let mut result = Object::default();
     result.set("protocolVersion", quoted(version.as_str()));
@@ -60,7 +75,9 @@ pub(super) fn welcome(id: &[u8], welcome: &Welcome, asked: Option<Version>) -> (
 
 /// Errors that only the modern era knows, in words a legacy client does not misread.
 fn error(raw: &[u8]) -> String {
-    let Some(mut error) = Object::parse(raw) else { return String::from_utf8_lossy(raw).into_owned() };
+    let Some(mut error) = Object::parse(raw) else {
+        return String::from_utf8_lossy(raw).into_owned();
+    };
     let code = error.get("code").and_then(|code| code.parse::<i32>().ok());
     let code = match code {
         // A missing client capability: the data names it.
@@ -73,8 +90,12 @@ fn error(raw: &[u8]) -> String {
 }
 
 fn without_server_info(result: &mut Object<'_>) {
-    let Some(raw) = result.get("_meta").map(str::to_owned) else { return };
-    let Some(mut meta) = Object::parse(raw.as_bytes()) else { return };
+    let Some(raw) = result.get("_meta").map(str::to_owned) else {
+        return;
+    };
+    let Some(mut meta) = Object::parse(raw.as_bytes()) else {
+        return;
+    };
     meta.remove(SERVER_INFO);
     if meta.is_empty() {
         result.remove("_meta");
@@ -85,28 +106,43 @@ fn without_server_info(result: &mut Object<'_>) {
 
 /// Structured content may be any JSON in the modern era; before it had to be an object.
 fn project_structured_content(result: &mut Object<'_>) {
-    let Some(raw) = result.get("structuredContent").map(str::to_owned) else { return };
+    let Some(raw) = result.get("structuredContent").map(str::to_owned) else {
+        return;
+    };
     if raw.starts_with('{') {
         return;
     }
     result.set("structuredContent", format!(r#"{{"result":{raw}}}"#));
-    let blocks = result.get("content").and_then(elements).map(|blocks| blocks.len());
+    let blocks = result
+        .get("content")
+        .and_then(elements)
+        .map(|blocks| blocks.len());
     if blocks.unwrap_or(0) == 0 {
-        result.set("content", format!(r#"[{{"type":"text","text":{}}}]"#, quoted(&raw)));
+        result.set(
+            "content",
+            format!(r#"[{{"type":"text","text":{}}}]"#, quoted(&raw)),
+        );
     }
 }
 
 /// Output schemas follow the content they describe.
 fn project_output_schemas(result: &mut Object<'_>) {
-    let Some(raw) = result.get("tools").map(str::to_owned) else { return };
+    let Some(raw) = result.get("tools").map(str::to_owned) else {
+        return;
+    };
     let Some(tools) = elements(&raw) else { return };
     let projected: Vec<Cow<'_, str>> = tools.into_iter().map(project_tool).collect();
     result.set("tools", format!("[{}]", projected.join(",")));
 }
 
 fn project_tool(raw: &str) -> Cow<'_, str> {
-    let Some(mut tool) = Object::parse(raw.as_bytes()) else { return raw.into() };
-    let Some(schema) = tool.get("outputSchema").and_then(|raw| serde_json::from_str::<Value>(raw).ok()) else {
+    let Some(mut tool) = Object::parse(raw.as_bytes()) else {
+        return raw.into();
+    };
+    let Some(schema) = tool
+        .get("outputSchema")
+        .and_then(|raw| serde_json::from_str::<Value>(raw).ok())
+    else {
         return raw.into();
     };
     if schema.get("type").and_then(Value::as_str) == Some("object") {
@@ -162,7 +198,10 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":"a","result":{"prompts":[{"n": 1.0}],"_meta":{"x":1}}}"#
         );
         assert_eq!(
-            translated(Method::Ping, r#"{"jsonrpc":"2.0","id":4,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{}}}}"#),
+            translated(
+                Method::Ping,
+                r#"{"jsonrpc":"2.0","id":4,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{}}}}"#
+            ),
             r#"{"jsonrpc":"2.0","id":"a","result":{}}"#
         );
     }
@@ -170,21 +209,36 @@ mod tests {
     #[test]
     fn structured_content_becomes_an_object_and_is_told_in_text_too() {
         assert_eq!(
-            translated(Method::ToolsCall, r#"{"jsonrpc":"2.0","id":4,"result":{"content":[],"structuredContent":[1, 2]}}"#),
+            translated(
+                Method::ToolsCall,
+                r#"{"jsonrpc":"2.0","id":4,"result":{"content":[],"structuredContent":[1, 2]}}"#
+            ),
             r#"{"jsonrpc":"2.0","id":"a","result":{"content":[{"type":"text","text":"[1, 2]"}],"structuredContent":{"result":[1, 2]}}}"#
         );
         let listed = translated(
             Method::ToolsList,
             r##"{"jsonrpc":"2.0","id":4,"result":{"tools":[{"name":"t","outputSchema":{"type":"array","items":{"$ref":"#/$defs/x"},"$defs":{"x":{}}}},{"name":"u","outputSchema":{"type":"object"} }]}}"##,
         );
-        assert!(listed.contains(r##""$ref":"#/properties/result/$defs/x""##), "{listed}");
-        assert!(listed.contains(r#"{"name":"u","outputSchema":{"type":"object"} }"#), "{listed}");
+        assert!(
+            listed.contains(r##""$ref":"#/properties/result/$defs/x""##),
+            "{listed}"
+        );
+        assert!(
+            listed.contains(r#"{"name":"u","outputSchema":{"type":"object"} }"#),
+            "{listed}"
+        );
     }
 
     #[test]
     fn modern_errors_are_reworded() {
-        let text = translated(Method::ToolsCall, r#"{"jsonrpc":"2.0","id":4,"error":{"code":-32021,"message":"m","data":{"requiredCapabilities":{"roots":{}}}}}"#);
-        assert!(text.contains(r#""code":-32602"#) && text.contains("requiredCapabilities"), "{text}");
+        let text = translated(
+            Method::ToolsCall,
+            r#"{"jsonrpc":"2.0","id":4,"error":{"code":-32021,"message":"m","data":{"requiredCapabilities":{"roots":{}}}}}"#,
+        );
+        assert!(
+            text.contains(r#""code":-32602"#) && text.contains("requiredCapabilities"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -196,6 +250,7 @@ mod tests {
             words: Era::Modern,
             version: None,
             changing_lists: vec![],
+            logs: false,
         };
         let (body, version) = welcome(b"1", &discovered, Some(Version::V2025_06_18));
         assert_eq!(version, Version::V2025_06_18);

@@ -1,0 +1,78 @@
+//! URLs first: a legacy server ends a call with an error that names URLs to visit (2025-11-25, URL elicitation
+//! required), and its client is to call again afterwards. A modern client is asked to visit them by a round, and its
+//! retry is that call.
+
+use super::{Addressee, Asked, ERRAND, Errand, Outcome};
+use crate::client_face::modern;
+use crate::error_code;
+use crate::exchange::{Ask, Call, CallKey, Failure, Request};
+use crate::message::{Message, quoted};
+use crate::method::Method;
+use crate::version::Era;
+
+const DECLINED: &str = "the client did not visit what the server wants visited first";
+
+impl Errand {
+    /// Begins a detour if the answer asks for one and the client can make it.
+    pub(super) fn begin_detour(&mut self, message: &Message, words: Era) -> bool {
+        if !self.may_be_asked() {
+            return false;
+        }
+        let Some(urls) = modern::urls_first(message, words) else {
+            return false;
+        };
+        if !urls
+            .iter()
+            .all(|url| self.client.capabilities.can_answer_in_kind(url))
+        {
+            let text = format!(
+                r#"{{"jsonrpc":"2.0","id":0,"error":{{"code":{},"message":"the server wants a URL visited first","data":{{"requiredCapabilities":{{"elicitation":{{"url":{{}}}}}}}}}}}}"#,
+                error_code::MISSING_CAPABILITY
+            );
+            let (message, words) = (Message::own(text), Era::Modern);
+            self.conclude(Outcome::Reply { message, words });
+            return true;
+        }
+        // The call is over, and with it what else was asked for it.
+        self.asked.clear();
+        for message in urls {
+            let key = self.new_key();
+            self.asked.insert(
+                key,
+                Asked {
+                    addressee: Addressee::Detour,
+                    message,
+                },
+            );
+        }
+        self.wake();
+        true
+    }
+
+    /// The client has answered about URLs: when all have been visited the call is sent anew, and never when not.
+    pub(super) fn end_detour(&mut self, visited: bool) -> Option<Ask> {
+        if !visited {
+            self.conclude(if self.original.method() == Method::ToolsCall {
+                let text = format!(
+                    r#"{{"jsonrpc":"2.0","id":0,"result":{{"content":[{{"type":"text","text":{}}}],"isError":true}}}}"#,
+                    quoted(DECLINED)
+                );
+                Outcome::Reply { message: Message::own(text), words: Era::Legacy }
+            } else {
+                Outcome::Failed(Failure::Unanswered { why: DECLINED })
+            });
+            return None;
+        }
+        if !self.asked.is_empty() {
+            return None;
+        }
+        self.detours += 1;
+        Some(Ask::Call(Call {
+            session: self.session,
+            call: CallKey(ERRAND.0 + self.detours),
+            request: Request::Plain,
+            message: self.message.clone(),
+            words: Era::Modern,
+        }))
+    }
+}

@@ -1,0 +1,99 @@
+//! Questions that could be one of several sessions', kept until only one of those is left.
+//!
+//! A call that asks waits for the answer. So when the calls of the other sessions have ended, the question is that of
+//! the one who remains; meanwhile no other call that may ask is begun. This is a conclusion from how servers ought to
+//! behave: one that gives up waiting, ends its call and does not withdraw its question would mislead us. Therefore it is
+//! drawn between sessions of one principal only. A cancelled call proves nothing at all, for a server stops it and leaves
+//! its question behind: with one of those among them a question is refused.
+
+use bytes::Bytes;
+
+use super::{Multiplexer, Pending, UNATTRIBUTABLE};
+use crate::error_code;
+use crate::message::Message;
+use crate::time::Moment;
+
+#[derive(Debug)]
+pub(super) struct Held {
+    /// The raw id that the server gave it.
+    id: Bytes,
+    message: Message,
+    until: Moment,
+}
+
+impl Multiplexer {
+    /// Keeps a question that several sessions' calls may have caused, or refuses it if waiting would not help.
+    pub(super) fn hold(&mut self, now: Moment, id: Bytes, message: Message) {
+        let abandoned = |pending: &Pending| matches!(pending, Pending::Cancelled { may_ask: true, .. });
+        let mut asking = self.attached.values().filter(|attached| attached.load.asking > 0);
+        let first = asking.next().map(|attached| &attached.client.principal);
+        let strangers = asking.any(|attached| Some(&attached.client.principal) != first);
+        let full = self.open_questions() >= self.limits.questions;
+        if full || strangers || self.pending.values().any(abandoned) {
+            return self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, UNATTRIBUTABLE);
+        }
+        let until = now.after(self.limits.request_timeout);
+        self.held.push_back(Held { id, message, until });
+        if self.held.len() >= self.asking_sessions {
+            // All of them may be waiting for an answer, and then none will ever end.
+            return self.refuse_held();
+        }
+        // Whichever call asked is waiting for us. It must outlive the refusal that may come.
+        let deadline = until.after(self.limits.request_timeout);
+        for pending in self.pending.values_mut() {
+            if let Pending::Call(call) = pending
+                && call.method.may_ask()
+            {
+                call.deadline = call.deadline.max(deadline);
+            }
+        }
+        self.wake_by(until);
+    }
+
+    /// A session's calls have been answered: perhaps only one is left that may have asked.
+    pub(super) fn resolve_held(&mut self, now: Moment) {
+        if self.held.is_empty() {
+            return;
+        }
+        match self.asking_sessions {
+            0 => self.refuse_held(),
+            1 => {
+                for Held { id, message, .. } in std::mem::take(&mut self.held) {
+                    match self.attribute(message.method()) {
+                        Some((session, wire)) => self.ask_session(now, session, wire, id, message),
+                        None => self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, UNATTRIBUTABLE),
+                    }
+                }
+            }
+            several => {
+                if self.held.len() >= several {
+                    self.refuse_held();
+                }
+            }
+        }
+    }
+
+    /// It will not be known whose they are.
+    pub(super) fn refuse_held(&mut self) {
+        for Held { id, .. } in std::mem::take(&mut self.held) {
+            self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, UNATTRIBUTABLE);
+        }
+    }
+
+    /// The server no longer wants an answer. Gives whether it was one of these.
+    pub(super) fn withdraw_held(&mut self, id: &[u8]) -> bool {
+        let before = self.held.len();
+        self.held.retain(|held| held.id != id);
+        self.held.len() < before
+    }
+
+    /// Refuses what has been kept for too long.
+    pub(super) fn expire_held(&mut self, now: Moment) {
+        while let Some(held) = self.held.pop_front_if(|held| held.until <= now) {
+            self.refuse_unasked(&held.id, error_code::METHOD_NOT_FOUND, UNATTRIBUTABLE);
+        }
+        if let Some(held) = self.held.front() {
+            self.wake_by(held.until);
+        }
+    }
+}
