@@ -1,6 +1,6 @@
 // An official TypeScript client as a witness: `node client.mjs SDK ERA URL SCENARIO`.
 //
-// SDK is `typescript1` or `typescript2`; ERA is how the client finds its era, `legacy` or `auto`. Plays one scenario
+// SDK is `typescript1` or `typescript2`; ERA is how the client finds its era, `legacy`, `auto` or `modern`. Plays one scenario
 // against the server at URL and prints one JSON line with what it observed; judging that line is left to the Rust
 // test that started it. Ends with 1 and the error on stderr if the SDK refuses.
 
@@ -10,6 +10,7 @@ import { fileURLToPath } from 'node:url';
 
 import * as sdk1 from './sdk1.mjs';
 import * as sdk2 from './sdk2.mjs';
+import { Sightings } from './sightings.mjs';
 
 const [sdkName, era, url, scenario] = process.argv.slice(2);
 
@@ -22,22 +23,6 @@ const sdk = adapt(createRequire(join(testDeps, folder, 'package.json')), era);
 const DEADLINE_MS = 40_000;
 const LONG = 'trigger-long-running-operation';
 const DOCUMENT = 'demo://resource/dynamic/text/';
-
-/** A list that can be waited on: `until` resolves with the first item that fits, past or future. */
-class Sightings {
-  items = [];
-  #waiting = [];
-
-  add(item) {
-    this.items.push(item);
-    this.#waiting = this.#waiting.filter(({ fits, resolve }) => !(fits(item) && (resolve(item), true)));
-  }
-
-  until(fits) {
-    const found = this.items.find(fits);
-    return found !== undefined ? Promise.resolve(found) : new Promise((resolve) => this.#waiting.push({ fits, resolve }));
-  }
-}
 
 /** One client with its transport, and everything that could be seen on the way. */
 class Witness {
@@ -57,6 +42,7 @@ class Witness {
         this.exchanges.add({
           method: init.method ?? 'GET',
           status: response.status,
+          sessionId: response.headers.get('mcp-session-id'),
           lastEventId: new Headers(init.headers).get('last-event-id'),
         });
         return response;
@@ -156,6 +142,17 @@ const scenarios = {
       instructions: client.getInstructions().length > 0,
       protocolVersion: transport.protocolVersion,
       sessionId: transport.sessionId,
+    };
+  },
+
+  async discover() {
+    const { client, transport, exchanges } = await open();
+    await client.listTools();
+    return {
+      server: client.getServerVersion().name,
+      instructions: client.getInstructions().length > 0,
+      protocolVersion: sdk.protocolVersion(client, transport),
+      sessions: exchanges.items.filter(({ sessionId }) => sessionId !== null).length,
     };
   },
 

@@ -20,6 +20,7 @@ export const adapt = (require, era) => {
     resumeCall: (client, params, options) =>
       client.request({ method: 'tools/call', params }, types.CallToolResultSchema, options),
     unknownMethod: (client, method) => client.request({ method }, types.EmptyResultSchema),
+    protocolVersion: (_client, transport) => transport.protocolVersion,
     httpStatus: (error) => error.code,
   };
 };

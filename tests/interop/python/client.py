@@ -20,6 +20,7 @@ from typing import Any
 
 import anyio
 from mcp.shared.message import ClientMessageMetadata
+from sightings import Sightings
 
 sdk_name, era, url, scenario_name = sys.argv[1:5]
 sdk = importlib.import_module({"python1": "sdk1", "python2": "sdk2"}[sdk_name])
@@ -34,29 +35,6 @@ DOCUMENT = "demo://resource/dynamic/text/"
 def wire(model: Any) -> dict[str, Any]:
     """A result, request or notification as it is on the wire."""
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
-
-
-class Sightings:
-    """A list that can be waited on: `until` returns the first item that fits, past or future."""
-
-    def __init__(self) -> None:
-        self.items: list[Any] = []
-        self._added = anyio.Event()
-
-    def add(self, item: Any) -> None:
-        self.items.append(item)
-        self._added.set()
-        self._added = anyio.Event()
-
-    async def until(self, fits: Callable[[Any], bool]) -> Any:
-        looked = 0
-        while True:
-            added = self._added
-            for item in self.items[looked:]:
-                looked += 1
-                if fits(item):
-                    return item
-            await added.wait()
 
 
 class BrokenStream(httpx.AsyncByteStream):
@@ -162,7 +140,8 @@ async def opened(
         if resumed_session is None:
             async with sdk.connected(era, url, http_client, terminate_on_close, **callbacks) as (session, initialized):
                 witness.session = session
-                witness.initialized = wire(initialized)
+                # In the modern era there is no handshake.
+                witness.initialized = wire(initialized) if initialized is not None else {}
                 yield witness
         else:
             async with sdk.session_over(url, http_client, terminate_on_close, **callbacks) as session:
@@ -199,6 +178,19 @@ async def connect() -> dict[str, Any]:
             "protocolVersion": witness.initialized["protocolVersion"],
             "sessionId": witness.session_id(),
         }
+
+
+async def discover() -> dict[str, Any]:
+    exchanges = Sightings()
+    async with httpx.AsyncClient(transport=WatchedTransport(exchanges, False), trust_env=False) as http_client:
+        async with sdk.peer(era, url, http_client, log_level="info") as (client, version):
+            await client.list_tools()
+            return {
+                "server": client.server_info.name,
+                "instructions": bool(client.instructions),
+                "protocolVersion": version,
+                "sessions": sum(seen["session_id"] is not None for seen in exchanges.items),
+            }
 
 
 async def listing() -> dict[str, Any]:
@@ -567,6 +559,7 @@ async def two_clients_sample_at_once() -> dict[str, Any]:
 
 SCENARIOS = [
     connect,
+    discover,
     listing,
     call,
     large_message,

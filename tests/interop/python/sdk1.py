@@ -32,6 +32,15 @@ async def connected(
         yield session, await session.initialize()
 
 
+@asynccontextmanager
+async def peer(
+    era: str, url: str, http_client: httpx.AsyncClient, log_level: str, **callbacks: Any
+) -> AsyncIterator[tuple[ClientSession, str]]:
+    """A connected client and the revision it speaks. The log level is left to a request."""
+    async with connected(era, url, http_client, True, **callbacks) as (session, initialized):
+        yield session, str(initialized.protocolVersion)
+
+
 def notification_in(message: Any) -> Any:
     """The notification in what a message handler is given, if it is one."""
     return message.root if isinstance(message, types.ServerNotification) else None

@@ -38,6 +38,16 @@ async def connected(
         yield client.session, client.session.initialize_result
 
 
+@asynccontextmanager
+async def peer(
+    era: str, url: str, http_client: httpx.AsyncClient, log_level: str, **callbacks: Any
+) -> AsyncIterator[tuple[Client, str]]:
+    """A connected client and the revision it speaks. It answers in every era, which a session alone does not."""
+    transport = streamable_http_client(url, http_client=http_client)
+    async with Client(transport, mode=era, log_level=log_level, **callbacks) as client:
+        yield client, client.protocol_version
+
+
 def notification_in(message: Any) -> Any:
     """The notification in what a message handler is given, if it is one."""
     return None if isinstance(message, Exception) else message

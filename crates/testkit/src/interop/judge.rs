@@ -13,6 +13,14 @@ pub fn connect(seen: &Value) {
     assert_is_uuid_v4(text(&seen["sessionId"]));
 }
 
+/// The modern era has no sessions.
+pub fn discover(seen: &Value) {
+    assert_eq!(seen["server"], "mcp-servers/everything");
+    assert_eq!(seen["instructions"], true);
+    assert_eq!(seen["protocolVersion"], "2026-07-28");
+    assert_eq!(seen["sessions"], 0);
+}
+
 pub fn listing(seen: &Value) {
     // A client without capabilities must not be offered the tools that need one: the server was told who asks.
     assert_eq!(
