@@ -28,6 +28,9 @@ const DOCUMENT: &str = "docs/conformance.md";
 pub const EXAMPLE: &str = "conformance::0.2.0-alpha.12::2025-11-25::legacy::shared";
 const EXPECTED: &str = "tests/conformance/expected-failures.txt";
 
+/// The first revision without a handshake; dates compare as text.
+const MODERN: &str = "2026-07-28";
+
 /// The suite waits far more than it computes, so two at a time is faster even on two cores.
 const WORKERS: usize = 2;
 
@@ -38,6 +41,8 @@ struct Suite {
     /// Its folder under `.test-deps`.
     folder: &'static str,
     revisions: &'static [Revision],
+    /// The servers it is run against.
+    eras: &'static [Era],
     /// What `rialto serve` is told in addition.
     serve_flags: &'static [&'static str],
 }
@@ -55,6 +60,10 @@ const SUITES: &[Suite] = &[
         folder: "conformance-0.2",
         revisions: &[
             Revision {
+                date: "2026-07-28",
+                selection: &["--requirements", "2026-07-28"],
+            },
+            Revision {
                 date: "2025-11-25",
                 selection: &["--requirements", "2025-11-25"],
             },
@@ -67,6 +76,7 @@ const SUITES: &[Suite] = &[
                 selection: &["--spec-version", "2025-03-26", "--suite", "all"],
             },
         ],
+        eras: &[Era::Legacy, Era::Modern, Era::Dual],
         serve_flags: &[],
     },
     Suite {
@@ -82,6 +92,7 @@ const SUITES: &[Suite] = &[
                 selection: &["--spec-version", "2025-06-18", "--suite", "all"],
             },
         ],
+        eras: &[Era::Legacy, Era::Dual],
         // This version ends none of its sessions, and has more scenarios than sessions are allowed by default.
         serve_flags: &["--max-sessions", "64"],
     },
@@ -91,15 +102,15 @@ const SUITES: &[Suite] = &[
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Era {
     Legacy,
+    Modern,
     Dual,
 }
 
 impl Era {
-    const ALL: [Self; 2] = [Self::Legacy, Self::Dual];
-
     fn as_str(self) -> &'static str {
         match self {
             Self::Legacy => "legacy",
+            Self::Modern => "modern",
             Self::Dual => "dual",
         }
     }
@@ -133,6 +144,23 @@ struct Cell {
     revision: &'static Revision,
     era: Era,
     way: Way,
+}
+
+impl Cell {
+    /// What the fixture speaks when the suite talks to it without a bridge. A server that lacks the suite's era
+    /// fails everything by itself; what a bridge is to reach is the score of the same server with both eras.
+    fn native_era(&self) -> Era {
+        if self.crosses() { Era::Dual } else { self.era }
+    }
+
+    /// Whether the server lacks the era of the suite's requests.
+    fn crosses(&self) -> bool {
+        match self.era {
+            Era::Legacy => self.revision.date >= MODERN,
+            Era::Modern => self.revision.date < MODERN,
+            Era::Dual => false,
+        }
+    }
 }
 
 impl fmt::Display for Cell {
@@ -280,7 +308,7 @@ type Group = (&'static Suite, &'static Revision, Era);
 fn groups(filters: &[String]) -> impl Iterator<Item = Group> {
     let all = SUITES.iter().flat_map(|suite| {
         let revisions = suite.revisions.iter();
-        revisions.flat_map(move |revision| Era::ALL.map(|era| (suite, revision, era)))
+        revisions.flat_map(move |revision| suite.eras.iter().map(move |&era| (suite, revision, era)))
     });
     all.filter(|&(suite, revision, era)| {
         let names = Way::ALL.map(|way| {
@@ -330,6 +358,9 @@ fn measure(places: &Places<'_>, node: &Path, cell: Cell) -> anyhow::Result<(Scor
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let fixture = places.test_deps.join("conformance-server/server.mjs");
     let subject = Subject::start(cell, &binaries()?.join("rialto"), node, &fixture, &folder)?;
+    if cell.era == Era::Legacy && cell.crosses() {
+        subject.warm_up().context("it does not answer")?;
+    }
     let program = places.test_deps.join(cell.suite.folder).join(suite::PROGRAM);
     let score = suite::run(node, &program, cell.revision.selection, subject.url(), &folder);
     let exit = subject.stop()?;
@@ -377,13 +408,37 @@ mod tests {
 
     #[test]
     fn filter_keeps_a_cell_together_with_its_native_run() {
-        assert_eq!(groups(&[]).count(), 10);
+        assert_eq!(groups(&[]).count(), 16);
         assert_eq!(
             groups(&["0.1.16::2025-06-18::dual::shared".to_owned()]).count(),
             1
         );
         assert!(matches(&["2025-03-26".to_owned()]));
         assert!(!matches(&["interop".to_owned()]));
+    }
+
+    #[test]
+    fn server_of_the_other_era_is_compared_with_one_of_both() {
+        let native = |revision: &str, era| {
+            let suite = &SUITES[0];
+            let revision = suite
+                .revisions
+                .iter()
+                .find(|known| known.date == revision)
+                .expect("a revision");
+            let way = Way::Native;
+            Cell {
+                suite,
+                revision,
+                era,
+                way,
+            }
+            .native_era()
+        };
+        assert_eq!(native("2026-07-28", Era::Legacy), Era::Dual);
+        assert_eq!(native("2025-06-18", Era::Modern), Era::Dual);
+        assert_eq!(native("2026-07-28", Era::Modern), Era::Modern);
+        assert_eq!(native("2025-11-25", Era::Legacy), Era::Legacy);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::client_face::modern::Meaning;
@@ -13,12 +14,31 @@ use protocol::exchange::{Ask, Client, Failure, SessionKey, Tell};
 use protocol::message::{Member, Message};
 use protocol::session::Accepts;
 use protocol::time::Moment;
+use tokio::time::Sleep;
 
 use crate::audit::{Audit, AuditRecord, Outcome};
 use crate::clock::Clock;
 use crate::lane::Lane;
 use crate::reply;
 use crate::session_port::outcome;
+
+/// How long a question waits for others that the server asks at the same time: on the wire they come one by one,
+/// but the client should be asked all of them in one round.
+const SIBLINGS: Duration = Duration::from_millis(20);
+
+/// The moment between a question and the answer that gives it to the client.
+#[derive(Default)]
+pub(crate) struct Gathering(Option<Pin<Box<Sleep>>>);
+
+impl Gathering {
+    /// Ready when whatever was asked together has had time to come. The first call starts the clock.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let sleep = self
+            .0
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(SIBLINGS)));
+        sleep.as_mut().poll(context)
+    }
+}
 
 /// One modern request and its rounds.
 pub(crate) struct ErrandPort {
@@ -170,6 +190,7 @@ impl ErrandPort {
     pub(crate) fn answer(self: &Arc<Self>) -> AwaitErrand {
         AwaitErrand {
             port: Arc::clone(self),
+            gathering: Gathering::default(),
             done: false,
         }
     }
@@ -263,6 +284,7 @@ pub(crate) enum Came {
 /// Waits for an errand. Dropped early, it cancels: in this era a disconnection does.
 pub(crate) struct AwaitErrand {
     port: Arc<ErrandPort>,
+    gathering: Gathering,
     done: bool,
 }
 
@@ -282,7 +304,12 @@ impl Future for AwaitErrand {
         let came = match answer {
             Answer::Waiting => return Poll::Pending,
             Answer::Complete { body, failure } => Came::Complete { body, failure },
-            Answer::Ask { round } => Came::Ask { round },
+            Answer::Ask { round } => {
+                if self.gathering.poll(context).is_pending() {
+                    return Poll::Pending;
+                }
+                Came::Ask { round }
+            }
             Answer::Stream => Came::Stream,
         };
         self.done = true;
@@ -295,5 +322,18 @@ impl Drop for AwaitErrand {
         if !self.done {
             self.port.hang_up();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn question_waits_for_those_asked_with_it() {
+        let mut gathering = Gathering::default();
+        let started = tokio::time::Instant::now();
+        std::future::poll_fn(|context| gathering.poll(context)).await;
+        assert_eq!(started.elapsed(), SIBLINGS);
     }
 }

@@ -13,6 +13,7 @@
 
 mod held;
 mod interests;
+mod resting;
 mod rounds;
 mod vigil;
 mod wishes;
@@ -36,6 +37,7 @@ use crate::wire::line::EnvelopeSeeker;
 use held::Held;
 use interests::Interests;
 pub(crate) use interests::is_part;
+use resting::Returning;
 use rounds::Round;
 use vigil::Vigil;
 
@@ -206,6 +208,10 @@ struct InFlight {
     patience: Option<Moment>,
     /// Questions the client has not answered yet; the clock stands still meanwhile.
     open_questions: u32,
+    /// When the call will rest, if the server asks nothing more by then.
+    rest_at: Option<Moment>,
+    /// Not counted among its session's calls: it waits for a client that may never come back.
+    resting: bool,
 }
 
 #[derive(Debug)]
@@ -263,6 +269,8 @@ pub struct Multiplexer {
     asking_sessions: usize,
     openers: VecDeque<Opener>,
     waiting: VecDeque<Waiting>,
+    /// Answers to questions of calls that rest.
+    returning: VecDeque<Returning>,
     pending: BTreeMap<WireId, Pending>,
     questions: BTreeMap<QuestionKey, OpenQuestion>,
     /// Questions of the server of which it is not known yet whose they are, oldest first.
@@ -299,6 +307,7 @@ impl Multiplexer {
             asking_sessions: 0,
             openers: VecDeque::new(),
             waiting: VecDeque::new(),
+            returning: VecDeque::new(),
             pending: BTreeMap::new(),
             questions: BTreeMap::new(),
             held: VecDeque::new(),
@@ -344,7 +353,7 @@ impl Multiplexer {
         self.attached.len()
     }
 
-    /// Calls that were accepted and have no answer yet.
+    /// Calls that were accepted and have no answer yet. One that rests has been answered, with a question.
     pub fn open_calls(&self) -> usize {
         self.waiting.len() + self.openers.len() + self.calls_in_flight()
     }
@@ -366,7 +375,7 @@ impl Multiplexer {
     fn calls_in_flight(&self) -> usize {
         self.pending
             .values()
-            .filter(|pending| matches!(pending, Pending::Call(_)))
+            .filter(|pending| matches!(pending, Pending::Call(call) if !call.resting))
             .count()
     }
 
@@ -598,6 +607,7 @@ impl Multiplexer {
         let others = self.asking_sessions > usize::from(own);
         // First come, first served: nobody overtakes a call that waits its turn.
         !others
+            && !self.strangers_rest(call.session)
             && self
                 .waiting
                 .iter()
@@ -607,7 +617,13 @@ impl Multiplexer {
     /// Sends what has waited, in order, as far as the rules allow. A call that waits its turn holds up only those
     /// that have to take turns.
     fn admit(&mut self, now: Moment) {
-        if !self.is_ready() || self.waiting.is_empty() {
+        if !self.is_ready() {
+            return;
+        }
+        if !self.returning.is_empty() {
+            self.admit_answers(now);
+        }
+        if self.waiting.is_empty() {
             return;
         }
         let mut in_turn = true;
@@ -617,7 +633,8 @@ impl Multiplexer {
                     .attached
                     .get(&waiting.call.session)
                     .is_some_and(|attached| attached.load.asking > 0);
-                in_turn &= self.asking_sessions <= usize::from(own);
+                in_turn &=
+                    self.asking_sessions <= usize::from(own) && !self.strangers_rest(waiting.call.session);
                 if !in_turn {
                     self.waiting.push_back(waiting);
                     continue;
@@ -665,15 +682,7 @@ impl Multiplexer {
         }
         self.next_wire += 1;
         let method = message.method();
-        if let Some(attached) = self.attached.get_mut(&session) {
-            let load = &mut attached.load;
-            load.in_flight += 1;
-            self.busy_sessions += usize::from(load.in_flight == 1);
-            if method.may_ask() {
-                load.asking += 1;
-                self.asking_sessions += usize::from(load.asking == 1);
-            }
-        }
+        self.count_in(session, method.may_ask());
         let deadline = now.after(self.limits.request_timeout);
         let patience = now.after(self.limits.patience);
         self.pending.insert(
@@ -692,6 +701,8 @@ impl Multiplexer {
                 horizon: now.after(self.limits.request_timeout * Limits::MAX_EXTENSIONS),
                 patience: Some(patience),
                 open_questions: 0,
+                rest_at: None,
+                resting: false,
             }),
         );
         self.wake_by(deadline.min(patience));
@@ -770,16 +781,20 @@ impl Multiplexer {
         Lowered::Sent
     }
 
-    /// Takes a call out of the books because the server is done with it.
-    fn settle(&mut self, now: Moment, id: WireId) -> Option<InFlight> {
-        let (session, may_ask, call) = match self.pending.remove(&id)? {
-            Pending::Call(call) => (call.session, call.method.may_ask(), Some(call)),
-            Pending::Cancelled { session, may_ask, .. } => (session, may_ask, None),
-            Pending::Handshake | Pending::Listen | Pending::Own { .. } => return None,
-        };
-        if let Some(call) = &call {
-            self.detach_questions(id, call);
+    /// A call of this session is under way, and may be what the server's next question is about.
+    fn count_in(&mut self, session: SessionKey, may_ask: bool) {
+        if let Some(attached) = self.attached.get_mut(&session) {
+            let load = &mut attached.load;
+            load.in_flight += 1;
+            self.busy_sessions += usize::from(load.in_flight == 1);
+            if may_ask {
+                load.asking += 1;
+                self.asking_sessions += usize::from(load.asking == 1);
+            }
         }
+    }
+
+    fn count_out(&mut self, session: SessionKey, may_ask: bool) {
         let attached = self.attached.get_mut(&session).map(|attached| &mut attached.load);
         if let Some(load) = attached.or_else(|| self.departed.get_mut(&session)) {
             load.in_flight -= 1;
@@ -792,6 +807,20 @@ impl Multiplexer {
                 self.departed.remove(&session);
             }
         }
+    }
+
+    /// Takes a call out of the books because the server is done with it.
+    fn settle(&mut self, now: Moment, id: WireId) -> Option<InFlight> {
+        self.rouse(id);
+        let (session, may_ask, call) = match self.pending.remove(&id)? {
+            Pending::Call(call) => (call.session, call.method.may_ask(), Some(call)),
+            Pending::Cancelled { session, may_ask, .. } => (session, may_ask, None),
+            Pending::Handshake | Pending::Listen | Pending::Own { .. } => return None,
+        };
+        if let Some(call) = &call {
+            self.detach_questions(id, call);
+        }
+        self.count_out(session, may_ask);
         self.resolve_held(now);
         self.admit(now);
         call
@@ -806,6 +835,7 @@ impl Multiplexer {
         message: Option<&Message>,
         reason: &str,
     ) -> Option<InFlight> {
+        self.rouse(id);
         let until = now.after(Limits::CANCEL_GRACE);
         let pending = self.pending.get_mut(&id)?;
         let Pending::Call(call) = pending else { return None };
@@ -899,6 +929,9 @@ impl Multiplexer {
             self.counters.strays += 1;
             return;
         }
+        if self.must_wait(session, question, message) {
+            return;
+        }
         let Some(open) = self.close_question(now, question) else {
             return;
         };
@@ -923,6 +956,9 @@ impl Multiplexer {
                 call.horizon = now.after(self.limits.request_timeout * Limits::MAX_EXTENSIONS);
                 let deadline = call.deadline;
                 self.wake_by(deadline);
+                if let Some(id) = open.wire {
+                    self.rouse(id);
+                }
             }
         }
         Some(open)
@@ -1066,6 +1102,7 @@ impl Multiplexer {
             attached.load = Load::default();
         }
         self.departed.clear();
+        self.returning.clear();
         self.busy_sessions = 0;
         self.asking_sessions = 0;
         self.held.clear();
@@ -1440,6 +1477,7 @@ impl Multiplexer {
             call.deadline = deadline.after(self.limits.request_timeout);
             carrier = Some(call.call);
         }
+        self.begin_rest(now, wire, &asker);
         self.questions.insert(
             question,
             OpenQuestion {
@@ -1470,12 +1508,16 @@ impl Multiplexer {
                 | Pending::Own { .. } => None,
             })
         };
+        let awake = newest(&|call| call.method.may_ask() && !call.resting);
         if let Some(session) = self.sole_session() {
-            let carrier = newest(&|call| call.method.may_ask()).or_else(|| newest(&|_| true));
+            let carrier = awake
+                .or_else(|| newest(&|call| call.method.may_ask()))
+                .or_else(|| newest(&|_| true));
             return carrier.or(Some((session, None)));
         }
         match (self.asking_sessions, self.busy_sessions) {
-            (1, _) => newest(&|call| call.method.may_ask()),
+            (1, _) => awake,
+            (0, _) if self.only_resting().is_some() => self.only_resting(),
             (0, 1) => newest(&|_| true),
             (0, 0) if method == Method::RootsList => self.last_notifier.map(|session| (session, None)),
             _ => None,
@@ -1569,10 +1611,15 @@ impl Multiplexer {
             return None;
         }
         let mut calls = self.pending.iter().filter_map(|(id, pending)| match pending {
-            Pending::Call(call) => Some((call.session, *id)),
-            Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => None,
+            Pending::Call(call) if !call.resting => Some((call.session, *id)),
+            Pending::Call(_)
+            | Pending::Cancelled { .. }
+            | Pending::Handshake
+            | Pending::Listen
+            | Pending::Own { .. } => None,
         });
         match calls.next() {
+            Some((session, _)) if self.strangers_rest(session) => None,
             Some((session, id)) => Some((session, calls.next().is_none().then_some(id))),
             None => self.sole_session().map(|session| (session, None)),
         }
@@ -1672,6 +1719,7 @@ impl Multiplexer {
         let mut slow = Vec::new();
         let mut stopped = Vec::new();
         let mut resumed = Vec::new();
+        let mut resting = Vec::new();
         let mut next = None;
         for (id, pending) in &mut self.pending {
             let call = match pending {
@@ -1686,6 +1734,13 @@ impl Multiplexer {
                 }
                 Pending::Handshake | Pending::Listen => continue,
             };
+            if let Some(at) = call.rest_at {
+                if at <= now {
+                    resting.push(*id);
+                } else {
+                    next = earliest(next, Some(at));
+                }
+            }
             if let Some(at) = call.round.as_ref().and_then(|round| round.resume_at) {
                 if at <= now {
                     resumed.push(*id);
@@ -1713,6 +1768,7 @@ impl Multiplexer {
         for id in resumed {
             self.next_round(now, id);
         }
+        self.rest(now, resting);
         let timed_out = !late.is_empty();
         for id in late {
             self.counters.timeouts += 1;

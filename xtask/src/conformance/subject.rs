@@ -3,20 +3,23 @@
 //! Hides starting, finding the address and stopping. It refuses to leave anything running.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Cell, Way};
 
 const START: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(30);
+
+const WARM_UP: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}}}"#;
 
 /// A running server. Dropping it kills it; `stop` asks it to leave and looks at how it does.
 #[derive(Debug)]
@@ -39,7 +42,9 @@ impl Subject {
         let mut command = match cell.way {
             Way::Native => {
                 let mut command = Command::new(node);
-                command.arg(fixture).args(["--era", era, "--http", "0"]);
+                command
+                    .arg(fixture)
+                    .args(["--era", cell.native_era().as_str(), "--http", "0"]);
                 command
             }
             Way::Shared | Way::PerSession => {
@@ -83,6 +88,34 @@ impl Subject {
 
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Makes one call as a client that can be asked things. A legacy server is told at its start what its clients
+    /// can do, so Rialto starts one for each kind of client; and the suite gives its first call as such a client
+    /// 600 ms, in which a Node on a busy machine does not start.
+    pub fn warm_up(&self) -> anyhow::Result<()> {
+        let address = self.url.strip_prefix("http://").context("an http address")?;
+        let (host, path) = address.split_once('/').context("an address with a path")?;
+        let head = format!(
+            "POST /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
+             Mcp-Method: tools/list\r\nContent-Length: {}\r\n\r\n",
+            WARM_UP.len()
+        );
+        let mut stream = TcpStream::connect(host).context("cannot connect")?;
+        stream
+            .set_read_timeout(Some(START))
+            .context("cannot set a time limit")?;
+        stream.write_all(head.as_bytes()).context("cannot write")?;
+        stream.write_all(WARM_UP.as_bytes()).context("cannot write")?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).context("cannot read")?;
+        ensure!(
+            answer.starts_with(b"HTTP/1.1 200 "),
+            "{}",
+            String::from_utf8_lossy(&answer)
+        );
+        Ok(())
     }
 
     /// Ends the server; what comes back is a complaint about how it left.

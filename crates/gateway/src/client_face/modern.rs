@@ -21,7 +21,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::body::Body;
 use crate::destination::Destination;
-use crate::errand_port::{Came, ErrandPort};
+use crate::errand_port::{Came, ErrandPort, Gathering};
 use crate::reply::{self, Refusal};
 use crate::seal;
 
@@ -177,6 +177,7 @@ pub(crate) struct ErrandEvents {
     destination: Arc<Destination>,
     port: Arc<ErrandPort>,
     ended: bool,
+    gathering: Gathering,
     quiet: Option<Pin<Box<Sleep>>>,
 }
 
@@ -194,6 +195,7 @@ impl ErrandEvents {
             destination,
             port,
             ended: false,
+            gathering: Gathering::default(),
             quiet: None,
         }
     }
@@ -210,6 +212,13 @@ impl ErrandEvents {
         match self.port.read(&mut out, context.waker()) {
             Reading::Open => {}
             Reading::Ended => self.ended = true,
+            Reading::Ask { .. } if self.gathering.poll(context).is_pending() => {
+                return if out.is_empty() {
+                    Poll::Pending
+                } else {
+                    Poll::Ready(Some(out.freeze()))
+                };
+            }
             Reading::Ask { round } => {
                 if let Some(body) = self.destination.park(&self.port, round) {
                     sse::write_message(&mut out, None, &body);

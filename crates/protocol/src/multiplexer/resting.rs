@@ -1,0 +1,299 @@
+//! Calls that rest: their server has asked, and their modern client may come back with the answer or may not.
+//!
+//! A server that asks is given calls one at a time, so that its next question can be attributed. A modern client
+//! says no goodbye when it loses interest, so a call that waits for one must not keep all others waiting. After a
+//! moment without a further question it *rests*: others of the same principal may go, and its answer, when it
+//! comes, waits for them. It refuses to let another principal go: a late question would be theirs.
+
+use std::time::Duration;
+
+use super::{Asker, Multiplexer, Pending};
+use crate::backend_face::WireId;
+use crate::exchange::{QuestionKey, SessionKey};
+use crate::message::Message;
+use crate::time::Moment;
+use crate::version::Era;
+
+/// How long after a question another one is still taken for its sibling. Those who ask several things at once
+/// do so within milliseconds.
+const SIBLINGS: Duration = Duration::from_millis(250);
+
+/// An answer that waits until no other call can be confused with the one it wakes.
+#[derive(Debug)]
+pub(super) struct Returning {
+    pub(super) session: SessionKey,
+    question: QuestionKey,
+    message: Message,
+}
+
+impl Multiplexer {
+    /// The server has asked something because of this call.
+    pub(super) fn begin_rest(&mut self, now: Moment, wire: Option<WireId>, asker: &Asker) {
+        // A modern server has answered the call with its question; there is nothing to confuse.
+        let Asker::Server(_) = asker else { return };
+        if let Some(Pending::Call(call)) = wire.and_then(|id| self.pending.get_mut(&id))
+            && call.words == Era::Modern
+            && !call.resting
+        {
+            let at = now.after(SIBLINGS);
+            call.rest_at = Some(at);
+            self.wake_by(at);
+        }
+    }
+
+    /// Puts to rest the calls whose time has come.
+    pub(super) fn rest(&mut self, now: Moment, ids: Vec<WireId>) {
+        if ids.is_empty() {
+            return;
+        }
+        for id in ids {
+            let Some(Pending::Call(call)) = self.pending.get_mut(&id) else {
+                continue;
+            };
+            call.rest_at = None;
+            call.resting = true;
+            let (session, may_ask) = (call.session, call.method.may_ask());
+            self.count_out(session, may_ask);
+        }
+        self.admit(now);
+    }
+
+    /// The call goes on.
+    pub(super) fn rouse(&mut self, id: WireId) {
+        let Some(Pending::Call(call)) = self.pending.get_mut(&id) else {
+            return;
+        };
+        call.rest_at = None;
+        if std::mem::replace(&mut call.resting, false) {
+            let (session, may_ask) = (call.session, call.method.may_ask());
+            self.count_in(session, may_ask);
+        }
+    }
+
+    /// Whether a call rests that must not be confused with one of this session, because it is somebody else's.
+    pub(super) fn strangers_rest(&self, session: SessionKey) -> bool {
+        let principal = |session| {
+            self.attached
+                .get(&session)
+                .map(|attached| &attached.client.principal)
+        };
+        self.resting().any(|(of, _)| principal(of) != principal(session))
+    }
+
+    /// The resting call that a question must be about if no other call can have caused it.
+    pub(super) fn only_resting(&self) -> Option<(SessionKey, Option<WireId>)> {
+        let mut resting = self.resting();
+        let (session, id) = resting.next()?;
+        resting.next().is_none().then_some((session, Some(id)))
+    }
+
+    fn resting(&self) -> impl Iterator<Item = (SessionKey, WireId)> {
+        self.pending.iter().filter_map(|(id, pending)| match pending {
+            Pending::Call(call) if call.resting => Some((call.session, *id)),
+            Pending::Call(_)
+            | Pending::Cancelled { .. }
+            | Pending::Handshake
+            | Pending::Listen
+            | Pending::Own { .. } => None,
+        })
+    }
+
+    /// Keeps an answer back while the call that it wakes could be confused with one that runs.
+    pub(super) fn must_wait(
+        &mut self,
+        session: SessionKey,
+        question: QuestionKey,
+        message: &Message,
+    ) -> bool {
+        let wire = self.questions.get(&question).and_then(|open| open.wire);
+        let rests =
+            matches!(wire.and_then(|id| self.pending.get(&id)), Some(Pending::Call(call)) if call.resting);
+        if !rests || self.asking_sessions == 0 {
+            return false;
+        }
+        // One answer for each open question, of which there is a limited number.
+        if !self
+            .returning
+            .iter()
+            .any(|returning| returning.question == question)
+        {
+            let message = message.clone();
+            self.returning.push_back(Returning {
+                session,
+                question,
+                message,
+            });
+        }
+        true
+    }
+
+    /// Gives the server the answers that have waited, as far as the rules allow.
+    pub(super) fn admit_answers(&mut self, now: Moment) {
+        for returning in std::mem::take(&mut self.returning) {
+            // One whose turn has not come is put back by this.
+            self.answer(now, returning.session, returning.question, &returning.message);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::{Bytes, BytesMut};
+
+    use super::super::{Limits, Output};
+    use super::*;
+    use crate::backend_face::legacy::Introduction;
+    use crate::exchange::{Ask, Call, CallKey, Client, Principal, Request, Tell};
+
+    /// A legacy server that has asked once, and modern clients.
+    struct Scene {
+        machine: Multiplexer,
+        now: Moment,
+    }
+
+    impl Scene {
+        /// The first client's call waits for the client's answer to this question.
+        fn asked() -> (Self, QuestionKey) {
+            let mut scene = Self {
+                machine: Multiplexer::new(Limits::default(), Introduction::Newest),
+                now: Moment::START,
+            };
+            scene.machine.handle_link_up(scene.now);
+            scene.call(1, "ann");
+            scene.say(r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}"#);
+            assert_eq!(scene.calls_sent(), 1);
+            let question = scene.ask(90).expect("the only call is asked");
+            assert_eq!(question.0, SessionKey(1));
+            (scene, question.1)
+        }
+
+        fn call(&mut self, session: u64, principal: &str) {
+            let session = SessionKey(session);
+            let declared = Some(Bytes::from_static(br#"{"elicitation":{}}"#));
+            let client = Arc::new(Client::declaring(Principal::named(principal), declared, None));
+            let open = Ask::Open {
+                session,
+                call: CallKey(0),
+                client,
+                introduction: None,
+                hears: false,
+            };
+            self.machine.handle_ask(self.now, open);
+            let text = Bytes::from_static(
+                br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x"}}"#,
+            );
+            let message = Message::scan(text).expect("a message");
+            let call = Call {
+                session,
+                call: CallKey(1),
+                request: Request::Plain,
+                message,
+                words: Era::Modern,
+            };
+            self.machine.handle_ask(self.now, Ask::Call(call));
+        }
+
+        fn say(&mut self, line: &str) {
+            self.machine
+                .handle_line(self.now, Bytes::copy_from_slice(line.as_bytes()));
+        }
+
+        /// The server asks; gives who is asked, if anybody.
+        fn ask(&mut self, id: u64) -> Option<(SessionKey, QuestionKey)> {
+            while self.machine.poll_output().is_some() {}
+            let params = r#"{"message":"?","requestedSchema":{"type":"object","properties":{}}}"#;
+            self.say(&format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"method":"elicitation/create","params":{params}}}"#
+            ));
+            std::iter::from_fn(|| self.machine.poll_output()).find_map(|output| match output {
+                Output::Tell(Tell::Question {
+                    session, question, ..
+                }) => Some((session, question)),
+                Output::Tell(_) | Output::WantLink | Output::Replace { .. } | Output::Noise { .. } => None,
+            })
+        }
+
+        fn answer(&mut self, session: u64, question: QuestionKey) {
+            let text = Bytes::from_static(br#"{"jsonrpc":"2.0","id":0,"result":{"action":"decline"}}"#);
+            let message = Message::scan(text).expect("a message");
+            let answer = Ask::Answer {
+                session: SessionKey(session),
+                question,
+                message,
+            };
+            self.machine.handle_ask(self.now, answer);
+        }
+
+        fn wait(&mut self) {
+            self.now = self.now.after(SIBLINGS);
+            self.machine.handle_deadline(self.now);
+        }
+
+        fn sent(&mut self) -> String {
+            let sent = self.machine.take_outgoing(BytesMut::new());
+            self.machine.handle_written();
+            String::from_utf8(sent.to_vec()).expect("text")
+        }
+
+        fn calls_sent(&mut self) -> usize {
+            self.sent().matches("tools/call").count()
+        }
+    }
+
+    #[test]
+    fn call_whose_client_may_never_come_back_lets_others_go() {
+        let (mut scene, _) = Scene::asked();
+        assert_eq!(scene.machine.open_calls(), 1);
+        scene.call(2, "ann");
+        assert_eq!(scene.calls_sent(), 0, "a second question may be on its way");
+        scene.wait();
+        assert_eq!(scene.calls_sent(), 1);
+        assert_eq!(
+            scene.machine.open_calls(),
+            1,
+            "nobody waits for the one that rests"
+        );
+        assert_eq!(scene.ask(91).map(|asked| asked.0), Some(SessionKey(2)));
+    }
+
+    #[test]
+    fn questions_asked_together_are_the_same_calls() {
+        let (mut scene, _) = Scene::asked();
+        scene.call(2, "ann");
+        assert_eq!(scene.ask(91).map(|asked| asked.0), Some(SessionKey(1)));
+    }
+
+    #[test]
+    fn late_question_is_the_resting_calls_if_nobody_elses() {
+        let (mut scene, _) = Scene::asked();
+        scene.wait();
+        assert_eq!(scene.ask(91).map(|asked| asked.0), Some(SessionKey(1)));
+    }
+
+    #[test]
+    fn strangers_wait_for_a_call_that_rests() {
+        let (mut scene, question) = Scene::asked();
+        scene.call(2, "bob");
+        scene.wait();
+        assert_eq!(scene.calls_sent(), 0);
+        scene.answer(1, question);
+        assert!(scene.sent().contains("decline"));
+        scene.say(r#"{"jsonrpc":"2.0","id":3,"result":{"content":[]}}"#);
+        assert_eq!(scene.calls_sent(), 1);
+    }
+
+    #[test]
+    fn answer_waits_until_the_call_that_it_wakes_cannot_be_confused() {
+        let (mut scene, question) = Scene::asked();
+        scene.call(2, "ann");
+        scene.wait();
+        assert_eq!(scene.calls_sent(), 1);
+        scene.answer(1, question);
+        assert_eq!(scene.sent(), "", "the other call may still ask");
+        scene.say(r#"{"jsonrpc":"2.0","id":4,"result":{"content":[]}}"#);
+        assert!(scene.sent().contains("decline"));
+        assert_eq!(scene.ask(91).map(|asked| asked.0), Some(SessionKey(1)));
+    }
+}
