@@ -154,7 +154,7 @@ fn answer_of(answered: Answered) -> Result<Value, String> {
     let Answered::Complete { body, .. } = answered else {
         return Err("unexpected stream".into());
     };
-    let value: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+    let value: Value = serde_json::from_slice(&body.into_bytes()).map_err(|error| error.to_string())?;
     let Some(error) = value.get("error") else {
         return Ok(value);
     };

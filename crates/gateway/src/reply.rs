@@ -9,7 +9,7 @@ use protocol::client_face::legacy::{self, Objection};
 use protocol::client_face::modern;
 use protocol::error_code;
 use protocol::exchange::Failure;
-use protocol::message::ScanError;
+use protocol::message::{ScanError, Written};
 use protocol::version::Version;
 
 use crate::client_face::body::Body;
@@ -322,7 +322,7 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
 }
 
 /// A complete answer to a call.
-pub(crate) fn answer(body: Bytes, failure: Option<&Failure>) -> Response<Body> {
+pub(crate) fn answer(body: impl Into<Written>, failure: Option<&Failure>) -> Response<Body> {
     let status = failure.map_or(StatusCode::OK, failure_status);
     let mut response = with_type(status, JSON, body);
     let wait = match failure {
@@ -381,8 +381,8 @@ pub(crate) fn events(body: Body) -> Response<Body> {
     response
 }
 
-fn with_type(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Response<Body> {
-    let mut response = Response::new(Body::full(body));
+fn with_type(status: StatusCode, content_type: HeaderValue, body: impl Into<Written>) -> Response<Body> {
+    let mut response = Response::new(Body::full(body.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, content_type);
     response

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::exchange::{Ask, CallKey, Failure, SessionKey, Tell};
-use protocol::message::{Member, Message};
+use protocol::message::{Member, Message, Written};
 use protocol::session::replay::StreamKey;
 use protocol::session::{
     Accepts, Answer, CallRecord, Ending, Output, Reader, Reading, Refusal, Session, StreamRefusal, Taken,
@@ -246,6 +246,10 @@ impl SessionPort {
     pub(crate) fn write_record(&self, audited: &Audited<'_>) {
         let message = audited.message;
         let bodies = self.audit.wants_bodies();
+        let response_body = audited
+            .response
+            .filter(|_| bodies)
+            .map(|body| body.clone().into_bytes());
         let method = message.and_then(Message::method_name);
         let tool = message.and_then(|message| message.text(Member::Name));
         self.audit.record(&AuditRecord {
@@ -262,7 +266,7 @@ impl SessionPort {
             request_bytes: message.map_or(0, |message| message.len() as u64),
             response_bytes: audited.response_bytes,
             request_body: message.filter(|_| bodies).map(|message| &message.bytes()[..]),
-            response_body: audited.response.filter(|_| bodies).map(|body| &body[..]),
+            response_body: response_body.as_deref(),
         });
     }
 }
@@ -274,7 +278,7 @@ pub(crate) struct Audited<'a> {
     pub(crate) status: u16,
     pub(crate) outcome: Outcome,
     pub(crate) latency: Duration,
-    pub(crate) response: Option<&'a Bytes>,
+    pub(crate) response: Option<&'a Written>,
     pub(crate) response_bytes: u64,
 }
 
@@ -325,7 +329,7 @@ impl Inner {
 /// A call's answer, or the right to read it as a stream.
 #[derive(Debug)]
 pub(crate) enum Answered {
-    Complete { body: Bytes, failure: Option<Failure> },
+    Complete { body: Written, failure: Option<Failure> },
     Stream(Reader),
 }
 

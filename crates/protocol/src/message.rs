@@ -208,11 +208,62 @@ impl Message {
         }
     }
 
+    /// The message with another id, a large one without being copied.
+    pub fn with_id(&self, id: &[u8]) -> Written {
+        let span = self.spans[Member::Id as usize];
+        if self.bytes.len() < Written::LARGE || self.line_breaks || span.is_absent() {
+            return Written::Whole(self.spliced(&[(Member::Id, id)]));
+        }
+        Written::Cut {
+            head: self.bytes.slice(..span.start as usize),
+            new: Bytes::copy_from_slice(id),
+            tail: self.bytes.slice(span.end as usize..),
+        }
+    }
+
     /// The spliced message in a buffer of its own.
     pub fn spliced(&self, edits: &[(Member, &[u8])]) -> Bytes {
         let mut out = BytesMut::new();
         self.splice(&mut out, edits);
         out.freeze()
+    }
+}
+
+/// A message on its way out: in one piece, or, if it is large, in the pieces around what was replaced, which
+/// then are not copied.
+#[derive(Debug, Clone)]
+pub enum Written {
+    Whole(Bytes),
+    Cut { head: Bytes, new: Bytes, tail: Bytes },
+}
+
+impl Written {
+    /// Below this, one copy is cheaper than three pieces.
+    const LARGE: usize = 32 << 10;
+
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Whole(bytes) => bytes.len(),
+            Self::Cut { head, new, tail } => head.len() + new.len() + tail.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The message in one piece, copied if it was not.
+    pub fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Whole(bytes) => bytes,
+            Self::Cut { head, new, tail } => [head, new, tail].concat().into(),
+        }
+    }
+}
+
+impl From<Bytes> for Written {
+    fn from(bytes: Bytes) -> Self {
+        Self::Whole(bytes)
     }
 }
 
@@ -257,6 +308,21 @@ mod tests {
             std::str::from_utf8(&spliced).unwrap(),
             r#"{"params":{"_meta":{"progressToken": 41 ,"x":1},"name":"t","n":1.50e3},"method":"tools\/call","id": 41 ,"jsonrpc":"2.0"}"#,
         );
+    }
+
+    #[test]
+    fn a_large_message_gets_its_id_without_being_copied() {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":4,"result":"{}"}}"#,
+            "x".repeat(Written::LARGE)
+        );
+        let large = message(&text);
+        let written = large.with_id(b"\"abc\"");
+        assert!(
+            matches!(&written, Written::Cut { tail, .. } if tail.as_ptr() == large.bytes()[23..].as_ptr())
+        );
+        assert_eq!(written.len(), text.len() + 4);
+        assert_eq!(written.into_bytes(), large.spliced(&[(Member::Id, b"\"abc\"")]));
     }
 
     #[test]

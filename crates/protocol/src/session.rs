@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use crate::client_face::legacy::{self, Meaning, Objection};
 use crate::exchange::{Ask, Call, CallKey, Client, Failure, QuestionKey, SessionKey, Tell};
-use crate::message::{Kind, Member, Message};
+use crate::message::{Kind, Member, Message, Written};
 use crate::method::Method;
 use crate::time::Moment;
 use crate::version::{Era, Version};
@@ -109,7 +109,7 @@ pub struct CallRecord {
     pub message: Message,
     pub started: Moment,
     pub ending: Ending,
-    pub response: Bytes,
+    pub response: Written,
     /// The answer went out as an event of a stream.
     pub streamed: bool,
 }
@@ -120,7 +120,7 @@ pub enum Answer {
     /// Nothing yet.
     Waiting,
     /// All of it; `failure` decides the HTTP status.
-    Complete { body: Bytes, failure: Option<Failure> },
+    Complete { body: Written, failure: Option<Failure> },
     /// It comes as events: read the stream.
     Stream(Reader),
 }
@@ -168,7 +168,7 @@ enum Stage {
     Undecided,
     /// The answer is ready to be taken.
     Complete {
-        body: Bytes,
+        body: Written,
         failure: Option<Failure>,
     },
     Stream(Stream),
@@ -649,7 +649,8 @@ impl Session {
         self.notices.newest()
     }
 
-    fn finish(&mut self, now: Moment, key: CallKey, ending: Ending, body: Bytes) {
+    fn finish(&mut self, now: Moment, key: CallKey, ending: Ending, body: impl Into<Written>) {
+        let body = body.into();
         let Some(mut call) = self.calls.remove(&key) else {
             return;
         };
@@ -674,7 +675,9 @@ impl Session {
         }
         match call.stage {
             Stage::Stream(mut open) => {
-                self.events_lost += open.log.push(now, body, Audience::All, &self.limits.retention);
+                self.events_lost +=
+                    open.log
+                        .push(now, body.into_bytes(), Audience::All, &self.limits.retention);
                 open.ended = Some(now);
                 self.past.push_back((stream, open));
                 self.forget_past(now);

@@ -1,5 +1,6 @@
 //! Response bodies: whole ones, and event streams that are read from a session as they are sent.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Frame, SizeHint};
+use protocol::message::Written;
 use protocol::session::{Reader, Reading};
 use protocol::wire::sse;
 use tokio::time::{Instant, Sleep};
@@ -24,18 +26,23 @@ pub(crate) struct Body(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    Full(Option<Bytes>),
+    Full(VecDeque<Bytes>),
     Events(Events),
     Errand(ErrandEvents),
 }
 
 impl Body {
     pub(crate) fn empty() -> Self {
-        Self(Kind::Full(None))
+        Self(Kind::Full(VecDeque::new()))
     }
 
-    pub(crate) fn full(bytes: Bytes) -> Self {
-        Self(Kind::Full((!bytes.is_empty()).then_some(bytes)))
+    pub(crate) fn full(written: Written) -> Self {
+        let mut pieces = match written {
+            Written::Whole(bytes) => VecDeque::from([bytes]),
+            Written::Cut { head, new, tail } => VecDeque::from([head, new, tail]),
+        };
+        pieces.retain(|piece| !piece.is_empty());
+        Self(Kind::Full(pieces))
     }
 
     pub(crate) fn events(events: Events) -> Self {
@@ -131,7 +138,7 @@ impl http_body::Body for Body {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match &mut self.0 {
-            Kind::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Kind::Full(pieces) => Poll::Ready(pieces.pop_front().map(|piece| Ok(Frame::data(piece)))),
             Kind::Errand(events) => events
                 .poll_chunk(context)
                 .map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes)))),
@@ -143,7 +150,7 @@ impl http_body::Body for Body {
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Kind::Full(bytes) => bytes.is_none(),
+            Kind::Full(pieces) => pieces.is_empty(),
             Kind::Events(events) => events.ended,
             Kind::Errand(events) => events.is_ended(),
         }
@@ -151,7 +158,7 @@ impl http_body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Kind::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Kind::Full(pieces) => SizeHint::with_exact(pieces.iter().map(|piece| piece.len() as u64).sum()),
             Kind::Events(_) | Kind::Errand(_) => SizeHint::default(),
         }
     }

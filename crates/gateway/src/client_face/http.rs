@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use protocol::client_face::legacy::{self, Meaning};
 use protocol::client_face::modern;
 use protocol::exchange::{Failure, Principal};
-use protocol::message::{Kind, Member, Message};
+use protocol::message::{Kind, Member, Message, Written};
 use protocol::method::Method as McpMethod;
 use protocol::session::{self, Accepts, StreamRefusal};
 use protocol::time::Moment;
@@ -322,6 +322,7 @@ impl Visit<'_> {
                 return reply::empty(StatusCode::ACCEPTED);
             }
             Reception::Answered(body) => {
+                let body = Written::from(body);
                 port.write_record(&Audited {
                     message: Some(message),
                     http_method: "POST",

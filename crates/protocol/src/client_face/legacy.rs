@@ -8,7 +8,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::error_code;
 use crate::exchange::{Failure, QuestionKey, Request, Trouble, Welcome};
-use crate::message::{Kind, Member, Message, quoted};
+use crate::message::{Kind, Member, Message, Written, quoted};
 use crate::method::Method;
 use crate::version::{Era, Version};
 
@@ -99,10 +99,10 @@ fn uri(message: &Message) -> Result<String, Objection> {
 }
 
 /// The server's answer under the client's id.
-pub fn lower_reply(id: &[u8], message: &Message, words: Era, method: Method) -> Bytes {
+pub fn lower_reply(id: &[u8], message: &Message, words: Era, method: Method) -> Written {
     match words {
-        Era::Legacy => message.spliced(&[(Member::Id, id)]),
-        Era::Modern => translate::reply(id, message, method),
+        Era::Legacy => message.with_id(id),
+        Era::Modern => translate::reply(id, message, method).into(),
     }
 }
 

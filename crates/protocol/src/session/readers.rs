@@ -5,6 +5,7 @@ use bytes::{Bytes, BytesMut};
 use super::replay::{EventId, EventLog, StreamKey};
 use super::{Answer, Listener, Output, Reader, Reading, Session, Stage, StreamRefusal};
 use crate::exchange::{CallKey, Failure};
+use crate::message::Written;
 use crate::time::Moment;
 use crate::wire::sse;
 
@@ -20,7 +21,7 @@ impl Session {
                     generation: past.generation,
                 }),
                 None => Answer::Complete {
-                    body: Bytes::new(),
+                    body: Written::Whole(Bytes::new()),
                     failure: Some(Failure::SessionEnded),
                 },
             };

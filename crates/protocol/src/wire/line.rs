@@ -81,7 +81,7 @@ impl LineFramer {
             // The growth is doubled here and not by `reserve`, which would double past the limit.
             let most = self.max_line.saturating_add(2 + READ);
             let wanted = held.saturating_mul(2).min(most);
-            self.move_to_block_of(wanted.max(held + READ).max(BLOCK));
+            self.grow_to(wanted.max(held + READ).max(BLOCK));
         }
         &mut self.buffer
     }
@@ -162,6 +162,15 @@ impl LineFramer {
         self.skipping
             .take()
             .map(|skipping| Frame::TooLong(skipping.finish()))
+    }
+
+    /// Makes the allocation larger in place where the allocator can: a long line is neither copied nor are
+    /// its pages touched again each time the block doubles.
+    fn grow_to(&mut self, size: usize) {
+        let mut bytes = Vec::from(std::mem::take(&mut self.buffer));
+        bytes.reserve_exact(size.saturating_sub(bytes.len()));
+        self.buffer = BytesMut::from(Bytes::from(bytes));
+        self.block = size;
     }
 
     fn move_to_block_of(&mut self, size: usize) {

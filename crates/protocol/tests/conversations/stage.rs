@@ -431,6 +431,7 @@ impl Stage {
             match session.poll_answer(call) {
                 Answer::Waiting => return,
                 Answer::Complete { body, .. } => {
+                    let body = body.into_bytes();
                     heard.push(Heard::Json(serde_json::from_slice(&body).unwrap_or_default()));
                     player.connections.remove(label);
                 }

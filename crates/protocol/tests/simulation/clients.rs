@@ -517,6 +517,7 @@ impl World {
             match machine.poll_answer(call) {
                 Answer::Waiting => return,
                 Answer::Complete { body, .. } => {
+                    let body = body.into_bytes();
                     one.stage = Stage::Closed;
                     return self.ended(session, post, &body);
                 }
