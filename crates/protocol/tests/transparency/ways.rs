@@ -141,7 +141,7 @@ impl ThroughSession {
             for call in std::mem::take(&mut self.waiting) {
                 match session.poll_answer(call) {
                     session::Answer::Waiting => self.waiting.push(call),
-                    session::Answer::Complete { body, .. } => self.client.push(body),
+                    session::Answer::Complete { body, .. } => self.client.push(body.into_bytes()),
                     session::Answer::Stream(reader) => self.reading.push(reader),
                 }
             }
