@@ -1,7 +1,7 @@
 //! Deterministic simulation of the core: random clients, servers, crashes and delays, one seed each.
 //!
 //! `RIALTO_SIMULATION_SEEDS=n` runs seeds 0 to n - 1 instead of 1,000; `RIALTO_SIMULATION_SEED=s` runs one and prints its
-//! history. The judge in `simulation/check.rs` knows nothing of the machines: it reads what happened at the edges.
+//! history. Some clients and some servers are of the modern era, in every combination. The judge in `simulation/check.rs` knows nothing of the machines: it reads what happened at the edges.
 
 #[path = "simulation/check.rs"]
 mod check;
@@ -9,6 +9,8 @@ mod check;
 mod clients;
 #[path = "simulation/dice.rs"]
 mod dice;
+#[path = "simulation/errands.rs"]
+mod errands;
 #[path = "simulation/history.rs"]
 mod history;
 #[path = "simulation/server.rs"]
@@ -175,6 +177,10 @@ fn the_simulation_reaches_every_corner() {
         "session_ended",
         "question answered",
         "question refused",
+        "input_required",
+        "AskedByAnswer",
+        "InputRead",
+        "unanswered",
         "withdrawal",
         "POST stream resumed",
         "GET stream resumed",
