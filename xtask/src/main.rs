@@ -3,6 +3,8 @@
 //! Hides where the tests' foreign tools live and how they get there. It refuses to skip: a tool that is
 //! missing, a test that fails and a test that is ignored all end the run with an error.
 
+mod fuzz;
+mod simulate;
 mod test_deps;
 mod test_run;
 
@@ -17,6 +19,14 @@ cargo xtask COMMAND
   test [FILTER…]   install what the tests need, build every binary, run every test of the
                    workspace, and close with a summary. A FILTER keeps the tests whose name
                    contains it. Fails if a test fails or is ignored.
+  simulate [--seeds N] [--first S]
+                   run the simulation of the core over N seeds (1000) from S (0) on, in release
+  simulate --seed S
+                   replay one seed and print its history
+  fuzz [TARGET] [--minutes M]
+                   run every fuzz target, or one, for M minutes each (1). Needs the nightly
+                   toolchain; installs cargo-fuzz into .test-deps, keeps what it finds there,
+                   and leaves an input that breaks a promise in fuzz/artifacts
   setup            only the install
   help             this text
 
@@ -47,6 +57,12 @@ fn run(arguments: Vec<String>) -> anyhow::Result<()> {
     };
     match (command, rest) {
         ("test", filters) => test(filters),
+        ("simulate", flags) => simulate::run(&repository()?, &simulate::Seeds::parse(flags)?),
+        ("fuzz", flags) => {
+            let wanted = fuzz::Wanted::parse(flags)?;
+            let repository = repository()?;
+            fuzz::run(&repository, &repository.join(".test-deps"), &wanted)
+        }
         ("setup", []) => setup(&repository()?).map(drop),
         ("help" | "--help" | "-h", []) => {
             print!("{HELP}");

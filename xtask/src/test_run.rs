@@ -61,7 +61,7 @@ pub fn run(repository: &Path, test_deps: &Path, filters: &[String]) -> anyhow::R
     Ok(summary)
 }
 
-fn cargo(repository: &Path) -> Command {
+pub fn cargo(repository: &Path) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);
     command.current_dir(repository);
