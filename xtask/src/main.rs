@@ -3,6 +3,8 @@
 //! Hides where the tests' foreign tools live and how they get there. It refuses to skip: a tool that is
 //! missing, a test that fails and a test that is ignored all end the run with an error.
 
+mod bench;
+mod conformance;
 mod fuzz;
 mod simulate;
 mod test_deps;
@@ -18,7 +20,12 @@ cargo xtask COMMAND
 
   test [FILTER…]   install what the tests need, build every binary, run every test of the
                    workspace, and close with a summary. A FILTER keeps the tests whose name
-                   contains it. Fails if a test fails or is ignored.
+                   contains it. Fails if a test fails or is ignored. The conformance suite
+                   below is part of it, and docs/conformance.md must be what it measures.
+  conformance [FILTER…]
+                   only the official conformance suite: through `rialto serve`, and natively to
+                   compare. A complete run without failures writes docs/conformance.md. What is
+                   known not to pass is listed in tests/conformance/expected-failures.txt.
   simulate [--seeds N] [--first S]
                    run the simulation of the core over N seeds (1000) from S (0) on, in release
   simulate --seed S
@@ -28,16 +35,22 @@ cargo xtask COMMAND
                    toolchain; installs cargo-fuzz into .test-deps, keeps what it finds there,
                    and leaves an input that breaks a promise in fuzz/artifacts
   setup            only the install
+  bench [FLAG…]    build Rialto for release and measure it beside native, the bare pipe and
+                   the peers; prints the table and writes docs/benchmarks.md.
+                   --quick: Rialto and native only, under a minute, writes nothing.
+                   --instructions: instructions per call, under valgrind.
+                   --only ROW, --rounds N, --seconds S: less, or more, of it; writes nothing.
   help             this text
 
-What the tests need is pinned in tests/interop (package.json with its lock file for npm,
-requirements.txt for pip) and installed into .test-deps, which git ignores. Nothing is
+What the tests need is pinned in tests/interop and tests/conformance (package.json with its
+lock file for npm, requirements.txt for pip) and installed into .test-deps, which git ignores. Nothing is
 installed twice: a stamp of the pins in each folder says what is there already. Delete
-.test-deps to start afresh. On the machine there must be: node 18 or newer with npm, and
+.test-deps to start afresh. On the machine there must be: node 20 or newer with npm, and
 python3 3.10 or newer with its venv module.
 
 Tests find the folder by RIALTO_TEST_DEPS, which `cargo xtask test` sets; after
-`cargo xtask setup` a plain `cargo test` finds it too.
+`cargo xtask setup` a plain `cargo test` finds it too. The peers of `bench` are pinned in
+tests/peers and installed only for it; one that cannot be installed is left out and named.
 ";
 
 fn main() -> ExitCode {
@@ -57,6 +70,8 @@ fn run(arguments: Vec<String>) -> anyhow::Result<()> {
     };
     match (command, rest) {
         ("test", filters) => test(filters),
+        ("conformance", filters) => conformance(filters),
+        ("bench", flags) => bench::run(&repository()?, flags),
         ("simulate", flags) => simulate::run(&repository()?, &simulate::Seeds::parse(flags)?),
         ("fuzz", flags) => {
             let wanted = fuzz::Wanted::parse(flags)?;
@@ -85,9 +100,48 @@ fn test(filters: &[String]) -> anyhow::Result<()> {
     let repository = repository()?;
     let folder = setup(&repository)?;
     test_run::build(&repository)?;
-    let summary = test_run::run(&repository, &folder, filters)?;
+    let mut summary = test_run::run(&repository, &folder, filters)?;
+    if conformance::matches(filters) {
+        let places = conformance::Places {
+            repository: &repository,
+            test_deps: &folder,
+        };
+        let mut report = conformance::run(&places, filters)?;
+        conformance::check_document(&places, &mut report);
+        summary.add_conformance(report);
+    }
     println!("\n{summary}");
     summary.verdict()
+}
+
+fn conformance(filters: &[String]) -> anyhow::Result<()> {
+    let repository = repository()?;
+    let folder = setup(&repository)?;
+    test_run::build(&repository)?;
+    if !conformance::matches(filters) {
+        bail!(
+            "no cell has a name that contains the filter; names look like {}",
+            conformance::EXAMPLE
+        );
+    }
+    let places = conformance::Places {
+        repository: &repository,
+        test_deps: &folder,
+    };
+    let report = conformance::run(&places, filters)?;
+    conformance::write_document(&places, &report)?;
+    println!(
+        "\n{} cells passed, {} failed",
+        report.passed,
+        report.failures.len()
+    );
+    for failure in &report.failures {
+        println!("  failed: {failure}");
+    }
+    if !report.failures.is_empty() {
+        bail!("{} cells of the conformance suite failed", report.failures.len());
+    }
+    Ok(())
 }
 
 /// The folder above this crate. It is known when the crate is built, and cargo rebuilds after a move.

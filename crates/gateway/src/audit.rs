@@ -82,6 +82,8 @@ pub enum Outcome {
     Unavailable,
     /// The answer was larger than allowed.
     TooLarge,
+    /// The answer was no message.
+    Invalid,
     /// Called off by the client, or by the end of its session.
     Cancelled,
     /// The client went away before the answer.
@@ -100,6 +102,7 @@ impl Outcome {
             Self::Crashed => "crashed",
             Self::Unavailable => "unavailable",
             Self::TooLarge => "too_large",
+            Self::Invalid => "invalid",
             Self::Cancelled => "cancelled",
             Self::Disconnected => "disconnected",
             Self::Closed => "closed",

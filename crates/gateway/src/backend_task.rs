@@ -14,9 +14,10 @@ use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
 use crate::backend_face::process::{
-    Exit, LaunchOrder, Launcher, RestartPolicy, Running, State, StderrTail, Verdict, stderr,
+    Exit, LaunchError, LaunchOrder, Launcher, RestartPolicy, Running, State, StderrTail, Verdict, stderr,
 };
 use crate::lane::{Health, Lane};
+use crate::reply::CANNOT_RUN;
 use crate::tasks;
 
 /// From the beginning of a stop to SIGKILL.
@@ -43,6 +44,8 @@ pub(crate) struct ProcessLane {
 /// How a run of the child ended.
 enum Ended {
     ByItself(Exit),
+    /// It gave no sign of life.
+    Replaced(&'static str),
     Stopped,
 }
 
@@ -50,6 +53,7 @@ enum Ended {
 enum How {
     Exited(Exit),
     PipesClosed,
+    Silent(&'static str),
     StopWanted,
 }
 
@@ -68,22 +72,30 @@ impl ProcessLane {
                     let pid = running.pid;
                     tracing::info!(%destination, pid, "started");
                     let tail = StderrTail::new();
-                    match self.attend(running, &mut policy, tail.clone()).await {
+                    let what = match self.attend(running, &mut policy, tail.clone()).await {
                         Ended::Stopped => break,
                         Ended::ByItself(exit) => {
-                            tail.settled(LAST_WORDS).await;
-                            trouble = Arc::new(Trouble {
-                                what: exit.to_string(),
-                                stderr: tail.last_lines(STDERR_LINES),
-                                restarts: u32::try_from(policy.failures()).unwrap_or(u32::MAX),
-                            });
                             tracing::warn!(%destination, pid, exit = %exit, "ended by itself");
+                            exit.to_string()
                         }
-                    }
+                        Ended::Replaced(why) => format!("replaced: {why}"),
+                    };
+                    tail.settled(LAST_WORDS).await;
+                    trouble = Arc::new(Trouble {
+                        what,
+                        stderr: tail.last_lines(STDERR_LINES),
+                        restarts: u32::try_from(policy.failures()).unwrap_or(u32::MAX),
+                    });
                 }
                 Err(error) => {
                     trouble = Arc::new(Trouble {
-                        what: error.to_string(),
+                        what: match &error {
+                            LaunchError::Program(_) => CANNOT_RUN.into(),
+                            LaunchError::WorkingDirectory { .. }
+                            | LaunchError::Shortage { .. }
+                            | LaunchError::Unrunnable { .. }
+                            | LaunchError::Start { .. } => error.to_string(),
+                        },
                         stderr: Vec::new(),
                         restarts: u32::try_from(policy.failures()).unwrap_or(u32::MAX),
                     });
@@ -192,6 +204,9 @@ impl ProcessLane {
             if self.lane.is_stopping() {
                 break How::StopWanted;
             }
+            if let Some(why) = self.lane.take_replacement() {
+                break How::Silent(why);
+            }
             let deadline = self.lane.next_deadline();
             tokio::select! {
                 exit = child.exited() => break How::Exited(exit),
@@ -229,6 +244,12 @@ impl ProcessLane {
                 tracing::warn!(%destination, pid, "closed its pipes without ending; replaced");
                 reader.abort();
                 Ended::ByItself(child.stop(PIPE_GRACE).await)
+            }
+            How::Silent(why) => {
+                tracing::warn!(%destination, pid, why, "gave no sign of life; replaced");
+                reader.abort();
+                child.stop(PIPE_GRACE).await;
+                Ended::Replaced(why)
             }
             How::StopWanted => {
                 let exit = child.stop(STOP_GRACE).await;

@@ -3,3 +3,4 @@
 pub(crate) mod body;
 pub(crate) mod http;
 pub(crate) mod intake;
+pub(crate) mod modern;

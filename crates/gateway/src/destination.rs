@@ -1,35 +1,50 @@
 //! A destination: one named server, its sessions and its lanes.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use http::HeaderMap;
 use protocol::backend_face::legacy::Introduction;
 use protocol::capability;
+use protocol::client_face::modern::Meaning;
 use protocol::exchange::{CallKey, Client, Principal, SessionKey, Trouble};
 use protocol::message::{Member, Message};
 use protocol::multiplexer::{self, Multiplexer};
 use protocol::session::{self, Accepts, Session};
 use protocol::time::Moment;
-use protocol::version::Version;
+use protocol::tool_schema::{CatalogueLimits, ToolCatalogue};
+use protocol::version::{Era, Version};
+use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use crate::audit::Audit;
 use crate::backend_face::process::{Environment, LaunchOrder, Launcher, environment};
 use crate::backend_task::ProcessLane;
 use crate::clock::Clock;
+use crate::errand_port::{Came, Departure, ErrandPort};
 use crate::lane::{Health, Lane};
 use crate::reply::Refusal;
+use crate::seal::{Sealer, Ticket};
 use crate::session_port::SessionPort;
-use crate::settings::{self, BackendSpec, Capabilities, ProcessSpec, Secret, Sharing, Start};
+use crate::settings::{
+    self, BackendSpec, Capabilities, EraChoice, ProcessSpec, Secret, Sharing, Show, Start,
+};
 use crate::tasks;
 
 /// Sessions that nobody opened on purpose do not live long.
 const IMPLICIT_IDLE: Duration = Duration::from_secs(60);
 /// A session idle for this long may have to make room for a new one.
 const EVICTABLE_IDLE: Duration = Duration::from_secs(60);
+
+/// How long a server may take to say which era it speaks, before it is taken for a legacy one. A mistake mends
+/// itself: a modern server refuses the handshake that follows.
+const PROBE_PATIENCE: Duration = Duration::from_secs(8);
+/// How long a call waits for its client to come back with answers.
+const PARKED_FOR: Duration = Duration::from_secs(600);
+const MAX_PARKED: usize = 1024;
+const MAX_LISTENS: usize = 256;
 
 /// What a lane is for: clients with equal keys share one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +53,8 @@ enum LaneKey {
     Unclaimed,
     Session(SessionKey),
     Clients {
+        /// The era their server is spoken to in.
+        leg: Era,
         /// Of whom, where identities do not share.
         identity: Option<(Principal, BTreeMap<String, Secret>)>,
         /// Who can do what, where a server is told exactly that.
@@ -55,6 +72,7 @@ pub(crate) struct Surroundings {
     pub(crate) environment: Arc<BTreeMap<String, String>>,
     pub(crate) session_idle: Duration,
     pub(crate) session_numbers: Arc<AtomicU64>,
+    pub(crate) sealer: Arc<Sealer>,
 }
 
 /// One named server.
@@ -69,6 +87,16 @@ pub(crate) struct Destination {
     supervisors: Arc<AtomicUsize>,
     /// Why nothing can be started here, if that is known beforehand.
     broken: Option<String>,
+    /// What the server speaks to a modern client, once it was asked.
+    verdict: OnceCell<Era>,
+    /// The server has refused a legacy handshake.
+    refuses_legacy: AtomicBool,
+    /// Modern calls that wait for their client, by the name in their sealed state.
+    parked: Mutex<HashMap<u128, Arc<ErrandPort>>>,
+    /// Modern listens that are open.
+    listens: Mutex<HashMap<SessionKey, Weak<ErrandPort>>>,
+    /// Which arguments of which tools are mirrored in headers.
+    pub(crate) catalogue: Mutex<ToolCatalogue>,
 }
 
 /// What a new session was opened for.
@@ -89,6 +117,11 @@ impl Destination {
             lanes: Mutex::default(),
             supervisors: Arc::default(),
             broken,
+            verdict: OnceCell::new(),
+            refuses_legacy: AtomicBool::new(false),
+            parked: Mutex::default(),
+            listens: Mutex::default(),
+            catalogue: Mutex::new(ToolCatalogue::new(CatalogueLimits::default())),
         }
     }
 
@@ -162,23 +195,25 @@ impl Destination {
         headers: &HeaderMap,
         opening: Opening,
     ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
-        if let Some(why) = &self.broken {
-            return Err(Refusal::BrokenDestination { why: why.clone() });
+        if self.broken.is_some() {
+            return Err(Refusal::BrokenDestination);
         }
         self.make_room()?;
         let now = self.around.clock.now();
         let key = SessionKey(self.around.session_numbers.fetch_add(1, Ordering::Relaxed));
-        let capabilities = match &opening {
+        let (declared, info) = match &opening {
             Opening::Introduction(message, _) => {
-                capability::Capabilities::parse(message.raw(Member::Capabilities))
+                (message.raw_copy(Member::Capabilities), message.raw_copy(Member::ClientInfo))
             }
-            Opening::Implicit(_) => capability::Capabilities::default(),
+            Opening::Implicit(_) => (None, None),
         };
-        let client = Arc::new(Client {
-            principal,
-            capabilities,
-        });
-        let lane = self.lane_for(key, &client, headers)?;
+        let client = Arc::new(Client::declaring(principal, declared, info));
+        let leg = match self.settings.era {
+            EraChoice::Modern => Era::Modern,
+            EraChoice::Auto if self.refuses_legacy.load(Ordering::Acquire) => Era::Modern,
+            EraChoice::Auto | EraChoice::Legacy => Era::Legacy,
+        };
+        let lane = self.lane_for(Some(key), &client, headers, leg)?;
         let limits = session::Limits::default();
         let (session, call, ask) = match opening {
             Opening::Introduction(message, accepts) => {
@@ -252,11 +287,13 @@ impl Destination {
         }
     }
 
+    /// The lane for a client: of a session, or of a modern client that has none.
     fn lane_for(
         &self,
-        session: SessionKey,
+        session: Option<SessionKey>,
         client: &Client,
         headers: &HeaderMap,
+        leg: Era,
     ) -> Result<Arc<Lane>, Refusal> {
         let spec = self.process();
         let from_headers: BTreeMap<String, Secret> = spec
@@ -267,17 +304,21 @@ impl Destination {
                 Some((variable.clone(), Secret::new(value)))
             })
             .collect();
-        let capabilities = match spec.capabilities {
-            Capabilities::PerClient => Some(client.capabilities.clone()),
-            Capabilities::Union => None,
+        let capabilities = match (leg, spec.capabilities) {
+            (Era::Legacy, Capabilities::PerClient) => Some(client.capabilities.clone()),
+            // A modern server is told with every request.
+            (Era::Modern, _) | (Era::Legacy, Capabilities::Union) => None,
         };
-        let key = match spec.sharing {
-            Sharing::PerSession => LaneKey::Session(session),
-            Sharing::PerIdentity => LaneKey::Clients {
+        let key = match (spec.sharing, session) {
+            (Sharing::PerSession, Some(session)) => LaneKey::Session(session),
+            // Without sessions the next smaller unit is who is calling.
+            (Sharing::PerIdentity, _) | (Sharing::PerSession, None) => LaneKey::Clients {
+                leg,
                 identity: Some((client.principal.clone(), from_headers.clone())),
                 capabilities,
             },
-            Sharing::Shared => LaneKey::Clients {
+            (Sharing::Shared, _) => LaneKey::Clients {
+                leg,
                 identity: None,
                 capabilities,
             },
@@ -288,6 +329,7 @@ impl Destination {
         }
         // A child that was started before anyone came has nobody's credentials in its environment.
         if from_headers.is_empty()
+            && lanes.get(&LaneKey::Unclaimed).is_some_and(|lane| lane.speak(leg))
             && let Some(lane) = lanes.remove(&LaneKey::Unclaimed)
         {
             lanes.insert(key, Arc::clone(&lane));
@@ -313,8 +355,154 @@ impl Destination {
             return Err(Refusal::TooManyChildren { limit });
         }
         let lane = self.start_lane(&from_headers, false);
+        lane.speak(leg);
         lanes.insert(key, Arc::clone(&lane));
         Ok(lane)
+    }
+
+    /// The server would not have a legacy client. Gives whether it will have a modern one, so that it is worth
+    /// trying again.
+    pub(crate) async fn doubt_legacy(&self) -> bool {
+        if self.settings.era != EraChoice::Auto || self.refuses_legacy.load(Ordering::Acquire) {
+            return false;
+        }
+        let modern = matches!(self.learn_era().await, Ok(Era::Modern));
+        if modern {
+            tracing::info!(destination = %self.name, "speaks the modern era only; legacy clients are translated");
+            self.refuses_legacy.store(true, Ordering::Release);
+        }
+        modern
+    }
+
+    /// What the server speaks to a modern client. It is asked once.
+    async fn learn_era(&self) -> Result<Era, Refusal> {
+        match self.settings.era {
+            EraChoice::Legacy => return Ok(Era::Legacy),
+            EraChoice::Modern => return Ok(Era::Modern),
+            EraChoice::Auto => {}
+        }
+        self.verdict.get_or_try_init(|| self.probe_era()).await.copied()
+    }
+
+    /// Asks a server that nothing was said to yet.
+    async fn probe_era(&self) -> Result<Era, Refusal> {
+        let lane = {
+            let mut lanes = self.lanes();
+            match lanes.get(&LaneKey::Unclaimed) {
+                Some(lane) => Arc::clone(lane),
+                None => {
+                    let lane = self.start_lane(&BTreeMap::new(), false);
+                    lanes.insert(LaneKey::Unclaimed, Arc::clone(&lane));
+                    lane
+                }
+            }
+        };
+        lane.speak(Era::Modern);
+        let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
+        let port = self.depart(&lane, client, discovery(), Meaning::Discover, Accepts::Json);
+        let verdict = match tokio::time::timeout(PROBE_PATIENCE, port.answer()).await {
+            Ok(Came::Complete { body, failure: None }) => match protocol::client_face::modern::error_code_of(&body) {
+                None => Era::Modern,
+                // Any other refusal is what legacy servers say to a method they do not know.
+                Some(_) => Era::Legacy,
+            },
+            Ok(Came::Complete { failure: Some(failure), .. }) => match failure {
+                protocol::exchange::Failure::Unavailable { .. } => return Err(Refusal::BrokenDestination),
+                // Some servers end when they are spoken to in this way.
+                _ => Era::Legacy,
+            },
+            Ok(Came::Ask { .. } | Came::Stream) => Era::Legacy,
+            Err(_) => Era::Legacy,
+        };
+        port.give_up();
+        lane.speak(verdict);
+        tracing::info!(destination = %self.name, era = ?verdict, "asked which era it speaks");
+        Ok(verdict)
+    }
+
+    fn depart(
+        &self,
+        lane: &Arc<Lane>,
+        client: Arc<Client>,
+        message: Message,
+        meaning: Meaning,
+        accepts: Accepts,
+    ) -> Arc<ErrandPort> {
+        let key = SessionKey(self.around.session_numbers.fetch_add(1, Ordering::Relaxed));
+        let departure = Departure {
+            key,
+            client,
+            message,
+            meaning,
+            accepts,
+        };
+        let (clock, audit) = (self.around.clock, Arc::clone(&self.around.audit));
+        ErrandPort::depart(departure, Arc::clone(&self.name), Arc::clone(lane), clock, audit)
+    }
+
+    /// Sets out on a modern request. `None`: this destination does not show itself to modern clients.
+    pub(crate) async fn errand(
+        &self,
+        client: Client,
+        headers: &HeaderMap,
+        message: Message,
+        meaning: Meaning,
+        accepts: Accepts,
+    ) -> Result<Option<Arc<ErrandPort>>, Refusal> {
+        if self.broken.is_some() {
+            return Err(Refusal::BrokenDestination);
+        }
+        let leg = self.learn_era().await?;
+        if leg == Era::Legacy && self.settings.show == Show::Native {
+            return Ok(None);
+        }
+        let client = Arc::new(client);
+        let lane = self.lane_for(None, &client, headers, leg)?;
+        let listening = meaning == Meaning::Listen;
+        let port = self.depart(&lane, client, message, meaning, accepts);
+        if listening {
+            let mut listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
+            listens.retain(|_, listen| listen.strong_count() > 0);
+            if listens.len() >= MAX_LISTENS {
+                port.give_up();
+                return Err(Refusal::TooManyStreams);
+            }
+            listens.insert(port.key(), Arc::downgrade(&port));
+        }
+        Ok(Some(port))
+    }
+
+    /// What a state is bound to.
+    fn binding(&self, principal: &str) -> String {
+        format!("{}/{principal}", self.name)
+    }
+
+    /// Parks an errand whose server has asked. Gives the answer that asks the client.
+    pub(crate) fn park(&self, port: &Arc<ErrandPort>, round: u32) -> Option<bytes::Bytes> {
+        let expires = self.around.clock.now().after(PARKED_FOR);
+        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        if parked.len() >= MAX_PARKED && !parked.contains_key(&port.name) {
+            return None;
+        }
+        let ticket = Ticket {
+            errand: port.name,
+            round,
+            expires,
+        };
+        let state = self.around.sealer.seal(ticket, &self.binding(port.principal()))?;
+        parked.insert(port.name, Arc::clone(port));
+        Some(port.park(&state, expires))
+    }
+
+    /// The parked errand that a state names, and the round it is for.
+    pub(crate) fn parked(&self, state: &str, principal: &Principal) -> Option<(Arc<ErrandPort>, u32)> {
+        let ticket = self.around.sealer.open(state, &self.binding(principal.as_str()))?;
+        if ticket.expires <= self.around.clock.now() {
+            return None;
+        }
+        let parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        let port = parked.get(&ticket.errand).filter(|port| port.principal() == principal.as_str())?;
+        Some((Arc::clone(port), ticket.round))
     }
 
     /// Makes a lane and its supervisor.
@@ -383,6 +571,7 @@ impl Destination {
                 self.close(&port);
             }
         }
+        self.forget_errands(now);
         let spec = self.process();
         let mut lanes = self.lanes();
         let keep = usize::from(spec.start == Start::Eager);
@@ -404,6 +593,22 @@ impl Destination {
         }
     }
 
+    /// Gives up on clients that did not come back in time.
+    fn forget_errands(&self, now: Moment) {
+        let late: Vec<Arc<ErrandPort>> = {
+            let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+            parked.retain(|_, port| !port.is_over());
+            parked
+                .values()
+                .filter(|port| port.parked_until().is_some_and(|until| until <= now))
+                .cloned()
+                .collect()
+        };
+        for port in late {
+            port.give_up();
+        }
+    }
+
     /// Ends every session and every child. Whoever still waits is told that the server is going (503), and
     /// not that the session is unknown (404), at which clients would open another one here.
     pub(crate) fn stop(&self) {
@@ -420,8 +625,25 @@ impl Destination {
         for port in ports {
             self.close(&port);
         }
+        let listens = std::mem::take(&mut *self.listens.lock().unwrap_or_else(PoisonError::into_inner));
+        for port in listens.into_values().filter_map(|listen| listen.upgrade()) {
+            port.dismiss();
+        }
+        let parked = std::mem::take(&mut *self.parked.lock().unwrap_or_else(PoisonError::into_inner));
+        for port in parked.into_values() {
+            port.give_up();
+        }
         for (_, lane) in std::mem::take(&mut *self.lanes()) {
             lane.stop();
         }
     }
+}
+
+/// Our own question which era a server speaks.
+fn discovery() -> Message {
+    let text = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{{"_meta":{{"io.modelcontextprotocol/protocolVersion":"{}","io.modelcontextprotocol/clientCapabilities":{{}}}}}}}}"#,
+        Version::NEWEST_MODERN.as_str()
+    );
+    Message::scan(bytes::Bytes::from(text)).expect("our own words are a message")
 }

@@ -21,6 +21,7 @@ use crate::destination::{Destination, Surroundings};
 use crate::guard::origin::OriginGuard;
 use crate::lane::Health;
 use crate::reply;
+use crate::seal::Sealer;
 use crate::settings::{self, BackendSpec, Settings};
 use crate::tasks;
 
@@ -44,8 +45,11 @@ pub enum StartError {
     Command { destination: String, why: String },
     #[error("the audit log cannot be opened: {0}")]
     Audit(#[source] std::io::Error),
+    #[error("the system gives no random numbers")]
+    Randomness,
+    /// Each destination, and why it cannot start.
     #[error("no destination could start")]
-    NothingStarts,
+    NothingStarts(Vec<(String, String)>),
 }
 
 /// All destinations behind one door.
@@ -82,6 +86,7 @@ impl Gateway {
             environment: Arc::new(environment),
             session_idle: settings.session_idle,
             session_numbers: Arc::default(),
+            sealer: Arc::new(Sealer::new().ok_or(StartError::Randomness)?),
         };
         let mut destinations = BTreeMap::new();
         for destination in &settings.destinations {
@@ -98,11 +103,12 @@ impl Gateway {
             let made = Arc::new(Destination::new(destination.clone(), around.clone(), broken));
             destinations.insert(destination.name.clone(), made);
         }
-        if destinations
-            .values()
-            .all(|destination| destination.broken().is_some())
-        {
-            return Err(StartError::NothingStarts);
+        let broken: Vec<(String, String)> = destinations
+            .iter()
+            .filter_map(|(name, made)| Some((name.clone(), made.broken()?.to_owned())))
+            .collect();
+        if broken.len() == destinations.len() {
+            return Err(StartError::NothingStarts(broken));
         }
         let root = settings
             .root_destination
@@ -291,7 +297,7 @@ impl Gateway {
             });
             let trouble = destination
                 .broken()
-                .map(str::to_owned)
+                .map(|_| reply::CANNOT_RUN.to_owned())
                 .or_else(|| lanes.iter().find_map(trouble_of));
             if let Some(trouble) = trouble {
                 entry["trouble"] = trouble.into();

@@ -13,10 +13,12 @@ use bytes::BytesMut;
 use protocol::exchange::{Ask, SessionKey, Tell, Trouble};
 use protocol::multiplexer::{Multiplexer, Output};
 use protocol::time::Moment;
+use protocol::version::Era;
 use protocol::wire::line::{Frame, LineFramer};
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
+use crate::errand_port::ErrandPort;
 use crate::session_port::SessionPort;
 
 /// Lines of noise that are logged one by one, and which of the later ones.
@@ -56,18 +58,36 @@ pub(crate) struct Lane {
 
 struct Inner {
     multiplexer: Multiplexer,
-    ports: HashMap<SessionKey, Arc<SessionPort>>,
+    ports: HashMap<SessionKey, Port>,
     link_wanted: bool,
+    /// The child gives no sign of life and is to be replaced.
+    replacement: Option<&'static str>,
     health: Health,
     deadline: Option<Moment>,
     /// Since when no session has used this lane.
     idle_since: Option<Moment>,
 }
 
+/// Whom a tell is for.
+#[derive(Clone)]
+enum Port {
+    Session(Arc<SessionPort>),
+    Errand(Arc<ErrandPort>),
+}
+
+impl Port {
+    fn deliver(&self, tell: Tell) {
+        match self {
+            Self::Session(port) => port.deliver(tell),
+            Self::Errand(port) => port.deliver(tell),
+        }
+    }
+}
+
 /// What was collected under the lock, to be done after it.
 #[derive(Default)]
 struct Orders {
-    tells: Vec<(Arc<SessionPort>, Tell)>,
+    tells: Vec<(Port, Tell)>,
     write: bool,
     look: bool,
 }
@@ -89,6 +109,7 @@ impl Lane {
                 multiplexer,
                 ports: HashMap::new(),
                 link_wanted: false,
+                replacement: None,
                 health: Health::Idle,
                 deadline: None,
                 idle_since: Some(clock.now()),
@@ -115,10 +136,24 @@ impl Lane {
 
     /// Makes a session known, so that tells can reach it.
     pub(crate) fn attach(&self, port: &Arc<SessionPort>) {
-        let key = port.key();
+        self.admit(port.key(), Port::Session(Arc::clone(port)));
+    }
+
+    /// The same for an errand.
+    pub(crate) fn attach_errand(&self, port: &Arc<ErrandPort>) {
+        self.admit(port.key(), Port::Errand(Arc::clone(port)));
+    }
+
+    fn admit(&self, key: SessionKey, port: Port) {
         let mut inner = self.lock();
-        inner.ports.insert(key, Arc::clone(port));
+        inner.ports.insert(key, port);
         inner.idle_since = None;
+    }
+
+    /// Chooses the era to speak, as long as nothing was agreed with the server. Gives whether it is spoken.
+    pub(crate) fn speak(&self, era: Era) -> bool {
+        self.with(|multiplexer, now| multiplexer.speak(now, era));
+        self.lock().multiplexer.era() == era
     }
 
     pub(crate) fn ask(&self, ask: Ask) {
@@ -176,6 +211,11 @@ impl Lane {
         std::mem::take(&mut self.lock().link_wanted)
     }
 
+    /// Why the child is to be replaced, if it is; asking takes the wish away.
+    pub(crate) fn take_replacement(&self) -> Option<&'static str> {
+        self.lock().replacement.take()
+    }
+
     pub(crate) fn next_deadline(&self) -> Option<Moment> {
         let mut inner = self.lock();
         inner.deadline = inner.multiplexer.next_deadline();
@@ -183,7 +223,9 @@ impl Lane {
     }
 
     pub(crate) fn link_up(&self, pid: u32) {
-        self.with(|multiplexer, _| multiplexer.handle_link_up());
+        // What was wished for the predecessor does not concern this child.
+        self.take_replacement();
+        self.with(|multiplexer, now| multiplexer.handle_link_up(now));
         self.set_health(Health::Running { pid });
     }
 
@@ -205,6 +247,7 @@ impl Lane {
         let orders = {
             let mut inner = self.lock();
             let now = self.clock.now();
+            inner.multiplexer.handle_sign_of_life(now);
             while let Some(frame) = framer.next() {
                 lines += 1;
                 match frame {
@@ -266,11 +309,15 @@ impl Inner {
             match output {
                 Output::Tell(tell) => {
                     if let Some(port) = self.ports.get(&tell.session()) {
-                        orders.tells.push((Arc::clone(port), tell));
+                        orders.tells.push((port.clone(), tell));
                     }
                 }
                 Output::WantLink => {
                     self.link_wanted = true;
+                    orders.look = true;
+                }
+                Output::Replace { why } => {
+                    self.replacement = Some(why);
                     orders.look = true;
                 }
                 Output::Noise { line, error } => {

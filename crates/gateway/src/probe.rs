@@ -15,6 +15,8 @@ use crate::destination::{Destination, Opening};
 use crate::gateway::Gateway;
 use crate::session_port::{Answered, Reception, SessionPort};
 
+const STDIO: &str = "stdio";
+
 /// What a destination showed of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
@@ -58,14 +60,29 @@ impl Gateway {
         let result = present(destination).await;
         Probe {
             destination: destination.name.to_string(),
-            transport: "stdio",
+            transport: STDIO,
             took: self.clock.now().since(began),
             result,
         }
     }
 }
 
+impl Probe {
+    /// A destination that could not even be tried.
+    pub fn hopeless(destination: String, why: String) -> Self {
+        Self {
+            destination,
+            transport: STDIO,
+            took: Duration::ZERO,
+            result: Err(why),
+        }
+    }
+}
+
 async fn present(destination: &Destination) -> Result<Presented, String> {
+    if let Some(why) = destination.broken() {
+        return Err(why.to_owned());
+    }
     let introduction = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":{{}},"clientInfo":{{"name":"rialto-check","version":"{}"}}}}}}"#,
         Version::NEWEST_LEGACY.as_str(),

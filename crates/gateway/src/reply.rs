@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use protocol::client_face::legacy::{self, Objection};
+use protocol::client_face::modern;
 use protocol::error_code;
 use protocol::exchange::Failure;
 use protocol::message::ScanError;
@@ -20,6 +21,9 @@ pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
+/// What clients learn about a command that cannot be run. What was looked for, and where, is not for them.
+pub(crate) const CANNOT_RUN: &str = "its command cannot be run; the log has the details";
+
 /// Why a request was not admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -33,9 +37,7 @@ pub(crate) enum Refusal {
     },
     UnknownMethod,
     /// The destination's command cannot be run; it was kept out of the way with `--keep-going`.
-    BrokenDestination {
-        why: String,
-    },
+    BrokenDestination,
     ForeignHost,
     ForeignOrigin,
     MissingHost,
@@ -52,6 +54,8 @@ pub(crate) enum Refusal {
     BodySlow,
     NotAMessage(ScanError),
     Objection(Objection),
+    /// A request of the modern era that its revision refuses.
+    Modern(modern::Objection),
     UnsupportedVersion,
     MissingSession,
     DoubledHeader(&'static str),
@@ -102,10 +106,10 @@ impl Refusal {
             ),
             Self::WrongMethod { allow } => (S::METHOD_NOT_ALLOWED, Plain, format!("allowed: {allow}")),
             Self::UnknownMethod => (S::NOT_IMPLEMENTED, Plain, "unknown HTTP method".into()),
-            Self::BrokenDestination { why } => (
+            Self::BrokenDestination => (
                 S::SERVICE_UNAVAILABLE,
                 Rpc(error_code::INTERNAL_ERROR),
-                format!("this destination cannot start: {why}"),
+                format!("this destination cannot start: {CANNOT_RUN}"),
             ),
             Self::ForeignHost => (
                 S::FORBIDDEN,
@@ -160,13 +164,26 @@ impl Refusal {
                 };
                 (S::BAD_REQUEST, Rpc(code), error.to_string())
             }
+            Self::Modern(objection) => {
+                let status = match objection {
+                    modern::Objection::NoSuchMethod => S::NOT_FOUND,
+                    modern::Objection::NotJsonRpc
+                    | modern::Objection::BadId
+                    | modern::Objection::Envelope(_)
+                    | modern::Objection::UnsupportedVersion(_)
+                    | modern::Objection::BadParams(_)
+                    | modern::Objection::MissingCapability(_)
+                    | modern::Objection::Header(_) => S::BAD_REQUEST,
+                };
+                (status, Rpc(objection.code()), String::new())
+            }
             Self::Objection(objection) => (S::BAD_REQUEST, Rpc(objection.code()), objection.text().into()),
             Self::UnsupportedVersion => (
                 S::BAD_REQUEST,
                 invalid,
                 format!(
                     "unsupported MCP-Protocol-Version; supported: {}",
-                    Version::ALL.map(Version::as_str).join(", ")
+                    Version::LEGACY.map(Version::as_str).join(", ")
                 ),
             ),
             Self::MissingSession => (
@@ -238,7 +255,7 @@ impl Refusal {
             Self::TooManyChildren { .. } => Some("children_at_limit"),
             Self::TooManyStreams => Some("streams_at_limit"),
             Self::Draining => Some("draining"),
-            Self::BrokenDestination { .. } => Some("cannot_start"),
+            Self::BrokenDestination => Some("cannot_start"),
             _ => None,
         }
     }
@@ -246,6 +263,7 @@ impl Refusal {
     pub(crate) fn respond(&self, id: Option<&[u8]>) -> Response<Body> {
         let (status, wording, text) = self.row();
         let mut response = match wording {
+            Wording::Rpc(_) if let Self::Modern(objection) = self => with_type(status, JSON, objection.body(id)),
             Wording::Rpc(code) => {
                 let data = self.reason().map(|reason| format!(r#""reason":"{reason}""#));
                 with_type(status, JSON, legacy::error(id, code, &text, data.as_deref()))
@@ -288,12 +306,14 @@ impl Refusal {
 pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
     match failure {
         Failure::Timeout { .. } | Failure::StartTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
-        Failure::Exited(_) | Failure::Unavailable { .. } | Failure::Overloaded { .. } => {
+        Failure::Exited(_) | Failure::Unavailable { .. } | Failure::NotWelcomed | Failure::Overloaded { .. } => {
             StatusCode::SERVICE_UNAVAILABLE
         }
-        Failure::TooLarge { .. } => StatusCode::BAD_GATEWAY,
+        Failure::TooLarge { .. } | Failure::Invalid(_) => StatusCode::BAD_GATEWAY,
         // The client said so itself and expects no answer any more.
         Failure::Cancelled => StatusCode::OK,
+        // Answers like any other of the server's.
+        Failure::Unsupported { .. } | Failure::Unanswered { .. } => StatusCode::OK,
         Failure::SessionEnded => StatusCode::NOT_FOUND,
     }
 }
@@ -304,11 +324,14 @@ pub(crate) fn answer(body: Bytes, failure: Option<&Failure>) -> Response<Body> {
     let mut response = with_type(status, JSON, body);
     let wait = match failure {
         Some(Failure::Unavailable { retry_after, .. }) => Some(*retry_after),
-        Some(Failure::Exited(_) | Failure::Overloaded { .. }) => Some(Duration::from_secs(1)),
+        Some(Failure::Exited(_) | Failure::NotWelcomed | Failure::Overloaded { .. }) => Some(Duration::from_secs(1)),
         Some(
             Failure::Timeout { .. }
             | Failure::StartTimeout { .. }
             | Failure::TooLarge { .. }
+            | Failure::Unsupported { .. }
+            | Failure::Unanswered { .. }
+            | Failure::Invalid(_)
             | Failure::Cancelled
             | Failure::SessionEnded,
         )

@@ -278,13 +278,15 @@ pub(crate) struct Audited<'a> {
     pub(crate) response_bytes: u64,
 }
 
-fn outcome(failure: &Failure) -> Outcome {
+pub(crate) fn outcome(failure: &Failure) -> Outcome {
     match failure {
         Failure::Timeout { .. } | Failure::StartTimeout { .. } => Outcome::Timeout,
         Failure::Exited(_) => Outcome::Crashed,
-        Failure::Unavailable { .. } => Outcome::Unavailable,
-        Failure::Overloaded { .. } => Outcome::Refused,
+        Failure::Unavailable { .. } | Failure::NotWelcomed => Outcome::Unavailable,
+        Failure::Overloaded { .. } | Failure::Unsupported { .. } => Outcome::Refused,
+        Failure::Unanswered { .. } => Outcome::Error,
         Failure::TooLarge { .. } => Outcome::TooLarge,
+        Failure::Invalid(_) => Outcome::Invalid,
         Failure::Cancelled | Failure::SessionEnded => Outcome::Cancelled,
     }
 }

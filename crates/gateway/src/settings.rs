@@ -79,6 +79,26 @@ pub struct Destination {
     pub max_message_bytes: usize,
     /// Sessions at once; the next one gets 503.
     pub max_sessions: usize,
+    pub era: EraChoice,
+    pub show: Show,
+}
+
+/// Which era a server is spoken to in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EraChoice {
+    /// The client's own where the server has it; the server is asked once.
+    Auto,
+    Legacy,
+    Modern,
+}
+
+/// Which eras a destination shows to clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Show {
+    /// Both: what the server lacks is translated.
+    Both,
+    /// Only what the server itself speaks, so that clients of both eras fall back to it.
+    Native,
 }
 
 #[derive(Debug, Clone)]

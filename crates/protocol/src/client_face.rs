@@ -1,3 +1,4 @@
-//! A client's messages ↔ Ask / Tell. One file per era; [`legacy`] is the era with sessions.
+//! A client's messages ↔ Ask / Tell: one file per era. A face translates only foreign words.
 
 pub mod legacy;
+pub mod modern;

@@ -7,10 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::capability::Capabilities;
-use crate::message::Message;
+use crate::message::{Message, ScanError};
 use crate::method::{LogLevel, Method};
-use crate::version::Version;
+use crate::version::{Era, Version};
 
 /// One client conversation, as far as backends are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,6 +49,22 @@ impl Principal {
 pub struct Client {
     pub principal: Principal,
     pub capabilities: Capabilities,
+    /// The same as its client declared it: raw JSON, for servers that are told with every request.
+    pub declared: Bytes,
+    /// The client's name for itself, raw JSON, if it gave one.
+    pub info: Option<Bytes>,
+}
+
+impl Client {
+    /// A client by its own words: raw capabilities and raw name, as far as it gave them.
+    pub fn declaring(principal: Principal, declared: Option<Bytes>, info: Option<Bytes>) -> Self {
+        Self {
+            principal,
+            capabilities: Capabilities::parse(declared.as_deref()),
+            declared: declared.unwrap_or(Bytes::from_static(b"{}")),
+            info,
+        }
+    }
 }
 
 /// What a client wants.
@@ -59,6 +77,8 @@ pub enum Ask {
         call: CallKey,
         client: Arc<Client>,
         introduction: Option<Message>,
+        /// The client listens for what is not about its calls: changed lists, updated resources.
+        hears: bool,
     },
     /// The client has taken note of the welcome.
     Ready {
@@ -101,6 +121,8 @@ pub struct Call {
     pub call: CallKey,
     pub request: Request,
     pub message: Message,
+    /// The era whose words the message is in. A backend of the same era gets it as it is.
+    pub words: Era,
 }
 
 /// What kind of request it is, as far as sharing a backend makes a difference.
@@ -132,6 +154,8 @@ pub enum Tell {
         session: SessionKey,
         call: CallKey,
         message: Message,
+        /// The era whose words the message is in.
+        words: Era,
     },
     /// The request was fulfilled by Rialto itself and has an empty result.
     Done { session: SessionKey, call: CallKey },
@@ -185,9 +209,11 @@ impl Tell {
 /// How a server presented itself.
 #[derive(Debug, Clone)]
 pub struct Welcome {
-    /// The server's response to the handshake, byte for byte.
+    /// The server's response to the handshake or the discovery, byte for byte.
     pub message: Message,
-    /// The revision the server chose, if Rialto knows it.
+    /// The era whose words it is in.
+    pub words: Era,
+    /// The revision a legacy server chose, if Rialto knows it.
     pub version: Option<Version>,
     /// The lists that the server says may change.
     pub changing_lists: Vec<Method>,
@@ -207,10 +233,22 @@ pub enum Failure {
         trouble: Arc<Trouble>,
         retry_after: Duration,
     },
+    /// The server would not shake hands.
+    NotWelcomed,
     /// A limit of ours was reached.
     Overloaded { limit: &'static str },
     /// The answer was larger than messages may be.
     TooLarge { length: u64, limit: usize },
+    /// The server has no such thing to offer.
+    Unsupported {
+        what: &'static str,
+    },
+    /// The server asked something that its client cannot or would not answer.
+    Unanswered {
+        why: &'static str,
+    },
+    /// The answer was no message.
+    Invalid(ScanError),
     /// The client asked for the call to stop.
     Cancelled,
     /// The session ended during the call.
@@ -244,8 +282,12 @@ impl Failure {
             Self::StartTimeout { .. } => "start_timeout",
             Self::Exited(_) => "upstream_exited",
             Self::Unavailable { .. } => "upstream_unavailable",
+            Self::NotWelcomed => "handshake_refused",
             Self::Overloaded { .. } => "overloaded",
             Self::TooLarge { .. } => "response_too_large",
+            Self::Unsupported { .. } => "unsupported",
+            Self::Unanswered { .. } => "unanswered",
+            Self::Invalid(_) => "invalid_response",
             Self::Cancelled => "cancelled",
             Self::SessionEnded => "session_ended",
         }
@@ -257,9 +299,13 @@ impl Failure {
             | Self::StartTimeout { .. }
             | Self::Exited(_)
             | Self::Unavailable { .. }
-            | Self::TooLarge { .. } => Blame::Backend,
+            | Self::NotWelcomed
+            | Self::TooLarge { .. }
+            | Self::Invalid(_) => Blame::Backend,
             Self::Overloaded { .. } => Blame::Bridge,
-            Self::Cancelled | Self::SessionEnded => Blame::Client,
+            Self::Unsupported { .. } | Self::Unanswered { .. } | Self::Cancelled | Self::SessionEnded => {
+                Blame::Client
+            }
         }
     }
 }

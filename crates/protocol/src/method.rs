@@ -32,6 +32,8 @@ methods! {
     ResourcesUnsubscribe = "resources/unsubscribe",
     LoggingSetLevel = "logging/setLevel",
     CompletionComplete = "completion/complete",
+    ServerDiscover = "server/discover",
+    SubscriptionsListen = "subscriptions/listen",
     SamplingCreateMessage = "sampling/createMessage",
     ElicitationCreate = "elicitation/create",
     RootsList = "roots/list",
@@ -44,6 +46,7 @@ methods! {
     ResourcesListChanged = "notifications/resources/list_changed",
     ResourcesUpdated = "notifications/resources/updated",
     RootsListChanged = "notifications/roots/list_changed",
+    SubscriptionsAcknowledged = "notifications/subscriptions/acknowledged",
 }
 
 impl Method {

@@ -10,6 +10,9 @@
 //! nothing is ever guessed between sessions.
 
 mod interests;
+mod rounds;
+mod wishes;
+mod vigil;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -17,14 +20,19 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::backend_face::WireId;
-use crate::backend_face::legacy::{self, Arrival, Handshake, Introduction};
+use crate::backend_face::legacy::{self, Handshake, Introduction};
+use crate::backend_face::modern;
+use crate::backend_face::{self, Arrival, Face, Outgoing, WireId};
 use crate::error_code;
 use crate::exchange::{Ask, Call, CallKey, Client, Failure, QuestionKey, Request, SessionKey, Tell, Trouble};
 use crate::message::{Kind, Member, Message, ScanError};
 use crate::method::Method;
 use crate::time::{Moment, earliest};
+use crate::version::Era;
 use interests::Interests;
+use rounds::Round;
+use crate::wire::line::EnvelopeSeeker;
+use vigil::Vigil;
 
 /// How much and how long.
 #[derive(Debug, Clone)]
@@ -82,6 +90,10 @@ pub enum Output {
     Tell(Tell),
     /// Someone waits for the server: start it, or say that it cannot be had.
     WantLink,
+    /// The server owes an answer and gives no sign of life: end it and start another.
+    Replace {
+        why: &'static str,
+    },
     /// The server wrote something that is no message. For the log.
     Noise {
         line: Bytes,
@@ -116,6 +128,8 @@ enum Link {
 #[derive(Debug)]
 struct Attached {
     client: Arc<Client>,
+    /// Wants to know what is not about its calls.
+    hears: bool,
     load: Load,
 }
 
@@ -155,6 +169,8 @@ enum Pending {
         until: Moment,
     },
     Handshake,
+    /// Our own listening for what sessions want to hear (modern era).
+    Listen,
     /// A request of our own; its answer interests nobody.
     Own {
         until: Moment,
@@ -167,6 +183,12 @@ struct InFlight {
     call: CallKey,
     method: Method,
     request: Request,
+    /// What the client wrote, for as long as it may have to be said again in a further round.
+    message: Message,
+    words: Era,
+    /// What the server wants to know before it goes on (modern era).
+    round: Option<Round>,
+    rounds: u32,
     /// The client's progress token, to be put back into progress notifications.
     token: Option<Bytes>,
     deadline: Moment,
@@ -182,9 +204,26 @@ struct OpenQuestion {
     session: SessionKey,
     /// The call that carries it.
     wire: Option<WireId>,
-    /// The server's id for it, raw.
-    id: Bytes,
+    asker: Asker,
     deadline: Moment,
+}
+
+/// Who waits for the answer to a question.
+#[derive(Debug)]
+enum Asker {
+    /// The server, which gave it this raw id.
+    Server(Bytes),
+    /// A round of the call, in which it has this key.
+    Round(String),
+}
+
+/// What became of a call that was to be written for the server.
+enum Lowered {
+    /// It is under way.
+    Sent,
+    /// It needs no server.
+    Done,
+    TooMuch(&'static str),
 }
 
 /// The machine.
@@ -192,7 +231,11 @@ struct OpenQuestion {
 pub struct Multiplexer {
     limits: Limits,
     link: Link,
-    handshake: Handshake,
+    /// How a legacy server is introduced to.
+    introduction: Introduction,
+    face: Face,
+    /// A listen was refused or ended too often: this server is not asked again.
+    listens_left: u32,
     /// A server answered the handshake on an earlier link.
     welcomed_before: bool,
     attached: BTreeMap<SessionKey, Attached>,
@@ -206,6 +249,7 @@ pub struct Multiplexer {
     pending: BTreeMap<WireId, Pending>,
     questions: BTreeMap<QuestionKey, OpenQuestion>,
     interests: Interests,
+    vigil: Vigil,
     /// The server has asked a question at some time: attribution needs one asking session at a time.
     inquisitive: bool,
     /// Who last told the server something about roots; a question for roots outside any call is theirs.
@@ -225,7 +269,9 @@ impl Multiplexer {
         Self {
             limits,
             link: Link::Absent,
-            handshake: Handshake::new(introduction),
+            introduction,
+            face: Face::Legacy(Handshake::new(introduction)),
+            listens_left: wishes::LISTENS,
             welcomed_before: false,
             attached: BTreeMap::new(),
             departed: BTreeMap::new(),
@@ -236,6 +282,7 @@ impl Multiplexer {
             pending: BTreeMap::new(),
             questions: BTreeMap::new(),
             interests: Interests::default(),
+            vigil: Vigil::default(),
             inquisitive: false,
             last_notifier: None,
             next_wire: 1,
@@ -246,6 +293,22 @@ impl Multiplexer {
             wake_at: None,
             counters: Counters::default(),
         }
+    }
+
+    /// Chooses the era to speak. Only a link on which nothing was agreed can change it.
+    pub fn speak(&mut self, now: Moment, era: Era) {
+        if self.face.welcome().is_some() || self.face.era() == era {
+            return;
+        }
+        self.pending.retain(|_, pending| !matches!(pending, Pending::Handshake));
+        self.face = Face::new(era, self.introduction);
+        if !self.openers.is_empty() {
+            self.pursue(now);
+        }
+    }
+
+    pub fn era(&self) -> Era {
+        self.face.era()
     }
 
     // What the world wants to know.
@@ -275,7 +338,7 @@ impl Multiplexer {
     }
 
     pub fn is_ready(&self) -> bool {
-        matches!(self.link, Link::Up) && self.handshake.welcome().is_some()
+        matches!(self.link, Link::Up) && self.face.welcome().is_some()
     }
 
     fn calls_in_flight(&self) -> usize {
@@ -347,12 +410,18 @@ impl Multiplexer {
                 call,
                 client,
                 introduction,
+                hears,
             } => {
-                self.open(now, session, call, client, introduction.as_ref());
+                let attached = Attached {
+                    client,
+                    hears,
+                    load: Load::default(),
+                };
+                self.open(now, session, call, attached, introduction.as_ref());
             }
             Ask::Ready { session, message } => {
                 // Only the first to say so is heard by the server, so what it asks then is theirs.
-                if self.handshake.confirm(Some(&message), &mut self.outgoing)
+                if self.face.confirm(Some(&message), &mut self.outgoing)
                     && self.attached.contains_key(&session)
                 {
                     self.last_notifier = Some(session);
@@ -399,8 +468,7 @@ impl Multiplexer {
         if message.method() == Method::RootsListChanged {
             self.last_notifier = Some(session);
         }
-        self.handshake.confirm(None, &mut self.outgoing);
-        legacy::write_verbatim(&mut self.outgoing, message);
+        self.face.write_notice(&mut self.outgoing, message);
     }
 
     fn open(
@@ -408,24 +476,19 @@ impl Multiplexer {
         now: Moment,
         session: SessionKey,
         call: CallKey,
-        client: Arc<Client>,
+        attached: Attached,
         introduction: Option<&Message>,
     ) {
-        self.attached.insert(
-            session,
-            Attached {
-                client,
-                load: Load::default(),
-            },
-        );
-        self.handshake.offer(introduction);
-        if let (Link::Up, Some(welcome)) = (&self.link, self.handshake.welcome()) {
+        self.face.offer(&attached.client, introduction);
+        self.attached.insert(session, attached);
+        if let (Link::Up, Some(welcome)) = (&self.link, self.face.welcome()) {
             let welcome = Arc::clone(welcome);
             self.tell(Tell::Welcome {
                 session,
                 call,
                 welcome,
             });
+            self.tune();
             return;
         }
         let deadline = now.after(self.limits.start_timeout);
@@ -435,17 +498,21 @@ impl Multiplexer {
             deadline,
         });
         self.wake_by(deadline);
-        self.pursue();
+        self.pursue(now);
     }
 
     /// Someone waits: get a link, or shake hands on the one there is.
-    fn pursue(&mut self) {
+    fn pursue(&mut self, now: Moment) {
         match self.link {
             Link::Absent | Link::Unavailable => self.outputs.push_back(Output::WantLink),
             Link::Up => {
                 let id = self.next_wire();
-                if self.handshake.begin(id, &mut self.outgoing) {
+                if self.face.begin(id, &mut self.outgoing) {
                     self.pending.insert(id, Pending::Handshake);
+                    let until = now.after(self.limits.start_timeout);
+                    self.vigil
+                        .begin_doubt(until, "no answer to the handshake within start_timeout");
+                    self.wake_by(until);
                 }
             }
         }
@@ -484,7 +551,7 @@ impl Multiplexer {
         });
         self.wake_by(deadline.min(patience));
         if starting {
-            self.pursue();
+            self.pursue(now);
         }
     }
 
@@ -550,6 +617,7 @@ impl Multiplexer {
             call,
             request,
             message,
+            words,
         } = call;
         if !self.has_room(message.len()) {
             return self.overload(session, call, "bytes waiting for the server");
@@ -557,29 +625,12 @@ impl Multiplexer {
         if self.pending.len() >= self.limits.in_flight {
             return self.overload(session, call, "calls in flight");
         }
-        self.handshake.confirm(None, &mut self.outgoing);
+        self.face.confirm(None, &mut self.outgoing);
         let id = WireId(self.next_wire);
-        match &request {
-            Request::Plain => legacy::write_call(&mut self.outgoing, &message, id),
-            Request::Subscribe { uri } => {
-                if self.interests.subscriptions(session) >= self.limits.subscriptions {
-                    return self.overload(session, call, "resource subscriptions");
-                }
-                if self.interests.subscribe(session, uri) {
-                    return self.tell(Tell::Done { session, call });
-                }
-                legacy::write_call(&mut self.outgoing, &message, id);
-            }
-            Request::Unsubscribe { uri } => {
-                if self.interests.unsubscribe(session, uri) {
-                    return self.tell(Tell::Done { session, call });
-                }
-                legacy::write_call(&mut self.outgoing, &message, id);
-            }
-            Request::SetLevel { level } => match self.interests.set_level(session, *level) {
-                Some(level) => legacy::write_set_level(&mut self.outgoing, Some(&message), id, level),
-                None => return self.tell(Tell::Done { session, call }),
-            },
+        match self.lower(session, &request, &message, words, id) {
+            Lowered::Sent => {}
+            Lowered::Done => return self.tell(Tell::Done { session, call }),
+            Lowered::TooMuch(limit) => return self.overload(session, call, limit),
         }
         self.next_wire += 1;
         let method = message.method();
@@ -602,6 +653,10 @@ impl Multiplexer {
                 method,
                 request,
                 token: message.raw_copy(Member::MetaProgressToken),
+                message,
+                words,
+                round: None,
+                rounds: 0,
                 deadline,
                 horizon: now.after(self.limits.request_timeout * Limits::MAX_EXTENSIONS),
                 patience: Some(patience),
@@ -609,6 +664,58 @@ impl Multiplexer {
             }),
         );
         self.wake_by(deadline.min(patience));
+        self.tune();
+    }
+
+    /// Writes a call for the server, or does without it where the wish is one that we keep.
+    fn lower(
+        &mut self,
+        session: SessionKey,
+        request: &Request,
+        message: &Message,
+        words: Era,
+        id: WireId,
+    ) -> Lowered {
+        match request {
+            Request::Plain => {}
+            Request::Subscribe { uri } => {
+                if self.interests.subscriptions(session) >= self.limits.subscriptions {
+                    return Lowered::TooMuch("resource subscriptions");
+                }
+                if self.interests.subscribe(session, uri) {
+                    return Lowered::Done;
+                }
+                if self.face.listens() {
+                    // The listen that follows asks for it; its acknowledgement is the answer.
+                    return Lowered::Sent;
+                }
+            }
+            Request::Unsubscribe { uri } => {
+                if self.interests.unsubscribe(session, uri) || self.face.listens() {
+                    self.tune();
+                    return Lowered::Done;
+                }
+            }
+            Request::SetLevel { level } => match self.interests.set_level(session, *level) {
+                Some(level) if !self.face.listens() => {
+                    legacy::write_set_level(&mut self.outgoing, Some(message), id, level);
+                    return Lowered::Sent;
+                }
+                // A modern server is told with every call.
+                Some(_) | None => return Lowered::Done,
+            },
+        }
+        let Some(attached) = self.attached.get(&session) else { return Lowered::Done };
+        let line = Outgoing {
+            message,
+            words,
+            id,
+            client: &attached.client,
+            level: self.interests.level(session),
+            extra: &[],
+        };
+        self.face.write_call(&mut self.outgoing, &line);
+        Lowered::Sent
     }
 
     /// Takes a call out of the books because the server is done with it.
@@ -616,7 +723,7 @@ impl Multiplexer {
         let (session, may_ask, call) = match self.pending.remove(&id)? {
             Pending::Call(call) => (call.session, call.method.may_ask(), Some(call)),
             Pending::Cancelled { session, may_ask, .. } => (session, may_ask, None),
-            Pending::Handshake | Pending::Own { .. } => return None,
+            Pending::Handshake | Pending::Listen | Pending::Own { .. } => return None,
         };
         if let Some(call) = &call {
             self.detach_questions(id, call);
@@ -659,7 +766,7 @@ impl Multiplexer {
         };
         // The client's own words may be long; ours are not, so that a cancellation can always be sent.
         let words = message.filter(|message| self.has_room(message.len()));
-        legacy::write_cancel(&mut self.outgoing, words, id, reason);
+        backend_face::write_cancel(&mut self.outgoing, words, id, reason);
         self.wake_by(until);
         self.detach_questions(id, &call);
         self.forsake(&call);
@@ -693,7 +800,7 @@ impl Multiplexer {
     fn find_call(&self, session: SessionKey, call: CallKey) -> Option<WireId> {
         self.pending.iter().rev().find_map(|(id, pending)| match pending {
             Pending::Call(open) if open.session == session && open.call == call => Some(*id),
-            Pending::Call(_) | Pending::Cancelled { .. } | Pending::Handshake | Pending::Own { .. } => None,
+            Pending::Call(_) | Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => None,
         })
     }
 
@@ -726,17 +833,16 @@ impl Multiplexer {
             self.counters.strays += 1;
             return;
         }
-        if let Some(open) = self.close_question(now, question) {
-            if self.has_room(message.len()) {
-                legacy::write_answer(&mut self.outgoing, message, &open.id);
-            } else {
-                self.counters.overloads += 1;
-                self.refuse(
-                    &open.id,
-                    error_code::INTERNAL_ERROR,
-                    "too many bytes wait to be read",
-                );
+        let Some(open) = self.close_question(now, question) else { return };
+        match open.asker {
+            Asker::Server(id) if self.has_room(message.len()) => {
+                legacy::write_answer(&mut self.outgoing, message, &id);
             }
+            Asker::Server(id) => {
+                self.counters.overloads += 1;
+                self.refuse(&id, error_code::INTERNAL_ERROR, "too many bytes wait to be read");
+            }
+            Asker::Round(key) => self.handle_input(now, open.wire, &key, message),
         }
     }
 
@@ -754,17 +860,19 @@ impl Multiplexer {
         Some(open)
     }
 
-    fn refuse_question(&mut self, now: Moment, question: QuestionKey, why: &str) {
+    fn refuse_question(&mut self, now: Moment, question: QuestionKey, why: &'static str) {
         self.counters.questions_refused += 1;
-        if let Some(open) = self.close_question(now, question) {
-            self.refuse(&open.id, error_code::INTERNAL_ERROR, why);
+        let Some(open) = self.close_question(now, question) else { return };
+        match open.asker {
+            Asker::Server(id) => self.refuse(&id, error_code::INTERNAL_ERROR, why),
+            Asker::Round(_) => self.fail_round(now, open.wire, why),
         }
     }
 
     /// Says no to a request of the server. There is always room for it: a request that came when there was none
     /// was not taken at all ([`Self::has_room_for_a_refusal`]), and the number of those taken is limited.
     fn refuse(&mut self, id: &[u8], code: i32, text: &str) {
-        legacy::write_refusal(&mut self.outgoing, id, code, text);
+        self.face.write_refusal(&mut self.outgoing, id, code, text);
     }
 
     /// A server that asks without reading what it is told gets no answers: they would pile up here.
@@ -831,7 +939,8 @@ impl Multiplexer {
         }
         self.detach(session);
         let (orphans, level) = self.interests.forget(session);
-        if self.is_ready() {
+        self.tune();
+        if self.is_ready() && !self.face.listens() {
             for uri in orphans {
                 let id = self.own_request(now);
                 legacy::write_subscription(&mut self.outgoing, Method::ResourcesUnsubscribe, id, &uri);
@@ -866,18 +975,20 @@ impl Multiplexer {
     // From below.
 
     /// The server runs and can be written to.
-    pub fn handle_link_up(&mut self) {
+    pub fn handle_link_up(&mut self, now: Moment) {
         self.link = Link::Up;
         // A new server is introduced at once if sessions of the old one live on.
         if !self.openers.is_empty() || !self.attached.is_empty() {
-            self.pursue();
+            self.pursue(now);
         }
     }
 
     /// The server has ended. Calls it was working on have failed; those that waited still wait.
     pub fn handle_link_down(&mut self, trouble: &Arc<Trouble>) {
         self.link = Link::Absent;
-        self.handshake.reset();
+        self.listens_left = wishes::LISTENS;
+        self.face.reset();
+        self.vigil = Vigil::default();
         self.outgoing.clear();
         self.being_written = 0;
         for attached in self.attached.values_mut() {
@@ -904,7 +1015,7 @@ impl Multiplexer {
                         failure,
                     });
                 }
-                Pending::Cancelled { .. } | Pending::Handshake | Pending::Own { .. } => {}
+                Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => {}
             }
         }
         if !self.openers.is_empty() || !self.waiting.is_empty() {
@@ -943,17 +1054,24 @@ impl Multiplexer {
         }
     }
 
+    /// The server has written something, be it only the beginning of a line.
+    pub fn handle_sign_of_life(&mut self, now: Moment) {
+        self.vigil.handle_sign_of_life(now);
+    }
+
     /// One line of the server's output.
     pub fn handle_line(&mut self, now: Moment, line: Bytes) {
+        self.handle_sign_of_life(now);
         let message = match Message::scan(line.clone()) {
             Ok(message) => message,
             Err(error) => {
                 self.counters.noise += 1;
+                self.handle_unreadable(now, &line, error);
                 self.outputs.push_back(Output::Noise { line, error });
                 return;
             }
         };
-        match legacy::recognise(&message) {
+        match self.face.recognise(&message) {
             Arrival::Answer(id) => self.handle_answer(now, id, message),
             Arrival::Progress(id) => self.handle_progress(now, id, &message),
             Arrival::Ping => {
@@ -964,18 +1082,34 @@ impl Multiplexer {
             Arrival::Question => self.handle_question(now, message),
             Arrival::Withdrawal => self.handle_withdrawal(now, message),
             Arrival::Log => self.handle_log(&message),
-            Arrival::ListChanged => self.tell_all(&message),
-            Arrival::Updated => self.handle_updated(&message),
-            Arrival::Other => match self.attached.len() {
+            Arrival::ListChanged => self.tell_all(&modern::unmarked(&message)),
+            Arrival::Updated => self.handle_updated(&modern::unmarked(&message)),
+            Arrival::Listening(id) => self.handle_listening(now, id, &message),
+            Arrival::Other => match self.hearing().count() {
                 // What we do not understand can only be for the one who is there.
-                1 => self.tell_all(&message),
+                1 => self.tell_all(&modern::unmarked(&message)),
                 _ => self.counters.unattributed += 1,
             },
+            Arrival::Forbidden => self.counters.strays += 1,
+        }
+    }
+
+    /// A line that is no message may be meant as an answer. Whoever waits for it need not wait for the time limit.
+    fn handle_unreadable(&mut self, now: Moment, line: &[u8], error: ScanError) {
+        // What does not even claim to be JSON-RPC is a log line, whatever it calls its id.
+        if memchr::memmem::find(line, br#""jsonrpc""#).is_none() {
+            return;
+        }
+        let mut seeker = EnvelopeSeeker::default();
+        seeker.feed(line);
+        if let (Some(id), false) = seeker.finish() {
+            self.fail_answer(now, Some(&id), Failure::Invalid(error));
         }
     }
 
     /// A line that was too long to be kept: `id` is its id, `request` says that it was no answer.
     pub fn handle_too_long(&mut self, now: Moment, id: Option<&[u8]>, request: bool, length: u64) {
+        self.handle_sign_of_life(now);
         if request {
             if let Some(id) = id.filter(|id| self.has_room_for_a_refusal(id)) {
                 let limit = self.limits.max_message_bytes;
@@ -985,17 +1119,22 @@ impl Multiplexer {
             self.counters.noise += 1;
             return;
         }
-        let id = id
-            .and_then(|id| std::str::from_utf8(id).ok())
-            .and_then(|id| id.parse().ok())
-            .map(WireId);
         let failure = Failure::TooLarge {
             length,
             limit: self.limits.max_message_bytes,
         };
-        if let Some(id) = id.filter(|id| self.handshake.awaits(*id)) {
+        self.fail_answer(now, id, failure);
+    }
+
+    /// The server has answered the request with this raw id, but its answer cannot be used.
+    fn fail_answer(&mut self, now: Moment, id: Option<&[u8]>, failure: Failure) {
+        let id = id
+            .and_then(|id| std::str::from_utf8(id).ok())
+            .and_then(|id| id.parse().ok())
+            .map(WireId);
+        if let Some(id) = id.filter(|id| self.face.awaits(*id)) {
             self.pending.remove(&id);
-            self.handshake.reset();
+            self.face.reset();
             self.fail_waiting(&failure);
             return;
         }
@@ -1017,9 +1156,17 @@ impl Multiplexer {
             self.counters.strays += 1;
             return;
         };
-        if self.handshake.awaits(id) {
+        if self.face.awaits(id) {
             self.pending.remove(&id);
             self.handle_handshake(now, message);
+            return;
+        }
+        if matches!(self.pending.get(&id), Some(Pending::Listen)) {
+            self.pending.remove(&id);
+            self.handle_listen_end(now, id, &message);
+            return;
+        }
+        if self.face.listens() && self.begin_round(now, id, &message) {
             return;
         }
         let own = matches!(self.pending.get(&id), Some(Pending::Own { .. }));
@@ -1042,11 +1189,12 @@ impl Multiplexer {
             session: call.session,
             call: call.call,
             message,
+            words: self.face.era(),
         });
     }
 
     fn handle_handshake(&mut self, now: Moment, message: Message) {
-        match self.handshake.handle_answer(message) {
+        match self.face.handle_answer(message) {
             Ok(welcome) => {
                 if std::mem::replace(&mut self.welcomed_before, true) {
                     self.resume(now);
@@ -1058,6 +1206,7 @@ impl Multiplexer {
                         welcome: Arc::clone(&welcome),
                     });
                 }
+                self.tune();
                 self.admit(now);
             }
             Err(refusal) => {
@@ -1067,20 +1216,13 @@ impl Multiplexer {
                         session,
                         call,
                         message: Message::clone(&refusal),
+                        words: self.face.era(),
                     });
                 }
                 if self.attached.is_empty() {
-                    self.handshake.forget_introduction();
+                    self.face.forget_introduction();
                 }
-                let trouble = Trouble {
-                    what: "the server refused the handshake".into(),
-                    ..Trouble::default()
-                };
-                let failure = Failure::Unavailable {
-                    trouble: Arc::new(trouble),
-                    retry_after: Duration::from_secs(1),
-                };
-                self.fail_waiting(&failure);
+                self.fail_waiting(&Failure::NotWelcomed);
             }
         }
     }
@@ -1091,8 +1233,9 @@ impl Multiplexer {
         if self.attached.len() == newcomers.len() {
             return;
         }
-        self.handshake.confirm(None, &mut self.outgoing);
+        self.face.confirm(None, &mut self.outgoing);
         let (resources, level) = self.interests.replay();
+        let (resources, level) = if self.face.listens() { (Vec::new(), None) } else { (resources, level) };
         if let Some(level) = level {
             let id = self.own_request(now);
             legacy::write_set_level(&mut self.outgoing, None, id, level);
@@ -1102,19 +1245,17 @@ impl Multiplexer {
             legacy::write_subscription(&mut self.outgoing, Method::ResourcesSubscribe, id, &uri);
         }
         let lists = self
-            .handshake
+            .face
             .welcome()
             .map(|welcome| welcome.changing_lists.clone())
             .unwrap_or_default();
         for list in lists {
             let message = legacy::list_changed(list);
-            for session in self
-                .attached
-                .keys()
-                .filter(|session| !newcomers.contains(session))
-            {
+            let sessions: Vec<SessionKey> =
+                self.hearing().filter(|session| !newcomers.contains(session)).collect();
+            for session in sessions {
                 self.outputs.push_back(Output::Tell(Tell::Notice {
-                    session: *session,
+                    session,
                     message: message.clone(),
                 }));
             }
@@ -1164,7 +1305,7 @@ impl Multiplexer {
                 } else if self.questions.len() >= self.limits.questions {
                     "too many requests to clients are open"
                 } else {
-                    return self.put_question(now, session, wire, id, message);
+                    return self.put_question(now, session, wire, Asker::Server(id), message);
                 }
             }
             None if self.attached.len() > 1 => {
@@ -1181,7 +1322,7 @@ impl Multiplexer {
         now: Moment,
         session: SessionKey,
         wire: Option<WireId>,
-        id: Bytes,
+        asker: Asker,
         message: Message,
     ) {
         let question = QuestionKey(self.next_question);
@@ -1199,7 +1340,7 @@ impl Multiplexer {
             OpenQuestion {
                 session,
                 wire,
-                id,
+                asker,
                 deadline,
             },
         );
@@ -1217,7 +1358,7 @@ impl Multiplexer {
         let newest = |wanted: &dyn Fn(&InFlight) -> bool| {
             self.pending.iter().rev().find_map(|(id, pending)| match pending {
                 Pending::Call(call) if wanted(call) => Some((call.session, Some(*id))),
-                Pending::Call(_) | Pending::Cancelled { .. } | Pending::Handshake | Pending::Own { .. } => {
+                Pending::Call(_) | Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => {
                     None
                 }
             })
@@ -1238,7 +1379,7 @@ impl Multiplexer {
         let found = self
             .questions
             .iter()
-            .find(|(_, open)| open.id == id)
+            .find(|(_, open)| matches!(&open.asker, Asker::Server(asked) if asked == id))
             .map(|(key, _)| *key);
         let Some(question) = found else {
             self.counters.strays += 1;
@@ -1261,7 +1402,7 @@ impl Multiplexer {
             if self.interests.hears(session, level) {
                 let call = wire.and_then(|id| match self.pending.get(&id) {
                     Some(Pending::Call(call)) => Some(call.call),
-                    Some(Pending::Cancelled { .. } | Pending::Handshake | Pending::Own { .. }) | None => None,
+                    Some(Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. }) | None => None,
                 });
                 let message = message.clone();
                 match call {
@@ -1281,7 +1422,7 @@ impl Multiplexer {
             self.counters.unattributed += 1;
             return;
         }
-        let sessions: Vec<SessionKey> = self.attached.keys().copied().collect();
+        let sessions: Vec<SessionKey> = self.hearing().collect();
         for session in sessions {
             if self.interests.hears(session, level) {
                 self.tell(Tell::Notice {
@@ -1294,24 +1435,23 @@ impl Multiplexer {
 
     fn attribute_log(&self) -> Option<(SessionKey, Option<WireId>)> {
         if self.busy_sessions == 0 {
-            return match self.attached.len() {
-                1 => self.attached.keys().next().map(|session| (*session, None)),
-                _ => None,
-            };
+            let mut hearing = self.hearing();
+            let first = hearing.next()?;
+            return hearing.next().is_none().then_some((first, None));
         }
         if self.busy_sessions > 1 {
             return None;
         }
         let mut calls = self.pending.iter().filter_map(|(id, pending)| match pending {
             Pending::Call(call) => Some((call.session, *id)),
-            Pending::Cancelled { .. } | Pending::Handshake | Pending::Own { .. } => None,
+            Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => None,
         });
         let (session, id) = calls.next()?;
         Some((session, calls.next().is_none().then_some(id)))
     }
 
     fn handle_updated(&mut self, message: &Message) {
-        if self.attached.len() == 1 {
+        if self.hearing().count() == 1 {
             return self.tell_all(message);
         }
         let Some(uri) = message.text(Member::Uri) else {
@@ -1330,12 +1470,18 @@ impl Multiplexer {
     }
 
     fn tell_all(&mut self, message: &Message) {
-        for session in self.attached.keys() {
-            self.outputs.push_back(Output::Tell(Tell::Notice {
-                session: *session,
+        let sessions: Vec<SessionKey> = self.hearing().collect();
+        for session in sessions {
+            self.tell(Tell::Notice {
+                session,
                 message: message.clone(),
-            }));
+            });
         }
+    }
+
+    /// The sessions that want to know what is not about their calls.
+    fn hearing(&self) -> impl Iterator<Item = SessionKey> {
+        self.attached.iter().filter(|(_, attached)| attached.hears).map(|(session, _)| *session)
     }
 
     // From the clock.
@@ -1367,12 +1513,33 @@ impl Multiplexer {
         if let Some(at) = self.questions.values().map(|open| open.deadline).min() {
             self.wake_by(at);
         }
+        if let Some(why) = self.vigil.handle_deadline(now) {
+            self.outputs.push_back(Output::Replace { why });
+        }
+        if let Some(at) = self.vigil.next_deadline() {
+            self.wake_by(at);
+        }
+    }
+
+    /// Asks a server that let a call time out without a word whether it still lives. One that waits for a client's
+    /// answer itself has a reason to be quiet.
+    fn doubt(&mut self, now: Moment) {
+        if self.questions.is_empty() && self.vigil.is_unnoticed_silence(now, self.limits.request_timeout) {
+            let id = self.own_request(now);
+            self.face.write_ping(&mut self.outgoing, id);
+            let until = now.after(self.limits.request_timeout);
+            self.vigil.begin_doubt(
+                until,
+                "no sign of life, not even to a ping, within request_timeout",
+            );
+        }
     }
 
     fn expire_calls(&mut self, now: Moment) {
         let mut late = Vec::new();
         let mut slow = Vec::new();
         let mut stopped = Vec::new();
+        let mut resumed = Vec::new();
         let mut next = None;
         for (id, pending) in &mut self.pending {
             let call = match pending {
@@ -1385,8 +1552,15 @@ impl Multiplexer {
                     }
                     continue;
                 }
-                Pending::Handshake => continue,
+                Pending::Handshake | Pending::Listen => continue,
             };
+            if let Some(at) = call.round.as_ref().and_then(|round| round.resume_at) {
+                if at <= now {
+                    resumed.push(*id);
+                } else {
+                    next = earliest(next, Some(at));
+                }
+            }
             if call.deadline <= now {
                 late.push(*id);
                 continue;
@@ -1404,6 +1578,10 @@ impl Multiplexer {
         for id in stopped {
             self.settle(now, id);
         }
+        for id in resumed {
+            self.next_round(now, id);
+        }
+        let timed_out = !late.is_empty();
         for id in late {
             self.counters.timeouts += 1;
             if let Some(call) = self.release(now, id, None, "no answer within the time limit") {
@@ -1416,6 +1594,9 @@ impl Multiplexer {
                     failure,
                 });
             }
+        }
+        if timed_out {
+            self.doubt(now);
         }
     }
 

@@ -17,7 +17,7 @@ use crate::exchange::{Ask, Call, CallKey, Client, Failure, QuestionKey, SessionK
 use crate::message::{Kind, Member, Message};
 use crate::method::Method;
 use crate::time::Moment;
-use crate::version::Version;
+use crate::version::{Era, Version};
 use crate::wire::sse;
 use replay::{Audience, Claim, EventId, EventLog, Retention, StreamKey};
 
@@ -254,6 +254,7 @@ impl Session {
             call,
             client,
             introduction: Some(introduction),
+            hears: true,
         };
         (session, call, ask)
     }
@@ -273,6 +274,7 @@ impl Session {
             call,
             client: Arc::clone(&session.client),
             introduction: None,
+            hears: true,
         };
         (session, ask)
     }
@@ -425,6 +427,7 @@ impl Session {
                         call,
                         request,
                         message,
+                        words: Era::Legacy,
                     }),
                 }
             }
@@ -485,18 +488,18 @@ impl Session {
                 self.welcomed = true;
                 self.finish(now, call, Ending::Result, body);
             }
-            Tell::Reply { call, message, .. } => {
+            Tell::Reply {
+                call, message, words, ..
+            } => {
                 let ending = match message.kind() {
                     Kind::Error => Ending::Error,
                     Kind::Result | Kind::Request | Kind::Notification => Ending::Result,
                 };
                 if let Some(open) = self.calls.get(&call) {
-                    let id = open
-                        .message
-                        .as_ref()
-                        .and_then(|message| message.raw(Member::Id))
-                        .unwrap_or(b"null");
-                    let body = legacy::lower_reply(id, &message);
+                    let asked = open.message.as_ref();
+                    let id = asked.and_then(|asked| asked.raw(Member::Id)).unwrap_or(b"null");
+                    let method = asked.map_or(Method::Other, Message::method);
+                    let body = legacy::lower_reply(id, &message, words, method);
                     self.finish(now, call, ending, body);
                 }
             }

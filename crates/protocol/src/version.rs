@@ -7,28 +7,35 @@ pub enum Version {
     V2025_03_26,
     V2025_06_18,
     V2025_11_25,
+    V2026_07_28,
 }
 
 /// Legacy revisions open with an `initialize` handshake; modern ones describe every request by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Era {
     Legacy,
     Modern,
 }
 
 impl Version {
-    pub const ALL: [Self; 4] = [
+    pub const LEGACY: [Self; 4] = [
         Self::V2024_11_05,
         Self::V2025_03_26,
         Self::V2025_06_18,
         Self::V2025_11_25,
     ];
+    pub const NEWEST_MODERN: Self = Self::V2026_07_28;
     pub const NEWEST_LEGACY: Self = Self::V2025_11_25;
     /// What a request without a version header is taken to speak (2025-06-18, transports).
     pub const ASSUMED: Self = Self::V2025_03_26;
 
+    /// Every revision there is, oldest first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::LEGACY.into_iter().chain([Self::NEWEST_MODERN])
+    }
+
     pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|version| version.as_str() == text)
+        Self::all().find(|version| version.as_str() == text)
     }
 
     pub const fn as_str(self) -> &'static str {
@@ -37,20 +44,23 @@ impl Version {
             Self::V2025_03_26 => "2025-03-26",
             Self::V2025_06_18 => "2025-06-18",
             Self::V2025_11_25 => "2025-11-25",
+            Self::V2026_07_28 => "2026-07-28",
         }
     }
 
     pub const fn era(self) -> Era {
         match self {
             Self::V2024_11_05 | Self::V2025_03_26 | Self::V2025_06_18 | Self::V2025_11_25 => Era::Legacy,
+            Self::V2026_07_28 => Era::Modern,
         }
     }
 
-    /// Streams of this revision begin with a priming event; older clients fail on its empty data.
+    /// Streams of this revision begin with a priming event; older clients fail on its empty data, and newer
+    /// ones have no event ids at all.
     pub const fn primes_streams(self) -> bool {
         match self {
             Self::V2025_11_25 => true,
-            Self::V2024_11_05 | Self::V2025_03_26 | Self::V2025_06_18 => false,
+            Self::V2024_11_05 | Self::V2025_03_26 | Self::V2025_06_18 | Self::V2026_07_28 => false,
         }
     }
 }
@@ -61,11 +71,11 @@ mod tests {
 
     #[test]
     fn versions_are_ordered_by_date_and_parse_back() {
-        for pair in Version::ALL.windows(2) {
-            assert!(pair[0] < pair[1]);
-            assert!(pair[0].as_str() < pair[1].as_str());
+        for (older, newer) in Version::all().zip(Version::all().skip(1)) {
+            assert!(older < newer);
+            assert!(older.as_str() < newer.as_str());
         }
-        for version in Version::ALL {
+        for version in Version::all() {
             assert_eq!(Version::parse(version.as_str()), Some(version));
         }
         assert_eq!(Version::parse("2030-01-01"), None);

@@ -39,18 +39,25 @@ async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
     let gateway = match Gateway::new(&settings, settings.listen, serve::launcher(), environment.all()) {
         Ok(gateway) => gateway,
         Err(error @ StartError::Audit(_)) => return fail(exit::CONFIGURATION, &error.to_string()),
-        Err(error @ (StartError::Command { .. } | StartError::NothingStarts)) => {
-            return fail(exit::NOTHING_STARTS, &error.to_string());
+        Err(error @ (StartError::Command { .. } | StartError::Randomness)) => return fail(exit::NOTHING_STARTS, &error.to_string()),
+        Err(StartError::NothingStarts(broken)) => {
+            let hopeless = |(destination, why)| Probe::hopeless(destination, why);
+            show(&broken.into_iter().map(hopeless).collect::<Vec<_>>());
+            return ExitCode::from(exit::NOTHING_STARTS);
         }
     };
     let probes = gateway.probe().await;
-    let failed = probes.iter().filter(|probe| probe.result.is_err()).count();
-    let _ = std::io::stdout().lock().write_all(table(&probes).as_bytes());
-    if failed == 0 {
+    show(&probes);
+    if probes.iter().all(|probe| probe.result.is_ok()) {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(exit::FAILED)
     }
+}
+
+/// If stdout is closed nobody reads this; the exit code tells the same.
+fn show(probes: &[Probe]) {
+    let _ = std::io::stdout().lock().write_all(table(probes).as_bytes());
 }
 
 /// The table, and below it what to fix.

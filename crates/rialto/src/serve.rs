@@ -37,7 +37,7 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
     for note in notes {
         tracing::warn!("{note}");
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(exit::FAILED, &format!("cannot start the runtime: {error}")),
     };
@@ -69,7 +69,7 @@ async fn serve(settings: &Settings, environment: &Environment, format: LogFormat
         Err(error @ StartError::Audit(_)) => {
             return fail(exit::CONFIGURATION, &format!("{:#}", anyhow::Error::from(error)));
         }
-        Err(error @ (StartError::Command { .. } | StartError::NothingStarts)) => {
+        Err(error @ (StartError::Command { .. } | StartError::Randomness | StartError::NothingStarts(_))) => {
             return fail(exit::NOTHING_STARTS, &error.to_string());
         }
     };

@@ -330,6 +330,23 @@ async fn check_says_what_to_fix_and_fails_when_one_is_not_well() -> Result<()> {
 }
 
 #[tokio::test]
+async fn check_of_a_command_that_cannot_be_run_names_it_and_ends_with_code_4() -> Result<()> {
+    let ended = Rialto::launcher()
+        .verb(&["check", "--", "no-such-program-anywhere"])
+        .env("RIALTO_NAME", "lost")
+        .run(PATIENCE)
+        .await?;
+    let said = format!("{}\n{}", ended.stdout.join("\n"), ended.stderr_text());
+    assert_eq!(ended.code(), Some(4), "{said}");
+    let row = ended.stdout.iter().find(|line| line.starts_with("lost "));
+    assert!(row.is_some_and(|row| row.contains("FAILED")), "{said}");
+    for word in ["lost: ", "no-such-program-anywhere", "not found in PATH"] {
+        assert!(said.contains(word), "no {word} in\n{said}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn check_ends_with_code_2_on_a_bad_file() -> Result<()> {
     let ended = Rialto::launcher()
         .verb(&["check"])
@@ -399,7 +416,8 @@ async fn every_call_has_one_audit_record_with_all_fields() -> Result<()> {
     // The end of the stream is noticed before the session ends, so that it has a record of its own.
     records(&rialto, 7).await;
     client.delete().await?.expect_status(204)?;
-    client.call(5, "echo", marked("late")).await?.expect_status(404)?;
+    let refused = client.call(5, "echo", marked("late")).await?;
+    refused.expect_status(404)?;
 
     let records = records(&rialto, 9).await;
     let summary: Vec<_> = records
@@ -450,6 +468,7 @@ async fn every_call_has_one_audit_record_with_all_fields() -> Result<()> {
             "{record}"
         );
     }
+    assert_eq!(records[8]["response_bytes"], refused.body_text().len());
     let hashes: Vec<&Value> = records[..8].iter().map(|record| &record["session"]).collect();
     assert!(
         hashes.iter().all(|hash| hash.is_string() && *hash == hashes[0]),

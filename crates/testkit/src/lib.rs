@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod failure;
+pub mod interop;
 pub mod journal;
 pub mod patience;
 pub mod processes;

@@ -1,25 +1,27 @@
-// The official TypeScript client, 1.x line, as a witness: `node client.mjs URL SCENARIO`.
+// An official TypeScript client as a witness: `node client.mjs SDK ERA URL SCENARIO`.
 //
-// Plays one scenario against server-everything at URL and prints one JSON line with what it observed; judging
-// that line is left to the Rust test that started it. Ends with 1 and the error on stderr if the SDK refuses.
+// SDK is `typescript1` or `typescript2`; ERA is how the client finds its era, `legacy` or `auto`. Plays one scenario
+// against the server at URL and prints one JSON line with what it observed; judging that line is left to the Rust
+// test that started it. Ends with 1 and the error on stderr if the SDK refuses.
 
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
+import * as sdk1 from './sdk1.mjs';
+import * as sdk2 from './sdk2.mjs';
+
+const [sdkName, era, url, scenario] = process.argv.slice(2);
+
 // The packages live in the ignored folder, not beside this file, so they are looked up from there.
 const here = dirname(fileURLToPath(import.meta.url));
 const testDeps = process.env.RIALTO_TEST_DEPS ?? join(here, '..', '..', '..', '.test-deps');
-const require = createRequire(join(testDeps, 'node', 'package.json'));
-const { Client } = require('@modelcontextprotocol/sdk/client/index.js');
-const { StreamableHTTPClientTransport } = require('@modelcontextprotocol/sdk/client/streamableHttp.js');
-const types = require('@modelcontextprotocol/sdk/types.js');
+const { folder, adapt } = { typescript1: sdk1, typescript2: sdk2 }[sdkName];
+const sdk = adapt(createRequire(join(testDeps, folder, 'package.json')), era);
 
 const DEADLINE_MS = 40_000;
 const LONG = 'trigger-long-running-operation';
 const DOCUMENT = 'demo://resource/dynamic/text/';
-
-const [url, scenario] = process.argv.slice(2);
 
 /** A list that can be waited on: `until` resolves with the first item that fits, past or future. */
 class Sightings {
@@ -44,11 +46,11 @@ class Witness {
   errors = [];
 
   constructor({ capabilities = {}, prepare = () => {}, transport = {}, fetch: fetchFn = fetch } = {}) {
-    this.client = new Client({ name: 'rialto-interop-typescript', version: '1.0.0' }, { capabilities });
+    this.client = sdk.newClient({ name: 'rialto-interop-typescript', version: '1.0.0' }, capabilities);
     this.client.onerror = (error) => this.errors.push(String(error.message ?? error));
     this.client.fallbackNotificationHandler = async (notification) => this.notifications.add(notification);
     prepare(this.client);
-    this.transport = new StreamableHTTPClientTransport(new URL(url), {
+    this.transport = new sdk.Transport(new URL(url), {
       ...transport,
       fetch: async (input, init = {}) => {
         const response = await fetchFn(input, init);
@@ -74,7 +76,7 @@ class Witness {
   }
 
   async text(name, args = {}, options = undefined) {
-    const result = await this.client.callTool({ name, arguments: args }, undefined, options);
+    const result = await sdk.callTool(this.client, { name, arguments: args }, options);
     return result.content.map((part) => part.text).join('\n');
   }
 
@@ -91,7 +93,7 @@ const open = (options) => new Witness(options).open();
 const sampler = (answer, asked) => ({
   capabilities: { sampling: {} },
   prepare: (client) =>
-    client.setRequestHandler(types.CreateMessageRequestSchema, async ({ params }) => {
+    sdk.answer(client, 'sampling/createMessage', async ({ params }) => {
       asked.push(params.messages[0].content.text);
       return { role: 'assistant', model: 'witness', stopReason: 'endTurn', content: { type: 'text', text: answer } };
     }),
@@ -146,18 +148,24 @@ const resumed = async (initialReconnectionDelay, duration) => {
 };
 
 const scenarios = {
-  async connect_and_list() {
+  async connect() {
     const { client, transport } = await open();
-    const { tools } = await client.listTools();
-    const { prompts } = await client.listPrompts();
-    const { resources } = await client.listResources();
-    const { resourceTemplates } = await client.listResourceTemplates();
     await client.ping();
     return {
       server: client.getServerVersion().name,
       instructions: client.getInstructions().length > 0,
       protocolVersion: transport.protocolVersion,
       sessionId: transport.sessionId,
+    };
+  },
+
+  async listing() {
+    const { client } = await open();
+    const { tools } = await client.listTools();
+    const { prompts } = await client.listPrompts();
+    const { resources } = await client.listResources();
+    const { resourceTemplates } = await client.listResourceTemplates();
+    return {
       tools: tools.map(({ name }) => name),
       prompts: prompts.map(({ name }) => name),
       resources: resources.map(({ uri }) => uri),
@@ -165,14 +173,14 @@ const scenarios = {
     };
   },
 
-  async echo() {
+  async call() {
     const witness = await open();
     return { text: await witness.text('echo', { message: 'Grüße, 世界 \u2028 "quoted" \\ \u{1F309}' }) };
   },
 
   async large_message() {
     const witness = await open();
-    const message = 'x'.repeat(500_000);
+    const message = 'x'.repeat(5_000_000);
     const text = await witness.text('echo', { message });
     return { length: text.length, same: text === `Echo: ${message}` };
   },
@@ -191,7 +199,7 @@ const scenarios = {
     const code = (promise) => promise.then(() => 'answered', (error) => error.code);
     return {
       isError: wrong.isError,
-      unknownMethod: await code(witness.client.request({ method: 'no/such/method' }, types.EmptyResultSchema)),
+      unknownMethod: await code(sdk.unknownMethod(witness.client, 'no/such/method')),
       unknownPrompt: await code(witness.client.getPrompt({ name: 'no-such-prompt' })),
       after: await witness.text('echo', { message: 'still here' }),
     };
@@ -225,7 +233,7 @@ const scenarios = {
     const witness = await open({
       capabilities: { elicitation: { form: {} } },
       prepare: (client) =>
-        client.setRequestHandler(types.ElicitRequestSchema, async ({ params }) => {
+        sdk.answer(client, 'elicitation/create', async ({ params }) => {
           asked.push(params.requestedSchema.required);
           return answers[asked.length - 1];
         }),
@@ -241,7 +249,7 @@ const scenarios = {
     const witness = await open({
       capabilities: { roots: { listChanged: true } },
       prepare: (client) =>
-        client.setRequestHandler(types.ListRootsRequestSchema, async () => {
+        sdk.answer(client, 'roots/list', async () => {
           asked += 1;
           return { roots };
         }),
@@ -312,21 +320,48 @@ const scenarios = {
     return { added: after - before, uri: result.content[0].uri, blob: contents[0].blob.length > 0 };
   },
 
+  async tools_changed() {
+    const witness = await (await open()).listening();
+    const names = async () => (await witness.client.listTools()).tools.map(({ name }) => name);
+    const before = await names();
+    await witness.text('toggle_tool');
+    await witness.notifications.until(({ method }) => method === 'notifications/tools/list_changed');
+    const added = (await names()).filter((name) => !before.includes(name));
+    return { added, text: await witness.text('extra') };
+  },
+
   async cancellation() {
     const witness = await open();
     const abort = new AbortController();
     let outcome;
     try {
       await witness.text(
-        LONG,
-        { duration: 20, steps: 100 },
+        'count',
+        { steps: 1000, delay_ms: 20 },
         { signal: abort.signal, onprogress: () => abort.abort('enough') },
       );
       outcome = 'answered';
     } catch (error) {
       outcome = String(error.message ?? error);
     }
-    return { outcome, after: await witness.text('echo', { message: 'after the cancellation' }) };
+    // The notification travels on a connection of its own, so the server may hear of it after the first question.
+    let cancelledCalls = 0;
+    while (cancelledCalls === 0) ({ cancelledCalls } = JSON.parse(await witness.text('whoami')));
+    return { outcome, cancelledCalls };
+  },
+
+  async two_elicitations() {
+    const answers = ['San Polo', 'San Marco'];
+    const asked = [];
+    const witness = await open({
+      capabilities: { elicitation: { form: {} } },
+      prepare: (client) =>
+        sdk.answer(client, 'elicitation/create', async ({ params }) => {
+          asked.push(params.message);
+          return { action: 'accept', content: { answer: answers[asked.length - 1] } };
+        }),
+    });
+    return { text: await witness.text('ask_twice'), asked };
   },
 
   async fifty_at_once() {
@@ -392,8 +427,7 @@ const scenarios = {
     const second = new Witness({ transport: { sessionId } });
     second.transport.setProtocolVersion(protocolVersion);
     await second.open();
-    const request = { method: 'tools/call', params: { name: LONG, arguments: {} } };
-    const result = await second.client.request(request, types.CallToolResultSchema, { resumptionToken: token });
+    const result = await sdk.resumeCall(second.client, { name: LONG, arguments: {} }, { resumptionToken: token });
     return { token: typeof token, text: result.content[0].text, after: await second.text('echo', { message: 'resumed' }) };
   },
 
@@ -410,7 +444,7 @@ const scenarios = {
     try {
       await late.text('echo', { message: 'too late' });
     } catch (error) {
-      refused = error.code;
+      refused = sdk.httpStatus(error);
     }
     return { deleted, refused };
   },

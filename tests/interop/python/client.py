@@ -1,10 +1,15 @@
-"""The official Python client, 1.x line, as a witness: `python client.py URL SCENARIO`.
+"""An official Python client as a witness: `python client.py SDK ERA URL SCENARIO`.
 
-Plays one scenario against server-everything at URL and prints one JSON line with what it observed; judging that
-line is left to the Rust test that started it. Ends with 1 and the error on stderr if the SDK refuses.
+SDK is `python1` or `python2`; ERA is how the client finds its era, `legacy` or `auto`. Plays one scenario against the
+server at URL and prints one JSON line with what it observed; judging that line is left to the Rust test that started
+it. Ends with 1 and the error on stderr if the SDK refuses.
+
+The two lines of the SDK spell the members of their types differently, so results are looked at as they are on the
+wire.
 """
 
 import base64
+import importlib
 import json
 import sys
 import traceback
@@ -14,16 +19,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
-import httpx
-from mcp import ClientSession, McpError, types
-from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import ClientMessageMetadata
+
+sdk_name, era, url, scenario_name = sys.argv[1:5]
+sdk = importlib.import_module({"python1": "sdk1", "python2": "sdk2"}[sdk_name])
+httpx = sdk.httpx
+types = sdk.types
 
 DEADLINE_SECONDS = 40
 LONG = "trigger-long-running-operation"
 DOCUMENT = "demo://resource/dynamic/text/"
 
-url, scenario_name = sys.argv[1:3]
+
+def wire(model: Any) -> dict[str, Any]:
+    """A result, request or notification as it is on the wire."""
+    return model.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 class Sightings:
@@ -84,6 +94,7 @@ class WatchedTransport(httpx.AsyncHTTPTransport):
                 "method": request.method,
                 "status": response.status_code,
                 "last_event_id": request.headers.get("last-event-id"),
+                "session_id": response.headers.get("mcp-session-id"),
             }
         )
         is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
@@ -99,26 +110,32 @@ class Witness:
 
     notifications: Sightings = field(default_factory=Sightings)
     exchanges: Sightings = field(default_factory=Sightings)
-    session: ClientSession = field(init=False)
-    session_id: Callable[[], str | None] = field(init=False)
-    initialized: types.InitializeResult = field(init=False)
+    session: Any = field(init=False)
+    initialized: dict[str, Any] = field(init=False)
+
+    def session_id(self) -> str:
+        return next(seen["session_id"] for seen in self.exchanges.items if seen["session_id"])
 
     async def listening(self) -> None:
         """Returns when the server has accepted the stream on which it speaks unasked."""
         await self.exchanges.until(lambda seen: seen["method"] == "GET" and seen["status"] == 200)
 
+    async def call(self, name: str, arguments: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+        return wire(await self.session.call_tool(name, arguments or {}, **options))
+
     async def text(self, name: str, arguments: dict[str, Any] | None = None, **options: Any) -> str:
-        result = await self.session.call_tool(name, arguments or {}, **options)
-        return "\n".join(part.text for part in result.content)
+        result = await self.call(name, arguments, **options)
+        return "\n".join(part["text"] for part in result["content"])
 
     async def heard(self, part: str) -> None:
         """Returns when a log message with this text has come."""
         await self.notifications.until(
-            lambda seen: isinstance(seen, types.LoggingMessageNotification) and part in str(seen.params.data)
+            lambda seen: seen["method"] == "notifications/message" and part in str(seen["params"]["data"])
         )
 
-    def of(self, kind: type) -> list[Any]:
-        return [seen for seen in self.notifications.items if isinstance(seen, kind)]
+    def of(self, method: str) -> list[dict[str, Any]]:
+        """The params of every notification of this method so far."""
+        return [seen.get("params", {}) for seen in self.notifications.items if seen["method"] == method]
 
 
 @asynccontextmanager
@@ -132,69 +149,73 @@ async def opened(
     witness = Witness()
 
     async def message_handler(message: Any) -> None:
-        if isinstance(message, types.ServerNotification):
-            witness.notifications.add(message.root)
+        if (notification := sdk.notification_in(message)) is not None:
+            witness.notifications.add(wire(notification))
 
+    callbacks["message_handler"] = message_handler
     async with httpx.AsyncClient(
         transport=WatchedTransport(witness.exchanges, break_long_call),
         headers=resumed_session,
         timeout=30,
         trust_env=False,
     ) as http_client:
-        async with streamable_http_client(
-            url, http_client=http_client, terminate_on_close=terminate_on_close
-        ) as (read, write, session_id):
-            async with ClientSession(read, write, message_handler=message_handler, **callbacks) as session:
+        if resumed_session is None:
+            async with sdk.connected(era, url, http_client, terminate_on_close, **callbacks) as (session, initialized):
                 witness.session = session
-                witness.session_id = session_id
-                if resumed_session is None:
-                    witness.initialized = await session.initialize()
+                witness.initialized = wire(initialized)
+                yield witness
+        else:
+            async with sdk.session_over(url, http_client, terminate_on_close, **callbacks) as session:
+                witness.session = session
                 yield witness
 
 
 def session_headers(witness: Witness) -> dict[str, str]:
     """What names a session to the server; the SDK has no other way to go on with an old one."""
     return {
-        "mcp-session-id": str(witness.session_id()),
-        "mcp-protocol-version": str(witness.initialized.protocolVersion),
+        "mcp-session-id": witness.session_id(),
+        "mcp-protocol-version": witness.initialized["protocolVersion"],
     }
 
 
 def sampler(answer: str, asked: list[str]) -> dict[str, Any]:
     """Declares sampling and answers every request with `answer`."""
+    content = {"type": "text", "text": answer}
+    result = {"role": "assistant", "model": "witness", "stopReason": "endTurn", "content": content}
 
-    async def sampling_callback(_context: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
-        asked.append(params.messages[0].content.text)
-        return types.CreateMessageResult(
-            role="assistant",
-            model="witness",
-            stopReason="endTurn",
-            content=types.TextContent(type="text", text=answer),
-        )
+    async def sampling_callback(_context: Any, params: Any) -> Any:
+        asked.append(wire(params)["messages"][0]["content"]["text"])
+        return types.CreateMessageResult.model_validate(result)
 
     return {"sampling_callback": sampling_callback}
 
 
-async def connect_and_list() -> dict[str, Any]:
+async def connect() -> dict[str, Any]:
     async with opened() as witness:
-        tools = (await witness.session.list_tools()).tools
-        prompts = (await witness.session.list_prompts()).prompts
-        resources = (await witness.session.list_resources()).resources
-        templates = (await witness.session.list_resource_templates()).resourceTemplates
         await witness.session.send_ping()
         return {
-            "server": witness.initialized.serverInfo.name,
-            "instructions": bool(witness.initialized.instructions),
-            "protocolVersion": witness.initialized.protocolVersion,
+            "server": witness.initialized["serverInfo"]["name"],
+            "instructions": bool(witness.initialized["instructions"]),
+            "protocolVersion": witness.initialized["protocolVersion"],
             "sessionId": witness.session_id(),
-            "tools": [tool.name for tool in tools],
-            "prompts": [prompt.name for prompt in prompts],
-            "resources": [str(resource.uri) for resource in resources],
-            "templates": [template.uriTemplate for template in templates],
         }
 
 
-async def echo() -> dict[str, Any]:
+async def listing() -> dict[str, Any]:
+    async with opened() as witness:
+        tools = wire(await witness.session.list_tools())["tools"]
+        prompts = wire(await witness.session.list_prompts())["prompts"]
+        resources = wire(await witness.session.list_resources())["resources"]
+        templates = wire(await witness.session.list_resource_templates())["resourceTemplates"]
+        return {
+            "tools": [tool["name"] for tool in tools],
+            "prompts": [prompt["name"] for prompt in prompts],
+            "resources": [resource["uri"] for resource in resources],
+            "templates": [template["uriTemplate"] for template in templates],
+        }
+
+
+async def call() -> dict[str, Any]:
     async with opened() as witness:
         message = 'Grüße, 世界 \u2028 "quoted" \\ \U0001f309'
         return {"text": await witness.text("echo", {"message": message})}
@@ -202,30 +223,30 @@ async def echo() -> dict[str, Any]:
 
 async def large_message() -> dict[str, Any]:
     async with opened() as witness:
-        message = "x" * 500_000
+        message = "x" * 5_000_000
         text = await witness.text("echo", {"message": message})
         return {"length": len(text), "same": text == f"Echo: {message}"}
 
 
 async def structured() -> dict[str, Any]:
     async with opened() as witness:
-        weather = await witness.session.call_tool("get-structured-content", {"location": "Chicago"})
+        weather = await witness.call("get-structured-content", {"location": "Chicago"})
         return {
             "sum": await witness.text("get-sum", {"a": 20, "b": 22}),
-            "structured": weather.structuredContent,
+            "structured": weather["structuredContent"],
         }
 
 
 async def tool_error() -> dict[str, Any]:
     async with opened() as witness:
-        wrong = await witness.session.call_tool("get-sum", {"a": "one", "b": 2})
+        wrong = await witness.call("get-sum", {"a": "one", "b": 2})
         unknown_prompt = None
         try:
             await witness.session.get_prompt("no-such-prompt")
-        except McpError as error:
+        except sdk.McpError as error:
             unknown_prompt = error.error.code
         return {
-            "isError": wrong.isError,
+            "isError": wrong["isError"],
             "unknownPrompt": unknown_prompt,
             "after": await witness.text("echo", {"message": "still here"}),
         }
@@ -257,8 +278,8 @@ async def elicitation() -> dict[str, Any]:
     ]
     asked: list[Any] = []
 
-    async def elicitation_callback(_context: Any, params: Any) -> types.ElicitResult:
-        asked.append(params.requestedSchema["required"])
+    async def elicitation_callback(_context: Any, params: Any) -> Any:
+        asked.append(wire(params)["requestedSchema"]["required"])
         return answers[len(asked) - 1]
 
     async with opened(elicitation_callback=elicitation_callback) as witness:
@@ -266,19 +287,31 @@ async def elicitation() -> dict[str, Any]:
         return {"asked": asked, "texts": texts}
 
 
+async def two_elicitations() -> dict[str, Any]:
+    answers = ["San Polo", "San Marco"]
+    asked: list[str] = []
+
+    async def elicitation_callback(_context: Any, params: Any) -> Any:
+        asked.append(wire(params)["message"])
+        return types.ElicitResult(action="accept", content={"answer": answers[len(asked) - 1]})
+
+    async with opened(elicitation_callback=elicitation_callback) as witness:
+        return {"text": await witness.text("ask_twice"), "asked": asked}
+
+
 async def roots() -> dict[str, Any]:
-    known = [types.Root(uri="file:///srv/one", name="One")]
+    known = [{"uri": "file:///srv/one", "name": "One"}]
     asked = 0
 
-    async def list_roots_callback(_context: Any) -> types.ListRootsResult:
+    async def list_roots_callback(_context: Any) -> Any:
         nonlocal asked
         asked += 1
-        return types.ListRootsResult(roots=list(known))
+        return types.ListRootsResult.model_validate({"roots": known})
 
     async with opened(list_roots_callback=list_roots_callback) as witness:
         await witness.listening()
         before = await witness.text("get-roots-list")
-        known.append(types.Root(uri="file:///srv/two", name="Two"))
+        known.append({"uri": "file:///srv/two", "name": "Two"})
         await witness.session.send_roots_list_changed()
         await witness.heard("Roots updated: 2")
         return {"asked": asked, "before": before, "after": await witness.text("get-roots-list")}
@@ -297,12 +330,11 @@ async def logging() -> dict[str, Any]:
         await session.set_logging_level("debug")
         await session.subscribe_resource(f"{DOCUMENT}3")
         await witness.heard(f"{DOCUMENT}3")
-        logs = witness.of(types.LoggingMessageNotification)
-        subscriptions = [[log.params.level, log.params.data] for log in logs]
+        subscriptions = [[log["level"], log["data"]] for log in witness.of("notifications/message")]
         await session.call_tool("toggle-simulated-logging", {})
         await witness.heard("evel")
         await session.call_tool("toggle-simulated-logging", {})
-        simulated = len(witness.of(types.LoggingMessageNotification)) - len(subscriptions)
+        simulated = len(witness.of("notifications/message")) - len(subscriptions)
         return {"subscriptions": subscriptions, "simulated": simulated}
 
 
@@ -312,11 +344,11 @@ async def subscriptions() -> dict[str, Any]:
         session = witness.session
 
         def updates() -> list[str]:
-            return [str(seen.params.uri) for seen in witness.of(types.ResourceUpdatedNotification)]
+            return [params["uri"] for params in witness.of("notifications/resources/updated")]
 
         async def updated(uri: str) -> None:
             await witness.notifications.until(
-                lambda seen: isinstance(seen, types.ResourceUpdatedNotification) and str(seen.params.uri) == uri
+                lambda seen: seen["method"] == "notifications/resources/updated" and seen["params"]["uri"] == uri
             )
 
         async def round_of_updates() -> None:
@@ -342,15 +374,28 @@ async def list_changed() -> dict[str, Any]:
         await witness.listening()
         session = witness.session
         before = len((await session.list_resources()).resources)
-        result = await session.call_tool(
+        result = await witness.call(
             "gzip-file-as-resource",
             {"name": "bridge.gz", "data": "data:text/plain,Rialto", "outputType": "resourceLink"},
         )
-        await witness.notifications.until(lambda seen: isinstance(seen, types.ResourceListChangedNotification))
+        await witness.notifications.until(lambda seen: seen["method"] == "notifications/resources/list_changed")
         after = len((await session.list_resources()).resources)
-        link = result.content[0]
-        contents = (await session.read_resource(link.uri)).contents
-        return {"added": after - before, "uri": str(link.uri), "blob": bool(contents[0].blob)}
+        uri = result["content"][0]["uri"]
+        contents = wire(await session.read_resource(uri))["contents"]
+        return {"added": after - before, "uri": uri, "blob": bool(contents[0]["blob"])}
+
+
+async def tools_changed() -> dict[str, Any]:
+    async with opened() as witness:
+        await witness.listening()
+
+        async def names() -> set[str]:
+            return {tool.name for tool in (await witness.session.list_tools()).tools}
+
+        before = await names()
+        await witness.text("toggle_tool")
+        await witness.notifications.until(lambda seen: seen["method"] == "notifications/tools/list_changed")
+        return {"added": sorted(await names() - before), "text": await witness.text("extra")}
 
 
 async def cancellation() -> dict[str, Any]:
@@ -364,22 +409,22 @@ async def cancellation() -> dict[str, Any]:
         async def call(scope: anyio.CancelScope) -> None:
             nonlocal outcome
             with scope:
-                await witness.text(LONG, {"duration": 20, "steps": 100}, progress_callback=on_progress)
+                await witness.text("count", {"steps": 1000, "delay_ms": 20}, progress_callback=on_progress)
             if scope.cancelled_caught:
                 outcome = "cancelled"
 
         scope = anyio.CancelScope()
-        # The SDK numbers its requests one after the other and says nothing when a caller goes away, so the client
-        # sends the notification itself.
-        request_id = witness.session._request_id
+        request_id = sdk.next_request_id(witness.session)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call, scope)
             await running.wait()
-            params = types.CancelledNotificationParams(requestId=request_id, reason="enough")
-            notification = types.CancelledNotification(params=params)
-            await witness.session.send_notification(types.ClientNotification(notification))
+            await sdk.tell_cancelled(witness.session, request_id)
             scope.cancel()
-        return {"outcome": outcome, "after": await witness.text("echo", {"message": "after the cancellation"})}
+        # The notification travels on a connection of its own, so the server may hear of it after the first question.
+        cancelled_calls = 0
+        while cancelled_calls == 0:
+            cancelled_calls = json.loads(await witness.text("whoami"))["cancelledCalls"]
+        return {"outcome": outcome, "cancelledCalls": cancelled_calls}
 
 
 async def fifty_at_once() -> dict[str, Any]:
@@ -404,7 +449,7 @@ async def prompts_and_completion() -> dict[str, Any]:
         departments = await session.complete(ref, {"name": "department", "value": "S"})
         people = await session.complete(ref, {"name": "name", "value": ""}, {"department": "Sales"})
         return {
-            "prompt": prompt.messages[0].content.text,
+            "prompt": wire(prompt)["messages"][0]["content"]["text"],
             "departments": departments.completion.values,
             "people": people.completion.values,
         }
@@ -415,12 +460,12 @@ async def resources_read() -> dict[str, Any]:
         session = witness.session
         text = await session.read_resource(f"{DOCUMENT}17")
         blob = await session.read_resource("demo://resource/dynamic/blob/18")
-        listed = (await session.list_resources()).resources
-        document = await session.read_resource(listed[0].uri)
+        listed = wire(await session.list_resources())["resources"]
+        document = await session.read_resource(listed[0]["uri"])
         unknown = None
         try:
             await session.read_resource("demo://no/such/resource")
-        except McpError as error:
+        except sdk.McpError as error:
             unknown = error.error.code
         return {
             "text": text.contents[0].text,
@@ -463,9 +508,8 @@ async def resume_with_token() -> dict[str, Any]:
     async def on_progress(_done: float, _total: float | None, _message: str | None) -> None:
         running.set()
 
-    def request(duration: float) -> types.ClientRequest:
-        params = types.CallToolRequestParams(name=LONG, arguments={"duration": duration, "steps": 5})
-        return types.ClientRequest(types.CallToolRequest(params=params))
+    def request(duration: float) -> Any:
+        return sdk.call_request(LONG, {"duration": duration, "steps": 5})
 
     async with opened(terminate_on_close=False) as first:
 
@@ -522,18 +566,21 @@ async def two_clients_sample_at_once() -> dict[str, Any]:
 
 
 SCENARIOS = [
-    connect_and_list,
-    echo,
+    connect,
+    listing,
+    call,
     large_message,
     structured,
     tool_error,
     progress,
     sampling,
     elicitation,
+    two_elicitations,
     roots,
     logging,
     subscriptions,
     list_changed,
+    tools_changed,
     cancellation,
     fifty_at_once,
     prompts_and_completion,

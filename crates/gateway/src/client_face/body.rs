@@ -12,6 +12,7 @@ use protocol::session::{Reader, Reading};
 use protocol::wire::sse;
 use tokio::time::{Instant, Sleep};
 
+use super::modern::ErrandEvents;
 use crate::session_port::SessionPort;
 
 /// Silence on a stream after which a comment is sent, so that nobody in between takes it for dead.
@@ -25,6 +26,7 @@ pub(crate) struct Body(Kind);
 enum Kind {
     Full(Option<Bytes>),
     Events(Events),
+    Errand(ErrandEvents),
 }
 
 impl Body {
@@ -38,6 +40,10 @@ impl Body {
 
     pub(crate) fn events(events: Events) -> Self {
         Self(Kind::Events(events))
+    }
+
+    pub(crate) fn errand(events: ErrandEvents) -> Self {
+        Self(Kind::Errand(events))
     }
 }
 
@@ -126,6 +132,9 @@ impl http_body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match &mut self.0 {
             Kind::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Kind::Errand(events) => events
+                .poll_chunk(context)
+                .map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes)))),
             Kind::Events(events) => events
                 .poll_chunk(context)
                 .map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes)))),
@@ -136,13 +145,14 @@ impl http_body::Body for Body {
         match &self.0 {
             Kind::Full(bytes) => bytes.is_none(),
             Kind::Events(events) => events.ended,
+            Kind::Errand(events) => events.is_ended(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             Kind::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Kind::Events(_) => SizeHint::default(),
+            Kind::Events(_) | Kind::Errand(_) => SizeHint::default(),
         }
     }
 }

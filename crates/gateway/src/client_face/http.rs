@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use protocol::client_face::legacy::{self, Meaning};
-use protocol::exchange::Principal;
-use protocol::message::{Member, Message};
+use protocol::client_face::modern;
+use protocol::exchange::{Failure, Principal};
+use protocol::message::{Kind, Member, Message};
 use protocol::method::Method as McpMethod;
-use protocol::session::{self, StreamRefusal};
+use protocol::session::{self, Accepts, StreamRefusal};
 use protocol::time::Moment;
 use protocol::version::Version;
 
@@ -165,6 +167,7 @@ impl Visit<'_> {
         let id = message
             .filter(|message| message.has_valid_id())
             .and_then(|message| message.raw(Member::Id));
+        let response = refused.refusal.respond(id);
         if self.gateway.audit.is_on() {
             let method = message.and_then(Message::method_name);
             let tool = message.and_then(|message| message.text(Member::Name));
@@ -180,12 +183,12 @@ impl Visit<'_> {
                 outcome: Outcome::Refused,
                 latency: self.elapsed(),
                 request_bytes: refused.request_bytes,
-                response_bytes: 0,
+                response_bytes: response.body().size_hint().lower(),
                 request_body: None,
                 response_body: None,
             });
         }
-        refused.refusal.respond(id)
+        response
     }
 
     async fn post(&self, request: Request<Incoming>) -> Response<Body> {
@@ -216,6 +219,17 @@ impl Visit<'_> {
             message: Some(message.clone()),
             request_bytes,
         };
+        if modern::is_modern(&message) {
+            return super::modern::post(self.destination, self.principal(), &headers, message.clone(), accepts)
+                .await
+                .map_err(refused);
+        }
+        if intake::names_modern(&headers) {
+            return match message.kind() {
+                Kind::Notification => Ok(reply::empty(StatusCode::ACCEPTED)),
+                Kind::Request | Kind::Result | Kind::Error => Err(refused(Refusal::Modern(undescribed(&message)))),
+            };
+        }
         // Judged with the message at hand, so that the refusal carries its id and the audit its method.
         let session = intake::session_id(&headers).map_err(refused)?;
         let version = intake::version(&headers).map_err(refused)?;
@@ -230,35 +244,44 @@ impl Visit<'_> {
             return Ok(self.receive(&port, reception, &message, false).await);
         }
         match meaning {
-            Meaning::Introduction => {
-                let opening = Opening::Introduction(Box::new(message.clone()), accepts);
-                let (port, call) = self
-                    .destination
-                    .open(self.principal(), &headers, opening)
-                    .map_err(refused)?;
-                let Some(call) = call else {
-                    return Err(refused(Refusal::UnknownSession));
-                };
-                Ok(self.receive(&port, Reception::Call(call), &message, true).await)
-            }
-            Meaning::Ping | Meaning::Request(_) => {
-                let opening = Opening::Implicit(version.unwrap_or(Version::ASSUMED));
-                let (port, _) = self
-                    .destination
-                    .open(self.principal(), &headers, opening)
-                    .map_err(refused)?;
-                match port.take(message.clone(), accepts) {
-                    Ok(reception) => Ok(self.receive(&port, reception, &message, true).await),
-                    Err(refusal) => {
-                        self.destination.close(&port);
-                        Err(refused(refuse_message(refusal)))
-                    }
+            Meaning::Introduction | Meaning::Ping | Meaning::Request(_) => {
+                let mut response = self.open(&headers, version, &message, accepts).await.map_err(refused)?;
+                // Nothing was run yet: a server that will not have a legacy client may have a modern one.
+                if response.extensions_mut().remove::<NotWelcomed>().is_some()
+                    && self.destination.doubt_legacy().await
+                {
+                    response = self.open(&headers, version, &message, accepts).await.map_err(refused)?;
                 }
+                Ok(response)
             }
             // Without a session there is nobody whom a notification could concern.
             Meaning::Ready | Meaning::Cancel(_) | Meaning::Notice => Ok(reply::empty(StatusCode::ACCEPTED)),
             Meaning::Answer(_) => Err(refused(Refusal::MissingSession)),
         }
+    }
+
+    /// Opens a session for a message that comes without one, and answers it there.
+    async fn open(
+        &self,
+        headers: &HeaderMap,
+        version: Option<Version>,
+        message: &Message,
+        accepts: Accepts,
+    ) -> Result<Response<Body>, Refusal> {
+        let opening = if message.method() == McpMethod::Initialize {
+            Opening::Introduction(Box::new(message.clone()), accepts)
+        } else {
+            Opening::Implicit(version.unwrap_or(Version::ASSUMED))
+        };
+        let (port, call) = self.destination.open(self.principal(), headers, opening)?;
+        let reception = match call {
+            Some(call) => Reception::Call(call),
+            None => port.take(message.clone(), accepts).map_err(|refusal| {
+                self.destination.close(&port);
+                refuse_message(refusal)
+            })?,
+        };
+        Ok(self.receive(&port, reception, message, true).await)
     }
 
     /// Waits for what a message leads to. A session that was just opened ends again if its server does not
@@ -306,7 +329,17 @@ impl Visit<'_> {
                 let answered = port.answer(call).await;
                 waiting.disarm();
                 match answered {
-                    Answered::Complete { body, failure } => reply::answer(body, failure.as_ref()),
+                    Answered::Complete { body, failure } => {
+                        let mut response = reply::answer(body, failure.as_ref());
+                        let refused = match failure {
+                            None => message.method() == McpMethod::Initialize && !port.is_welcomed(),
+                            Some(failure) => failure == Failure::NotWelcomed,
+                        };
+                        if opened && refused {
+                            response.extensions_mut().insert(NotWelcomed);
+                        }
+                        response
+                    }
                     Answered::Stream(reader) => {
                         reply::events(Body::events(Events::new(Arc::clone(port), reader)))
                     }
@@ -390,6 +423,23 @@ impl Visit<'_> {
         self.destination
             .session(id, &self.principal())
             .ok_or(Refusal::UnknownSession)
+    }
+}
+
+/// Marks an answer that only says that the server would not shake hands.
+#[derive(Clone, Copy)]
+struct NotWelcomed;
+
+/// What is wrong with a request whose header is modern and whose body does not describe itself.
+fn undescribed(message: &Message) -> modern::Objection {
+    match (message.kind(), message.method()) {
+        (Kind::Request, McpMethod::Initialize) => modern::Objection::Header(
+            "MCP-Protocol-Version names a revision without `initialize`".to_owned(),
+        ),
+        (Kind::Request | Kind::Notification, _) => modern::Objection::Envelope(
+            "`params._meta` must have `io.modelcontextprotocol/protocolVersion` and `io.modelcontextprotocol/clientCapabilities`",
+        ),
+        (Kind::Result | Kind::Error, _) => modern::Objection::NotJsonRpc,
     }
 }
 

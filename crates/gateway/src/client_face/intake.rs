@@ -114,8 +114,23 @@ pub(crate) fn version(headers: &HeaderMap) -> Result<Option<Version>, Refusal> {
         return Ok(None);
     };
     Version::parse(value.trim())
+        .filter(|version| Version::LEGACY.contains(version))
         .map(Some)
         .ok_or(Refusal::UnsupportedVersion)
+}
+
+/// Whether the version header names a revision of the modern era, known or to come: revisions are dates.
+pub(crate) fn names_modern(headers: &HeaderMap) -> bool {
+    let Some(value) = headers.get(PROTOCOL_VERSION).and_then(|value| value.to_str().ok()) else {
+        return false;
+    };
+    let value = value.trim();
+    let is_date = value.len() == 10
+        && value.bytes().enumerate().all(|(at, byte)| match at {
+            4 | 7 => byte == b'-',
+            _ => byte.is_ascii_digit(),
+        });
+    is_date && value > Version::NEWEST_LEGACY.as_str()
 }
 
 /// The session a request says it belongs to.

@@ -9,29 +9,14 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use serde_json::Value;
 
-use super::{WireId, write_line};
+use super::modern::ENVELOPE;
+use super::{Arrival, Outgoing, WireId, write_line};
 use crate::capability::Capabilities;
-use crate::exchange::Welcome;
+use crate::exchange::{Client, Welcome};
 use crate::message::{Kind, Member, Message, quoted};
 use crate::method::{LogLevel, Method};
-use crate::version::Version;
-
-/// What a legacy server wrote, as far as the multiplexer needs to tell it apart.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Arrival {
-    /// An answer; `None` if its id is none of ours.
-    Answer(Option<WireId>),
-    /// Progress; `None` if its token is none of ours.
-    Progress(Option<WireId>),
-    Ping,
-    Question,
-    /// The server withdraws its question with this raw id.
-    Withdrawal,
-    Log,
-    ListChanged,
-    Updated,
-    Other,
-}
+use crate::object::Object;
+use crate::version::{Era, Version};
 
 /// Sorts a message of the server.
 pub fn recognise(message: &Message) -> Arrival {
@@ -94,9 +79,9 @@ impl Handshake {
     }
 
     /// Takes a client's introduction if none is held yet.
-    pub fn offer(&mut self, introduction: Option<&Message>) {
+    pub fn offer(&mut self, client: &Client, introduction: Option<&Message>) {
         if self.introduction.is_none() {
-            self.introduction = Some(introduction.cloned().unwrap_or_else(own_introduction));
+            self.introduction = Some(introduction.cloned().unwrap_or_else(|| introduce(client)));
         }
     }
 
@@ -181,12 +166,14 @@ impl Handshake {
     }
 }
 
-/// How Rialto introduces itself for clients that never do (implicit sessions).
-fn own_introduction() -> Message {
+/// How Rialto introduces a client that did not do so itself: one without a session, or of the modern era.
+fn introduce(client: &Client) -> Message {
+    let own = format!(r#"{{"name":"rialto","version":"{}"}}"#, env!("CARGO_PKG_VERSION"));
+    let info = client.info.as_deref().and_then(|raw| std::str::from_utf8(raw).ok()).unwrap_or(&own);
+    let capabilities = std::str::from_utf8(&client.declared).unwrap_or("{}");
     Message::own(format!(
-        r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":{{}},"clientInfo":{{"name":"rialto","version":"{}"}}}}}}"#,
+        r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":{capabilities},"clientInfo":{info}}}}}"#,
         Version::NEWEST_LEGACY.as_str(),
-        env!("CARGO_PKG_VERSION"),
     ))
 }
 
@@ -195,9 +182,21 @@ fn read_welcome(message: Message) -> Welcome {
         .raw(Member::Result)
         .and_then(|raw| serde_json::from_slice(raw).ok())
         .unwrap_or_default();
-    let changes =
-        |list: &str| result.pointer(&format!("/capabilities/{list}/listChanged")) == Some(&Value::Bool(true));
-    let changing_lists = [
+    let version = result.get("protocolVersion").and_then(Value::as_str).and_then(Version::parse);
+    Welcome {
+        message,
+        words: Era::Legacy,
+        version,
+        changing_lists: changing_lists(&result),
+    }
+}
+
+/// The lists that a server says may change, from what it said of itself in either era.
+pub(super) fn changing_lists(result: &Value) -> Vec<Method> {
+    let changes = |list: &str| {
+        result.pointer(&format!("/capabilities/{list}/listChanged")) == Some(&Value::Bool(true))
+    };
+    [
         ("tools", Method::ToolsListChanged),
         ("prompts", Method::PromptsListChanged),
         ("resources", Method::ResourcesListChanged),
@@ -205,26 +204,39 @@ fn read_welcome(message: Message) -> Welcome {
     .into_iter()
     .filter(|(list, _)| changes(list))
     .map(|(_, method)| method)
-    .collect();
-    let version = result
-        .get("protocolVersion")
-        .and_then(Value::as_str)
-        .and_then(Version::parse);
-    Welcome {
-        message,
-        version,
-        changing_lists,
-    }
+    .collect()
 }
 
-/// Writes a client's request under our id, its progress token replaced by the same id.
-pub fn write_call(out: &mut BytesMut, message: &Message, id: WireId) {
-    let digits = id.digits();
-    message.splice(
+/// Writes a modern client's request without what describes its hop.
+pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
+    let digits = line.id.digits();
+    let mut params = line.message.raw(Member::Params).and_then(Object::parse).unwrap_or_default();
+    let mut meta = line.message.raw(Member::Meta).and_then(Object::parse).unwrap_or_default();
+    meta.retain(|name| !ENVELOPE.contains(&name));
+    if meta.get("progressToken").is_some() {
+        meta.set("progressToken", line.id.0.to_string());
+    }
+    if meta.is_empty() {
+        params.remove("_meta");
+    } else {
+        params.set("_meta", meta.to_string());
+    }
+    // A server that never asked by an answer would not know these.
+    params.remove("inputResponses");
+    params.remove("requestState");
+    let method = line.message.raw(Member::Method).unwrap_or_default();
+    write_line(
         out,
-        &[(Member::Id, &digits), (Member::MetaProgressToken, &digits)],
+        &[
+            br#"{"jsonrpc":"2.0","id":"#,
+            &digits,
+            br#","method":"#,
+            method,
+            br#","params":"#,
+            params.to_string().as_bytes(),
+            b"}",
+        ],
     );
-    write_line(out, &[]);
 }
 
 /// Writes `logging/setLevel` under our id, with the level the whole lane wants.
@@ -273,31 +285,16 @@ pub fn write_subscription(out: &mut BytesMut, method: Method, id: WireId, uri: &
     );
 }
 
-/// Writes `notifications/cancelled` for one of our requests.
-pub fn write_cancel(out: &mut BytesMut, message: Option<&Message>, id: WireId, reason: &str) {
-    let digits = id.digits();
-    match message {
-        Some(message) => {
-            message.splice(out, &[(Member::RequestId, &digits)]);
-            write_line(out, &[]);
-        }
-        None => write_line(
-            out,
-            &[
-                br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"#,
-                &digits,
-                br#","reason":"#,
-                quoted(reason).as_bytes(),
-                b"}}",
-            ],
-        ),
-    }
-}
-
-/// Passes a client's message on as it is.
-pub fn write_verbatim(out: &mut BytesMut, message: &Message) {
-    message.splice(out, &[]);
-    write_line(out, &[]);
+/// Asks the server whether it is there.
+pub fn write_ping(out: &mut BytesMut, id: WireId) {
+    write_line(
+        out,
+        &[
+            br#"{"jsonrpc":"2.0","id":"#,
+            &id.digits(),
+            br#","method":"ping"}"#,
+        ],
+    );
 }
 
 /// Writes a client's answer under the id of the server's question.

@@ -1,5 +1,7 @@
 //! A legacy client: requests, notifications and answers on a session it opened with `initialize`.
 
+mod translate;
+
 use std::fmt::Write as _;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -8,7 +10,7 @@ use crate::error_code;
 use crate::exchange::{Failure, QuestionKey, Request, Trouble, Welcome};
 use crate::message::{Kind, Member, Message, quoted};
 use crate::method::Method;
-use crate::version::Version;
+use crate::version::{Era, Version};
 
 /// What a client's message means.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,8 +99,11 @@ fn uri(message: &Message) -> Result<String, Objection> {
 }
 
 /// The server's answer under the client's id.
-pub fn lower_reply(id: &[u8], message: &Message) -> Bytes {
-    message.spliced(&[(Member::Id, id)])
+pub fn lower_reply(id: &[u8], message: &Message, words: Era, method: Method) -> Bytes {
+    match words {
+        Era::Legacy => message.spliced(&[(Member::Id, id)]),
+        Era::Modern => translate::reply(id, message, method),
+    }
 }
 
 /// An empty result.
@@ -111,6 +116,9 @@ pub fn lower_done(id: &[u8]) -> Bytes {
 /// The server's welcome under the client's id. The revision is the older of the client's and the server's, since
 /// the server may have been introduced by another client. Gives the revision that holds for the session.
 pub fn lower_welcome(id: &[u8], welcome: &Welcome, asked: Option<Version>) -> (Bytes, Version) {
+    if welcome.words == Era::Modern {
+        return translate::welcome(id, welcome, asked);
+    }
     let spoken = welcome.version.unwrap_or(Version::ASSUMED);
     match asked {
         Some(asked) if asked < spoken => {
@@ -125,11 +133,11 @@ pub fn lower_welcome(id: &[u8], welcome: &Welcome, asked: Option<Version>) -> (B
                 ]
                 .concat()
                 .into(),
-                None => lower_reply(id, &welcome.message),
+                None => welcome.message.spliced(&[(Member::Id, id)]),
             };
             (body, asked)
         }
-        Some(_) | None => (lower_reply(id, &welcome.message), spoken),
+        Some(_) | None => (welcome.message.spliced(&[(Member::Id, id)]), spoken),
     }
 }
 
@@ -194,6 +202,7 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
             let _ = write!(data, r#","retryAfterSeconds":{}"#, retry_after.as_secs().max(1));
             format!("the server is not available ({})", trouble.what)
         }
+        Failure::NotWelcomed => "the server refused the handshake".to_owned(),
         Failure::Overloaded { limit } => {
             let _ = write!(data, r#","limit":{}"#, quoted(limit));
             format!("too many {limit}")
@@ -205,17 +214,24 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
             );
             format!("the answer has {length} bytes, more than max_message_bytes ({limit}) allows")
         }
+        Failure::Unsupported { what } => (*what).to_owned(),
+        Failure::Unanswered { why } => (*why).to_owned(),
+        Failure::Invalid(error) => format!("the server's answer cannot be read: {error}"),
         Failure::Cancelled => "the request was cancelled".to_owned(),
         Failure::SessionEnded => "the session has ended".to_owned(),
     };
     let code = match failure {
         Failure::SessionEnded => error_code::INVALID_REQUEST,
+        Failure::Unsupported { .. } => error_code::INVALID_PARAMS,
         Failure::Timeout { .. }
         | Failure::StartTimeout { .. }
         | Failure::Exited(_)
         | Failure::Unavailable { .. }
+        | Failure::NotWelcomed
         | Failure::Overloaded { .. }
         | Failure::TooLarge { .. }
+        | Failure::Unanswered { .. }
+        | Failure::Invalid(_)
         | Failure::Cancelled => error_code::INTERNAL_ERROR,
     };
     error(Some(id), code, &text, Some(&data))
@@ -258,6 +274,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::message::ScanError;
 
     fn message(text: &str) -> Message {
         Message::scan(Bytes::copy_from_slice(text.as_bytes())).unwrap()
@@ -286,6 +303,7 @@ mod tests {
                 limit: "calls in flight",
             },
             Failure::TooLarge { length: 10, limit: 5 },
+            Failure::Invalid(ScanError::TooDeep),
             Failure::Cancelled,
             Failure::SessionEnded,
         ] {
@@ -302,6 +320,7 @@ mod tests {
             message: message(
                 r#"{"jsonrpc":"2.0","id":1,"result":{"capabilities":{"x":{"protocolVersion":"keep"}}, "protocolVersion" : "2025-11-25","n":1.0}}"#,
             ),
+            words: Era::Legacy,
             version: Some(Version::V2025_11_25),
             changing_lists: vec![],
         };

@@ -105,6 +105,16 @@ impl Interests {
         }
     }
 
+    /// The level a session chose.
+    pub(super) fn level(&self, session: SessionKey) -> Option<LogLevel> {
+        self.levels.get(&session).copied()
+    }
+
+    /// Everything that anybody is subscribed to.
+    pub(super) fn uris(&self) -> BTreeSet<String> {
+        self.resources.keys().cloned().collect()
+    }
+
     /// Forgets a session; gives the resources nobody wants any more and the level to tell.
     pub(super) fn forget(&mut self, session: SessionKey) -> (Vec<String>, Option<LogLevel>) {
         let mut orphans = Vec::new();

@@ -13,11 +13,12 @@
 //! client a.#7< priming 3-0 | end | comment "…" | refused Finished
 //! client a.get> listen | resume 3-1 | hang up
 //! client a> delete
-//! server> … / server< …                                 as for clients; `server> line TEXT` for anything
+//! server> … / server< …                                 as for clients; `server> line TEXT` for anything, `$w` filled in
 //! server> too long #3 2000                              an answer of 2000 bytes; `too long question #3 2000`
 //! server stops reading / server reads
 //! time +5s
-//! link up / link down "exit status 3" / unavailable "why" / link wanted
+//! server> half a line                                   bytes that are no line yet
+//! link up / link down "exit status 3" / unavailable "why" / link wanted / replacement wanted
 //! waiting 1 / open 2 / questions 0                      what the multiplexer still has
 //! ```
 
@@ -105,6 +106,11 @@ impl Script {
             return std::mem::take(&mut stage.link_wanted)
                 .then_some(())
                 .ok_or_else(|| "nobody wants a link".into());
+        }
+        if line == "replacement wanted" {
+            return std::mem::take(&mut self.stage().replacement_wanted)
+                .then_some(())
+                .ok_or_else(|| "nobody wants the server replaced".into());
         }
         self.all_heard()?;
         match first {
@@ -362,8 +368,20 @@ impl Script {
     }
 
     fn server_says(&mut self, what: &str) -> Result<(), String> {
+        if what == "half a line" {
+            self.stage().server_says_something();
+            return Ok(());
+        }
         if let Some(line) = what.strip_prefix("line ") {
-            self.stage().server_says(line);
+            // From the end, so that a longer name is not taken for a shorter one.
+            let line = self
+                .names
+                .iter()
+                .rev()
+                .fold(line.to_owned(), |line, (name, value)| {
+                    line.replace(&format!("${name}"), &value.to_string())
+                });
+            self.stage().server_says(&line);
             return Ok(());
         }
         if let Some(rest) = what.strip_prefix("too long ") {
@@ -398,6 +416,9 @@ impl Script {
         let Some(stage) = &self.stage else { return Ok(()) };
         if let Some(line) = stage.server_mail.front() {
             return Err(format!("the server heard what nobody expected: {line}"));
+        }
+        if stage.replacement_wanted {
+            return Err("nobody expected that the server is to be replaced".into());
         }
         for ((name, label), mail) in &stage.client_mail {
             if let Some(heard) = mail.front() {

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::backend_face::legacy::Introduction;
-use protocol::capability::Capabilities;
 use protocol::exchange::{Ask, CallKey, Client, Principal, SessionKey, Trouble};
 use protocol::message::{Member, Message};
 use protocol::method::Method;
@@ -93,6 +92,7 @@ pub(crate) struct Stage {
     pub(crate) backend: Multiplexer,
     pub(crate) session_limits: session::Limits,
     pub(crate) link_wanted: bool,
+    pub(crate) replacement_wanted: bool,
     pub(crate) server_reads: bool,
     players: BTreeMap<String, Player>,
     keys: BTreeMap<SessionKey, String>,
@@ -112,6 +112,7 @@ impl Stage {
             backend: Multiplexer::new(limits, words),
             session_limits,
             link_wanted: false,
+            replacement_wanted: false,
             server_reads: true,
             players: BTreeMap::new(),
             keys: BTreeMap::new(),
@@ -159,10 +160,12 @@ impl Stage {
         let key = SessionKey(self.next_key);
         let player = self.player(name);
         let accepts = player.character.accepts;
-        let client = Arc::new(Client {
-            principal: Principal::named(&player.character.principal),
-            capabilities: Capabilities::parse(Some(player.character.capabilities.to_string().as_bytes())),
-        });
+        let declared = Bytes::from(player.character.capabilities.to_string());
+        let client = Arc::new(Client::declaring(
+            Principal::named(&player.character.principal),
+            Some(declared),
+            None,
+        ));
         let mut asks = Vec::new();
         let taken = match &mut player.session {
             None if message.method() == Method::Initialize => {
@@ -264,6 +267,11 @@ impl Stage {
         self.settle();
     }
 
+    pub(crate) fn server_says_something(&mut self) {
+        self.backend.handle_sign_of_life(self.now);
+        self.settle();
+    }
+
     pub(crate) fn server_says_too_much(&mut self, id: Option<&str>, request: bool, length: u64) {
         self.backend
             .handle_too_long(self.now, id.map(str::as_bytes), request, length);
@@ -272,7 +280,7 @@ impl Stage {
 
     pub(crate) fn link_up(&mut self) {
         self.link_wanted = false;
-        self.backend.handle_link_up();
+        self.backend.handle_link_up(self.now);
         self.settle();
     }
 
@@ -334,6 +342,7 @@ impl Stage {
                         }
                     }
                     multiplexer::Output::WantLink => self.link_wanted = true,
+                    multiplexer::Output::Replace { .. } => self.replacement_wanted = true,
                     multiplexer::Output::Noise { .. } => {}
                 }
             }

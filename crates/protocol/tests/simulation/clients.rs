@@ -74,10 +74,12 @@ impl Seat {
     }
 
     fn client(&self) -> Arc<Client> {
-        Arc::new(Client {
-            principal: Principal::named(self.principal),
-            capabilities: Capabilities::parse(Some(Capabilities::ALL_JSON.as_bytes())),
-        })
+        let declared = bytes::Bytes::from_static(Capabilities::ALL_JSON.as_bytes());
+        Arc::new(Client::declaring(
+            Principal::named(self.principal),
+            Some(declared),
+            None,
+        ))
     }
 }
 

@@ -370,6 +370,7 @@ impl World {
                     }
                 }
                 multiplexer::Output::WantLink => self.want_link(backend),
+                multiplexer::Output::Replace { .. } => self.crash(backend),
                 multiplexer::Output::Noise { .. } => {}
             }
         }
@@ -587,7 +588,7 @@ impl World {
         let mut server = Server::new(backend, epoch, std::mem::take(&mut one.inherited));
         server.tame = tame;
         one.server = Some(server);
-        one.machine.handle_link_up();
+        one.machine.handle_link_up(self.now);
         self.note(Fact::LinkUp { backend, epoch });
         let after = self.dice.millis(100, 2000);
         self.plan(after, Event::Server(backend, epoch, Act::Wander));
@@ -608,22 +609,26 @@ impl World {
                     session,
                     call,
                     message,
+                    words,
                 },
             ) => match self.backends[backend].held.take() {
                 Some(Tell::Reply {
                     session: first,
                     call: first_call,
                     message: first_message,
+                    ..
                 }) => vec![
                     Tell::Reply {
                         session: first,
                         call: first_call,
                         message,
+                        words,
                     },
                     Tell::Reply {
                         session,
                         call,
                         message: first_message,
+                        words,
                     },
                 ],
                 _ => {
@@ -631,6 +636,7 @@ impl World {
                         session,
                         call,
                         message,
+                        words,
                     });
                     vec![]
                 }

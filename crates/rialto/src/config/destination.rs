@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use gateway::settings::{BackendSpec, Capabilities, Destination, ProcessSpec, Secret, Sharing, Start};
+use gateway::settings::{BackendSpec, Capabilities, Destination, EraChoice, ProcessSpec, Secret, Sharing, Show, Start};
 
 use super::reader::{Fields, Given};
 use super::tree::Value;
@@ -90,6 +90,19 @@ pub(super) fn read(
             ],
         )
         .unwrap_or(Capabilities::PerClient);
+    let era = fields
+        .choice(
+            "era",
+            &[
+                ("auto", EraChoice::Auto),
+                ("legacy", EraChoice::Legacy),
+                ("modern", EraChoice::Modern),
+            ],
+        )
+        .unwrap_or(EraChoice::Auto);
+    let show = fields
+        .choice("show", &[("both", Show::Both), ("native", Show::Native)])
+        .unwrap_or(Show::Both);
     let request_timeout = fields.parsed("request_timeout", quantity::some_time);
     let max_message_bytes = fields.parsed("max_message_bytes", quantity::size);
     if let Some(given) = fields.given("legacy_sse")
@@ -130,6 +143,8 @@ pub(super) fn read(
         request_timeout: request_timeout.unwrap_or(defaults.request_timeout),
         max_message_bytes: max_message_bytes.unwrap_or(defaults.max_message_bytes),
         max_sessions: defaults.max_sessions.or(max_sessions).unwrap_or(MAX_SESSIONS),
+        era,
+        show,
     })
 }
 
@@ -147,6 +162,8 @@ pub(super) fn plain(
         request_timeout: defaults.request_timeout,
         max_message_bytes: defaults.max_message_bytes,
         max_sessions: defaults.max_sessions.unwrap_or(MAX_SESSIONS),
+        era: EraChoice::Auto,
+        show: Show::Both,
     }
 }
 

@@ -6,11 +6,14 @@ use serde_json::{Value, json};
 
 const DOCUMENT: &str = "demo://resource/dynamic/text/";
 
-pub(crate) fn connect_and_list(seen: &Value) {
+pub fn connect(seen: &Value) {
     assert_eq!(seen["server"], "mcp-servers/everything");
     assert_eq!(seen["instructions"], true);
     assert_eq!(seen["protocolVersion"], "2025-11-25");
     assert_is_uuid_v4(text(&seen["sessionId"]));
+}
+
+pub fn listing(seen: &Value) {
     // A client without capabilities must not be offered the tools that need one: the server was told who asks.
     assert_eq!(
         seen["tools"],
@@ -39,7 +42,7 @@ pub(crate) fn connect_and_list(seen: &Value) {
             "resource-prompt"
         ])
     );
-    assert!(list(&seen["resources"]).contains(&json!("demo://resource/static/document/architecture.md")));
+    assert!(elements(&seen["resources"]).contains(&json!("demo://resource/static/document/architecture.md")));
     assert_eq!(
         seen["templates"],
         json!([
@@ -49,16 +52,16 @@ pub(crate) fn connect_and_list(seen: &Value) {
     );
 }
 
-pub(crate) fn echo(seen: &Value) {
+pub fn call(seen: &Value) {
     assert_eq!(seen["text"], "Echo: Grüße, 世界 \u{2028} \"quoted\" \\ \u{1F309}");
 }
 
-pub(crate) fn large_message(seen: &Value) {
-    assert_eq!(seen["length"], 500_006);
+pub fn large_message(seen: &Value) {
+    assert_eq!(seen["length"], 5_000_006);
     assert_eq!(seen["same"], true);
 }
 
-pub(crate) fn structured(seen: &Value) {
+pub fn structured(seen: &Value) {
     assert_eq!(seen["sum"], "The sum of 20 and 22 is 42.");
     assert_eq!(
         seen["structured"],
@@ -66,18 +69,18 @@ pub(crate) fn structured(seen: &Value) {
     );
 }
 
-pub(crate) fn tool_error(seen: &Value) {
+pub fn tool_error(seen: &Value) {
     assert_eq!(seen["isError"], true);
     assert_eq!(seen["unknownPrompt"], -32602);
-    // The Python client cannot send a method that it does not know.
+    // The Python clients cannot send a method that they do not know.
     if let Some(code) = seen.get("unknownMethod") {
         assert_eq!(code, -32601);
     }
     assert_eq!(seen["after"], "Echo: still here");
 }
 
-pub(crate) fn progress(seen: &Value) {
-    let steps: Vec<Vec<f64>> = list(&seen["seen"]).iter().map(numbers).collect();
+pub fn progress(seen: &Value) {
+    let steps: Vec<Vec<f64>> = elements(&seen["seen"]).iter().map(numbers).collect();
     assert_eq!(steps, [1.0, 2.0, 3.0, 4.0, 5.0].map(|step| vec![step, 5.0]));
     assert_eq!(
         seen["text"],
@@ -85,7 +88,7 @@ pub(crate) fn progress(seen: &Value) {
     );
 }
 
-pub(crate) fn sampling(seen: &Value) {
+pub fn sampling(seen: &Value) {
     assert_eq!(
         seen["asked"],
         json!(["Resource trigger-sampling-request context: Who goes there?"])
@@ -93,7 +96,7 @@ pub(crate) fn sampling(seen: &Value) {
     assert_contains(&seen["text"], "An answer from the witness.");
 }
 
-pub(crate) fn elicitation(seen: &Value) {
+pub fn elicitation(seen: &Value) {
     assert_eq!(seen["asked"], json!([["name"], ["name"], ["name"]]));
     assert_contains(&seen["texts"][0], "- Name: Antonio da Ponte");
     assert_contains(&seen["texts"][0], "- Favorite Integer: 7");
@@ -101,7 +104,7 @@ pub(crate) fn elicitation(seen: &Value) {
     assert_contains(&seen["texts"][2], "User cancelled");
 }
 
-pub(crate) fn roots(seen: &Value) {
+pub fn roots(seen: &Value) {
     assert!(
         seen["asked"].as_u64() >= Some(2),
         "the server asked once more after the change"
@@ -112,8 +115,8 @@ pub(crate) fn roots(seen: &Value) {
     assert_contains(&seen["after"], "file:///srv/two");
 }
 
-pub(crate) fn logging(seen: &Value) {
-    let [first, third] = list(&seen["subscriptions"]) else {
+pub fn logging(seen: &Value) {
+    let [first, third] = elements(&seen["subscriptions"]) else {
         panic!("two of three log messages are at the level asked for");
     };
     for (log, number) in [(first, 1), (third, 3)] {
@@ -123,7 +126,7 @@ pub(crate) fn logging(seen: &Value) {
     assert!(seen["simulated"].as_u64() >= Some(1));
 }
 
-pub(crate) fn subscriptions(seen: &Value) {
+pub fn subscriptions(seen: &Value) {
     assert_eq!(
         seen["first"],
         json!([format!("{DOCUMENT}1"), format!("{DOCUMENT}2")])
@@ -134,44 +137,60 @@ pub(crate) fn subscriptions(seen: &Value) {
     );
 }
 
-pub(crate) fn list_changed(seen: &Value) {
+pub fn list_changed(seen: &Value) {
     assert_eq!(seen["added"], 1);
     assert_eq!(seen["uri"], "demo://resource/session/bridge.gz");
     assert_eq!(seen["blob"], true);
 }
 
-pub(crate) fn cancellation(seen: &Value) {
+pub fn cancellation(seen: &Value) {
     assert_ne!(seen["outcome"], "answered");
-    assert_eq!(seen["after"], "Echo: after the cancellation");
+    assert_eq!(seen["cancelledCalls"], 1);
 }
 
-pub(crate) fn fifty_at_once(seen: &Value) {
+pub fn two_elicitations(seen: &Value) {
+    assert_eq!(
+        seen["asked"],
+        json!([
+            "First question: where does the bridge begin?",
+            "Second question: where does it end?"
+        ])
+    );
+    assert_eq!(seen["text"], "From San Polo to San Marco.");
+}
+
+pub fn tools_changed(seen: &Value) {
+    assert_eq!(seen["added"], json!(["extra"]));
+    assert_eq!(seen["text"], "You found the extra tool.");
+}
+
+pub fn fifty_at_once(seen: &Value) {
     assert_eq!(seen["answered"], 50);
     assert_eq!(seen["wrong"], json!([]));
 }
 
-pub(crate) fn prompts_and_completion(seen: &Value) {
+pub fn prompts_and_completion(seen: &Value) {
     assert_eq!(seen["prompt"], "What's weather in Venice, Veneto?");
     assert_eq!(seen["departments"], json!(["Sales", "Support"]));
     assert_eq!(seen["people"], json!(["David", "Eve", "Frank"]));
 }
 
-pub(crate) fn resources_read(seen: &Value) {
+pub fn resources_read(seen: &Value) {
     assert_contains(&seen["text"], "Resource 17: This is a plaintext resource");
     assert_contains(&seen["blob"], "Resource 18: This is a base64 blob");
     assert!(seen["document"].as_u64() > Some(0));
     assert_eq!(seen["unknown"], -32602);
 }
 
-pub(crate) fn resume_after_the_end(seen: &Value) {
+pub fn resume_after_the_end(seen: &Value) {
     assert_resumed(seen);
 }
 
-pub(crate) fn resume_before_the_end(seen: &Value) {
+pub fn resume_before_the_end(seen: &Value) {
     assert_resumed(seen);
 }
 
-pub(crate) fn resume_with_token(seen: &Value) {
+pub fn resume_with_token(seen: &Value) {
     assert_eq!(seen["token"], "string");
     // One second is what the first request asked for: the call was resumed, not run again.
     assert_eq!(
@@ -181,12 +200,21 @@ pub(crate) fn resume_with_token(seen: &Value) {
     assert_eq!(seen["after"], "Echo: resumed");
 }
 
-pub(crate) fn terminate(seen: &Value) {
-    assert_eq!(seen["deleted"], 204);
+pub fn terminate(seen: &Value) {
+    // rmcp keeps the status of its DELETE to itself.
+    if let Some(status) = seen.get("deleted") {
+        assert_eq!(status, 204);
+    }
     assert_eq!(seen["refused"], 404);
 }
 
-pub(crate) fn two_clients_sample_at_once(seen: &Value) {
+pub fn renewed_session(seen: &Value) {
+    assert_eq!(seen["deleted"], 204);
+    assert_eq!(seen["after"], "Echo: after");
+    assert_eq!(seen["sessions"], 2);
+}
+
+pub fn two_clients_sample_at_once(seen: &Value) {
     assert_contains(&seen["texts"][0], "answer of left");
     assert_contains(&seen["texts"][1], "answer of right");
 }
@@ -195,7 +223,7 @@ pub(crate) fn two_clients_sample_at_once(seen: &Value) {
 fn assert_resumed(seen: &Value) {
     assert_eq!(numbers(&seen["steps"]), [1.0, 2.0, 3.0, 4.0, 5.0]);
     assert_contains(&seen["text"], "Long running operation completed.");
-    let resumes = list(&seen["resumes"]);
+    let resumes = elements(&seen["resumes"]);
     assert!(!resumes.is_empty(), "the client came back");
     assert!(resumes.iter().all(|status| status == 200), "{resumes:?}");
 }
@@ -222,13 +250,13 @@ fn text(value: &Value) -> &str {
 }
 
 #[track_caller]
-fn list(value: &Value) -> &[Value] {
+fn elements(value: &Value) -> &[Value] {
     value.as_array().unwrap_or_else(|| panic!("{value} is no list"))
 }
 
 /// One client writes 1 where the other writes 1.0.
 fn numbers(value: &Value) -> Vec<f64> {
-    list(value)
+    elements(value)
         .iter()
         .map(|number| number.as_f64().expect("a number"))
         .collect()

@@ -1,0 +1,5 @@
+//! The minimal stdio MCP server of the benchmarks.
+
+fn main() -> std::io::Result<()> {
+    bench::echo::run()
+}

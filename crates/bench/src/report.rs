@@ -1,0 +1,410 @@
+//! The table, the targets, and the page they go to. Ratios and processor time, no dates and no machine.
+
+use std::fmt::Write as _;
+
+use crate::instructions::Count;
+use crate::row::{Figure, Row};
+use crate::runner::Results;
+use crate::system::System;
+
+/// The table of everything that was measured, as Markdown.
+pub fn table(results: &Results, rows: &[Row], systems: &[System]) -> String {
+    let mut out = String::from("| Work | figure |");
+    for system in systems {
+        let _ = write!(out, " {} |", system.name());
+    }
+    out.push_str("\n|---|---|");
+    out.push_str(&"---|".repeat(systems.len()));
+    out.push('\n');
+    for row in rows {
+        for (number, figure) in row.figures().iter().enumerate() {
+            let title = if number == 0 { row.title() } else { "…" };
+            let _ = write!(out, "| {title} | {} |", figure_name(*figure));
+            for system in systems {
+                let _ = write!(out, " {} |", cell(results, *row, number, *figure, *system));
+            }
+            out.push('\n');
+        }
+    }
+    out
+}
+
+fn figure_name(figure: Figure) -> &'static str {
+    match figure {
+        Figure::Rate(name)
+        | Figure::Cpu(name)
+        | Figure::Time(name)
+        | Figure::Bytes(name)
+        | Figure::Factor(name)
+        | Figure::Share(name) => name,
+    }
+}
+
+fn cell(results: &Results, row: Row, number: usize, figure: Figure, system: System) -> String {
+    let value = match results.cells.get(&(row, system)) {
+        Some(Ok(numbers)) => match numbers.get(number) {
+            Some(value) => *value,
+            None => return "–".to_owned(),
+        },
+        Some(Err(why)) if number == 0 => return brief(why),
+        Some(Err(_)) | None => return "–".to_owned(),
+    };
+    let native = results.number(row, number, System::Native);
+    let ratio = native.map(|native| value / native);
+    match figure {
+        Figure::Rate(_) | Figure::Time(_) => ratio.map_or_else(|| "–".to_owned(), times),
+        Figure::Cpu(_) => match ratio.filter(|_| system != System::Native) {
+            Some(ratio) => format!("{} ({})", micros(value), times(ratio)),
+            None => micros(value),
+        },
+        Figure::Bytes(_) => bytes(value),
+        Figure::Factor(_) => times(value),
+        Figure::Share(_) => format!("{:.1} %", value * 100.0),
+    }
+}
+
+/// A reason must fit into a cell.
+fn brief(why: &str) -> String {
+    let line: String = why.replace(['|', '\n'], " ").chars().take(60).collect();
+    line
+}
+
+fn times(ratio: f64) -> String {
+    match ratio {
+        ratio if ratio >= 20.0 => format!("{ratio:.0} ×"),
+        ratio if ratio >= 0.095 => format!("{ratio:.2} ×"),
+        ratio => format!("{ratio:.4} ×"),
+    }
+}
+
+fn micros(value: f64) -> String {
+    match value {
+        value if value >= 1000.0 => format!("{:.2} ms", value / 1000.0),
+        value if value >= 10.0 => format!("{value:.0} µs"),
+        value => format!("{value:.2} µs"),
+    }
+}
+
+fn bytes(value: f64) -> String {
+    match value {
+        value if value >= 1e6 => format!("{:.1} MB", value / 1e6),
+        value => format!("{:.1} KiB", value / 1024.0),
+    }
+}
+
+/// Whether less or more is wanted.
+#[derive(Debug, Clone, Copy)]
+enum Wanted {
+    AtLeast,
+    AtMost,
+}
+
+struct Goal {
+    text: &'static str,
+    wanted: Wanted,
+    must: f64,
+    aim: f64,
+    unit: &'static str,
+    measured: Option<f64>,
+}
+
+/// The targets and whether they are met, as Markdown.
+pub fn targets(results: &Results) -> String {
+    let mut out = String::from("| Target | must reach | aim | measured | verdict |\n|---|---|---|---|---|\n");
+    for goal in goals(results) {
+        let sign = match goal.wanted {
+            Wanted::AtLeast => "≥",
+            Wanted::AtMost => "≤",
+        };
+        let reaches = |limit: f64, value: f64| match goal.wanted {
+            Wanted::AtLeast => value >= limit,
+            Wanted::AtMost => value <= limit,
+        };
+        let (measured, verdict) = match goal.measured {
+            None => ("–".to_owned(), "not measured"),
+            Some(value) => (
+                format!("{value:.2} {}", goal.unit),
+                match (reaches(goal.must, value), reaches(goal.aim, value)) {
+                    (_, true) => "aim reached",
+                    (true, false) => "met",
+                    (false, false) => "**missed**",
+                },
+            ),
+        };
+        let _ = writeln!(
+            out,
+            "| {} | {sign} {} {unit} | {sign} {} {unit} | {measured} | {verdict} |",
+            goal.text,
+            goal.must,
+            goal.aim,
+            unit = goal.unit,
+        );
+    }
+    out
+}
+
+fn goals(results: &Results) -> Vec<Goal> {
+    use Wanted::{AtLeast, AtMost};
+    let rialto = |row, figure| results.number(row, figure, System::Rialto);
+    let against = |row, figure, other| {
+        let other = results.number(row, figure, other)?;
+        Some(rialto(row, figure)? / other)
+    };
+    let native = |row, figure| against(row, figure, System::Native);
+    let best_peer = |row| {
+        let peers = [System::Supergateway, System::NodeProxy, System::PythonProxy];
+        let rates = peers.into_iter().filter_map(|peer| results.number(row, 0, peer));
+        Some(rialto(row, 0)? / rates.max_by(f64::total_cmp)?)
+    };
+    let goal = |text, wanted, (must, aim), unit, measured| Goal {
+        text,
+        wanted,
+        must,
+        aim,
+        unit,
+        measured,
+    };
+    vec![
+        goal(
+            "64 in flight: throughput against native",
+            AtLeast,
+            (0.55, 0.70),
+            "×",
+            native(Row::Flight64, 0),
+        ),
+        goal(
+            "64 in flight: CPU per call against native",
+            AtMost,
+            (2.0, 1.5),
+            "×",
+            native(Row::Flight64, 1),
+        ),
+        goal(
+            "64 in flight: throughput against the best peer here",
+            AtLeast,
+            (3.0, 4.0),
+            "×",
+            best_peer(Row::Flight64),
+        ),
+        goal(
+            "64 in flight: throughput against supergateway",
+            AtLeast,
+            (30.0, 45.0),
+            "×",
+            against(Row::Flight64, 0, System::Supergateway),
+        ),
+        goal(
+            "1 in flight: p50 against native",
+            AtMost,
+            (1.5, 1.25),
+            "×",
+            native(Row::Flight1, 0),
+        ),
+        goal(
+            "10 KB: CPU against native",
+            AtMost,
+            (2.5, 1.5),
+            "×",
+            native(Row::Payload10K, 1),
+        ),
+        goal(
+            "1 MB: CPU against native",
+            AtMost,
+            (2.0, 1.2),
+            "×",
+            native(Row::Payload1M, 1),
+        ),
+        goal(
+            "1 MB: peak memory per call, against the message",
+            AtMost,
+            (4.0, 2.0),
+            "×",
+            rialto(Row::Payload1M, 2),
+        ),
+        goal(
+            "10 MB: CPU against native",
+            AtMost,
+            (2.0, 1.2),
+            "×",
+            native(Row::Payload10M, 1),
+        ),
+        goal(
+            "10 MB: peak memory per call, against the message",
+            AtMost,
+            (4.0, 2.0),
+            "×",
+            rialto(Row::Payload10M, 2),
+        ),
+        goal(
+            "progress: CPU per call against native",
+            AtMost,
+            (2.5, 1.5),
+            "×",
+            native(Row::Progress, 1),
+        ),
+        goal(
+            "session churn against the best peer here",
+            AtLeast,
+            (1.5, 2.0),
+            "×",
+            best_peer(Row::Churn),
+        ),
+        goal(
+            "fan-out: delivered, in order",
+            AtLeast,
+            (100.0, 100.0),
+            "%",
+            rialto(Row::FanOut, 2).map(|share| share * 100.0),
+        ),
+        goal(
+            "fan-out: CPU per delivery",
+            AtMost,
+            (2.0, 0.7),
+            "µs",
+            rialto(Row::FanOut, 1),
+        ),
+        goal(
+            "start to first answer against native",
+            AtMost,
+            (3.0, 2.0),
+            "×",
+            native(Row::Start, 0),
+        ),
+        goal(
+            "idle memory",
+            AtMost,
+            (12.0, 6.0),
+            "MB",
+            rialto(Row::Idle, 0).map(|bytes| bytes / 1e6),
+        ),
+        goal(
+            "memory per idle session with an open stream",
+            AtMost,
+            (16.0, 8.0),
+            "KiB",
+            rialto(Row::IdleSession, 0).map(|bytes| bytes / 1024.0),
+        ),
+        goal(
+            "audit log: CPU per call",
+            AtMost,
+            (1.15, 1.10),
+            "×",
+            rialto(Row::Audit, 0),
+        ),
+        goal(
+            "10 → 1,000 sessions: CPU per call",
+            AtMost,
+            (1.3, 1.05),
+            "×",
+            rialto(Row::Sessions, 0),
+        ),
+        goal(
+            "1 → 50 destinations, one in use: CPU per call",
+            AtMost,
+            (1.3, 1.05),
+            "×",
+            rialto(Row::Destinations, 0),
+        ),
+    ]
+}
+
+/// The instruction counts, as Markdown.
+pub fn instructions(counts: &[Count]) -> String {
+    let mut out = String::from("| Work | native | Rialto | ratio |\n|---|---|---|---|\n");
+    for count in counts {
+        let _ = writeln!(
+            out,
+            "| {} | {:.1} k | {:.1} k | {} |",
+            count.work,
+            count.native / 1000.0,
+            count.rialto / 1000.0,
+            times(count.rialto / count.native)
+        );
+    }
+    out
+}
+
+/// The whole page.
+pub fn page(results: &Results, rows: &[Row], systems: &[System], counts: Option<&[Count]>) -> String {
+    let counts = match counts {
+        Some(counts) => instructions(counts),
+        None => "Not counted in this run: there was no valgrind.\n".to_owned(),
+    };
+    format!(
+        "\
+<!-- Written by `cargo xtask bench`. Edits are overwritten. -->
+
+# Benchmarks
+
+All systems stand in front of the same minimal stdio echo server (`bench-echo`), in one run, taking turns, with the
+load generator (`bench-load`) on the same machine. Every measurement starts its system afresh, warms it up, and
+checks the id and the text of every answer. Times differ from machine to machine, so what is told is **ratios inside
+one run**: a number with × is against *native*, unless the row says otherwise. CPU is user + system time of the
+bridge process alone, without the server behind it; so is memory, and a peer that starts a child for every session is
+spared them. Of several rounds the median counts.
+
+- *native*: the echo handler as its own HTTP server on hyper. The ceiling: no bridge can do less.
+- *bare pipe*: the load straight into the echo server's pipe, no HTTP and no bridge. The other limit; its CPU is the
+  echo server's own.
+- Peers run as their documentation says, with sessions, and with their logs turned down. A cell with words says why
+  there is no number.
+
+## Reproduce
+
+```
+cargo xtask bench                  # everything; writes this page
+cargo xtask bench --quick          # Rialto and native only, under a minute, writes nothing
+cargo xtask bench --only flight64  # one row
+cargo xtask bench --instructions   # instructions per call, under valgrind
+```
+
+Rialto is a release build with its defaults, but for `--max-sessions`, which is raised above what the rows open, and
+`--max-message-bytes` in the row of 10 MB.
+
+## Measured
+
+{table}
+## Targets
+
+{targets}
+The peer-relative targets count the peers of this table. Era translation and metrics have no row yet: there is
+nothing to switch on. The guard is always on and part of every row.
+
+## Instructions per call
+
+User-space instructions of the process under `valgrind --tool=callgrind`: the difference between a long and a short
+run, divided by the difference in calls. It hardly moves with the machine's mood.
+
+{counts}",
+        table = table(results, rows, systems),
+        targets = targets(results),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_tell_ratios_and_processor_time_and_reasons() {
+        let mut results = Results::default();
+        let row = Row::Flight64;
+        results
+            .cells
+            .insert((row, System::Native), Ok(vec![1000.0, 10.0]));
+        results.cells.insert((row, System::Rialto), Ok(vec![600.0, 15.0]));
+        results
+            .cells
+            .insert((row, System::Supergateway), Err("not installed".to_owned()));
+        let systems = [System::Native, System::Rialto, System::Supergateway];
+        let text = table(&results, &[row], &systems);
+        assert!(text.contains("| 1.00 × | 0.60 × | not installed |"), "{text}");
+        assert!(text.contains("| 10 µs | 15 µs (1.50 ×) | – |"), "{text}");
+        let text = targets(&results);
+        assert!(text.contains("| ≥ 0.55 × | ≥ 0.7 × | 0.60 × | met |"), "{text}");
+        assert!(
+            text.contains("| ≤ 2 × | ≤ 1.5 × | 1.50 × | aim reached |"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,415 @@
+//! The rows of the table: what each measures, in which figures, and how.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::bail;
+
+use crate::fan_out::{self, Plan};
+use crate::load::{self, Outcome, Target, Until};
+use crate::meter;
+use crate::pipe::Pipe;
+use crate::request::{Call, Session};
+use crate::system::{Programs, Running, Setup, System};
+
+/// One kind of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Row {
+    Flight64,
+    Flight16,
+    Flight1,
+    Paced,
+    Payload10K,
+    Payload1M,
+    Payload10M,
+    Progress,
+    Churn,
+    FanOut,
+    Start,
+    Idle,
+    IdleSession,
+    Sessions,
+    Destinations,
+    Audit,
+}
+
+pub const ALL: [Row; 16] = [
+    Row::Flight64,
+    Row::Flight16,
+    Row::Flight1,
+    Row::Paced,
+    Row::Payload10K,
+    Row::Payload1M,
+    Row::Payload10M,
+    Row::Progress,
+    Row::Churn,
+    Row::FanOut,
+    Row::Start,
+    Row::Idle,
+    Row::IdleSession,
+    Row::Sessions,
+    Row::Destinations,
+    Row::Audit,
+];
+
+/// A figure of a row and how it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Figure {
+    /// Per second; told as a ratio to native.
+    Rate(&'static str),
+    /// Microseconds of processor time; told as they are and as a ratio to native.
+    Cpu(&'static str),
+    /// A time; told as a ratio to native.
+    Time(&'static str),
+    /// Bytes; told as they are.
+    Bytes(&'static str),
+    /// A factor; told as it is.
+    Factor(&'static str),
+    /// A share; told in per cent.
+    Share(&'static str),
+}
+
+/// How much trouble is taken.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// How long one measurement lasts.
+    pub time: Duration,
+    /// Whether numbers of things are those of the targets, or smaller.
+    pub full: bool,
+}
+
+const PLAIN: Call = Call::Echo { padding: 0 };
+const MEGABYTE: usize = 1_000_000;
+
+impl Row {
+    /// The word for `--only`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Flight64 => "flight64",
+            Self::Flight16 => "flight16",
+            Self::Flight1 => "flight1",
+            Self::Paced => "paced",
+            Self::Payload10K => "10kb",
+            Self::Payload1M => "1mb",
+            Self::Payload10M => "10mb",
+            Self::Progress => "progress",
+            Self::Churn => "churn",
+            Self::FanOut => "fan-out",
+            Self::Start => "start",
+            Self::Idle => "idle",
+            Self::IdleSession => "idle-session",
+            Self::Sessions => "sessions",
+            Self::Destinations => "destinations",
+            Self::Audit => "audit",
+        }
+    }
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Flight64 => "64 calls in flight, 16 sessions",
+            Self::Flight16 => "16 in flight, 4 sessions",
+            Self::Flight1 => "1 in flight",
+            Self::Paced => "100 calls per second",
+            Self::Payload10K => "10 KB payload, 16 in flight",
+            Self::Payload1M => "1 MB payload, 4 in flight",
+            Self::Payload10M => "10 MB payload, 1 in flight, limits raised",
+            Self::Progress => "call with 10 progress messages, 16 in flight",
+            Self::Churn => "sessions opened, used, deleted, 8 at a time",
+            Self::FanOut => "2,000 notifications to 10 sessions with 50 streams each",
+            Self::Start => "start to first initialize answer",
+            Self::Idle => "idle memory (PSS)",
+            Self::IdleSession => "an idle session with an open stream",
+            Self::Sessions => "64 in flight over 1,000 sessions, against 10",
+            Self::Destinations => "64 in flight with 50 destinations, against 1",
+            Self::Audit => "64 in flight with an audit log, against none",
+        }
+    }
+
+    pub fn figures(self) -> &'static [Figure] {
+        use Figure::{Bytes, Cpu, Factor, Rate, Share, Time};
+        match self {
+            Self::Flight64 | Self::Flight16 | Self::Payload10K | Self::Progress => {
+                &[Rate("calls/s"), Cpu("CPU per call")]
+            }
+            Self::Flight1 => &[Time("p50"), Cpu("CPU per call")],
+            Self::Paced => &[Time("p50"), Time("p99")],
+            Self::Payload1M | Self::Payload10M => &[
+                Rate("calls/s"),
+                Cpu("CPU per call"),
+                Factor("peak memory, × the message, per call in flight"),
+            ],
+            Self::Churn => &[Rate("sessions/s"), Cpu("CPU per session")],
+            Self::FanOut => &[
+                Rate("deliveries/s"),
+                Cpu("CPU per delivery"),
+                Share("delivered, in order"),
+            ],
+            Self::Start => &[Time("time")],
+            Self::Idle | Self::IdleSession => &[Bytes("memory")],
+            Self::Sessions | Self::Audit => &[Factor("CPU per call, ×")],
+            Self::Destinations => &[
+                Factor("CPU per call with one in use, ×"),
+                Factor("CPU per call with all in use, ×"),
+            ],
+        }
+    }
+
+    /// Why a system has no figures in a row, where that lies in its nature.
+    fn objection(self, system: System) -> Option<&'static str> {
+        let possible = match self {
+            Self::Destinations | Self::Audit => system == System::Rialto,
+            Self::Sessions => matches!(system, System::Native | System::Rialto),
+            Self::Paced | Self::Churn | Self::FanOut | Self::Start | Self::Idle | Self::IdleSession => {
+                system != System::Pipe
+            }
+            Self::Flight64
+            | Self::Flight16
+            | Self::Flight1
+            | Self::Payload10K
+            | Self::Payload1M
+            | Self::Payload10M
+            | Self::Progress => true,
+        };
+        (!possible).then_some("–")
+    }
+
+    /// Measures a system, freshly started: one number per figure.
+    pub async fn measure(
+        self,
+        system: System,
+        programs: &Programs,
+        effort: Effort,
+    ) -> anyhow::Result<Vec<f64>> {
+        if let Some(objection) = self.objection(system) {
+            bail!("{objection}");
+        }
+        if system == System::Pipe {
+            return self.measure_pipe(programs, effort).await;
+        }
+        match self {
+            Self::Start => first_answer(system, programs).await,
+            Self::Sessions => measure_growth(Growth::Sessions, system, programs, effort).await,
+            Self::Destinations => measure_growth(Growth::Destinations, system, programs, effort).await,
+            Self::Audit => measure_growth(Growth::Audit, system, programs, effort).await,
+            Self::Payload10M
+            | Self::Flight64
+            | Self::Flight16
+            | Self::Flight1
+            | Self::Paced
+            | Self::Payload10K
+            | Self::Payload1M
+            | Self::Progress
+            | Self::Churn
+            | Self::FanOut
+            | Self::Idle
+            | Self::IdleSession => {
+                let setup = if self == Self::Payload10M {
+                    Setup::LargeMessages
+                } else {
+                    Setup::Plain
+                };
+                let running = system.start(setup, programs)?;
+                let figures = self.measure_running(system, &running, effort).await;
+                running.stop().await?;
+                figures
+            }
+        }
+    }
+
+    /// How many sessions, how many calls in flight, and what calls.
+    fn shape(self) -> (usize, usize, Call) {
+        match self {
+            Self::Flight64 | Self::Sessions | Self::Destinations | Self::Audit => (16, 64, PLAIN),
+            Self::Flight16 => (4, 16, PLAIN),
+            Self::Payload10K => (4, 16, Call::Echo { padding: 10_000 }),
+            Self::Payload1M => (4, 4, Call::Echo { padding: MEGABYTE }),
+            Self::Payload10M => (
+                1,
+                1,
+                Call::Echo {
+                    padding: 10 * MEGABYTE,
+                },
+            ),
+            Self::Progress => (4, 16, Call::Progress { count: 10 }),
+            Self::Flight1 | Self::Paced | Self::Churn | Self::FanOut => (1, 1, PLAIN),
+            Self::Start | Self::Idle | Self::IdleSession => (1, 1, PLAIN),
+        }
+    }
+
+    async fn measure_running(
+        self,
+        system: System,
+        running: &Running,
+        effort: Effort,
+    ) -> anyhow::Result<Vec<f64>> {
+        let target = &running.target;
+        let warm = Until::Passed(effort.time / 5);
+        let until = Until::Passed(effort.time);
+        match self {
+            Self::Start | Self::Idle => {
+                warmed(target, PLAIN, effort).await?;
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                Ok(vec![meter::proportional_memory(target.pid)? as f64])
+            }
+            Self::IdleSession => {
+                let count = match (system.is_peer(), effort.full) {
+                    (true, _) => 50,
+                    (false, false) => 200,
+                    (false, true) => 500,
+                };
+                idle_session(target, count).await
+            }
+            Self::Churn => {
+                load::churn(target, 8, warm).await?;
+                let outcome = load::churn(target, 8, until).await?;
+                Ok(vec![outcome.rate(), outcome.cpu_per_call()])
+            }
+            Self::FanOut => {
+                let plan = Plan {
+                    notices: 2000,
+                    sessions: 10,
+                    streams_per_session: 50,
+                };
+                let delivery = fan_out::run(target, plan).await?;
+                Ok(vec![
+                    delivery.delivered as f64 / delivery.elapsed.as_secs_f64(),
+                    delivery.cpu.as_secs_f64() * 1e6 / delivery.delivered as f64,
+                    delivery.delivered as f64 / delivery.wanted as f64,
+                ])
+            }
+            Self::Paced => {
+                let sessions = warmed(target, PLAIN, effort).await?;
+                let outcome = load::paced(target, &sessions, 100, effort.time).await?;
+                Ok(vec![outcome.latency(0.5), outcome.latency(0.99)])
+            }
+            Self::Flight64
+            | Self::Flight16
+            | Self::Flight1
+            | Self::Payload10K
+            | Self::Payload1M
+            | Self::Payload10M
+            | Self::Progress
+            | Self::Sessions
+            | Self::Destinations
+            | Self::Audit => {
+                let (sessions, in_flight, call) = self.shape();
+                let sessions = load::open_sessions(target, sessions).await?;
+                let resident = meter::resident_memory(target.pid)?;
+                load::closed_loop(target, &sessions, in_flight, call, warm).await?;
+                meter::reset_peak(target.pid)?;
+                let outcome = load::closed_loop(target, &sessions, in_flight, call, until).await?;
+                let growth = meter::peak_memory(target.pid)?.saturating_sub(resident);
+                Ok(self.told(&outcome, growth))
+            }
+        }
+    }
+
+    async fn measure_pipe(self, programs: &Programs, effort: Effort) -> anyhow::Result<Vec<f64>> {
+        let mut pipe = Pipe::start(&programs.ours.join("bench-echo")).await?;
+        let (_, in_flight, call) = self.shape();
+        let resident = meter::resident_memory(pipe.pid)?;
+        pipe.closed_loop(in_flight, call, effort.time / 5).await?;
+        meter::reset_peak(pipe.pid)?;
+        let outcome = pipe.closed_loop(in_flight, call, effort.time).await?;
+        let growth = meter::peak_memory(pipe.pid)?.saturating_sub(resident);
+        pipe.stop().await?;
+        Ok(self.told(&outcome, growth))
+    }
+
+    fn told(self, outcome: &Outcome, growth: u64) -> Vec<f64> {
+        let (_, in_flight, call) = self.shape();
+        let payload = match call {
+            Call::Echo { padding } => padding,
+            Call::Progress { .. } | Call::Notify { .. } => 0,
+        };
+        let mut numbers = vec![outcome.rate(), outcome.cpu_per_call()];
+        if self == Self::Flight1 {
+            numbers[0] = outcome.latency(0.5);
+        }
+        if payload >= MEGABYTE {
+            numbers.push(growth as f64 / (payload * in_flight) as f64);
+        }
+        numbers
+    }
+}
+
+/// What grows in a row that compares a set-up with a larger one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Growth {
+    Sessions,
+    Destinations,
+    Audit,
+}
+
+/// Compares the cost of a call in two or three set-ups that run side by side and take turns.
+async fn measure_growth(
+    growth: Growth,
+    system: System,
+    programs: &Programs,
+    effort: Effort,
+) -> anyhow::Result<Vec<f64>> {
+    let (setup, few, many) = match growth {
+        Growth::Sessions => (Setup::Plain, 10, 1000),
+        Growth::Destinations => (Setup::Destinations(50), 50, 50),
+        Growth::Audit => (Setup::Audit, 16, 16),
+    };
+    let small = system.start(Setup::Plain, programs)?;
+    let large = system.start(setup, programs)?;
+    let mut targets = vec![(small.target.clone(), few)];
+    if growth == Growth::Destinations {
+        // The same process, but only one of its destinations is in use.
+        let mut one = large.target.clone();
+        one.paths.truncate(1);
+        targets.push((one, many));
+    }
+    targets.push((large.target.clone(), many));
+    let mut sites = Vec::new();
+    for (target, count) in targets {
+        let sessions = load::open_sessions(&target, count).await?;
+        sites.push((target, sessions));
+    }
+    let mut costs = vec![0.0; sites.len()];
+    for turn in 0..3 {
+        for (cost, (target, sessions)) in costs.iter_mut().zip(&sites) {
+            let until = Until::Passed(effort.time / 2);
+            let outcome = load::closed_loop(target, sessions, 64, PLAIN, until).await?;
+            // The first turn warms up.
+            *cost += if turn == 0 { 0.0 } else { outcome.cpu_per_call() };
+        }
+    }
+    small.stop().await?;
+    large.stop().await?;
+    Ok(costs.iter().skip(1).map(|cost| cost / costs[0]).collect())
+}
+
+/// The median of several starts: one alone is at the mercy of whatever else the machine does.
+async fn first_answer(system: System, programs: &Programs) -> anyhow::Result<Vec<f64>> {
+    let starts = if system.is_peer() { 3 } else { 15 };
+    let mut times = Vec::new();
+    for _ in 0..starts {
+        let running = system.start(Setup::Plain, programs)?;
+        times.push(running.first_answer.as_secs_f64());
+        running.stop().await?;
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(vec![times[times.len() / 2]])
+}
+
+/// A session that has been used for a little while.
+async fn warmed(target: &Target, call: Call, effort: Effort) -> anyhow::Result<Rc<Vec<Session>>> {
+    let sessions = load::open_sessions(target, 1).await?;
+    load::closed_loop(target, &sessions, 1, call, Until::Passed(effort.time / 5)).await?;
+    Ok(sessions)
+}
+
+async fn idle_session(target: &Target, count: usize) -> anyhow::Result<Vec<f64>> {
+    // A few first, so that what is made once is there already.
+    let first = load::open_sessions(target, 5).await?;
+    let _first = fan_out::open_streams(target, &first, 1).await?;
+    let before = meter::proportional_memory(target.pid)?;
+    let sessions = load::open_sessions(target, count).await?;
+    let streams = fan_out::open_streams(target, &sessions, 1).await?;
+    let after = meter::proportional_memory(target.pid)?;
+    drop(streams);
+    Ok(vec![after.saturating_sub(before) as f64 / count as f64])
+}

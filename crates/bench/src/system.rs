@@ -1,0 +1,298 @@
+//! The systems that are measured: what each is called, how it is started, and when it can be used.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+use crate::load::Target;
+use crate::request;
+
+/// Who is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum System {
+    /// The handler as its own HTTP server: the ceiling.
+    Native,
+    /// The stdio server without a bridge.
+    Pipe,
+    Rialto,
+    Supergateway,
+    NodeProxy,
+    PythonProxy,
+}
+
+/// All of them, in the order of the table.
+pub const ALL: [System; 6] = [
+    System::Native,
+    System::Pipe,
+    System::Rialto,
+    System::Supergateway,
+    System::NodeProxy,
+    System::PythonProxy,
+];
+
+/// What `--quick` measures.
+pub const QUICK: [System; 2] = [System::Native, System::Rialto];
+
+/// How a system is set up, where that differs from the usual.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Setup {
+    Plain,
+    /// Limits raised for messages of 10 MB.
+    LargeMessages,
+    /// So many destinations instead of one (Rialto only).
+    Destinations(usize),
+    /// With an audit log in a file (Rialto only).
+    Audit,
+}
+
+/// Where the programs are.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    /// The folder of `rialto`, `bench-echo` and `bench-native`.
+    pub ours: PathBuf,
+    /// The folder that the peers were installed into.
+    pub peers: Option<PathBuf>,
+    /// What stands in front of the program (valgrind).
+    pub prefix: Vec<String>,
+}
+
+/// How long a system may take to its first answer.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// More sessions than any row opens; the default is meant for people, not for load.
+const MAX_SESSIONS: &str = "4000";
+
+/// A system that runs.
+#[derive(Debug)]
+pub struct Running {
+    pub target: Target,
+    /// From just before its start to its first answer.
+    pub first_answer: Duration,
+    child: Child,
+    _files: TempDir,
+}
+
+impl System {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Pipe => "bare pipe",
+            Self::Rialto => "Rialto",
+            Self::Supergateway => "supergateway 4.0.0",
+            Self::NodeProxy => "mcp-proxy 6.7.19 (npm)",
+            Self::PythonProxy => "mcp-proxy 0.13.0 (PyPI)",
+        }
+    }
+
+    pub fn is_peer(self) -> bool {
+        match self {
+            Self::Native | Self::Pipe | Self::Rialto => false,
+            Self::Supergateway | Self::NodeProxy | Self::PythonProxy => true,
+        }
+    }
+
+    /// Starts it and waits for its first answer.
+    pub fn start(self, setup: Setup, programs: &Programs) -> anyhow::Result<Running> {
+        let files = tempfile::tempdir().context("cannot make a folder for temporary files")?;
+        let address = free_address()?;
+        let (program, arguments) = self.command_line(setup, programs, address, files.path())?;
+        let mut words = programs.prefix.clone();
+        words.push(program.to_string_lossy().into_owned());
+        words.extend(arguments);
+        let (first, rest) = words.split_first().context("a command has a program")?;
+        let log = files.path().join("stderr");
+        let stderr = std::fs::File::create(&log).context("cannot keep its stderr")?;
+        let mut command = Command::new(first);
+        command
+            .args(rest)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .kill_on_drop(true);
+        let started = Instant::now();
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("{first} does not start"))?;
+        let paths = match setup {
+            Setup::Destinations(count) => (1..=count).map(|number| format!("/d{number}/mcp")).collect(),
+            Setup::Plain | Setup::LargeMessages | Setup::Audit => vec!["/mcp".to_owned()],
+        };
+        let first_path = paths.first().map_or("/mcp", String::as_str);
+        let first_answer = match wait_for_answer(address, first_path, started, &mut child) {
+            Ok(time) => time,
+            Err(error) => {
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                let last = said.trim().lines().last().unwrap_or_default().to_owned();
+                return Err(error.context(last));
+            }
+        };
+        let pid = child.id().context("it has just answered")?;
+        Ok(Running {
+            target: Target { address, pid, paths },
+            first_answer,
+            child,
+            _files: files,
+        })
+    }
+
+    fn command_line(
+        self,
+        setup: Setup,
+        programs: &Programs,
+        address: SocketAddr,
+        files: &Path,
+    ) -> anyhow::Result<(PathBuf, Vec<String>)> {
+        let echo = programs.ours.join("bench-echo").to_string_lossy().into_owned();
+        let port = address.port().to_string();
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        match (self, setup) {
+            (Self::Pipe, _) => bail!("a pipe is no HTTP server"),
+            (Self::Native, Setup::Plain | Setup::LargeMessages) => {
+                Ok((programs.ours.join("bench-native"), vec![port]))
+            }
+            (Self::Rialto, _) => {
+                let listen = address.to_string();
+                let mut all = words(&["serve", "--listen", &listen, "--max-sessions", MAX_SESSIONS]);
+                match setup {
+                    Setup::Plain => {}
+                    Setup::LargeMessages => all.extend(words(&["--max-message-bytes", "16MiB"])),
+                    Setup::Audit => {
+                        let audit = files.join("audit.jsonl").to_string_lossy().into_owned();
+                        all.extend(words(&["--audit", &audit]));
+                    }
+                    Setup::Destinations(count) => {
+                        let config = files.join("destinations.yml");
+                        let entries =
+                            (1..=count).map(|number| format!("  d{number}:\n    command: ['{echo}']\n"));
+                        let text = format!("destinations:\n{}", entries.collect::<String>());
+                        std::fs::write(&config, text).context("cannot write a configuration")?;
+                        all.extend(words(&["--config", &config.to_string_lossy()]));
+                        return Ok((programs.ours.join("rialto"), all));
+                    }
+                }
+                all.extend(words(&["--", &echo]));
+                Ok((programs.ours.join("rialto"), all))
+            }
+            (_, Setup::Destinations(_) | Setup::Audit) => bail!("there is no such setting"),
+            (Self::Supergateway, Setup::Plain | Setup::LargeMessages) => {
+                let script = installed(programs, "peers-node/node_modules/supergateway/dist/index.js")?;
+                let mut all = vec![script];
+                all.extend(words(&["--stdio", &echo, "--outputTransport", "streamableHttp"]));
+                all.extend(words(&["--stateful", "--logLevel", "none", "--port", &port]));
+                Ok((PathBuf::from("node"), all))
+            }
+            (Self::NodeProxy, Setup::Plain | Setup::LargeMessages) => {
+                let script = installed(
+                    programs,
+                    "peers-node/node_modules/mcp-proxy/dist/bin/mcp-proxy.mjs",
+                )?;
+                let mut all = vec![script];
+                all.extend(words(&[
+                    "--server",
+                    "stream",
+                    "--host",
+                    "127.0.0.1",
+                    "--port",
+                    &port,
+                ]));
+                if setup == Setup::LargeMessages {
+                    all.extend(words(&["--maxBodySize", "0"]));
+                }
+                all.extend(words(&["--", &echo]));
+                Ok((PathBuf::from("node"), all))
+            }
+            (Self::PythonProxy, Setup::Plain | Setup::LargeMessages) => {
+                let program = installed(programs, "peers-python/bin/python")?;
+                let all = words(&[
+                    "-m",
+                    "mcp_proxy",
+                    "--log-level",
+                    "WARNING",
+                    "--port",
+                    &port,
+                    &echo,
+                ]);
+                Ok((PathBuf::from(program), all))
+            }
+        }
+    }
+}
+
+fn installed(programs: &Programs, path: &str) -> anyhow::Result<String> {
+    let found = programs.peers.as_ref().map(|folder| folder.join(path));
+    match found.filter(|path| path.exists()) {
+        Some(path) => Ok(path.to_string_lossy().into_owned()),
+        None => bail!("not installed"),
+    }
+}
+
+impl Running {
+    /// Ends it as an operator would, and makes sure.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        if let Some(pid) = self.child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
+            // It may have ended on its own; then there is nothing to do.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        if tokio::time::timeout(STOP_PATIENCE, self.child.wait())
+            .await
+            .is_err()
+        {
+            self.child.kill().await.context("cannot be ended")?;
+        }
+        Ok(())
+    }
+}
+
+/// A port that is free now. Someone else might take it first; then the start fails and says so.
+fn free_address() -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on loopback")?;
+    listener.local_addr().context("a listener has an address")
+}
+
+/// Asks until `initialize` is answered. It blocks: nothing else is going on, and a timer would be too coarse.
+fn wait_for_answer(
+    address: SocketAddr,
+    path: &str,
+    started: Instant,
+    child: &mut Child,
+) -> anyhow::Result<Duration> {
+    let request = request::opening(address, path);
+    let mut trouble = anyhow::anyhow!("never listened");
+    while started.elapsed() < START_PATIENCE {
+        match ask(address, &request) {
+            Ok(()) => return Ok(started.elapsed()),
+            Err(error) => trouble = error,
+        }
+        if let Ok(Some(status)) = child.try_wait() {
+            bail!("ended with {status}");
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    Err(trouble.context("no answer"))
+}
+
+fn ask(address: SocketAddr, request: &[u8]) -> anyhow::Result<()> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(START_PATIENCE))?;
+    stream.write_all(request)?;
+    let mut answer = Vec::new();
+    let mut piece = [0; 4096];
+    // The answer may come as an event, after its head.
+    while !answer.windows(15).any(|found| found == b"protocolVersion") {
+        match stream.read(&mut piece)? {
+            0 => bail!("closed without an answer"),
+            read => answer.extend_from_slice(&piece[..read]),
+        }
+        if answer.len() >= 12 && &answer[9..12] != b"200" {
+            bail!("HTTP {}", String::from_utf8_lossy(&answer[9..12]));
+        }
+    }
+    Ok(())
+}

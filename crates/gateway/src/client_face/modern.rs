@@ -1,0 +1,211 @@
+//! The HTTP door for modern clients (2026-07-28): requests that describe themselves, one at a time.
+
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Response, StatusCode};
+use protocol::client_face::modern::{self, Meaning, Objection};
+use protocol::errand::{Reading, status_of};
+use protocol::exchange::{Failure, Principal};
+use protocol::message::{Kind, Member, Message};
+use protocol::method::Method;
+use protocol::object::Object;
+use protocol::session::Accepts;
+use protocol::tool_schema::arguments_of;
+use protocol::wire::header::MirroredHeaders;
+use protocol::wire::sse;
+use tokio::time::{Instant, Sleep};
+
+use super::body::Body;
+use crate::destination::Destination;
+use crate::errand_port::{Came, ErrandPort};
+use crate::reply::{self, Refusal};
+use crate::seal;
+
+/// Silence on a stream after which a comment is sent.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Answers a message that describes itself.
+pub(super) async fn post(
+    destination: &Arc<Destination>,
+    principal: Principal,
+    headers: &HeaderMap,
+    message: Message,
+    accepts: Accepts,
+) -> Result<Response<Body>, Refusal> {
+    match message.kind() {
+        Kind::Request => {}
+        // There is nothing that a notification could be about here. A client that closes a listen sends one.
+        Kind::Notification => return Ok(reply::empty(StatusCode::ACCEPTED)),
+        Kind::Result | Kind::Error => return Err(Refusal::Modern(Objection::NotJsonRpc)),
+    }
+    let meaning = judge(destination, headers, &message).map_err(Refusal::Modern)?;
+    let port = match retried(destination, &principal, &message, meaning)? {
+        Some((port, round)) => {
+            port.retry(message.clone(), round, accepts).map_err(|_| Refusal::Modern(unknown_state()))?;
+            port
+        }
+        None => {
+            let client = modern::client(&message, principal);
+            let errand = destination.errand(client, headers, message.clone(), meaning, accepts).await?;
+            // A destination that shows only its own era answers as a server of that era would.
+            errand.ok_or(Refusal::Modern(Objection::NoSuchMethod))?
+        }
+    };
+    Ok(match port.answer().await {
+        Came::Complete { body, failure } => complete(destination, &message, meaning, body, failure.as_ref()),
+        Came::Ask { round } => match destination.park(&port, round) {
+            Some(body) => reply::json(StatusCode::OK, body),
+            None => {
+                port.give_up();
+                let id = message.raw(Member::Id).unwrap_or_default();
+                let failure = Failure::Overloaded { limit: "calls waiting for their clients" };
+                reply::json(StatusCode::OK, modern::lower_failure(id, &failure))
+            }
+        },
+        Came::Stream => {
+            let events = ErrandEvents::new(Arc::clone(destination), port);
+            reply::events(Body::errand(events))
+        }
+    })
+}
+
+/// All checks, in the order that the revision's conformance suite wants them.
+fn judge(destination: &Destination, headers: &HeaderMap, message: &Message) -> Result<Meaning, Objection> {
+    let mirrored = MirroredHeaders::read(
+        headers.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes())),
+    );
+    let mismatch = |error: protocol::wire::header::HeaderMismatch| Objection::Header(error.to_string());
+    modern::check_envelope(message)?;
+    mirrored.check_mismatch(message).map_err(mismatch)?;
+    modern::check_version(message)?;
+    mirrored.check_presence(message).map_err(mismatch)?;
+    let meaning = modern::lift(message)?;
+    if message.method() == Method::ToolsCall
+        && let Some(name) = message.text(Member::Name)
+    {
+        let catalogue = destination.catalogue.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tool) = catalogue.find(&name) {
+            let arguments = arguments_of(message)
+                .map_err(|_| Objection::BadParams("`params.arguments` stands twice"))?;
+            mirrored.check_params(&tool.headers, arguments).map_err(mismatch)?;
+        }
+    }
+    Ok(meaning)
+}
+
+/// The parked errand that a retry is about; `None` if the request is a new one, or its state is the server's own.
+fn retried(
+    destination: &Destination,
+    principal: &Principal,
+    message: &Message,
+    meaning: Meaning,
+) -> Result<Option<(Arc<ErrandPort>, u32)>, Refusal> {
+    if meaning != (Meaning::Call { retry: true }) {
+        return Ok(None);
+    }
+    let params = message.raw(Member::Params).and_then(Object::parse).unwrap_or_default();
+    let Some(state) = params.text("requestState").filter(|state| seal::is_ours(state)) else { return Ok(None) };
+    // A retry that names a state never starts a call of its own: the tool would run twice.
+    destination.parked(&state, principal).map(Some).ok_or(Refusal::Modern(unknown_state()))
+}
+
+fn unknown_state() -> Objection {
+    Objection::BadParams("the interactive call is unknown or has expired; call again without requestState")
+}
+
+fn complete(
+    destination: &Destination,
+    message: &Message,
+    meaning: Meaning,
+    body: Bytes,
+    failure: Option<&Failure>,
+) -> Response<Body> {
+    if message.method() == Method::ToolsList && failure.is_none() {
+        learn_tools(destination, &body);
+    }
+    let status = match failure {
+        // Nobody may conclude from trouble behind us that this is a server of the other era.
+        Some(failure) if meaning == Meaning::Discover => reply::failure_status(failure),
+        Some(_) => StatusCode::OK,
+        None => StatusCode::from_u16(status_of(&body)).unwrap_or(StatusCode::OK),
+    };
+    reply::json(status, body)
+}
+
+fn learn_tools(destination: &Destination, body: &[u8]) {
+    let Some(envelope) = Object::parse(body) else { return };
+    let Some(result) = envelope.get("result") else { return };
+    let mut catalogue = destination.catalogue.lock().unwrap_or_else(PoisonError::into_inner);
+    if catalogue.add_page(result.as_bytes()).is_err() {
+        tracing::debug!(destination = %destination.name, "a list of tools that could not be read");
+    }
+}
+
+/// An errand's events, for as long as its connection lasts. Dropped early, it cancels the errand.
+pub(crate) struct ErrandEvents {
+    destination: Arc<Destination>,
+    port: Arc<ErrandPort>,
+    ended: bool,
+    quiet: Option<Pin<Box<Sleep>>>,
+}
+
+impl std::fmt::Debug for ErrandEvents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ErrandEvents").field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
+impl ErrandEvents {
+    fn new(destination: Arc<Destination>, port: Arc<ErrandPort>) -> Self {
+        Self { destination, port, ended: false, quiet: None }
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended
+    }
+
+    pub(super) fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let mut out = BytesMut::new();
+        match self.port.read(&mut out, context.waker()) {
+            Reading::Open => {}
+            Reading::Ended => self.ended = true,
+            Reading::Ask { round } => {
+                if let Some(body) = self.destination.park(&self.port, round) {
+                    sse::write_message(&mut out, None, &body);
+                } else {
+                    self.port.give_up();
+                }
+                self.ended = true;
+            }
+        }
+        if !out.is_empty() {
+            self.quiet = None;
+            return Poll::Ready(Some(out.freeze()));
+        }
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let quiet = self.quiet.get_or_insert_with(|| Box::pin(tokio::time::sleep(KEEP_ALIVE)));
+        if quiet.as_mut().poll(context).is_ready() {
+            quiet.as_mut().reset(Instant::now() + KEEP_ALIVE);
+            sse::write_comment(&mut out, "keep-alive");
+            return Poll::Ready(Some(out.freeze()));
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for ErrandEvents {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.port.hang_up();
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! An errand's place in the gateway: its machine, whoever waits for it, and the lane it uses.
+//!
+//! Like a session's ([`crate::session_port`]), but for one modern request and the rounds that follow from it.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+use protocol::client_face::modern::Meaning;
+use protocol::errand::{Answer, Ending, Errand, ErrandRecord, Output, Reading, RetryRefusal};
+use protocol::exchange::{Ask, Client, Failure, SessionKey, Tell};
+use protocol::message::{Member, Message};
+use protocol::session::Accepts;
+use protocol::time::Moment;
+
+use crate::audit::{Audit, AuditRecord, Outcome};
+use crate::clock::Clock;
+use crate::lane::Lane;
+use crate::reply;
+use crate::session_port::outcome;
+
+/// One modern request and its rounds.
+pub(crate) struct ErrandPort {
+    key: SessionKey,
+    /// What sealed states call it.
+    pub(crate) name: u128,
+    destination: Arc<str>,
+    principal: String,
+    lane: Arc<Lane>,
+    clock: Clock,
+    audit: Arc<Audit>,
+    parked_until: Mutex<Option<Moment>>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    errand: Errand,
+    waker: Option<Waker>,
+}
+
+impl std::fmt::Debug for ErrandPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ErrandPort").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Orders {
+    waker: Option<Waker>,
+    asks: Vec<Ask>,
+    ended: Vec<ErrandRecord>,
+}
+
+/// What a new errand is about.
+pub(crate) struct Departure {
+    pub(crate) key: SessionKey,
+    pub(crate) client: Arc<Client>,
+    pub(crate) message: Message,
+    pub(crate) meaning: Meaning,
+    pub(crate) accepts: Accepts,
+}
+
+impl ErrandPort {
+    /// Sets out: makes the errand known to its lane and puts its asks there.
+    pub(crate) fn depart(
+        departure: Departure,
+        destination: Arc<str>,
+        lane: Arc<Lane>,
+        clock: Clock,
+        audit: Arc<Audit>,
+    ) -> Arc<Self> {
+        let Departure { key, client, message, meaning, accepts } = departure;
+        let principal = client.principal.as_str().to_owned();
+        let (errand, asks) = Errand::new(key, client, clock.now(), message, meaning, accepts);
+        let port = Arc::new(Self {
+            key,
+            name: uuid::Uuid::new_v4().as_u128(),
+            destination,
+            principal,
+            lane: Arc::clone(&lane),
+            clock,
+            audit,
+            parked_until: Mutex::new(None),
+            inner: Mutex::new(Inner { errand, waker: None }),
+        });
+        lane.attach_errand(&port);
+        for ask in asks {
+            lane.ask(ask);
+        }
+        port
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn key(&self) -> SessionKey {
+        self.key
+    }
+
+    pub(crate) fn principal(&self) -> &str {
+        &self.principal
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.lock().errand.is_over()
+    }
+
+    /// Until when the errand waits for its client, if it does.
+    pub(crate) fn parked_until(&self) -> Option<Moment> {
+        let parked = self.lock().errand.is_parked();
+        let until = *self.parked_until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.filter(|_| parked)
+    }
+
+    pub(crate) fn deliver(&self, tell: Tell) {
+        self.with(|errand, now| errand.handle_tell(now, tell));
+    }
+
+    /// Gives the server's questions to the client under a sealed state.
+    pub(crate) fn park(&self, state: &str, until: Moment) -> Bytes {
+        *self.parked_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+        self.with(|errand, _| errand.park(state))
+    }
+
+    pub(crate) fn retry(&self, message: Message, round: u32, accepts: Accepts) -> Result<(), RetryRefusal> {
+        let asks = self.with(|errand, now| errand.retry(now, message, round, accepts))?;
+        for ask in asks {
+            self.lane.ask(ask);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn give_up(&self) {
+        self.with(|errand, _| errand.give_up());
+    }
+
+    /// Ends a listen politely.
+    pub(crate) fn dismiss(&self) {
+        self.with(|errand, _| errand.dismiss());
+    }
+
+    pub(crate) fn hang_up(&self) {
+        self.with(|errand, _| errand.hang_up());
+    }
+
+    pub(crate) fn read(&self, out: &mut BytesMut, waker: &Waker) -> Reading {
+        let (reading, orders) = {
+            let mut inner = self.lock();
+            let reading = inner.errand.read(out);
+            if out.is_empty() && reading == Reading::Open {
+                inner.waker = Some(waker.clone());
+            }
+            (reading, inner.collect(false))
+        };
+        self.carry_out(orders);
+        reading
+    }
+
+    /// Waits for the answer to the attached request.
+    pub(crate) fn answer(self: &Arc<Self>) -> AwaitErrand {
+        AwaitErrand { port: Arc::clone(self), done: false }
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Errand, Moment) -> T) -> T {
+        let (result, orders) = {
+            let mut inner = self.lock();
+            let result = act(&mut inner.errand, self.clock.now());
+            (result, inner.collect(true))
+        };
+        self.carry_out(orders);
+        result
+    }
+
+    fn carry_out(&self, orders: Orders) {
+        if let Some(waker) = orders.waker {
+            waker.wake();
+        }
+        for record in &orders.ended {
+            self.record(record);
+        }
+        for ask in orders.asks {
+            self.lane.ask(ask);
+        }
+    }
+
+    fn record(&self, record: &ErrandRecord) {
+        if !self.audit.is_on() {
+            return;
+        }
+        let (status, outcome) = match &record.ending {
+            Ending::Result | Ending::InputRequired => (200, Outcome::Ok),
+            Ending::Error => (protocol::errand::status_of(&record.response), Outcome::Error),
+            Ending::Failed(failure) => {
+                let status = if record.streamed { 200 } else { reply::failure_status(failure).as_u16() };
+                (status, outcome(failure))
+            }
+        };
+        let message = &record.message;
+        let bodies = self.audit.wants_bodies();
+        self.audit.record(&AuditRecord {
+            destination: &self.destination,
+            session: None,
+            principal: &self.principal,
+            http_method: "POST",
+            mcp_method: message.method_name().as_deref(),
+            tool: message.text(Member::Name).as_deref(),
+            rpc_id: message.raw(Member::Id),
+            status_code: status,
+            outcome,
+            latency: self.clock.now().since(record.started),
+            request_bytes: message.len() as u64,
+            response_bytes: record.response.len() as u64,
+            request_body: bodies.then(|| &message.bytes()[..]),
+            response_body: bodies.then(|| &record.response[..]),
+        });
+    }
+}
+
+impl Inner {
+    /// Whoever calls because it was woken needs no waking.
+    fn collect(&mut self, wake: bool) -> Orders {
+        let mut orders = Orders::default();
+        while let Some(output) = self.errand.poll_output() {
+            match output {
+                Output::Wake => {
+                    if wake {
+                        orders.waker = self.waker.take().or(orders.waker);
+                    }
+                }
+                Output::Ask(ask) => orders.asks.push(ask),
+                Output::Ended(record) => orders.ended.push(record),
+            }
+        }
+        orders
+    }
+}
+
+/// What came of waiting.
+#[derive(Debug)]
+pub(crate) enum Came {
+    Complete { body: Bytes, failure: Option<Failure> },
+    Ask { round: u32 },
+    Stream,
+}
+
+/// Waits for an errand. Dropped early, it cancels: in this era a disconnection does.
+pub(crate) struct AwaitErrand {
+    port: Arc<ErrandPort>,
+    done: bool,
+}
+
+impl Future for AwaitErrand {
+    type Output = Came;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Came> {
+        let (answer, orders) = {
+            let mut inner = self.port.lock();
+            let answer = inner.errand.poll_answer();
+            if matches!(answer, Answer::Waiting) {
+                inner.waker = Some(context.waker().clone());
+            }
+            (answer, inner.collect(false))
+        };
+        self.port.carry_out(orders);
+        let came = match answer {
+            Answer::Waiting => return Poll::Pending,
+            Answer::Complete { body, failure } => Came::Complete { body, failure },
+            Answer::Ask { round } => Came::Ask { round },
+            Answer::Stream => Came::Stream,
+        };
+        self.done = true;
+        Poll::Ready(came)
+    }
+}
+
+impl Drop for AwaitErrand {
+    fn drop(&mut self) {
+        if !self.done {
+            self.port.hang_up();
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Sealed states: what a modern client carries from one round of an errand to the next.
+//!
+//! The state names an errand and a round. It is encrypted and authenticated, and bound to the destination and the
+//! principal it was made for, so that a forged, foreign or altered one is recognised before anything is looked
+//! up. The errand itself stays here; the key lives as long as the process does.
+
+use std::time::Duration;
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
+use aws_lc_rs::rand;
+use protocol::time::Moment;
+
+const PREFIX: &str = "rialto1.";
+const PLAIN: usize = 16 + 4 + 8;
+
+/// What a state says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    pub(crate) errand: u128,
+    pub(crate) round: u32,
+    pub(crate) expires: Moment,
+}
+
+/// Seals and opens states with a key of this process.
+#[derive(Debug)]
+pub(crate) struct Sealer {
+    key: RandomizedNonceKey,
+}
+
+impl Sealer {
+    /// A sealer with a fresh key; `None` if the system has no randomness to give.
+    pub(crate) fn new() -> Option<Self> {
+        let mut bytes = [0; 32];
+        rand::fill(&mut bytes).ok()?;
+        Some(Self { key: RandomizedNonceKey::new(&AES_256_GCM, &bytes).ok()? })
+    }
+
+    pub(crate) fn seal(&self, ticket: Ticket, bound_to: &str) -> Option<String> {
+        let mut data = Vec::with_capacity(PLAIN + 16);
+        data.extend_from_slice(&ticket.errand.to_be_bytes());
+        data.extend_from_slice(&ticket.round.to_be_bytes());
+        data.extend_from_slice(&(ticket.expires.elapsed().as_millis() as u64).to_be_bytes());
+        let nonce = self.key.seal_in_place_append_tag(Aad::from(bound_to.as_bytes()), &mut data).ok()?;
+        let mut text = String::with_capacity(PREFIX.len() + 2 * (NONCE_LEN + data.len()));
+        text.push_str(PREFIX);
+        for byte in nonce.as_ref().iter().chain(&data) {
+            text.push(char::from_digit(u32::from(byte >> 4), 16)?);
+            text.push(char::from_digit(u32::from(byte & 15), 16)?);
+        }
+        Some(text)
+    }
+
+    /// What a state says, if it is ours and was made for this.
+    pub(crate) fn open(&self, state: &str, bound_to: &str) -> Option<Ticket> {
+        let mut bytes = decode(state.strip_prefix(PREFIX)?)?;
+        if bytes.len() <= NONCE_LEN {
+            return None;
+        }
+        let mut sealed = bytes.split_off(NONCE_LEN);
+        let nonce = Nonce::try_assume_unique_for_key(&bytes).ok()?;
+        let plain = self.key.open_in_place(nonce, Aad::from(bound_to.as_bytes()), &mut sealed).ok()?;
+        let plain: &[u8; PLAIN] = (&*plain).try_into().ok()?;
+        let (errand, rest) = plain.split_first_chunk::<16>()?;
+        let (round, rest) = rest.split_first_chunk::<4>()?;
+        let (expires, _) = rest.split_first_chunk::<8>()?;
+        Some(Ticket {
+            errand: u128::from_be_bytes(*errand),
+            round: u32::from_be_bytes(*round),
+            expires: Moment::since_start(Duration::from_millis(u64::from_be_bytes(*expires))),
+        })
+    }
+}
+
+/// Whether a state has the form of ours; others belong to a server.
+pub(crate) fn is_ours(state: &str) -> bool {
+    state.starts_with(PREFIX)
+}
+
+fn decode(text: &str) -> Option<Vec<u8>> {
+    if text.len() % 2 != 0 || text.len() > 512 {
+        return None;
+    }
+    text.as_bytes()
+        .chunks_exact(2)
+        .map(|pair| {
+            let high = char::from(pair[0]).to_digit(16)?;
+            let low = char::from(pair[1]).to_digit(16)?;
+            u8::try_from(high * 16 + low).ok()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticket() -> Ticket {
+        Ticket { errand: 7, round: 3, expires: Moment::START.after(Duration::from_millis(1234)) }
+    }
+
+    #[test]
+    fn a_state_opens_for_whom_it_was_made_and_for_nobody_else() {
+        let sealer = Sealer::new().unwrap();
+        let state = sealer.seal(ticket(), "demo/alice").unwrap();
+        assert!(is_ours(&state));
+        assert_eq!(sealer.open(&state, "demo/alice"), Some(ticket()));
+        assert_eq!(sealer.open(&state, "demo/bob"), None);
+        assert_eq!(Sealer::new().unwrap().open(&state, "demo/alice"), None);
+        assert_ne!(sealer.seal(ticket(), "demo/alice").unwrap(), state, "states never repeat");
+    }
+
+    #[test]
+    fn no_flipped_bit_goes_unnoticed() {
+        let sealer = Sealer::new().unwrap();
+        let state = sealer.seal(ticket(), "x").unwrap();
+        for at in PREFIX.len()..state.len() {
+            let mut forged = state.clone().into_bytes();
+            forged[at] = if forged[at] == b'0' { b'1' } else { b'0' };
+            if forged != state.as_bytes() {
+                assert_eq!(sealer.open(std::str::from_utf8(&forged).unwrap(), "x"), None, "{at}");
+            }
+        }
+        for junk in ["", "rialto1.", "rialto1.zz", "rialto1.0", "other", &"rialto1.00".repeat(100)] {
+            assert_eq!(sealer.open(junk, "x"), None);
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! A modern server (2026-07-28): no handshake, every request describes itself, and the server asks by answering
+//! `input_required`.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use serde_json::Value;
+
+use super::{Arrival, Outgoing, WireId, write_line};
+use crate::exchange::{Client, Welcome};
+use crate::message::{Kind, Member, Message, quoted};
+use crate::method::{LogLevel, Method};
+use crate::object::Object;
+use crate::version::{Era, Version};
+
+/// The members of `_meta` that describe a hop and are replaced by whoever makes it.
+pub const ENVELOPE: [&str; 4] = [
+    "io.modelcontextprotocol/protocolVersion",
+    "io.modelcontextprotocol/clientInfo",
+    "io.modelcontextprotocol/clientCapabilities",
+    "io.modelcontextprotocol/logLevel",
+];
+const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+pub(crate) const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+
+/// Sorts a message of the server.
+pub(super) fn recognise(message: &Message) -> Arrival {
+    match message.kind() {
+        Kind::Result | Kind::Error => Arrival::Answer(message.number(Member::Id).map(WireId)),
+        // The revision forbids requests from servers, and we must not answer one.
+        Kind::Request => Arrival::Forbidden,
+        Kind::Notification => match message.method() {
+            Method::Progress => Arrival::Progress(message.number(Member::ProgressToken).map(WireId)),
+            Method::LogMessage => Arrival::Log,
+            Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged => {
+                Arrival::ListChanged
+            }
+            Method::ResourcesUpdated => Arrival::Updated,
+            Method::SubscriptionsAcknowledged => {
+                Arrival::Listening(message.number(Member::MetaSubscriptionId).map(WireId))
+            }
+            // A server that ends a listen may say so in this way too; the result says it better.
+            Method::Cancelled => Arrival::Forbidden,
+            _ => Arrival::Other,
+        },
+    }
+}
+
+/// What is known of one server.
+#[derive(Debug, Default)]
+pub struct Discovery {
+    stage: Stage,
+    listen: Listen,
+}
+
+#[derive(Debug, Default)]
+enum Stage {
+    #[default]
+    Silent,
+    Asked(WireId),
+    Known(Arc<Welcome>),
+}
+
+/// What we listen for. One `subscriptions/listen` serves all sessions of a lane; when their wishes change, a new one
+/// is opened first and the old one is closed when the new one is acknowledged, so that nothing is missed.
+#[derive(Debug, Default)]
+struct Listen {
+    current: Option<(WireId, BTreeSet<String>)>,
+    opening: Option<(WireId, BTreeSet<String>)>,
+}
+
+impl Discovery {
+    pub fn welcome(&self) -> Option<&Arc<Welcome>> {
+        match &self.stage {
+            Stage::Known(welcome) => Some(welcome),
+            Stage::Silent | Stage::Asked(_) => None,
+        }
+    }
+
+    pub(super) fn begin(&mut self, id: WireId, out: &mut BytesMut) -> bool {
+        if !matches!(self.stage, Stage::Silent) {
+            return false;
+        }
+        write_discover(out, id);
+        self.stage = Stage::Asked(id);
+        true
+    }
+
+    pub(super) fn awaits(&self, id: WireId) -> bool {
+        matches!(self.stage, Stage::Asked(asked) if asked == id)
+    }
+
+    pub(super) fn handle_answer(&mut self, message: Message) -> Result<Arc<Welcome>, Box<Message>> {
+        let result: Value =
+            message.raw(Member::Result).and_then(|raw| serde_json::from_slice(raw).ok()).unwrap_or_default();
+        let speaks = result
+            .get("supportedVersions")
+            .and_then(Value::as_array)
+            .is_some_and(|versions| versions.iter().any(|version| version == Version::NEWEST_MODERN.as_str()));
+        if !speaks {
+            self.stage = Stage::Silent;
+            return Err(Box::new(message));
+        }
+        let welcome = Arc::new(Welcome {
+            words: Era::Modern,
+            version: None,
+            changing_lists: super::legacy::changing_lists(&result),
+            message,
+        });
+        self.stage = Stage::Known(Arc::clone(&welcome));
+        Ok(welcome)
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.stage = Stage::Silent;
+        self.listen = Listen::default();
+    }
+
+    fn offers_subscriptions(&self) -> bool {
+        self.welcome().is_some_and(|welcome| {
+            let result = welcome.message.raw(Member::Result).and_then(Object::parse);
+            let capabilities = result.as_ref().and_then(|result| result.get("capabilities"));
+            let capabilities: Value =
+                capabilities.and_then(|raw| serde_json::from_str(raw).ok()).unwrap_or_default();
+            capabilities.pointer("/resources/subscribe") == Some(&Value::Bool(true))
+        })
+    }
+
+    /// Whether what is listened for is not what is wanted. `None` wants nothing at all.
+    pub(crate) fn must_tune(&self, wanted: Option<&BTreeSet<String>>) -> bool {
+        let Some(welcome) = self.welcome() else { return false };
+        let newest = self.listen.opening.as_ref().or(self.listen.current.as_ref()).map(|(_, uris)| uris);
+        match wanted {
+            None => newest.is_some(),
+            Some(uris) => {
+                let useful = !welcome.changing_lists.is_empty() || !uris.is_empty();
+                newest.map_or(useful, |open| open != uris)
+            }
+        }
+    }
+
+    /// Asks the server for what is wanted. Gives the listens that are closed thereby.
+    pub(crate) fn tune(&mut self, wanted: Option<BTreeSet<String>>, id: WireId, out: &mut BytesMut) -> Vec<WireId> {
+        let mut closed: Vec<WireId> = self.listen.opening.take().into_iter().map(|(id, _)| id).collect();
+        match wanted {
+            None => closed.extend(self.listen.current.take().map(|(id, _)| id)),
+            Some(uris) => {
+                let mut filter = String::new();
+                let lists = self.welcome().map(|welcome| welcome.changing_lists.clone()).unwrap_or_default();
+                for list in lists {
+                    let name = match list {
+                        Method::ToolsListChanged => "toolsListChanged",
+                        Method::PromptsListChanged => "promptsListChanged",
+                        _ => "resourcesListChanged",
+                    };
+                    // Writing to a `String` cannot fail.
+                    let _ = write!(filter, r#""{name}":true,"#);
+                }
+                if self.offers_subscriptions() && !uris.is_empty() {
+                    let uris: Vec<String> = uris.iter().map(|uri| quoted(uri)).collect();
+                    let _ = write!(filter, r#""resourceSubscriptions":[{}],"#, uris.join(","));
+                }
+                let meta = envelope(None, None);
+                write_line(
+                    out,
+                    &[
+                        br#"{"jsonrpc":"2.0","id":"#,
+                        &id.digits(),
+                        br#","method":"subscriptions/listen","params":{"notifications":{"#,
+                        filter.trim_end_matches(',').as_bytes(),
+                        br#"},"_meta":"#,
+                        meta.as_bytes(),
+                        b"}}",
+                    ],
+                );
+                self.listen.opening = Some((id, uris));
+            }
+        }
+        for id in &closed {
+            super::write_cancel(out, None, *id, "no longer listened for");
+        }
+        closed
+    }
+
+    /// The server has begun to send for this listen. Gives the one it replaces and the resources it honours.
+    pub(crate) fn handle_listening(
+        &mut self,
+        id: WireId,
+        message: &Message,
+        out: &mut BytesMut,
+    ) -> Option<(Option<WireId>, BTreeSet<String>)> {
+        let (_, uris) = self.listen.opening.take_if(|(opening, _)| *opening == id)?;
+        let params: Value =
+            message.raw(Member::Params).and_then(|raw| serde_json::from_slice(raw).ok()).unwrap_or_default();
+        let honoured = params
+            .pointer("/notifications/resourceSubscriptions")
+            .and_then(Value::as_array)
+            .map(|uris| uris.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+            .unwrap_or_default();
+        let old = self.listen.current.replace((id, uris)).map(|(id, _)| id);
+        if let Some(old) = old {
+            super::write_cancel(out, None, old, "replaced by a newer listen");
+        }
+        Some((old, honoured))
+    }
+
+    /// The server ended a listen, or refused it. Gives whether it was one of ours that still counted.
+    pub(crate) fn handle_listen_end(&mut self, id: WireId) -> bool {
+        self.listen.opening.take_if(|(opening, _)| *opening == id).is_some()
+            || self.listen.current.take_if(|(current, _)| *current == id).is_some()
+    }
+}
+
+/// Asks the server what it is.
+pub(super) fn write_discover(out: &mut BytesMut, id: WireId) {
+    let meta = envelope(None, None);
+    write_line(
+        out,
+        &[
+            br#"{"jsonrpc":"2.0","id":"#,
+            &id.digits(),
+            br#","method":"server/discover","params":{"_meta":"#,
+            meta.as_bytes(),
+            b"}}",
+        ],
+    );
+}
+
+/// The `_meta` that makes a request describe itself. Without a client it is Rialto that speaks.
+fn envelope(client: Option<&Client>, level: Option<LogLevel>) -> String {
+    let declared = client.map_or("{}".into(), |client| capabilities_for_modern(&client.declared));
+    let own = format!(r#"{{"name":"rialto","version":"{}"}}"#, env!("CARGO_PKG_VERSION"));
+    let info = client
+        .and_then(|client| client.info.as_ref())
+        .and_then(|info| std::str::from_utf8(info).ok())
+        .unwrap_or(&own);
+    let mut meta = format!(
+        r#"{{"{}":"{}","{}":{info},"{}":{declared}"#,
+        ENVELOPE[0],
+        Version::NEWEST_MODERN.as_str(),
+        ENVELOPE[1],
+        ENVELOPE[2],
+    );
+    if let Some(level) = level {
+        let _ = write!(meta, r#","{}":"{}""#, ENVELOPE[3], level.as_str());
+    }
+    meta.push('}');
+    meta
+}
+
+/// A legacy client's capabilities in modern words: bare elicitation meant forms, changed roots cannot be told, and
+/// core tasks are gone.
+fn capabilities_for_modern(declared: &[u8]) -> Cow<'_, str> {
+    let Some(mut capabilities) = Object::parse(declared) else { return "{}".into() };
+    if capabilities.get("elicitation").is_some_and(|raw| Object::parse(raw.as_bytes()).is_some_and(|o| o.is_empty())) {
+        capabilities.set("elicitation", r#"{"form":{}}"#);
+    }
+    if capabilities.get("roots").is_some() {
+        capabilities.set("roots", "{}");
+    }
+    capabilities.remove("tasks");
+    capabilities.to_string().into()
+}
+
+/// Writes a legacy client's request, or a further round of any request, so that it describes itself.
+pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
+    let mut params = line.message.raw(Member::Params).and_then(Object::parse).unwrap_or_default();
+    let mut meta = line.message.raw(Member::Meta).and_then(Object::parse).unwrap_or_default();
+    let stamp = match line.words {
+        Era::Legacy => envelope(Some(line.client), line.level),
+        Era::Modern => "{}".to_owned(),
+    };
+    let stamp = Object::parse(stamp.as_bytes()).unwrap_or_default();
+    for (name, value) in stamp.iter() {
+        meta.set(name, value.to_owned());
+    }
+    if meta.get("progressToken").is_some() {
+        meta.set("progressToken", line.id.0.to_string());
+    }
+    params.set("_meta", meta.to_string());
+    // A legacy client's `task` asks for something this era does otherwise, and only if it was declared.
+    if line.words == Era::Legacy {
+        params.remove("task");
+    }
+    for (name, value) in line.extra {
+        params.set(name, String::from_utf8_lossy(value).into_owned());
+    }
+    let method = line.message.raw(Member::Method).unwrap_or_default();
+    write_line(
+        out,
+        &[
+            br#"{"jsonrpc":"2.0","id":"#,
+            &line.id.digits(),
+            br#","method":"#,
+            method,
+            br#","params":"#,
+            params.to_string().as_bytes(),
+            b"}",
+        ],
+    );
+}
+
+/// A notice without the mark of the listen that brought it: who hears it is decided by the multiplexer.
+pub(crate) fn unmarked(message: &Message) -> Message {
+    if message.raw(Member::MetaSubscriptionId).is_none() {
+        return message.clone();
+    }
+    let mut meta = message.raw(Member::Meta).and_then(Object::parse).unwrap_or_default();
+    meta.remove(SUBSCRIPTION_ID);
+    let mut params = message.raw(Member::Params).and_then(Object::parse).unwrap_or_default();
+    if meta.is_empty() {
+        params.remove("_meta");
+    } else {
+        params.set("_meta", meta.to_string());
+    }
+    let text = message.spliced(&[(Member::Params, params.to_string().as_bytes())]);
+    Message::scan(text).unwrap_or_else(|_| message.clone())
+}
+
+/// What a server wants to know before it can go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputRequired {
+    /// Key → the request, as a message in legacy words.
+    pub questions: BTreeMap<String, Bytes>,
+    /// To be given back byte for byte.
+    pub state: Option<Bytes>,
+}
+
+/// Reads a result that asks for input; `None` for any other result.
+pub fn input_required(message: &Message) -> Option<InputRequired> {
+    let result = message.raw(Member::Result)?;
+    // Most results are nothing of the kind: look before taking them apart.
+    memchr::memmem::find(result, b"input_required")?;
+    let result = Object::parse(result)?;
+    if result.text("resultType").as_deref() != Some("input_required") {
+        return None;
+    }
+    let requests = result.get("inputRequests").map(|raw| Object::parse(raw.as_bytes()).unwrap_or_default());
+    let mut questions = BTreeMap::new();
+    for (key, raw) in requests.iter().flat_map(Object::iter) {
+        let request = Object::parse(raw.as_bytes())?;
+        let method = request.get("method")?;
+        let params = request.get("params").unwrap_or("{}");
+        let question = format!(r#"{{"jsonrpc":"2.0","id":0,"method":{method},"params":{params}}}"#);
+        questions.insert(key.to_owned(), Bytes::from(question));
+    }
+    let state = result.get("requestState").map(|raw| Bytes::copy_from_slice(raw.as_bytes()));
+    (!questions.is_empty() || state.is_some()).then_some(InputRequired { questions, state })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exchange::Principal;
+
+    fn message(text: &str) -> Message {
+        Message::scan(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+    }
+
+    fn client() -> Client {
+        let declared = Bytes::from_static(br#"{"elicitation":{},"roots":{"listChanged":true},"tasks":{},"x":{"y":1.0}}"#);
+        Client {
+            principal: Principal::anonymous(),
+            capabilities: crate::capability::Capabilities::parse(Some(&declared)),
+            declared,
+            info: Some(Bytes::from_static(br#"{"name":"c","version":"1"}"#)),
+        }
+    }
+
+    #[test]
+    fn a_legacy_request_is_made_to_describe_itself() {
+        let call = message(
+            r#"{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"t","arguments":{"n":1.50},"task":{},"_meta":{"progressToken":"p","trace":1}}}"#,
+        );
+        let mut out = BytesMut::new();
+        let client = client();
+        let line = Outgoing {
+            message: &call,
+            words: Era::Legacy,
+            id: WireId(7),
+            client: &client,
+            level: Some(LogLevel::Info),
+            extra: &[],
+        };
+        write_translated(&mut out, &line);
+        assert_eq!(
+            std::str::from_utf8(&out).unwrap(),
+            concat!(
+                r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t","arguments":{"n":1.50},"#,
+                r#""_meta":{"progressToken":7,"trace":1,"io.modelcontextprotocol/protocolVersion":"2026-07-28","#,
+                r#""io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},"#,
+                r#""io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}},"roots":{},"x":{"y":1.0}},"#,
+                r#""io.modelcontextprotocol/logLevel":"info"}}}"#,
+                "\n"
+            )
+        );
+    }
+
+    #[test]
+    fn input_required_is_read_and_other_results_are_not() {
+        let plain = message(r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","text":"input_required"}}"#);
+        assert_eq!(input_required(&plain), None);
+        let asking = message(
+            r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required","inputRequests":{"k":{"method":"roots/list"}},"requestState":"s\u0041"}}"#,
+        );
+        let required = input_required(&asking).unwrap();
+        assert_eq!(required.state.as_deref(), Some(&br#""s\u0041""#[..]));
+        assert_eq!(&required.questions["k"][..], br#"{"jsonrpc":"2.0","id":0,"method":"roots/list","params":{}}"#);
+    }
+
+    #[test]
+    fn notices_lose_the_mark_of_the_listen() {
+        let notice = message(
+            r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":4},"uri":"a:b"}}"#,
+        );
+        assert_eq!(
+            &unmarked(&notice).bytes()[..],
+            br#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}"#
+        );
+    }
+}

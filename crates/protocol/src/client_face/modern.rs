@@ -1,0 +1,241 @@
+//! A modern client (2026-07-28): every request describes itself, nothing is remembered between two of them, and
+//! the server's questions come as an answer that asks for input.
+
+mod translate;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::error_code;
+use crate::exchange::{Client, Failure, Principal, Welcome};
+use crate::message::{Member, Message, quoted};
+use crate::method::{LogLevel, Method};
+use crate::object::Object;
+use crate::version::{Era, Version};
+
+use super::legacy;
+
+/// Why a request is refused before any server hears of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Objection {
+    NotJsonRpc,
+    BadId,
+    /// The members of `_meta` that every request must have.
+    Envelope(&'static str),
+    UnsupportedVersion(String),
+    /// The revision has no such method, or not any more.
+    NoSuchMethod,
+    BadParams(&'static str),
+    MissingCapability(&'static str),
+    /// A header says something else than the body.
+    Header(String),
+}
+
+impl Objection {
+    pub const fn code(&self) -> i32 {
+        match self {
+            Self::NotJsonRpc | Self::BadId => error_code::INVALID_REQUEST,
+            Self::Envelope(_) | Self::BadParams(_) => error_code::INVALID_PARAMS,
+            Self::UnsupportedVersion(_) => error_code::UNSUPPORTED_VERSION,
+            Self::NoSuchMethod => error_code::METHOD_NOT_FOUND,
+            Self::MissingCapability(_) => error_code::MISSING_CAPABILITY,
+            Self::Header(_) => error_code::HEADER_MISMATCH,
+        }
+    }
+
+    /// The body of the refusal. Where no id could be read there is none: null would be no id of this era.
+    pub fn body(&self, id: Option<&[u8]>) -> Bytes {
+        let (text, data) = match self {
+            Self::NotJsonRpc => ("the member `jsonrpc` must be \"2.0\"".to_owned(), None),
+            Self::BadId => ("the id of a request must be a string or an integer".to_owned(), None),
+            Self::Envelope(text) | Self::BadParams(text) => ((*text).to_owned(), None),
+            Self::UnsupportedVersion(requested) => (
+                "unsupported protocol version".to_owned(),
+                Some(format!(
+                    r#""supported":["{}"],"requested":{}"#,
+                    Version::NEWEST_MODERN.as_str(),
+                    quoted(requested)
+                )),
+            ),
+            Self::NoSuchMethod => ("method not found".to_owned(), None),
+            Self::MissingCapability(capability) => (
+                format!("the client must declare the capability `{capability}` for this"),
+                Some(format!(r#""requiredCapabilities":{{"{capability}":{{}}}}"#)),
+            ),
+            Self::Header(text) => (text.clone(), None),
+        };
+        error(id, self.code(), &text, data.as_deref())
+    }
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meaning {
+    Discover,
+    Listen,
+    /// A request for the server; `retry` if it answers an earlier question.
+    Call { retry: bool },
+}
+
+/// Whether a message describes itself, which makes it modern.
+pub fn is_modern(message: &Message) -> bool {
+    message.raw(Member::MetaProtocolVersion).is_some()
+}
+
+/// Judges what describes a request; header checks come between this and [`lift`].
+pub fn check_envelope(message: &Message) -> Result<(), Objection> {
+    if !message.is_json_rpc() {
+        return Err(Objection::NotJsonRpc);
+    }
+    if !message.has_valid_id() {
+        return Err(Objection::BadId);
+    }
+    if message.text(Member::MetaProtocolVersion).is_none() {
+        return Err(Objection::Envelope("`_meta[\"io.modelcontextprotocol/protocolVersion\"]` must be a string"));
+    }
+    if message.raw(Member::MetaClientCapabilities).is_none_or(|raw| !raw.starts_with(b"{")) {
+        return Err(Objection::Envelope("`_meta[\"io.modelcontextprotocol/clientCapabilities\"]` must be an object"));
+    }
+    if message.raw(Member::MetaLogLevel).is_some() && log_level(message).is_none() {
+        return Err(Objection::Envelope("`_meta[\"io.modelcontextprotocol/logLevel\"]` must be a log level"));
+    }
+    Ok(())
+}
+
+/// Whether the request speaks a revision that is spoken here.
+pub fn check_version(message: &Message) -> Result<(), Objection> {
+    let version = message.text(Member::MetaProtocolVersion).unwrap_or_default();
+    if version == Version::NEWEST_MODERN.as_str() {
+        Ok(())
+    } else {
+        Err(Objection::UnsupportedVersion(version.into_owned()))
+    }
+}
+
+/// Reads what a request asks for.
+pub fn lift(message: &Message) -> Result<Meaning, Objection> {
+    Ok(match message.method() {
+        Method::ServerDiscover => Meaning::Discover,
+        Method::SubscriptionsListen => Meaning::Listen,
+        // Gone with this revision, however a server behind may still know them.
+        Method::Initialize
+        | Method::Ping
+        | Method::LoggingSetLevel
+        | Method::ResourcesSubscribe
+        | Method::ResourcesUnsubscribe => return Err(Objection::NoSuchMethod),
+        Method::ToolsCall | Method::PromptsGet | Method::ResourcesRead => {
+            let params = message.raw(Member::Params).and_then(Object::parse).unwrap_or_default();
+            if params.get("inputResponses").is_some_and(|raw| !raw.starts_with('{')) {
+                return Err(Objection::BadParams("`params.inputResponses` must be an object"));
+            }
+            if params.get("requestState").is_some_and(|raw| !raw.starts_with('"')) {
+                return Err(Objection::BadParams("`params.requestState` must be a string"));
+            }
+            Meaning::Call { retry: params.get("requestState").is_some() }
+        }
+        _ => Meaning::Call { retry: false },
+    })
+}
+
+pub fn log_level(message: &Message) -> Option<LogLevel> {
+    LogLevel::parse(&message.text(Member::MetaLogLevel)?)
+}
+
+/// Who is calling, by its own words.
+pub fn client(message: &Message, principal: Principal) -> Client {
+    Client::declaring(
+        principal,
+        message.raw_copy(Member::MetaClientCapabilities),
+        message.raw_copy(Member::MetaClientInfo),
+    )
+}
+
+/// The server's answer under the client's id.
+pub fn lower_reply(id: &[u8], message: &Message, words: Era, method: Method, server: Option<&str>) -> Bytes {
+    match words {
+        Era::Modern => message.spliced(&[(Member::Id, id)]),
+        Era::Legacy => translate::reply(id, message, method, server),
+    }
+}
+
+/// What the server said of itself, as a discovery.
+pub fn lower_welcome(id: &[u8], welcome: &Welcome) -> Bytes {
+    match welcome.words {
+        Era::Modern => welcome.message.spliced(&[(Member::Id, id)]),
+        Era::Legacy => translate::discovery(id, welcome),
+    }
+}
+
+/// The server's name for itself, raw, from either era's welcome.
+pub fn server_info(welcome: &Welcome) -> Option<String> {
+    translate::server_info(welcome)
+}
+
+/// A failure as a JSON-RPC error.
+pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
+    legacy::lower_failure(id, failure)
+}
+
+/// An answer that asks for input.
+pub fn lower_input_required<'a>(
+    id: &[u8],
+    questions: impl Iterator<Item = (&'a str, &'a Message)>,
+    state: &str,
+) -> Bytes {
+    let requests: Vec<String> = questions
+        .map(|(key, message)| {
+            let method = String::from_utf8_lossy(message.raw(Member::Method).unwrap_or_default());
+            let mut params = message.raw(Member::Params).and_then(Object::parse).unwrap_or_default();
+            // What belongs to the other era's way of asking.
+            for member in ["_meta", "elicitationId", "task"] {
+                params.remove(member);
+            }
+            if params.is_empty() {
+                format!(r#"{}:{{"method":{method}}}"#, quoted(key))
+            } else {
+                format!(r#"{}:{{"method":{method},"params":{params}}}"#, quoted(key))
+            }
+        })
+        .collect();
+    let text = format!(
+        r#","result":{{"resultType":"input_required","inputRequests":{{{}}},"requestState":{}}}}}"#,
+        requests.join(","),
+        quoted(state),
+    );
+    [br#"{"jsonrpc":"2.0","id":"#, id, text.as_bytes()].concat().into()
+}
+
+/// Whether a client's answer to a question has the shape the question wants.
+pub fn is_answer(method: Method, raw: &str) -> bool {
+    let Ok(answer) = serde_json::from_str::<Value>(raw) else { return false };
+    match method {
+        Method::ElicitationCreate => {
+            matches!(answer.get("action").and_then(Value::as_str), Some("accept" | "decline" | "cancel"))
+        }
+        Method::SamplingCreateMessage => {
+            answer.get("role").is_some() && answer.get("content").is_some() && answer.get("model").is_some()
+        }
+        Method::RootsList => answer.get("roots").is_some_and(Value::is_array),
+        _ => answer.is_object(),
+    }
+}
+
+/// A JSON-RPC error object.
+pub fn error(id: Option<&[u8]>, code: i32, text: &str, data: Option<&str>) -> Bytes {
+    match id {
+        Some(_) => legacy::error(id, code, text, data),
+        None => {
+            let data = data.map(|data| format!(r#","data":{{{data}}}"#)).unwrap_or_default();
+            format!(r#"{{"jsonrpc":"2.0","error":{{"code":{code},"message":{}{data}}}}}"#, quoted(text)).into()
+        }
+    }
+}
+
+/// The code of an error response; `None` for a result.
+pub fn error_code_of(body: &[u8]) -> Option<i32> {
+    // Results are by far the most; their bodies are not taken apart.
+    memchr::memmem::find(body, b"\"error\"")?;
+    let envelope = Object::parse(body)?;
+    let error = Object::parse(envelope.get("error")?.as_bytes())?;
+    error.get("code")?.parse().ok()
+}

@@ -1,0 +1,158 @@
+//! A legacy server's words for a modern client.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+use crate::backend_face::modern::SERVER_INFO;
+use crate::error_code;
+use crate::exchange::Welcome;
+use crate::message::{Member, Message};
+use crate::method::Method;
+use crate::object::{Object, elements};
+use crate::version::{Era, Version};
+
+/// A legacy answer under a modern client's id.
+pub(super) fn reply(id: &[u8], message: &Message, method: Method, server: Option<&str>) -> Bytes {
+    if let Some(raw) = message.raw(Member::Error) {
+        return respond(id, "error", &error(raw));
+    }
+    let raw = message.raw(Member::Result).unwrap_or_default();
+    let Some(mut result) = Object::parse(raw) else {
+        return super::error(Some(id), error_code::INTERNAL_ERROR, "the server's result is not an object", None);
+    };
+    result.set("resultType", r#""complete""#);
+    if is_cacheable(method) {
+        // A legacy server says nothing about how long its answers hold.
+        result.set("ttlMs", "0");
+        result.set("cacheScope", r#""private""#);
+    }
+    if let Some(server) = server {
+        stamp(&mut result, server);
+    }
+    if method == Method::ToolsList {
+        without_task_support(&mut result);
+    }
+    respond(id, "result", &result.to_string())
+}
+
+fn respond(id: &[u8], member: &str, raw: &str) -> Bytes {
+    let head = format!(r#","{member}":"#);
+    [br#"{"jsonrpc":"2.0","id":"#, id, head.as_bytes(), raw.as_bytes(), b"}"].concat().into()
+}
+
+fn is_cacheable(method: Method) -> bool {
+    matches!(
+        method,
+        Method::ServerDiscover
+            | Method::ToolsList
+            | Method::PromptsList
+            | Method::ResourcesList
+            | Method::ResourcesTemplatesList
+            | Method::ResourcesRead
+    )
+}
+
+fn stamp(result: &mut Object<'_>, server: &str) {
+    let raw = result.get("_meta").unwrap_or("{}").to_owned();
+    let mut meta = Object::parse(raw.as_bytes()).unwrap_or_default();
+    meta.set(SERVER_INFO, server.to_owned());
+    result.set("_meta", meta.to_string());
+}
+
+/// `execution` speaks of tasks as the legacy era had them.
+fn without_task_support(result: &mut Object<'_>) {
+    let Some(raw) = result.get("tools").map(str::to_owned) else { return };
+    let Some(tools) = elements(&raw) else { return };
+    let kept: Vec<Cow<'_, str>> = tools
+        .into_iter()
+        .map(|raw| match Object::parse(raw.as_bytes()) {
+            Some(mut tool) if tool.get("execution").is_some() => {
+                tool.remove("execution");
+                tool.to_string().into()
+            }
+            Some(_) | None => raw.into(),
+        })
+        .collect();
+    result.set("tools", format!("[{}]", kept.join(",")));
+}
+
+/// A discovery made of a legacy server's welcome.
+pub(super) fn discovery(id: &[u8], welcome: &Welcome) -> Bytes {
+    let found = welcome.message.raw(Member::Result).and_then(Object::parse).unwrap_or_default();
+    let raw = found.get("capabilities").unwrap_or("{}");
+    let mut capabilities = Object::parse(raw.as_bytes()).unwrap_or_default();
+    capabilities.remove("tasks");
+    let mut result = Object::default();
+    result.set("resultType", r#""complete""#);
+    result.set("supportedVersions", format!(r#"["{}"]"#, Version::NEWEST_MODERN.as_str()));
+    result.set("capabilities", capabilities.to_string());
+    if let Some(instructions) = found.get("instructions") {
+        result.set("instructions", instructions.to_owned());
+    }
+    result.set("ttlMs", "0");
+    result.set("cacheScope", r#""private""#);
+    if let Some(server) = server_info(welcome) {
+        stamp(&mut result, &server);
+    }
+    respond(id, "result", &result.to_string())
+}
+
+pub(super) fn server_info(welcome: &Welcome) -> Option<String> {
+    let result = welcome.message.raw(Member::Result).and_then(Object::parse)?;
+    match welcome.words {
+        Era::Legacy => result.get("serverInfo").map(str::to_owned),
+        Era::Modern => Object::parse(result.get("_meta")?.as_bytes())?.get(SERVER_INFO).map(str::to_owned),
+    }
+}
+
+/// Codes of the legacy era that a modern client would misread.
+fn error(raw: &[u8]) -> String {
+    let Some(mut error) = Object::parse(raw) else { return String::from_utf8_lossy(raw).into_owned() };
+    match error.get("code").and_then(|code| code.parse::<i32>().ok()) {
+        // "Resource not found" had a code of its own.
+        Some(-32002) => error.set("code", error_code::INVALID_PARAMS.to_string()),
+        Some(code @ -32099..=-32020) => {
+            error.set("code", error_code::INTERNAL_ERROR.to_string());
+            let data = error.get("data").unwrap_or("null").to_owned();
+            error.set("data", format!(r#"{{"upstreamCode":{code},"upstreamData":{data}}}"#));
+        }
+        Some(_) | None => {}
+    }
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(text: &str) -> Message {
+        Message::scan(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+    }
+
+    fn translated(method: Method, text: &str) -> String {
+        String::from_utf8(reply(b"1", &message(text), method, Some(r#"{"name":"s"}"#)).to_vec()).unwrap()
+    }
+
+    #[test]
+    fn results_say_that_they_are_complete_and_who_they_are_from() {
+        assert_eq!(
+            translated(Method::ToolsCall, r#"{"jsonrpc":"2.0","id":4,"result":{"content":[1.0],"resultType":"odd"}}"#),
+            r#"{"jsonrpc":"2.0","id":1,"result":{"content":[1.0],"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}}}}"#
+        );
+        let listed = translated(
+            Method::ToolsList,
+            r#"{"jsonrpc":"2.0","id":4,"result":{"tools":[{"name":"a","execution":{"taskSupport":"optional"}},{"name" : "b"}]}}"#,
+        );
+        assert!(listed.contains(r#""tools":[{"name":"a"},{"name" : "b"}]"#), "{listed}");
+        assert!(listed.contains(r#""ttlMs":0,"cacheScope":"private""#), "{listed}");
+    }
+
+    #[test]
+    fn errors_of_the_legacy_era_are_not_misread() {
+        assert!(translated(Method::ResourcesRead, r#"{"jsonrpc":"2.0","id":4,"error":{"code":-32002,"message":"m"}}"#).contains("-32602"));
+        let stray = translated(Method::ToolsCall, r#"{"jsonrpc":"2.0","id":4,"error":{"code":-32022,"message":"m"}}"#);
+        assert!(stray.contains(r#""code":-32603"#) && stray.contains(r#""upstreamCode":-32022"#), "{stray}");
+        assert!(translated(Method::ToolsCall, r#"{"jsonrpc":"2.0","id":4,"result":[1]}"#).contains("-32603"));
+    }
+}

@@ -1,0 +1,89 @@
+//! Listening to a modern server: one `subscriptions/listen` for all sessions of the lane.
+
+use std::collections::BTreeSet;
+
+use super::{Multiplexer, Pending};
+use crate::backend_face::{Face, WireId};
+use crate::exchange::{Failure, Request, SessionKey, Tell};
+use crate::message::{Kind, Message};
+use crate::time::Moment;
+
+/// How often a server that ends our listens is asked again on one link.
+pub(super) const LISTENS: u32 = 3;
+
+impl Multiplexer {
+    /// Makes what is listened for what the sessions want to hear.
+    pub(super) fn tune(&mut self) {
+        if !self.is_ready() || self.listens_left == 0 {
+            return;
+        }
+        let wanted = self.hearing().next().is_some().then(|| self.interests.uris());
+        let id = WireId(self.next_wire);
+        let Face::Modern(discovery) = &mut self.face else { return };
+        if !discovery.must_tune(wanted.as_ref()) {
+            return;
+        }
+        let opens = wanted.is_some();
+        for closed in discovery.tune(wanted, id, &mut self.outgoing) {
+            self.pending.remove(&closed);
+        }
+        if opens {
+            self.next_wire += 1;
+            self.pending.insert(id, Pending::Listen);
+        }
+    }
+
+    /// The server has acknowledged a listen: who waits for a subscription learns what became of it.
+    pub(super) fn handle_listening(&mut self, now: Moment, id: Option<WireId>, message: &Message) {
+        let Face::Modern(discovery) = &mut self.face else { return };
+        let Some((old, honoured)) =
+            id.and_then(|id| discovery.handle_listening(id, message, &mut self.outgoing))
+        else {
+            self.counters.strays += 1;
+            return;
+        };
+        if let Some(old) = old {
+            self.pending.remove(&old);
+        }
+        self.settle_subscriptions(now, Some(&honoured));
+    }
+
+    /// A listen has ended: refused, or closed by the server.
+    pub(super) fn handle_listen_end(&mut self, now: Moment, id: WireId, message: &Message) {
+        let Face::Modern(discovery) = &mut self.face else { return };
+        if !discovery.handle_listen_end(id) {
+            return;
+        }
+        self.listens_left -= 1;
+        if message.kind() == Kind::Error {
+            self.settle_subscriptions(now, None);
+        }
+        self.tune();
+    }
+
+    /// Answers the subscriptions that waited for a listen. `None` honours none of them.
+    fn settle_subscriptions(&mut self, now: Moment, honoured: Option<&BTreeSet<String>>) {
+        let subscribing: Vec<(WireId, SessionKey, String)> = self
+            .pending
+            .iter()
+            .filter_map(|(id, pending)| match pending {
+                Pending::Call(call) => match &call.request {
+                    Request::Subscribe { uri } => Some((*id, call.session, uri.clone())),
+                    Request::Plain | Request::Unsubscribe { .. } | Request::SetLevel { .. } => None,
+                },
+                Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => None,
+            })
+            .collect();
+        for (id, session, uri) in subscribing {
+            let Some(call) = self.settle(now, id).map(|call| call.call) else { continue };
+            if honoured.is_some_and(|honoured| honoured.contains(&uri)) {
+                self.interests.confirm(&uri);
+                self.tell(Tell::Done { session, call });
+            } else {
+                self.interests.unsubscribe(session, &uri);
+                let failure = Failure::Unsupported { what: "the server does not send updates of this resource" };
+                self.tell(Tell::Failed { session, call, failure });
+            }
+        }
+    }
+}

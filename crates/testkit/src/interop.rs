@@ -1,0 +1,63 @@
+//! The matrix of foreign clients and scenarios: one column per client and era, one test per cell.
+//!
+//! Hides which server stands behind Rialto for a scenario and what a client must have seen there. It knows no
+//! client: a column names its own player, who turns an endpoint and a scenario's name into what was seen.
+
+pub mod judge;
+pub mod stage;
+
+pub use stage::{Stage, test_deps};
+
+/// Every scenario as a test of a module that is named after the client and the era it speaks.
+///
+/// The player is an `FnOnce(&str, &str) -> Result<Value, String>`: endpoint and scenario in, observations out.
+#[macro_export]
+macro_rules! interop_column {
+    ($column:ident, $player:expr) => {
+        mod $column {
+            use super::*;
+
+            $crate::interop_cells! { $player;
+                connects: connect behind everything;
+                lists_what_the_server_has: listing behind everything;
+                gets_its_own_characters_back_from_a_call: call behind everything;
+                gets_structured_content: structured behind everything;
+                gets_the_errors_of_the_server_as_they_are: tool_error behind everything;
+                gets_progress: progress behind everything;
+                cancels_a_call_and_the_server_hears_of_it: cancellation behind demo;
+                answers_two_elicitations_in_a_row_in_one_call: two_elicitations behind demo;
+                accepts_declines_and_cancels_elicitations: elicitation behind everything;
+                answers_sampling: sampling behind everything;
+                tells_its_roots_and_their_change: roots behind everything;
+                gets_the_resource_updates_it_subscribed_to: subscriptions behind everything;
+                hears_that_the_list_of_resources_changed: list_changed behind everything;
+                hears_that_the_list_of_tools_changed: tools_changed behind demo;
+                gets_logs_at_its_level: logging behind everything;
+                gets_a_message_of_five_megabytes_back: large_message behind everything_with_large_messages;
+                makes_fifty_calls_at_once: fifty_at_once behind everything;
+                gets_prompts_and_completions: prompts_and_completion behind everything;
+                reads_resources: resources_read behind everything;
+                is_replayed_what_ended_while_it_was_away: resume_after_the_end behind everything;
+                resumes_a_call_that_still_runs: resume_before_the_end behind everything;
+                ends_its_session_for_good: terminate behind everything;
+                samples_beside_another_with_a_process_per_session:
+                    two_clients_sample_at_once behind everything_per_session;
+            }
+        }
+    };
+}
+
+/// Tests of one player, each with its own Rialto; the scenario's name is also its judge's.
+#[macro_export]
+macro_rules! interop_cells {
+    ($player:expr; $($test:ident: $scenario:ident behind $stage:ident;)*) => {$(
+        #[test]
+        fn $test() {
+            $crate::interop::Stage::$stage().play(
+                stringify!($scenario),
+                $player,
+                $crate::interop::judge::$scenario,
+            );
+        }
+    )*};
+}

@@ -1,0 +1,139 @@
+//! The real binary with a real server behind it, set up for one scenario and taken down after it.
+//!
+//! Hides where the server's package is. It refuses to leave anything running: a Rialto that does not end well, and a
+//! child that outlives it, fail the test.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::rialto::{Launcher, Rialto, binary};
+
+/// A child that ignores SIGTERM is killed after five seconds; Rialto must be gone soon after that.
+const END_DEADLINE: Duration = Duration::from_secs(15);
+
+/// A running `rialto serve` with one server behind it.
+#[derive(Debug)]
+pub struct Stage {
+    rialto: Rialto,
+    url: String,
+    /// Whether the server stays when its last session has ended.
+    keeps_its_server: bool,
+}
+
+impl Stage {
+    /// server-everything, one process for all sessions.
+    pub fn everything() -> Self {
+        Self::of_command(&["--max-sessions", "100"], &["node", &server_file(), "stdio"])
+    }
+
+    /// The same, for messages that the default limit would refuse.
+    pub fn everything_with_large_messages() -> Self {
+        Self::of_command(
+            &["--max-message-bytes", "16MiB"],
+            &["node", &server_file(), "stdio"],
+        )
+    }
+
+    /// The built-in demo server, which can do what server-everything cannot.
+    pub fn demo() -> Self {
+        let rialto = binary("rialto");
+        let demo = [&rialto.to_string_lossy(), "demo-server", "--era", "legacy"];
+        Self::of_command(&[], &demo)
+    }
+
+    /// server-everything, started the way its documentation says. The package is found in the folder it is started
+    /// in, so nothing is downloaded.
+    pub fn everything_by_npx() -> Self {
+        Self::of_destination(json!({
+            "command": "npx",
+            "args": ["-y", "--offline", "@modelcontextprotocol/server-everything", "stdio"],
+            "cwd": test_deps().join("node"),
+        }))
+    }
+
+    /// server-everything, one process for each session.
+    pub fn everything_per_session() -> Self {
+        let mut stage = Self::of_destination(json!({
+            "command": "node",
+            "args": [server_file(), "stdio"],
+            "process": "per_session",
+        }));
+        stage.keeps_its_server = false;
+        stage
+    }
+
+    fn of_command(flags: &[&str], command: &[&str]) -> Self {
+        let launcher = Rialto::launcher().args(flags).args(&["--"]).args(command);
+        Self::start(launcher, Rialto::url)
+    }
+
+    fn of_destination(destination: Value) -> Self {
+        // JSON is YAML too, and quotes whatever a path may contain.
+        let file = json!({"destinations": {"everything": destination}}).to_string();
+        let launcher = Rialto::launcher().config(&file);
+        Self::start(launcher, |rialto| rialto.url_of("everything"))
+    }
+
+    fn start(launcher: Launcher, url: impl Fn(&Rialto) -> String) -> Self {
+        let rialto = wait_for(launcher.start()).expect("rialto starts");
+        Self {
+            url: url(&rialto),
+            rialto,
+            keeps_its_server: true,
+        }
+    }
+
+    /// Lets the client play, judges what it saw, ends Rialto and looks for what it left behind.
+    pub fn play(
+        self,
+        scenario: &str,
+        player: impl FnOnce(&str, &str) -> Result<Value, String>,
+        judge: fn(&Value),
+    ) {
+        match player(&self.url, scenario) {
+            Ok(seen) => judge(&seen),
+            Err(why) => panic!("the client failed in {scenario}: {why}"),
+        }
+        if self.keeps_its_server {
+            // Otherwise finding nothing after the end would prove nothing.
+            assert!(!self.rialto.children().is_empty(), "rialto has a server");
+        }
+        self.rialto.sigterm();
+        let status = wait_for(self.rialto.wait(END_DEADLINE));
+        assert!(status.success(), "rialto ended with {status}");
+    }
+}
+
+/// Players are not asynchronous, or bring a runtime of their own.
+fn wait_for<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime can be made")
+        .block_on(future)
+}
+
+/// Where `cargo xtask setup` put the packages.
+///
+/// # Panics
+/// When it has not run.
+pub fn test_deps() -> PathBuf {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join("..");
+    let folder =
+        std::env::var_os("RIALTO_TEST_DEPS").map_or_else(|| repository.join(".test-deps"), PathBuf::from);
+    for environment in ["node", "node2", "python1", "python2"] {
+        assert!(
+            folder.join(environment).join(".installed").exists(),
+            "the interop tests need packages that are not installed; run `cargo xtask setup`"
+        );
+    }
+    folder.canonicalize().expect("the folder is there")
+}
+
+fn server_file() -> String {
+    let file = test_deps().join("node/node_modules/@modelcontextprotocol/server-everything/dist/index.js");
+    file.to_string_lossy().into_owned()
+}

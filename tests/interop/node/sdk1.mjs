@@ -1,0 +1,25 @@
+// What is peculiar to the TypeScript SDK, 1.x line.
+
+export const folder = 'node';
+
+export const adapt = (require, era) => {
+  if (era !== 'legacy') throw new Error(`this SDK does not know the ${era} way to connect`);
+  const { Client } = require('@modelcontextprotocol/sdk/client/index.js');
+  const { StreamableHTTPClientTransport } = require('@modelcontextprotocol/sdk/client/streamableHttp.js');
+  const types = require('@modelcontextprotocol/sdk/types.js');
+  const schemas = {
+    'sampling/createMessage': types.CreateMessageRequestSchema,
+    'elicitation/create': types.ElicitRequestSchema,
+    'roots/list': types.ListRootsRequestSchema,
+  };
+  return {
+    Transport: StreamableHTTPClientTransport,
+    newClient: (info, capabilities) => new Client(info, { capabilities }),
+    answer: (client, method, handler) => client.setRequestHandler(schemas[method], handler),
+    callTool: (client, params, options) => client.callTool(params, undefined, options),
+    resumeCall: (client, params, options) =>
+      client.request({ method: 'tools/call', params }, types.CallToolResultSchema, options),
+    unknownMethod: (client, method) => client.request({ method }, types.EmptyResultSchema),
+    httpStatus: (error) => error.code,
+  };
+};

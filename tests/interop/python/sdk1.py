@@ -1,0 +1,53 @@
+"""What is peculiar to the Python SDK, 1.x line."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+from mcp import ClientSession, McpError, types
+from mcp.client.streamable_http import streamable_http_client
+
+__all__ = ["McpError", "httpx", "types"]
+
+
+@asynccontextmanager
+async def session_over(
+    url: str, http_client: httpx.AsyncClient, terminate_on_close: bool, **callbacks: Any
+) -> AsyncIterator[ClientSession]:
+    """A session that has not said anything yet."""
+    transport = streamable_http_client(url, http_client=http_client, terminate_on_close=terminate_on_close)
+    async with transport as (read, write, _session_id), ClientSession(read, write, **callbacks) as session:
+        yield session
+
+
+@asynccontextmanager
+async def connected(
+    era: str, url: str, http_client: httpx.AsyncClient, terminate_on_close: bool, **callbacks: Any
+) -> AsyncIterator[tuple[ClientSession, types.InitializeResult]]:
+    """A session that has found its era."""
+    if era != "legacy":
+        raise ValueError(f"this SDK does not know the {era} way to connect")
+    async with session_over(url, http_client, terminate_on_close, **callbacks) as session:
+        yield session, await session.initialize()
+
+
+def notification_in(message: Any) -> Any:
+    """The notification in what a message handler is given, if it is one."""
+    return message.root if isinstance(message, types.ServerNotification) else None
+
+
+def call_request(name: str, arguments: dict[str, Any]) -> Any:
+    params = types.CallToolRequestParams(name=name, arguments=arguments)
+    return types.ClientRequest(types.CallToolRequest(params=params))
+
+
+def next_request_id(session: ClientSession) -> int:
+    """The SDK numbers its requests one after the other."""
+    return session._request_id
+
+
+async def tell_cancelled(session: ClientSession, request_id: int) -> None:
+    """The SDK says nothing when a caller goes away, so the client sends the notification itself."""
+    params = types.CancelledNotificationParams(requestId=request_id, reason="enough")
+    await session.send_notification(types.ClientNotification(types.CancelledNotification(params=params)))

@@ -1,0 +1,410 @@
+//! The official conformance suite, run against `rialto serve` and against the same server without a bridge.
+//!
+//! Hides which cells there are and how they are judged. It refuses to excuse: a check that the native server
+//! passes must pass through Rialto, or stand in `tests/conformance/expected-failures.txt` with a reason, and an
+//! excuse that is no longer needed fails the run as well.
+
+mod document;
+mod expected;
+mod score;
+mod subject;
+mod suite;
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use crate::test_deps;
+use expected::Expected;
+use score::Score;
+use subject::Subject;
+
+const DOCUMENT: &str = "docs/conformance.md";
+pub const EXAMPLE: &str = "conformance::0.2.0-alpha.12::2025-11-25::legacy::shared";
+const EXPECTED: &str = "tests/conformance/expected-failures.txt";
+
+/// The suite waits far more than it computes, so two at a time is faster even on two cores.
+const WORKERS: usize = 2;
+
+/// One published version of the suite.
+#[derive(Debug, PartialEq)]
+struct Suite {
+    version: &'static str,
+    /// Its folder under `.test-deps`.
+    folder: &'static str,
+    revisions: &'static [Revision],
+    /// What `rialto serve` is told in addition.
+    serve_flags: &'static [&'static str],
+}
+
+/// A revision of the specification, and what makes this suite test it.
+#[derive(Debug, PartialEq)]
+struct Revision {
+    date: &'static str,
+    selection: &'static [&'static str],
+}
+
+const SUITES: &[Suite] = &[
+    Suite {
+        version: "0.2.0-alpha.12",
+        folder: "conformance-0.2",
+        revisions: &[
+            Revision {
+                date: "2025-11-25",
+                selection: &["--requirements", "2025-11-25"],
+            },
+            Revision {
+                date: "2025-06-18",
+                selection: &["--spec-version", "2025-06-18", "--suite", "all"],
+            },
+            Revision {
+                date: "2025-03-26",
+                selection: &["--spec-version", "2025-03-26", "--suite", "all"],
+            },
+        ],
+        serve_flags: &[],
+    },
+    Suite {
+        version: "0.1.16",
+        folder: "conformance-0.1",
+        revisions: &[
+            Revision {
+                date: "2025-11-25",
+                selection: &["--spec-version", "2025-11-25", "--suite", "all"],
+            },
+            Revision {
+                date: "2025-06-18",
+                selection: &["--spec-version", "2025-06-18", "--suite", "all"],
+            },
+        ],
+        // This version ends none of its sessions, and has more scenarios than sessions are allowed by default.
+        serve_flags: &["--max-sessions", "64"],
+    },
+];
+
+/// What the fixture server speaks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Era {
+    Legacy,
+    Dual,
+}
+
+impl Era {
+    const ALL: [Self; 2] = [Self::Legacy, Self::Dual];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Legacy => "legacy",
+            Self::Dual => "dual",
+        }
+    }
+}
+
+/// What stands between the suite and the fixture.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Way {
+    /// Nothing: the fixture's own HTTP. It is the ceiling that the others are compared with.
+    Native,
+    Shared,
+    PerSession,
+}
+
+impl Way {
+    const ALL: [Self; 3] = [Self::Native, Self::Shared, Self::PerSession];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Shared => "shared",
+            Self::PerSession => "per_session",
+        }
+    }
+}
+
+/// One run of the suite.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Cell {
+    suite: &'static Suite,
+    revision: &'static Revision,
+    era: Era,
+    way: Way,
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "conformance::{}::{}::{}::{}",
+            self.suite.version,
+            self.revision.date,
+            self.era.as_str(),
+            self.way.as_str()
+        )
+    }
+}
+
+/// What a cell came to.
+#[derive(Debug)]
+struct Measured {
+    cell: Cell,
+    score: Score,
+    /// Why the cell is not good; empty if it is.
+    complaints: Vec<String>,
+}
+
+/// How the whole run went, for the closing summary.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub passed: usize,
+    pub failures: Vec<String>,
+    pub elapsed: Duration,
+    /// The table, if every cell ran and was good.
+    pub document: Option<String>,
+}
+
+/// Where things are on this machine.
+pub struct Places<'a> {
+    pub repository: &'a Path,
+    pub test_deps: &'a Path,
+}
+
+impl Places<'_> {
+    /// Where logs and the suite's own results go; cargo's target folder, which git ignores.
+    fn results(&self) -> anyhow::Result<PathBuf> {
+        Ok(binaries()?.join("conformance"))
+    }
+}
+
+/// Whether any cell would run.
+pub fn matches(filters: &[String]) -> bool {
+    groups(filters).next().is_some()
+}
+
+/// Runs the cells that the filters keep, and prints one line for each.
+pub fn run(places: &Places<'_>, filters: &[String]) -> anyhow::Result<Report> {
+    let started = Instant::now();
+    let expected = Expected::read(&places.repository.join(EXPECTED))?;
+    let node = test_deps::modern_node(places.test_deps)?;
+    let groups: Vec<_> = groups(filters).collect();
+    println!(
+        "\nrunning the conformance suite, {} cells",
+        groups.len() * Way::ALL.len()
+    );
+    let next = AtomicUsize::new(0);
+    let finished = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| {
+                while let Some(&(suite, revision, era)) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let index = Cell {
+                        suite,
+                        revision,
+                        era,
+                        way: Way::Native,
+                    };
+                    let outcome = measure_group(places, &node, &expected, index);
+                    announce(index, &outcome);
+                    finished.lock().expect("no worker panics").push((index, outcome));
+                }
+            });
+        }
+    });
+    let mut finished = finished.into_inner().expect("no worker panics");
+    finished.sort_by_key(|(cell, _)| {
+        groups
+            .iter()
+            .position(|group| *group == (cell.suite, cell.revision, cell.era))
+    });
+
+    let mut report = Report {
+        elapsed: started.elapsed(),
+        ..Report::default()
+    };
+    let mut measured = Vec::new();
+    for (cell, outcome) in finished {
+        match outcome {
+            Ok(cells) => measured.extend(cells),
+            Err(error) => report.failures.push(format!("{cell}: {error:#}")),
+        }
+    }
+    for cell in &measured {
+        if cell.complaints.is_empty() {
+            report.passed += 1;
+        } else {
+            report.failures.push(cell.cell.to_string());
+        }
+    }
+    if groups.len() == self::groups(&[]).count() && report.failures.is_empty() {
+        report.document = Some(document::render(&measured, &expected));
+    }
+    Ok(report)
+}
+
+/// Compares the table with the committed one; a difference is a failure like any other.
+pub fn check_document(places: &Places<'_>, report: &mut Report) {
+    let Some(measured) = &report.document else { return };
+    let name = "conformance::document";
+    let committed = fs::read_to_string(places.repository.join(DOCUMENT)).unwrap_or_default();
+    if committed == *measured {
+        println!("test {name} ... ok");
+        report.passed += 1;
+    } else {
+        println!(
+            "test {name} ... FAILED\n  {DOCUMENT} is not what was measured; `cargo xtask conformance` writes it"
+        );
+        report.failures.push(name.to_owned());
+    }
+}
+
+/// Writes the table, unless a cell failed or was left out.
+pub fn write_document(places: &Places<'_>, report: &Report) -> anyhow::Result<()> {
+    let Some(measured) = &report.document else {
+        println!("{DOCUMENT} is left as it is: it is written only by a complete run without failures");
+        return Ok(());
+    };
+    let path = places.repository.join(DOCUMENT);
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    }
+    fs::write(&path, measured).with_context(|| format!("cannot write {DOCUMENT}"))
+}
+
+type Group = (&'static Suite, &'static Revision, Era);
+
+/// The native run and those compared with it stay together, so a filter keeps or drops all of them.
+fn groups(filters: &[String]) -> impl Iterator<Item = Group> {
+    let all = SUITES.iter().flat_map(|suite| {
+        let revisions = suite.revisions.iter();
+        revisions.flat_map(move |revision| Era::ALL.map(|era| (suite, revision, era)))
+    });
+    all.filter(|&(suite, revision, era)| {
+        let names = Way::ALL.map(|way| {
+            Cell {
+                suite,
+                revision,
+                era,
+                way,
+            }
+            .to_string()
+        });
+        filters.is_empty()
+            || filters
+                .iter()
+                .any(|filter| names.iter().any(|name| name.contains(filter.as_str())))
+    })
+}
+
+fn measure_group(
+    places: &Places<'_>,
+    node: &Path,
+    expected: &Expected,
+    native: Cell,
+) -> anyhow::Result<Vec<Measured>> {
+    let mut measured: Vec<Measured> = Vec::new();
+    for way in Way::ALL {
+        let cell = Cell { way, ..native };
+        let (score, exit) = measure(places, node, cell).with_context(|| cell.to_string())?;
+        let ceiling = measured.first().map(|native| &native.score);
+        let mut complaints = expected.judge(cell, &score, ceiling);
+        complaints.extend(exit);
+        measured.push(Measured {
+            cell,
+            score,
+            complaints,
+        });
+    }
+    Ok(measured)
+}
+
+/// Runs one cell; the second value is a complaint about how the subject ended.
+fn measure(places: &Places<'_>, node: &Path, cell: Cell) -> anyhow::Result<(Score, Option<String>)> {
+    let folder = places.results()?.join(cell.to_string().replace("::", "-"));
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot clear {}", folder.display()))?;
+    }
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let fixture = places.test_deps.join("conformance-server/server.mjs");
+    let subject = Subject::start(cell, &binaries()?.join("rialto"), node, &fixture, &folder)?;
+    let program = places.test_deps.join(cell.suite.folder).join(suite::PROGRAM);
+    let score = suite::run(node, &program, cell.revision.selection, subject.url(), &folder);
+    let exit = subject.stop()?;
+    Ok((score?, exit))
+}
+
+fn announce(group: Cell, outcome: &anyhow::Result<Vec<Measured>>) {
+    use std::fmt::Write as _;
+
+    // One write for all three keeps the lines of two workers apart.
+    let mut lines = String::new();
+    match outcome {
+        Ok(cells) => {
+            for Measured {
+                cell,
+                score,
+                complaints,
+            } in cells
+            {
+                let verdict = if complaints.is_empty() { "ok" } else { "FAILED" };
+                let _ = writeln!(lines, "test {cell} ... {verdict} ({score})");
+                for complaint in complaints {
+                    let _ = writeln!(lines, "  {complaint}");
+                }
+            }
+        }
+        Err(error) => {
+            let _ = writeln!(lines, "test {group} ... FAILED\n  {error:#}");
+        }
+    }
+    print!("{lines}");
+}
+
+/// Where cargo put this program and, beside it, `rialto`.
+fn binaries() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot tell where xtask itself is")?;
+    own.parent()
+        .map(Path::to_path_buf)
+        .context("xtask is in no folder")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filter_keeps_a_cell_together_with_its_native_run() {
+        assert_eq!(groups(&[]).count(), 10);
+        assert_eq!(
+            groups(&["0.1.16::2025-06-18::dual::shared".to_owned()]).count(),
+            1
+        );
+        assert!(matches(&["2025-03-26".to_owned()]));
+        assert!(!matches(&["interop".to_owned()]));
+    }
+
+    #[test]
+    fn expected_failures_name_cells_that_exist() {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a parent");
+        let expected = Expected::read(&repository.join(EXPECTED)).expect("the list reads");
+        let cells: Vec<Cell> = groups(&[])
+            .flat_map(|(suite, revision, era)| {
+                Way::ALL.map(|way| Cell {
+                    suite,
+                    revision,
+                    era,
+                    way,
+                })
+            })
+            .collect();
+        for failure in expected.failures() {
+            assert!(
+                cells.iter().any(|cell| failure.covers(*cell)),
+                "{failure:?} covers no cell"
+            );
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What the suite is pointed at: `rialto serve` in front of the fixture, or the fixture's own HTTP.
+//!
+//! Hides starting, finding the address and stopping. It refuses to leave anything running.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Cell, Way};
+
+const START: Duration = Duration::from_secs(60);
+const STOP: Duration = Duration::from_secs(30);
+
+/// A running server. Dropping it kills it; `stop` asks it to leave and looks at how it does.
+#[derive(Debug)]
+pub struct Subject {
+    child: Child,
+    url: String,
+    way: Way,
+    drain: Option<JoinHandle<()>>,
+}
+
+impl Subject {
+    pub fn start(
+        cell: Cell,
+        rialto: &Path,
+        node: &Path,
+        fixture: &Path,
+        folder: &Path,
+    ) -> anyhow::Result<Self> {
+        let era = cell.era.as_str();
+        let mut command = match cell.way {
+            Way::Native => {
+                let mut command = Command::new(node);
+                command.arg(fixture).args(["--era", era, "--http", "0"]);
+                command
+            }
+            Way::Shared | Way::PerSession => {
+                let mut command = Command::new(rialto);
+                command
+                    .args(["serve", "--listen", "127.0.0.1:0", "--name", "fixture"])
+                    .args(["--process", cell.way.as_str()])
+                    .args(cell.suite.serve_flags)
+                    .arg("--")
+                    .args([node, fixture])
+                    .args(["--era", era]);
+                // Settings in the developer's environment must not decide what is measured.
+                let settings = std::env::vars_os().filter(|(name, _)| is_setting(&name.to_string_lossy()));
+                for (name, _) in settings {
+                    command.env_remove(name);
+                }
+                command
+            }
+        };
+        let log = folder.join("subject.log");
+        let log_file = File::create(&log).context("cannot create the subject's log")?;
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
+        let stderr = child.stderr.take().context("stderr was piped")?;
+        let (found, url) = sync_channel(1);
+        let mut subject = Self {
+            child,
+            url: String::new(),
+            way: cell.way,
+            drain: Some(thread::spawn(move || drain(stderr, log_file, &found))),
+        };
+        subject.url = url
+            .recv_timeout(START)
+            .with_context(|| format!("it named no address; see {}", log.display()))?;
+        Ok(subject)
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Ends the server; what comes back is a complaint about how it left.
+    pub fn stop(mut self) -> anyhow::Result<Option<String>> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.context("a child has a pid")?, Signal::TERM).context("cannot signal the server")?;
+        let Some(status) = wait(&mut self.child, STOP)? else {
+            bail!("the server did not leave in {} s", STOP.as_secs());
+        };
+        if let Some(drain) = self.drain.take() {
+            drain.join().ok().context("the log's reader panicked")?;
+        }
+        Ok(match self.way {
+            // Node dies of the signal, and nothing is asked of it.
+            Way::Native => None,
+            Way::Shared | Way::PerSession => {
+                (!status.success()).then(|| format!("rialto left with {status} when it was asked to end"))
+            }
+        })
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        // Both fail only if it is gone already. Rialto's own children end with it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits for a child, but not longer than `patience`.
+pub fn wait(child: &mut Child, patience: Duration) -> anyhow::Result<Option<ExitStatus>> {
+    let until = Instant::now() + patience;
+    loop {
+        if let Some(status) = child.try_wait().context("cannot wait for a child")? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= until {
+            return Ok(None);
+        }
+        // The standard library can wait for ever or not at all, and this is not worth a dependency.
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Keeps the log and hands over the first address in it.
+fn drain(stderr: ChildStderr, mut log: File, found: &SyncSender<String>) {
+    for line in BufReader::new(stderr).split(b'\n') {
+        let Ok(line) = line else { return };
+        // A log that cannot be written is no reason to stop reading: the server would block.
+        let _ = log.write_all(&line).and_then(|()| log.write_all(b"\n"));
+        if let Some(url) = address_in(&String::from_utf8_lossy(&line)) {
+            // Only the first is waited for; the channel is full or closed for the others.
+            let _ = found.try_send(url);
+        }
+    }
+}
+
+fn address_in(line: &str) -> Option<String> {
+    let word = line
+        .split_whitespace()
+        .find(|word| word.starts_with("http://127.0.0.1:"))?;
+    word.ends_with("/mcp").then(|| word.to_owned())
+}
+
+/// The variables that Rialto reads (DESIGN.md, configuration).
+fn is_setting(name: &str) -> bool {
+    const OTHERS: [&str; 4] = [
+        "MAX_STDIO_CONNECTIONS",
+        "AUDIT_LOG_BODIES",
+        "STDIO_REQUEST_TIMEOUT",
+        "RUST_LOG",
+    ];
+    name.starts_with("RIALTO_") || OTHERS.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_is_found_in_what_either_server_says() {
+        let native = address_in("http://127.0.0.1:3000/mcp (legacy)");
+        assert_eq!(native.as_deref(), Some("http://127.0.0.1:3000/mcp"));
+        let rialto = address_in("  http://127.0.0.1:3000/fixture/mcp   (starting: node)");
+        assert_eq!(rialto.as_deref(), Some("http://127.0.0.1:3000/fixture/mcp"));
+        assert_eq!(address_in("listening listening=127.0.0.1:3000"), None);
+    }
+}
