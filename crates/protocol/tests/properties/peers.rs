@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::backend_face::legacy::Introduction;
-use protocol::capability::Capabilities;
 use protocol::exchange::{Ask, CallKey, Client, Principal, SessionKey, Trouble};
 use protocol::message::{Kind, Member, Message};
 use protocol::method::Method;
@@ -19,7 +18,7 @@ use protocol::multiplexer::{self, Multiplexer};
 use protocol::session::replay::{Retention, StreamKey};
 use protocol::session::{self, Accepts, Answer, Reader, Reading, Session, Taken};
 use protocol::time::Moment;
-use protocol::version::Version;
+use protocol::version::{Era, Version};
 use protocol::wire::line::EnvelopeSeeker;
 use protocol::wire::sse::SseParser;
 
@@ -28,7 +27,7 @@ const INITIALIZE: &[u8] = br#"{"jsonrpc":"2.0","id":0,"method":"initialize","par
 /// # Panics
 /// If the machines break one of the promises above.
 pub(crate) fn holds(data: &[u8]) {
-    let mut scene = Scene::new(if data.len() % 2 == 0 {
+    let mut scene = Scene::new(if data.len().is_multiple_of(2) {
         Introduction::Newest
     } else {
         Introduction::Union
@@ -124,6 +123,8 @@ impl Scene {
                 self.backend
                     .handle_too_long(self.now, id.as_deref(), method, 9999);
             }
+            b'm' => self.backend.speak(Era::Modern),
+            b'y' => self.backend.speak(Era::Legacy),
             b'w' => self.write(),
             b't' => {
                 let millis = rest.first().map_or(1000, |byte| u64::from(*byte) * 100);
@@ -142,10 +143,11 @@ impl Scene {
             .ok()
             .filter(|said| said.method() == Method::Initialize && said.has_valid_id() && said.is_json_rpc())
             .unwrap_or_else(|| message(INITIALIZE));
-        let client = Arc::new(Client {
-            principal: Principal::named(if rest.len() % 3 == 2 { "bob" } else { "alice" }),
-            capabilities: Capabilities::parse(introduction.raw(Member::Capabilities)),
-        });
+        let client = Arc::new(Client::declaring(
+            Principal::named(if rest.len() % 3 == 2 { "bob" } else { "alice" }),
+            introduction.raw_copy(Member::Capabilities),
+            introduction.raw_copy(Member::ClientInfo),
+        ));
         let mut waiting = BTreeMap::new();
         let (machine, ask) = if rest.first() == Some(&b'i') {
             Session::open_implicit(key, client, session_limits(), self.now, Version::V2025_06_18)

@@ -22,7 +22,7 @@ impl Dice {
 
     pub(crate) fn on_tape(tape: &[u8]) -> Self {
         Self {
-            tape: tape.to_vec().into_iter(),
+            tape: Vec::from(tape).into_iter(),
             ..Self::new(0)
         }
     }
