@@ -110,7 +110,7 @@ impl Scene {
     fn act(&mut self, act: u8, rest: &[u8]) {
         match act {
             b'o' => self.open(rest),
-            b'u' => self.backend.handle_link_up(),
+            b'u' => self.backend.handle_link_up(self.now),
             b'd' => self.backend.handle_link_down(&trouble()),
             b'x' => self
                 .backend
@@ -123,8 +123,8 @@ impl Scene {
                 self.backend
                     .handle_too_long(self.now, id.as_deref(), method, 9999);
             }
-            b'm' => self.backend.speak(Era::Modern),
-            b'y' => self.backend.speak(Era::Legacy),
+            b'm' => self.backend.speak(self.now, Era::Modern),
+            b'y' => self.backend.speak(self.now, Era::Legacy),
             b'w' => self.write(),
             b't' => {
                 let millis = rest.first().map_or(1000, |byte| u64::from(*byte) * 100);
@@ -192,11 +192,11 @@ impl Scene {
             }
             b'r' => {
                 let reader = guest.machine.listen(self.now);
-                guest.attach(reader.ok());
+                guest.attach(self.now, reader.ok());
             }
             b'R' => {
                 let reader = guest.machine.resume(self.now, &String::from_utf8_lossy(rest));
-                guest.attach(reader.ok());
+                guest.attach(self.now, reader.ok());
             }
             b'h' => {
                 if let Some((_, (reader, _))) = guest.readers.pop_first() {
@@ -242,8 +242,10 @@ impl Scene {
         assert!(backend.waiting_calls() <= limits.waiting, "waiting calls");
         assert!(backend.open_questions() <= limits.questions, "open questions");
         assert!(backend.unsettled() <= 3 * limits.in_flight, "unsettled requests");
-        for guest in &self.guests {
+        for guest in &mut self.guests {
             let limits = session_limits();
+            // A stream that is being read is kept until it was read to its end, which has happened by now.
+            guest.machine.handle_tick(self.now);
             assert!(guest.machine.open_calls() <= limits.calls + 1, "open calls");
             assert!(
                 guest.machine.past_streams() <= limits.ended_streams,
@@ -265,6 +267,7 @@ impl Scene {
                             .expect("a session that is there");
                         guest.machine.handle_tell(self.now, tell);
                     }
+                    multiplexer::Output::Replace { .. } => self.backend.handle_link_down(&trouble()),
                     multiplexer::Output::WantLink | multiplexer::Output::Noise { .. } => {}
                 }
             }
@@ -354,11 +357,15 @@ impl Guest {
         }
     }
 
-    fn attach(&mut self, reader: Option<Reader>) {
+    fn attach(&mut self, now: Moment, reader: Option<Reader>) {
         if let Some(reader) = reader {
             // Who resumes a stream that is being read takes it over; the older reader finds it ended.
-            self.readers
+            let older = self
+                .readers
                 .insert(reader.stream, (reader, SseParser::new(1 << 20)));
+            if let Some((older, _)) = older {
+                self.machine.hang_up(now, older);
+            }
         }
     }
 
@@ -375,7 +382,7 @@ impl Guest {
                     assert_eq!(answer.raw_copy(Member::Id), id, "somebody else's id");
                     assert!(matches!(answer.kind(), Kind::Result | Kind::Error));
                 }
-                Answer::Stream(reader) => self.attach(Some(reader)),
+                Answer::Stream(reader) => self.attach(now, Some(reader)),
             }
         }
         let machine = &mut self.machine;
@@ -388,6 +395,10 @@ impl Guest {
                 if !event.data.is_empty() {
                     message(&event.data);
                 }
+            }
+            // A connection goes once its stream has ended.
+            if reading == Reading::Ended {
+                machine.hang_up(now, *reader);
             }
             reading == Reading::Open
         });
