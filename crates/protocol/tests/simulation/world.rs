@@ -144,7 +144,15 @@ pub(crate) fn session_limits() -> session::Limits {
 
 impl World {
     pub(crate) fn new(seed: u64, mutation: Option<Mutation>) -> Self {
-        let mut dice = Dice::new(seed);
+        Self::thrown_by(Dice::new(seed), mutation)
+    }
+
+    /// A world in which these bytes decide what happens, and a fixed seed once they are used up.
+    pub(crate) fn on_tape(tape: &[u8]) -> Self {
+        Self::thrown_by(Dice::on_tape(tape), None)
+    }
+
+    fn thrown_by(mut dice: Dice, mutation: Option<Mutation>) -> Self {
         let backends = (0..1 + dice.below(2))
             .map(|_| Backend::new(&mut dice))
             .collect::<Vec<_>>();
