@@ -279,7 +279,7 @@ impl Scene {
                         session::Output::Ask(ask) => self.backend.handle_ask(self.now, ask),
                         session::Output::Ended(record) => {
                             self.guests[at].ended += 1;
-                            message(&record.response);
+                            message(&record.response.clone().into_bytes());
                         }
                     }
                 }
@@ -378,7 +378,7 @@ impl Guest {
                     self.waiting.insert(call, id);
                 }
                 Answer::Complete { body, .. } => {
-                    let answer = message(&body);
+                    let answer = message(&body.into_bytes());
                     assert_eq!(answer.raw_copy(Member::Id), id, "somebody else's id");
                     assert!(matches!(answer.kind(), Kind::Result | Kind::Error));
                 }
