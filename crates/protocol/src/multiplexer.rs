@@ -1530,13 +1530,15 @@ impl Multiplexer {
                 .or_else(|| newest(&|_| true));
             return carrier.or(Some((session, None)));
         }
-        match (self.asking_sessions, self.busy_sessions) {
+        let found = match (self.asking_sessions, self.busy_sessions) {
             (1, _) => awake,
             (0, _) if self.only_resting().is_some() => self.only_resting(),
-            (0, 1) => newest(&|_| true),
+            (0, 1) => newest(&|call| !call.resting),
             (0, 0) if method == Method::RootsList => self.last_notifier.map(|session| (session, None)),
             _ => None,
-        }
+        };
+        // It may just as well be that of a call that rests, so it is put to nobody else's principal.
+        found.filter(|(session, _)| !self.strangers_rest(*session))
     }
 
     /// The only session there is. Whatever the server says is meant for it, unless one that has gone left calls behind.
@@ -1619,7 +1621,7 @@ impl Multiplexer {
     fn attribute_log(&self) -> Option<(SessionKey, Option<WireId>)> {
         if self.busy_sessions == 0 && self.sole_session().is_none() {
             let mut hearing = self.hearing();
-            let first = hearing.next()?;
+            let first = hearing.next().filter(|first| !self.strangers_rest(*first))?;
             return hearing.next().is_none().then_some((first, None));
         }
         if self.busy_sessions > 1 {
