@@ -3,9 +3,10 @@
 //! Hides where the tests' foreign tools live and how they get there. It refuses to skip: a tool that is
 //! missing, a test that fails and a test that is ignored all end the run with an error.
 
-mod conformance;
-
 mod bench;
+mod conformance;
+mod fuzz;
+mod simulate;
 mod test_deps;
 mod test_run;
 
@@ -25,6 +26,14 @@ cargo xtask COMMAND
                    only the official conformance suite: through `rialto serve`, and natively to
                    compare. A complete run without failures writes docs/conformance.md. What is
                    known not to pass is listed in tests/conformance/expected-failures.txt.
+  simulate [--seeds N] [--first S]
+                   run the simulation of the core over N seeds (1000) from S (0) on, in release
+  simulate --seed S
+                   replay one seed and print its history
+  fuzz [TARGET] [--minutes M]
+                   run every fuzz target, or one, for M minutes each (1). Needs the nightly
+                   toolchain; installs cargo-fuzz into .test-deps, keeps what it finds there,
+                   and leaves an input that breaks a promise in fuzz/artifacts
   setup            only the install
   bench [FLAG…]    build Rialto for release and measure it beside native, the bare pipe and
                    the peers; prints the table and writes docs/benchmarks.md.
@@ -62,8 +71,13 @@ fn run(arguments: Vec<String>) -> anyhow::Result<()> {
     match (command, rest) {
         ("test", filters) => test(filters),
         ("conformance", filters) => conformance(filters),
-
         ("bench", flags) => bench::run(&repository()?, flags),
+        ("simulate", flags) => simulate::run(&repository()?, &simulate::Seeds::parse(flags)?),
+        ("fuzz", flags) => {
+            let wanted = fuzz::Wanted::parse(flags)?;
+            let repository = repository()?;
+            fuzz::run(&repository, &repository.join(".test-deps"), &wanted)
+        }
         ("setup", []) => setup(&repository()?).map(drop),
         ("help" | "--help" | "-h", []) => {
             print!("{HELP}");

@@ -88,7 +88,7 @@ pub(crate) fn is_ours(state: &str) -> bool {
 }
 
 fn decode(text: &str) -> Option<Vec<u8>> {
-    if text.len() % 2 != 0 || text.len() > 512 {
+    if !text.len().is_multiple_of(2) || text.len() > 512 {
         return None;
     }
     text.as_bytes()

@@ -387,8 +387,23 @@ impl Multiplexer {
         let requests = self
             .pending
             .values()
-            .filter(|pending| !matches!(pending, Pending::Handshake));
+            .filter(|pending| !matches!(pending, Pending::Handshake | Pending::Listen));
         requests.count() + self.departed.len()
+    }
+
+    /// Sessions that want to know what is not about their calls.
+    #[doc(hidden)]
+    pub fn listeners(&self) -> usize {
+        self.hearing().count()
+    }
+
+    /// Our own listens.
+    #[doc(hidden)]
+    pub fn listens(&self) -> usize {
+        self.pending
+            .values()
+            .filter(|pending| matches!(pending, Pending::Listen))
+            .count()
     }
 
     /// Bytes that wait to be written or are being written.

@@ -82,6 +82,7 @@ conversations! {
     modern_client_is_asked_twice_in_one_execution,
     modern_client_is_introduced_to_a_legacy_server,
     modern_client_listens_to_a_legacy_server,
+    modern_client_waits_for_a_server_that_starts,
     modern_servers_may_not_ask_by_requests,
     newest_progress_is_kept_while_parked,
     noise_and_strays_are_dropped,
@@ -91,6 +92,7 @@ conversations! {
     only_session_is_asked_after_a_cancel,
     only_some_modern_requests_can_be_asked_back,
     outcome_waits_for_a_parked_client,
+    parking_stops_the_clock,
     partial_answers_make_a_new_round,
     patience_turns_a_post_into_a_stream,
     ping_is_answered_by_the_bridge,
@@ -112,6 +114,7 @@ conversations! {
     refused_log_level_is_asked_again,
     refused_resource_can_be_subscribed_again,
     restart_replays_the_state,
+    restarted_modern_server_is_listened_to_again,
     retry_that_does_not_fit_changes_nothing,
     roots_at_start,
     rounds_are_capped,
@@ -143,6 +146,7 @@ conversations! {
     url_elicitation_left_open_is_forgotten,
     url_elicitation_needs_a_capable_client,
     url_elicitation_required_becomes_a_round,
+    url_question_of_a_modern_server_gets_an_id,
     words_of_the_only_client_are_kept,
 }
 

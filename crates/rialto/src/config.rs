@@ -123,7 +123,7 @@ fn settings_in(
 }
 
 /// Settings from the text of a file; relative paths in it start at `base`.
-fn from_text(
+pub(crate) fn from_text(
     label: &str,
     text: &str,
     base: PathBuf,

@@ -405,6 +405,23 @@ pub struct InputRequired {
     pub state: Option<Bytes>,
 }
 
+/// A question in full legacy words: a URL to visit has an id there, which the server did not give it.
+pub(crate) fn with_elicitation_id(question: Message, number: u64) -> Message {
+    let mut params = question
+        .raw(Member::Params)
+        .and_then(Object::parse)
+        .unwrap_or_default();
+    let needed = question.method() == Method::ElicitationCreate
+        && params.text("mode").as_deref() == Some("url")
+        && params.get("elicitationId").is_none();
+    if !needed {
+        return question;
+    }
+    params.set("elicitationId", format!(r#""rialto-{number}""#));
+    let text = question.spliced(&[(Member::Params, params.to_string().as_bytes())]);
+    Message::scan(text).unwrap_or(question)
+}
+
 /// Reads a result that asks for input; `None` for any other result.
 pub fn input_required(message: &Message) -> Option<InputRequired> {
     let result = message.raw(Member::Result)?;

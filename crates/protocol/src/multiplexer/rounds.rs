@@ -81,6 +81,7 @@ impl Multiplexer {
                 self.fail_round(now, Some(id), "the server asked for what this client cannot do");
                 return true;
             }
+            let question = modern::with_elicitation_id(question, self.next_question);
             self.put_question(now, session, Some(id), Asker::Round(key), question);
         }
         true

@@ -15,10 +15,14 @@ pub(super) const NO_UPDATES: &str = "the server does not send updates of this re
 impl Multiplexer {
     /// Makes what is listened for what the sessions want to hear.
     pub(super) fn tune(&mut self) {
-        if !self.is_ready() || self.listens_left == 0 {
+        if !self.face.listens() {
             return;
         }
         let wanted = self.hearing().next().is_some().then(|| self.interests.uris());
+        // A server that takes no more listens can still be told that one is not wanted any more.
+        if !self.is_ready() || (self.listens_left == 0 && wanted.is_some()) {
+            return;
+        }
         let id = WireId(self.next_wire);
         let Face::Modern(discovery) = &mut self.face else {
             return;

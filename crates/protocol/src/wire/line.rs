@@ -312,8 +312,11 @@ impl EnvelopeSeeker {
             return (None, false);
         }
         match self.id {
-            Id::Raw(raw) => (Some(Bytes::from(raw)), self.method),
-            Id::Absent | Id::Unusable => (None, self.method),
+            // Whoever is told about the line gets the id back, so that one which is no JSON would spoil what is said.
+            Id::Raw(raw) if serde_json::from_slice::<&serde_json::value::RawValue>(&raw).is_ok() => {
+                (Some(Bytes::from(raw)), self.method)
+            }
+            Id::Absent | Id::Raw(_) | Id::Unusable => (None, self.method),
         }
     }
 
@@ -588,6 +591,17 @@ mod tests {
         at.extend([0, input.len()]);
         at.sort_unstable();
         at.windows(2).map(|pair| &input[pair[0]..pair[1]]).collect()
+    }
+
+    #[test]
+    fn id_that_is_no_json_is_not_remembered() {
+        for id in ["1x", "01", "-", "1.", "\"\\q\"", "\"\t\"", "\"\\u12g4\""] {
+            let text = format!(r#"{{"id":{id},"method":"x"}}"#);
+            assert_eq!(sought(&[text.as_bytes()]), (None, true), "{id}");
+        }
+        let mut seeker = EnvelopeSeeker::default();
+        seeker.feed(b"{\"id\":\"\xff\"}");
+        assert_eq!(seeker.finish(), (None, false));
     }
 
     #[test]

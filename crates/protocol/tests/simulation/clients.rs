@@ -7,7 +7,7 @@ use protocol::capability::Capabilities;
 use protocol::exchange::{CallKey, Client, Principal, SessionKey};
 use protocol::session::replay::{EventId, StreamKey};
 use protocol::session::{self, Accepts, Answer, Reader, Reading, Session, Taken};
-use protocol::version::Version;
+use protocol::version::{Era, Version};
 use serde_json::Value;
 
 use crate::dice::Dice;
@@ -23,6 +23,7 @@ pub(crate) struct Seat {
     version: Version,
     accepts: Accepts,
     implicit: bool,
+    era: Era,
     pub(crate) session: Option<usize>,
     /// Questions it has read and not answered.
     questions: Vec<u64>,
@@ -68,9 +69,19 @@ impl Seat {
             version: [Version::V2025_11_25, Version::V2025_06_18][dice.below(2)],
             accepts: [Accepts::Both, Accepts::Both, Accepts::Json, Accepts::Events][dice.below(4)],
             implicit: dice.percent(15),
+            era: if dice.percent(30) {
+                Era::Modern
+            } else {
+                Era::Legacy
+            },
             session: None,
             questions: Vec::new(),
         }
+    }
+
+    /// Where it calls, who it is and what it reads.
+    pub(crate) fn manners(&self) -> (usize, &'static str, Accepts) {
+        (self.backend, self.principal, self.accepts)
     }
 
     fn client(&self) -> Arc<Client> {
@@ -85,6 +96,9 @@ impl Seat {
 
 impl World {
     pub(crate) fn client_acts(&mut self, seat: usize) {
+        if self.seats[seat].era == Era::Modern {
+            return self.modern_client_acts(seat);
+        }
         let Some(session) = self.seats[seat].session else {
             if self.dice.percent(60) {
                 self.open_session(seat);
@@ -167,14 +181,49 @@ impl World {
     ) -> usize {
         let post = self.posts.len();
         self.posts.push(Post { token, opening });
+        let translated = self.backends[self.sessions[session].backend].era == Era::Modern;
         self.note(Fact::Posted {
             session,
             post,
             id: id.into(),
             method,
             template,
+            translated,
+            retry_of: None,
         });
         post
+    }
+
+    /// The same for a modern client, whose tokens its errand knows.
+    pub(crate) fn post_modern(
+        &mut self,
+        session: usize,
+        id: &str,
+        method: &'static str,
+        template: String,
+        translated: bool,
+        retry_of: Option<usize>,
+    ) {
+        let post = self.posts.len();
+        self.posts.push(Post {
+            token: None,
+            opening: false,
+        });
+        self.note(Fact::Posted {
+            session,
+            post,
+            id: id.into(),
+            method,
+            template,
+            translated,
+            retry_of,
+        });
+    }
+
+    /// A number for a connection that is not in the list.
+    pub(crate) fn new_connection(&mut self) -> usize {
+        self.next_connection += 1;
+        crate::errands::FIRST + self.next_connection
     }
 
     fn connect(&mut self, session: usize, post: usize, call: CallKey) {
@@ -537,7 +586,11 @@ impl World {
 
     fn ended(&mut self, session: usize, post: Option<usize>, body: &[u8]) {
         let value: Value = value_of(body);
-        let reason = value["error"]["data"]["reason"].as_str().map(str::to_owned);
+        let mut reason = value["error"]["data"]["reason"].as_str().map(str::to_owned);
+        if value["result"]["isError"] == true {
+            // No server here says so; it is how a call ends whose client would not answer.
+            reason = Some("unanswered".into());
+        }
         let Some(post) = post else {
             let what = "an answer on a GET stream".into();
             return self.note(Fact::Wrong { what });

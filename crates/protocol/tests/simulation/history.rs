@@ -25,6 +25,10 @@ pub(crate) enum Fact {
         id: String,
         method: &'static str,
         template: String,
+        /// Client and server speak different eras: the words on the wire are others.
+        translated: bool,
+        /// It comes back to this request.
+        retry_of: Option<usize>,
     },
     /// The client closed the connection that it would have read the answer from.
     HungUp {
@@ -52,6 +56,15 @@ pub(crate) enum Fact {
         wire: u64,
         post: usize,
         template: String,
+    },
+    /// A modern server asked by its answer: the call may be said again.
+    AskedByAnswer {
+        post: usize,
+    },
+    /// A modern server read the answer to what it asked so.
+    InputRead {
+        post: usize,
+        nonce: u64,
     },
     /// The server's answer was too long to be read.
     TooLong {

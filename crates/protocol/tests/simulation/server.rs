@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use protocol::multiplexer::Limits;
 use protocol::time::Moment;
+use protocol::version::Era;
 use serde_json::Value;
 
 use crate::dice::Dice;
@@ -17,6 +18,8 @@ use crate::history::{Fact, ID, Kind};
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Act {
     Welcome(u64),
+    /// Acknowledges a listen.
+    Listen(u64),
     Refuse(u64),
     /// Answers a request of the bridge itself.
     Acknowledge(u64),
@@ -46,6 +49,7 @@ struct Work {
     post: usize,
     answers: u32,
     has_token: bool,
+    may_ask: bool,
     cancelled: Option<Moment>,
     /// Goes on for a while after it was cancelled.
     stubborn: bool,
@@ -55,6 +59,13 @@ struct Work {
 pub(crate) struct Server {
     pub(crate) backend: usize,
     pub(crate) epoch: u32,
+    era: Era,
+    /// It has said what it is.
+    known: bool,
+    /// The listens that it has acknowledged.
+    listens: Vec<u64>,
+    /// What the others want to hear.
+    wanted: BTreeMap<u64, Value>,
     pub(crate) frozen: bool,
     /// No more mischief: answer what there is to answer.
     pub(crate) tame: bool,
@@ -67,10 +78,14 @@ pub(crate) struct Server {
 pub(crate) const URIS: [&str; 3] = ["x:/a", "x:/b", "x:/a/part"];
 
 impl Server {
-    pub(crate) fn new(backend: usize, epoch: u32, inherited: Vec<u64>) -> Self {
+    pub(crate) fn new(backend: usize, epoch: u32, era: Era, inherited: Vec<u64>) -> Self {
         Self {
             backend,
             epoch,
+            era,
+            known: false,
+            listens: Vec::new(),
+            wanted: BTreeMap::new(),
             frozen: false,
             tame: false,
             work: BTreeMap::new(),
@@ -100,7 +115,10 @@ impl Server {
         let value: Value = serde_json::from_str(line).expect("the bridge writes JSON");
         let wire = value["id"].as_u64();
         match (value["method"].as_str(), wire) {
-            (Some("initialize"), Some(wire)) => {
+            (Some("server/discover"), Some(wire)) if self.known => {
+                plan.push((dice.millis(0, 300), Act::Welcome(wire)));
+            }
+            (Some("initialize" | "server/discover"), Some(wire)) => {
                 let after = dice.millis(0, 1500);
                 match dice.below(100) {
                     0..3 if !self.tame => plan.push((after, Act::Refuse(wire))),
@@ -112,9 +130,22 @@ impl Server {
             (Some("notifications/cancelled"), _) => {
                 let wire = value["params"]["requestId"].as_u64().unwrap_or_default();
                 facts.push(Fact::CancelRead { backend, epoch, wire });
+                self.listens.retain(|listen| *listen != wire);
+                self.wanted.remove(&wire);
                 if let Some(work) = self.work.get_mut(&wire) {
                     work.cancelled = Some(now);
                     work.stubborn = !late && dice.percent(40);
+                }
+            }
+            (Some("subscriptions/listen"), Some(wire)) => {
+                let uris = value["params"]["notifications"]["resourceSubscriptions"].clone();
+                match dice.below(10) {
+                    0 if !self.tame => plan.push((dice.millis(0, 300), Act::Refuse(wire))),
+                    1 if !self.tame => {}
+                    _ => {
+                        self.wanted.insert(wire, uris);
+                        plan.push((dice.millis(0, 300), Act::Listen(wire)));
+                    }
                 }
             }
             (Some(_), Some(wire)) => match value["params"]["_meta"]["post"].as_u64() {
@@ -127,6 +158,9 @@ impl Server {
                         post,
                         line: line.into(),
                     });
+                    if let Some(nonce) = value["params"]["inputResponses"]["k"]["nonce"].as_u64() {
+                        facts.push(Fact::InputRead { post, nonce });
+                    }
                     let has_token = !value["params"]["_meta"]["progressToken"].is_null();
                     self.work.insert(
                         wire,
@@ -134,6 +168,7 @@ impl Server {
                             post,
                             answers: 0,
                             has_token,
+                            may_ask: value["method"] == "tools/call",
                             cancelled: None,
                             stubborn: false,
                         },
@@ -179,7 +214,7 @@ impl Server {
             let act = match dice.below(4) {
                 0 | 1 => Act::Progress(wire),
                 2 => Act::Log(wire),
-                _ if may_ask => Act::Ask(wire),
+                _ if may_ask && self.era == Era::Legacy => Act::Ask(wire),
                 _ => Act::Log(wire),
             };
             plan.push((within(dice), act));
@@ -205,6 +240,23 @@ impl Server {
             .cancelled
             .is_some_and(|at| !work.stubborn || now.since(at) >= grace);
         (work.answers == 0 && !stopped).then_some(work.post)
+    }
+
+    /// A notice as it is written: a modern server writes one line for each listen.
+    fn marked(&self, line: &str) -> String {
+        match self.era {
+            Era::Legacy => line.into(),
+            Era::Modern => {
+                let mark =
+                    |listen| format!(r#""_meta":{{"io.modelcontextprotocol/subscriptionId":{listen},"#);
+                let lines: Vec<String> = self
+                    .listens
+                    .iter()
+                    .map(|listen| line.replace(r#""_meta":{"#, &mark(listen)))
+                    .collect();
+                lines.join("\n")
+            }
+        }
     }
 
     pub(crate) fn act(
@@ -233,6 +285,26 @@ impl Server {
             format!(r#""_meta":{{"seq":{seq},"of":{post}}}"#)
         };
         let line = match act {
+            Act::Welcome(wire) if self.era == Era::Modern => {
+                self.known = true;
+                format!(
+                    r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{{"tools":{{"listChanged":true}},"resources":{{"subscribe":true}}}}}}}}"#
+                )
+            }
+            Act::Listen(wire) => {
+                let Some(uris) = self.wanted.remove(&wire) else {
+                    return (None, plan);
+                };
+                self.listens.push(wire);
+                let uris = if uris.is_null() {
+                    "[]".into()
+                } else {
+                    uris.to_string()
+                };
+                format!(
+                    r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"io.modelcontextprotocol/subscriptionId":{wire}}},"notifications":{{"toolsListChanged":true,"resourceSubscriptions":{uris}}}}}}}"#
+                )
+            }
             Act::Welcome(wire) => format!(
                 r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"protocolVersion":"2025-11-25","capabilities":{{"tools":{{"listChanged":true}}}},"serverInfo":{{"name":"s","version":"{epoch}"}}}}}}"#
             ),
@@ -248,7 +320,15 @@ impl Server {
                     return (None, plan);
                 }
                 work.answers += 1;
-                let body = if dice.percent(15) {
+                let asks = self.era == Era::Modern && work.may_ask && work.answers == 1 && dice.percent(25);
+                let body = if asks {
+                    let post = work.post;
+                    facts.push(Fact::AskedByAnswer { post });
+                    let meta = said(facts, Some(post), Kind::Question, None);
+                    format!(
+                        r#""result":{{"resultType":"input_required","inputRequests":{{"k":{{"method":"elicitation/create","params":{{"message":"?",{meta}}}}}}},"requestState":"s {post}"}}"#
+                    )
+                } else if dice.percent(15) {
                     format!(
                         r#""error":{{"code":-32000,"message":"no","data":{{"of":{}}}}}"#,
                         work.post
@@ -319,13 +399,14 @@ impl Server {
                     plan.push((dice.millis(0, 2000), Act::Withdraw(question)));
                 }
                 let meta = said(facts, post, Kind::Question, None);
+                let of = post.map_or_else(|| "null".into(), |post| post.to_string());
                 let method = if post.is_some() {
                     "elicitation/create"
                 } else {
                     "roots/list"
                 };
                 format!(
-                    r#"{{"jsonrpc":"2.0","id":{question},"method":"{method}","params":{{"message":"?",{meta}}}}}"#
+                    r#"{{"jsonrpc":"2.0","id":{question},"method":"{method}","params":{{"message":"{seq} {of}",{meta}}}}}"#
                 )
             }
             Act::Withdraw(question) => {
@@ -349,24 +430,25 @@ impl Server {
                     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"of":"nobody"}}}}"#)
                 }
                 3 => r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#.into(),
+                4..8 if self.era == Era::Modern && self.listens.is_empty() => return (None, plan),
                 4 | 5 => {
                     let meta = said(facts, None, Kind::ListChanged, None);
-                    format!(
+                    self.marked(&format!(
                         r#"{{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{{{meta}}}}}"#
-                    )
+                    ))
                 }
                 6 | 7 => {
                     let uri = URIS[dice.below(URIS.len())];
                     let meta = said(facts, None, Kind::Updated, Some(uri));
-                    format!(
+                    self.marked(&format!(
                         r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":"{uri}",{meta}}}}}"#
-                    )
+                    ))
                 }
                 8 => {
                     let meta = said(facts, None, Kind::Log, None);
                     log_line(dice, &meta)
                 }
-                9 => {
+                9 if self.era == Era::Legacy => {
                     plan.push((Duration::ZERO, Act::Ask(0)));
                     return (None, plan);
                 }

@@ -15,10 +15,12 @@ use protocol::multiplexer::{self, Multiplexer};
 use protocol::session::replay::Retention;
 use protocol::session::{self, Session};
 use protocol::time::{Moment, earliest};
+use protocol::version::Era;
 use serde_json::Value;
 
 use crate::clients::{Connection, Post, Seat};
 use crate::dice::Dice;
+use crate::errands::{self, Trip};
 use crate::history::{Fact, History};
 use crate::server::{Act, Server, Written};
 
@@ -40,6 +42,7 @@ pub(crate) enum Event {
     Start(usize),
     Ask(usize),
     Tell(usize),
+    TellErrand(usize),
     Unpause(usize),
     Tick,
 }
@@ -55,6 +58,7 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Backend {
     pub(crate) machine: Multiplexer,
+    pub(crate) era: Era,
     state: State,
     server: Option<Server>,
     epoch: u32,
@@ -92,6 +96,8 @@ pub(crate) struct World {
     pub(crate) connections: Vec<Connection>,
     pub(crate) draining: bool,
     pub(crate) next_nonce: u64,
+    pub(crate) trips: Vec<Trip>,
+    pub(crate) next_connection: usize,
     agenda: BTreeMap<(Moment, u64), Event>,
     next_entry: u64,
     server_seq: u64,
@@ -138,7 +144,15 @@ pub(crate) fn session_limits() -> session::Limits {
 
 impl World {
     pub(crate) fn new(seed: u64, mutation: Option<Mutation>) -> Self {
-        let mut dice = Dice::new(seed);
+        Self::thrown_by(Dice::new(seed), mutation)
+    }
+
+    /// A world in which these bytes decide what happens, and a fixed seed once they are used up.
+    pub(crate) fn on_tape(tape: &[u8]) -> Self {
+        Self::thrown_by(Dice::on_tape(tape), None)
+    }
+
+    fn thrown_by(mut dice: Dice, mutation: Option<Mutation>) -> Self {
         let backends = (0..1 + dice.below(2))
             .map(|_| Backend::new(&mut dice))
             .collect::<Vec<_>>();
@@ -157,6 +171,8 @@ impl World {
             connections: Vec::new(),
             draining: false,
             next_nonce: 1,
+            trips: Vec::new(),
+            next_connection: 0,
             agenda: BTreeMap::new(),
             next_entry: 0,
             server_seq: 0,
@@ -207,6 +223,7 @@ impl World {
                 ("calls of no session", machine.open_calls()),
                 ("questions of no session", machine.open_questions()),
                 ("unsettled requests of no session", machine.unsettled()),
+                ("listens for no session", machine.listens()),
             ];
             self.leave(left);
         }
@@ -307,8 +324,10 @@ impl World {
                     self.attend(session);
                 }
             }
+            Event::TellErrand(at) => self.tell_errand(at),
             Event::Unpause(connection) => self.unpause(connection),
             Event::Tick => {
+                self.expire_errands();
                 for session in 0..self.sessions.len() {
                     if !self.sessions[session].closed {
                         self.sessions[session].machine.handle_tick(self.now);
@@ -343,6 +362,15 @@ impl World {
         } else {
             Duration::ZERO
         };
+        if let Some(trip) = session
+            .checked_sub(errands::FIRST)
+            .and_then(|at| self.trips.get_mut(at))
+        {
+            let at = self.now.after(delay).max(trip.tells_at);
+            trip.tells_at = at;
+            trip.tells.push_back(tell);
+            return self.plan_at(at, Event::TellErrand(session - errands::FIRST));
+        }
         let Some(held) = self.sessions.get_mut(session) else {
             return;
         };
@@ -426,7 +454,7 @@ impl World {
     // The server's side.
 
     fn server_acts(&mut self, backend: usize, epoch: u32, act: Act) {
-        let attached = self.backends[backend].machine.sessions();
+        let attached = self.backends[backend].machine.listeners();
         let draining = self.draining;
         let Some(server) = self.backends[backend]
             .server
@@ -469,9 +497,10 @@ impl World {
         }
         match written {
             Some(Written::Line(line)) => {
-                self.backends[backend]
-                    .machine
-                    .handle_line(self.now, Bytes::from(line));
+                for line in line.lines() {
+                    let line = Bytes::copy_from_slice(line.as_bytes());
+                    self.backends[backend].machine.handle_line(self.now, line);
+                }
                 self.pump(backend);
             }
             Some(Written::TooLong(wire)) => {
@@ -577,7 +606,7 @@ impl World {
         let epoch = one.epoch;
         one.state = State::Up;
         one.up_since = self.now;
-        let mut server = Server::new(backend, epoch, std::mem::take(&mut one.inherited));
+        let mut server = Server::new(backend, epoch, one.era, std::mem::take(&mut one.inherited));
         server.tame = tame;
         one.server = Some(server);
         one.machine.handle_link_up(self.now);
@@ -641,6 +670,13 @@ impl World {
                     message,
                 },
             ) => {
+                if self.sessions.is_empty() {
+                    return vec![Tell::Related {
+                        session,
+                        call,
+                        message,
+                    }];
+                }
                 let stranger = SessionKey(self.dice.below(self.sessions.len()) as u64);
                 if stranger == session || self.dice.percent(70) {
                     return vec![Tell::Related {
@@ -676,8 +712,16 @@ impl World {
 impl Backend {
     fn new(dice: &mut Dice) -> Self {
         let words = [Introduction::Newest, Introduction::Union][dice.below(2)];
+        let era = if dice.percent(30) {
+            Era::Modern
+        } else {
+            Era::Legacy
+        };
+        let mut machine = Multiplexer::new(limits(), words);
+        machine.speak(Moment::START, era);
         Self {
-            machine: Multiplexer::new(limits(), words),
+            machine,
+            era,
             state: State::Stopped,
             server: None,
             epoch: 0,

@@ -1,5 +1,7 @@
 //! The configuration as a whole: what a file means, which source wins, and what each error says.
 
+mod property;
+
 use std::time::Duration;
 
 use gateway::settings::{AuditSink, BackendSpec, Capabilities, ProcessSpec, Secret, Sharing, Start};
@@ -946,7 +948,24 @@ fn almost_a_configuration() -> impl proptest::strategy::Strategy<Value = String>
     proptest::strategy::Strategy::prop_map(proptest::collection::vec(piece, 0..40), |pieces| pieces.concat())
 }
 
+#[test]
+fn every_text_of_the_corpus_is_read_or_refused_alike_twice() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/configuration");
+    let mut texts = 0;
+    for entry in std::fs::read_dir(folder).expect("there is a corpus") {
+        let path = entry.expect("the folder can be read").path();
+        property::holds(&std::fs::read(path).expect("the file can be read"));
+        texts += 1;
+    }
+    assert!(texts > 0, "the corpus is empty");
+}
+
 proptest::proptest! {
+    #[test]
+    fn any_text_like_a_configuration_is_read_or_refused_alike_twice(text in almost_a_configuration()) {
+        property::holds(text.as_bytes());
+    }
+
     #[test]
     fn any_text_as_a_configuration_is_read_or_refused_without_a_panic(text in ".*") {
         let _ = load(&text);

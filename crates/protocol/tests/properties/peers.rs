@@ -1,0 +1,406 @@
+//! Two peers who write whatever they like: real sessions and a real multiplexer between raw messages from both sides.
+//!
+//! The simulation has honest servers; here nobody is. The input is a script, one act a line; the first byte says what happens,
+//! the second which session, and the rest is what was said. The driver demands what must hold even so: nothing panics, each
+//! line to the server and each answer and event to a client is one message, an answer has its caller's id, a call ends once,
+//! every limit holds, and once everybody has gone nothing is left.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use protocol::backend_face::legacy::Introduction;
+use protocol::exchange::{Ask, CallKey, Client, Principal, SessionKey, Trouble};
+use protocol::message::{Kind, Member, Message};
+use protocol::method::Method;
+use protocol::multiplexer::{self, Multiplexer};
+use protocol::session::replay::{Retention, StreamKey};
+use protocol::session::{self, Accepts, Answer, Reader, Reading, Session, Taken};
+use protocol::time::Moment;
+use protocol::version::{Era, Version};
+use protocol::wire::line::EnvelopeSeeker;
+use protocol::wire::sse::SseParser;
+
+const INITIALIZE: &[u8] = br#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{},"sampling":{},"roots":{}},"clientInfo":{"name":"c","version":"1"}}}"#;
+
+/// # Panics
+/// If the machines break one of the promises above.
+pub(crate) fn holds(data: &[u8]) {
+    let mut scene = Scene::new(if data.len().is_multiple_of(2) {
+        Introduction::Newest
+    } else {
+        Introduction::Union
+    });
+    for line in data.split(|byte| *byte == b'\n').take(200) {
+        if let Some((act, rest)) = line.split_first() {
+            scene.act(*act, rest);
+            scene.settle();
+        }
+    }
+    scene.close();
+}
+
+struct Guest {
+    machine: Session,
+    /// Whoever waits for a call, with the raw id that its answer must carry.
+    waiting: BTreeMap<CallKey, Option<Bytes>>,
+    readers: BTreeMap<StreamKey, (Reader, SseParser)>,
+    begun: usize,
+    ended: usize,
+}
+
+struct Scene {
+    now: Moment,
+    backend: Multiplexer,
+    guests: Vec<Guest>,
+}
+
+fn limits() -> multiplexer::Limits {
+    multiplexer::Limits {
+        request_timeout: Duration::from_secs(8),
+        start_timeout: Duration::from_secs(12),
+        patience: Duration::from_secs(2),
+        question_timeout: Duration::from_secs(15),
+        max_message_bytes: 4096,
+        in_flight: 6,
+        waiting: 4,
+        questions: 3,
+        subscriptions: 2,
+        outgoing_bytes: 2000,
+    }
+}
+
+fn session_limits() -> session::Limits {
+    session::Limits {
+        retention: Retention {
+            events: 6,
+            bytes: 2000,
+            age: Duration::from_secs(60),
+        },
+        calls: 5,
+        listeners: 2,
+        ended_streams: 2,
+        question_patience: Duration::from_secs(3),
+    }
+}
+
+fn trouble() -> Arc<Trouble> {
+    Arc::new(Trouble {
+        what: "exit status 3".into(),
+        stderr: vec![],
+        restarts: 0,
+    })
+}
+
+fn message(bytes: &[u8]) -> Message {
+    Message::scan(Bytes::copy_from_slice(bytes))
+        .unwrap_or_else(|error| panic!("{error}: {}", bytes.escape_ascii()))
+}
+
+impl Scene {
+    fn new(words: Introduction) -> Self {
+        Self {
+            now: Moment::START,
+            backend: Multiplexer::new(limits(), words),
+            guests: Vec::new(),
+        }
+    }
+
+    fn act(&mut self, act: u8, rest: &[u8]) {
+        match act {
+            b'o' => self.open(rest),
+            b'u' => self.backend.handle_link_up(self.now),
+            b'd' => self.backend.handle_link_down(&trouble()),
+            b'x' => self
+                .backend
+                .handle_unavailable(&trouble(), Duration::from_secs(5)),
+            b's' => self.backend.handle_line(self.now, Bytes::copy_from_slice(rest)),
+            b'l' => {
+                let mut seeker = EnvelopeSeeker::default();
+                seeker.feed(rest);
+                let (id, method) = seeker.finish();
+                self.backend
+                    .handle_too_long(self.now, id.as_deref(), method, 9999);
+            }
+            b'm' => self.backend.speak(self.now, Era::Modern),
+            b'y' => self.backend.speak(self.now, Era::Legacy),
+            b'w' => self.write(),
+            b't' => {
+                let millis = rest.first().map_or(1000, |byte| u64::from(*byte) * 100);
+                self.now = self.now.after(Duration::from_millis(millis));
+            }
+            _ => self.guest_acts(act, rest),
+        }
+    }
+
+    fn open(&mut self, rest: &[u8]) {
+        if self.guests.len() >= 4 {
+            return;
+        }
+        let key = SessionKey(self.guests.len() as u64);
+        let introduction = Message::scan(Bytes::copy_from_slice(rest))
+            .ok()
+            .filter(|said| said.method() == Method::Initialize && said.has_valid_id() && said.is_json_rpc())
+            .unwrap_or_else(|| message(INITIALIZE));
+        let client = Arc::new(Client::declaring(
+            Principal::named(if rest.len() % 3 == 2 { "bob" } else { "alice" }),
+            introduction.raw_copy(Member::Capabilities),
+            introduction.raw_copy(Member::ClientInfo),
+        ));
+        let mut waiting = BTreeMap::new();
+        let (machine, ask) = if rest.first() == Some(&b'i') {
+            Session::open_implicit(key, client, session_limits(), self.now, Version::V2025_06_18)
+        } else {
+            let accepts = if rest.first() == Some(&b'j') {
+                Accepts::Json
+            } else {
+                Accepts::Both
+            };
+            let id = introduction.raw_copy(Member::Id);
+            let (machine, call, ask) =
+                Session::open(key, client, session_limits(), self.now, introduction, accepts);
+            waiting.insert(call, id);
+            (machine, ask)
+        };
+        self.guests.push(Guest {
+            machine,
+            begun: 1,
+            waiting,
+            readers: BTreeMap::new(),
+            ended: 0,
+        });
+        self.backend.handle_ask(self.now, ask);
+    }
+
+    fn guest_acts(&mut self, act: u8, rest: &[u8]) {
+        let Some((which, rest)) = rest.split_first() else {
+            return;
+        };
+        let count = self.guests.len();
+        let Some(guest) = self.guests.get_mut(usize::from(*which) % count.max(1)) else {
+            return;
+        };
+        match act {
+            b'c' => {
+                let ask = guest.say(self.now, rest, Accepts::Both);
+                self.ask(ask);
+            }
+            b'j' => {
+                let ask = guest.say(self.now, rest, Accepts::Json);
+                self.ask(ask);
+            }
+            b'r' => {
+                let reader = guest.machine.listen(self.now);
+                guest.attach(self.now, reader.ok());
+            }
+            b'R' => {
+                let reader = guest.machine.resume(self.now, &String::from_utf8_lossy(rest));
+                guest.attach(self.now, reader.ok());
+            }
+            b'h' => {
+                if let Some((_, (reader, _))) = guest.readers.pop_first() {
+                    guest.machine.hang_up(self.now, reader);
+                }
+            }
+            b'a' => {
+                if let Some((call, _)) = guest.waiting.pop_last() {
+                    guest.machine.abandon(call);
+                }
+            }
+            b'e' => {
+                let ask = guest.machine.end();
+                self.ask(ask);
+            }
+            _ => {}
+        }
+    }
+
+    fn ask(&mut self, ask: Option<Ask>) {
+        if let Some(ask) = ask {
+            self.backend.handle_ask(self.now, ask);
+        }
+    }
+
+    /// Everything the machines order, until they order nothing more.
+    fn settle(&mut self) {
+        while self.backend.next_deadline().is_some_and(|at| at <= self.now) {
+            self.backend.handle_deadline(self.now);
+            self.carry();
+        }
+        for guest in &mut self.guests {
+            guest.machine.handle_tick(self.now);
+        }
+        self.carry();
+        let (backend, limits) = (&self.backend, limits());
+        // A few words of ours may always be said: cancellations, and the answer to one more message.
+        let words = 130 * (limits.in_flight + limits.questions) + limits.max_message_bytes;
+        assert!(
+            backend.outgoing_bytes() <= limits.outgoing_bytes + words,
+            "outgoing bytes"
+        );
+        assert!(backend.waiting_calls() <= limits.waiting, "waiting calls");
+        assert!(backend.open_questions() <= limits.questions, "open questions");
+        assert!(backend.unsettled() <= 3 * limits.in_flight, "unsettled requests");
+        for guest in &mut self.guests {
+            let limits = session_limits();
+            // A stream that is being read is kept until it was read to its end, which has happened by now.
+            guest.machine.handle_tick(self.now);
+            assert!(guest.machine.open_calls() <= limits.calls + 1, "open calls");
+            assert!(
+                guest.machine.past_streams() <= limits.ended_streams,
+                "ended streams"
+            );
+        }
+    }
+
+    fn carry(&mut self) {
+        loop {
+            let mut quiet = true;
+            while let Some(output) = self.backend.poll_output() {
+                quiet = false;
+                match output {
+                    multiplexer::Output::Tell(tell) => {
+                        let guest = self
+                            .guests
+                            .get_mut(tell.session().0 as usize)
+                            .expect("a session that is there");
+                        guest.machine.handle_tell(self.now, tell);
+                    }
+                    multiplexer::Output::Replace { .. } => self.backend.handle_link_down(&trouble()),
+                    multiplexer::Output::WantLink | multiplexer::Output::Noise { .. } => {}
+                }
+            }
+            for at in 0..self.guests.len() {
+                while let Some(output) = self.guests[at].machine.poll_output() {
+                    quiet = false;
+                    match output {
+                        session::Output::Wake(_) => {}
+                        session::Output::Ask(ask) => self.backend.handle_ask(self.now, ask),
+                        session::Output::Ended(record) => {
+                            self.guests[at].ended += 1;
+                            message(&record.response.clone().into_bytes());
+                        }
+                    }
+                }
+                self.guests[at].listen(self.now);
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    /// The server reads what there is: whole lines, each one message.
+    fn write(&mut self) {
+        let taken = self.backend.take_outgoing(BytesMut::new());
+        self.backend.handle_written();
+        if let Some(lines) = taken.strip_suffix(b"\n") {
+            for line in lines.split(|byte| *byte == b'\n') {
+                assert!(message(line).is_json_rpc(), "{}", line.escape_ascii());
+            }
+        } else {
+            assert!(taken.is_empty(), "half a line was written");
+        }
+    }
+
+    /// Everybody goes, and nothing is left.
+    fn close(mut self) {
+        self.backend.handle_link_down(&trouble());
+        self.settle();
+        self.backend
+            .handle_unavailable(&trouble(), Duration::from_secs(5));
+        self.settle();
+        for minutes in 1..=10 {
+            self.now = self.now.after(Duration::from_secs(60 * minutes));
+            self.settle();
+        }
+        assert_eq!(self.backend.open_calls(), 0, "open calls");
+        assert_eq!(self.backend.open_questions(), 0, "open questions");
+        for at in 0..self.guests.len() {
+            let guest = &self.guests[at];
+            assert!(guest.waiting.is_empty(), "a caller still waits");
+            assert!(
+                guest.ended <= guest.begun,
+                "{} calls ended {} times",
+                guest.begun,
+                guest.ended
+            );
+            let ask = self.guests[at].machine.end();
+            self.ask(ask);
+            self.settle();
+        }
+        assert_eq!(
+            (self.backend.sessions(), self.backend.unsettled()),
+            (0, 0),
+            "left over"
+        );
+    }
+}
+
+impl Guest {
+    fn say(&mut self, now: Moment, text: &[u8], accepts: Accepts) -> Option<Ask> {
+        let said = Message::scan(Bytes::copy_from_slice(text)).ok()?;
+        let id = said.raw_copy(Member::Id);
+        match self.machine.handle_message(now, said, accepts) {
+            Ok(Taken::Noted(ask)) => ask,
+            Ok(Taken::Call { call, ask }) => {
+                self.begun += 1;
+                self.waiting.insert(call, id);
+                Some(ask)
+            }
+            Ok(Taken::Answered(body)) => {
+                assert_eq!(message(&body).raw_copy(Member::Id), id);
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    fn attach(&mut self, now: Moment, reader: Option<Reader>) {
+        if let Some(reader) = reader {
+            // Who resumes a stream that is being read takes it over; the older reader finds it ended.
+            let older = self
+                .readers
+                .insert(reader.stream, (reader, SseParser::new(1 << 20)));
+            if let Some((older, _)) = older {
+                self.machine.hang_up(now, older);
+            }
+        }
+    }
+
+    /// Takes every answer there is and reads every stream.
+    fn listen(&mut self, now: Moment) {
+        let waiting = std::mem::take(&mut self.waiting);
+        for (call, id) in waiting {
+            match self.machine.poll_answer(call) {
+                Answer::Waiting => {
+                    self.waiting.insert(call, id);
+                }
+                Answer::Complete { body, .. } => {
+                    let answer = message(&body.into_bytes());
+                    assert_eq!(answer.raw_copy(Member::Id), id, "somebody else's id");
+                    assert!(matches!(answer.kind(), Kind::Result | Kind::Error));
+                }
+                Answer::Stream(reader) => self.attach(now, Some(reader)),
+            }
+        }
+        let machine = &mut self.machine;
+        self.readers.retain(|_, (reader, parser)| {
+            let mut out = BytesMut::new();
+            let reading = machine.read(now, *reader, &mut out);
+            parser.push(&out);
+            while let Some(event) = parser.next().expect("events of Rialto are small") {
+                // A priming event has no data. Whether a server says `jsonrpc` is its own affair: it passes as it is.
+                if !event.data.is_empty() {
+                    message(&event.data);
+                }
+            }
+            // A connection goes once its stream has ended.
+            if reading == Reading::Ended {
+                machine.hang_up(now, *reader);
+            }
+            reading == Reading::Open
+        });
+    }
+}

@@ -1,0 +1,335 @@
+//! Restless clients of the modern era: every request is an errand, and some come back to those that are parked.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use protocol::capability::Capabilities;
+use protocol::client_face::modern::{self, Meaning};
+use protocol::errand::{self, Answer, Errand, Reading};
+use protocol::exchange::{Principal, Tell};
+use protocol::time::Moment;
+use protocol::version::Era;
+use serde_json::Value;
+
+use crate::history::{Fact, ID};
+use crate::world::{World, message, meta, value_of};
+
+/// Errands are sessions to a backend. In the history they are told from those of clients by their number.
+pub(crate) const FIRST: usize = 1_000_000;
+
+/// How long an errand waits for its client.
+const PARKED_FOR: Duration = Duration::from_secs(20);
+
+/// One errand and its client's end of it.
+#[derive(Debug)]
+pub(crate) struct Trip {
+    seat: usize,
+    pub(crate) backend: usize,
+    errand: Errand,
+    /// The first request, and the one that is attached or was last.
+    root: usize,
+    post: usize,
+    token: Option<String>,
+    place: Place,
+    connection: usize,
+    events: u64,
+    keys: Vec<String>,
+    pub(crate) tells: VecDeque<Tell>,
+    pub(crate) tells_at: Moment,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Waiting,
+    Reading,
+    Parked { round: u32, until: Moment },
+    Gone,
+}
+
+impl World {
+    pub(crate) fn modern_client_acts(&mut self, seat: usize) {
+        let own = |trip: &Trip| trip.seat == seat;
+        match self.dice.below(100) {
+            0..45 => self.set_out(seat),
+            45..53 => {
+                let attached =
+                    self.some_trip(|trip| own(trip) && matches!(trip.place, Place::Waiting | Place::Reading));
+                if let Some(at) = attached {
+                    let trip = &mut self.trips[at];
+                    trip.place = Place::Gone;
+                    trip.errand.hang_up();
+                    let post = trip.post;
+                    self.note(Fact::HungUp { post });
+                    self.attend_errand(at);
+                }
+            }
+            53..80 => {
+                let parked = self.some_trip(|trip| own(trip) && matches!(trip.place, Place::Parked { .. }));
+                if let Some(at) = parked {
+                    self.come_back(at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn some_trip(&mut self, wanted: impl Fn(&Trip) -> bool) -> Option<usize> {
+        let found: Vec<usize> = (0..self.trips.len())
+            .filter(|at| wanted(&self.trips[*at]))
+            .collect();
+        self.dice.pick(&found).copied()
+    }
+
+    fn modern_text(
+        &mut self,
+        method: &str,
+        post: usize,
+        extra: &str,
+    ) -> (String, String, Option<String>, String) {
+        let id = ["1", "\"1\"", "7", "\"\""][self.dice.below(4)].to_owned();
+        let token = self.dice.percent(50).then(|| format!("\"t{post}\""));
+        let text = |id: &str, token: Option<&str>| {
+            let token = token.map_or_else(String::new, |token| format!(r#","progressToken": {token}"#));
+            format!(
+                r#"{{"jsonrpc":"2.0","id": {id} ,"method":"{method}","params":{{"name":"t", "arguments":{{"n":1.50e3}},{extra}"_meta":{{"post":{post}{token},"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}}}}"#,
+                Capabilities::ALL_JSON
+            )
+        };
+        let template = text(ID, token.as_ref().map(|_| ID));
+        let said = text(&id, token.as_deref());
+        (said, id, token, template)
+    }
+
+    fn set_out(&mut self, seat: usize) {
+        let (backend, principal, accepts) = self.seats[seat].manners();
+        let index = self.trips.len();
+        let method = ["tools/call", "tools/call", "tools/call", "tools/list"][self.dice.below(4)];
+        let post = self.posts.len();
+        let (said, id, token, template) = self.modern_text(method, post, "");
+        let session = FIRST + index;
+        self.note(Fact::SessionOpened {
+            session,
+            backend,
+            principal,
+        });
+        let translated = self.backends[backend].era == Era::Legacy;
+        self.post_modern(session, &id, method, template, translated, None);
+        let said = message(&said);
+        let client = Arc::new(modern::client(&said, Principal::named(principal)));
+        let key = protocol::exchange::SessionKey(session as u64);
+        let meaning = Meaning::Call { retry: false };
+        let (errand, asks) = Errand::new(key, client, self.now, said, meaning, accepts);
+        let connection = self.new_connection();
+        self.trips.push(Trip {
+            seat,
+            backend,
+            errand,
+            root: post,
+            post,
+            token,
+            place: Place::Waiting,
+            connection,
+            events: 0,
+            keys: Vec::new(),
+            tells: VecDeque::new(),
+            tells_at: Moment::START,
+        });
+        for ask in asks {
+            self.send_ask(backend, ask);
+        }
+    }
+
+    /// Comes back with answers: to all questions, to some, or with a round that is over.
+    fn come_back(&mut self, at: usize) {
+        let Place::Parked { round, .. } = self.trips[at].place else {
+            return;
+        };
+        let stale = round > 0 && self.dice.percent(10);
+        let other = self.dice.percent(5);
+        let post = self.posts.len();
+        let mut answers = Vec::new();
+        for key in self.trips[at].keys.clone() {
+            if self.dice.percent(85) {
+                let nonce = self.next_nonce;
+                self.next_nonce += 1;
+                answers.push((key, nonce));
+            }
+        }
+        let responses: Vec<String> = answers
+            .iter()
+            .map(|(key, nonce)| format!(r#""{key}":{{"action":"accept","roots":[],"nonce":{nonce}}}"#))
+            .collect();
+        let extra = format!(r#""inputResponses":{{{}}},"#, responses.join(","));
+        let method = if other { "prompts/get" } else { "tools/call" };
+        let (said, id, token, template) = self.modern_text(method, post, &extra);
+        let accepts = self.seats[self.trips[at].seat].manners().2;
+        let asked = if stale { round - 1 } else { round };
+        let now = self.now;
+        let taken = self.trips[at].errand.retry(now, message(&said), asked, accepts);
+        match taken {
+            Err(_) if stale || other => {}
+            Ok(_) if stale || other => self.note(Fact::Wrong {
+                what: "a retry was taken that does not fit".into(),
+            }),
+            Err(refusal) => self.note(Fact::Wrong {
+                what: format!("a retry was refused: {refusal:?}"),
+            }),
+            Ok(asks) => {
+                let (root, backend) = (self.trips[at].root, self.trips[at].backend);
+                for (_, nonce) in answers {
+                    self.note(Fact::Replied {
+                        session: FIRST + at,
+                        nonce,
+                    });
+                }
+                self.post_modern(FIRST + at, &id, "tools/call", template, true, Some(root));
+                let connection = self.new_connection();
+                let trip = &mut self.trips[at];
+                trip.place = Place::Waiting;
+                trip.post = post;
+                trip.token = token;
+                trip.connection = connection;
+                trip.events = 0;
+                trip.keys.clear();
+                for ask in asks {
+                    self.send_ask(backend, ask);
+                }
+            }
+        }
+        self.attend_errand(at);
+    }
+
+    pub(crate) fn expire_errands(&mut self) {
+        for at in 0..self.trips.len() {
+            if let Place::Parked { until, .. } = self.trips[at].place
+                && until <= self.now
+            {
+                self.trips[at].place = Place::Gone;
+                self.trips[at].errand.give_up();
+                self.attend_errand(at);
+            }
+        }
+    }
+
+    pub(crate) fn tell_errand(&mut self, at: usize) {
+        if let Some(tell) = self.trips[at].tells.pop_front() {
+            let now = self.now;
+            self.trips[at].errand.handle_tell(now, tell);
+            self.attend_errand(at);
+        }
+    }
+
+    fn attend_errand(&mut self, at: usize) {
+        self.visit_errand(at);
+        while let Some(output) = self.trips[at].errand.poll_output() {
+            match output {
+                errand::Output::Wake => self.visit_errand(at),
+                errand::Output::Ask(ask) => self.send_ask(self.trips[at].backend, ask),
+                errand::Output::Ended(_) => {}
+            }
+        }
+    }
+
+    fn visit_errand(&mut self, at: usize) {
+        let trip = &mut self.trips[at];
+        let mut asked = None;
+        if trip.place == Place::Waiting {
+            match trip.errand.poll_answer() {
+                Answer::Waiting => {}
+                Answer::Complete { body, .. } => {
+                    trip.place = Place::Gone;
+                    return self.errand_ended(at, &body);
+                }
+                Answer::Ask { round } => asked = Some(round),
+                Answer::Stream => trip.place = Place::Reading,
+            }
+        }
+        let trip = &mut self.trips[at];
+        if trip.place == Place::Reading {
+            let mut out = BytesMut::new();
+            let reading = trip.errand.read(&mut out);
+            match reading {
+                Reading::Open => {}
+                Reading::Ended => trip.place = Place::Gone,
+                Reading::Ask { round } => asked = Some(round),
+            }
+            let text = String::from_utf8(out.to_vec()).expect("events are text");
+            for data in text.lines().filter_map(|line| line.strip_prefix("data: ")) {
+                self.errand_heard(at, data);
+            }
+        }
+        if let Some(round) = asked {
+            let body = self.trips[at].errand.park("sealed");
+            let until = self.now.after(PARKED_FOR);
+            self.trips[at].place = Place::Parked { round, until };
+            self.errand_ended(at, &body);
+        }
+    }
+
+    fn errand_heard(&mut self, at: usize, data: &str) {
+        let value = value_of(data.as_bytes());
+        if value.get("method").is_none() {
+            return self.errand_ended(at, data.as_bytes());
+        }
+        let post = meta(&value, "of").map(|of| of as usize);
+        self.note_heard(at, meta(&value, "seq"), post);
+        let token = value["params"]["progressToken"].to_string();
+        if value["method"] == "notifications/progress" && self.trips[at].token.as_deref() != Some(&token) {
+            self.note(Fact::Wrong {
+                what: format!("progress came with another token: {data}"),
+            });
+        }
+    }
+
+    fn note_heard(&mut self, at: usize, seq: Option<u64>, post: Option<usize>) {
+        let trip = &mut self.trips[at];
+        trip.events += 1;
+        let (connection, number) = (trip.connection, trip.events);
+        self.note(Fact::Heard {
+            session: FIRST + at,
+            connection,
+            stream: 0,
+            number,
+            seq,
+            post,
+        });
+    }
+
+    fn errand_ended(&mut self, at: usize, body: &[u8]) {
+        let value = value_of(body);
+        let asks = value["result"]["resultType"] == "input_required";
+        let mut reason = value["error"]["data"]["reason"].as_str().map(str::to_owned);
+        if asks && self.backends[self.trips[at].backend].era == Era::Legacy {
+            reason = Some("input_required".into());
+            let questions = value["result"]["inputRequests"]
+                .as_object()
+                .cloned()
+                .unwrap_or_default();
+            self.trips[at].keys = questions.keys().cloned().collect();
+            for question in questions.values() {
+                let (seq, post) = said_by(question);
+                self.note_heard(at, seq, post);
+            }
+        }
+        let post = self.trips[at].post;
+        let body = String::from_utf8_lossy(body).into_owned();
+        self.note(Fact::Ended {
+            session: FIRST + at,
+            post,
+            body,
+            reason,
+        });
+    }
+}
+
+/// A question says in its own words which it is, for those who get it without `_meta`.
+fn said_by(question: &Value) -> (Option<u64>, Option<usize>) {
+    let text = question["params"]["message"].as_str().unwrap_or_default();
+    let mut words = text.split(' ').map(|word| word.parse::<u64>().ok());
+    (
+        words.next().flatten(),
+        words.next().flatten().map(|post| post as usize),
+    )
+}

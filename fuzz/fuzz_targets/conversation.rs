@@ -1,0 +1,20 @@
+//! The simulation's own world and judge; the input decides what the dice of a seed would.
+#![no_main]
+#![allow(dead_code, reason = "the world can also be broken on purpose, which only its own tests do")]
+
+#[path = "../../crates/protocol/tests/simulation/check.rs"]
+mod check;
+#[path = "../../crates/protocol/tests/simulation/clients.rs"]
+mod clients;
+#[path = "../../crates/protocol/tests/simulation/dice.rs"]
+mod dice;
+#[path = "../../crates/protocol/tests/simulation/history.rs"]
+mod history;
+#[path = "../../crates/protocol/tests/simulation/property.rs"]
+mod property;
+#[path = "../../crates/protocol/tests/simulation/server.rs"]
+mod server;
+#[path = "../../crates/protocol/tests/simulation/world.rs"]
+mod world;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| property::holds(data));

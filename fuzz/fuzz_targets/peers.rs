@@ -1,0 +1,6 @@
+#![no_main]
+
+#[path = "../../crates/protocol/tests/properties/peers.rs"]
+mod peers;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| peers::holds(data));
