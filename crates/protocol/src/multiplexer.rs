@@ -624,7 +624,7 @@ impl Multiplexer {
         let others = self.asking_sessions > usize::from(own);
         // First come, first served: nobody overtakes a call that waits its turn.
         !others
-            && !self.strangers_rest(call.session)
+            && !self.strangers_rest(call.session, call.words)
             && self
                 .waiting
                 .iter()
@@ -650,8 +650,8 @@ impl Multiplexer {
                     .attached
                     .get(&waiting.call.session)
                     .is_some_and(|attached| attached.load.asking > 0);
-                in_turn &=
-                    self.asking_sessions <= usize::from(own) && !self.strangers_rest(waiting.call.session);
+                in_turn &= self.asking_sessions <= usize::from(own)
+                    && !self.strangers_rest(waiting.call.session, waiting.call.words);
                 if !in_turn {
                     self.waiting.push_back(waiting);
                     continue;
@@ -1603,7 +1603,8 @@ impl Multiplexer {
         }
         let mut principals = self.attached.values().map(|attached| &attached.client.principal);
         let first = principals.next();
-        if self.busy_sessions > 0 || !principals.all(|principal| Some(principal) == first) {
+        if self.busy_sessions > 0 || self.any_rests() || !principals.all(|principal| Some(principal) == first)
+        {
             self.counters.unattributed += 1;
             return;
         }
@@ -1619,6 +1620,9 @@ impl Multiplexer {
     }
 
     fn attribute_log(&self) -> Option<(SessionKey, Option<WireId>)> {
+        if self.any_rests() && self.sole_session().is_none() {
+            return None;
+        }
         if self.busy_sessions == 0 && self.sole_session().is_none() {
             let mut hearing = self.hearing();
             let first = hearing.next()?;
@@ -1636,7 +1640,6 @@ impl Multiplexer {
             | Pending::Own { .. } => None,
         });
         match calls.next() {
-            Some((session, _)) if self.strangers_rest(session) => None,
             Some((session, id)) => Some((session, calls.next().is_none().then_some(id))),
             None => self.sole_session().map(|session| (session, None)),
         }

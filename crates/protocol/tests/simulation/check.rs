@@ -400,7 +400,7 @@ impl Judge {
             .and_then(|post| self.cases.get(&post))
             .map(|case| case.session)
             && owner != session
-            && !(question && self.is_left_behind(post, session))
+            && !(question && (self.is_left_behind(post, session) || self.is_one_client(owner, session)))
         {
             self.wrong(
                 at,
@@ -452,6 +452,12 @@ impl Judge {
             let ended = !case.answers.is_empty() || case.too_long;
             ended && self.principals.get(&case.session) == self.principals.get(&session)
         })
+    }
+
+    /// Modern requests of one principal are not told apart once one of them waits for its client: a question that
+    /// comes late because of that one may be put to the principal in another (PROTOCOL.md 3.1.5, rule 4).
+    fn is_one_client(&self, owner: usize, session: usize) -> bool {
+        owner >= FIRST && session >= FIRST && self.principals.get(&owner) == self.principals.get(&session)
     }
 
     /// Between two notices on one GET stream no other notice of the session is missing without a mark.
