@@ -10,6 +10,8 @@
 //! one principal have such calls is held until the calls of all but one of them have ended, and then is that one's
 //! (see `held.rs`). What still cannot be attributed is refused: of several principals, as many questions as sessions
 //! that may have asked, a call cancelled meanwhile, or nothing decided in time. Nothing is ever guessed.
+//! A call that waits for a modern client's answer, which may never come, does not keep others of its principal from
+//! their turn (see `resting.rs`).
 
 mod arrivals;
 mod attribution;
@@ -626,7 +628,7 @@ impl Multiplexer {
         let others = self.asking_sessions > usize::from(own);
         // First come, first served: nobody overtakes a call that waits its turn.
         !others
-            && !self.strangers_rest(call.session)
+            && !self.strangers_rest(call.session, call.words)
             && self
                 .waiting
                 .iter()
@@ -652,8 +654,8 @@ impl Multiplexer {
                     .attached
                     .get(&waiting.call.session)
                     .is_some_and(|attached| attached.load.asking > 0);
-                in_turn &=
-                    self.asking_sessions <= usize::from(own) && !self.strangers_rest(waiting.call.session);
+                in_turn &= self.asking_sessions <= usize::from(own)
+                    && !self.strangers_rest(waiting.call.session, waiting.call.words);
                 if !in_turn {
                     self.waiting.push_back(waiting);
                     continue;

@@ -15,7 +15,7 @@ use protocol::method::Method;
 use protocol::object::Object;
 use protocol::session::Accepts;
 use protocol::tool_schema::arguments_of;
-use protocol::wire::header::MirroredHeaders;
+use protocol::wire::header::{HeaderMismatch, MirroredHeaders};
 use protocol::wire::sse;
 use tokio::time::{Instant, Sleep};
 
@@ -27,6 +27,9 @@ use crate::seal;
 
 /// Silence on a stream after which a comment is sent.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Pages of tools that are read on our own account.
+const MAX_PAGES: usize = 16;
 
 /// Answers a message that describes itself.
 pub(super) async fn post(
@@ -42,7 +45,18 @@ pub(super) async fn post(
         Kind::Notification => return Ok(reply::empty(StatusCode::ACCEPTED)),
         Kind::Result | Kind::Error => return Err(Refusal::Modern(Objection::NotJsonRpc)),
     }
-    let meaning = judge(destination, headers, &message).map_err(Refusal::Modern)?;
+    let mirrored = MirroredHeaders::read(
+        headers
+            .iter()
+            .map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes())),
+    );
+    let meaning = judge(&mirrored, &message).map_err(Refusal::Modern)?;
+    if message.method() == Method::ToolsCall {
+        if !mirrored.params.is_empty() {
+            learn_beforehand(destination, &principal, headers, &message).await;
+        }
+        judge_params(destination, &mirrored, &message).map_err(Refusal::Modern)?;
+    }
     let port = match retried(destination, &principal, &message, meaning)? {
         Some((port, round)) => {
             port.retry(message.clone(), round, accepts)
@@ -78,35 +92,78 @@ pub(super) async fn post(
     })
 }
 
-/// All checks, in the order that the revision's conformance suite wants them.
-fn judge(destination: &Destination, headers: &HeaderMap, message: &Message) -> Result<Meaning, Objection> {
-    let mirrored = MirroredHeaders::read(
-        headers
-            .iter()
-            .map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes())),
-    );
-    let mismatch = |error: protocol::wire::header::HeaderMismatch| Objection::Header(error.to_string());
+/// The checks that need no knowledge of the server, in the order that the revision's conformance suite wants.
+fn judge(mirrored: &MirroredHeaders<'_>, message: &Message) -> Result<Meaning, Objection> {
     modern::check_envelope(message)?;
     mirrored.check_mismatch(message).map_err(mismatch)?;
     modern::check_version(message)?;
     mirrored.check_presence(message).map_err(mismatch)?;
-    let meaning = modern::lift(message)?;
-    if message.method() == Method::ToolsCall
-        && let Some(name) = message.text(Member::Name)
-    {
-        let catalogue = destination
-            .catalogue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(tool) = catalogue.find(&name) {
-            let arguments =
-                arguments_of(message).map_err(|_| Objection::BadParams("`params.arguments` stands twice"))?;
-            mirrored
-                .check_params(&tool.headers, arguments)
-                .map_err(mismatch)?;
+    modern::lift(message)
+}
+
+/// Whether the headers that mirror arguments say what the arguments say, as far as the tool is known.
+fn judge_params(
+    destination: &Destination,
+    mirrored: &MirroredHeaders<'_>,
+    message: &Message,
+) -> Result<(), Objection> {
+    let Some(name) = message.text(Member::Name) else {
+        return Ok(());
+    };
+    let catalogue = destination
+        .catalogue
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let Some(tool) = catalogue.find(&name) else {
+        return Ok(());
+    };
+    let arguments =
+        arguments_of(message).map_err(|_| Objection::BadParams("`params.arguments` stands twice"))?;
+    mirrored.check_params(&tool.headers, arguments).map_err(mismatch)
+}
+
+fn mismatch(error: HeaderMismatch) -> Objection {
+    Objection::Header(error.to_string())
+}
+
+/// Reads the list of tools for a client that mirrors arguments, where none was seen here yet: the client knows it
+/// from before we started. If it cannot be had the call goes on; what counts for the server is the body.
+async fn learn_beforehand(
+    destination: &Destination,
+    principal: &Principal,
+    headers: &HeaderMap,
+    message: &Message,
+) {
+    let known = |destination: &Destination| {
+        let catalogue = destination.catalogue.lock();
+        !catalogue.unwrap_or_else(PoisonError::into_inner).is_empty()
+    };
+    if known(destination) {
+        return;
+    }
+    let mut cursor = None;
+    for _ in 0..MAX_PAGES {
+        let Some(list) = modern::tools_list(message, cursor.as_deref()) else {
+            return;
+        };
+        let client = modern::client(&list, principal.clone());
+        let meaning = Meaning::Call { retry: false };
+        let Ok(Some(port)) = destination
+            .errand(client, headers, list, meaning, Accepts::Json)
+            .await
+        else {
+            return;
+        };
+        let Came::Complete { body, failure: None } = port.answer().await else {
+            port.give_up();
+            return;
+        };
+        learn_tools(destination, &body);
+        cursor = modern::next_cursor(&body);
+        if cursor.is_none() {
+            return;
         }
     }
-    Ok(meaning)
 }
 
 /// The parked errand that a retry is about; `None` if the request is a new one, or its state is the server's own.

@@ -198,7 +198,7 @@ impl Multiplexer {
             _ => None,
         };
         // It may just as well be that of a call that rests, so it is put to nobody else's principal.
-        found.filter(|(session, _)| !self.strangers_rest(*session))
+        found.filter(|(session, _)| !self.strangers_rest(*session, Era::Modern))
     }
 
     /// The only session there is. Whatever the server says is meant for it, unless one that has gone left calls behind.
@@ -263,7 +263,8 @@ impl Multiplexer {
         }
         let mut principals = self.attached.values().map(|attached| &attached.client.principal);
         let first = principals.next();
-        if self.busy_sessions > 0 || !principals.all(|principal| Some(principal) == first) {
+        if self.busy_sessions > 0 || self.any_rests() || !principals.all(|principal| Some(principal) == first)
+        {
             self.counters.unattributed += 1;
             return;
         }
@@ -279,9 +280,12 @@ impl Multiplexer {
     }
 
     pub(super) fn attribute_log(&self) -> Option<(SessionKey, Option<WireId>)> {
+        if self.any_rests() && self.sole_session().is_none() {
+            return None;
+        }
         if self.busy_sessions == 0 && self.sole_session().is_none() {
             let mut hearing = self.hearing();
-            let first = hearing.next().filter(|first| !self.strangers_rest(*first))?;
+            let first = hearing.next()?;
             return hearing.next().is_none().then_some((first, None));
         }
         if self.busy_sessions > 1 {
@@ -296,7 +300,6 @@ impl Multiplexer {
             | Pending::Own { .. } => None,
         });
         match calls.next() {
-            Some((session, _)) if self.strangers_rest(session) => None,
             Some((session, id)) => Some((session, calls.next().is_none().then_some(id))),
             None => self.sole_session().map(|session| (session, None)),
         }

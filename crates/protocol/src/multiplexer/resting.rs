@@ -2,8 +2,10 @@
 //!
 //! A server that asks is given calls one at a time, so that its next question can be attributed. A modern client
 //! says no goodbye when it loses interest, so a call that waits for one must not keep all others waiting. After a
-//! moment without a further question it *rests*: others of the same principal may go, and its answer, when it
-//! comes, waits for them. It refuses to let another principal go: a late question would be theirs.
+//! moment without a further question it *rests*: other modern requests of the same principal may go, and its
+//! answer, when it comes, waits for them. A server that asks something more because of the resting call then asks that
+//! principal in another of its requests; the answer still reaches the right call, by the server's own id. It refuses to
+//! let another principal go, or a legacy session: they would be asked what is not theirs.
 
 use std::time::Duration;
 
@@ -70,14 +72,21 @@ impl Multiplexer {
         }
     }
 
-    /// Whether a call rests that must not be confused with one of this session, because it is somebody else's.
-    pub(super) fn strangers_rest(&self, session: SessionKey) -> bool {
+    /// Whether a call rests that must not be confused with one of this session: somebody else's, or any at all
+    /// if this is a session of the legacy era. Modern requests of one principal have no sessions to tell apart.
+    pub(super) fn strangers_rest(&self, session: SessionKey, words: Era) -> bool {
         let principal = |session| {
             self.attached
                 .get(&session)
                 .map(|attached| &attached.client.principal)
         };
-        self.resting().any(|(of, _)| principal(of) != principal(session))
+        self.resting()
+            .any(|(of, _)| of != session && (words == Era::Legacy || principal(of) != principal(session)))
+    }
+
+    /// Whether a call rests. Its server waits too, but may still have something to say because of it.
+    pub(super) fn any_rests(&self) -> bool {
+        self.resting().next().is_some()
     }
 
     /// The resting call that a question must be about if no other call can have caused it.
