@@ -1,4 +1,4 @@
-//! What was asked of the crossing from HTTP to stdio (seed 000), on the real binary with real children.
+//! What was asked of the crossing from HTTP to stdio, on the real binary with real children.
 //!
 //! Each test is one criterion, one guideline or one edge case of that document, as the design decided it. How
 //! children are started, restarted and ended is in `supervision`; what comes on streams is in `streams`.

@@ -1,4 +1,4 @@
-//! The child misbehaves (FAULTS.md, rows B): who pays for it, how much memory it costs, and that service goes on.
+//! The child misbehaves (rows B): who pays for it, how much memory it costs, and that service goes on.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The client misbehaves (FAULTS.md, rows C): it pays for it itself, and nobody else notices.
+//! The client misbehaves (rows C): it pays for it itself, and nobody else notices.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Bad input at the front (FAULTS.md, rows A): what is refused, what passes unchanged, and that nothing of
+//! Bad input at the front (rows A): what is refused, what passes unchanged, and that nothing of
 //! what was refused ever reaches the child.
 
 use std::time::Duration;

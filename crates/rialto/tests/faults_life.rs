@@ -1,4 +1,4 @@
-//! Life cycle, scarce resources and trust (FAULTS.md, rows E, F and G): how Rialto starts, ends, starves, and what
+//! Life cycle, scarce resources and trust (rows E, F and G): how Rialto starts, ends, starves, and what
 //! it never says.
 
 use std::collections::BTreeMap;

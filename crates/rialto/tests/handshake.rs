@@ -1,4 +1,4 @@
-//! The handshake lives with the child, not with the HTTP request (seed 003), and who shares a child with whom.
+//! The handshake lives with the child, not with the HTTP request, and who shares a child with whom.
 
 use std::time::Duration;
 

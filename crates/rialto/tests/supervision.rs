@@ -1,4 +1,4 @@
-//! What was asked of the children (seed 001, as far as it still stands): how they start, restart and end.
+//! What was asked of the children: how they start, restart and end.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};

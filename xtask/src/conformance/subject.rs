@@ -181,7 +181,7 @@ fn address_in(line: &str) -> Option<String> {
     word.ends_with("/mcp").then(|| word.to_owned())
 }
 
-/// The variables that Rialto reads (DESIGN.md, configuration).
+/// The variables that Rialto reads.
 fn is_setting(name: &str) -> bool {
     const OTHERS: [&str; 4] = [
         "MAX_STDIO_CONNECTIONS",

@@ -1,4 +1,4 @@
-//! The judge: reads a history and says what must not have happened (FAULTS.md, section 3).
+//! The judge: reads a history and says what must not have happened.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

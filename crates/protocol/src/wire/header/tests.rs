@@ -236,7 +236,7 @@ fn headers_that_disagree_with_the_body_are_refused() {
     const VERSION_HEADER: (&str, &str) = (VERSION, "2026-07-28");
     const CALL: (&str, &str) = (METHOD, "tools/call");
     for (pairs, members, said) in [
-        // FAULTS A22 and A23.
+        // Header and body disagree; games with versions.
         (
             &[VERSION_HEADER, CALL, (NAME, "b")][..],
             r#""name":"a""#,
