@@ -387,7 +387,8 @@ async fn a_child_runs_in_its_working_directory() {
         cwd: Some(home.path().to_path_buf()),
         ..shell("pwd -P")
     };
-    let Running { mut stdout, .. } = launcher().launch(&order).unwrap();
+    // The child is killed when its handle goes, so the handle is kept.
+    let Running { mut stdout, child: _child, .. } = launcher().launch(&order).unwrap();
     assert_eq!(
         Path::new(&first_line(&mut stdout).await),
         home.path().canonicalize().unwrap()

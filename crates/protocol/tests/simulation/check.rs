@@ -35,6 +35,8 @@ struct Case {
 #[derive(Debug, Default)]
 struct Question {
     post: Option<usize>,
+    /// It was asked while its call rested.
+    restless: bool,
     answers: usize,
     withdrawn: bool,
 }
@@ -48,6 +50,8 @@ struct Judge {
     /// Backend and principal of each session.
     homes: BTreeMap<usize, usize>,
     principals: BTreeMap<usize, &'static str>,
+    /// What servers said about calls that rested.
+    restless: BTreeSet<u64>,
     /// Who heard a log line that belongs to no call.
     loose_logs: BTreeMap<u64, &'static str>,
     epochs_down: BTreeSet<(usize, u32)>,
@@ -224,6 +228,10 @@ impl Judge {
                 attached,
             } => {
                 self.said.insert(*seq, (*backend, *kind, uri.clone(), *attached));
+                // Progress names its call, so there is no excuse for it.
+                if *kind != Kind::Progress && self.rests(*post) {
+                    self.restless.insert(*seq);
+                }
                 if matches!(kind, Kind::Progress | Kind::Question)
                     && let Some(case) = post.and_then(|post| self.cases.get_mut(&post))
                 {
@@ -243,10 +251,12 @@ impl Judge {
                 post,
             } => {
                 let post = *post;
+                let restless = self.rests(post);
                 self.questions.insert(
                     (*backend, *epoch, *question),
                     Question {
                         post,
+                        restless,
                         ..Question::default()
                     },
                 );
@@ -401,6 +411,8 @@ impl Judge {
             .map(|case| case.session)
             && owner != session
             && !(question && self.is_left_behind(post, session))
+            && !(seq.is_some_and(|seq| self.restless.contains(&seq))
+                && self.is_same_principal(owner, session))
         {
             self.wrong(
                 at,
@@ -445,12 +457,31 @@ impl Judge {
         self.no_gap(at, session, connection, seq);
     }
 
+    /// A modern client's call rests while it carries an open question: one that waits says nothing, so others of the
+    /// same principal may run meanwhile, and what it says all the same is taken for theirs. Which call carries a
+    /// question is the bridge's to know, so any open one excuses here; another principal never hears of it.
+    fn rests(&self, post: Option<usize>) -> bool {
+        let Some(case) = post.and_then(|post| self.cases.get(&post)) else {
+            return false;
+        };
+        let home = self.homes.get(&case.session);
+        case.session >= FIRST
+            && self
+                .questions
+                .iter()
+                .any(|((backend, ..), one)| Some(backend) == home && one.answers == 0 && !one.withdrawn)
+    }
+
+    fn is_same_principal(&self, one: usize, other: usize) -> bool {
+        self.principals.get(&one) == self.principals.get(&other)
+    }
+
     /// A server that ends a call and leaves its question behind makes it look like that of another session. It may be
     /// put to one of the same principal then, and to no other.
     fn is_left_behind(&self, post: Option<usize>, session: usize) -> bool {
         post.and_then(|post| self.cases.get(&post)).is_some_and(|case| {
             let ended = !case.answers.is_empty() || case.too_long;
-            ended && self.principals.get(&case.session) == self.principals.get(&session)
+            ended && self.is_same_principal(case.session, session)
         })
     }
 
@@ -485,7 +516,7 @@ impl Judge {
             );
         };
         question.answers += 1;
-        let (answers, post) = (question.answers, question.post);
+        let (answers, post, restless) = (question.answers, question.post, question.restless);
         if answers > 1 {
             self.wrong(at, format!("question {key:?} was answered {answers} times"));
         }
@@ -494,7 +525,10 @@ impl Judge {
         let owner = post
             .and_then(|post| self.cases.get(&post))
             .map(|case| case.session);
-        let excused = replier.is_some_and(|replier| self.is_left_behind(post, replier));
+        let excused = replier.is_some_and(|replier| {
+            let ours = owner.is_some_and(|owner| restless && self.is_same_principal(owner, replier));
+            ours || self.is_left_behind(post, replier)
+        });
         if replier.is_none() || (owner.is_some() && owner != replier && !excused) {
             self.wrong(
                 at,

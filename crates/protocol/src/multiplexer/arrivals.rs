@@ -1,0 +1,171 @@
+//! What the server says, line by line: answers and progress of calls.
+
+use super::*;
+
+impl Multiplexer {
+    /// The server has written something, be it only the beginning of a line.
+    pub fn handle_sign_of_life(&mut self, now: Moment) {
+        self.vigil.handle_sign_of_life(now);
+    }
+
+    /// One line of the server's output.
+    pub fn handle_line(&mut self, now: Moment, line: Bytes) {
+        self.handle_sign_of_life(now);
+        let message = match Message::scan(line.clone()) {
+            Ok(message) => message,
+            Err(error) => {
+                self.counters.noise += 1;
+                self.handle_unreadable(now, &line, error);
+                self.outputs.push_back(Output::Noise { line, error });
+                return;
+            }
+        };
+        match self.face.recognise(&message) {
+            Arrival::Answer(id) => self.handle_answer(now, id, message),
+            Arrival::Progress(id) => self.handle_progress(now, id, &message),
+            Arrival::Ping => {
+                if let Some(id) = message.raw(Member::Id).filter(|id| self.has_room(id.len())) {
+                    legacy::write_empty_result(&mut self.outgoing, id);
+                }
+            }
+            Arrival::Question => self.handle_question(now, message),
+            Arrival::Withdrawal => self.handle_withdrawal(now, message),
+            Arrival::Log => self.handle_log(&message),
+            Arrival::ListChanged | Arrival::Updated if !self.is_listened_for(&message) => {
+                self.counters.strays += 1
+            }
+            Arrival::ListChanged => self.tell_all(&modern::unmarked(&message)),
+            Arrival::Updated => self.handle_updated(&modern::unmarked(&message)),
+            Arrival::Listening(id) => self.handle_listening(now, id, &message),
+            Arrival::Other => match self.hearing().count() {
+                // What we do not understand can only be for the one who is there.
+                1 => self.tell_all(&modern::unmarked(&message)),
+                _ => self.counters.unattributed += 1,
+            },
+            Arrival::Forbidden => self.counters.strays += 1,
+        }
+    }
+
+    /// A line that is no message may be meant as an answer. Whoever waits for it need not wait for the time limit.
+    pub(super) fn handle_unreadable(&mut self, now: Moment, line: &[u8], error: ScanError) {
+        // What does not even claim to be JSON-RPC is a log line, whatever it calls its id.
+        if memchr::memmem::find(line, br#""jsonrpc""#).is_none() {
+            return;
+        }
+        let mut seeker = EnvelopeSeeker::default();
+        seeker.feed(line);
+        if let (Some(id), false) = seeker.finish() {
+            self.fail_answer(now, Some(&id), Failure::Invalid(error));
+        }
+    }
+
+    /// A line that was too long to be kept: `id` is its id, `request` says that it was no answer.
+    pub fn handle_too_long(&mut self, now: Moment, id: Option<&[u8]>, request: bool, length: u64) {
+        self.handle_sign_of_life(now);
+        if request {
+            if let Some(id) = id.filter(|id| self.has_room_for_a_refusal(id)) {
+                let limit = self.limits.max_message_bytes;
+                let text = format!("the message is larger than max_message_bytes ({limit})");
+                self.refuse(id, error_code::INVALID_REQUEST, &text);
+            }
+            self.counters.noise += 1;
+            return;
+        }
+        let failure = Failure::TooLarge {
+            length,
+            limit: self.limits.max_message_bytes,
+        };
+        self.fail_answer(now, id, failure);
+    }
+
+    /// The server has answered the request with this raw id, but its answer cannot be used.
+    pub(super) fn fail_answer(&mut self, now: Moment, id: Option<&[u8]>, failure: Failure) {
+        let id = id
+            .and_then(|id| std::str::from_utf8(id).ok())
+            .and_then(|id| id.parse().ok())
+            .map(WireId);
+        if let Some(id) = id.filter(|id| self.face.awaits(*id)) {
+            self.pending.remove(&id);
+            self.face.reset();
+            self.fail_waiting(&failure);
+            return;
+        }
+        match id.and_then(|id| self.settle(now, id)) {
+            Some(call) => {
+                self.forsake(&call);
+                self.tell(Tell::Failed {
+                    session: call.session,
+                    call: call.call,
+                    failure,
+                });
+            }
+            None => self.counters.strays += 1,
+        }
+    }
+
+    pub(super) fn handle_answer(&mut self, now: Moment, id: Option<WireId>, message: Message) {
+        let Some(id) = id.filter(|id| self.pending.contains_key(id)) else {
+            self.counters.strays += 1;
+            return;
+        };
+        if self.face.awaits(id) {
+            self.pending.remove(&id);
+            self.handle_handshake(now, message);
+            return;
+        }
+        if matches!(self.pending.get(&id), Some(Pending::Listen)) {
+            self.pending.remove(&id);
+            self.handle_listen_end(now, id, &message);
+            return;
+        }
+        if self.face.listens() && self.begin_round(now, id, &message) {
+            return;
+        }
+        let own = matches!(self.pending.get(&id), Some(Pending::Own { .. }));
+        let Some(call) = self.settle(now, id) else {
+            // Nobody waits for the answer to a request of our own, or to a cancelled call.
+            self.counters.strays += u64::from(!own);
+            return;
+        };
+        match (&call.request, message.kind()) {
+            (Request::Subscribe { uri }, Kind::Result) => self.interests.confirm(uri),
+            (Request::Subscribe { uri }, _) => {
+                self.interests.unsubscribe(call.session, uri);
+            }
+            (Request::SetLevel { .. }, Kind::Error) => {
+                self.interests.forget_level(call.session);
+            }
+            (Request::Plain | Request::Unsubscribe { .. } | Request::SetLevel { .. }, _) => {}
+        }
+        self.tell(Tell::Reply {
+            session: call.session,
+            call: call.call,
+            message,
+            words: self.face.era(),
+        });
+    }
+
+    pub(super) fn handle_progress(&mut self, now: Moment, id: Option<WireId>, message: &Message) {
+        let Some(Pending::Call(call)) = id.and_then(|id| self.pending.get_mut(&id)) else {
+            self.counters.strays += 1;
+            return;
+        };
+        let Some(token) = &call.token else {
+            self.counters.strays += 1;
+            return;
+        };
+        if call.open_questions == 0 {
+            call.deadline = now.after(self.limits.request_timeout).min(call.horizon);
+        }
+        let restored = message.spliced(&[(Member::ProgressToken, token)]);
+        let (session, call) = (call.session, call.call);
+        match Message::scan(restored) {
+            Ok(message) => self.tell(Tell::Related {
+                session,
+                call,
+                message,
+            }),
+            Err(_) => self.counters.strays += 1,
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Whose question it is, and who hears what is about no call in particular.
+
+use super::*;
+
+impl Multiplexer {
+    pub(super) fn answer(
+        &mut self,
+        now: Moment,
+        session: SessionKey,
+        question: QuestionKey,
+        message: &Message,
+    ) {
+        // Only the session that was asked may answer.
+        if self
+            .questions
+            .get(&question)
+            .is_none_or(|open| open.session != session)
+        {
+            self.counters.strays += 1;
+            return;
+        }
+        if self.must_wait(session, question, message) {
+            return;
+        }
+        let Some(open) = self.close_question(now, question) else {
+            return;
+        };
+        match open.asker {
+            Asker::Server(id) if self.has_room(message.len()) => {
+                legacy::write_answer(&mut self.outgoing, message, &id);
+            }
+            Asker::Server(id) => {
+                self.counters.overloads += 1;
+                self.refuse(&id, error_code::INTERNAL_ERROR, "too many bytes wait to be read");
+            }
+            Asker::Round(key) => self.handle_input(now, open.wire, &key, message),
+        }
+    }
+
+    pub(super) fn close_question(&mut self, now: Moment, question: QuestionKey) -> Option<OpenQuestion> {
+        let open = self.questions.remove(&question)?;
+        if let Some(Pending::Call(call)) = open.wire.and_then(|id| self.pending.get_mut(&id)) {
+            call.open_questions -= 1;
+            if call.open_questions == 0 {
+                call.deadline = now.after(self.limits.request_timeout);
+                call.horizon = now.after(self.limits.request_timeout * Limits::MAX_EXTENSIONS);
+                let deadline = call.deadline;
+                self.wake_by(deadline);
+                if let Some(id) = open.wire {
+                    self.rouse(id);
+                }
+            }
+        }
+        Some(open)
+    }
+
+    pub(super) fn refuse_question(&mut self, now: Moment, question: QuestionKey, why: &'static str) {
+        self.counters.questions_refused += 1;
+        let Some(open) = self.close_question(now, question) else {
+            return;
+        };
+        match open.asker {
+            Asker::Server(id) => self.refuse(&id, error_code::INTERNAL_ERROR, why),
+            Asker::Round(_) => self.fail_round(now, open.wire, why),
+        }
+    }
+
+    /// Says no to a request of the server. There is always room for it: a request that came when there was none
+    /// was not taken at all ([`Self::has_room_for_a_refusal`]), and the number of those taken is limited.
+    pub(super) fn refuse(&mut self, id: &[u8], code: i32, text: &str) {
+        self.face.write_refusal(&mut self.outgoing, id, code, text);
+    }
+
+    /// A server that asks without reading what it is told gets no answers: they would pile up here.
+    pub(super) fn has_room_for_a_refusal(&mut self, id: &[u8]) -> bool {
+        const WORDS: usize = 256;
+        let room = self.has_room(id.len() + WORDS);
+        self.counters.overloads += u64::from(!room);
+        room
+    }
+
+    pub(super) fn handle_question(&mut self, now: Moment, message: Message) {
+        let Some(id) = message.raw_copy(Member::Id) else {
+            return;
+        };
+        self.inquisitive = true;
+        if !self.has_room_for_a_refusal(&id) {
+            return;
+        }
+        match self.attribute(message.method()) {
+            Some((session, wire)) => self.ask_session(now, session, wire, id, message),
+            None if self.asking_sessions > 1 => self.hold(now, id, message),
+            None if self.attached.len() > 1 => {
+                self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, UNATTRIBUTABLE)
+            }
+            None => self.refuse_unasked(
+                &id,
+                error_code::METHOD_NOT_FOUND,
+                "no client request is in progress",
+            ),
+        }
+    }
+
+    /// Puts a question to the session whose it is, unless its client cannot answer.
+    pub(super) fn ask_session(
+        &mut self,
+        now: Moment,
+        session: SessionKey,
+        wire: Option<WireId>,
+        id: Bytes,
+        message: Message,
+    ) {
+        let able = self
+            .attached
+            .get(&session)
+            .map(|attached| &attached.client.capabilities);
+        if able.is_some_and(|can| !can.can_answer(message.method())) {
+            let why = "the client cannot answer this kind of request";
+            self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
+        } else if able.is_some_and(|can| !can.can_answer_in_kind(&message)) {
+            let why = "the client did not declare that it can be asked in this way";
+            self.refuse_unasked(&id, error_code::INVALID_PARAMS, why);
+        } else if self.questions.len() >= self.limits.questions {
+            let why = "too many requests to clients are open";
+            self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
+        } else {
+            self.put_question(now, session, wire, Asker::Server(id), message);
+        }
+    }
+
+    /// Refuses a question that was put to nobody.
+    pub(super) fn refuse_unasked(&mut self, id: &[u8], code: i32, why: &str) {
+        self.counters.questions_refused += 1;
+        self.refuse(id, code, why);
+    }
+
+    pub(super) fn put_question(
+        &mut self,
+        now: Moment,
+        session: SessionKey,
+        wire: Option<WireId>,
+        asker: Asker,
+        message: Message,
+    ) {
+        let question = QuestionKey(self.next_question);
+        self.next_question += 1;
+        let deadline = now.after(self.limits.question_timeout);
+        let mut carrier = None;
+        if let Some(Pending::Call(call)) = wire.and_then(|id| self.pending.get_mut(&id)) {
+            call.open_questions += 1;
+            // People think slowly, and the server is not to blame: it waits too.
+            call.deadline = deadline.after(self.limits.request_timeout);
+            carrier = Some(call.call);
+        }
+        self.begin_rest(now, wire, &asker);
+        self.questions.insert(
+            question,
+            OpenQuestion {
+                session,
+                wire,
+                asker,
+                deadline,
+            },
+        );
+        self.wake_by(deadline);
+        self.tell(Tell::Question {
+            session,
+            call: carrier,
+            question,
+            message,
+        });
+    }
+
+    /// Whose question it is, and which of their calls caused it.
+    pub(super) fn attribute(&self, method: Method) -> Option<(SessionKey, Option<WireId>)> {
+        let newest = |wanted: &dyn Fn(&InFlight) -> bool| {
+            self.pending.iter().rev().find_map(|(id, pending)| match pending {
+                Pending::Call(call) if wanted(call) => Some((call.session, Some(*id))),
+                Pending::Call(_)
+                | Pending::Cancelled { .. }
+                | Pending::Handshake
+                | Pending::Listen
+                | Pending::Own { .. } => None,
+            })
+        };
+        let awake = newest(&|call| call.method.may_ask() && !call.resting);
+        if let Some(session) = self.sole_session() {
+            let carrier = awake
+                .or_else(|| newest(&|call| call.method.may_ask()))
+                .or_else(|| newest(&|_| true));
+            return carrier.or(Some((session, None)));
+        }
+        let found = match (self.asking_sessions, self.busy_sessions) {
+            (1, _) => awake,
+            (0, _) if self.only_resting().is_some() => self.only_resting(),
+            (0, 1) => newest(&|call| !call.resting),
+            (0, 0) if method == Method::RootsList => self.last_notifier.map(|session| (session, None)),
+            _ => None,
+        };
+        // It may just as well be that of a call that rests, so it is put to nobody else's principal.
+        found.filter(|(session, _)| !self.strangers_rest(*session))
+    }
+
+    /// The only session there is. Whatever the server says is meant for it, unless one that has gone left calls behind.
+    pub(super) fn sole_session(&self) -> Option<SessionKey> {
+        let mut sessions = self.attached.keys();
+        let first = sessions.next().filter(|_| self.departed.is_empty())?;
+        sessions.next().is_none().then_some(*first)
+    }
+
+    pub(super) fn handle_withdrawal(&mut self, now: Moment, message: Message) {
+        let Some(id) = message.raw(Member::RequestId) else {
+            return;
+        };
+        if self.withdraw_held(id) {
+            return;
+        }
+        let found = self
+            .questions
+            .iter()
+            .find(|(_, open)| matches!(&open.asker, Asker::Server(asked) if asked == id))
+            .map(|(key, _)| *key);
+        let Some(question) = found else {
+            self.counters.strays += 1;
+            return;
+        };
+        if let Some(open) = self.close_question(now, question) {
+            self.tell(Tell::Withdrawn {
+                session: open.session,
+                question,
+                message: Some(message),
+            });
+        }
+    }
+
+    /// A log line goes to the session whose call it is about. If that cannot be known it goes to everybody
+    /// while nobody is calling and all are one principal, and otherwise to nobody.
+    pub(super) fn handle_log(&mut self, message: &Message) {
+        let level = message.level();
+        if let Some((session, wire)) = self.attribute_log() {
+            if self.interests.hears(session, level) {
+                let call = wire.and_then(|id| match self.pending.get(&id) {
+                    Some(Pending::Call(call)) => Some(call.call),
+                    Some(
+                        Pending::Cancelled { .. }
+                        | Pending::Handshake
+                        | Pending::Listen
+                        | Pending::Own { .. },
+                    )
+                    | None => None,
+                });
+                let message = message.clone();
+                match call {
+                    Some(call) => self.tell(Tell::Related {
+                        session,
+                        call,
+                        message,
+                    }),
+                    None => self.tell(Tell::Notice { session, message }),
+                }
+            }
+            return;
+        }
+        let mut principals = self.attached.values().map(|attached| &attached.client.principal);
+        let first = principals.next();
+        if self.busy_sessions > 0 || !principals.all(|principal| Some(principal) == first) {
+            self.counters.unattributed += 1;
+            return;
+        }
+        let sessions: Vec<SessionKey> = self.hearing().collect();
+        for session in sessions {
+            if self.interests.hears(session, level) {
+                self.tell(Tell::Notice {
+                    session,
+                    message: message.clone(),
+                });
+            }
+        }
+    }
+
+    pub(super) fn attribute_log(&self) -> Option<(SessionKey, Option<WireId>)> {
+        if self.busy_sessions == 0 && self.sole_session().is_none() {
+            let mut hearing = self.hearing();
+            let first = hearing.next().filter(|first| !self.strangers_rest(*first))?;
+            return hearing.next().is_none().then_some((first, None));
+        }
+        if self.busy_sessions > 1 {
+            return None;
+        }
+        let mut calls = self.pending.iter().filter_map(|(id, pending)| match pending {
+            Pending::Call(call) if !call.resting => Some((call.session, *id)),
+            Pending::Call(_)
+            | Pending::Cancelled { .. }
+            | Pending::Handshake
+            | Pending::Listen
+            | Pending::Own { .. } => None,
+        });
+        match calls.next() {
+            Some((session, _)) if self.strangers_rest(session) => None,
+            Some((session, id)) => Some((session, calls.next().is_none().then_some(id))),
+            None => self.sole_session().map(|session| (session, None)),
+        }
+    }
+
+    pub(super) fn handle_updated(&mut self, message: &Message) {
+        if self.hearing().count() == 1 {
+            return self.tell_all(message);
+        }
+        let Some(uri) = message.text(Member::Uri) else {
+            return;
+        };
+        let subscribers = self.interests.subscribers(&uri);
+        if subscribers.is_empty() {
+            self.counters.unattributed += 1;
+        }
+        for session in subscribers {
+            self.tell(Tell::Notice {
+                session,
+                message: message.clone(),
+            });
+        }
+    }
+
+    pub(super) fn tell_all(&mut self, message: &Message) {
+        let sessions: Vec<SessionKey> = self.hearing().collect();
+        for session in sessions {
+            self.tell(Tell::Notice {
+                session,
+                message: message.clone(),
+            });
+        }
+    }
+
+    /// The sessions that want to know what is not about their calls.
+    pub(super) fn hearing(&self) -> impl Iterator<Item = SessionKey> {
+        self.attached
+            .iter()
+            .filter(|(_, attached)| attached.hears)
+            .map(|(session, _)| *session)
+    }
+}

@@ -1,0 +1,175 @@
+//! What happens when nothing happens: calls, waits and questions that took too long.
+
+use super::*;
+
+impl Multiplexer {
+    pub fn handle_deadline(&mut self, now: Moment) {
+        if self.wake_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.wake_at = None;
+        self.expire_calls(now);
+        self.expire_waiting(now);
+        self.expire_held(now);
+        let late: Vec<QuestionKey> = self
+            .questions
+            .iter()
+            .filter(|(_, open)| open.deadline <= now)
+            .map(|(key, _)| *key)
+            .collect();
+        for question in late {
+            let session = self.questions.get(&question).map(|open| open.session);
+            self.refuse_question(now, question, "the client did not answer in time");
+            if let Some(session) = session {
+                self.tell(Tell::Withdrawn {
+                    session,
+                    question,
+                    message: None,
+                });
+            }
+        }
+        if let Some(at) = self.questions.values().map(|open| open.deadline).min() {
+            self.wake_by(at);
+        }
+        if let Some(why) = self.vigil.handle_deadline(now) {
+            self.outputs.push_back(Output::Replace { why });
+        }
+        if let Some(at) = self.vigil.next_deadline() {
+            self.wake_by(at);
+        }
+    }
+
+    /// Asks a server that let a call time out without a word whether it still lives. One that waits for a client's
+    /// answer itself has a reason to be quiet.
+    pub(super) fn doubt(&mut self, now: Moment) {
+        if self.questions.is_empty() && self.vigil.is_unnoticed_silence(now, self.limits.request_timeout) {
+            let id = self.own_request(now);
+            self.face.write_ping(&mut self.outgoing, id);
+            let until = now.after(self.limits.request_timeout);
+            self.vigil.begin_doubt(
+                until,
+                "no sign of life, not even to a ping, within request_timeout",
+            );
+        }
+    }
+
+    pub(super) fn expire_calls(&mut self, now: Moment) {
+        let mut late = Vec::new();
+        let mut slow = Vec::new();
+        let mut stopped = Vec::new();
+        let mut resumed = Vec::new();
+        let mut resting = Vec::new();
+        let mut next = None;
+        for (id, pending) in &mut self.pending {
+            let call = match pending {
+                Pending::Call(call) => call,
+                Pending::Cancelled { until, .. } | Pending::Own { until } => {
+                    if *until <= now {
+                        stopped.push(*id);
+                    } else {
+                        next = earliest(next, Some(*until));
+                    }
+                    continue;
+                }
+                Pending::Handshake | Pending::Listen => continue,
+            };
+            if let Some(at) = call.rest_at {
+                if at <= now {
+                    resting.push(*id);
+                } else {
+                    next = earliest(next, Some(at));
+                }
+            }
+            if let Some(at) = call.round.as_ref().and_then(|round| round.resume_at) {
+                if at <= now {
+                    resumed.push(*id);
+                } else {
+                    next = earliest(next, Some(at));
+                }
+            }
+            if call.deadline <= now {
+                late.push(*id);
+                continue;
+            }
+            if call.patience.is_some_and(|at| at <= now) {
+                call.patience = None;
+                slow.push((call.session, call.call));
+            }
+            next = earliest(next, earliest(Some(call.deadline), call.patience));
+        }
+        self.wake_at = earliest(self.wake_at, next);
+        for (session, call) in slow {
+            self.tell(Tell::Waiting { session, call });
+        }
+        for id in stopped {
+            self.settle(now, id);
+        }
+        for id in resumed {
+            self.next_round(now, id);
+        }
+        self.rest(now, resting);
+        let timed_out = !late.is_empty();
+        for id in late {
+            self.counters.timeouts += 1;
+            if let Some(call) = self.release(now, id, None, "no answer within the time limit") {
+                let failure = Failure::Timeout {
+                    limit: self.limits.request_timeout,
+                };
+                self.tell(Tell::Failed {
+                    session: call.session,
+                    call: call.call,
+                    failure,
+                });
+            }
+        }
+        if timed_out {
+            self.doubt(now);
+        }
+    }
+
+    pub(super) fn expire_waiting(&mut self, now: Moment) {
+        let start = Failure::StartTimeout {
+            limit: self.limits.start_timeout,
+        };
+        let (late, openers): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.openers)
+            .into_iter()
+            .partition(|opener| opener.deadline <= now);
+        self.openers = openers;
+        for Opener { session, call, .. } in late {
+            self.counters.timeouts += 1;
+            self.tell(Tell::Failed {
+                session,
+                call,
+                failure: start.clone(),
+            });
+        }
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            let (session, call) = (waiting.call.session, waiting.call.call);
+            if waiting.deadline <= now {
+                self.counters.timeouts += 1;
+                let failure = if waiting.starting {
+                    start.clone()
+                } else {
+                    Failure::Timeout {
+                        limit: self.limits.request_timeout,
+                    }
+                };
+                self.tell(Tell::Failed {
+                    session,
+                    call,
+                    failure,
+                });
+                continue;
+            }
+            if waiting.patience.is_some_and(|at| at <= now) {
+                waiting.patience = None;
+                self.tell(Tell::Waiting { session, call });
+            }
+            self.wake_by(earliest(Some(waiting.deadline), waiting.patience).unwrap_or(waiting.deadline));
+            self.waiting.push_back(waiting);
+        }
+        if let Some(at) = self.openers.iter().map(|opener| opener.deadline).min() {
+            self.wake_by(at);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The link to the server comes, goes, and comes again.
+
+use super::*;
+
+impl Multiplexer {
+    /// The server runs and can be written to.
+    pub fn handle_link_up(&mut self, now: Moment) {
+        self.link = Link::Up;
+        // A new server is introduced at once if sessions of the old one live on.
+        if !self.openers.is_empty() || !self.attached.is_empty() {
+            self.pursue(now);
+        }
+    }
+
+    /// The server has ended. Calls it was working on have failed; those that waited still wait.
+    pub fn handle_link_down(&mut self, trouble: &Arc<Trouble>) {
+        self.link = Link::Absent;
+        self.listens_left = wishes::LISTENS;
+        self.missed = false;
+        self.face.reset();
+        self.vigil = Vigil::default();
+        self.outgoing.clear();
+        self.being_written = 0;
+        for attached in self.attached.values_mut() {
+            attached.load = Load::default();
+        }
+        self.departed.clear();
+        self.returning.clear();
+        self.busy_sessions = 0;
+        self.asking_sessions = 0;
+        self.held.clear();
+        for (question, open) in std::mem::take(&mut self.questions) {
+            self.tell(Tell::Withdrawn {
+                session: open.session,
+                question,
+                message: None,
+            });
+        }
+        for (_, pending) in std::mem::take(&mut self.pending) {
+            match pending {
+                Pending::Call(call) => {
+                    self.forsake(&call);
+                    let failure = Failure::Exited(Arc::clone(trouble));
+                    self.tell(Tell::Failed {
+                        session: call.session,
+                        call: call.call,
+                        failure,
+                    });
+                }
+                Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => {}
+            }
+        }
+        if !self.openers.is_empty() || !self.waiting.is_empty() {
+            self.outputs.push_back(Output::WantLink);
+        }
+    }
+
+    /// The server cannot be had. Whoever waits is told so.
+    pub fn handle_unavailable(&mut self, trouble: &Arc<Trouble>, retry_after: Duration) {
+        self.link = Link::Unavailable;
+        let failure = Failure::Unavailable {
+            trouble: Arc::clone(trouble),
+            retry_after,
+        };
+        self.fail_waiting(&failure);
+    }
+
+    pub(super) fn fail_waiting(&mut self, failure: &Failure) {
+        for Opener { session, call, .. } in std::mem::take(&mut self.openers) {
+            self.tell(Tell::Failed {
+                session,
+                call,
+                failure: failure.clone(),
+            });
+        }
+        for Waiting {
+            call: Call { session, call, .. },
+            ..
+        } in std::mem::take(&mut self.waiting)
+        {
+            self.tell(Tell::Failed {
+                session,
+                call,
+                failure: failure.clone(),
+            });
+        }
+    }
+
+    pub(super) fn handle_handshake(&mut self, now: Moment, message: Message) {
+        match self.face.handle_answer(message) {
+            Ok(welcome) => {
+                if std::mem::replace(&mut self.welcomed_before, true) {
+                    self.resume(now);
+                }
+                for Opener { session, call, .. } in std::mem::take(&mut self.openers) {
+                    self.tell(Tell::Welcome {
+                        session,
+                        call,
+                        welcome: Arc::clone(&welcome),
+                    });
+                }
+                self.tune();
+                self.admit(now);
+            }
+            Err(refusal) => {
+                for Opener { session, call, .. } in std::mem::take(&mut self.openers) {
+                    self.detach(session);
+                    self.tell(Tell::Reply {
+                        session,
+                        call,
+                        message: Message::clone(&refusal),
+                        words: self.face.era(),
+                    });
+                }
+                if self.attached.is_empty() {
+                    self.face.forget_introduction();
+                }
+                self.fail_waiting(&Failure::NotWelcomed);
+            }
+        }
+    }
+
+    /// A restarted server is brought to where its predecessor was, and clients are told to look again.
+    pub(super) fn resume(&mut self, now: Moment) {
+        let newcomers: BTreeSet<SessionKey> = self.openers.iter().map(|opener| opener.session).collect();
+        if self.attached.len() == newcomers.len() {
+            return;
+        }
+        self.face.confirm(None, &mut self.outgoing);
+        let (resources, level) = self.interests.replay();
+        let (resources, level) = if self.face.listens() {
+            (Vec::new(), None)
+        } else {
+            (resources, level)
+        };
+        if let Some(level) = level {
+            let id = self.own_request(now);
+            legacy::write_set_level(&mut self.outgoing, None, id, level);
+        }
+        for uri in resources {
+            let id = self.own_request(now);
+            legacy::write_subscription(&mut self.outgoing, Method::ResourcesSubscribe, id, &uri);
+        }
+        let lists = self
+            .face
+            .welcome()
+            .map(|welcome| welcome.changing_lists.clone())
+            .unwrap_or_default();
+        for list in lists {
+            let message = legacy::list_changed(list);
+            let sessions: Vec<SessionKey> = self
+                .hearing()
+                .filter(|session| !newcomers.contains(session))
+                .collect();
+            for session in sessions {
+                self.outputs.push_back(Output::Tell(Tell::Notice {
+                    session,
+                    message: message.clone(),
+                }));
+            }
+        }
+    }
+}
