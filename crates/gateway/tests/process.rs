@@ -388,7 +388,11 @@ async fn a_child_runs_in_its_working_directory() {
         ..shell("pwd -P")
     };
     // The child is killed when its handle goes, so the handle is kept.
-    let Running { mut stdout, child: _child, .. } = launcher().launch(&order).unwrap();
+    let Running {
+        mut stdout,
+        child: _child,
+        ..
+    } = launcher().launch(&order).unwrap();
     assert_eq!(
         Path::new(&first_line(&mut stdout).await),
         home.path().canonicalize().unwrap()
