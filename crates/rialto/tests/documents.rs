@@ -343,6 +343,26 @@ fn every_refusal_of_the_source_has_its_message_in_the_troubleshooting_page() {
 }
 
 #[test]
+fn every_conversation_named_in_the_page_about_the_eras_exists() {
+    let page = include_str!("../../../docs/eras.md");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../protocol/tests/conversations");
+    let rows = page.lines().filter(|line| line.starts_with('|'));
+    let last = rows.filter_map(|row| row.trim_end_matches('|').rsplit('|').next());
+    let mut names = 0;
+    for name in last.flat_map(|cell| cell.split('`').skip(1).step_by(2)) {
+        if name.contains('/') {
+            continue;
+        }
+        names += 1;
+        assert!(
+            folder.join(format!("{name}.conv")).is_file(),
+            "docs/eras.md names `{name}`"
+        );
+    }
+    assert!(names > 25, "the page names {names} conversations");
+}
+
+#[test]
 fn every_link_between_the_documents_leads_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (document, folder) in [(CONFIGURATION, "docs"), (TROUBLESHOOTING, "docs")] {
