@@ -25,7 +25,7 @@ testkit::interop_cells! { client(Era::Legacy);
 }
 
 testkit::interop_cells! { client(Era::Auto);
-    rmcp_3_client_that_looks_for_the_modern_era_connects: connect behind everything;
+    rmcp_3_client_that_looks_for_the_modern_era_finds_it: discover behind everything;
     rmcp_3_client_that_looks_for_the_modern_era_calls: call behind everything;
 }
 

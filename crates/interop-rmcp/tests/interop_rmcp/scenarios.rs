@@ -26,6 +26,7 @@ pub(crate) async fn play(era: Era, url: &str, scenario: &str) -> Result<Value> {
     let plain = opened(Manner::default());
     match scenario {
         "connect" => connect(plain.await?).await,
+        "discover" => discover(plain.await?).await,
         "listing" => listing(plain.await?).await,
         "call" => call(plain.await?).await,
         "structured" => structured(plain.await?).await,
@@ -153,6 +154,17 @@ async fn connect(witness: Witness) -> Result<Value> {
         "instructions": server["instructions"].as_str().is_some_and(|text| !text.is_empty()),
         "protocolVersion": server["protocolVersion"],
         "sessionId": witness.session_ids().first(),
+    }))
+}
+
+async fn discover(witness: Witness) -> Result<Value> {
+    let server = witness.client.peer_info().ok_or("the discovery is over")?;
+    let server = serde_json::to_value(&*server)?;
+    Ok(json!({
+        "server": server["serverInfo"]["name"],
+        "instructions": server["instructions"].as_str().is_some_and(|text| !text.is_empty()),
+        "protocolVersion": server["protocolVersion"],
+        "sessions": witness.session_ids().len(),
     }))
 }
 
