@@ -229,6 +229,10 @@ fn code<T>(outcome: std::result::Result<T, ServiceError>) -> Option<i32> {
 
 async fn progress(witness: Witness) -> Result<Value> {
     let text = witness.text(LONG, json!({"duration": 1, "steps": 5})).await?;
+    // The client hands notifications to tasks of their own: the last may be noted after the answer is.
+    witness
+        .hears(|seen| seen["params"]["progress"].as_f64() == Some(5.0))
+        .await?;
     let steps = witness.heard("notifications/progress");
     let seen: Vec<Value> = steps
         .iter()
