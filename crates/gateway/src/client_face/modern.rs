@@ -167,7 +167,7 @@ async fn learn_beforehand(
 }
 
 /// The parked errand that a retry is about; `None` if the request is a new one, or its state is the server's own.
-fn retried(
+pub(super) fn retried(
     destination: &Destination,
     principal: &Principal,
     message: &Message,
@@ -190,7 +190,7 @@ fn retried(
         .ok_or(Refusal::Modern(unknown_state()))
 }
 
-fn unknown_state() -> Objection {
+pub(super) fn unknown_state() -> Objection {
     Objection::BadParams("the interactive call is unknown or has expired; call again without requestState")
 }
 

@@ -145,6 +145,7 @@ pub(super) fn read(
         request_timeout: request_timeout.unwrap_or(defaults.request_timeout),
         max_message_bytes: max_message_bytes.unwrap_or(defaults.max_message_bytes),
         max_sessions: defaults.max_sessions.or(max_sessions).unwrap_or(MAX_SESSIONS),
+        max_calls: None,
         era,
         show,
     })
@@ -164,6 +165,7 @@ pub(super) fn plain(
         request_timeout: defaults.request_timeout,
         max_message_bytes: defaults.max_message_bytes,
         max_sessions: defaults.max_sessions.unwrap_or(MAX_SESSIONS),
+        max_calls: None,
         era: EraChoice::Auto,
         show: Show::Both,
     }
