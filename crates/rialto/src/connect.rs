@@ -38,6 +38,9 @@ pub(crate) fn run(flags: &ConnectFlags, environment: &Environment) -> ExitCode {
         Ok(telemetry) => telemetry,
         Err(error) => return fail(exit::CONFIGURATION, &format!("{error:#}")),
     };
+    for note in &connection.notes {
+        tracing::warn!("{note}");
+    }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(exit::FAILED, &format!("cannot start the runtime: {error}")),

@@ -1,18 +1,25 @@
 //! What `rialto connect` is told: one server, and how much may wait in front of it.
 
+mod headers;
+
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use gateway::LineLimits;
-use gateway::settings::{AuditSettings, AuditSink, Destination, EraChoice, Settings, Sharing};
+use gateway::settings::{
+    AuditSettings, AuditSink, BackendSpec, Destination, EraChoice, LaneRules, Outages, RemoteSpec, Retry,
+    Settings, Sharing, SignIn, Transport,
+};
+use url::Url;
 
 use super::destination::{self, Defaults};
 use super::environment::Environment;
-use super::problem::{ConfigError, Place, Problem};
+use super::problem::{ConfigError, Place};
 use super::reader::{Given, Walk, one_of};
 use super::single::given;
-use super::{name, quantity, walk};
+use super::{name, quantity, remote, walk};
 use crate::flags::ConnectFlags;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -30,6 +37,15 @@ const ERAS: [(&str, EraChoice); 3] = [
     ("modern", EraChoice::Modern),
 ];
 
+const TRANSPORTS: [(&str, Transport); 4] = [
+    ("auto", Transport::Auto),
+    ("streamable-http", Transport::StreamableHttp),
+    ("streamable_http", Transport::StreamableHttp),
+    ("sse", Transport::Sse),
+];
+
+const RETRIES: [(&str, Retry); 2] = [("safe", Retry::Safe), ("always", Retry::Always)];
+
 /// One server and one client.
 #[derive(Debug, Clone)]
 pub(crate) struct Connection {
@@ -37,15 +53,17 @@ pub(crate) struct Connection {
     pub(crate) limits: LineLimits,
     /// What the server is called.
     pub(crate) name: String,
+    /// What the user should know.
+    pub(crate) notes: Vec<String>,
 }
 
 /// Reads what the flags and the environment say.
 pub(crate) fn read(flags: &ConnectFlags, environment: &Environment) -> Result<Connection, ConfigError> {
     let walk = walk("", std::path::PathBuf::new(), environment);
     let connection = assemble(flags, environment, &walk);
-    let (problems, _) = walk.into_findings();
+    let (problems, notes) = walk.into_findings();
     match connection {
-        Some(connection) if problems.is_empty() => Ok(connection),
+        Some(connection) if problems.is_empty() => Ok(Connection { notes, ..connection }),
         Some(_) | None => Err(ConfigError::Problems(problems)),
     }
 }
@@ -76,6 +94,11 @@ fn assemble(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) ->
     let name = given(("--name", flags.name.as_deref()), "MCP_NAME", environment).map(|given| given.text);
     let destination = server(flags, environment, walk, &defaults)?;
     let destination = Destination {
+        // Whoever waits for a server that is away waits as long as for one that is slow.
+        lanes: LaneRules {
+            start_timeout: defaults.request_timeout,
+            ..destination.lanes
+        },
         era: era.unwrap_or(EraChoice::Auto),
         max_calls: Some(max_queue),
         ..destination
@@ -87,6 +110,7 @@ fn assemble(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) ->
             bytes: QUEUE_BYTES,
         },
         settings: alone(destination),
+        notes: Vec::new(),
     })
 }
 
@@ -107,8 +131,69 @@ fn server(
             defaults,
         ));
     }
-    let _ = (environment, walk);
-    None
+    let url = address(flags, environment, walk)?;
+    let transport = given(
+        ("--transport", flags.transport.as_deref()),
+        "RIALTO_TRANSPORT",
+        environment,
+    )
+    .and_then(|given| walk.judge(&given, |text| one_of(text, &TRANSPORTS)));
+    let retry = given(("--retry", flags.retry.as_deref()), "RIALTO_RETRY", environment)
+        .and_then(|given| walk.judge(&given, |text| one_of(text, &RETRIES)));
+    let ca_file = given(
+        ("--ca-file", flags.ca_file.as_deref()),
+        "RIALTO_CA_FILE",
+        environment,
+    );
+    let headers = headers::read(flags, environment, &url, walk);
+    let name = name_of(&url);
+    let spec = RemoteSpec {
+        url,
+        transport: transport.unwrap_or(Transport::Auto),
+        headers,
+        forward_headers: Vec::new(),
+        ca_file: ca_file.map(|given| PathBuf::from(given.text)),
+        retry: retry.unwrap_or(Retry::Safe),
+        outages: Outages::Wait,
+        sign_in: SignIn::No,
+    };
+    let sharing = Sharing::PerSession;
+    Some(destination::in_front_of(
+        BackendSpec::Remote(spec),
+        name,
+        sharing,
+        defaults,
+    ))
+}
+
+/// Where the server is.
+fn address(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) -> Option<Url> {
+    let Some(mut given) = given(("URL", flags.url.as_deref()), "URI", environment) else {
+        walk.fail(
+            Place::Flag("connect"),
+            "there is no server to connect to: write rialto connect https://host/mcp, or set the variable URI",
+        );
+        return None;
+    };
+    given.text = given.text.trim().to_owned();
+    if given.text.contains('@') {
+        // It may hold a password.
+        given.written = "https://…@…".to_owned();
+    }
+    walk.judge(&given, remote::address)
+}
+
+/// `linear` of `https://mcp.linear.app/mcp`.
+fn name_of(url: &Url) -> String {
+    let Some(url::Host::Domain(host)) = url.host() else {
+        return "remote".to_owned();
+    };
+    let telling = host
+        .split('.')
+        .find(|label| !matches!(*label, "mcp" | "api" | "www" | "localhost"));
+    telling
+        .and_then(name::sanitised)
+        .unwrap_or_else(|| "remote".to_owned())
 }
 
 /// Settings for a gateway with one destination and no door of its own.
@@ -166,10 +251,5 @@ fn number(
     walk.judge(&found?, parse)
 }
 
-/// Something that is missing altogether.
-pub(crate) fn missing(message: &str) -> ConfigError {
-    ConfigError::Problems(vec![Problem {
-        place: Place::Flag("connect"),
-        message: message.to_owned(),
-    }])
-}
+#[cfg(test)]
+mod tests;
