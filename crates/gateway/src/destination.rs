@@ -478,6 +478,15 @@ impl Destination {
         self.verdict.get_or_try_init(|| self.probe_era()).await.copied()
     }
 
+    /// The server is known to speak the modern era, so that no call is ever parked here.
+    pub(crate) fn is_known_modern(&self) -> bool {
+        match self.settings.era {
+            EraChoice::Legacy => false,
+            EraChoice::Modern => true,
+            EraChoice::Auto => self.verdict.get() == Some(&Era::Modern),
+        }
+    }
+
     /// Asks a server that nothing was said to yet.
     async fn probe_era(&self) -> Result<Era, Refusal> {
         let lane = {

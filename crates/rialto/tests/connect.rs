@@ -28,6 +28,16 @@ macro_rules! scenarios {
             async fn modern_program() {
                 super::plays::$scenario(Stage::set(Behind::Program, Era::Modern).await.unwrap()).await;
             }
+
+            #[tokio::test]
+            async fn legacy_remote() {
+                super::plays::$scenario(Stage::set(Behind::Remote, Era::Legacy).await.unwrap()).await;
+            }
+
+            #[tokio::test]
+            async fn modern_remote() {
+                super::plays::$scenario(Stage::set(Behind::Remote, Era::Modern).await.unwrap()).await;
+            }
         }
     )*};
 }
@@ -51,7 +61,8 @@ scenarios! {
 mod plays {
     use super::*;
 
-    pub(super) async fn legacy_client_lists_and_calls(Stage { host, .. }: Stage) {
+    pub(super) async fn legacy_client_lists_and_calls(stage: Stage) {
+        let host = &stage.host;
         let welcome = host.shake_hands(json!({})).await.unwrap();
         assert_eq!(welcome["protocolVersion"], "2025-11-25");
         host.ask(1, "tools/list", json!({})).unwrap();
@@ -72,7 +83,8 @@ mod plays {
         assert_eq!(host.answer(4).await["error"]["code"], -32601);
     }
 
-    pub(super) async fn modern_client_discovers_lists_and_calls(Stage { host, .. }: Stage) {
+    pub(super) async fn modern_client_discovers_lists_and_calls(stage: Stage) {
+        let host = &stage.host;
         host.ask_modern("d", "server/discover", json!({}), &json!({}))
             .unwrap();
         let discovered = host.answer("d").await;
@@ -115,7 +127,8 @@ mod plays {
         ]
     }
 
-    pub(super) async fn legacy_client_is_asked(Stage { host, .. }: Stage) {
+    pub(super) async fn legacy_client_is_asked(stage: Stage) {
+        let host = &stage.host;
         host.shake_hands(able()).await.unwrap();
         for (tool, arguments, method, answer, says) in questions() {
             host.ask(tool, "tools/call", call(tool, arguments)).unwrap();
@@ -127,7 +140,8 @@ mod plays {
         }
     }
 
-    pub(super) async fn modern_client_is_asked(Stage { host, .. }: Stage) {
+    pub(super) async fn modern_client_is_asked(stage: Stage) {
+        let host = &stage.host;
         for (tool, arguments, method, answer, says) in questions() {
             host.ask_modern(tool, "tools/call", call(tool, arguments.clone()), &able())
                 .unwrap();
@@ -161,21 +175,23 @@ mod plays {
         assert!(steps[2] < at(&|line| line["id"] == *id), "{lines:?}");
     }
 
-    pub(super) async fn legacy_client_hears_progress(Stage { host, .. }: Stage) {
+    pub(super) async fn legacy_client_hears_progress(stage: Stage) {
+        let host = &stage.host;
         host.shake_hands(json!({})).await.unwrap();
         let mut counting = call("count", json!({"steps": 3, "delay_ms": 5}));
         counting["_meta"] = json!({"progressToken": "p"});
         host.ask(1, "tools/call", counting).unwrap();
         assert_eq!(text(&host.answer(1).await), "Counted to 3.");
-        assert_progress(&host, &json!(1));
+        assert_progress(host, &json!(1));
     }
 
-    pub(super) async fn modern_client_hears_progress(Stage { host, .. }: Stage) {
+    pub(super) async fn modern_client_hears_progress(stage: Stage) {
+        let host = &stage.host;
         let mut counting = call("count", json!({"steps": 3, "delay_ms": 5}));
         counting["_meta"] = json!({"progressToken": "p"});
         host.ask_modern(1, "tools/call", counting, &json!({})).unwrap();
         assert_eq!(text(&host.answer(1).await), "Counted to 3.");
-        assert_progress(&host, &json!(1));
+        assert_progress(host, &json!(1));
     }
 
     fn cancellation(id: &str) -> Value {
@@ -189,7 +205,8 @@ mod plays {
         counting
     }
 
-    pub(super) async fn legacy_cancellation_overtakes_the_call(Stage { host, .. }: Stage) {
+    pub(super) async fn legacy_cancellation_overtakes_the_call(stage: Stage) {
+        let host = &stage.host;
         host.shake_hands(json!({})).await.unwrap();
         host.ask("long", "tools/call", long_call()).unwrap();
         host.told("notifications/progress").await;
@@ -198,10 +215,11 @@ mod plays {
         let cancelled = |host: &Host, turn: u32| {
             host.ask(turn, "tools/call", call("whoami", json!({}))).unwrap();
         };
-        assert_cancelled(&host, cancelled).await;
+        assert_cancelled(host, cancelled).await;
     }
 
-    pub(super) async fn modern_cancellation_overtakes_the_call(Stage { host, .. }: Stage) {
+    pub(super) async fn modern_cancellation_overtakes_the_call(stage: Stage) {
+        let host = &stage.host;
         host.ask_modern("long", "tools/call", long_call(), &json!({}))
             .unwrap();
         host.told("notifications/progress").await;
@@ -211,7 +229,7 @@ mod plays {
             host.ask_modern(turn, "tools/call", call("whoami", json!({})), &json!({}))
                 .unwrap();
         };
-        assert_cancelled(&host, cancelled).await;
+        assert_cancelled(host, cancelled).await;
     }
 
     /// The server stops, other calls go on, and the cancelled one is never answered.
@@ -227,7 +245,8 @@ mod plays {
         assert!(host.lines().iter().all(|line| line["id"] != "long"));
     }
 
-    pub(super) async fn legacy_client_is_notified(Stage { host, .. }: Stage) {
+    pub(super) async fn legacy_client_is_notified(stage: Stage) {
+        let host = &stage.host;
         host.shake_hands(json!({})).await.unwrap();
         host.ask(1, "tools/call", call("toggle_tool", json!({}))).unwrap();
         host.answer(1).await;
@@ -243,7 +262,8 @@ mod plays {
         );
     }
 
-    pub(super) async fn modern_client_is_notified(Stage { host, .. }: Stage) {
+    pub(super) async fn modern_client_is_notified(stage: Stage) {
+        let host = &stage.host;
         let wanted = json!({"notifications": {"toolsListChanged": true, "resourceSubscriptions": ["demo://counter"]}});
         host.ask_modern("ear", "subscriptions/listen", wanted, &json!({}))
             .unwrap();
@@ -275,7 +295,8 @@ mod plays {
         );
     }
 
-    pub(super) async fn five_megabytes_go_both_ways(Stage { host, .. }: Stage) {
+    pub(super) async fn five_megabytes_go_both_ways(stage: Stage) {
+        let host = &stage.host;
         host.shake_hands(json!({})).await.unwrap();
         let large = "x".repeat(5 << 20);
         host.ask(1, "tools/call", call("echo", json!({"text": large})))
@@ -284,7 +305,8 @@ mod plays {
         assert_eq!(text(&answer).len(), large.len());
     }
 
-    pub(super) async fn fifty_calls_with_one_id_are_all_answered(Stage { host, .. }: Stage) {
+    pub(super) async fn fifty_calls_with_one_id_are_all_answered(stage: Stage) {
+        let host = &stage.host;
         host.shake_hands(json!({})).await.unwrap();
         for number in 0..50 {
             host.ask(1, "tools/call", call("echo", json!({"text": number.to_string()})))
@@ -298,7 +320,8 @@ mod plays {
         assert_eq!(heard, Vec::from_iter(0..50));
     }
 
-    pub(super) async fn after_modern_requests_initialize_is_refused(Stage { host, .. }: Stage) {
+    pub(super) async fn after_modern_requests_initialize_is_refused(stage: Stage) {
+        let host = &stage.host;
         host.ask_modern(1, "tools/list", json!({}), &json!({})).unwrap();
         host.answer(1).await;
         host.ask(
@@ -312,5 +335,309 @@ mod plays {
             (&error["code"], &error["data"]["supported"]),
             (&(-32022).into(), &json!(["2026-07-28"]))
         );
+    }
+}
+
+/// Life and death of the program itself.
+mod life {
+    use std::io::Write as _;
+    use std::net::TcpListener;
+    use std::process::{Command, Stdio};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use rustix::process::Signal;
+    use testkit::rialto::binary;
+    use testkit::{Rialto, wait_until};
+
+    use super::*;
+
+    /// An address that nobody listens on at the moment.
+    fn vacant() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().to_string()
+    }
+
+    async fn demo_at(address: &str) -> Rialto {
+        Rialto::launcher()
+            .verb(&["serve", "--listen", address, "--log-format", "json", "--demo"])
+            .start()
+            .await
+            .unwrap()
+    }
+
+    async fn remote() -> Stage {
+        Stage::set(Behind::Remote, Era::Legacy).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn end_of_stdin_with_a_call_pending_ends_the_program_and_the_remote_session() {
+        let stage = remote().await;
+        let host = &stage.host;
+        host.shake_hands(json!({})).await.unwrap();
+        host.ask("long", "tools/call", call("sleep", json!({"ms": 600_000})))
+            .unwrap();
+        host.ask("echo", "tools/call", call("echo", json!({"text": "hallo"})))
+            .unwrap();
+        host.answer("echo").await;
+        host.close_stdin();
+        assert_eq!(host.wait(PATIENCE).await.code(), Some(0));
+        let client = stage.remote.as_ref().unwrap();
+        wait_until("the remote session is gone", PATIENCE, || {
+            let ready = sessions(client)?;
+            (ready == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// How many sessions the remote Rialto has.
+    fn sessions(remote: &Rialto) -> Option<u64> {
+        use std::io::Read as _;
+        let mut stream = std::net::TcpStream::connect(remote.address()).ok()?;
+        let request = format!(
+            "GET /ready HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+            remote.address()
+        );
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        let ready: Value = serde_json::from_str(text.split("\r\n\r\n").nth(1)?).ok()?;
+        ready["destinations"].as_object()?.values().next()?["sessions"].as_u64()
+    }
+
+    #[tokio::test]
+    async fn lines_that_were_piped_in_are_answered_before_the_end() {
+        let stage = remote().await;
+        let host = &stage.host;
+        host.ask(1, "tools/call", call("echo", json!({"text": "hallo"})))
+            .unwrap();
+        host.close_stdin();
+        assert_eq!(host.wait(PATIENCE).await.code(), Some(0));
+        assert_eq!(text(&host.answer(1).await), "hallo");
+    }
+
+    #[tokio::test]
+    async fn signals_end_the_program() {
+        for signal in [Signal::TERM, Signal::INT] {
+            let stage = remote().await;
+            stage.host.shake_hands(json!({})).await.unwrap();
+            stage.host.signal(signal);
+            assert_eq!(stage.host.wait(PATIENCE).await.code(), Some(0));
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_reading_stdout_ends_the_program() {
+        let mut child = Command::new(binary("rialto"))
+            .args(["connect", "http://127.0.0.1:1/mcp"])
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let mut stdin = child.stdin.take().unwrap();
+        stdin
+            .write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n")
+            .unwrap();
+        wait_until("it has exited", PATIENCE, || child.try_wait().ok().flatten()).await;
+        drop(stdin);
+    }
+
+    #[tokio::test]
+    async fn remote_that_is_away_at_start_is_waited_for_and_a_probe_is_answered_meanwhile() {
+        let address = vacant();
+        let host = Host::start(&["connect", &format!("http://{address}/mcp")], &[]).unwrap();
+        host.ask_modern("probe", "server/discover", json!({}), &json!({}))
+            .unwrap();
+        assert_eq!(host.answer("probe").await["error"]["code"], -32601);
+        host.ask(
+            "hello",
+            "initialize",
+            json!({"protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": {"name": "testkit", "version": "1"}}),
+        )
+        .unwrap();
+        let _remote = demo_at(&address).await;
+        assert_eq!(
+            host.answer("hello").await["result"]["serverInfo"]["name"],
+            "rialto-demo"
+        );
+        host.close_stdin();
+        host.wait(PATIENCE).await;
+    }
+
+    #[tokio::test]
+    async fn remote_that_was_restarted_is_used_again() {
+        let address = vacant();
+        let first = demo_at(&address).await;
+        let host = Host::start(&["connect", &format!("http://{address}/mcp")], &[]).unwrap();
+        host.shake_hands(json!({})).await.unwrap();
+        host.ask(1, "tools/list", json!({})).unwrap();
+        host.answer(1).await;
+        first.sigterm();
+        first.wait(PATIENCE).await;
+        host.ask(2, "tools/list", json!({})).unwrap();
+        let _second = demo_at(&address).await;
+        let answer = host.answer(2).await;
+        assert!(answer["result"]["tools"].is_array(), "{answer}");
+        host.ask(3, "tools/call", call("echo", json!({"text": "hallo"})))
+            .unwrap();
+        assert_eq!(text(&host.answer(3).await), "hallo");
+        host.close_stdin();
+        host.wait(PATIENCE).await;
+    }
+
+    #[tokio::test]
+    async fn variables_alone_start_it() {
+        let remote = Rialto::serve(&["--demo"]).await.unwrap();
+        let host = Host::start(
+            &[],
+            &[
+                ("URI", &remote.url()),
+                ("BEARER_TOKEN", "geheim-geheim"),
+                ("MCP_NAME", "my\u{1b}[31mserver"),
+                ("MCP_TIMEOUT_MS", "5000"),
+                ("MCP_MAX_QUEUE", "16"),
+                ("RUST_LOG", "trace"),
+            ],
+        )
+        .unwrap();
+        host.shake_hands(json!({})).await.unwrap();
+        host.ask(1, "tools/list", json!({})).unwrap();
+        host.answer(1).await;
+        host.close_stdin();
+        host.wait(PATIENCE).await;
+        let logs = host.stderr().join("\n");
+        assert!(!logs.contains("geheim-geheim"), "the token is never shown");
+        assert!(!logs.contains('\u{1b}'), "control characters are escaped");
+    }
+
+    #[tokio::test]
+    async fn a_url_without_a_verb_is_connected_to() {
+        let remote = Rialto::serve(&["--demo"]).await.unwrap();
+        let host = Host::start(&[&remote.url(), "--era", "legacy"], &[]).unwrap();
+        host.shake_hands(json!({})).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_no_message_is_answered_and_the_conversation_goes_on() {
+        let stage = Stage::set(Behind::Program, Era::Legacy).await.unwrap();
+        let host = &stage.host;
+        host.shake_hands(json!({})).await.unwrap();
+        host.say_line("nonsense").unwrap();
+        host.say_line("").unwrap();
+        host.say_line(r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#)
+            .unwrap();
+        let long = format!(
+            r#"{{"jsonrpc":"2.0","id":"long","method":"tools/call","params":{{"x":"{}"}}}}"#,
+            "x".repeat(17 << 20)
+        );
+        host.say_line(&long).unwrap();
+        assert_eq!(host.answer("long").await["error"]["code"], -32600);
+        assert_eq!(host.answer(Value::Null).await["error"]["code"], -32700);
+        assert_eq!(host.answer(Value::Null).await["error"]["code"], -32600);
+        host.ask(2, "tools/list", json!({})).unwrap();
+        assert!(host.answer(2).await["result"].is_object());
+    }
+
+    #[tokio::test]
+    async fn config_to_paste_is_json_for_every_host() {
+        for (host, servers) in [
+            ("claude-desktop", "mcpServers"),
+            ("claude-code", "mcpServers"),
+            ("cursor", "mcpServers"),
+            ("vscode", "servers"),
+        ] {
+            let output = Command::new(binary("rialto"))
+                .args(["connect", "https://mcp.example.com/mcp", "--print-config", host])
+                .env_clear()
+                .output()
+                .unwrap();
+            assert_eq!(output.status.code(), Some(0), "{host}");
+            let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let entry = &printed[servers]["example"];
+            assert_eq!(entry["args"], json!(["connect", "https://mcp.example.com/mcp"]));
+            let command = entry["command"].as_str().unwrap();
+            assert_eq!(std::path::Path::new(command), binary("rialto"), "{host}");
+        }
+    }
+
+    #[tokio::test]
+    async fn mistakes_of_usage_exit_with_2_and_say_nothing_on_stdout() {
+        for args in [
+            &["connect"][..],
+            &["connect", "ftp://example.com"],
+            &["connect", "https://a", "--transport", "pigeon"],
+        ] {
+            let output = Command::new(binary("rialto"))
+                .args(args)
+                .env_clear()
+                .output()
+                .unwrap();
+            assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{args:?}");
+            assert!(output.stderr.starts_with(b"rialto: "), "{args:?}");
+        }
+    }
+
+    /// A server that reads nothing: what its client writes must not pile up here.
+    #[tokio::test]
+    async fn stdin_is_not_read_while_too_much_waits() {
+        const MOST: usize = 60 << 20;
+        let mut child = Command::new(binary("rialto"))
+            .args(["connect", "--", "sleep", "1000"])
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let written = Arc::new(AtomicUsize::new(0));
+        let memory = || {
+            testkit::processes::Memory::of(child.id())
+                .expect("it runs")
+                .resident
+        };
+        let before = wait_until("it has started", PATIENCE, || {
+            testkit::processes::Memory::of(child.id()).map(|memory| memory.resident)
+        })
+        .await;
+        let writer = std::thread::spawn({
+            let written = Arc::clone(&written);
+            move || {
+                let line = format!(
+                    "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{{\"name\":\"x\",\"y\":\"{}\"}}}}\n",
+                    "y".repeat(100 << 10)
+                );
+                while written.load(Ordering::Relaxed) < MOST && stdin.write_all(line.as_bytes()).is_ok() {
+                    written.fetch_add(line.len(), Ordering::Relaxed);
+                }
+            }
+        });
+        // It has stopped reading when nothing more was taken for many looks.
+        let mut still = (0, 0);
+        wait_until("stdin is not read any more", PATIENCE, || {
+            let now = written.load(Ordering::Relaxed);
+            still = if now == still.0 {
+                (now, still.1 + 1)
+            } else {
+                (now, 0)
+            };
+            (still.1 > 100 && now > 0).then_some(())
+        })
+        .await;
+        assert!(still.0 < MOST, "everything was read");
+        let grown = memory().saturating_sub(before);
+        assert!(grown <= 32 << 10, "it grew by {grown} KiB");
+        rustix::process::kill_process(
+            rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(),
+            Signal::TERM,
+        )
+        .unwrap();
+        wait_until("it has exited", PATIENCE, || child.try_wait().ok().flatten()).await;
+        writer.join().unwrap();
     }
 }

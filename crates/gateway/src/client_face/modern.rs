@@ -183,11 +183,13 @@ pub(super) fn retried(
     let Some(state) = params.text("requestState").filter(|state| seal::is_ours(state)) else {
         return Ok(None);
     };
-    // A retry that names a state never starts a call of its own: the tool would run twice.
-    destination
-        .parked(&state, principal)
-        .map(Some)
-        .ok_or(Refusal::Modern(unknown_state()))
+    match destination.parked(&state, principal) {
+        Some(found) => Ok(Some(found)),
+        // A modern server keeps its own states, and it may be another Rialto.
+        None if destination.is_known_modern() => Ok(None),
+        // A retry that names a state never starts a call of its own: the tool would run twice.
+        None => Err(Refusal::Modern(unknown_state())),
+    }
 }
 
 pub(super) fn unknown_state() -> Objection {

@@ -362,9 +362,10 @@ impl LineClient {
     }
 }
 
-/// A line of its own: small lines share a large buffer, which one of them that waits would keep alive.
+/// A line of its own: it is a part of the buffer it was read into, which one that waits would keep alive as a whole.
+/// A large one nearly fills its buffer.
 fn apart(line: Bytes) -> Bytes {
-    const LARGE: usize = 32 << 10;
+    const LARGE: usize = 1 << 20;
     if line.len() < LARGE {
         Bytes::copy_from_slice(&line)
     } else {

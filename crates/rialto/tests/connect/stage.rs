@@ -12,6 +12,8 @@ const ROOM: &str = "16MiB";
 pub(crate) enum Behind {
     /// A program that `connect` starts.
     Program,
+    /// Another Rialto, on HTTP, with the server behind it.
+    Remote,
 }
 
 /// Which revisions the server speaks.
@@ -35,7 +37,7 @@ impl Era {
 pub(crate) struct Stage {
     pub(crate) host: Host,
     /// Dropped after the host, which says goodbye to it.
-    _remote: Option<Rialto>,
+    pub(crate) remote: Option<Rialto>,
 }
 
 impl Stage {
@@ -48,8 +50,24 @@ impl Stage {
                     &["connect", "--", rialto, "demo-server", "--era", era.word()],
                     &[],
                 )?,
-                _remote: None,
+                remote: None,
             }),
+            Behind::Remote => {
+                let remote = Rialto::serve(&[
+                    "--max-message-bytes",
+                    ROOM,
+                    "--",
+                    rialto,
+                    "demo-server",
+                    "--era",
+                    era.word(),
+                ])
+                .await?;
+                Ok(Self {
+                    host: Host::start(&["connect", &remote.url()], &[])?,
+                    remote: Some(remote),
+                })
+            }
         }
     }
 }
