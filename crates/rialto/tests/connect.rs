@@ -73,10 +73,7 @@ mod plays {
         );
         host.ask("two", "tools/call", call("add", json!({"a": 2, "b": 40})))
             .unwrap();
-        assert_eq!(
-            host.answer("two").await["result"]["structuredContent"]["sum"],
-            42
-        );
+        assert_eq!(host.answer("two").await["result"]["structuredContent"]["sum"], 42);
         host.ask(3, "ping", json!({})).unwrap();
         assert_eq!(host.answer(3).await["result"], json!({}));
         host.ask(4, "no/such", json!({})).unwrap();
@@ -169,7 +166,9 @@ mod plays {
         let lines = host.lines();
         let at = |wanted: &dyn Fn(&Value) -> bool| lines.iter().position(wanted).unwrap();
         let steps: Vec<usize> = (1..=3)
-            .map(|step| at(&|line| line["params"]["progress"] == step && line["params"]["progressToken"] == "p"))
+            .map(|step| {
+                at(&|line| line["params"]["progress"] == step && line["params"]["progressToken"] == "p")
+            })
             .collect();
         assert!(steps.is_sorted(), "{steps:?}");
         assert!(steps[2] < at(&|line| line["id"] == *id), "{lines:?}");
@@ -264,7 +263,8 @@ mod plays {
 
     pub(super) async fn modern_client_is_notified(stage: Stage) {
         let host = &stage.host;
-        let wanted = json!({"notifications": {"toolsListChanged": true, "resourceSubscriptions": ["demo://counter"]}});
+        let wanted =
+            json!({"notifications": {"toolsListChanged": true, "resourceSubscriptions": ["demo://counter"]}});
         host.ask_modern("ear", "subscriptions/listen", wanted, &json!({}))
             .unwrap();
         let acknowledged = host.told("notifications/subscriptions/acknowledged").await;
@@ -576,43 +576,29 @@ mod life {
                 .env_clear()
                 .output()
                 .unwrap();
-            assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{args:?}");
+            assert_eq!(
+                (output.status.code(), output.stdout.len()),
+                (Some(2), 0),
+                "{args:?}"
+            );
             assert!(output.stderr.starts_with(b"rialto: "), "{args:?}");
         }
     }
 
-    /// A server that reads nothing: what its client writes must not pile up here.
-    #[tokio::test]
-    async fn stdin_is_not_read_while_too_much_waits() {
-        const MOST: usize = 60 << 20;
-        let mut child = Command::new(binary("rialto"))
-            .args(["connect", "--", "sleep", "1000"])
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut stdin = child.stdin.take().unwrap();
+    /// Much more than may wait.
+    const FLOOD: usize = 60 << 20;
+
+    /// Writes large calls until nothing more is taken, and gives by how many KiB the program grew meanwhile.
+    async fn flood(host: Arc<Host>, tool: &str) -> u64 {
+        let before = host.memory().resident;
         let written = Arc::new(AtomicUsize::new(0));
-        let memory = || {
-            testkit::processes::Memory::of(child.id())
-                .expect("it runs")
-                .resident
-        };
-        let before = wait_until("it has started", PATIENCE, || {
-            testkit::processes::Memory::of(child.id()).map(|memory| memory.resident)
-        })
-        .await;
-        let writer = std::thread::spawn({
-            let written = Arc::clone(&written);
+        let line = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+            "params": call(tool, json!({"marker": "m", "ballast": "y".repeat(100 << 10)}))})
+        .to_string();
+        std::thread::spawn({
+            let (written, host) = (Arc::clone(&written), Arc::clone(&host));
             move || {
-                let line = format!(
-                    "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{{\"name\":\"x\",\"y\":\"{}\"}}}}\n",
-                    "y".repeat(100 << 10)
-                );
-                while written.load(Ordering::Relaxed) < MOST && stdin.write_all(line.as_bytes()).is_ok() {
+                while written.load(Ordering::Relaxed) < FLOOD && host.say_line(&line).is_ok() {
                     written.fetch_add(line.len(), Ordering::Relaxed);
                 }
             }
@@ -629,15 +615,33 @@ mod life {
             (still.1 > 100 && now > 0).then_some(())
         })
         .await;
-        assert!(still.0 < MOST, "everything was read");
-        let grown = memory().saturating_sub(before);
+        assert!(still.0 < FLOOD, "everything was read");
+        host.memory().peak.saturating_sub(before)
+    }
+
+    /// Stdin cannot be closed while a thread waits to write to it.
+    async fn end_by_signal(host: &Host) {
+        host.signal(Signal::TERM);
+        assert_eq!(host.wait(PATIENCE).await.code(), Some(0));
+    }
+
+    #[tokio::test]
+    async fn stdin_is_not_read_while_too_much_waits_for_a_program() {
+        let host = Arc::new(Host::start(&["connect", "--", "sleep", "1000"], &[]).unwrap());
+        host.ask(1, "ping", json!({})).unwrap();
+        host.answer(1).await;
+        let grown = flood(Arc::clone(&host), "never").await;
         assert!(grown <= 32 << 10, "it grew by {grown} KiB");
-        rustix::process::kill_process(
-            rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(),
-            Signal::TERM,
-        )
-        .unwrap();
-        wait_until("it has exited", PATIENCE, || child.try_wait().ok().flatten()).await;
-        writer.join().unwrap();
+        end_by_signal(&host).await;
+    }
+
+    #[tokio::test]
+    async fn stdin_is_not_read_while_too_much_waits_for_a_remote_server() {
+        let remote = Rialto::with_stub(&[]).await.unwrap();
+        let host = Arc::new(Host::start(&["connect", &remote.url()], &[]).unwrap());
+        host.shake_hands(json!({})).await.unwrap();
+        let grown = flood(Arc::clone(&host), "never").await;
+        assert!(grown <= 32 << 10, "it grew by {grown} KiB");
+        end_by_signal(&host).await;
     }
 }

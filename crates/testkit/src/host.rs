@@ -174,10 +174,7 @@ impl Host {
     }
 
     pub fn stderr(&self) -> Vec<String> {
-        self.errors
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The end of the program's stdin.

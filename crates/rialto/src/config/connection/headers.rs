@@ -45,9 +45,7 @@ fn lines(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) -> Ve
     let mut lines: Vec<(String, Place)> = Vec::new();
     if flags.header.is_empty() {
         let variable = environment.filled("RIALTO_HEADERS").unwrap_or_default();
-        lines.extend(
-            meaningful(variable).map(|line| (line.to_owned(), Place::Variable("RIALTO_HEADERS"))),
-        );
+        lines.extend(meaningful(variable).map(|line| (line.to_owned(), Place::Variable("RIALTO_HEADERS"))));
     } else {
         lines.extend(
             flags

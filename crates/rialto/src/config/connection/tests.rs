@@ -43,10 +43,7 @@ fn the_variables_alone_are_enough() {
     ];
     let connection = connection(&ConnectFlags::default(), &variables).unwrap();
     let destination = &connection.settings.destinations[0];
-    assert_eq!(
-        remote_of(&connection).url.as_str(),
-        "https://mcp.example.com/mcp"
-    );
+    assert_eq!(remote_of(&connection).url.as_str(), "https://mcp.example.com/mcp");
     assert_eq!(
         headers_of(&connection),
         [("authorization".to_owned(), "Bearer geheim".to_owned())]
