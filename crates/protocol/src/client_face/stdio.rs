@@ -87,7 +87,7 @@ enum Footing {
     /// Nothing yet.
     Undecided,
     /// Its session is being opened.
-    Opening(Opening),
+    Opening(Box<Opening>),
     Legacy,
     Modern,
 }

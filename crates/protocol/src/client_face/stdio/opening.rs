@@ -30,12 +30,12 @@ impl LineClient {
     pub(super) fn open(&mut self, first: Message) {
         self.load.add(first.len());
         self.outputs.push_back(Output::Open(first.clone()));
-        self.footing = Footing::Opening(Opening {
+        self.footing = Footing::Opening(Box::new(Opening {
             first,
             refusal: None,
             doubted: false,
             waiting: VecDeque::new(),
-        });
+        }));
     }
 
     /// A message that comes before the server's welcome waits for it: if it has to be asked again in other words, a
