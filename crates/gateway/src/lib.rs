@@ -21,4 +21,5 @@ pub mod settings;
 pub mod tasks;
 
 pub use gateway::{Gateway, StartError};
+pub use guard::tokens;
 pub use probe::{Presented, Probe};

@@ -6,6 +6,7 @@ mod demo;
 mod flags;
 mod serve;
 mod telemetry;
+mod token;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Invocation::Serve(flags) => serve::run(&flags, &environment),
         Invocation::Check(flags) => check::run(&flags, &environment),
         Invocation::DemoServer(flags) => demo_server(flags.era, &environment),
+        Invocation::Token(flags) => token::run(&flags),
         Invocation::Warden(_) => {
             gateway::backend_face::process::warden::run();
             ExitCode::SUCCESS
