@@ -6,6 +6,7 @@
 pub mod client;
 pub mod failure;
 pub mod interop;
+pub mod issuer;
 pub mod journal;
 pub mod patience;
 pub mod processes;
@@ -16,6 +17,7 @@ pub mod stub;
 pub use client::raw_http::RawHttp;
 pub use client::{McpClient, Reply};
 pub use failure::{Failure, Result};
+pub use issuer::Issuer;
 pub use journal::Journal;
 pub use patience::wait_until;
 pub use rialto::Rialto;
