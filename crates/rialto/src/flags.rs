@@ -75,7 +75,7 @@ pub(crate) struct ServeFlags {
     /// An origin that browsers may call from; may be repeated [env: RIALTO_ALLOWED_ORIGINS, comma-separated]
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) allow_origin: Vec<String>,
-    /// What clients call this gateway, if something stands in front of it [env: RIALTO_PUBLIC_URL]
+    /// What clients call this gateway, if something stands in front of it [env: RIALTO_PUBLIC_URL] [default: the address listened on]
     #[arg(long, value_name = "URL")]
     pub(crate) public_url: Option<String>,
     /// The hash of a bearer token that `rialto token` made; may be repeated [env: RIALTO_TOKEN_HASH, comma-separated]
