@@ -15,6 +15,7 @@ use protocol::exchange::{Failure, Trouble};
 use protocol::message::{Kind, Member, Message};
 use protocol::method::Method;
 use protocol::object::Object;
+use protocol::tool_schema::without_invalid;
 use protocol::version::Era;
 use protocol::wire::sse::SseParser;
 use reqwest::Response;
@@ -226,7 +227,7 @@ impl Journey {
         if self.is_unmirrored(&answer) {
             return Taken::Unmirrored;
         }
-        self.link.hear(answer, Some(id));
+        self.link.hear(self.offered(answer, method), Some(id));
         if self.link.lane.is_unanswered(id) {
             return Taken::Not(Fate::Nonsense {
                 what: "the server answered another request, or none".into(),
@@ -267,7 +268,7 @@ impl Journey {
                 if self.is_unmirrored(&event.data) {
                     return Taken::Unmirrored;
                 }
-                self.link.hear(event.data, Some(id));
+                self.link.hear(self.offered(event.data, method), Some(id));
                 if !self.link.lane.is_unanswered(id) {
                     // The server is about to end the stream; a connection that was read to its end is used again.
                     let _ = tokio::time::timeout(CLOSING, response.chunk()).await;
@@ -290,6 +291,26 @@ impl Journey {
             Method::ToolsList => note_tools(&self.link, answer),
             _ => {}
         }
+    }
+
+    /// The answer as it may be shown: a client over HTTP, which is what we are to the server, must not offer tools
+    /// whose arguments could not be mirrored.
+    fn offered(&self, answer: Bytes, method: Method) -> Bytes {
+        if method != Method::ToolsList || self.link.lane.era() != Era::Modern {
+            return answer;
+        }
+        let Some((offered, withheld)) = without_invalid(&answer) else {
+            return answer;
+        };
+        for tool in withheld {
+            tracing::warn!(
+                destination = %self.link.lane.destination(),
+                tool = %tool.name,
+                error = %tool.error,
+                "a tool is not offered"
+            );
+        }
+        offered.into()
     }
 
     /// Whether the server refused a call because arguments were not mirrored, and it is worth asking which.
