@@ -55,7 +55,8 @@ impl std::fmt::Debug for SessionPort {
 struct Orders {
     wakers: Vec<Waker>,
     asks: Vec<Ask>,
-    ended: Vec<CallRecord>,
+    #[expect(clippy::vec_box, reason = "they come boxed, and are handed on as they are")]
+    ended: Vec<Box<CallRecord>>,
 }
 
 impl SessionPort {
@@ -309,7 +310,7 @@ impl Inner {
         while let Some(output) = self.session.poll_output() {
             match output {
                 Output::Wake(stream) => orders.wakers.extend(self.wakers.remove(&stream)),
-                Output::Ask(ask) => orders.asks.push(ask),
+                Output::Ask(ask) => orders.asks.push(*ask),
                 Output::Ended(record) => orders.ended.push(record),
             }
         }
