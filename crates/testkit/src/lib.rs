@@ -12,6 +12,7 @@ pub mod processes;
 pub mod rialto;
 pub mod sse;
 pub mod stub;
+pub mod upstream;
 
 pub use client::raw_http::RawHttp;
 pub use client::{McpClient, Reply};
@@ -20,3 +21,4 @@ pub use journal::Journal;
 pub use patience::wait_until;
 pub use rialto::Rialto;
 pub use sse::Event;
+pub use upstream::Upstream;
