@@ -366,16 +366,10 @@ async fn perform(
                 wire.respond(status, &headers, &body).await?;
             }
             Step::OpenStream => wire.open_stream(&[]).await?,
-            Step::Piece(bytes) => {
-                let text = String::from_utf8_lossy(&bytes).into_owned();
-                match text.as_bytes() == bytes {
-                    true => wire.chunk(exchange.filled_into(&text).as_bytes()).await?,
-                    false => wire.chunk(&bytes).await?,
-                }
-            }
+            Step::Piece(bytes) => wire.chunk(&exchange.filled_into_bytes(bytes)).await?,
             Step::Event(data) => wire.event(&exchange.filled_into(&data)).await?,
             Step::EndStream => wire.end_stream().await?,
-            Step::Raw(bytes) => wire.write(&bytes).await?,
+            Step::Raw(bytes) => wire.write(&exchange.filled_into_bytes(bytes)).await?,
             Step::Wait(gate) => {
                 let opened = tokio::select! {
                     () = gate.passed() => true,

@@ -59,4 +59,12 @@ impl Exchange {
             .replace("{token}", &token.to_string())
             .replace("{session}", self.session().unwrap_or_default())
     }
+
+    /// The same for bytes, which stay as they are if they are no text.
+    pub(super) fn filled_into_bytes(&self, bytes: Vec<u8>) -> Vec<u8> {
+        match String::from_utf8(bytes) {
+            Ok(text) => self.filled_into(&text).into_bytes(),
+            Err(other) => other.into_bytes(),
+        }
+    }
 }

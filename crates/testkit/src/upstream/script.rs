@@ -20,13 +20,13 @@ pub enum Step {
     },
     /// The head of an event stream.
     OpenStream,
-    /// A piece of the open stream, byte for byte.
+    /// A piece of the open stream.
     Piece(Vec<u8>),
     /// An event of the open stream with this as its data.
     Event(String),
     /// The proper end of the open stream.
     EndStream,
-    /// Bytes that are no part of any answer.
+    /// Bytes outside of any framing.
     Raw(Vec<u8>),
     /// Nothing more until the test opens the gate, or the peer hangs up.
     Wait(Gate),
