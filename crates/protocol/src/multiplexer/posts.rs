@@ -82,7 +82,8 @@ impl Multiplexer {
             });
         }
         let deadline = now.after(self.limits.start_timeout);
-        self.waiting.push_front(Waiting {
+        let at = self.place_among_waiting(call.session, call.call);
+        let waiting = Waiting {
             call: Call {
                 session: call.session,
                 call: call.call,
@@ -93,13 +94,21 @@ impl Multiplexer {
             deadline,
             starting: true,
             patience: call.patience,
-        });
+        };
+        self.waiting.insert(at, waiting);
         self.wake_by(earliest(Some(deadline), call.patience).unwrap_or(deadline));
         if self.is_ready() {
             self.admit(now);
         } else {
             self.pursue(now);
         }
+    }
+
+    /// Where a call that came back stands: before everybody else's, and among its own session's in the order in which
+    /// they were made.
+    fn place_among_waiting(&self, session: SessionKey, call: CallKey) -> usize {
+        let earlier = |waiting: &Waiting| waiting.call.session == session && waiting.call.call < call;
+        self.waiting.iter().rposition(earlier).map_or(0, |at| at + 1)
     }
 
     /// The server has forgotten us. It is introduced to once more, for all that waits; what it still works on may go on.

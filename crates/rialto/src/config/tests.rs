@@ -320,7 +320,7 @@ fn every_error_in_a_destination_names_file_line_destination_field_and_the_fix() 
         ("comand: x", "comand", "did you mean `command`"),
         ("timeout: 5s", "timeout", "did you mean `request_timeout`"),
         ("startTimeout: 5s", "startTimeout", "did you mean `start_timeout`"),
-        ("banana: 5", "banana", "known here are type, command"),
+        ("banana: 5", "banana", "known here are type, process, command"),
     ] {
         let found = problems(&destination_file(&["command: cat", line]));
         let [problem] = found.as_slice() else {
