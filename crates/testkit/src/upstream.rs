@@ -346,7 +346,7 @@ async fn attend(stream: TcpStream, shared: Arc<Shared>, tls: Option<TlsAcceptor>
 
 /// Carries out a script; the connection comes back if it can be used again.
 async fn perform(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     mut wire: Wire,
     exchange: &Exchange,
     steps: Vec<Step>,

@@ -57,7 +57,6 @@ async fn d10_another_host_name_or_scheme_is_another_origin() {
         "file:///etc/passwd".to_owned(),
         "javascript:alert(1)".to_owned(),
         "http://".to_owned(),
-        String::new(),
     ];
     for (number, location) in elsewhere.iter().enumerate() {
         stage

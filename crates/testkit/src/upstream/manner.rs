@@ -1,5 +1,7 @@
 //! What the upstream does when no script says otherwise.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -57,7 +59,7 @@ impl Manner {
     }
 }
 
-pub(super) async fn usual(shared: &Shared, wire: Wire, exchange: &Exchange) -> Result<Option<Wire>> {
+pub(super) async fn usual(shared: &Arc<Shared>, wire: Wire, exchange: &Exchange) -> Result<Option<Wire>> {
     match shared.manner.protocol {
         Protocol::Legacy => legacy(shared, wire, exchange).await,
         Protocol::Modern => modern::usual(shared, wire, exchange).await,

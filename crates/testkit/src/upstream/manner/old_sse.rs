@@ -1,14 +1,16 @@
 //! HTTP+SSE of 2024-11-05: one stream for everything the server says, one endpoint for what it is told.
 
+use std::sync::Arc;
+
 use tokio::sync::mpsc;
 
 use super::super::exchange::Exchange;
 use super::super::wire::Wire;
-use super::super::{STREAM_QUEUE, Shared};
+use super::super::{STREAM_QUEUE, Shared, spawn};
 use super::{answer, asked, execute, forget, mint, note_answer, posted, question, result, welcome};
 use crate::failure::Result;
 
-pub(super) async fn usual(shared: &Shared, mut wire: Wire, exchange: &Exchange) -> Result<Option<Wire>> {
+pub(super) async fn usual(shared: &Arc<Shared>, mut wire: Wire, exchange: &Exchange) -> Result<Option<Wire>> {
     let (path, query) = exchange.path.split_once('?').unwrap_or((&exchange.path, ""));
     match (exchange.http_method.as_str(), path) {
         ("GET", "/sse") => listen(shared, wire).await,
@@ -26,7 +28,9 @@ pub(super) async fn usual(shared: &Shared, mut wire: Wire, exchange: &Exchange) 
                 return Ok(Some(wire));
             };
             wire.respond(202, &[], "").await?;
-            speak(shared, exchange, &stream).await;
+            let (shared, exchange) = (Arc::clone(shared), exchange.clone());
+            // What it asks in return may arrive on this very connection.
+            spawn(async move { speak(&shared, &exchange, &stream).await });
             Ok(Some(wire))
         }
         ("POST" | "DELETE", "/sse") => {
