@@ -29,6 +29,7 @@ use crate::clock::Clock;
 use crate::errand_port::{Departure, ErrandPort};
 use crate::lane::{Health, Lane};
 use crate::reply::Refusal;
+use crate::seal::state::StateSeal;
 use crate::seal::{Sealer, Ticket};
 use crate::session_port::SessionPort;
 use crate::settings::{
@@ -74,6 +75,8 @@ pub(crate) struct Surroundings {
     pub(crate) session_idle: Duration,
     pub(crate) session_numbers: Arc<AtomicU64>,
     pub(crate) sealer: Arc<Sealer>,
+    /// There is authentication, so that what belongs to one caller must be kept from another.
+    pub(crate) tells_callers_apart: bool,
 }
 
 /// One named server.
@@ -439,6 +442,7 @@ impl Destination {
         let key = SessionKey(self.around.session_numbers.fetch_add(1, Ordering::Relaxed));
         let departure = Departure {
             key,
+            states: self.state_seal(&client.principal),
             client,
             message,
             meaning,
@@ -483,6 +487,13 @@ impl Destination {
     /// What a state is bound to.
     fn binding(&self, principal: &str) -> String {
         format!("{}/{principal}", self.name)
+    }
+
+    /// What seals the server's own states for a caller, where callers differ.
+    pub(crate) fn state_seal(&self, principal: &Principal) -> Option<StateSeal> {
+        self.around
+            .tells_callers_apart
+            .then(|| StateSeal::new(Arc::clone(&self.around.sealer), &self.binding(principal.as_str())))
     }
 
     /// Parks an errand whose server has asked. Gives the answer that asks the client.

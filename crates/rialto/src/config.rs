@@ -4,6 +4,7 @@
 //! variable, file, default) and collects everything that is wrong before it gives up. It does not look
 //! for programs on the path and starts nothing.
 
+mod auth;
 mod command_line;
 pub(crate) mod connection;
 mod destination;
@@ -219,6 +220,8 @@ fn complete(
                 drain: globals.drain,
                 allowed_hosts: globals.allowed_hosts,
                 allowed_origins: globals.allowed_origins,
+                public_url: globals.public_url,
+                auth: globals.auth,
                 audit: globals.audit,
                 destinations,
                 root_destination,

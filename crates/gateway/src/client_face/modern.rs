@@ -58,12 +58,12 @@ pub(super) async fn post(
         judge_params(destination, &mirrored, &message).map_err(Refusal::Modern)?;
     }
     let port = match retried(destination, &principal, &message, meaning)? {
-        Some((port, round)) => {
+        Retried::Parked(port, round) => {
             port.retry(message.clone(), round, accepts)
                 .map_err(|_| Refusal::Modern(unknown_state()))?;
             port
         }
-        None => {
+        Retried::New(message) => {
             let client = modern::client(&message, principal);
             let errand = destination
                 .errand(client, headers, message.clone(), meaning, accepts)
@@ -166,29 +166,46 @@ async fn learn_beforehand(
     }
 }
 
-/// The parked errand that a retry is about; `None` if the request is a new one, or its state is the server's own.
+/// What a request is about.
+pub(super) enum Retried {
+    /// An errand that waits for it, in this round.
+    Parked(Arc<ErrandPort>, u32),
+    /// Nothing that is known here: it is new, or its state is the server's own. This is the request for the server.
+    New(Message),
+}
+
 pub(super) fn retried(
     destination: &Destination,
     principal: &Principal,
     message: &Message,
     meaning: Meaning,
-) -> Result<Option<(Arc<ErrandPort>, u32)>, Refusal> {
+) -> Result<Retried, Refusal> {
     if meaning != (Meaning::Call { retry: true }) {
-        return Ok(None);
+        return Ok(Retried::New(message.clone()));
     }
     let params = message
         .raw(Member::Params)
         .and_then(Object::parse)
         .unwrap_or_default();
-    let Some(state) = params.text("requestState").filter(|state| seal::is_ours(state)) else {
-        return Ok(None);
+    let Some(state) = params.text("requestState") else {
+        return Ok(Retried::New(message.clone()));
     };
-    match destination.parked(&state, principal) {
-        Some(found) => Ok(Some(found)),
-        // A modern server keeps its own states, and it may be another Rialto.
-        None if destination.is_known_modern() => Ok(None),
-        // A retry that names a state never starts a call of its own: the tool would run twice.
-        None => Err(Refusal::Modern(unknown_state())),
+    let unknown = || Refusal::Modern(unknown_state());
+    if seal::is_ours(&state) {
+        match destination.parked(&state, principal) {
+            Some((port, round)) => return Ok(Retried::Parked(port, round)),
+            // A modern server keeps its own states, and it may be another Rialto.
+            None if destination.is_known_modern() => {}
+            // A retry that names a state never starts a call of its own: the tool would run twice.
+            None => return Err(unknown()),
+        }
+    }
+    match destination.state_seal(principal) {
+        Some(seal) => seal
+            .open_request(message, &state)
+            .map(Retried::New)
+            .map_err(|_| unknown()),
+        None => Ok(Retried::New(message.clone())),
     }
 }
 

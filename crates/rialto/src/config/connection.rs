@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use gateway::LineLimits;
 use gateway::settings::{
-    AuditSettings, AuditSink, BackendSpec, Destination, EraChoice, LaneRules, Outages, RemoteSpec, Retry,
-    Settings, Sharing, SignIn, Transport,
+    AuditSettings, AuditSink, AuthSettings, BackendSpec, Destination, EraChoice, LaneRules, Outages,
+    RemoteSpec, Retry, Settings, Sharing, SignIn, Transport,
 };
 use url::Url;
 
@@ -214,6 +214,9 @@ fn alone(destination: Destination) -> Settings {
         },
         root_destination: None,
         keep_going: false,
+        public_url: None,
+        // There is one client, and it has started us.
+        auth: AuthSettings::default(),
         destinations: vec![destination],
     }
 }
