@@ -173,6 +173,8 @@ struct Waiting {
     starting: bool,
     /// When to tell the client that it takes long.
     patience: Option<Moment>,
+    /// How often the server refused it for want of a session.
+    forgotten: u32,
 }
 
 #[derive(Debug)]
@@ -222,6 +224,8 @@ struct InFlight {
     rest_at: Option<Moment>,
     /// Not counted among its session's calls: it waits for a client that may never come back.
     resting: bool,
+    /// How often the server refused it for want of a session.
+    forgotten: u32,
 }
 
 #[derive(Debug)]
@@ -593,7 +597,7 @@ impl Multiplexer {
             return;
         }
         if self.is_ready() && self.may_go(&call) {
-            self.send(now, call);
+            self.send(now, call, 0);
             return;
         }
         if self.waiting.len() >= self.limits.waiting {
@@ -612,6 +616,7 @@ impl Multiplexer {
             deadline,
             starting,
             patience: Some(patience),
+            forgotten: 0,
         });
         self.wake_by(deadline.min(patience));
         if starting {
@@ -673,7 +678,7 @@ impl Multiplexer {
                     continue;
                 }
             }
-            self.send(now, waiting.call);
+            self.send(now, waiting.call, waiting.forgotten);
         }
     }
 
@@ -683,7 +688,7 @@ impl Multiplexer {
         queued == 0 || queued + length <= self.limits.outgoing_bytes
     }
 
-    fn send(&mut self, now: Moment, call: Call) {
+    fn send(&mut self, now: Moment, call: Call, forgotten: u32) {
         let Call {
             session,
             call,
@@ -736,6 +741,7 @@ impl Multiplexer {
                 open_questions: 0,
                 rest_at: None,
                 resting: false,
+                forgotten,
             }),
         );
         self.wake_by(deadline.min(patience));

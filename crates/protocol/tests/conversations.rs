@@ -128,6 +128,7 @@ conversations! {
     roots_at_start,
     rounds_are_capped,
     server_silent_at_the_handshake_is_replaced,
+    server_that_forgets_every_session_is_given_up,
     server_that_stops_reading_is_bounded,
     server_withdraws_a_question,
     server_withdraws_while_parked,

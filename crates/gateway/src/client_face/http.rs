@@ -538,7 +538,8 @@ impl Drop for Newborn<'_> {
     }
 }
 
-fn refuse_message(refusal: session::Refusal) -> Refusal {
+/// A session's refusal as the door's.
+pub(super) fn refuse_message(refusal: session::Refusal) -> Refusal {
     match refusal {
         session::Refusal::Objection(objection) => Refusal::Objection(objection),
         session::Refusal::AlreadyOpen => Refusal::AlreadyOpen,

@@ -173,14 +173,14 @@ async fn learn_beforehand(
 }
 
 /// What a request is about.
-enum Retried {
+pub(super) enum Retried {
     /// An errand that waits for it, in this round.
     Parked(Arc<ErrandPort>, u32),
     /// Nothing that is known here: it is new, or its state is the server's own. This is the request for the server.
     New(Message),
 }
 
-fn retried(
+pub(super) fn retried(
     destination: &Destination,
     principal: &Principal,
     message: &Message,
@@ -198,9 +198,13 @@ fn retried(
     };
     let unknown = || Refusal::Modern(unknown_state());
     if seal::is_ours(&state) {
-        // A retry that names a state never starts a call of its own: the tool would run twice.
-        let (port, round) = destination.parked(&state, principal).ok_or_else(unknown)?;
-        return Ok(Retried::Parked(port, round));
+        match destination.parked(&state, principal) {
+            Some((port, round)) => return Ok(Retried::Parked(port, round)),
+            // A modern server keeps its own states, and it may be another Rialto.
+            None if destination.is_known_modern() => {}
+            // A retry that names a state never starts a call of its own: the tool would run twice.
+            None => return Err(unknown()),
+        }
     }
     match destination.state_seal(principal) {
         Some(seal) => seal
@@ -211,7 +215,7 @@ fn retried(
     }
 }
 
-fn unknown_state() -> Objection {
+pub(super) fn unknown_state() -> Objection {
     Objection::BadParams("the interactive call is unknown or has expired; call again without requestState")
 }
 
