@@ -210,7 +210,7 @@ impl Gateway {
         }
     }
 
-    async fn keep_house(&self) {
+    pub(crate) async fn keep_house(&self) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {

@@ -268,16 +268,32 @@ impl Refusal {
         }
     }
 
+    /// The refusal as a JSON-RPC error: its code, its text and its `data`.
+    pub(crate) fn words(&self) -> (i32, String, Option<String>) {
+        let (_, wording, text) = self.row();
+        let code = match wording {
+            Wording::Rpc(code) => code,
+            Wording::Plain => error_code::INVALID_REQUEST,
+        };
+        let data = self.reason().map(|reason| format!(r#""reason":"{reason}""#));
+        (code, text, data)
+    }
+
+    /// The refusal as a JSON-RPC message.
+    pub(crate) fn body(&self, id: Option<&[u8]>) -> Bytes {
+        match self {
+            Self::Modern(objection) => objection.body(id),
+            _ => {
+                let (code, text, data) = self.words();
+                legacy::error(id, code, &text, data.as_deref())
+            }
+        }
+    }
+
     pub(crate) fn respond(&self, id: Option<&[u8]>) -> Response<Body> {
         let (status, wording, text) = self.row();
         let mut response = match wording {
-            Wording::Rpc(_) if let Self::Modern(objection) = self => {
-                with_type(status, JSON, objection.body(id))
-            }
-            Wording::Rpc(code) => {
-                let data = self.reason().map(|reason| format!(r#""reason":"{reason}""#));
-                with_type(status, JSON, legacy::error(id, code, &text, data.as_deref()))
-            }
+            Wording::Rpc(_) => with_type(status, JSON, self.body(id)),
             Wording::Plain => with_type(status, TEXT, Bytes::from(text + "\n")),
         };
         let headers = response.headers_mut();

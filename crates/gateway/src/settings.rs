@@ -83,6 +83,8 @@ pub struct Destination {
     pub max_message_bytes: usize,
     /// Sessions at once; the next one gets 503.
     pub max_sessions: usize,
+    /// Calls of one client at once, waiting or in flight; by default enough for anyone.
+    pub max_calls: Option<usize>,
     pub era: EraChoice,
     pub show: Show,
 }
