@@ -18,7 +18,7 @@ pub mod tokens;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 use protocol::exchange::Principal;
@@ -40,6 +40,8 @@ use tokens::{Known, TokenBook};
 pub(crate) struct Caller {
     pub(crate) principal: Principal,
     granted: Granted,
+    /// When what it showed will no longer be good.
+    until: Option<SystemTime>,
 }
 
 impl Caller {
@@ -48,6 +50,7 @@ impl Caller {
         Self {
             principal: Principal::anonymous(),
             granted: Granted::Scopes(Arc::default()),
+            until: None,
         }
     }
 
@@ -55,7 +58,14 @@ impl Caller {
         Self {
             principal,
             granted: Granted::Everything,
+            until: None,
         }
+    }
+
+    /// How long a stream may stay open that waits for whatever comes. Whoever shows something better comes back.
+    pub(crate) fn time_left(&self, now: SystemTime) -> Option<Duration> {
+        let until = self.until?;
+        Some(until.duration_since(now).unwrap_or_default())
     }
 }
 
@@ -174,7 +184,10 @@ impl Guard {
             false => self.tokens.judge(token, room.destination(), now),
         };
         match (known, &self.jwt) {
-            (Known::Good(principal), _) => Ok(Caller::unlimited(principal)),
+            (Known::Good(principal, until), _) => Ok(Caller {
+                until,
+                ..Caller::unlimited(principal)
+            }),
             (Known::Elsewhere(_), _) => Err(Refusal::TokenForElsewhere),
             (Known::Expired, _) => Err(fault(Fault::Expired)),
             (Known::Unknown, None) => Err(fault(Fault::Malformed)),
@@ -183,6 +196,7 @@ impl Guard {
                     let caller = Caller {
                         principal: claims.principal.clone(),
                         granted: Granted::Scopes(claims.scopes.clone()),
+                        until: claims.until(),
                     };
                     self.check_scopes(&caller, room, None, None)?;
                     Ok(caller)

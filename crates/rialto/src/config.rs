@@ -205,6 +205,9 @@ fn complete(
     read: Option<(Globals, Vec<Destination>)>,
     root_destination: Option<String>,
 ) -> Result<Loaded, ConfigError> {
+    if let Some((globals, destinations)) = &read {
+        auth::check_destinations(&walk, &globals.auth, destinations);
+    }
     let (problems, notes) = walk.into_findings();
     match read {
         Some((globals, destinations)) if problems.is_empty() => {

@@ -14,6 +14,7 @@ pub mod processes;
 pub mod rialto;
 pub mod sse;
 pub mod stub;
+pub mod upstream;
 
 pub use client::raw_http::RawHttp;
 pub use client::{McpClient, Reply};
@@ -24,3 +25,4 @@ pub use journal::Journal;
 pub use patience::wait_until;
 pub use rialto::Rialto;
 pub use sse::Event;
+pub use upstream::Upstream;

@@ -284,15 +284,9 @@ impl Visit<'_> {
         };
         self.permit(&message).map_err(refused)?;
         if modern::is_modern(&message) {
-            return super::modern::post(
-                self.destination,
-                self.principal(),
-                &headers,
-                message.clone(),
-                accepts,
-            )
-            .await
-            .map_err(refused);
+            return super::modern::post(self.destination, &self.caller, &headers, message.clone(), accepts)
+                .await
+                .map_err(refused);
         }
         if intake::names_modern(&headers) {
             return match message.kind() {
@@ -464,7 +458,8 @@ impl Visit<'_> {
         })?;
         let (clock, began) = (self.gateway.clock, self.began);
         let audited = Arc::clone(&port);
-        let events = Events::new(port, reader).on_close(move |sent| {
+        let events = Events::new(port, reader).for_at_most(self.caller.time_left(SystemTime::now()));
+        let events = events.on_close(move |sent| {
             audited.write_record(&Audited {
                 message: None,
                 http_method: "GET",

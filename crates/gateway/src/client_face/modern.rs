@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response, StatusCode};
@@ -22,6 +22,7 @@ use tokio::time::{Instant, Sleep};
 use super::body::Body;
 use crate::destination::Destination;
 use crate::errand_port::{Came, ErrandPort, Gathering};
+use crate::guard::Caller;
 use crate::reply::{self, Refusal};
 use crate::seal;
 
@@ -34,11 +35,12 @@ const MAX_PAGES: usize = 16;
 /// Answers a message that describes itself.
 pub(super) async fn post(
     destination: &Arc<Destination>,
-    principal: Principal,
+    caller: &Caller,
     headers: &HeaderMap,
     message: Message,
     accepts: Accepts,
 ) -> Result<Response<Body>, Refusal> {
+    let principal = caller.principal.clone();
     match message.kind() {
         Kind::Request => {}
         // There is nothing that a notification could be about here. A client that closes a listen sends one.
@@ -86,7 +88,11 @@ pub(super) async fn post(
             }
         },
         Came::Stream => {
-            let events = ErrandEvents::new(Arc::clone(destination), port);
+            // A call comes to its end; a listen must be told to.
+            let time = (meaning == Meaning::Listen)
+                .then(|| caller.time_left(SystemTime::now()))
+                .flatten();
+            let events = ErrandEvents::new(Arc::clone(destination), port, time);
             reply::events(Body::errand(events))
         }
     })
@@ -255,6 +261,8 @@ pub(crate) struct ErrandEvents {
     ended: bool,
     gathering: Gathering,
     quiet: Option<Pin<Box<Sleep>>>,
+    /// When the one who listens will have to show again who it is.
+    until: Option<Pin<Box<Sleep>>>,
 }
 
 impl std::fmt::Debug for ErrandEvents {
@@ -266,13 +274,14 @@ impl std::fmt::Debug for ErrandEvents {
 }
 
 impl ErrandEvents {
-    fn new(destination: Arc<Destination>, port: Arc<ErrandPort>) -> Self {
+    fn new(destination: Arc<Destination>, port: Arc<ErrandPort>, time: Option<Duration>) -> Self {
         Self {
             destination,
             port,
             ended: false,
             gathering: Gathering::default(),
             quiet: None,
+            until: time.map(|time| Box::pin(tokio::time::sleep(time))),
         }
     }
 
@@ -283,6 +292,12 @@ impl ErrandEvents {
     pub(super) fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.ended {
             return Poll::Ready(None);
+        }
+        if let Some(until) = &mut self.until
+            && until.as_mut().poll(context).is_ready()
+        {
+            self.until = None;
+            self.port.dismiss();
         }
         let mut out = BytesMut::new();
         match self.port.read(&mut out, context.waker()) {

@@ -106,6 +106,12 @@ impl Claims {
         })
     }
 
+    /// When they will no longer hold; `None` if that is beyond all counting.
+    pub(crate) fn until(&self) -> Option<SystemTime> {
+        let expires = Duration::try_from_secs_f64(self.expires).ok()?;
+        SystemTime::UNIX_EPOCH.checked_add(expires.checked_add(LEEWAY)?)
+    }
+
     /// Whether they hold here and now.
     fn judge(&self, audiences: &Audiences<'_>, now: SystemTime) -> Result<(), Fault> {
         let now = now
@@ -365,6 +371,12 @@ mod tests {
         assert_eq!(judge(&with("nbf", json!("soon"))), Err(Fault::Malformed));
         assert_eq!(judge(&with("nbf", Value::Null)), Ok(()));
         assert_eq!(judge(&with("exp", json!(-1))), Err(Fault::Expired));
+        let until = |claims: &Value| Claims::read(claims, ISSUER).unwrap().until();
+        assert_eq!(
+            until(&claims),
+            Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1060))
+        );
+        assert_eq!(until(&with("exp", json!(1e300))), None);
     }
 
     #[test]

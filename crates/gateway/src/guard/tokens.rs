@@ -22,8 +22,8 @@ pub(crate) struct TokenBook {
 /// What a token turned out to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// Good for what it was shown for.
-    Good(Principal),
+    /// Good for what it was shown for, until then.
+    Good(Principal, Option<SystemTime>),
     Expired,
     /// Good, but somewhere else.
     Elsewhere(Principal),
@@ -65,7 +65,7 @@ impl TokenBook {
         if entry.expires.is_some_and(|expires| expires <= now) {
             Known::Expired
         } else if destination.is_none_or(is_allowed) {
-            Known::Good(principal.clone())
+            Known::Good(principal.clone(), entry.expires)
         } else {
             Known::Elsewhere(principal.clone())
         }
@@ -117,9 +117,12 @@ mod tests {
         let book = TokenBook::new(&[entry("alice", "a"), entry("bob", "b")]);
         assert_eq!(
             book.judge("b", Some("demo"), NOW),
-            Known::Good(Principal::named("bob"))
+            Known::Good(Principal::named("bob"), None)
         );
-        assert_eq!(book.judge("a", None, NOW), Known::Good(Principal::named("alice")));
+        assert_eq!(
+            book.judge("a", None, NOW),
+            Known::Good(Principal::named("alice"), None)
+        );
         assert_eq!(book.judge("c", Some("demo"), NOW), Known::Unknown);
         assert_eq!(book.judge("", Some("demo"), NOW), Known::Unknown);
     }
@@ -133,7 +136,7 @@ mod tests {
         }]);
         assert!(matches!(
             book.judge("a", None, ends - Duration::from_nanos(1)),
-            Known::Good(_)
+            Known::Good(..)
         ));
         assert_eq!(book.judge("a", None, ends), Known::Expired);
     }
@@ -144,13 +147,13 @@ mod tests {
             destinations: Some(["demo".to_owned()].into()),
             ..entry("alice", "a")
         }]);
-        assert!(matches!(book.judge("a", Some("demo"), NOW), Known::Good(_)));
+        assert!(matches!(book.judge("a", Some("demo"), NOW), Known::Good(..)));
         assert_eq!(
             book.judge("a", Some("other"), NOW),
             Known::Elsewhere(Principal::named("alice"))
         );
         assert!(
-            matches!(book.judge("a", None, NOW), Known::Good(_)),
+            matches!(book.judge("a", None, NOW), Known::Good(..)),
             "the gateway itself"
         );
     }

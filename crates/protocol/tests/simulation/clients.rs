@@ -474,7 +474,7 @@ impl World {
                         }
                     }
                 }
-                session::Output::Ask(ask) => self.send_ask(self.sessions[session].backend, ask),
+                session::Output::Ask(ask) => self.send_ask(self.sessions[session].backend, *ask),
                 session::Output::Ended(_) | session::Output::Said(_) => {}
             }
         }

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::time::SystemTime;
 
 use gateway::settings::{
-    AuthSettings, IssuerUrl, JwtSettings, KeysUrl, Network, OpenPath, ProxySettings, PublicUrl, Scope,
-    ScopedUse, SignatureAlgorithm, StaticToken, TokenHash, TokenName,
+    AuthSettings, BackendSpec, Destination, IssuerUrl, JwtSettings, KeysUrl, Network, OpenPath,
+    ProxySettings, PublicUrl, Scope, ScopedUse, SignatureAlgorithm, StaticToken, TokenHash, TokenName,
 };
 
 use super::globals::Layers;
@@ -71,6 +71,51 @@ pub(super) fn check_listen(
             "with `auth.jwt`, write `public_url`: what clients call this gateway, which is also what their tokens are for",
         );
     }
+}
+
+/// What a caller shows is for Rialto. Where it is passed on all the same, that should be meant.
+pub(super) fn check_destinations(walk: &Walk<'_>, auth: &AuthSettings, destinations: &[Destination]) {
+    for token in &auth.tokens {
+        for name in token.destinations.iter().flatten() {
+            if !destinations.iter().any(|destination| destination.name == *name) {
+                walk.note(format!(
+                    "the token `{}` is for `{name}`, and there is no destination of that name",
+                    token.name.as_str()
+                ));
+            }
+        }
+    }
+    if !auth.is_on() {
+        return;
+    }
+    for destination in destinations {
+        let (key, passed_on) = match &destination.backend {
+            BackendSpec::Process(process) => (
+                "env_from_headers",
+                process
+                    .env_from_headers
+                    .values()
+                    .any(|header| is_authorization(header)),
+            ),
+            BackendSpec::Remote(remote) => (
+                "forward_headers",
+                remote
+                    .forward_headers
+                    .iter()
+                    .any(|header| is_authorization(header.as_str())),
+            ),
+        };
+        if passed_on {
+            walk.note(format!(
+                "destination `{}`: `{key}` passes on the tokens that callers show to Rialto; whoever runs that server can use them here",
+                destination.name
+            ));
+        }
+    }
+}
+
+fn is_authorization(header: &str) -> bool {
+    header.eq_ignore_ascii_case("authorization")
 }
 
 /// A map inside of another one.

@@ -334,6 +334,32 @@ async fn an_issuer_that_is_away_is_waited_for_with_what_is_known() -> Result<()>
 }
 
 #[tokio::test]
+async fn a_stream_ends_with_the_token_it_was_opened_with_and_goes_on_with_the_next() -> Result<()> {
+    let issuer = Issuer::start().await?;
+    let rialto = serve(&issuer, "").await?;
+    // Of the minute for clocks that differ, three seconds are left.
+    let short = issuer.token("alice", A, json!({"exp": now() - 57}));
+    let first = rialto
+        .client_of("a")
+        .await?
+        .with_header("authorization", &format!("Bearer {short}"));
+    first.handshake("2025-11-25", json!({})).await?;
+    let mut stream = first.get_stream(None).await?;
+    while stream.next().await?.is_some() {}
+    assert_eq!(first.get(None).await?.status, 401);
+
+    let next = rialto.client_of("a").await?.with_header(
+        "authorization",
+        &format!("Bearer {}", issuer.token("alice", A, json!({}))),
+    );
+    next.set_session(first.session().as_deref());
+    next.set_version(Some("2025-11-25"));
+    assert_eq!(next.call(1, "echo", json!({"marker": "on"})).await?.text(), "on");
+    next.get_stream(None).await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn an_audience_of_ones_own_replaces_the_address() -> Result<()> {
     let issuer = Issuer::start().await?;
     let rialto = serve(&issuer, "    audience: 'api://mcp/{destination}'\n").await?;

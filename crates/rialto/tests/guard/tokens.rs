@@ -214,3 +214,44 @@ async fn a_trusted_proxy_says_who_is_calling_and_a_stranger_cannot() -> Result<(
     assert_eq!(call(&client, "/a/mcp", &[("x-user", "alice")]).await?.status, 401);
     Ok(())
 }
+
+#[tokio::test]
+async fn the_token_of_a_caller_is_never_sent_to_a_remote_server() -> Result<()> {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let upstream = listener.local_addr()?;
+    let heads = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+    let seen = std::sync::Arc::clone(&heads);
+    #[expect(clippy::disallowed_methods, reason = "a test has no tasks of the gateway's")]
+    tokio::spawn(async move {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut bytes = vec![0; 16 << 10];
+            let length = stream.read(&mut bytes).await.unwrap_or_default();
+            let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+            seen.lock().expect("not poisoned").push_str(&text);
+            let _ = stream
+                .write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                .await;
+        }
+    });
+    let alice = token("alice");
+    let config = format!(
+        "auth: {{ tokens: [{{ name: alice, hash: \"{}\" }}] }}\ndestinations:\n  a: {{ url: 'http://{upstream}/mcp', headers: {{ Authorization: Bearer of-our-own }} }}\n",
+        alice.hash
+    );
+    let rialto = Rialto::with_config(&config).await?;
+    let client = rialto.client_of("a").await?;
+    let bearer = format!("Bearer {}", alice.token);
+    let cookie = ("cookie", "session=callers-own");
+    let proxied = ("proxy-authorization", "Basic callers-own");
+    call(&client, "/a/mcp", &[("authorization", &bearer), cookie, proxied]).await?;
+    let heads = heads.lock().expect("not poisoned").clone();
+    assert!(
+        heads.to_lowercase().contains("authorization: bearer of-our-own"),
+        "{heads}"
+    );
+    for secret in [alice.token.as_str(), "callers-own"] {
+        assert!(!heads.contains(secret), "{heads}");
+    }
+    Ok(())
+}
