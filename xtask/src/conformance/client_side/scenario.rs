@@ -20,9 +20,12 @@ const BOTH: &[&str] = &["2025-11-25", "2026-07-28"];
 const ALL: &[&str] = &["2025-06-18", "2025-11-25", "2026-07-28"];
 const EXTENSIONS: &[&str] = &[EXTENSION];
 
-const SKILLS: &str = "about what a host does with the skills that it was given; nothing of it is on the transport";
-const PROOF_OF_POSSESSION: &str = "an extension: tokens that are bound to a key of the client, which Rialto does not have";
-const OTHER_GRANTS: &str = "an extension: tokens for the assertions of another identity provider, which Rialto does not ask for";
+const SKILLS: &str =
+    "about what a host does with the skills that it was given; nothing of it is on the transport";
+const PROOF_OF_POSSESSION: &str =
+    "an extension: tokens that are bound to a key of the client, which Rialto does not have";
+const OTHER_GRANTS: &str =
+    "an extension: tokens for the assertions of another identity provider, which Rialto does not ask for";
 
 const fn played(name: &'static str, revisions: &'static [&'static str]) -> Scenario {
     Scenario {
