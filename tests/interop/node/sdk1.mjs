@@ -6,6 +6,7 @@ export const adapt = (require, era) => {
   if (era !== 'legacy') throw new Error(`this SDK does not know the ${era} way to connect`);
   const { Client } = require('@modelcontextprotocol/sdk/client/index.js');
   const { StreamableHTTPClientTransport } = require('@modelcontextprotocol/sdk/client/streamableHttp.js');
+  const { StdioClientTransport } = require('@modelcontextprotocol/sdk/client/stdio.js');
   const types = require('@modelcontextprotocol/sdk/types.js');
   const schemas = {
     'sampling/createMessage': types.CreateMessageRequestSchema,
@@ -14,6 +15,13 @@ export const adapt = (require, era) => {
   };
   return {
     Transport: StreamableHTTPClientTransport,
+    // Over stdio nobody keeps the revision, so it is kept here.
+    program: (parameters) =>
+      Object.assign(new StdioClientTransport(parameters), {
+        setProtocolVersion(version) {
+          this.protocolVersion = version;
+        },
+      }),
     newClient: (info, capabilities) => new Client(info, { capabilities }),
     answer: (client, method, handler) => client.setRequestHandler(schemas[method], handler),
     callTool: (client, params, options) => client.callTool(params, undefined, options),

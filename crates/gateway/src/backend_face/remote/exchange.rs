@@ -347,6 +347,10 @@ impl Journey {
         if about_session || matches!(status, 401 | 403) {
             return Taken::Not(fate);
         }
+        // No message is refused in this way: nobody takes messages here, whatever the body says.
+        if status == 405 && self.is_opening() {
+            return Taken::NotStreamable(status);
+        }
         let words = body(response, MAX_ERROR_BODY).await.ok();
         let error = words.and_then(|words| error_in(&words));
         let Parcel::Request { id, method } = self.parcel else {
