@@ -540,6 +540,7 @@ impl Destination {
             start_timeout: rules.start_timeout,
             max_message_bytes: self.settings.max_message_bytes,
             outgoing_bytes: usual.outgoing_bytes.max(8 * self.settings.max_message_bytes),
+            in_flight_bytes: usual.in_flight_bytes.max(8 * self.settings.max_message_bytes),
             ..usual
         };
         let introduction = match (rules.sharing, rules.capabilities) {

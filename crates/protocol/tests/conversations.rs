@@ -69,6 +69,7 @@ conversations! {
     implicit_session,
     initialize_happens_once,
     json_only_client_hears_progress_on_its_get_stream,
+    large_calls_in_flight_are_bounded,
     legacy_client_answers_a_modern_server_in_rounds,
     legacy_client_is_introduced_to_a_modern_server,
     legacy_client_subscribes_by_a_new_listen,

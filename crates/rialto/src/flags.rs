@@ -14,7 +14,6 @@ use crate::demo::DemoEra;
 
 /// What Rialto was asked to do.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, made once at start")]
 pub(crate) enum Invocation {
     /// Put MCP servers on HTTP, each at /NAME/mcp
     #[command(after_help = SERVE_EXAMPLES)]

@@ -7,6 +7,7 @@ pub(crate) const MODERN: &str = "2026-07-28";
 
 /// An official client and the era it speaks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(dead_code, reason = "not every test crosses with all of them")]
 pub(crate) enum Client {
     TypeScript1,
     TypeScript2Legacy,
