@@ -163,7 +163,7 @@ impl Destination {
     }
 
     /// What of a client's headers its server is given: by the name it is given under.
-    fn from_headers(&self, headers: &HeaderMap) -> BTreeMap<String, Secret> {
+    fn passed_on(&self, headers: &HeaderMap) -> BTreeMap<String, Secret> {
         let given = |name: &str, header: &str| {
             let value = headers.get(header)?.to_str().ok()?;
             Some((name.to_owned(), Secret::new(value)))
@@ -374,7 +374,7 @@ impl Destination {
         leg: Era,
     ) -> Result<Arc<Lane>, Refusal> {
         let rules = self.rules();
-        let from_headers = self.from_headers(headers);
+        let from_headers = self.passed_on(headers);
         let capabilities = match (leg, rules.capabilities) {
             (Era::Legacy, Capabilities::PerClient) => Some(client.capabilities.clone()),
             // A modern server is told with every request.

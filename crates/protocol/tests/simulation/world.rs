@@ -122,6 +122,7 @@ pub(crate) fn limits() -> multiplexer::Limits {
         question_timeout: Duration::from_secs(15),
         max_message_bytes: 4096,
         in_flight: 24,
+        in_flight_bytes: 8000,
         waiting: 12,
         questions: 6,
         subscriptions: 2,
