@@ -14,8 +14,8 @@ use protocol::message::{Member, Message};
 use protocol::multiplexer::{self, Multiplexer};
 use protocol::session::{self, Accepts, Session};
 use protocol::time::Moment;
-use protocol::tool_schema::{CatalogueLimits, ToolCatalogue};
 use protocol::version::{Era, Version};
+use protocol::wire::header::MirroredParams;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
@@ -95,8 +95,6 @@ pub(crate) struct Destination {
     parked: Mutex<HashMap<u128, Arc<ErrandPort>>>,
     /// Modern listens that are open.
     listens: Mutex<HashMap<SessionKey, Weak<ErrandPort>>>,
-    /// Which arguments of which tools are mirrored in headers.
-    pub(crate) catalogue: Mutex<ToolCatalogue>,
 }
 
 /// What a new session was opened for.
@@ -121,7 +119,6 @@ impl Destination {
             refuses_legacy: AtomicBool::new(false),
             parked: Mutex::default(),
             listens: Mutex::default(),
-            catalogue: Mutex::new(ToolCatalogue::new(CatalogueLimits::default())),
         }
     }
 
@@ -400,7 +397,8 @@ impl Destination {
         };
         lane.speak(Era::Modern);
         let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
-        let port = self.depart(&lane, client, discovery(), Meaning::Discover, Accepts::Json);
+        let departure = self.departure(client, discovery(), Meaning::Discover, Accepts::Json);
+        let port = self.depart(&lane, departure);
         let verdict = match tokio::time::timeout(PROBE_PATIENCE, port.answer()).await {
             Ok(Came::Complete { body, failure: None }) => {
                 match protocol::client_face::modern::error_code_of(&body) {
@@ -426,22 +424,25 @@ impl Destination {
         Ok(verdict)
     }
 
-    fn depart(
+    fn departure(
         &self,
-        lane: &Arc<Lane>,
         client: Arc<Client>,
         message: Message,
         meaning: Meaning,
         accepts: Accepts,
-    ) -> Arc<ErrandPort> {
+    ) -> Departure {
         let key = SessionKey(self.around.session_numbers.fetch_add(1, Ordering::Relaxed));
-        let departure = Departure {
+        Departure {
             key,
             client,
             message,
             meaning,
             accepts,
-        };
+            mirrored: None,
+        }
+    }
+
+    fn depart(&self, lane: &Arc<Lane>, departure: Departure) -> Arc<ErrandPort> {
         let (clock, audit) = (self.around.clock, Arc::clone(&self.around.audit));
         ErrandPort::depart(departure, Arc::clone(&self.name), Arc::clone(lane), clock, audit)
     }
@@ -454,6 +455,7 @@ impl Destination {
         message: Message,
         meaning: Meaning,
         accepts: Accepts,
+        mirrored: MirroredParams,
     ) -> Result<Option<Arc<ErrandPort>>, Refusal> {
         if self.broken.is_some() {
             return Err(Refusal::BrokenDestination);
@@ -465,7 +467,9 @@ impl Destination {
         let client = Arc::new(client);
         let lane = self.lane_for(None, &client, headers, leg)?;
         let listening = meaning == Meaning::Listen;
-        let port = self.depart(&lane, client, message, meaning, accepts);
+        let mut departure = self.departure(client, message, meaning, accepts);
+        departure.mirrored = Some(mirrored);
+        let port = self.depart(&lane, departure);
         if listening {
             let mut listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
             listens.retain(|_, listen| listen.strong_count() > 0);

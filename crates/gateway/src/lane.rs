@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use protocol::exchange::{Ask, SessionKey, Tell, Trouble};
+use protocol::message::Message;
 use protocol::multiplexer::{Multiplexer, Output};
 use protocol::time::Moment;
 use protocol::version::Era;
+use protocol::wire::header::MirroredParams;
 use protocol::wire::line::{Frame, LineFramer};
 use tokio::sync::Notify;
 
@@ -196,8 +198,16 @@ impl Lane {
         self.lock().multiplexer.open_calls()
     }
 
+    /// Since when nobody has used this lane; `None` also while a task goes on that was begun here.
     pub(crate) fn idle_since(&self) -> Option<Moment> {
-        self.lock().idle_since
+        let inner = self.lock();
+        let pinned = inner.multiplexer.has_live_tasks(self.clock.now());
+        inner.idle_since.filter(|_| !pinned)
+    }
+
+    /// Whether the headers of a call say what its arguments say, as far as its tool is known.
+    pub(crate) fn judge_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
+        self.lock().multiplexer.judge_mirrored(message, params)
     }
 
     // From the tasks of the backend.

@@ -187,6 +187,7 @@ impl Errand {
             call: OPENING,
             client: Arc::clone(&client),
             introduction: None,
+            words: Era::Modern,
             hears: listening.is_some(),
         }];
         if matches!(meaning, Meaning::Call { .. }) {
@@ -196,6 +197,7 @@ impl Errand {
                 request: Request::Plain,
                 message: message.clone(),
                 words: Era::Modern,
+                mirrored: None,
             }));
         }
         let errand = Self {
@@ -271,7 +273,11 @@ impl Errand {
             Tell::Reply {
                 call, message, words, ..
             } => match (call, self.meaning) {
-                (_, Meaning::Listen) => self.handle_subscribed(call, message.kind() == Kind::Result),
+                (_, Meaning::Listen) => {
+                    if !self.handle_looked(call, Some((&message, words))) {
+                        self.handle_subscribed(call, message.kind() == Kind::Result);
+                    }
+                }
                 // The handshake was refused; what waited for it is told so by itself.
                 (OPENING, Meaning::Call { .. }) => {}
                 (OPENING, Meaning::Discover) | (_, Meaning::Call { .. } | Meaning::Discover) => {
@@ -287,13 +293,20 @@ impl Errand {
                 | (_, Meaning::Call { .. } | Meaning::Discover) => {
                     self.conclude(Outcome::Failed(failure));
                 }
-                (_, Meaning::Listen) => self.handle_subscribed(call, false),
+                (_, Meaning::Listen) => {
+                    if !self.handle_looked(call, None) {
+                        self.handle_subscribed(call, false);
+                    }
+                }
             },
             Tell::Related { message, .. } => self.relate(&message),
             Tell::Waiting { .. } => {
                 if self.stream() {
                     self.wake();
                 }
+            }
+            Tell::Notice { message, .. } if message.method() == Method::TasksStatus => {
+                self.look_after_task(&message);
             }
             Tell::Notice { message, .. } => {
                 let event = self

@@ -13,6 +13,7 @@ use crate::capability::Capabilities;
 use crate::message::{Message, ScanError};
 use crate::method::{LogLevel, Method};
 use crate::version::{Era, Version};
+use crate::wire::header::MirroredParams;
 
 /// One client conversation, as far as backends are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,6 +78,8 @@ pub enum Ask {
         call: CallKey,
         client: Arc<Client>,
         introduction: Option<Message>,
+        /// The era that the client speaks.
+        words: Era,
         /// The client listens for what is not about its calls: changed lists, updated resources.
         hears: bool,
     },
@@ -123,6 +126,9 @@ pub struct Call {
     pub message: Message,
     /// The era whose words the message is in. A backend of the same era gets it as it is.
     pub words: Era,
+    /// The headers that mirror its arguments, if it came by a way that has such: they are judged as soon as its tool
+    /// is known.
+    pub mirrored: Option<MirroredParams>,
 }
 
 /// What kind of request it is, as far as sharing a backend makes a difference.
@@ -138,6 +144,10 @@ pub enum Request {
     },
     SetLevel {
         level: LogLevel,
+    },
+    /// To hear what becomes of a task.
+    Watch {
+        task: String,
     },
 }
 
@@ -219,6 +229,8 @@ pub struct Welcome {
     pub changing_lists: Vec<Method>,
     /// The server can be told a log level.
     pub logs: bool,
+    /// The server may work on calls of tools as tasks.
+    pub tasks: bool,
 }
 
 /// Why a call gets no answer from its server.

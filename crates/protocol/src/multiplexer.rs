@@ -19,8 +19,11 @@ mod deadlines;
 mod held;
 mod interests;
 mod link;
+mod pursuit;
 mod resting;
 mod rounds;
+mod tasks;
+mod tools;
 mod vigil;
 mod wishes;
 
@@ -38,13 +41,17 @@ use crate::exchange::{Ask, Call, CallKey, Client, Failure, QuestionKey, Request,
 use crate::message::{Kind, Member, Message, ScanError};
 use crate::method::{LogLevel, Method};
 use crate::time::{Moment, earliest};
+use crate::tool_schema::TaskSupport;
 use crate::version::Era;
 use crate::wire::line::EnvelopeSeeker;
 use held::Held;
 use interests::Interests;
 pub(crate) use interests::is_part;
+use pursuit::Pursuit;
 use resting::Returning;
 use rounds::Round;
+use tasks::{Tasks, Watched};
+use tools::Tools;
 use vigil::Vigil;
 
 /// How much and how long.
@@ -67,6 +74,8 @@ pub struct Limits {
     pub questions: usize,
     /// Resources a session may be subscribed to.
     pub subscriptions: usize,
+    /// Tasks that are remembered with their owner.
+    pub tasks: usize,
     /// Bytes that may wait to be written to the server.
     pub outgoing_bytes: usize,
 }
@@ -92,6 +101,7 @@ impl Default for Limits {
             waiting: 1024,
             questions: 256,
             subscriptions: 256,
+            tasks: 1024,
             outgoing_bytes: 4 << 20,
         }
     }
@@ -141,6 +151,7 @@ enum Link {
 #[derive(Debug)]
 struct Attached {
     client: Arc<Client>,
+    words: Era,
     /// Wants to know what is not about its calls.
     hears: bool,
     load: Load,
@@ -169,6 +180,10 @@ struct Waiting {
     starting: bool,
     /// When to tell the client that it takes long.
     patience: Option<Moment>,
+    /// The question that its client has to answer first.
+    after: Option<QuestionKey>,
+    /// Its server has refused it because of its headers: it waits for the list of tools, and is sent once more.
+    refreshed: bool,
 }
 
 #[derive(Debug)]
@@ -192,6 +207,14 @@ enum Pending {
     Own {
         until: Moment,
     },
+    /// A step in the pursuit of a call's task; the call's own time limit holds for it.
+    Step {
+        of: WireId,
+    },
+    /// Our waiting for the outcome of a task, so that its server can ask.
+    Background {
+        task: String,
+    },
 }
 
 #[derive(Debug)]
@@ -206,6 +229,12 @@ struct InFlight {
     /// What the server wants to know before it goes on (modern era).
     round: Option<Round>,
     rounds: u32,
+    /// What is done about the task that it was answered with.
+    pursuit: Option<Box<Pursuit>>,
+    /// The server does it only as a task, and its client knows nothing of such.
+    drives: bool,
+    /// It is sent for the second time, with headers from a fresh list of tools.
+    refreshed: bool,
     /// The client's progress token, to be put back into progress notifications.
     token: Option<Bytes>,
     deadline: Moment,
@@ -236,6 +265,8 @@ enum Asker {
     Server(Bytes),
     /// A round of the call, in which it has this key.
     Round(String),
+    /// The task of the call, which gave it this key.
+    Task(String),
 }
 
 /// Why a question is refused that could be several sessions'.
@@ -251,6 +282,8 @@ enum Lowered {
     TooMuch(&'static str),
     /// The server is known not to do it.
     Unsupported(&'static str),
+    /// The server has no such method.
+    NoSuchMethod(&'static str),
 }
 
 /// The machine.
@@ -282,6 +315,8 @@ pub struct Multiplexer {
     /// Questions of the server of which it is not known yet whose they are, oldest first.
     held: VecDeque<Held>,
     interests: Interests,
+    tools: Tools,
+    tasks: Tasks,
     vigil: Vigil,
     /// The server has asked a question at some time: attribution needs one asking session at a time.
     inquisitive: bool,
@@ -318,6 +353,8 @@ impl Multiplexer {
             questions: BTreeMap::new(),
             held: VecDeque::new(),
             interests: Interests::default(),
+            tools: Tools::default(),
+            tasks: Tasks::default(),
             vigil: Vigil::default(),
             inquisitive: false,
             last_notifier: None,
@@ -371,7 +408,7 @@ impl Multiplexer {
 
     /// Questions of the server that have no answer yet.
     pub fn open_questions(&self) -> usize {
-        self.questions.len() + self.held.len()
+        self.questions.len() + self.held.len() + self.tasks.open_inputs()
     }
 
     pub fn is_ready(&self) -> bool {
@@ -391,7 +428,12 @@ impl Multiplexer {
         let requests = self
             .pending
             .values()
-            .filter(|pending| !matches!(pending, Pending::Handshake | Pending::Listen));
+            .filter(|pending| {
+                !matches!(
+                    pending,
+                    Pending::Handshake | Pending::Listen | Pending::Background { .. }
+                )
+            });
         requests.count() + self.departed.len()
     }
 
@@ -462,10 +504,12 @@ impl Multiplexer {
                 call,
                 client,
                 introduction,
+                words,
                 hears,
             } => {
                 let attached = Attached {
                     client,
+                    words,
                     hears,
                     load: Load::default(),
                 };
@@ -581,7 +625,7 @@ impl Multiplexer {
             return;
         }
         if self.is_ready() && self.may_go(&call) {
-            self.send(now, call);
+            self.send(now, call, false);
             return;
         }
         if self.waiting.len() >= self.limits.waiting {
@@ -600,10 +644,14 @@ impl Multiplexer {
             deadline,
             starting,
             patience: Some(patience),
+            after: None,
+            refreshed: false,
         });
         self.wake_by(deadline.min(patience));
         if starting {
             self.pursue(now);
+        } else {
+            self.learn(now);
         }
     }
 
@@ -618,6 +666,9 @@ impl Multiplexer {
 
     /// Whether a call can be sent now without making the server's next question ambiguous.
     fn may_go(&self, call: &Call) -> bool {
+        if self.must_learn(call) {
+            return false;
+        }
         if !self.inquisitive || !call.message.method().may_ask() {
             return true;
         }
@@ -649,6 +700,10 @@ impl Multiplexer {
         }
         let mut in_turn = true;
         for waiting in std::mem::take(&mut self.waiting) {
+            if self.awaits_tools(&waiting) {
+                self.waiting.push_back(waiting);
+                continue;
+            }
             if self.inquisitive && waiting.call.message.method().may_ask() {
                 let own = self
                     .attached
@@ -661,8 +716,9 @@ impl Multiplexer {
                     continue;
                 }
             }
-            self.send(now, waiting.call);
+            self.send(now, waiting.call, waiting.refreshed);
         }
+        self.learn(now);
     }
 
     /// Whether this much more may wait for the server to read it. One message always may.
@@ -671,13 +727,17 @@ impl Multiplexer {
         queued == 0 || queued + length <= self.limits.outgoing_bytes
     }
 
-    fn send(&mut self, now: Moment, call: Call) {
+    fn send(&mut self, now: Moment, call: Call, refreshed: bool) {
+        if self.judge_task(&call) || self.refuse_mismatch(&call) {
+            return;
+        }
         let Call {
             session,
             call,
             request,
             message,
             words,
+            mirrored: _,
         } = call;
         if !self.has_room(message.len()) {
             return self.overload(session, call, "bytes waiting for the server");
@@ -688,7 +748,8 @@ impl Multiplexer {
         self.face.confirm(None, &mut self.outgoing);
         self.heed_level(now, session, &message, words);
         let id = WireId(self.next_wire);
-        match self.lower(session, &request, &message, words, id) {
+        let (extra, drives) = self.as_task(session, &message, words);
+        match self.lower(session, &request, &message, words, id, &extra) {
             Lowered::Sent => {}
             Lowered::Done => return self.tell(Tell::Done { session, call }),
             Lowered::TooMuch(limit) => return self.overload(session, call, limit),
@@ -700,11 +761,22 @@ impl Multiplexer {
                     failure,
                 });
             }
+            Lowered::NoSuchMethod(what) => {
+                let call = Call {
+                    session,
+                    call,
+                    request,
+                    message,
+                    words,
+                    mirrored: None,
+                };
+                return self.reply_error(&call, error_code::METHOD_NOT_FOUND, what, None);
+            }
         }
         self.next_wire += 1;
         let method = message.method();
         self.count_in(session, method.may_ask());
-        let deadline = now.after(self.limits.request_timeout);
+        let deadline = self.first_deadline(now, method);
         let patience = now.after(self.limits.patience);
         self.pending.insert(
             id,
@@ -718,6 +790,9 @@ impl Multiplexer {
                 words,
                 round: None,
                 rounds: 0,
+                pursuit: None,
+                drives,
+                refreshed,
                 deadline,
                 horizon: now.after(self.limits.request_timeout * Limits::MAX_EXTENSIONS),
                 patience: Some(patience),
@@ -730,6 +805,25 @@ impl Multiplexer {
         self.tune();
     }
 
+    /// What is added to a call that a legacy server is to do as a task, and whether its client must not notice.
+    fn as_task(
+        &self,
+        session: SessionKey,
+        message: &Message,
+        words: Era,
+    ) -> (Vec<(&'static str, Bytes)>, bool) {
+        let declared = self
+            .attached
+            .get(&session)
+            .is_some_and(|attached| attached.client.capabilities.takes_tasks());
+        let task = || vec![("task", Bytes::from_static(b"{}"))];
+        match (self.task_support(message, words), declared) {
+            (TaskSupport::Forbidden, _) | (TaskSupport::Optional, false) => (Vec::new(), false),
+            (TaskSupport::Optional | TaskSupport::Required, true) => (task(), false),
+            (TaskSupport::Required, false) => (task(), true),
+        }
+    }
+
     /// A modern call says itself which log lines it wants; a legacy server must be told before it begins.
     fn heed_level(&mut self, now: Moment, session: SessionKey, message: &Message, words: Era) {
         let wanted = match (words, message.raw(Member::MetaLogLevel)) {
@@ -739,11 +833,15 @@ impl Multiplexer {
         let Some(level) = wanted.and_then(|level| LogLevel::parse(&level)) else {
             return;
         };
-        let logs = self.face.welcome().is_some_and(|welcome| welcome.logs);
+        let logs = self.offers_logs();
         if let Some(level) = self.interests.request_level(session, level).filter(|_| logs) {
             let id = self.own_request(now);
             legacy::write_set_level(&mut self.outgoing, None, id, level);
         }
+    }
+
+    fn offers_logs(&self) -> bool {
+        self.face.welcome().is_some_and(|welcome| welcome.logs)
     }
 
     /// Writes a call for the server, or does without it where the wish is one that we keep.
@@ -754,6 +852,7 @@ impl Multiplexer {
         message: &Message,
         words: Era,
         id: WireId,
+        extra: &[(&'static str, Bytes)],
     ) -> Lowered {
         match request {
             Request::Plain => {}
@@ -778,6 +877,18 @@ impl Multiplexer {
                     return Lowered::Done;
                 }
             }
+            Request::Watch { task } => {
+                return match self.watch_task(session, task) {
+                    Watched::Unknown => Lowered::Unsupported(tasks::NO_TASK),
+                    Watched::Granted => Lowered::Done,
+                    Watched::Wanted if self.listens_left == 0 => Lowered::Unsupported(wishes::NO_UPDATES),
+                    // As for a resource.
+                    Watched::Wanted => Lowered::Sent,
+                };
+            }
+            Request::SetLevel { .. } if self.face.listens() && !self.offers_logs() => {
+                return Lowered::NoSuchMethod("the server has no log lines to choose from");
+            }
             Request::SetLevel { level } => match self.interests.set_level(session, *level) {
                 Some(level) if !self.face.listens() => {
                     legacy::write_set_level(&mut self.outgoing, Some(message), id, level);
@@ -796,7 +907,7 @@ impl Multiplexer {
             id,
             client: &attached.client,
             level: self.interests.level(session),
-            extra: &[],
+            extra,
         };
         self.face.write_call(&mut self.outgoing, &line);
         Lowered::Sent
@@ -836,10 +947,15 @@ impl Multiplexer {
         let (session, may_ask, call) = match self.pending.remove(&id)? {
             Pending::Call(call) => (call.session, call.method.may_ask(), Some(call)),
             Pending::Cancelled { session, may_ask, .. } => (session, may_ask, None),
-            Pending::Handshake | Pending::Listen | Pending::Own { .. } => return None,
+            Pending::Handshake
+            | Pending::Listen
+            | Pending::Own { .. }
+            | Pending::Step { .. }
+            | Pending::Background { .. } => return None,
         };
         if let Some(call) = &call {
             self.detach_questions(id, call);
+            self.drop_steps(call);
         }
         self.count_out(session, may_ask);
         self.resolve_held(now);
@@ -858,9 +974,11 @@ impl Multiplexer {
     ) -> Option<InFlight> {
         self.rouse(id);
         let until = now.after(Limits::CANCEL_GRACE);
+        self.abandon_task(now, id);
         let pending = self.pending.get_mut(&id)?;
         let Pending::Call(call) = pending else { return None };
-        if call.round.is_some() {
+        let task = call.pursuit.as_ref().map(|pursuit| pursuit.drives());
+        if call.round.is_some() || task == Some(false) || (task.is_some() && self.face.listens()) {
             // The server has answered and keeps nothing: there is only the round to forget.
             self.withdraw_round(id);
             return self.settle(now, id);
@@ -875,7 +993,10 @@ impl Multiplexer {
         };
         // The client's own words may be long; ours are not, so that a cancellation can always be sent.
         let words = message.filter(|message| self.has_room(message.len()));
-        backend_face::write_cancel(&mut self.outgoing, words, id, reason);
+        if task.is_none() {
+            backend_face::write_cancel(&mut self.outgoing, words, id, reason);
+        }
+        self.drop_steps(&call);
         self.wake_by(until);
         self.detach_questions(id, &call);
         self.forsake(&call);
@@ -906,7 +1027,7 @@ impl Multiplexer {
                 self.interests.unsubscribe(call.session, uri);
             }
             Request::SetLevel { .. } => self.interests.doubt_level(),
-            Request::Plain | Request::Unsubscribe { .. } => {}
+            Request::Plain | Request::Unsubscribe { .. } | Request::Watch { .. } => {}
         }
     }
 
@@ -917,7 +1038,9 @@ impl Multiplexer {
             | Pending::Cancelled { .. }
             | Pending::Handshake
             | Pending::Listen
-            | Pending::Own { .. } => None,
+            | Pending::Own { .. }
+            | Pending::Step { .. }
+            | Pending::Background { .. } => None,
         })
     }
 
@@ -996,6 +1119,7 @@ impl Multiplexer {
         }
         self.detach(session);
         let (orphans, level) = self.interests.forget(session);
+        self.tasks.unwatch(session);
         self.tune();
         if self.is_ready() && !self.face.listens() {
             for uri in orphans {

@@ -254,6 +254,7 @@ impl Session {
             call,
             client,
             introduction: Some(introduction),
+            words: Era::Legacy,
             hears: true,
         };
         (session, call, ask)
@@ -274,6 +275,7 @@ impl Session {
             call,
             client: Arc::clone(&session.client),
             introduction: None,
+            words: Era::Legacy,
             hears: true,
         };
         (session, ask)
@@ -428,6 +430,7 @@ impl Session {
                         request,
                         message,
                         words: Era::Legacy,
+                        mirrored: None,
                     }),
                 }
             }

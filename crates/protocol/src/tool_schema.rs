@@ -16,7 +16,7 @@ use crate::wire::header::{PARAM_PREFIX, encode};
 
 pub use arguments::{ArgumentsError, arguments_of};
 pub(crate) use arguments::{Mirrored, same_number, task_id_of};
-pub use catalogue::{Added, CatalogueError, CatalogueLimits, KnownTool, ToolCatalogue};
+pub use catalogue::{Added, CatalogueError, CatalogueLimits, KnownTool, TaskSupport, ToolCatalogue};
 
 const ANNOTATION: &str = "x-mcp-header";
 

@@ -324,6 +324,7 @@ mod tests {
             version: Some(Version::V2025_11_25),
             changing_lists: vec![],
             logs: false,
+            tasks: false,
         };
         let (body, version) = lower_welcome(b"7", &welcome, Some(Version::V2025_03_26));
         assert_eq!(version, Version::V2025_03_26);

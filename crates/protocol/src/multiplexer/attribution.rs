@@ -34,6 +34,7 @@ impl Multiplexer {
                 self.refuse(&id, error_code::INTERNAL_ERROR, "too many bytes wait to be read");
             }
             Asker::Round(key) => self.handle_input(now, open.wire, &key, message),
+            Asker::Task(key) => self.handle_task_input(now, open.wire, &key, message),
         }
     }
 
@@ -61,7 +62,7 @@ impl Multiplexer {
         };
         match open.asker {
             Asker::Server(id) => self.refuse(&id, error_code::INTERNAL_ERROR, why),
-            Asker::Round(_) => self.fail_round(now, open.wire, why),
+            Asker::Round(_) | Asker::Task(_) => self.fail_round(now, open.wire, why),
         }
     }
 
@@ -83,10 +84,10 @@ impl Multiplexer {
         let Some(id) = message.raw_copy(Member::Id) else {
             return;
         };
-        self.inquisitive = true;
-        if !self.has_room_for_a_refusal(&id) {
+        if !self.has_room_for_a_refusal(&id) || self.handle_task_question(now, &id, &message) {
             return;
         }
+        self.inquisitive = true;
         match self.attribute(message.method()) {
             Some((session, wire)) => self.ask_session(now, session, wire, id, message),
             None if self.asking_sessions > 1 => self.hold(now, id, message),
@@ -180,7 +181,9 @@ impl Multiplexer {
                 | Pending::Cancelled { .. }
                 | Pending::Handshake
                 | Pending::Listen
-                | Pending::Own { .. } => None,
+                | Pending::Own { .. }
+            | Pending::Step { .. }
+            | Pending::Background { .. } => None,
             })
         };
         let awake = newest(&|call| call.method.may_ask() && !call.resting);
@@ -212,7 +215,7 @@ impl Multiplexer {
         let Some(id) = message.raw(Member::RequestId) else {
             return;
         };
-        if self.withdraw_held(id) {
+        if self.withdraw_held(id) || self.withdraw_input(id) {
             return;
         }
         let found = self
@@ -236,6 +239,9 @@ impl Multiplexer {
     /// A log line goes to the session whose call it is about. If that cannot be known it goes to everybody
     /// while nobody is calling and all are one principal, and otherwise to nobody.
     pub(super) fn handle_log(&mut self, message: &Message) {
+        if self.task_log(message) {
+            return;
+        }
         let level = message.level();
         if let Some((session, wire)) = self.attribute_log() {
             if self.interests.hears(session, level) {
@@ -245,7 +251,9 @@ impl Multiplexer {
                         Pending::Cancelled { .. }
                         | Pending::Handshake
                         | Pending::Listen
-                        | Pending::Own { .. },
+                        | Pending::Own { .. }
+                        | Pending::Step { .. }
+                        | Pending::Background { .. },
                     )
                     | None => None,
                 });
@@ -297,7 +305,9 @@ impl Multiplexer {
             | Pending::Cancelled { .. }
             | Pending::Handshake
             | Pending::Listen
-            | Pending::Own { .. } => None,
+            | Pending::Own { .. }
+            | Pending::Step { .. }
+            | Pending::Background { .. } => None,
         });
         match calls.next() {
             Some((session, id)) => Some((session, calls.next().is_none().then_some(id))),

@@ -11,6 +11,7 @@ impl Multiplexer {
         self.expire_calls(now);
         self.expire_waiting(now);
         self.expire_held(now);
+        self.expire_inputs(now);
         let late: Vec<QuestionKey> = self
             .questions
             .iter()
@@ -59,6 +60,7 @@ impl Multiplexer {
         let mut stopped = Vec::new();
         let mut resumed = Vec::new();
         let mut resting = Vec::new();
+        let mut polled = Vec::new();
         let mut next = None;
         for (id, pending) in &mut self.pending {
             let call = match pending {
@@ -71,7 +73,9 @@ impl Multiplexer {
                     }
                     continue;
                 }
-                Pending::Handshake | Pending::Listen => continue,
+                Pending::Handshake | Pending::Listen | Pending::Step { .. } | Pending::Background { .. } => {
+                    continue;
+                }
             };
             if let Some(at) = call.rest_at {
                 if at <= now {
@@ -83,6 +87,13 @@ impl Multiplexer {
             if let Some(at) = call.round.as_ref().and_then(|round| round.resume_at) {
                 if at <= now {
                     resumed.push(*id);
+                } else {
+                    next = earliest(next, Some(at));
+                }
+            }
+            if let Some(at) = call.pursuit.as_ref().and_then(|pursuit| pursuit.poll_at) {
+                if at <= now {
+                    polled.push(*id);
                 } else {
                     next = earliest(next, Some(at));
                 }
@@ -103,6 +114,10 @@ impl Multiplexer {
         }
         for id in stopped {
             self.settle(now, id);
+            self.expire_page(now, id);
+        }
+        for id in polled {
+            self.poll_task(now, id);
         }
         for id in resumed {
             self.next_round(now, id);

@@ -103,7 +103,9 @@ impl Multiplexer {
             | Pending::Cancelled { .. }
             | Pending::Handshake
             | Pending::Listen
-            | Pending::Own { .. } => None,
+            | Pending::Own { .. }
+            | Pending::Step { .. }
+            | Pending::Background { .. } => None,
         })
     }
 
@@ -187,6 +189,7 @@ mod tests {
                 call: CallKey(0),
                 client,
                 introduction: None,
+                words: Era::Modern,
                 hears: false,
             };
             self.machine.handle_ask(self.now, open);
@@ -200,6 +203,7 @@ mod tests {
                 request: Request::Plain,
                 message,
                 words: Era::Modern,
+                mirrored: None,
             };
             self.machine.handle_ask(self.now, Ask::Call(call));
         }

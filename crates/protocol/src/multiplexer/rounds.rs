@@ -155,6 +155,7 @@ impl Multiplexer {
     /// The client cannot or will not answer: the call ends in a way that its client understands.
     pub(super) fn fail_round(&mut self, now: Moment, wire: Option<WireId>, why: &'static str) {
         let Some(id) = wire else { return };
+        self.abandon_task(now, id);
         self.withdraw_round(id);
         let Some(InFlight {
             session,

@@ -38,6 +38,17 @@ pub struct KnownTool {
     /// What is wrong with the first invalid one. A client that speaks to the server itself must drop the
     /// tool then; one that is shown the tool by [`super::strip_invalid`] need not.
     pub problem: Option<SchemaError>,
+    /// Whether it can be worked on as a task (2025-11-25, `execution.taskSupport`).
+    pub tasks: TaskSupport,
+}
+
+/// What a tool of a legacy server says about tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TaskSupport {
+    #[default]
+    Forbidden,
+    Optional,
+    Required,
 }
 
 /// What came of a page.
@@ -162,12 +173,14 @@ fn read_tool(raw: &str) -> Option<(Cow<'_, str>, KnownTool)> {
         name: Cow<'a, str>,
         #[serde(borrow, default, rename = "inputSchema")]
         schema: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        execution: Option<&'a RawValue>,
     }
     if !raw.starts_with('{') {
         return None;
     }
     let tool: Tool<'_> = serde_json::from_str(raw).ok()?;
-    let known = tool.schema.map_or_else(KnownTool::default, |schema| {
+    let mut known = tool.schema.map_or_else(KnownTool::default, |schema| {
         let text = schema.get();
         // Nearly no schema is annotated: look before reading it all. A key may be spelt with escapes.
         if memmem::find(text.as_bytes(), ANNOTATION.as_bytes()).is_none() && !text.contains("\\u") {
@@ -175,8 +188,21 @@ fn read_tool(raw: &str) -> Option<(Cow<'_, str>, KnownTool)> {
         }
         let schema: Value = serde_json::from_str(text).unwrap_or_default();
         let (headers, problem) = ToolHeaders::read_valid(&schema);
-        KnownTool { headers, problem }
+        KnownTool {
+            headers,
+            problem,
+            ..KnownTool::default()
+        }
     });
+    let execution: Value = tool
+        .execution
+        .and_then(|raw| serde_json::from_str(raw.get()).ok())
+        .unwrap_or_default();
+    known.tasks = match execution.get("taskSupport").and_then(Value::as_str) {
+        Some("optional") => TaskSupport::Optional,
+        Some("required") => TaskSupport::Required,
+        Some(_) | None => TaskSupport::Forbidden,
+    };
     Some((tool.name, known))
 }
 
@@ -254,6 +280,18 @@ mod tests {
         let known = catalogue.find("t").unwrap();
         assert_eq!(known.headers.entries().len(), 1);
         assert_eq!(known.problem.as_ref().unwrap().at, "b");
+    }
+
+    #[test]
+    fn tools_say_whether_they_can_be_tasks() {
+        let tools = r#"{"name":"a","execution":{"taskSupport":"optional"}},{"name":"b","execution":{"taskSupport":"required"}},{"name":"c","execution":7}"#;
+        let mut catalogue = ToolCatalogue::new(LIMITS);
+        catalogue.add_page(&page(tools)).unwrap();
+        let support = ["a", "b", "c"].map(|name| catalogue.find(name).unwrap().tasks);
+        assert_eq!(
+            support,
+            [TaskSupport::Optional, TaskSupport::Required, TaskSupport::Forbidden]
+        );
     }
 
     #[test]

@@ -124,6 +124,7 @@ pub(crate) fn limits() -> multiplexer::Limits {
         waiting: 12,
         questions: 6,
         subscriptions: 2,
+        tasks: 4,
         outgoing_bytes: 2000,
     }
 }

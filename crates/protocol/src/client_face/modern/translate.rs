@@ -10,6 +10,7 @@ use crate::exchange::Welcome;
 use crate::message::{Member, Message};
 use crate::method::Method;
 use crate::object::{Object, elements};
+use crate::task;
 use crate::version::{Era, Version};
 
 /// A legacy answer under a modern client's id.
@@ -26,6 +27,13 @@ pub(super) fn reply(id: &[u8], message: &Message, method: Method, server: Option
             None,
         );
     };
+    match method {
+        Method::ToolsCall if is_task(&result) => return created(id, &result, server),
+        Method::TasksGet => result = detailed(&result),
+        // Both are only acknowledged.
+        Method::TasksCancel | Method::TasksUpdate => result = Object::default(),
+        _ => {}
+    }
     result.set("resultType", r#""complete""#);
     if is_cacheable(method) {
         // A legacy server says nothing about how long its answers hold.
@@ -39,6 +47,57 @@ pub(super) fn reply(id: &[u8], message: &Message, method: Method, server: Option
         without_task_support(&mut result);
     }
     respond(id, "result", &result.to_string())
+}
+
+fn is_task(result: &Object<'_>) -> bool {
+    let task = result.get("task").and_then(|raw| Object::parse(raw.as_bytes()));
+    task.is_some_and(|task| task.get("taskId").is_some())
+}
+
+/// A task in place of a result: flat, where the legacy era has it nested.
+fn created(id: &[u8], result: &Object<'_>, server: Option<&str>) -> Bytes {
+    let raw = result.get("task").unwrap_or("{}");
+    let task = Object::parse(raw.as_bytes()).unwrap_or_default();
+    let mut flat = Object::default();
+    flat.set("resultType", r#""task""#);
+    for (name, raw) in task::renamed(&task).iter() {
+        flat.set(name, raw.to_owned());
+    }
+    if let Some(meta) = result.get("_meta") {
+        flat.set("_meta", meta.to_owned());
+    }
+    if let Some(server) = server {
+        stamp(&mut flat, server);
+    }
+    respond(id, "result", &flat.to_string())
+}
+
+/// A task with everything there is to know of it.
+fn detailed(result: &Object<'_>) -> Object<'static> {
+    let mut task = task::renamed(result);
+    if let Some(questions) = task.get("inputRequests").map(str::to_owned) {
+        task.set("inputRequests", in_modern_words(&questions));
+    }
+    task
+}
+
+/// Questions without what belongs to the legacy era's way of asking.
+fn in_modern_words(questions: &str) -> String {
+    let questions = Object::parse(questions.as_bytes()).unwrap_or_default();
+    let mut reworded = Object::default();
+    for (key, raw) in questions.iter() {
+        let mut question = Object::parse(raw.as_bytes()).unwrap_or_default();
+        let params = question.get("params").unwrap_or("{}").to_owned();
+        let mut params = Object::parse(params.as_bytes()).unwrap_or_default();
+        super::without_legacy_asking(&mut params);
+        if params.is_empty() {
+            question.remove("params");
+        } else {
+            question.set("params", params.to_string());
+        }
+        reworded.set(key, question.to_string());
+    }
+    reworded.to_string()
 }
 
 fn respond(id: &[u8], member: &str, raw: &str) -> Bytes {
@@ -102,6 +161,12 @@ pub(super) fn discovery(id: &[u8], welcome: &Welcome) -> Bytes {
     let raw = found.get("capabilities").unwrap_or("{}");
     let mut capabilities = Object::parse(raw.as_bytes()).unwrap_or_default();
     capabilities.remove("tasks");
+    if welcome.tasks {
+        let raw = capabilities.get("extensions").unwrap_or("{}").to_owned();
+        let mut extensions = Object::parse(raw.as_bytes()).unwrap_or_default();
+        extensions.set(task::EXTENSION, "{}");
+        capabilities.set("extensions", extensions.to_string());
+    }
     let mut result = Object::default();
     result.set("resultType", r#""complete""#);
     result.set(
