@@ -251,6 +251,8 @@ pub enum Failure {
     NotWelcomed,
     /// A limit of ours was reached.
     Overloaded { limit: &'static str },
+    /// The server waits for another client's answer, and its next question could not be told from theirs.
+    Occupied,
     /// The answer was larger than messages may be.
     TooLarge { length: u64, limit: usize },
     /// The server has no such thing to offer.
@@ -294,6 +296,7 @@ impl Failure {
             Self::Unavailable { .. } => "upstream_unavailable",
             Self::NotWelcomed => "handshake_refused",
             Self::Overloaded { .. } => "overloaded",
+            Self::Occupied => "occupied",
             Self::TooLarge { .. } => "response_too_large",
             Self::Unsupported { .. } => "unsupported",
             Self::Unanswered { .. } => "unanswered",
@@ -312,7 +315,7 @@ impl Failure {
             | Self::NotWelcomed
             | Self::TooLarge { .. }
             | Self::Invalid(_) => Blame::Backend,
-            Self::Overloaded { .. } => Blame::Bridge,
+            Self::Overloaded { .. } | Self::Occupied => Blame::Bridge,
             Self::Unsupported { .. } | Self::Unanswered { .. } | Self::Cancelled | Self::SessionEnded => {
                 Blame::Client
             }

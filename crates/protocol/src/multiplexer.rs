@@ -21,6 +21,7 @@ mod interests;
 mod link;
 mod pursuit;
 mod resting;
+mod roots;
 mod rounds;
 mod tasks;
 mod tools;
@@ -49,6 +50,7 @@ use interests::Interests;
 pub(crate) use interests::is_part;
 use pursuit::Pursuit;
 use resting::Returning;
+use roots::Roots;
 use rounds::Round;
 use tasks::{Tasks, Watched};
 use tools::Tools;
@@ -180,8 +182,8 @@ struct Waiting {
     starting: bool,
     /// When to tell the client that it takes long.
     patience: Option<Moment>,
-    /// The question that its client has to answer first.
-    after: Option<QuestionKey>,
+    /// Its client was asked something that must be answered first.
+    asked_first: bool,
     /// Its server has refused it because of its headers: it waits for the list of tools, and is sent once more.
     refreshed: bool,
 }
@@ -255,6 +257,7 @@ struct OpenQuestion {
     /// The call that carries it.
     wire: Option<WireId>,
     asker: Asker,
+    method: Method,
     deadline: Moment,
 }
 
@@ -317,6 +320,7 @@ pub struct Multiplexer {
     interests: Interests,
     tools: Tools,
     tasks: Tasks,
+    roots: Roots,
     vigil: Vigil,
     /// The server has asked a question at some time: attribution needs one asking session at a time.
     inquisitive: bool,
@@ -355,6 +359,7 @@ impl Multiplexer {
             interests: Interests::default(),
             tools: Tools::default(),
             tasks: Tasks::default(),
+            roots: Roots::default(),
             vigil: Vigil::default(),
             inquisitive: false,
             last_notifier: None,
@@ -408,7 +413,7 @@ impl Multiplexer {
 
     /// Questions of the server that have no answer yet.
     pub fn open_questions(&self) -> usize {
-        self.questions.len() + self.held.len() + self.tasks.open_inputs()
+        self.questions.len() + self.held.len() + self.tasks.open_inputs() + self.roots.open()
     }
 
     pub fn is_ready(&self) -> bool {
@@ -624,7 +629,8 @@ impl Multiplexer {
             });
             return;
         }
-        if self.is_ready() && self.may_go(&call) {
+        let asked_first = self.ask_roots_first(now, &call);
+        if !asked_first && self.is_ready() && self.may_go(&call) {
             self.send(now, call, false);
             return;
         }
@@ -635,6 +641,8 @@ impl Multiplexer {
         let starting = !self.is_ready();
         let deadline = now.after(if starting {
             self.limits.start_timeout
+        } else if asked_first {
+            self.limits.question_timeout + self.limits.request_timeout
         } else {
             self.limits.request_timeout
         });
@@ -644,7 +652,7 @@ impl Multiplexer {
             deadline,
             starting,
             patience: Some(patience),
-            after: None,
+            asked_first,
             refreshed: false,
         });
         self.wake_by(deadline.min(patience));
@@ -700,7 +708,7 @@ impl Multiplexer {
         }
         let mut in_turn = true;
         for waiting in std::mem::take(&mut self.waiting) {
-            if self.awaits_tools(&waiting) {
+            if self.awaits_roots(&waiting) || self.awaits_tools(&waiting) {
                 self.waiting.push_back(waiting);
                 continue;
             }

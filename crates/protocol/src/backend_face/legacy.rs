@@ -176,7 +176,11 @@ fn introduce(client: &Client) -> Message {
         .as_deref()
         .and_then(|raw| std::str::from_utf8(raw).ok())
         .unwrap_or(&own);
-    let capabilities = std::str::from_utf8(&client.declared).unwrap_or("{}");
+    let mut capabilities = Object::parse(&client.declared).unwrap_or_default();
+    if capabilities.get("roots").is_some() {
+        // Nobody who introduces itself in this way can tell that its roots have changed.
+        capabilities.set("roots", "{}");
+    }
     Message::own(format!(
         r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":{capabilities},"clientInfo":{info}}}}}"#,
         Version::NEWEST_LEGACY.as_str(),

@@ -207,6 +207,7 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
             let _ = write!(data, r#","limit":{}"#, quoted(limit));
             format!("too many {limit}")
         }
+        Failure::Occupied => "the server waits for the answer of another client".to_owned(),
         Failure::TooLarge { length, limit } => {
             let _ = write!(
                 data,
@@ -229,6 +230,7 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
         | Failure::Unavailable { .. }
         | Failure::NotWelcomed
         | Failure::Overloaded { .. }
+        | Failure::Occupied
         | Failure::TooLarge { .. }
         | Failure::Unanswered { .. }
         | Failure::Invalid(_)
@@ -302,6 +304,7 @@ mod tests {
             Failure::Overloaded {
                 limit: "calls in flight",
             },
+            Failure::Occupied,
             Failure::TooLarge { length: 10, limit: 5 },
             Failure::Invalid(ScanError::TooDeep),
             Failure::Cancelled,

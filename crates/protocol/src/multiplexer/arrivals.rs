@@ -11,7 +11,12 @@ impl Multiplexer {
     /// One line of the server's output.
     pub fn handle_line(&mut self, now: Moment, line: Bytes) {
         self.handle_sign_of_life(now);
-        let message = match Message::scan(line.clone()) {
+        // A line of JSON that does not say that it is JSON-RPC is somebody's log, whatever its members are called.
+        let read = Message::scan(line.clone()).and_then(|message| match message.is_json_rpc() {
+            true => Ok(message),
+            false => Err(ScanError::NotJsonRpc),
+        });
+        let message = match read {
             Ok(message) => message,
             Err(error) => {
                 self.counters.noise += 1;

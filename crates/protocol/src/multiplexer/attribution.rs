@@ -25,6 +25,7 @@ impl Multiplexer {
         let Some(open) = self.close_question(now, question) else {
             return;
         };
+        self.note_roots(&open, message);
         match open.asker {
             Asker::Server(id) if self.has_room(message.len()) => {
                 legacy::write_answer(&mut self.outgoing, message, &id);
@@ -35,6 +36,14 @@ impl Multiplexer {
             }
             Asker::Round(key) => self.handle_input(now, open.wire, &key, message),
             Asker::Task(key) => self.handle_task_input(now, open.wire, &key, message),
+        }
+        self.admit_asked(now);
+    }
+
+    /// Sends the calls that waited for an answer of their client, if that was the last.
+    fn admit_asked(&mut self, now: Moment) {
+        if self.waiting.iter().any(|waiting| waiting.asked_first) {
+            self.admit(now);
         }
     }
 
@@ -60,6 +69,7 @@ impl Multiplexer {
         let Some(open) = self.close_question(now, question) else {
             return;
         };
+        self.fail_asked(open.session, why);
         match open.asker {
             Asker::Server(id) => self.refuse(&id, error_code::INTERNAL_ERROR, why),
             Asker::Round(_) | Asker::Task(_) => self.fail_round(now, open.wire, why),
@@ -84,7 +94,10 @@ impl Multiplexer {
         let Some(id) = message.raw_copy(Member::Id) else {
             return;
         };
-        if !self.has_room_for_a_refusal(&id) || self.handle_task_question(now, &id, &message) {
+        if !self.has_room_for_a_refusal(&id)
+            || self.handle_task_question(now, &id, &message)
+            || self.handle_roots_question(now, &id, &message)
+        {
             return;
         }
         self.inquisitive = true;
@@ -160,6 +173,7 @@ impl Multiplexer {
                 session,
                 wire,
                 asker,
+                method: message.method(),
                 deadline,
             },
         );
@@ -215,7 +229,7 @@ impl Multiplexer {
         let Some(id) = message.raw(Member::RequestId) else {
             return;
         };
-        if self.withdraw_held(id) || self.withdraw_input(id) {
+        if self.withdraw_held(id) || self.withdraw_input(id) || self.withdraw_roots(id) {
             return;
         }
         let found = self
@@ -234,6 +248,7 @@ impl Multiplexer {
                 message: Some(message),
             });
         }
+        self.admit_asked(now);
     }
 
     /// A log line goes to the session whose call it is about. If that cannot be known it goes to everybody

@@ -12,6 +12,7 @@ impl Multiplexer {
         self.expire_waiting(now);
         self.expire_held(now);
         self.expire_inputs(now);
+        self.expire_roots(now);
         let late: Vec<QuestionKey> = self
             .questions
             .iter()
@@ -164,6 +165,8 @@ impl Multiplexer {
                 self.counters.timeouts += 1;
                 let failure = if waiting.starting {
                     start.clone()
+                } else if self.strangers_rest(session, waiting.call.words) {
+                    Failure::Occupied
                 } else {
                     Failure::Timeout {
                         limit: self.limits.request_timeout,

@@ -31,6 +31,7 @@ impl Multiplexer {
         self.held.clear();
         self.stop_learning();
         self.tasks.lose_link();
+        self.roots.lose_link();
         for (question, open) in std::mem::take(&mut self.questions) {
             self.tell(Tell::Withdrawn {
                 session: open.session,

@@ -275,7 +275,7 @@ impl Multiplexer {
             deadline: call.deadline,
             starting: false,
             patience: call.patience,
-            after: None,
+            asked_first: false,
             refreshed: true,
         });
         self.wake_by(call.deadline);

@@ -18,6 +18,7 @@
 //! client m.#7< event notifications/progress {…}         events of this era have no ids
 //! client m< result #7 {…,"requestState":"<sealed>"}     a state of ours; said again it is the last one heard
 //! client m.#7> hang up
+//! roots file:///a file:///b                             as configured
 //! arguments are mirrored                                the server is reached by a way that has headers
 //! listens are dismissed                                 as when the gateway is shut down
 //! server> … / server< …                                 as for clients; `server> line TEXT` for anything, `$w` filled in
@@ -117,6 +118,11 @@ impl Script {
                     "legacy" => Era::Legacy,
                     _ => return Err("modern or legacy".into()),
                 };
+                return Ok(());
+            }
+            "roots" => {
+                let uris: Vec<String> = rest.split_whitespace().map(str::to_owned).collect();
+                self.stage().backend.offer_roots(&uris);
                 return Ok(());
             }
             "client" => return self.client(rest),
