@@ -537,10 +537,12 @@ impl Destination {
             (_, Capabilities::Union) => Introduction::Union,
             (Sharing::Shared | Sharing::PerIdentity, Capabilities::PerClient) => Introduction::Newest,
         };
+        let mut multiplexer = Multiplexer::new(limits, introduction);
+        multiplexer.offer_roots(&self.settings.roots);
         let lane = Arc::new(Lane::new(
             Arc::clone(&self.name),
             self.around.clock,
-            Multiplexer::new(limits, introduction),
+            multiplexer,
         ));
         let supervisor = ProcessLane {
             lane: Arc::clone(&lane),

@@ -81,6 +81,8 @@ pub struct Destination {
     pub max_sessions: usize,
     pub era: EraChoice,
     pub show: Show,
+    /// What a legacy server is told its client's roots are, when it asks and no client can be asked.
+    pub roots: Vec<String>,
 }
 
 /// Which era a server is spoken to in.

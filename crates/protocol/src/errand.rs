@@ -273,6 +273,8 @@ impl Errand {
             Tell::Reply {
                 call, message, words, ..
             } => match (call, self.meaning) {
+                // The handshake was refused, so there is nothing to listen to.
+                (OPENING, Meaning::Listen) => self.conclude(Outcome::Reply { message, words }),
                 (_, Meaning::Listen) => {
                     if !self.handle_looked(call, Some((&message, words))) {
                         self.handle_subscribed(call, message.kind() == Kind::Result);

@@ -82,6 +82,7 @@ conversations! {
     log_lines_of_strangers_are_not_shared,
     lost_events_leave_a_mark,
     lost_listen_is_opened_again,
+    methods_that_are_gone_are_not_found,
     modern_client_and_modern_server_speak_as_they_are,
     modern_client_hears_progress_under_its_own_token,
     modern_client_is_asked_twice_in_one_execution,
@@ -164,6 +165,7 @@ conversations! {
     url_elicitation_needs_a_capable_client,
     url_elicitation_required_becomes_a_round,
     url_question_of_a_modern_server_gets_an_id,
+    what_has_no_counterpart_is_swallowed,
     words_of_the_only_client_are_kept,
 }
 

@@ -134,7 +134,7 @@ impl Multiplexer {
         } else if able.is_some_and(|can| !can.can_answer_in_kind(&message)) {
             let why = "the client did not declare that it can be asked in this way";
             self.refuse_unasked(&id, error_code::INVALID_PARAMS, why);
-        } else if self.questions.len() >= self.limits.questions {
+        } else if self.open_questions() >= self.limits.questions {
             let why = "too many requests to clients are open";
             self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
         } else {
