@@ -539,11 +539,7 @@ impl Destination {
         };
         let mut multiplexer = Multiplexer::new(limits, introduction);
         multiplexer.offer_roots(&self.settings.roots);
-        let lane = Arc::new(Lane::new(
-            Arc::clone(&self.name),
-            self.around.clock,
-            multiplexer,
-        ));
+        let lane = Arc::new(Lane::new(Arc::clone(&self.name), self.around.clock, multiplexer));
         let supervisor = ProcessLane {
             lane: Arc::clone(&lane),
             launcher: Arc::clone(&self.around.launcher),

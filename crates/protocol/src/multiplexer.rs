@@ -430,15 +430,12 @@ impl Multiplexer {
     /// Calls, cancelled calls and requests of our own that are still in the books, and who left some behind.
     #[doc(hidden)]
     pub fn unsettled(&self) -> usize {
-        let requests = self
-            .pending
-            .values()
-            .filter(|pending| {
-                !matches!(
-                    pending,
-                    Pending::Handshake | Pending::Listen | Pending::Background { .. }
-                )
-            });
+        let requests = self.pending.values().filter(|pending| {
+            !matches!(
+                pending,
+                Pending::Handshake | Pending::Listen | Pending::Background { .. }
+            )
+        });
         requests.count() + self.departed.len()
     }
 

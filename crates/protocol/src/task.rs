@@ -81,7 +81,9 @@ impl Task {
 /// Whether a server may work on calls of tools as tasks, from the result of its handshake or discovery.
 pub(crate) fn offered(result: &Value, era: Era) -> bool {
     match era {
-        Era::Legacy => result.pointer("/capabilities/tasks/requests/tools/call").is_some(),
+        Era::Legacy => result
+            .pointer("/capabilities/tasks/requests/tools/call")
+            .is_some(),
         Era::Modern => result
             .pointer("/capabilities/extensions")
             .is_some_and(|extensions| extensions.get(EXTENSION).is_some()),
@@ -285,8 +287,6 @@ mod tests {
             br#"{"jsonrpc":"2.0","id":1,"result":{"tasks":[{"taskId":"b"}],"nextCursor":"c"}}"#
         );
         let odd = message(r#"{"jsonrpc":"2.0","id":1,"result":[{"taskId":"a"}]}"#);
-        assert!(
-            String::from_utf8_lossy(filtered(&odd, |_| true).bytes()).contains(r#""tasks":[]"#)
-        );
+        assert!(String::from_utf8_lossy(filtered(&odd, |_| true).bytes()).contains(r#""tasks":[]"#));
     }
 }

@@ -519,7 +519,10 @@ fn questions_in(result: &Object<'_>) -> Option<BTreeMap<String, Bytes>> {
 
 /// What a task wants to know, from the answer to `tasks/get`, as messages in legacy words.
 pub(crate) fn task_questions(message: &Message) -> Vec<(String, Message)> {
-    let result = message.raw(Member::Result).and_then(Object::parse).unwrap_or_default();
+    let result = message
+        .raw(Member::Result)
+        .and_then(Object::parse)
+        .unwrap_or_default();
     let questions = questions_in(&result).unwrap_or_default();
     questions
         .into_iter()

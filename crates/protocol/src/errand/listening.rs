@@ -58,7 +58,10 @@ impl Listening {
         };
         let resources = named("resourceSubscriptions", MAX_RESOURCES).into_iter();
         let tasks = named("taskIds", MAX_TASKS).into_iter();
-        let wishes: Vec<Wish> = resources.map(Wish::Resource).chain(tasks.map(Wish::Task)).collect();
+        let wishes: Vec<Wish> = resources
+            .map(Wish::Resource)
+            .chain(tasks.map(Wish::Task))
+            .collect();
         Self {
             lists: LISTS
                 .into_iter()
@@ -275,7 +278,8 @@ impl Errand {
         else {
             return false;
         };
-        let body = reply.map(|(message, words)| modern::lower_reply(b"0", message, words, Method::TasksGet, None));
+        let body =
+            reply.map(|(message, words)| modern::lower_reply(b"0", message, words, Method::TasksGet, None));
         let result = body.as_deref().and_then(Object::parse);
         let result = result.as_ref().and_then(|body| body.get("result"));
         if let Some(mut params) = result.and_then(|raw| Object::parse(raw.as_bytes())) {

@@ -140,7 +140,8 @@ impl Multiplexer {
             self.pending.remove(&id);
             return self.handle_background(&task);
         }
-        if self.face.listens() && (self.begin_round(now, id, &message) || self.refresh_tools(now, id, &message))
+        if self.face.listens()
+            && (self.begin_round(now, id, &message) || self.refresh_tools(now, id, &message))
         {
             return;
         }

@@ -196,8 +196,8 @@ impl Multiplexer {
                 | Pending::Handshake
                 | Pending::Listen
                 | Pending::Own { .. }
-            | Pending::Step { .. }
-            | Pending::Background { .. } => None,
+                | Pending::Step { .. }
+                | Pending::Background { .. } => None,
             })
         };
         let awake = newest(&|call| call.method.may_ask() && !call.resting);

@@ -350,8 +350,12 @@ impl Multiplexer {
         };
         let session = call.session;
         for (key, question) in new {
-            let can = self.attached.get(&session).map(|attached| &attached.client.capabilities);
-            let able = can.is_some_and(|can| can.can_answer(question.method()) && can.can_answer_in_kind(&question));
+            let can = self
+                .attached
+                .get(&session)
+                .map(|attached| &attached.client.capabilities);
+            let able =
+                can.is_some_and(|can| can.can_answer(question.method()) && can.can_answer_in_kind(&question));
             if !able || self.open_questions() >= self.limits.questions {
                 let why = "the server asked for what this client cannot do";
                 return self.fail_round(now, Some(id), why);
@@ -362,7 +366,13 @@ impl Multiplexer {
     }
 
     /// The client has answered what a modern server's task wanted to know.
-    pub(super) fn handle_task_input(&mut self, now: Moment, wire: Option<WireId>, key: &str, message: &Message) {
+    pub(super) fn handle_task_input(
+        &mut self,
+        now: Moment,
+        wire: Option<WireId>,
+        key: &str,
+        message: &Message,
+    ) {
         let Some(id) = wire else { return };
         match (message.kind(), message.raw(Member::Result)) {
             (Kind::Result, Some(raw)) => {
@@ -448,7 +458,10 @@ fn own_error(text: &str) -> Message {
 
 /// The outcome that stands in what a modern server says of its task, as an answer of its own.
 fn inlined(message: &Message) -> Message {
-    let described = message.raw(Member::Result).and_then(Object::parse).unwrap_or_default();
+    let described = message
+        .raw(Member::Result)
+        .and_then(Object::parse)
+        .unwrap_or_default();
     let found = ["result", "error"]
         .into_iter()
         .find_map(|member| Some((member, described.get(member)?)));

@@ -49,7 +49,10 @@ impl Roots {
 impl Multiplexer {
     /// Gives the roots for a server that asks when no client can be asked. None at all: there is nothing to answer with.
     pub fn offer_roots(&mut self, uris: &[String]) {
-        let roots: Vec<String> = uris.iter().map(|uri| format!(r#"{{"uri":{}}}"#, quoted(uri))).collect();
+        let roots: Vec<String> = uris
+            .iter()
+            .map(|uri| format!(r#"{{"uri":{}}}"#, quoted(uri)))
+            .collect();
         self.roots.configured =
             (!roots.is_empty()).then(|| Bytes::from(format!(r#"{{"roots":[{}]}}"#, roots.join(","))));
     }

@@ -148,7 +148,12 @@ impl Multiplexer {
         let client = Arc::clone(&attached.client);
         let translated = call.words == Era::Modern && !self.face.listens();
         if translated && !self.offers_tasks() {
-            self.reply_error(call, error_code::METHOD_NOT_FOUND, "the server has no tasks", None);
+            self.reply_error(
+                call,
+                error_code::METHOD_NOT_FOUND,
+                "the server has no tasks",
+                None,
+            );
             return true;
         }
         if translated && !client.capabilities.takes_tasks() {
@@ -202,7 +207,10 @@ impl Multiplexer {
             let text = format!(r#"{{"jsonrpc":"2.0","id":0,"result":{raw}}}"#);
             let (Ok(answer), Some(input)) = (
                 Message::scan(text.into()),
-                self.tasks.known.get_mut(id).and_then(|known| known.inputs.remove(key)),
+                self.tasks
+                    .known
+                    .get_mut(id)
+                    .and_then(|known| known.inputs.remove(key)),
             ) else {
                 continue;
             };
@@ -210,7 +218,11 @@ impl Multiplexer {
                 legacy::write_answer(&mut self.outgoing, &answer, &input.id);
             } else {
                 self.counters.overloads += 1;
-                self.refuse(&input.id, error_code::INTERNAL_ERROR, "too many bytes wait to be read");
+                self.refuse(
+                    &input.id,
+                    error_code::INTERNAL_ERROR,
+                    "too many bytes wait to be read",
+                );
             }
         }
         self.tell(Tell::Reply {
@@ -329,7 +341,8 @@ impl Multiplexer {
             answers: None,
         };
         self.face.write_task(&mut self.outgoing, &request);
-        self.pending.insert(wire, Pending::Background { task: id.to_owned() });
+        self.pending
+            .insert(wire, Pending::Background { task: id.to_owned() });
     }
 
     /// The outcome that we waited for is here. Whoever asks next is told.
@@ -397,7 +410,8 @@ impl Multiplexer {
         let known = self.tasks.known.get(task)?;
         let waiting = self.pending.iter().find_map(|(id, pending)| match pending {
             Pending::Call(call)
-                if call.method == Method::TasksResult && task::named(&call.message).as_deref() == Some(task) =>
+                if call.method == Method::TasksResult
+                    && task::named(&call.message).as_deref() == Some(task) =>
             {
                 Some((call.session, Some(*id)))
             }
@@ -443,7 +457,11 @@ impl Multiplexer {
             });
         }
         for id in late {
-            self.refuse_unasked(&id, error_code::INTERNAL_ERROR, "the client did not answer in time");
+            self.refuse_unasked(
+                &id,
+                error_code::INTERNAL_ERROR,
+                "the client did not answer in time",
+            );
         }
         if let Some(at) = next {
             self.wake_by(at);
@@ -526,7 +544,10 @@ impl Multiplexer {
 
     /// A list of tasks with those left out that are none of this session's principal.
     pub(super) fn own_tasks(&self, session: SessionKey, message: &Message) -> Message {
-        let principal = self.attached.get(&session).map(|attached| &attached.client.principal);
+        let principal = self
+            .attached
+            .get(&session)
+            .map(|attached| &attached.client.principal);
         task::filtered(message, |id| {
             principal.is_some_and(|principal| self.tasks.is_of(id, principal))
         })

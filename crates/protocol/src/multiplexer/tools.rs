@@ -76,8 +76,7 @@ impl Multiplexer {
         let Some(tool) = message.text(Member::Name).and_then(|name| self.tool(&name)) else {
             return Ok(());
         };
-        let arguments =
-            arguments_of(message).map_err(|_| "`params.arguments` stands twice".to_owned())?;
+        let arguments = arguments_of(message).map_err(|_| "`params.arguments` stands twice".to_owned())?;
         params
             .check(&tool.headers, arguments)
             .map_err(|mismatch| mismatch.to_string())
@@ -191,7 +190,12 @@ impl Multiplexer {
             self.settle_tools(now);
         } else {
             // From the beginning, if the tools have changed meanwhile.
-            self.read_page(reading.client, reading.pages + 1, reading.until, cursor.as_deref());
+            self.read_page(
+                reading.client,
+                reading.pages + 1,
+                reading.until,
+                cursor.as_deref(),
+            );
         }
         true
     }
@@ -205,7 +209,12 @@ impl Multiplexer {
 
     /// A request of our own will not be answered. If it was for the list, calls go on without it.
     pub(super) fn expire_page(&mut self, now: Moment, id: WireId) {
-        if self.tools.reading.as_ref().is_some_and(|reading| reading.id == id) {
+        if self
+            .tools
+            .reading
+            .as_ref()
+            .is_some_and(|reading| reading.id == id)
+        {
             self.settle_tools(now);
         }
     }

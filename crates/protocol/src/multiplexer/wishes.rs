@@ -133,7 +133,9 @@ impl Multiplexer {
                     let wish = match &call.request {
                         Request::Subscribe { uri } => Wish::Resource(uri.clone()),
                         Request::Watch { task } => Wish::Task(task.clone()),
-                        Request::Plain | Request::Unsubscribe { .. } | Request::SetLevel { .. } => return None,
+                        Request::Plain | Request::Unsubscribe { .. } | Request::SetLevel { .. } => {
+                            return None;
+                        }
                     };
                     Some((*id, call.session, wish))
                 }

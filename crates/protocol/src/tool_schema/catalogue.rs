@@ -290,7 +290,11 @@ mod tests {
         let support = ["a", "b", "c"].map(|name| catalogue.find(name).unwrap().tasks);
         assert_eq!(
             support,
-            [TaskSupport::Optional, TaskSupport::Required, TaskSupport::Forbidden]
+            [
+                TaskSupport::Optional,
+                TaskSupport::Required,
+                TaskSupport::Forbidden
+            ]
         );
     }
 

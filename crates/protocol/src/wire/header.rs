@@ -328,7 +328,9 @@ impl MirroredParams {
 impl fmt::Debug for MirroredParams {
     /// Without the values: the arguments of a call have no place in a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+        f.debug_list()
+            .entries(self.0.iter().map(|(name, _)| name))
+            .finish()
     }
 }
 

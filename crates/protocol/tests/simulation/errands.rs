@@ -204,7 +204,11 @@ impl World {
         let (said, _, _, _) = self.modern_text("tools/call", post, extra, seat);
         let accepts = self.seats[seat].manners().2;
         let now = self.now;
-        if self.trips[at].errand.retry(now, message(&said), round, accepts).is_ok() {
+        if self.trips[at]
+            .errand
+            .retry(now, message(&said), round, accepts)
+            .is_ok()
+        {
             self.note(Fact::Wrong {
                 what: format!("a retry of round {round} was taken twice, or too late"),
             });

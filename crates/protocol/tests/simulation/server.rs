@@ -485,9 +485,7 @@ impl Server {
                 }
                 template.replace(ID, &wire.to_string())
             }
-            Act::Outcome { wire, task } => {
-                template(&self.tasks.outcome(task)).replace(ID, &wire.to_string())
-            }
+            Act::Outcome { wire, task } => template(&self.tasks.outcome(task)).replace(ID, &wire.to_string()),
             Act::Unknown { wire, post } => {
                 let of = post.map_or_else(|| "null".into(), |post| post.to_string());
                 let template = template(&format!(

@@ -76,7 +76,9 @@ impl TaskBook {
         facts: &mut Vec<Fact>,
     ) -> Option<Vec<(Duration, Act)>> {
         let (backend, epoch, wire) = place;
-        let post = value["params"]["_meta"]["post"].as_u64().map(|post| post as usize);
+        let post = value["params"]["_meta"]["post"]
+            .as_u64()
+            .map(|post| post as usize);
         let method = value["method"].as_str()?;
         let soon = dice.millis(0, 200);
         if method == "tools/list" && post.is_none() {
@@ -112,7 +114,9 @@ impl TaskBook {
         if !method.starts_with("tasks/") {
             return None;
         }
-        let named = value["params"]["taskId"].as_str().and_then(|id| id.strip_prefix(&self.prefix));
+        let named = value["params"]["taskId"]
+            .as_str()
+            .and_then(|id| id.strip_prefix(&self.prefix));
         let named = named.and_then(|number| number.parse::<usize>().ok());
         let Some(task) = named.filter(|task| *task < self.tasks.len()) else {
             return Some(vec![(soon, Act::Unknown { wire, post })]);
@@ -143,7 +147,10 @@ impl TaskBook {
             }
             _ => {
                 if let Some(nonce) = value["params"]["inputResponses"]["k"]["nonce"].as_u64() {
-                    facts.push(Fact::InputRead { post: work.post, nonce });
+                    facts.push(Fact::InputRead {
+                        post: work.post,
+                        nonce,
+                    });
                     work.asks = false;
                 }
                 vec![(soon, Act::Acknowledge(wire))]
@@ -258,7 +265,10 @@ impl TaskBook {
             ),
             (Era::Modern, "completed") => format!(r#","result":{{"of":{},"n":1}}"#, work.post),
             (Era::Modern, "failed") => {
-                format!(r#","error":{{"code":-32000,"message":"no","data":{{"of":{}}}}}"#, work.post)
+                format!(
+                    r#","error":{{"code":-32000,"message":"no","data":{{"of":{}}}}}"#,
+                    work.post
+                )
             }
             _ => String::new(),
         };

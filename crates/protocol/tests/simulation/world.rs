@@ -731,7 +731,8 @@ impl World {
             }
             // A listen that is told before it was acknowledged, or what it never asked for.
             (Mutation::TellAListen, Tell::Done { session, call }) => {
-                let list = r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:/z"}}"#;
+                let list =
+                    r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:/z"}}"#;
                 let related = Tell::Related {
                     session,
                     call,
