@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::client_face::modern::Meaning;
-use protocol::errand::{Answer, Ending, Errand, ErrandRecord, Output, Reading, RetryRefusal};
+use protocol::errand::{Answer, Ending, Errand, ErrandRecord, Line, Output, Reading, RetryRefusal};
 use protocol::exchange::{Ask, Client, Failure, SessionKey, Tell};
 use protocol::message::{Member, Message};
 use protocol::session::Accepts;
@@ -196,6 +196,20 @@ impl ErrandPort {
         };
         self.carry_out(orders);
         reading
+    }
+
+    /// The next thing for a client that reads lines; the waker is called when there is more.
+    pub(crate) fn poll_line(&self, waker: &Waker) -> Line {
+        let (line, orders) = {
+            let mut inner = self.lock();
+            let line = inner.errand.poll_line();
+            if matches!(line, Line::Waiting | Line::Ask { .. }) {
+                inner.waker = Some(waker.clone());
+            }
+            (line, inner.collect(false))
+        };
+        self.carry_out(orders);
+        line
     }
 
     /// Waits for the answer to the attached request.

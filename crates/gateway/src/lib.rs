@@ -20,5 +20,6 @@ mod session_port;
 pub mod settings;
 pub mod tasks;
 
+pub use client_face::stdio::{LineLimits, Parting};
 pub use gateway::{Gateway, StartError};
 pub use probe::{Presented, Probe};

@@ -38,6 +38,8 @@ pub(crate) enum Refusal {
     UnknownMethod,
     /// The destination's command cannot be run; it was kept out of the way with `--keep-going`.
     BrokenDestination,
+    /// The server could not be asked which era it speaks.
+    Unreached(Failure),
     ForeignHost,
     ForeignOrigin,
     MissingHost,
@@ -110,6 +112,11 @@ impl Refusal {
                 S::SERVICE_UNAVAILABLE,
                 Rpc(error_code::INTERNAL_ERROR),
                 format!("this destination cannot start: {CANNOT_RUN}"),
+            ),
+            Self::Unreached(failure) => (
+                failure_status(failure),
+                Rpc(error_code::INTERNAL_ERROR),
+                legacy::describe_failure(failure).0,
             ),
             Self::ForeignHost => (
                 S::FORBIDDEN,
@@ -256,20 +263,37 @@ impl Refusal {
             Self::TooManyStreams => Some("streams_at_limit"),
             Self::Draining => Some("draining"),
             Self::BrokenDestination => Some("cannot_start"),
+            Self::Unreached(failure) => Some(failure.reason()),
             _ => None,
+        }
+    }
+
+    /// The refusal as a JSON-RPC error: its code, its text and its `data`.
+    pub(crate) fn words(&self) -> (i32, String, Option<String>) {
+        let (_, wording, text) = self.row();
+        let code = match wording {
+            Wording::Rpc(code) => code,
+            Wording::Plain => error_code::INVALID_REQUEST,
+        };
+        let data = self.reason().map(|reason| format!(r#""reason":"{reason}""#));
+        (code, text, data)
+    }
+
+    /// The refusal as a JSON-RPC message.
+    pub(crate) fn body(&self, id: Option<&[u8]>) -> Bytes {
+        match self {
+            Self::Modern(objection) => objection.body(id),
+            _ => {
+                let (code, text, data) = self.words();
+                legacy::error(id, code, &text, data.as_deref())
+            }
         }
     }
 
     pub(crate) fn respond(&self, id: Option<&[u8]>) -> Response<Body> {
         let (status, wording, text) = self.row();
         let mut response = match wording {
-            Wording::Rpc(_) if let Self::Modern(objection) = self => {
-                with_type(status, JSON, objection.body(id))
-            }
-            Wording::Rpc(code) => {
-                let data = self.reason().map(|reason| format!(r#""reason":"{reason}""#));
-                with_type(status, JSON, legacy::error(id, code, &text, data.as_deref()))
-            }
+            Wording::Rpc(_) => with_type(status, JSON, self.body(id)),
             Wording::Plain => with_type(status, TEXT, Bytes::from(text + "\n")),
         };
         let headers = response.headers_mut();
@@ -313,7 +337,7 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
         | Failure::NotWelcomed
         | Failure::Overloaded { .. }
         | Failure::Occupied => StatusCode::SERVICE_UNAVAILABLE,
-        Failure::TooLarge { .. } | Failure::Invalid(_) => StatusCode::BAD_GATEWAY,
+        Failure::TooLarge { .. } | Failure::Invalid(_) | Failure::Upstream(_) => StatusCode::BAD_GATEWAY,
         // The client said so itself and expects no answer any more.
         Failure::Cancelled => StatusCode::OK,
         // Answers like any other of the server's.
@@ -338,6 +362,7 @@ pub(crate) fn answer(body: impl Into<Written>, failure: Option<&Failure>) -> Res
             | Failure::Unsupported { .. }
             | Failure::Unanswered { .. }
             | Failure::Invalid(_)
+            | Failure::Upstream(_)
             | Failure::Cancelled
             | Failure::SessionEnded,
         )

@@ -12,15 +12,17 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use protocol::exchange::{Ask, CallKey, Failure, SessionKey, Tell};
+use protocol::exchange::{Ask, CallKey, Failure, SessionKey, Tell, UpstreamFault};
 use protocol::message::{Member, Message, Written};
 use protocol::session::replay::StreamKey;
 use protocol::session::{
-    Accepts, Answer, CallRecord, Ending, Output, Reader, Reading, Refusal, Session, StreamRefusal, Taken,
+    Accepts, Answer, CallRecord, Ending, Output, Reader, Reading, Refusal, Said, Session, StreamRefusal,
+    Taken,
 };
 use protocol::time::Moment;
 
 use crate::audit::{Audit, AuditRecord, Outcome, SessionHash};
+use crate::client_face::stdio::Desk;
 use crate::clock::Clock;
 use crate::lane::Lane;
 use crate::reply;
@@ -34,6 +36,8 @@ pub(crate) struct SessionPort {
     lane: Arc<Lane>,
     clock: Clock,
     audit: Arc<Audit>,
+    /// Where a client that reads lines is told everything.
+    desk: Option<Arc<Desk>>,
     inner: Mutex<Inner>,
 }
 
@@ -55,6 +59,7 @@ impl std::fmt::Debug for SessionPort {
 struct Orders {
     wakers: Vec<Waker>,
     asks: Vec<Ask>,
+    said: Vec<Said>,
     ended: Vec<CallRecord>,
 }
 
@@ -66,6 +71,7 @@ impl SessionPort {
         lane: Arc<Lane>,
         clock: Clock,
         audit: Arc<Audit>,
+        desk: Option<Arc<Desk>>,
     ) -> Self {
         Self {
             hash: SessionHash::of(&id),
@@ -75,6 +81,7 @@ impl SessionPort {
             lane,
             clock,
             audit,
+            desk,
             inner: Mutex::new(Inner {
                 session,
                 wakers: BTreeMap::new(),
@@ -207,6 +214,11 @@ impl SessionPort {
         for waker in orders.wakers {
             waker.wake();
         }
+        if let Some(desk) = &self.desk {
+            for said in orders.said {
+                desk.hear(said);
+            }
+        }
         for record in &orders.ended {
             self.record(record);
         }
@@ -291,6 +303,13 @@ pub(crate) fn outcome(failure: &Failure) -> Outcome {
         Failure::Unanswered { .. } => Outcome::Error,
         Failure::TooLarge { .. } => Outcome::TooLarge,
         Failure::Invalid(_) => Outcome::Invalid,
+        Failure::Upstream(upstream) => match upstream.fault {
+            UpstreamFault::Lost => Outcome::Crashed,
+            UpstreamFault::Nonsense => Outcome::Invalid,
+            UpstreamFault::Refused | UpstreamFault::Unauthorized | UpstreamFault::Unsafe => {
+                Outcome::Unavailable
+            }
+        },
         Failure::Cancelled | Failure::SessionEnded => Outcome::Cancelled,
     }
 }
@@ -310,6 +329,7 @@ impl Inner {
             match output {
                 Output::Wake(stream) => orders.wakers.extend(self.wakers.remove(&stream)),
                 Output::Ask(ask) => orders.asks.push(ask),
+                Output::Said(said) => orders.said.push(said),
                 Output::Ended(record) => orders.ended.push(record),
             }
         }

@@ -5,6 +5,7 @@
 //! for programs on the path and starts nothing.
 
 mod command_line;
+pub(crate) mod connection;
 mod destination;
 mod destinations_file;
 mod environment;
@@ -14,6 +15,7 @@ mod name;
 mod problem;
 mod quantity;
 mod reader;
+pub(crate) mod remote;
 mod single;
 #[cfg(test)]
 mod tests;
@@ -65,14 +67,11 @@ pub(crate) fn settings(flags: &ServeFlags, environment: &Environment) -> Result<
 
 /// How to log, from `--log-format` and the environment.
 pub(crate) fn log_settings(
-    flags: &ServeFlags,
+    format: Option<&str>,
     environment: &Environment,
 ) -> Result<LogSettings, ConfigError> {
     const WORDS: [(&str, LogFormat); 2] = [("human", LogFormat::Human), ("json", LogFormat::Json)];
-    let given = match (
-        flags.log_format.as_deref(),
-        environment.filled("RIALTO_LOG_FORMAT"),
-    ) {
+    let given = match (format, environment.filled("RIALTO_LOG_FORMAT")) {
         (Some(text), _) => Some((text, Place::Flag("--log-format"))),
         (None, Some(text)) => Some((text, Place::Variable("RIALTO_LOG_FORMAT"))),
         (None, None) => None,

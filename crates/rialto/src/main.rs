@@ -2,6 +2,7 @@
 
 mod check;
 mod config;
+mod connect;
 mod demo;
 mod flags;
 mod serve;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     };
     match invocation {
         Invocation::Serve(flags) => serve::run(&flags, &environment),
+        Invocation::Connect(flags) => connect::run(&flags, &environment),
         Invocation::Check(flags) => check::run(&flags, &environment),
         Invocation::DemoServer(flags) => demo_server(flags.era, &environment),
         Invocation::Warden(_) => {

@@ -21,6 +21,7 @@ use testkit::Rialto;
 
 const README: &str = include_str!("../../../README.md");
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
+const CONNECT: &str = include_str!("../../../docs/connect.md");
 const TROUBLESHOOTING: &str = include_str!("../../../docs/troubleshooting.md");
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -116,6 +117,31 @@ fn documented_defaults_of_flags_are_those_of_the_help() {
     }
 }
 
+#[test]
+fn every_flag_of_connect_is_on_its_page_with_its_default() {
+    let mut help: BTreeMap<String, Option<String>> = BTreeMap::new();
+    for line in self::help("connect") {
+        let default = default_in_help(&line).map(str::to_owned);
+        help.insert(flag_name(&line).to_owned(), default);
+    }
+    let tables = markdown::tables(CONNECT);
+    let table = tables
+        .iter()
+        .find(|table| table.has("Flag"))
+        .expect("the page has a table of flags");
+    let mut documented = BTreeSet::new();
+    for row in table.rows() {
+        for flag in markdown::codes(row.cell("Flag")) {
+            if let Some(default) = help.get(&flag) {
+                let shown = row.cell("Default").trim_matches('`');
+                assert_eq!(default.as_deref().unwrap_or("none"), shown, "{flag}");
+            }
+            documented.extend(flag.starts_with("--").then_some(flag));
+        }
+    }
+    assert_eq!(documented, help.into_keys().collect());
+}
+
 #[tokio::test]
 async fn every_key_is_documented_and_every_documented_key_exists() {
     // No key is near this one, so that the message lists them all.
@@ -157,11 +183,16 @@ fn every_variable_is_documented_and_every_documented_variable_exists() {
         .collect();
     let documented: BTreeSet<String> = tables_with("Variable")
         .iter()
+        .chain(
+            markdown::tables(CONNECT)
+                .iter()
+                .filter(|table| table.has("Variable")),
+        )
         .flat_map(|table| table.codes("Variable"))
         .collect();
     assert_eq!(documented, exist);
     // And the help names nothing else.
-    for line in ["serve", "check"].into_iter().flat_map(help) {
+    for line in ["serve", "connect", "check"].into_iter().flat_map(help) {
         if let Some(variables) = line
             .split("[env: ")
             .nth(1)

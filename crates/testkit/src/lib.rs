@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod failure;
+pub mod host;
 pub mod interop;
 pub mod journal;
 pub mod patience;
@@ -16,6 +17,7 @@ pub mod stub;
 pub use client::raw_http::RawHttp;
 pub use client::{McpClient, Reply};
 pub use failure::{Failure, Result};
+pub use host::Host;
 pub use journal::Journal;
 pub use patience::wait_until;
 pub use rialto::Rialto;

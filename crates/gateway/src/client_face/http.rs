@@ -260,7 +260,7 @@ impl Visit<'_> {
                     .map_err(refused)?;
                 // Nothing was run yet: a server that will not have a legacy client may have a modern one.
                 if response.extensions_mut().remove::<NotWelcomed>().is_some()
-                    && self.destination.doubt_legacy().await
+                    && self.destination.doubt_legacy(&headers).await
                 {
                     response = self
                         .open(&headers, version, &message, accepts)
@@ -480,7 +480,8 @@ impl Drop for Newborn<'_> {
     }
 }
 
-fn refuse_message(refusal: session::Refusal) -> Refusal {
+/// A session's refusal as the door's.
+pub(super) fn refuse_message(refusal: session::Refusal) -> Refusal {
     match refusal {
         session::Refusal::Objection(objection) => Refusal::Objection(objection),
         session::Refusal::AlreadyOpen => Refusal::AlreadyOpen,

@@ -63,7 +63,7 @@ pub(super) async fn post(
                     message.clone(),
                     meaning,
                     accepts,
-                    mirrored.kept_params(),
+                    Some(mirrored.kept_params()),
                 )
                 .await?;
             // A destination that shows only its own era answers as a server of that era would.
@@ -104,7 +104,7 @@ fn mismatch(error: HeaderMismatch) -> Objection {
 }
 
 /// The parked errand that a retry is about; `None` if the request is a new one, or its state is the server's own.
-fn retried(
+pub(super) fn retried(
     destination: &Destination,
     principal: &Principal,
     message: &Message,
@@ -120,14 +120,16 @@ fn retried(
     let Some(state) = params.text("requestState").filter(|state| seal::is_ours(state)) else {
         return Ok(None);
     };
-    // A retry that names a state never starts a call of its own: the tool would run twice.
-    destination
-        .parked(&state, principal)
-        .map(Some)
-        .ok_or(Refusal::Modern(unknown_state()))
+    match destination.parked(&state, principal) {
+        Some(found) => Ok(Some(found)),
+        // A modern server keeps its own states, and it may be another Rialto.
+        None if destination.is_known_modern() => Ok(None),
+        // A retry that names a state never starts a call of its own: the tool would run twice.
+        None => Err(Refusal::Modern(unknown_state())),
+    }
 }
 
-fn unknown_state() -> Objection {
+pub(super) fn unknown_state() -> Objection {
     Objection::BadParams("the interactive call is unknown or has expired; call again without requestState")
 }
 

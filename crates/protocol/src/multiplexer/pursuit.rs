@@ -439,6 +439,17 @@ impl Multiplexer {
         }
     }
 
+    /// A step was provably not begun: the task is looked at again in a while.
+    pub(super) fn return_step(&mut self, now: Moment, step: WireId, of: WireId) {
+        self.pending.remove(&step);
+        let Some(pursuit) = self.pursuit(of) else { return };
+        pursuit.polling.take_if(|polling| *polling == step);
+        pursuit.outcome.take_if(|outcome| *outcome == step);
+        let at = now.after(pursuit.poll);
+        pursuit.poll_at = Some(at);
+        self.wake_by(at);
+    }
+
     /// How long a call may take: that of a task's outcome as long as any other may with progress.
     pub(super) fn first_deadline(&self, now: Moment, method: Method) -> Moment {
         now.after(match method {

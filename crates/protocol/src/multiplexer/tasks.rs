@@ -353,6 +353,18 @@ impl Multiplexer {
         self.end_task(id);
     }
 
+    /// Our waiting for an outcome has come to nothing. Gives whether it was such.
+    pub(super) fn lose_background(&mut self, id: WireId) -> bool {
+        let Some(Pending::Background { task }) = self.pending.get(&id) else {
+            return false;
+        };
+        if let Some(known) = self.tasks.known.get_mut(task) {
+            known.background = None;
+        }
+        self.pending.remove(&id);
+        true
+    }
+
     /// A legacy server asks because of a task. Gives whether it is known which.
     pub(super) fn handle_task_question(&mut self, now: Moment, id: &Bytes, message: &Message) -> bool {
         let Some(task) = task::related(message).filter(|_| self.offers_tasks()) else {

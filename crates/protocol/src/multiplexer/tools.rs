@@ -129,7 +129,8 @@ impl Multiplexer {
             return false;
         }
         let as_task = call.words == Era::Modern && !self.face.listens() && self.offers_tasks();
-        (as_task || self.tools.mirrors || call.mirrored.is_some())
+        let mirrored = self.tools.mirrors && self.face.listens();
+        (as_task || mirrored || call.mirrored.is_some())
             && call
                 .message
                 .text(Member::Name)

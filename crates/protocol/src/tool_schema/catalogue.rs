@@ -40,6 +40,8 @@ pub struct KnownTool {
     pub problem: Option<SchemaError>,
     /// Whether it can be worked on as a task (2025-11-25, `execution.taskSupport`).
     pub tasks: TaskSupport,
+    /// It says of itself that it only reads, or that calling it again changes nothing more.
+    pub repeatable: bool,
 }
 
 /// What a tool of a legacy server says about tasks.
@@ -175,12 +177,18 @@ fn read_tool(raw: &str) -> Option<(Cow<'_, str>, KnownTool)> {
         schema: Option<&'a RawValue>,
         #[serde(borrow, default)]
         execution: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        annotations: Option<&'a RawValue>,
     }
     if !raw.starts_with('{') {
         return None;
     }
     let tool: Tool<'_> = serde_json::from_str(raw).ok()?;
-    let mut known = tool.schema.map_or_else(KnownTool::default, |schema| {
+    let repeatable = tool.annotations.is_some_and(|raw| is_repeatable(raw.get()));
+    let tasks = tool
+        .execution
+        .map_or(TaskSupport::Forbidden, |raw| task_support(raw.get()));
+    let known = tool.schema.map_or_else(KnownTool::default, |schema| {
         let text = schema.get();
         // Nearly no schema is annotated: look before reading it all. A key may be spelt with escapes.
         if memmem::find(text.as_bytes(), ANNOTATION.as_bytes()).is_none() && !text.contains("\\u") {
@@ -194,16 +202,31 @@ fn read_tool(raw: &str) -> Option<(Cow<'_, str>, KnownTool)> {
             ..KnownTool::default()
         }
     });
-    let execution: Value = tool
-        .execution
-        .and_then(|raw| serde_json::from_str(raw.get()).ok())
-        .unwrap_or_default();
-    known.tasks = match execution.get("taskSupport").and_then(Value::as_str) {
+    Some((
+        tool.name,
+        KnownTool {
+            repeatable,
+            tasks,
+            ..known
+        },
+    ))
+}
+
+fn task_support(execution: &str) -> TaskSupport {
+    let execution: Value = serde_json::from_str(execution).unwrap_or_default();
+    match execution.get("taskSupport").and_then(Value::as_str) {
         Some("optional") => TaskSupport::Optional,
         Some("required") => TaskSupport::Required,
         Some(_) | None => TaskSupport::Forbidden,
-    };
-    Some((tool.name, known))
+    }
+}
+
+/// Whether a tool says of itself that calling it twice does no more than calling it once.
+fn is_repeatable(annotations: &str) -> bool {
+    let annotations: Value = serde_json::from_str(annotations).unwrap_or_default();
+    ["readOnlyHint", "idempotentHint"]
+        .iter()
+        .any(|hint| annotations.get(hint) == Some(&Value::Bool(true)))
 }
 
 #[cfg(test)]

@@ -392,7 +392,7 @@ impl Stage {
                             }
                         }
                         session::Output::Ask(ask) => asks.push(ask),
-                        session::Output::Ended(_) => {}
+                        session::Output::Ended(_) | session::Output::Said(_) => {}
                     }
                 }
             }

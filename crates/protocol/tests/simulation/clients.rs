@@ -482,7 +482,7 @@ impl World {
                     }
                 }
                 session::Output::Ask(ask) => self.send_ask(self.sessions[session].backend, ask),
-                session::Output::Ended(_) => {}
+                session::Output::Ended(_) | session::Output::Said(_) => {}
             }
         }
         let machine = &self.sessions[session].machine;
