@@ -10,6 +10,8 @@
 //! one principal have such calls is held until the calls of all but one of them have ended, and then is that one's
 //! (see `held.rs`). What still cannot be attributed is refused: of several principals, as many questions as sessions
 //! that may have asked, a call cancelled meanwhile, or nothing decided in time. Nothing is ever guessed.
+//! What a server says because of a task carries the task's id and is exact (see `tasks.rs`); roots that it asks for while no
+//! call is there wait for the next one (see `roots.rs`).
 //! A call that waits for a modern client's answer, which may never come, does not keep others of its principal from
 //! their turn (see `resting.rs`).
 

@@ -246,6 +246,8 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
     // A server that never asked by an answer would not know these.
     params.remove("inputResponses");
     params.remove("requestState");
+    // Whether it is done as a task is not for a modern client to say.
+    params.remove("task");
     for (name, value) in line.extra {
         params.set(name, String::from_utf8_lossy(value).into_owned());
     }

@@ -224,10 +224,10 @@ impl TaskBook {
         let (id, post) = (self.id(task), self.tasks[task].post);
         match self.era {
             Era::Legacy => format!(
-                r#""result":{{"task":{{"taskId":"{id}","status":"working","createdAt":"c","lastUpdatedAt":"u","ttl":60000,"pollInterval":200,"of":{post}}}}}"#
+                r#""result":{{"task":{{"taskId":"{id}","status":"working","createdAt":"c","lastUpdatedAt":"u","ttl":60000,"pollInterval":800,"of":{post}}}}}"#
             ),
             Era::Modern => format!(
-                r#""result":{{"resultType":"task","taskId":"{id}","status":"working","createdAt":"c","lastUpdatedAt":"u","ttlMs":60000,"pollIntervalMs":200,"of":{post}}}"#
+                r#""result":{{"resultType":"task","taskId":"{id}","status":"working","createdAt":"c","lastUpdatedAt":"u","ttlMs":60000,"pollIntervalMs":800,"of":{post}}}"#
             ),
         }
     }
@@ -273,7 +273,7 @@ impl TaskBook {
             _ => String::new(),
         };
         format!(
-            r#""result":{{"resultType":"complete","taskId":"{id}","status":"{status}","createdAt":"c","lastUpdatedAt":"u","{ttl}":60000,"{poll}":200,"of":{of}{more}}}"#
+            r#""result":{{"resultType":"complete","taskId":"{id}","status":"{status}","createdAt":"c","lastUpdatedAt":"u","{ttl}":60000,"{poll}":800,"of":{of}{more}}}"#
         )
     }
 

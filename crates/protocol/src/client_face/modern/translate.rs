@@ -11,6 +11,7 @@ use crate::message::{Member, Message};
 use crate::method::Method;
 use crate::object::{Object, elements};
 use crate::task;
+use crate::tool_schema::{ANNOTATION, strip_invalid};
 use crate::version::{Era, Version};
 
 /// A legacy answer under a modern client's id.
@@ -44,7 +45,7 @@ pub(super) fn reply(id: &[u8], message: &Message, method: Method, server: Option
         stamp(&mut result, server);
     }
     if method == Method::ToolsList {
-        without_task_support(&mut result);
+        reword_tools(&mut result);
     }
     respond(id, "result", &result.to_string())
 }
@@ -132,23 +133,39 @@ fn stamp(result: &mut Object<'_>, server: &str) {
     result.set("_meta", meta.to_string());
 }
 
-/// `execution` speaks of tasks as the legacy era had them.
-fn without_task_support(result: &mut Object<'_>) {
+/// Tools as a modern client may read them. `execution` speaks of tasks as the legacy era had them; and a client that
+/// comes by HTTP would have to drop a whole tool for one invalid `x-mcp-header`, which a legacy server never meant.
+fn reword_tools(result: &mut Object<'_>) {
     let Some(raw) = result.get("tools").map(str::to_owned) else {
         return;
     };
     let Some(tools) = elements(&raw) else { return };
-    let kept: Vec<Cow<'_, str>> = tools
+    let kept: Vec<String> = tools
         .into_iter()
-        .map(|raw| match Object::parse(raw.as_bytes()) {
-            Some(mut tool) if tool.get("execution").is_some() => {
-                tool.remove("execution");
-                tool.to_string().into()
-            }
-            Some(_) | None => raw.into(),
-        })
+        .map(|raw| without_task_support(&without_invalid_headers(raw)).into_owned())
         .collect();
     result.set("tools", format!("[{}]", kept.join(",")));
+}
+
+fn without_task_support(raw: &str) -> Cow<'_, str> {
+    match Object::parse(raw.as_bytes()) {
+        Some(mut tool) if tool.get("execution").is_some() => {
+            tool.remove("execution");
+            tool.to_string().into()
+        }
+        Some(_) | None => raw.into(),
+    }
+}
+
+fn without_invalid_headers(raw: &str) -> Cow<'_, str> {
+    // Nearly no tool is annotated: look before reading it all. A key may be spelt with escapes.
+    if memchr::memmem::find(raw.as_bytes(), ANNOTATION.as_bytes()).is_none() && !raw.contains("\\u") {
+        return raw.into();
+    }
+    serde_json::from_str(raw)
+        .ok()
+        .and_then(|tool| strip_invalid(&tool))
+        .map_or(raw.into(), |tool| tool.to_string().into())
 }
 
 /// A discovery made of a legacy server's welcome.
@@ -265,6 +282,16 @@ mod tests {
             "{listed}"
         );
         assert!(listed.contains(r#""ttlMs":0,"cacheScope":"private""#), "{listed}");
+    }
+
+    #[test]
+    fn an_annotation_that_no_client_could_use_is_left_out_and_its_tool_stays() {
+        let listed = translated(
+            Method::ToolsList,
+            r#"{"jsonrpc":"2.0","id":4,"result":{"tools":[{"name":"a","inputSchema":{"properties":{"p":{"type":"array","x-mcp-header":"P"},"q":{"type":"string","x-mcp-header":"Q"}}}}]}}"#,
+        );
+        assert!(!listed.contains(r#""x-mcp-header":"P""#), "{listed}");
+        assert!(listed.contains(r#""x-mcp-header":"Q""#), "{listed}");
     }
 
     #[test]
