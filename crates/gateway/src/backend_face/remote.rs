@@ -153,6 +153,7 @@ impl RemoteLane {
         let lane = self.lane();
         let clock = lane.clock();
         lane.set_carrier(Carrier::Posts);
+        lane.mirror_arguments();
         lane.link_up(None);
         let mut under_way = UnderWay::default();
         let mut notices: Option<Listening> = None;
