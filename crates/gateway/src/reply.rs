@@ -360,7 +360,8 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
         Failure::Exited(_)
         | Failure::Unavailable { .. }
         | Failure::NotWelcomed
-        | Failure::Overloaded { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        | Failure::Overloaded { .. }
+        | Failure::Occupied => StatusCode::SERVICE_UNAVAILABLE,
         Failure::TooLarge { .. } | Failure::Invalid(_) | Failure::Upstream(_) => StatusCode::BAD_GATEWAY,
         // The client said so itself and expects no answer any more.
         Failure::Cancelled => StatusCode::OK,
@@ -376,7 +377,7 @@ pub(crate) fn answer(body: impl Into<Written>, failure: Option<&Failure>) -> Res
     let mut response = with_type(status, JSON, body);
     let wait = match failure {
         Some(Failure::Unavailable { retry_after, .. }) => Some(*retry_after),
-        Some(Failure::Exited(_) | Failure::NotWelcomed | Failure::Overloaded { .. }) => {
+        Some(Failure::Exited(_) | Failure::NotWelcomed | Failure::Overloaded { .. } | Failure::Occupied) => {
             Some(Duration::from_secs(1))
         }
         Some(

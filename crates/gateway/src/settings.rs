@@ -97,6 +97,8 @@ pub struct Destination {
     pub max_calls: Option<usize>,
     pub era: EraChoice,
     pub show: Show,
+    /// What a legacy server is told its client's roots are, when it asks and no client can be asked.
+    pub roots: Vec<String>,
 }
 
 /// Which era a server is spoken to in.

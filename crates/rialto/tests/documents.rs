@@ -268,11 +268,20 @@ async fn every_file_shown_is_accepted() {
 #[tokio::test]
 async fn the_calls_that_readme_shows_are_answered_as_it_shows() {
     let demo = Rialto::serve(&["--demo"]).await.expect("the demo is served");
+    let program = env!("CARGO_BIN_EXE_rialto");
+    let legacy = Rialto::serve(&["--", program, "demo-server", "--era", "legacy"])
+        .await
+        .expect("a server of one era is served");
+    let mut states = transcript::States::default();
     let mut calls = 0;
     for block in markdown::blocks(README, "console") {
         for shown in transcript::commands(&block) {
-            if let Some(call) = shown.curl() {
-                let answer = call.send(demo.address()).await.expect("an answer");
+            if let Some(mut call) = shown.curl() {
+                states.fill_in(&mut call);
+                // The crossing is shown at the bare path, with a server that speaks one era.
+                let server = if call.path() == "/mcp" { &legacy } else { &demo };
+                let answer = call.send(server.address()).await.expect("an answer");
+                states.note(&shown.output, &answer);
                 assert_eq!(
                     transcript::normalised(&answer),
                     transcript::normalised(&shown.output),
