@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use protocol::backend_face::legacy::Introduction;
 use protocol::capability;
 use protocol::client_face::modern::Meaning;
-use protocol::exchange::{CallKey, Client, Principal, SessionKey, Trouble};
+use protocol::exchange::{CallKey, Client, Failure, Principal, SessionKey, Trouble, UpstreamFault};
 use protocol::message::{Member, Message};
 use protocol::multiplexer::{self, Multiplexer};
 use protocol::session::{self, Accepts, Session};
@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 use crate::audit::Audit;
 use crate::backend_face::process::{Environment, LaunchOrder, Launcher, environment};
+use crate::backend_face::remote::{RemoteLane, Server};
 use crate::backend_task::ProcessLane;
 use crate::clock::Clock;
 use crate::errand_port::{Came, Departure, ErrandPort};
@@ -29,7 +30,8 @@ use crate::reply::Refusal;
 use crate::seal::{Sealer, Ticket};
 use crate::session_port::SessionPort;
 use crate::settings::{
-    self, BackendSpec, Capabilities, EraChoice, ProcessSpec, Secret, Sharing, Show, Start,
+    self, BackendSpec, Capabilities, EraChoice, LaneRules, ProcessSpec, Secret, Sharing, Show, Start,
+    Transport,
 };
 use crate::tasks;
 
@@ -97,6 +99,8 @@ pub(crate) struct Destination {
     listens: Mutex<HashMap<SessionKey, Weak<ErrandPort>>>,
     /// Which arguments of which tools are mirrored in headers.
     pub(crate) catalogue: Mutex<ToolCatalogue>,
+    /// The server itself, if it is reached over HTTP.
+    remote: Option<Arc<Server>>,
 }
 
 /// What a new session was opened for.
@@ -109,6 +113,10 @@ pub(crate) enum Opening {
 
 impl Destination {
     pub(crate) fn new(settings: settings::Destination, around: Surroundings, broken: Option<String>) -> Self {
+        let remote = match &settings.backend {
+            BackendSpec::Process(_) => None,
+            BackendSpec::Remote(spec) => Some(Arc::new(Server::new(spec.clone()))),
+        };
         Self {
             name: settings.name.as_str().into(),
             settings,
@@ -122,6 +130,7 @@ impl Destination {
             parked: Mutex::default(),
             listens: Mutex::default(),
             catalogue: Mutex::new(ToolCatalogue::new(CatalogueLimits::default())),
+            remote,
         }
     }
 
@@ -129,9 +138,62 @@ impl Destination {
         self.settings.max_message_bytes
     }
 
-    fn process(&self) -> &ProcessSpec {
-        let BackendSpec::Process(spec) = &self.settings.backend;
-        spec
+    /// How the server is reached, for people.
+    pub(crate) fn transport(&self) -> &'static str {
+        match self.remote.as_ref().map(|server| server.transport()) {
+            None => "stdio",
+            Some(Transport::Auto) => "http",
+            Some(Transport::StreamableHttp) => "streamable_http",
+            Some(Transport::Sse) => "sse",
+        }
+    }
+
+    /// The era in which legacy clients' servers are spoken to, for people.
+    pub(crate) fn era_of_legacy_clients(&self) -> &'static str {
+        match self.leg_of_legacy_clients() {
+            Era::Legacy => "legacy",
+            Era::Modern => "modern",
+        }
+    }
+
+    fn leg_of_legacy_clients(&self) -> Era {
+        match self.settings.era {
+            EraChoice::Modern => Era::Modern,
+            EraChoice::Auto if self.refuses_legacy.load(Ordering::Acquire) => Era::Modern,
+            EraChoice::Auto | EraChoice::Legacy => Era::Legacy,
+        }
+    }
+
+    fn rules(&self) -> &LaneRules {
+        &self.settings.lanes
+    }
+
+    /// Whether there is a server before anybody asks for one.
+    fn starts_eagerly(&self) -> bool {
+        match &self.settings.backend {
+            BackendSpec::Process(spec) => spec.start == Start::Eager,
+            BackendSpec::Remote(_) => false,
+        }
+    }
+
+    /// What of a client's headers its server is given: by the name it is given under.
+    fn from_headers(&self, headers: &HeaderMap) -> BTreeMap<String, Secret> {
+        let given = |name: &str, header: &str| {
+            let value = headers.get(header)?.to_str().ok()?;
+            Some((name.to_owned(), Secret::new(value)))
+        };
+        match &self.settings.backend {
+            BackendSpec::Process(spec) => spec
+                .env_from_headers
+                .iter()
+                .filter_map(|(variable, header)| given(variable, header))
+                .collect(),
+            BackendSpec::Remote(spec) => spec
+                .forward_headers
+                .iter()
+                .filter_map(|header| given(header.as_str(), header.as_str()))
+                .collect(),
+        }
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<Uuid, Arc<SessionPort>>> {
@@ -147,12 +209,9 @@ impl Destination {
         if self.broken.is_some() {
             return;
         }
-        match (self.process().start, self.process().sharing) {
-            (Start::Eager, Sharing::Shared | Sharing::PerIdentity | Sharing::PerSession) => {
-                let lane = self.start_lane(&BTreeMap::new(), true);
-                self.lanes().insert(LaneKey::Unclaimed, lane);
-            }
-            (Start::Lazy, _) => {}
+        if self.starts_eagerly() {
+            let lane = self.start_lane(&BTreeMap::new(), true);
+            self.lanes().insert(LaneKey::Unclaimed, lane);
         }
     }
 
@@ -209,11 +268,7 @@ impl Destination {
             Opening::Implicit(_) => (None, None),
         };
         let client = Arc::new(Client::declaring(principal, declared, info));
-        let leg = match self.settings.era {
-            EraChoice::Modern => Era::Modern,
-            EraChoice::Auto if self.refuses_legacy.load(Ordering::Acquire) => Era::Modern,
-            EraChoice::Auto | EraChoice::Legacy => Era::Legacy,
-        };
+        let leg = self.leg_of_legacy_clients();
         let lane = self.lane_for(Some(key), &client, headers, leg)?;
         let limits = session::Limits::default();
         let (session, call, ask) = match opening {
@@ -249,7 +304,7 @@ impl Destination {
             return;
         }
         port.end();
-        if self.process().sharing == Sharing::PerSession {
+        if self.rules().sharing == Sharing::PerSession {
             let key = LaneKey::Session(port.key());
             if let Some(lane) = self.lanes().remove(&key) {
                 lane.stop();
@@ -296,21 +351,14 @@ impl Destination {
         headers: &HeaderMap,
         leg: Era,
     ) -> Result<Arc<Lane>, Refusal> {
-        let spec = self.process();
-        let from_headers: BTreeMap<String, Secret> = spec
-            .env_from_headers
-            .iter()
-            .filter_map(|(variable, header)| {
-                let value = headers.get(header)?.to_str().ok()?;
-                Some((variable.clone(), Secret::new(value)))
-            })
-            .collect();
-        let capabilities = match (leg, spec.capabilities) {
+        let rules = self.rules();
+        let from_headers = self.from_headers(headers);
+        let capabilities = match (leg, rules.capabilities) {
             (Era::Legacy, Capabilities::PerClient) => Some(client.capabilities.clone()),
             // A modern server is told with every request.
             (Era::Modern, _) | (Era::Legacy, Capabilities::Union) => None,
         };
-        let key = match (spec.sharing, session) {
+        let key = match (rules.sharing, session) {
             (Sharing::PerSession, Some(session)) => LaneKey::Session(session),
             // Without sessions the next smaller unit is who is calling.
             (Sharing::PerIdentity, _) | (Sharing::PerSession, None) => LaneKey::Clients {
@@ -336,8 +384,8 @@ impl Destination {
             lanes.insert(key, Arc::clone(&lane));
             return Ok(lane);
         }
-        let limit = match spec.sharing {
-            Sharing::Shared => spec.max_children,
+        let limit = match rules.sharing {
+            Sharing::Shared => rules.max_children,
             Sharing::PerSession | Sharing::PerIdentity => self.settings.max_sessions,
         };
         if lanes.len() >= limit {
@@ -382,6 +430,14 @@ impl Destination {
             EraChoice::Modern => return Ok(Era::Modern),
             EraChoice::Auto => {}
         }
+        // The old transport is older than the modern era.
+        if self
+            .remote
+            .as_ref()
+            .is_some_and(|server| server.transport() == Transport::Sse)
+        {
+            return Ok(Era::Legacy);
+        }
         self.verdict.get_or_try_init(|| self.probe_era()).await.copied()
     }
 
@@ -412,11 +468,12 @@ impl Destination {
             Ok(Came::Complete {
                 failure: Some(failure),
                 ..
-            }) => match failure {
-                protocol::exchange::Failure::Unavailable { .. } => return Err(Refusal::BrokenDestination),
-                // Some servers end when they are spoken to in this way.
-                _ => Era::Legacy,
-            },
+            }) if is_no_verdict(&failure) => {
+                port.give_up();
+                return Err(Refusal::Unreached(failure));
+            }
+            // Some servers end when they are spoken to in this way.
+            Ok(Came::Complete { .. }) => Era::Legacy,
             Ok(Came::Ask { .. } | Came::Stream) => Era::Legacy,
             Err(_) => Era::Legacy,
         };
@@ -518,17 +575,17 @@ impl Destination {
 
     /// Makes a lane and its supervisor.
     fn start_lane(&self, from_headers: &BTreeMap<String, Secret>, eager: bool) -> Arc<Lane> {
-        let spec = self.process();
+        let rules = self.rules();
         let limits = multiplexer::Limits {
             request_timeout: self.settings.request_timeout,
-            start_timeout: spec.start_timeout,
+            start_timeout: rules.start_timeout,
             max_message_bytes: self.settings.max_message_bytes,
             outgoing_bytes: multiplexer::Limits::default()
                 .outgoing_bytes
                 .max(8 * self.settings.max_message_bytes),
             ..multiplexer::Limits::default()
         };
-        let introduction = match (spec.sharing, spec.capabilities) {
+        let introduction = match (rules.sharing, rules.capabilities) {
             (Sharing::PerSession, Capabilities::PerClient) => Introduction::Verbatim,
             (_, Capabilities::Union) => Introduction::Union,
             (Sharing::Shared | Sharing::PerIdentity, Capabilities::PerClient) => Introduction::Newest,
@@ -538,28 +595,45 @@ impl Destination {
             self.around.clock,
             Multiplexer::new(limits, introduction),
         ));
-        let supervisor = ProcessLane {
-            lane: Arc::clone(&lane),
-            launcher: Arc::clone(&self.around.launcher),
-            order: LaunchOrder {
-                argv: spec.argv.clone(),
-                env: self.child_environment(from_headers),
-                cwd: spec.cwd.clone(),
-            },
-            max_message_bytes: self.settings.max_message_bytes,
-            eager,
-        };
-        let count = Arc::clone(&self.supervisors);
-        count.fetch_add(1, Ordering::AcqRel);
-        tasks::spawn("lane", async move {
-            supervisor.run().await;
-            count.fetch_sub(1, Ordering::AcqRel);
-        });
+        match (&self.settings.backend, &self.remote) {
+            (BackendSpec::Process(spec), _) => {
+                let supervisor = ProcessLane {
+                    lane: Arc::clone(&lane),
+                    launcher: Arc::clone(&self.around.launcher),
+                    order: LaunchOrder {
+                        argv: spec.argv.clone(),
+                        env: self.child_environment(spec, from_headers),
+                        cwd: spec.cwd.clone(),
+                    },
+                    max_message_bytes: self.settings.max_message_bytes,
+                    eager,
+                };
+                self.supervise(supervisor.run());
+            }
+            (BackendSpec::Remote(_), Some(server)) => {
+                let supervisor = RemoteLane::new(
+                    Arc::clone(server),
+                    Arc::clone(&lane),
+                    forwarded(from_headers),
+                    self.settings.max_message_bytes,
+                );
+                self.supervise(supervisor.run());
+            }
+            (BackendSpec::Remote(_), None) => {}
+        }
         lane
     }
 
-    fn child_environment(&self, from_headers: &BTreeMap<String, Secret>) -> Environment {
-        let spec = self.process();
+    fn supervise(&self, supervisor: impl Future<Output = ()> + Send + 'static) {
+        let count = Arc::clone(&self.supervisors);
+        count.fetch_add(1, Ordering::AcqRel);
+        tasks::spawn("lane", async move {
+            supervisor.await;
+            count.fetch_sub(1, Ordering::AcqRel);
+        });
+    }
+
+    fn child_environment(&self, spec: &ProcessSpec, from_headers: &BTreeMap<String, Secret>) -> Environment {
         let mut child = environment(self.around.environment.iter(), &spec.env);
         for (name, value) in from_headers {
             child.set(name, value);
@@ -583,15 +657,12 @@ impl Destination {
             }
         }
         self.forget_errands(now);
-        let spec = self.process();
+        let linger = self.rules().linger;
         let mut lanes = self.lanes();
-        let keep = usize::from(spec.start == Start::Eager);
+        let keep = usize::from(self.starts_eagerly());
         let idle: Vec<LaneKey> = lanes
             .iter()
-            .filter(|(_, lane)| {
-                lane.idle_since()
-                    .is_some_and(|since| now.since(since) > spec.linger)
-            })
+            .filter(|(_, lane)| lane.idle_since().is_some_and(|since| now.since(since) > linger))
             .map(|(key, _)| key.clone())
             .collect();
         // An eager destination keeps one child, whoever it was last used by.
@@ -648,6 +719,41 @@ impl Destination {
             lane.stop();
         }
     }
+}
+
+/// Whether a failed question says nothing about the server's era: it was not there, or did not let us in.
+fn is_no_verdict(failure: &Failure) -> bool {
+    match failure {
+        Failure::Unavailable { .. } | Failure::Overloaded { .. } | Failure::SessionEnded => true,
+        Failure::Upstream(upstream) => match upstream.fault {
+            UpstreamFault::Lost | UpstreamFault::Unauthorized | UpstreamFault::Unsafe => true,
+            UpstreamFault::Nonsense | UpstreamFault::Refused => false,
+        },
+        Failure::Timeout { .. }
+        | Failure::StartTimeout { .. }
+        | Failure::Exited(_)
+        | Failure::NotWelcomed
+        | Failure::TooLarge { .. }
+        | Failure::Unsupported { .. }
+        | Failure::Unanswered { .. }
+        | Failure::Invalid(_)
+        | Failure::Cancelled => false,
+    }
+}
+
+/// The headers that a remote server is passed on.
+fn forwarded(from_headers: &BTreeMap<String, Secret>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in from_headers {
+        if let (Ok(name), Ok(mut value)) = (
+            HeaderName::from_bytes(name.as_bytes()),
+            HeaderValue::from_str(value.expose()),
+        ) {
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+    }
+    headers
 }
 
 /// Our own question which era a server speaks.

@@ -38,6 +38,8 @@ pub(crate) enum Refusal {
     UnknownMethod,
     /// The destination's command cannot be run; it was kept out of the way with `--keep-going`.
     BrokenDestination,
+    /// The server could not be asked which era it speaks.
+    Unreached(Failure),
     ForeignHost,
     ForeignOrigin,
     MissingHost,
@@ -110,6 +112,11 @@ impl Refusal {
                 S::SERVICE_UNAVAILABLE,
                 Rpc(error_code::INTERNAL_ERROR),
                 format!("this destination cannot start: {CANNOT_RUN}"),
+            ),
+            Self::Unreached(failure) => (
+                failure_status(failure),
+                Rpc(error_code::INTERNAL_ERROR),
+                legacy::describe_failure(failure).0,
             ),
             Self::ForeignHost => (
                 S::FORBIDDEN,
@@ -256,6 +263,7 @@ impl Refusal {
             Self::TooManyStreams => Some("streams_at_limit"),
             Self::Draining => Some("draining"),
             Self::BrokenDestination => Some("cannot_start"),
+            Self::Unreached(failure) => Some(failure.reason()),
             _ => None,
         }
     }
@@ -312,7 +320,7 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
         | Failure::Unavailable { .. }
         | Failure::NotWelcomed
         | Failure::Overloaded { .. } => StatusCode::SERVICE_UNAVAILABLE,
-        Failure::TooLarge { .. } | Failure::Invalid(_) => StatusCode::BAD_GATEWAY,
+        Failure::TooLarge { .. } | Failure::Invalid(_) | Failure::Upstream(_) => StatusCode::BAD_GATEWAY,
         // The client said so itself and expects no answer any more.
         Failure::Cancelled => StatusCode::OK,
         // Answers like any other of the server's.
@@ -337,6 +345,7 @@ pub(crate) fn answer(body: impl Into<Written>, failure: Option<&Failure>) -> Res
             | Failure::Unsupported { .. }
             | Failure::Unanswered { .. }
             | Failure::Invalid(_)
+            | Failure::Upstream(_)
             | Failure::Cancelled
             | Failure::SessionEnded,
         )
