@@ -8,6 +8,7 @@
 //! rmcp begins a discovery by asking the endpoint for its challenge. We have had that challenge already, so the question is answered from
 //! memory: nothing is sent.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -32,8 +33,8 @@ pub struct HttpSettings {
     pub connect_timeout: Duration,
     /// The largest document that is read.
     pub document_limit: usize,
-    /// Trusted besides the system's.
-    pub extra_roots: Vec<reqwest::Certificate>,
+    /// Certificates in PEM form that are trusted besides the system's.
+    pub ca_file: Option<PathBuf>,
     /// Hosts of the proxies in use, which may stand at a private address.
     pub proxy_hosts: Vec<String>,
     /// Whether names may resolve to private addresses.
@@ -46,7 +47,7 @@ impl Default for HttpSettings {
             timeout: Duration::from_secs(20),
             connect_timeout: Duration::from_secs(10),
             document_limit: 256 * 1024,
-            extra_roots: Vec::new(),
+            ca_file: None,
             proxy_hosts: Vec::new(),
             allow_private_addresses: false,
         }
@@ -71,8 +72,11 @@ impl Network {
             .connect_timeout(settings.connect_timeout)
             .timeout(settings.timeout)
             .user_agent(concat!("rialto/", env!("CARGO_PKG_VERSION")));
-        for root in &settings.extra_roots {
-            builder = builder.add_root_certificate(root.clone());
+        if guard.is_for_development() {
+            builder = builder.no_proxy();
+        }
+        if let Some(file) = &settings.ca_file {
+            builder = builder.tls_certs_merge(certificates(file).map_err(SignInError::Settings)?);
         }
         let client = builder
             .build()
@@ -162,6 +166,16 @@ impl Network {
                 .collect(),
         ))
     }
+}
+
+fn certificates(file: &Path) -> Result<Vec<reqwest::Certificate>, String> {
+    let shown = file.display();
+    let text = std::fs::read(file).map_err(|error| format!("cannot read {shown}: {error}"))?;
+    let found = reqwest::Certificate::from_pem_bundle(&text);
+    found
+        .ok()
+        .filter(|found| !found.is_empty())
+        .ok_or_else(|| format!("{shown} holds no certificates"))
 }
 
 /// What reqwest says, down to its cause, and without the URL: that may carry a query.

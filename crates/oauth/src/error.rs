@@ -11,6 +11,9 @@ pub enum SignInError {
     /// Nobody sits in front of this process.
     #[error("{resource} wants a sign-in; run: rialto login {resource}{scopes}")]
     LoginNeeded { resource: String, scopes: ScopeFlags },
+    /// See [`Settings::asleep`](crate::Settings::asleep).
+    #[error("{resource} wants a sign-in, which waits until something is asked of it")]
+    Asleep { resource: String },
     #[error("signing in needs {url}, which is not asked: {refusal}")]
     Unreachable {
         url: String,

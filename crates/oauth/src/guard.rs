@@ -127,6 +127,10 @@ impl Guard {
         }
     }
 
+    pub(crate) fn is_for_development(&self) -> bool {
+        self.loopback
+    }
+
     /// A URL out of a document of the server, before anything is sent there or opened.
     pub(crate) fn judge(&self, text: &str) -> Result<Url, Refusal> {
         let url = Url::parse(text).map_err(|_| Refusal::NoUrl(shown(text)))?;

@@ -1,5 +1,6 @@
 //! What one sign-in is to know.
 
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 use crate::browser::Person;
@@ -9,7 +10,7 @@ use crate::registration::{Identity, is_metadata_url};
 use crate::store::StoreSettings;
 
 /// By which right a token is asked for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Grant {
     /// A person signs in with a browser.
     #[default]
@@ -33,6 +34,10 @@ pub struct Settings {
     pub scopes: Vec<String>,
     pub grant: Grant,
     pub http: HttpSettings,
+    /// Do nothing that lasts or is seen until [`SignIn::wake`](crate::SignIn::wake): no window, no refresh, no lock.
+    ///
+    /// Hosts start a copy only to probe it, and kill it a moment later.
+    pub asleep: bool,
 }
 
 impl Settings {
@@ -46,6 +51,7 @@ impl Settings {
             scopes: Vec::new(),
             grant: Grant::default(),
             http: HttpSettings::default(),
+            asleep: false,
         }
     }
 

@@ -6,7 +6,8 @@
 //!
 //! **What never happens by itself.** [`SignIn::authorization`] never opens a window; only a refusal by the server does.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use url::Url;
@@ -38,7 +39,9 @@ pub struct SignIn(Arc<Inner>);
 struct Inner {
     settings: Settings,
     endpoint: Url,
-    network: Result<Network, SignInError>,
+    /// Made when it is first needed: reading the system's certificates takes a while.
+    network: OnceLock<Result<Network, SignInError>>,
+    awake: AtomicBool,
     store: Store,
     held: Mutex<Held>,
     /// Whoever changes something has it.
@@ -76,14 +79,12 @@ impl SignIn {
     pub fn new(settings: Settings) -> Self {
         let mut endpoint = settings.resource.clone();
         endpoint.set_fragment(None);
-        let network = settings
-            .judge()
-            .and_then(|()| Network::new(&endpoint, &settings.http));
         let store = Store::new(settings.store.clone(), endpoint.clone());
         Self(Arc::new(Inner {
+            awake: AtomicBool::new(!settings.asleep),
             settings,
             endpoint,
-            network,
+            network: OnceLock::new(),
             store,
             held: Mutex::new(Held {
                 entry: None,
@@ -99,6 +100,9 @@ impl SignIn {
         let inner = &*self.0;
         if let Some(known) = inner.at_hand() {
             return Ok(known);
+        }
+        if !inner.is_awake() {
+            return inner.as_it_lies().await;
         }
         let mut work = inner.work.lock().await;
         if let Some(known) = inner.at_hand() {
@@ -118,22 +122,9 @@ impl SignIn {
         Box::pin(inner.renewed_in_time(&mut work)).await
     }
 
-    /// The same without waiting, asking or renewing anything: what is in the store and still good.
-    ///
-    /// For a process that may be gone in a moment, such as one that was started only to be probed.
-    pub async fn authorization_at_hand(&self) -> Result<Option<Authorization>, SignInError> {
-        let inner = &*self.0;
-        if let Some(known) = inner.at_hand() {
-            return Ok(known);
-        }
-        let record = inner.store.load().await?;
-        let fresh = |entry: &&Entry| {
-            entry
-                .token
-                .as_ref()
-                .is_some_and(|token| token.is_fresh(seconds()))
-        };
-        Ok(inner.pick(&record).filter(fresh).and_then(bearer))
+    /// Ends the sleep of [`Settings::asleep`]: someone is really there.
+    pub fn wake(&self) {
+        self.0.awake.store(true, Ordering::Release);
     }
 
     /// The server has refused (401, or 403 with `insufficient_scope`). Ok means: worth sending the request once more with a new
@@ -153,6 +144,11 @@ impl SignIn {
     ) -> Result<(), SignInError> {
         let inner = &*self.0;
         let demand = Demand::of(status, www_authenticate, &inner.endpoint)?;
+        if !inner.is_awake() {
+            return Err(SignInError::Asleep {
+                resource: inner.endpoint.to_string(),
+            });
+        }
         let began = milliseconds();
         let mut work = inner.work.lock().await;
         // Where nobody can sign in and nothing is kept there is nothing to wait for.
@@ -164,11 +160,13 @@ impl SignIn {
         }
         let lock = inner.store.lock().await?;
         let record = inner.store.load().await?;
+        let grant = inner.grant(&record);
         let mut attempt = Attempt {
             inner,
             limits: &mut work,
             lock,
             record,
+            grant,
             began,
         };
         Box::pin(attempt.satisfy(used, &demand, www_authenticate)).await
@@ -193,6 +191,7 @@ impl SignIn {
             limits: &mut work,
             lock,
             record,
+            grant: inner.settings.grant,
             began: milliseconds(),
         };
         let entry = attempt.obtain(found, demand.scopes(), &[], &challenge).await?;
@@ -219,7 +218,35 @@ impl Inner {
     }
 
     fn network(&self) -> Result<&Network, SignInError> {
-        self.network.as_ref().map_err(SignInError::clone)
+        let made = self.network.get_or_init(|| {
+            self.settings.judge()?;
+            Network::new(&self.endpoint, &self.settings.http)
+        });
+        made.as_ref().map_err(SignInError::clone)
+    }
+
+    fn is_awake(&self) -> bool {
+        self.awake.load(Ordering::Acquire)
+    }
+
+    /// What is in the store and still good; nothing is renewed and nobody waited for.
+    async fn as_it_lies(&self) -> Result<Option<Authorization>, SignInError> {
+        let record = self.store.load().await?;
+        let fresh = |entry: &&Entry| {
+            entry
+                .token
+                .as_ref()
+                .is_some_and(|token| token.is_fresh(seconds()))
+        };
+        Ok(self.pick(&record).filter(fresh).and_then(bearer))
+    }
+
+    /// By which right a token is to be had: the one that the last was had by.
+    fn grant(&self, record: &Record) -> Grant {
+        match (self.settings.grant, self.pick(record)) {
+            (Grant::AuthorizationCode, Some(entry)) => entry.grant,
+            (chosen, _) => chosen,
+        }
     }
 
     /// The answer without any work, if memory has it; `Some(None)` means that there was no token a moment ago.
@@ -280,7 +307,7 @@ impl Inner {
             return Ok(self.hold(Some(entry), Origin::Store));
         }
         let renewed = match discover(self.network()?, &self.endpoint, &entry.challenge).await {
-            Ok(found) if self.settings.grant == Grant::ClientCredentials => {
+            Ok(found) if entry.grant == Grant::ClientCredentials => {
                 let challenge = entry.challenge.clone();
                 let scopes = entry.scopes.clone();
                 let mut attempt = Attempt {
@@ -288,6 +315,7 @@ impl Inner {
                     limits,
                     lock,
                     record,
+                    grant: Grant::ClientCredentials,
                     began: milliseconds(),
                 };
                 let entry = attempt.obtain(found, &scopes, &[], &challenge).await?;

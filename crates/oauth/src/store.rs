@@ -15,6 +15,7 @@ use url::Url;
 use crate::error::SignInError;
 use crate::registration::Client;
 use crate::secret::Secret;
+use crate::settings::Grant;
 
 mod directory;
 mod keys;
@@ -83,6 +84,9 @@ pub(crate) struct Entry {
     pub(crate) issuer: String,
     pub(crate) resource: String,
     pub(crate) client: Client,
+    /// By which right the token was given, and another one can be had.
+    #[serde(default)]
+    pub(crate) grant: Grant,
     #[serde(default)]
     pub(crate) scopes: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,6 +105,7 @@ impl Entry {
             issuer,
             resource,
             client,
+            grant: Grant::default(),
             scopes: Vec::new(),
             token: None,
             challenge: Vec::new(),
@@ -351,7 +356,8 @@ pub fn list(directory: &Path) -> Result<Vec<Kept>, SignInError> {
             scopes: entry.scopes.clone(),
             signed_in: token.is_some(),
             expires: token.and_then(|token| token.expires),
-            renewable: token.is_some_and(|token| token.refresh.is_some()),
+            renewable: entry.grant == Grant::ClientCredentials
+                || token.is_some_and(|token| token.refresh.is_some()),
             in_keyring: entry.in_keyring,
         });
     }

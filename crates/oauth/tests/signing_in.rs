@@ -450,19 +450,22 @@ async fn client_credentials_need_no_person() {
 }
 
 #[tokio::test]
-async fn a_probed_process_takes_what_is_there_and_asks_no_one() {
+async fn a_probed_process_takes_what_is_there_and_does_nothing_that_lasts() {
     let play = signs_in(Conduct {
         expires_in: Some(0),
         ..Conduct::default()
     })
     .await;
-    let before = play.authority.paths().len();
-    assert_eq!(
-        SignIn::new(play.attended())
-            .authorization_at_hand()
-            .await
-            .unwrap(),
-        None
-    );
-    assert_eq!(play.authority.paths().len(), before);
+    let (before, endpoint) = (play.authority.paths().len(), play.authority.endpoint());
+    let settings = Settings {
+        asleep: true,
+        ..play.attended()
+    };
+    let sign_in = SignIn::new(settings);
+    assert_eq!(sign_in.authorization().await.unwrap(), None);
+    let refused = sign_in.refused(401, &[]).await;
+    assert!(matches!(refused, Err(SignInError::Asleep { .. })));
+    assert_eq!((play.authority.paths().len(), play.windows()), (before, 1));
+    sign_in.wake();
+    assert_eq!(call(&sign_in, &endpoint).await.unwrap(), 200);
 }

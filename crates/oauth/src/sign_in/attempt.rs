@@ -27,6 +27,7 @@ pub(super) struct Attempt<'a> {
     pub(super) limits: &'a mut Limits,
     pub(super) lock: Lock,
     pub(super) record: Record,
+    pub(super) grant: Grant,
     /// When the wait for the lock began, in milliseconds since 1970.
     pub(super) began: u64,
 }
@@ -82,7 +83,7 @@ impl Attempt<'_> {
             .as_ref()
             .and_then(|entry| Some((entry, entry.token.as_ref()?)))
         {
-            let by_person = inner.settings.grant == Grant::AuthorizationCode;
+            let by_person = entry.grant == Grant::AuthorizationCode;
             let case = Case {
                 origin: inner.held().origin,
                 age: now.saturating_sub(token.received),
@@ -155,7 +156,7 @@ impl Attempt<'_> {
             granted,
             authority: &found.terms.scopes,
         });
-        let obtained = match (self.inner.settings.grant, self.inner.settings.person.clone()) {
+        let obtained = match (self.grant, self.inner.settings.person.clone()) {
             (Grant::ClientCredentials, _) => self.by_own_right(found, &scopes).await,
             (Grant::AuthorizationCode, None) => return Err(self.inner.login_needed(challenged)),
             (Grant::AuthorizationCode, Some(person)) => self.by_person(found, &person, &scopes).await,
@@ -181,7 +182,11 @@ impl Attempt<'_> {
     }
 
     async fn by_own_right(&mut self, mut found: Discovered, scopes: &[String]) -> Result<Entry, SignInError> {
-        let client = match registration::choose(&self.inner.settings.identity, found.terms.offer(), None) {
+        let known = self.inner.pick(&self.record);
+        let known = known
+            .filter(|entry| entry.grant == Grant::ClientCredentials && entry.issuer == found.terms.issuer);
+        let known = known.map(|entry| &entry.client);
+        let client = match registration::choose(&self.inner.settings.identity, found.terms.offer(), known) {
             Choice::Known(client) => client,
             Choice::Register { .. } | Choice::Nothing | Choice::NoProof => return Err(no_proof(&found)),
         };
@@ -192,6 +197,7 @@ impl Attempt<'_> {
         Ok(Entry {
             scopes,
             token: Some(token),
+            grant: Grant::ClientCredentials,
             ..entry
         })
     }

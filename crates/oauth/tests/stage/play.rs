@@ -1,6 +1,10 @@
 //! A resource with its authorization server, a person, and a client that does what a backend does.
 
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking; each test file uses its part"
+)]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
