@@ -1,5 +1,7 @@
 //! A destination: one named server, its sessions and its lanes.
 
+mod era;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,14 +11,13 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use protocol::backend_face::legacy::Introduction;
 use protocol::capability;
 use protocol::client_face::modern::Meaning;
-use protocol::exchange::{CallKey, Client, Failure, Principal, SessionKey, Trouble, UpstreamFault};
+use protocol::exchange::{CallKey, Client, Principal, SessionKey, Trouble};
 use protocol::message::{Member, Message};
 use protocol::multiplexer::{self, Multiplexer};
 use protocol::session::{self, Accepts, Session};
 use protocol::time::Moment;
 use protocol::tool_schema::{CatalogueLimits, ToolCatalogue};
 use protocol::version::{Era, Version};
-use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use crate::audit::Audit;
@@ -24,25 +25,22 @@ use crate::backend_face::process::{Environment, LaunchOrder, Launcher, environme
 use crate::backend_face::remote::{RemoteLane, Server};
 use crate::backend_task::ProcessLane;
 use crate::clock::Clock;
-use crate::errand_port::{Came, Departure, ErrandPort};
+use crate::errand_port::{Departure, ErrandPort};
 use crate::lane::{Health, Lane};
 use crate::reply::Refusal;
 use crate::seal::{Sealer, Ticket};
 use crate::session_port::SessionPort;
 use crate::settings::{
-    self, BackendSpec, Capabilities, EraChoice, LaneRules, ProcessSpec, Secret, Sharing, Show, Start,
-    Transport,
+    self, BackendSpec, Capabilities, LaneRules, ProcessSpec, Secret, Sharing, Show, Start, Transport,
 };
 use crate::tasks;
+use era::Verdict;
 
 /// Sessions that nobody opened on purpose do not live long.
 const IMPLICIT_IDLE: Duration = Duration::from_secs(60);
 /// A session idle for this long may have to make room for a new one.
 const EVICTABLE_IDLE: Duration = Duration::from_secs(60);
 
-/// How long a server may take to say which era it speaks, before it is taken for a legacy one. A mistake mends
-/// itself: a modern server refuses the handshake that follows.
-const PROBE_PATIENCE: Duration = Duration::from_secs(8);
 /// How long a call waits for its client to come back with answers.
 const PARKED_FOR: Duration = Duration::from_secs(600);
 const MAX_PARKED: usize = 1024;
@@ -89,8 +87,8 @@ pub(crate) struct Destination {
     supervisors: Arc<AtomicUsize>,
     /// Why nothing can be started here, if that is known beforehand.
     broken: Option<String>,
-    /// What the server speaks to a modern client, once it was asked.
-    verdict: OnceCell<Era>,
+    /// What the server speaks to a modern client.
+    verdict: Verdict,
     /// The server has refused a legacy handshake.
     refuses_legacy: AtomicBool,
     /// Modern calls that wait for their client, by the name in their sealed state.
@@ -125,7 +123,7 @@ impl Destination {
             lanes: Mutex::default(),
             supervisors: Arc::default(),
             broken,
-            verdict: OnceCell::new(),
+            verdict: Verdict::default(),
             refuses_legacy: AtomicBool::new(false),
             parked: Mutex::default(),
             listens: Mutex::default(),
@@ -145,22 +143,6 @@ impl Destination {
             Some(Transport::Auto) => "http",
             Some(Transport::StreamableHttp) => "streamable_http",
             Some(Transport::Sse) => "sse",
-        }
-    }
-
-    /// The era in which legacy clients' servers are spoken to, for people.
-    pub(crate) fn era_of_legacy_clients(&self) -> &'static str {
-        match self.leg_of_legacy_clients() {
-            Era::Legacy => "legacy",
-            Era::Modern => "modern",
-        }
-    }
-
-    fn leg_of_legacy_clients(&self) -> Era {
-        match self.settings.era {
-            EraChoice::Modern => Era::Modern,
-            EraChoice::Auto if self.refuses_legacy.load(Ordering::Acquire) => Era::Modern,
-            EraChoice::Auto | EraChoice::Legacy => Era::Legacy,
         }
     }
 
@@ -409,80 +391,6 @@ impl Destination {
         Ok(lane)
     }
 
-    /// The server would not have a legacy client. Gives whether it will have a modern one, so that it is worth
-    /// trying again.
-    pub(crate) async fn doubt_legacy(&self) -> bool {
-        if self.settings.era != EraChoice::Auto || self.refuses_legacy.load(Ordering::Acquire) {
-            return false;
-        }
-        let modern = matches!(self.learn_era().await, Ok(Era::Modern));
-        if modern {
-            tracing::info!(destination = %self.name, "speaks the modern era only; legacy clients are translated");
-            self.refuses_legacy.store(true, Ordering::Release);
-        }
-        modern
-    }
-
-    /// What the server speaks to a modern client. It is asked once.
-    async fn learn_era(&self) -> Result<Era, Refusal> {
-        match self.settings.era {
-            EraChoice::Legacy => return Ok(Era::Legacy),
-            EraChoice::Modern => return Ok(Era::Modern),
-            EraChoice::Auto => {}
-        }
-        // The old transport is older than the modern era.
-        if self
-            .remote
-            .as_ref()
-            .is_some_and(|server| server.transport() == Transport::Sse)
-        {
-            return Ok(Era::Legacy);
-        }
-        self.verdict.get_or_try_init(|| self.probe_era()).await.copied()
-    }
-
-    /// Asks a server that nothing was said to yet.
-    async fn probe_era(&self) -> Result<Era, Refusal> {
-        let lane = {
-            let mut lanes = self.lanes();
-            match lanes.get(&LaneKey::Unclaimed) {
-                Some(lane) => Arc::clone(lane),
-                None => {
-                    let lane = self.start_lane(&BTreeMap::new(), false);
-                    lanes.insert(LaneKey::Unclaimed, Arc::clone(&lane));
-                    lane
-                }
-            }
-        };
-        lane.speak(Era::Modern);
-        let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
-        let port = self.depart(&lane, client, discovery(), Meaning::Discover, Accepts::Json);
-        let verdict = match tokio::time::timeout(PROBE_PATIENCE, port.answer()).await {
-            Ok(Came::Complete { body, failure: None }) => {
-                match protocol::client_face::modern::error_code_of(&body) {
-                    None => Era::Modern,
-                    // Any other refusal is what legacy servers say to a method they do not know.
-                    Some(_) => Era::Legacy,
-                }
-            }
-            Ok(Came::Complete {
-                failure: Some(failure),
-                ..
-            }) if is_no_verdict(&failure) => {
-                port.give_up();
-                return Err(Refusal::Unreached(failure));
-            }
-            // Some servers end when they are spoken to in this way.
-            Ok(Came::Complete { .. }) => Era::Legacy,
-            Ok(Came::Ask { .. } | Came::Stream) => Era::Legacy,
-            Err(_) => Era::Legacy,
-        };
-        port.give_up();
-        lane.speak(verdict);
-        tracing::info!(destination = %self.name, era = ?verdict, "asked which era it speaks");
-        Ok(verdict)
-    }
-
     fn depart(
         &self,
         lane: &Arc<Lane>,
@@ -515,7 +423,7 @@ impl Destination {
         if self.broken.is_some() {
             return Err(Refusal::BrokenDestination);
         }
-        let leg = self.learn_era().await?;
+        let leg = self.learn_era(headers).await?;
         if leg == Era::Legacy && self.settings.show == Show::Native {
             return Ok(None);
         }
@@ -657,6 +565,7 @@ impl Destination {
             }
         }
         self.forget_errands(now);
+        self.doubt_verdict(now);
         let linger = self.rules().linger;
         let mut lanes = self.lanes();
         let keep = usize::from(self.starts_eagerly());
@@ -721,26 +630,6 @@ impl Destination {
     }
 }
 
-/// Whether a failed question says nothing about the server's era: it was not there, or did not let us in.
-fn is_no_verdict(failure: &Failure) -> bool {
-    match failure {
-        Failure::Unavailable { .. } | Failure::Overloaded { .. } | Failure::SessionEnded => true,
-        Failure::Upstream(upstream) => match upstream.fault {
-            UpstreamFault::Lost | UpstreamFault::Unauthorized | UpstreamFault::Unsafe => true,
-            UpstreamFault::Nonsense | UpstreamFault::Refused => false,
-        },
-        Failure::Timeout { .. }
-        | Failure::StartTimeout { .. }
-        | Failure::Exited(_)
-        | Failure::NotWelcomed
-        | Failure::TooLarge { .. }
-        | Failure::Unsupported { .. }
-        | Failure::Unanswered { .. }
-        | Failure::Invalid(_)
-        | Failure::Cancelled => false,
-    }
-}
-
 /// The headers that a remote server is passed on.
 fn forwarded(from_headers: &BTreeMap<String, Secret>) -> HeaderMap {
     let mut headers = HeaderMap::new();
@@ -754,13 +643,4 @@ fn forwarded(from_headers: &BTreeMap<String, Secret>) -> HeaderMap {
         }
     }
     headers
-}
-
-/// Our own question which era a server speaks.
-fn discovery() -> Message {
-    let text = format!(
-        r#"{{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{{"_meta":{{"io.modelcontextprotocol/protocolVersion":"{}","io.modelcontextprotocol/clientCapabilities":{{}}}}}}}}"#,
-        Version::NEWEST_MODERN.as_str()
-    );
-    Message::scan(bytes::Bytes::from(text)).expect("our own words are a message")
 }

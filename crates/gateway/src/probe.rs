@@ -89,7 +89,9 @@ async fn present(destination: &Destination) -> Result<Presented, String> {
     let introduction = message(introduction)?;
     let (port, welcome) = match introduce(destination, &introduction).await {
         // It may be a server of the modern era alone, to whom others are translated.
-        Err(_) if destination.doubt_legacy().await => introduce(destination, &introduction).await?,
+        Err(_) if destination.doubt_legacy(&HeaderMap::new()).await => {
+            introduce(destination, &introduction).await?
+        }
         introduced => introduced?,
     };
     let _ = port.take(
