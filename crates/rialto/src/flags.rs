@@ -3,18 +3,21 @@
 //! Nothing is judged here but the shape. What a value means, and which of flag, variable and file wins, is
 //! decided in `config`; that is why values are texts here and why the variables stand in the help only.
 
+pub(crate) mod account;
+
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use gateway::settings::Secret;
 
+use self::account::{LoginFlags, LogoutFlags, StatusFlags};
 use crate::config::Environment;
 use crate::demo::DemoEra;
 
 /// What Rialto was asked to do.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, made once at start")]
+#[allow(clippy::large_enum_variant, reason = "there is one, made once at start")]
 pub(crate) enum Invocation {
     /// Put MCP servers on HTTP, each at /NAME/mcp
     #[command(after_help = SERVE_EXAMPLES)]
@@ -25,6 +28,15 @@ pub(crate) enum Invocation {
     /// The built-in demo server, over stdio
     #[command(after_help = DEMO_EXAMPLES)]
     DemoServer(DemoServerFlags),
+    /// Sign in at a remote server, for `serve` and `connect`
+    #[command(after_help = account::LOGIN_EXAMPLES)]
+    Login(LoginFlags),
+    /// Forget what a sign-in gave
+    #[command(after_help = account::LOGOUT_EXAMPLES)]
+    Logout(LogoutFlags),
+    /// Where Rialto is signed in, and for how long
+    #[command(after_help = account::STATUS_EXAMPLES)]
+    Status(StatusFlags),
     /// Stays behind to end the children of a Rialto that was killed.
     #[command(hide = true)]
     Warden(WardenFlags),
@@ -144,7 +156,8 @@ Examples:
   rialto serve --demo                       the built-in demo server at http://127.0.0.1:3000/mcp
   rialto serve -- npx -y @scope/server      one stdio server on HTTP; `rialto -- npx …` is the same
   rialto serve --config destinations.yml    several servers, each at /NAME/mcp
-  rialto check                              is everything in destinations.yml well?";
+  rialto check                              is everything in destinations.yml well?
+  rialto login https://host/mcp             sign in at a remote server";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
@@ -419,7 +432,7 @@ mod tests {
 
     #[test]
     fn the_help_of_every_command_has_an_example_and_names_every_variable() {
-        for verb in ["serve", "check", "demo-server"] {
+        for verb in ["serve", "check", "demo-server", "login", "logout", "status"] {
             let help = parsed(&[verb, "--help"]).expect_err("help").to_string();
             assert!(help.contains("Examples:"), "{verb}");
         }

@@ -1,10 +1,12 @@
 //! The binary: reads flags, configuration and environment, and assembles what they ask for.
 
+mod account;
 mod check;
 mod config;
 mod demo;
 mod flags;
 mod serve;
+mod sign_in;
 mod telemetry;
 
 use std::io::Write as _;
@@ -31,6 +33,9 @@ fn main() -> ExitCode {
         Invocation::Serve(flags) => serve::run(&flags, &environment),
         Invocation::Check(flags) => check::run(&flags, &environment),
         Invocation::DemoServer(flags) => demo_server(flags.era, &environment),
+        Invocation::Login(flags) => account::login(&flags, &environment),
+        Invocation::Logout(flags) => account::logout(&flags, &environment),
+        Invocation::Status(flags) => account::status(&flags, &environment),
         Invocation::Warden(_) => {
             gateway::backend_face::process::warden::run();
             ExitCode::SUCCESS

@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 
 pub mod browser;
 mod form;
+mod server;
 mod tokens;
 
 use form::Form;
@@ -271,7 +272,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answe
         conduct,
     };
     Ok(match (&parts.method, path.as_str()) {
-        (_, "/mcp") => site.resource(authorization.as_deref(), accounts),
+        (_, "/mcp") => site.resource(authorization.as_deref(), &body, accounts),
         (&Method::GET, "/authorize") => site.authorize(&form, accounts),
         (&Method::POST, "/token") => site.token(&form, authorization.as_deref(), accounts),
         (&Method::POST, "/register") if conduct.registration => json_answer(
@@ -300,7 +301,7 @@ struct Site<'a> {
 }
 
 impl Site<'_> {
-    fn resource(&self, authorization: Option<&str>, accounts: &Accounts) -> Answer {
+    fn resource(&self, authorization: Option<&str>, body: &str, accounts: &Accounts) -> Answer {
         let token = authorization.and_then(|value| value.strip_prefix("Bearer "));
         let granted = token
             .and_then(|token| accounts.scopes_of(token))
@@ -328,7 +329,7 @@ impl Site<'_> {
                 challenge.push_str(&format!(", error=\"insufficient_scope\", scope=\"{needed}\""));
                 challenged(StatusCode::FORBIDDEN, &challenge)
             }
-            _ => json_answer(StatusCode::OK, &json!({"jsonrpc": "2.0", "id": 1, "result": {}})),
+            _ => server::answer(body),
         }
     }
 
