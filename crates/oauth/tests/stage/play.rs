@@ -73,7 +73,9 @@ impl Play {
 
 /// One request to the endpoint: its status and its challenges.
 pub(crate) async fn post(endpoint: &str, authorization: Option<&Authorization>) -> (u16, Vec<String>) {
-    let mut request = reqwest::Client::new().post(endpoint).body(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
+    let mut request = reqwest::Client::new()
+        .post(endpoint)
+        .body(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
     if let Some(authorization) = authorization {
         request = request.header("authorization", authorization.expose());
     }

@@ -18,7 +18,9 @@ pub fn visit(url: &str) -> Result<Page> {
     let mut url = url.to_owned();
     for _ in 0..5 {
         let page = fetch(&url, "GET", None)?;
-        match page.head.lines().find_map(|line| line.strip_prefix("location: ")) {
+        let fields = page.head.lines().filter_map(|line| line.split_once(": "));
+        let mut locations = fields.filter(|(name, _)| name.eq_ignore_ascii_case("location"));
+        match locations.next().map(|(_, value)| value) {
             Some(next) if (300..400).contains(&page.status) => url = next.to_owned(),
             _ => return Ok(page),
         }
