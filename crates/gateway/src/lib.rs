@@ -20,5 +20,7 @@ mod session_port;
 pub mod settings;
 pub mod tasks;
 
+pub use client_face::stdio::{LineLimits, Parting};
 pub use gateway::{Gateway, StartError};
+pub use guard::tokens;
 pub use probe::{Presented, Probe};

@@ -3,11 +3,13 @@
 mod account;
 mod check;
 mod config;
+mod connect;
 mod demo;
 mod flags;
 mod serve;
 mod sign_in;
 mod telemetry;
+mod token;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -31,11 +33,13 @@ fn main() -> ExitCode {
     };
     match invocation {
         Invocation::Serve(flags) => serve::run(&flags, &environment),
+        Invocation::Connect(flags) => connect::run(&flags, &environment),
         Invocation::Check(flags) => check::run(&flags, &environment),
         Invocation::DemoServer(flags) => demo_server(flags.era, &environment),
         Invocation::Login(flags) => account::login(&flags, &environment),
         Invocation::Logout(flags) => account::logout(&flags, &environment),
         Invocation::Status(flags) => account::status(&flags, &environment),
+        Invocation::Token(flags) => token::run(&flags),
         Invocation::Warden(_) => {
             gateway::backend_face::process::warden::run();
             ExitCode::SUCCESS
