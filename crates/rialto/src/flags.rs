@@ -121,6 +121,9 @@ pub(crate) struct ConnectFlags {
     /// The variable that holds the bearer token [env: RIALTO_BEARER_ENV] [default: BEARER_TOKEN]
     #[arg(long, value_name = "VARIABLE")]
     pub(crate) bearer_env: Option<String>,
+    /// Sign in with a browser when the server asks for that [env: RIALTO_AUTH] [default: oauth, or none with an Authorization header]
+    #[arg(long, value_name = "oauth|none")]
+    pub(crate) auth: Option<String>,
     /// How the server is reached: auto tries Streamable HTTP, then HTTP+SSE [env: RIALTO_TRANSPORT] [default: auto]
     #[arg(long, value_name = "auto|streamable-http|sse")]
     pub(crate) transport: Option<String>,

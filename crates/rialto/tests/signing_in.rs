@@ -221,3 +221,73 @@ async fn the_token_of_the_gateway_is_never_the_clients() -> Result<()> {
     );
     Ok(())
 }
+
+/// `rialto connect` with these lines on its stdin; gives what it writes until each of them that is a request is answered.
+fn connect(home: &Path, authority: &Authority, lines: &[&str]) -> std::io::Result<Vec<String>> {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::process::{Command, Stdio};
+    let this = std::env::current_exe()?;
+    let mut child = Command::new(env!("CARGO_BIN_EXE_rialto"))
+        .args(["connect", &authority.endpoint()])
+        .env(BROWSER, "1")
+        .env(
+            "RIALTO_BROWSER",
+            format!("'{}' --exact browser --nocapture", this.display()),
+        )
+        .env("RIALTO_STATE_DIR", home)
+        .env("RIALTO_KEYRING", "off")
+        .env("RUST_LOG", "off")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let mut input = child.stdin.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
+    let output = BufReader::new(child.stdout.take().ok_or(std::io::ErrorKind::BrokenPipe)?);
+    for line in lines {
+        writeln!(input, "{line}")?;
+    }
+    let asked = lines.iter().filter(|line| line.contains("\"id\"")).count();
+    let answers = output.lines().take(asked).collect::<std::io::Result<Vec<_>>>()?;
+    drop(input);
+    child.wait()?;
+    Ok(answers)
+}
+
+const HELLO: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
+const WELCOMED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+const LIST: &str = r#"{"jsonrpc":"2.0","id":2,"method":"tools/list"}"#;
+const DISCOVER: &str = r#"{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+
+#[test]
+fn ten_connects_at_once_open_one_window_and_all_get_their_answers() -> std::io::Result<()> {
+    let home = tempfile::tempdir()?;
+    let authority = Authority::start(Conduct::default());
+    std::thread::scope(|scope| {
+        let ten: Vec<_> = (0..10)
+            .map(|_| scope.spawn(|| connect(home.path(), &authority, &[HELLO, WELCOMED, LIST])))
+            .collect();
+        for one in ten {
+            let answers = one.join().expect("no panic")?;
+            assert!(answers.iter().any(|line| line.contains("whoami")), "{answers:?}");
+        }
+        Ok::<_, std::io::Error>(())
+    })?;
+    assert_eq!(authority.seen("/authorize").len(), 1);
+    assert_eq!(authority.seen("/token").len(), 1);
+    Ok(())
+}
+
+#[test]
+fn a_connect_that_is_only_probed_opens_no_window_and_leaves_nothing() -> std::io::Result<()> {
+    let home = tempfile::tempdir()?;
+    let authority = Authority::start(Conduct::default());
+    let answers = connect(home.path(), &authority, &[DISCOVER])?;
+    assert!(answers[0].contains("error"), "{answers:?}");
+    assert!(
+        authority.paths().iter().all(|path| path == "/mcp"),
+        "{:?}",
+        authority.paths()
+    );
+    assert!(!home.path().join("sign-in").exists());
+    Ok(())
+}
