@@ -196,11 +196,11 @@ pub enum Outages {
 }
 
 /// How Rialto makes itself known to a remote server, beside the configured headers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum SignIn {
     No,
-    /// By OAuth, with the tokens of `rialto login`.
-    OAuth,
+    /// By OAuth. Who is asked to sign in, if anyone, is settled in there.
+    OAuth(oauth::SignIn),
 }
 
 /// What makes a lane, and so a child or a remote session of its own.

@@ -1,11 +1,13 @@
 //! The binary: reads flags, configuration and environment, and assembles what they ask for.
 
+mod account;
 mod check;
 mod config;
 mod connect;
 mod demo;
 mod flags;
 mod serve;
+mod sign_in;
 mod telemetry;
 mod token;
 
@@ -34,6 +36,9 @@ fn main() -> ExitCode {
         Invocation::Connect(flags) => connect::run(&flags, &environment),
         Invocation::Check(flags) => check::run(&flags, &environment),
         Invocation::DemoServer(flags) => demo_server(flags.era, &environment),
+        Invocation::Login(flags) => account::login(&flags, &environment),
+        Invocation::Logout(flags) => account::logout(&flags, &environment),
+        Invocation::Status(flags) => account::status(&flags, &environment),
         Invocation::Token(flags) => token::run(&flags),
         Invocation::Warden(_) => {
             gateway::backend_face::process::warden::run();
