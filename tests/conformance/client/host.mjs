@@ -1,10 +1,13 @@
 // A host for the client side of the conformance suite: an official client that starts `rialto connect` as its server.
 //
 // `node host.mjs URL`, as the suite's `client` command runs it: the scenario, the revision and what the scenario has to
-// say to its client are in the environment, and so is where Rialto and the packages are. Revisions with a handshake are played by the TypeScript SDK 1.x,
-// 2026-07-28 by 2.x, which is told to speak nothing else. It decides nothing about HTTP: whatever the scenario's server
-// sees there is Rialto's doing. It ends with an error if a call fails that the scenario lets succeed.
+// say to its client are in the environment, and so is where Rialto and the packages are. Revisions with a handshake are
+// played by the TypeScript SDK 1.x, 2026-07-28 by the client 2.x. That one is told to speak nothing else, but for
+// scenarios of authorization: `connect` opens no browser for `server/discover`, so there it is left to go on with
+// `initialize`, as it does by default. The host decides nothing about HTTP: whatever the scenario's server sees there is
+// Rialto's doing. It ends with an error if a call fails that the scenario lets succeed.
 
+import { spawnSync } from 'node:child_process';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
@@ -32,14 +35,32 @@ const sdk = () => {
   }
   const require = createRequire(join(testDeps, 'node2', 'package.json'));
   const { Client } = require('@modelcontextprotocol/client');
+  const mode = scenario.startsWith('auth/') ? 'auto' : { pin: MODERN };
   return {
-    newClient: () => new Client(INFO, { capabilities: CAPABILITIES, versionNegotiation: { mode: { pin: MODERN } } }),
+    newClient: () => new Client(INFO, { capabilities: CAPABILITIES, versionNegotiation: { mode } }),
     onQuestion: (client, answer) => client.setRequestHandler('elicitation/create', answer),
     Transport: require('@modelcontextprotocol/client/stdio').StdioClientTransport,
   };
 };
 
 const { newClient, onQuestion, Transport } = sdk();
+
+/** What a user does first where the client is not just anybody. */
+const LOGINS = {
+  'auth/basic-cimd': ['--client-metadata-url', 'https://conformance-test.local/client-metadata.json'],
+  'auth/pre-registration': ['--client-id', context.client_id, '--client-secret-env', 'CLIENT_SECRET'],
+  'auth/client-credentials-basic': [
+    ...['--grant', 'client-credentials'],
+    ...['--client-id', context.client_id, '--client-secret-env', 'CLIENT_SECRET'],
+  ],
+};
+
+const login = () => {
+  if (!(scenario in LOGINS)) return;
+  const env = { ...process.env, CLIENT_SECRET: context.client_secret };
+  const { status } = spawnSync(rialto, ['login', url, ...LOGINS[scenario]], { env, stdio: 'inherit' });
+  if (status !== 0) throw new Error(`rialto login ended with ${status}`);
+};
 
 const open = async () => {
   const client = newClient();
@@ -105,6 +126,7 @@ const plays = {
   },
 };
 
+login();
 const client = await open();
 await (plays[scenario] ?? callAll)(client);
 await client.close();
