@@ -314,6 +314,8 @@ pub struct Multiplexer {
     limits: Limits,
     carrier: Carrier,
     link: Link,
+    /// Why a server that is reached by POSTs cannot be, until it is tried again.
+    outage: Option<Arc<Trouble>>,
     /// How a legacy server is introduced to.
     introduction: Introduction,
     face: Face,
@@ -362,6 +364,7 @@ impl Multiplexer {
             limits,
             carrier: Carrier::default(),
             link: Link::Absent,
+            outage: None,
             introduction,
             face: Face::Legacy(Handshake::new(introduction)),
             listens_left: wishes::LISTENS,

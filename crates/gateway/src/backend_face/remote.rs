@@ -190,7 +190,7 @@ impl RemoteLane {
                             }
                         }
                         News::Unreachable(trouble) => {
-                            lane.outage();
+                            lane.outage(Some(Arc::clone(&trouble)));
                             give_back(lane, parcel);
                             // What is still under way has connections of its own, and goes on.
                             if out.is_none() {
@@ -198,7 +198,7 @@ impl RemoteLane {
                             }
                         }
                         News::NotStreamable { status } => {
-                            lane.outage();
+                            lane.outage(None);
                             give_back(lane, parcel);
                             return Left::TryOld { status };
                         }

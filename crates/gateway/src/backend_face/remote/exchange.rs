@@ -97,6 +97,10 @@ impl Journey {
         let mut resumed: Option<Bytes> = None;
         loop {
             let agreed = self.link.agreed();
+            // Another message has found out while this one waited to be sent. It was not begun.
+            if resumed.is_none() && agreed.is_lost() && self.is_in_session() {
+                return News::SessionLost { first: false };
+            }
             let outbound = match &resumed {
                 None => self.link.post(&self.message, &agreed),
                 Some(last_event) => self.link.get(&agreed, Some(last_event)),
@@ -142,6 +146,18 @@ impl Journey {
                 }
             }
         }
+    }
+
+    /// Whether the message needs what a handshake brought.
+    fn is_in_session(&self) -> bool {
+        let opens = matches!(
+            self.parcel,
+            Parcel::Request {
+                method: Method::Initialize | Method::ServerDiscover,
+                ..
+            }
+        );
+        !opens && self.link.lane.era() == Era::Legacy
     }
 
     /// How long the head of an answer is waited for. Whoever asked something sees to that himself.

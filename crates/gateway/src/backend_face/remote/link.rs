@@ -35,11 +35,18 @@ pub(super) struct Agreed {
     version: Option<HeaderValue>,
     /// Counts handshakes, so that a session is lost only once however many requests notice.
     epoch: u64,
+    /// The server has forgotten the session, and the next handshake is not through.
+    lost: bool,
 }
 
 impl Agreed {
     pub(super) fn has_session(&self) -> bool {
         self.session.is_some()
+    }
+
+    /// Whether what was written for the session before can only be refused.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost
     }
 }
 
@@ -80,6 +87,7 @@ impl Link {
         agreed.session = session.filter(|id| is_visible(id.as_bytes()));
         agreed.version = version;
         agreed.epoch += 1;
+        agreed.lost = false;
     }
 
     /// The server does not know the session any more that was agreed then. Gives whether this is news.
@@ -89,6 +97,7 @@ impl Link {
         if news {
             agreed.session = None;
             agreed.version = None;
+            agreed.lost = true;
         }
         news
     }
