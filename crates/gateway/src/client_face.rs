@@ -2,5 +2,6 @@
 
 pub(crate) mod body;
 pub(crate) mod http;
+pub(crate) mod http_sse;
 pub(crate) mod intake;
 pub(crate) mod modern;

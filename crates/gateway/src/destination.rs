@@ -22,6 +22,7 @@ use uuid::Uuid;
 use crate::audit::Audit;
 use crate::backend_face::process::{Environment, LaunchOrder, Launcher, environment};
 use crate::backend_task::ProcessLane;
+use crate::client_face::http_sse::OldStreams;
 use crate::clock::Clock;
 use crate::errand_port::{Came, Departure, ErrandPort};
 use crate::lane::{Health, Lane};
@@ -97,6 +98,8 @@ pub(crate) struct Destination {
     listens: Mutex<HashMap<SessionKey, Weak<ErrandPort>>>,
     /// Which arguments of which tools are mirrored in headers.
     pub(crate) catalogue: Mutex<ToolCatalogue>,
+    /// Clients of the old transport.
+    pub(crate) old_streams: OldStreams,
 }
 
 /// What a new session was opened for.
@@ -122,7 +125,21 @@ impl Destination {
             parked: Mutex::default(),
             listens: Mutex::default(),
             catalogue: Mutex::new(ToolCatalogue::new(CatalogueLimits::default())),
+            old_streams: OldStreams::default(),
         }
+    }
+
+    /// Whether clients of the old transport are served.
+    pub(crate) fn serves_old_transport(&self) -> bool {
+        self.settings.legacy_sse
+    }
+
+    pub(crate) fn audit(&self) -> &Audit {
+        &self.around.audit
+    }
+
+    pub(crate) fn max_sessions(&self) -> usize {
+        self.settings.max_sessions
     }
 
     pub(crate) fn max_message_bytes(&self) -> usize {
@@ -195,6 +212,17 @@ impl Destination {
         headers: &HeaderMap,
         opening: Opening,
     ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
+        self.open_within(principal, headers, opening, session::Limits::default())
+    }
+
+    /// The same, with limits of one's own for what the session may hold.
+    pub(crate) fn open_within(
+        &self,
+        principal: Principal,
+        headers: &HeaderMap,
+        opening: Opening,
+        limits: session::Limits,
+    ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
         if self.broken.is_some() {
             return Err(Refusal::BrokenDestination);
         }
@@ -215,7 +243,6 @@ impl Destination {
             EraChoice::Auto | EraChoice::Legacy => Era::Legacy,
         };
         let lane = self.lane_for(Some(key), &client, headers, leg)?;
-        let limits = session::Limits::default();
         let (session, call, ask) = match opening {
             Opening::Introduction(message, accepts) => {
                 let (session, call, ask) = Session::open(key, client, limits, now, *message, accepts);
@@ -636,6 +663,7 @@ impl Destination {
         for port in ports {
             self.close(&port);
         }
+        self.old_streams.end_all();
         let listens = std::mem::take(&mut *self.listens.lock().unwrap_or_else(PoisonError::into_inner));
         for port in listens.into_values().filter_map(|listen| listen.upgrade()) {
             port.dismiss();

@@ -58,6 +58,9 @@ pub(crate) enum Refusal {
     Modern(modern::Objection),
     UnsupportedVersion,
     MissingSession,
+    /// The same for a client of the old transport, whose session is in the query.
+    MissingSessionQuery,
+    DoubledSessionQuery,
     DoubledHeader(&'static str),
     MalformedSession,
     UnknownSession,
@@ -191,6 +194,16 @@ impl Refusal {
                 invalid,
                 "the Mcp-Session-Id header is missing".into(),
             ),
+            Self::MissingSessionQuery => (
+                S::BAD_REQUEST,
+                invalid,
+                "the query must have the sessionId that the `endpoint` event named".into(),
+            ),
+            Self::DoubledSessionQuery => (
+                S::BAD_REQUEST,
+                invalid,
+                "the query has more than one sessionId".into(),
+            ),
             Self::DoubledHeader(name) => (S::BAD_REQUEST, invalid, format!("the {name} header stands twice")),
             Self::MalformedSession => (
                 S::BAD_REQUEST,
@@ -258,6 +271,17 @@ impl Refusal {
             Self::BrokenDestination => Some("cannot_start"),
             _ => None,
         }
+    }
+
+    /// The refusal as an answer to a request with this id, for a client that reads answers elsewhere.
+    pub(crate) fn message(&self, id: &[u8]) -> Bytes {
+        let (_, wording, text) = self.row();
+        let code = match wording {
+            Wording::Rpc(code) => code,
+            Wording::Plain => error_code::INTERNAL_ERROR,
+        };
+        let data = self.reason().map(|reason| format!(r#""reason":"{reason}""#));
+        legacy::error(Some(id), code, &text, data.as_deref())
     }
 
     pub(crate) fn respond(&self, id: Option<&[u8]>) -> Response<Body> {

@@ -81,6 +81,8 @@ pub struct Destination {
     pub max_sessions: usize,
     pub era: EraChoice,
     pub show: Show,
+    /// Clients of the old transport (HTTP with SSE) are served at `/{name}/sse` and `/{name}/message`.
+    pub legacy_sse: bool,
 }
 
 /// Which era a server is spoken to in.

@@ -17,6 +17,7 @@ use protocol::time::Moment;
 use protocol::version::Version;
 
 use super::body::{Body, Events};
+use super::http_sse::OldPath;
 use super::intake;
 use crate::audit::{AuditRecord, Outcome};
 use crate::destination::{Destination, Opening};
@@ -29,8 +30,8 @@ enum Route<'a> {
     Health,
     Ready,
     Mcp(&'a Arc<Destination>),
-    /// `/sse` or `/message` of a destination that does not speak the old transport.
-    OldTransport(&'a Arc<Destination>),
+    /// `/sse` or `/message`: the old transport.
+    OldTransport(&'a Arc<Destination>, OldPath),
     Nowhere,
 }
 
@@ -68,10 +69,14 @@ impl Gateway {
                 Method::GET | Method::HEAD => self.readiness(),
                 _ => Refusal::WrongMethod { allow: "GET, HEAD" }.respond(None),
             },
-            Route::OldTransport(destination) => Refusal::Gone {
-                destination: destination.name.to_string(),
+            Route::OldTransport(destination, path) => {
+                let visit = Visit {
+                    gateway: self,
+                    destination,
+                    began: self.clock.now(),
+                };
+                Box::pin(visit.old_transport(path, request, cross_origin)).await
             }
-            .respond(None),
             Route::Mcp(destination) => {
                 let visit = Visit {
                     gateway: self,
@@ -104,16 +109,20 @@ impl Gateway {
             (Some("mcp"), None, None) => return self.root.as_ref().map_or(Route::Nowhere, Route::Mcp),
             (Some("mcp"), Some(name), None) => self.destinations.get(name).map(Route::Mcp),
             (Some(name), Some("mcp"), None) => self.destinations.get(name).map(Route::Mcp),
-            (Some(name), Some("sse" | "message"), None) => {
-                self.destinations.get(name).map(Route::OldTransport)
-            }
+            (Some(name), Some("sse"), None) => self.old_transport(name, OldPath::Stream),
+            (Some(name), Some("message"), None) => self.old_transport(name, OldPath::Message),
             _ => None,
         };
         found.unwrap_or(Route::Nowhere)
     }
+
+    fn old_transport(&self, name: &str, path: OldPath) -> Option<Route<'_>> {
+        let destination = self.destinations.get(name)?;
+        Some(Route::OldTransport(destination, path))
+    }
 }
 
-fn preflight(headers: &HeaderMap) -> Response<Body> {
+pub(super) fn preflight(headers: &HeaderMap) -> Response<Body> {
     let mut response = reply::empty(StatusCode::NO_CONTENT);
     let out = response.headers_mut();
     out.insert(
@@ -129,18 +138,18 @@ fn preflight(headers: &HeaderMap) -> Response<Body> {
 }
 
 /// One request for a destination.
-struct Visit<'a> {
-    gateway: &'a Gateway,
-    destination: &'a Arc<Destination>,
-    began: Moment,
+pub(super) struct Visit<'a> {
+    pub(super) gateway: &'a Gateway,
+    pub(super) destination: &'a Arc<Destination>,
+    pub(super) began: Moment,
 }
 
 /// A refused request, as far as it was understood.
-struct Refused {
-    refusal: Refusal,
-    message: Option<Message>,
+pub(super) struct Refused {
+    pub(super) refusal: Refusal,
+    pub(super) message: Option<Message>,
     /// How much was read of it, understood or not.
-    request_bytes: u64,
+    pub(super) request_bytes: u64,
 }
 
 impl From<Refusal> for Refused {
@@ -154,16 +163,16 @@ impl From<Refusal> for Refused {
 }
 
 impl Visit<'_> {
-    fn elapsed(&self) -> Duration {
+    pub(super) fn elapsed(&self) -> Duration {
         self.gateway.clock.now().since(self.began)
     }
 
-    fn principal(&self) -> Principal {
+    pub(super) fn principal(&self) -> Principal {
         Principal::anonymous()
     }
 
     /// Refuses, and leaves a line in the audit log.
-    fn refuse(&self, http_method: &str, refused: &Refused) -> Response<Body> {
+    pub(super) fn refuse(&self, http_method: &str, refused: &Refused) -> Response<Body> {
         let message = refused.message.as_ref();
         let id = message
             .filter(|message| message.has_valid_id())
@@ -480,7 +489,7 @@ impl Drop for Newborn<'_> {
     }
 }
 
-fn refuse_message(refusal: session::Refusal) -> Refusal {
+pub(super) fn refuse_message(refusal: session::Refusal) -> Refusal {
     match refusal {
         session::Refusal::Objection(objection) => Refusal::Objection(objection),
         session::Refusal::AlreadyOpen => Refusal::AlreadyOpen,

@@ -107,14 +107,7 @@ pub(super) fn read(
         .unwrap_or(Show::Both);
     let request_timeout = fields.parsed("request_timeout", quantity::some_time);
     let max_message_bytes = fields.parsed("max_message_bytes", quantity::size);
-    if let Some(given) = fields.given("legacy_sse")
-        && fields.walk.judge(&given, quantity::truth) == Some(true)
-    {
-        fields.walk.fail(
-            given.place,
-            "the old transport is not available in this version of Rialto: remove it",
-        );
-    }
+    let legacy_sse = fields.parsed("legacy_sse", quantity::truth).unwrap_or(false);
     let walk = fields.walk;
     match format {
         Format::Ours => fields.finish(),
@@ -147,6 +140,7 @@ pub(super) fn read(
         max_sessions: defaults.max_sessions.or(max_sessions).unwrap_or(MAX_SESSIONS),
         era,
         show,
+        legacy_sse,
     })
 }
 
@@ -166,6 +160,7 @@ pub(super) fn plain(
         max_sessions: defaults.max_sessions.unwrap_or(MAX_SESSIONS),
         era: EraChoice::Auto,
         show: Show::Both,
+        legacy_sse: false,
     }
 }
 

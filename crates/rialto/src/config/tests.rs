@@ -178,7 +178,7 @@ destinations:
     capabilities: union
     request_timeout: 10m
     max_message_bytes: 5MB
-    legacy_sse: false
+    legacy_sse: true
   b:
     command: cat
     args: ['-u']
@@ -300,7 +300,7 @@ fn every_error_in_a_destination_names_file_line_destination_field_and_the_fix() 
             "env_from_headers",
             "process: per_identity",
         ),
-        ("legacy_sse: true", "legacy_sse", "not available"),
+        ("legacy_sse: old", "legacy_sse", "true or false"),
         ("comand: x", "comand", "did you mean `command`"),
         ("timeout: 5s", "timeout", "did you mean `request_timeout`"),
         ("startTimeout: 5s", "startTimeout", "did you mean `start_timeout`"),
