@@ -71,7 +71,6 @@ pub(crate) struct Surroundings {
     pub(crate) audit: Arc<Audit>,
     /// The environment of this process, from which children get an allow-listed part.
     pub(crate) environment: Arc<BTreeMap<String, String>>,
-    pub(crate) session_idle: Duration,
     pub(crate) session_numbers: Arc<AtomicU64>,
     pub(crate) sealer: Arc<Sealer>,
 }
@@ -86,6 +85,8 @@ pub(crate) struct Destination {
     lanes: Mutex<BTreeMap<LaneKey, Arc<Lane>>>,
     /// Supervisors that have not come to their end: children in use and children being ended.
     supervisors: Arc<AtomicUsize>,
+    /// It was removed or replaced: nobody new is let in.
+    retired: AtomicBool,
     /// Why nothing can be started here, if that is known beforehand.
     broken: Option<String>,
     /// What the server speaks to a modern client, once it was asked.
@@ -119,6 +120,7 @@ impl Destination {
             sessions: Mutex::default(),
             lanes: Mutex::default(),
             supervisors: Arc::default(),
+            retired: AtomicBool::new(false),
             broken,
             verdict: OnceCell::new(),
             refuses_legacy: AtomicBool::new(false),
@@ -127,6 +129,27 @@ impl Destination {
             catalogue: Mutex::new(ToolCatalogue::new(CatalogueLimits::default())),
             old_streams: OldStreams::default(),
         }
+    }
+
+    /// Whether these settings ask for just this destination. One that could not start is worth another try.
+    pub(crate) fn is_as_wanted(&self, settings: &settings::Destination) -> bool {
+        self.settings == *settings && self.broken.is_none()
+    }
+
+    /// From now on nobody new is let in.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+    }
+
+    /// Whether somebody new may come in. What was found before a reload may be gone after it.
+    fn check_open(&self) -> Result<(), Refusal> {
+        if self.broken.is_some() {
+            return Err(Refusal::BrokenDestination);
+        }
+        if self.retired.load(Ordering::Acquire) {
+            return Err(Refusal::Retired);
+        }
+        Ok(())
     }
 
     /// Whether clients of the old transport are served.
@@ -223,9 +246,7 @@ impl Destination {
         opening: Opening,
         limits: session::Limits,
     ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
-        if self.broken.is_some() {
-            return Err(Refusal::BrokenDestination);
-        }
+        self.check_open()?;
         self.make_room()?;
         let now = self.around.clock.now();
         let key = SessionKey(self.around.session_numbers.fetch_add(1, Ordering::Relaxed));
@@ -482,10 +503,10 @@ impl Destination {
         meaning: Meaning,
         accepts: Accepts,
     ) -> Result<Option<Arc<ErrandPort>>, Refusal> {
-        if self.broken.is_some() {
-            return Err(Refusal::BrokenDestination);
-        }
+        self.check_open()?;
         let leg = self.learn_era().await?;
+        // Asking may have taken long enough for a reload.
+        self.check_open()?;
         if leg == Era::Legacy && self.settings.show == Show::Native {
             return Ok(None);
         }
@@ -595,14 +616,14 @@ impl Destination {
     }
 
     /// Expires what has been idle too long and lets sessions and lanes tidy up.
-    pub(crate) fn tick(&self, now: Moment) {
+    pub(crate) fn tick(&self, now: Moment, session_idle: Duration) {
         let ports: Vec<Arc<SessionPort>> = self.sessions().values().cloned().collect();
         for port in ports {
             port.tick(now);
             let limit = if port.is_implicit() {
                 IMPLICIT_IDLE
             } else {
-                self.around.session_idle
+                session_idle
             };
             if port.idle_since().is_some_and(|since| now.since(since) > limit) {
                 tracing::debug!(destination = %self.name, session = %port.hash().as_str(), "session expired");
@@ -649,9 +670,9 @@ impl Destination {
 
     /// Ends every session and every child. Whoever still waits is told that the server is going (503), and
     /// not that the session is unknown (404), at which clients would open another one here.
-    pub(crate) fn stop(&self) {
+    pub(crate) fn stop(&self, why: &str) {
         let trouble = Arc::new(Trouble {
-            what: "the gateway is shutting down".into(),
+            what: why.into(),
             ..Trouble::default()
         });
         let lanes: Vec<Arc<Lane>> = self.lanes().values().cloned().collect();

@@ -14,11 +14,15 @@ mod guard;
 mod lane;
 pub mod line_sink;
 mod probe;
+mod reload;
 mod reply;
 mod seal;
 mod session_port;
 pub mod settings;
 pub mod tasks;
+pub mod tls;
+mod tls_door;
 
 pub use gateway::{Gateway, StartError};
 pub use probe::{Presented, Probe};
+pub use reload::{ReloadError, Reloaded};

@@ -76,6 +76,8 @@ pub(crate) enum Refusal {
     UnknownEvent,
     FinishedStream,
     Draining,
+    /// The destination was removed or replaced while the request was on its way.
+    Retired,
 }
 
 /// Whether the answer has a JSON-RPC body.
@@ -252,6 +254,11 @@ impl Refusal {
                 Plain,
                 "everything of this stream was delivered".into(),
             ),
+            Self::Retired => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "the configuration of this destination has just changed".into(),
+            ),
             Self::Draining => (
                 S::SERVICE_UNAVAILABLE,
                 Rpc(error_code::INTERNAL_ERROR),
@@ -268,6 +275,7 @@ impl Refusal {
             Self::TooManyChildren { .. } => Some("children_at_limit"),
             Self::TooManyStreams => Some("streams_at_limit"),
             Self::Draining => Some("draining"),
+            Self::Retired => Some("reloaded"),
             Self::BrokenDestination => Some("cannot_start"),
             _ => None,
         }

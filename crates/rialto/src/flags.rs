@@ -51,6 +51,15 @@ pub(crate) struct ServeFlags {
     /// Where audit records go: a file, stdout or off [env: RIALTO_AUDIT] [default: off]
     #[arg(long, value_name = "FILE|stdout|off")]
     pub(crate) audit: Option<String>,
+    /// A certificate in PEM: the listener then speaks TLS [env: RIALTO_TLS_CERT]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_cert: Option<String>,
+    /// The certificate's private key in PEM [env: RIALTO_TLS_KEY]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_key: Option<String>,
+    /// Read the configuration again when its file changes, as SIGHUP does [env: RIALTO_WATCH]
+    #[arg(long)]
+    pub(crate) watch: bool,
     /// How log lines look on stderr; RUST_LOG says which [env: RIALTO_LOG_FORMAT] [default: human]
     #[arg(long, value_name = "human|json")]
     pub(crate) log_format: Option<String>,
@@ -153,8 +162,8 @@ Examples:
   rialto serve --listen :8080 --env API_KEY --name search -- uvx my-search-server
   rialto serve --config destinations.yml --audit audit.jsonl
 
-Variables without a flag: RIALTO_SESSION_IDLE, RIALTO_DRAIN, RIALTO_SECRETS_FILE,
-RIALTO_AUDIT_BODIES (or AUDIT_LOG_BODIES), RUST_LOG.
+Variables without a flag: RIALTO_SESSION_IDLE, RIALTO_DRAIN_TIMEOUT (or RIALTO_DRAIN), RIALTO_SECRETS_FILE,
+RIALTO_AUDIT_BODIES (or AUDIT_LOG_BODIES), RIALTO_AUDIT_ON_FAILURE, RIALTO_AUDIT_CHAIN, RUST_LOG.
 A flag beats a variable, a variable beats the file, the file beats the default.";
 
 const CHECK_EXAMPLES: &str = "\
@@ -295,6 +304,11 @@ mod tests {
             "n",
             "--audit",
             "off",
+            "--tls-cert",
+            "c.pem",
+            "--tls-key",
+            "k.pem",
+            "--watch",
             "--log-format",
             "json",
             "--request-timeout",
@@ -328,6 +342,9 @@ mod tests {
             keep_going: true,
             name: Some("n".into()),
             audit: Some("off".into()),
+            tls_cert: Some("c.pem".into()),
+            tls_key: Some("k.pem".into()),
+            watch: true,
             log_format: Some("json".into()),
             request_timeout: Some("5s".into()),
             max_message_bytes: Some("1MiB".into()),
@@ -441,6 +458,12 @@ mod tests {
             "RIALTO_ENV",
             "RIALTO_SESSION_IDLE",
             "RIALTO_DRAIN",
+            "RIALTO_DRAIN_TIMEOUT",
+            "RIALTO_TLS_CERT",
+            "RIALTO_TLS_KEY",
+            "RIALTO_WATCH",
+            "RIALTO_AUDIT_ON_FAILURE",
+            "RIALTO_AUDIT_CHAIN",
             "RIALTO_SECRETS_FILE",
             "RIALTO_AUDIT_BODIES",
             "RUST_LOG",

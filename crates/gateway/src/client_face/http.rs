@@ -22,16 +22,17 @@ use super::intake;
 use crate::audit::{AuditRecord, Outcome};
 use crate::destination::{Destination, Opening};
 use crate::gateway::Gateway;
+use crate::reload::Live;
 use crate::reply::{self, LAST_EVENT_ID, Refusal, SESSION_ID};
 use crate::session_port::{Answered, Audited, Reception, SessionPort};
 
 /// Where a path leads.
-enum Route<'a> {
+enum Route {
     Health,
     Ready,
-    Mcp(&'a Arc<Destination>),
+    Mcp(Arc<Destination>),
     /// `/sse` or `/message`: the old transport.
-    OldTransport(&'a Arc<Destination>, OldPath),
+    OldTransport(Arc<Destination>, OldPath),
     Nowhere,
 }
 
@@ -40,11 +41,12 @@ const MCP_METHODS: &str = "GET, POST, DELETE";
 impl Gateway {
     /// Answers one request.
     pub(crate) async fn respond(&self, request: Request<Incoming>) -> Response<Body> {
-        let origin = match self.origins.admit(request.uri(), request.headers()) {
+        let live = self.live();
+        let origin = match live.origins.admit(request.uri(), request.headers()) {
             Ok(origin) => origin,
             Err(refusal) => return refusal.respond(None),
         };
-        let mut response = self.route(request, origin.is_some()).await;
+        let mut response = self.route(&live, request, origin.is_some()).await;
         if let Some(origin) = origin {
             let headers = response.headers_mut();
             headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
@@ -57,9 +59,9 @@ impl Gateway {
         response
     }
 
-    async fn route(&self, request: Request<Incoming>, cross_origin: bool) -> Response<Body> {
+    async fn route(&self, live: &Live, request: Request<Incoming>, cross_origin: bool) -> Response<Body> {
         let path = request.uri().path().to_owned();
-        match self.find(&path) {
+        match find(live, &path) {
             Route::Nowhere => Refusal::UnknownPath.respond(None),
             Route::Health => match *request.method() {
                 Method::GET | Method::HEAD => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
@@ -72,7 +74,7 @@ impl Gateway {
             Route::OldTransport(destination, path) => {
                 let visit = Visit {
                     gateway: self,
-                    destination,
+                    destination: &destination,
                     began: self.clock.now(),
                 };
                 Box::pin(visit.old_transport(path, request, cross_origin)).await
@@ -80,7 +82,7 @@ impl Gateway {
             Route::Mcp(destination) => {
                 let visit = Visit {
                     gateway: self,
-                    destination,
+                    destination: &destination,
                     began: self.clock.now(),
                 };
                 match *request.method() {
@@ -100,26 +102,26 @@ impl Gateway {
             }
         }
     }
+}
 
-    fn find(&self, path: &str) -> Route<'_> {
-        let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
-        let found = match (segments.next(), segments.next(), segments.next()) {
-            (Some("health"), None, None) => return Route::Health,
-            (Some("ready"), None, None) => return Route::Ready,
-            (Some("mcp"), None, None) => return self.root.as_ref().map_or(Route::Nowhere, Route::Mcp),
-            (Some("mcp"), Some(name), None) => self.destinations.get(name).map(Route::Mcp),
-            (Some(name), Some("mcp"), None) => self.destinations.get(name).map(Route::Mcp),
-            (Some(name), Some("sse"), None) => self.old_transport(name, OldPath::Stream),
-            (Some(name), Some("message"), None) => self.old_transport(name, OldPath::Message),
-            _ => None,
-        };
-        found.unwrap_or(Route::Nowhere)
-    }
-
-    fn old_transport(&self, name: &str, path: OldPath) -> Option<Route<'_>> {
-        let destination = self.destinations.get(name)?;
-        Some(Route::OldTransport(destination, path))
-    }
+fn find(live: &Live, path: &str) -> Route {
+    let named = |name: &str| live.destinations.get(name).cloned();
+    let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
+    let found = match (segments.next(), segments.next(), segments.next()) {
+        (Some("health"), None, None) => return Route::Health,
+        (Some("ready"), None, None) => return Route::Ready,
+        (Some("mcp"), None, None) => live.root.clone().map(Route::Mcp),
+        (Some("mcp"), Some(name), None) => named(name).map(Route::Mcp),
+        (Some(name), Some("mcp"), None) => named(name).map(Route::Mcp),
+        (Some(name), Some("sse"), None) => {
+            named(name).map(|found| Route::OldTransport(found, OldPath::Stream))
+        }
+        (Some(name), Some("message"), None) => {
+            named(name).map(|found| Route::OldTransport(found, OldPath::Message))
+        }
+        _ => None,
+    };
+    found.unwrap_or(Route::Nowhere)
 }
 
 pub(super) fn preflight(headers: &HeaderMap) -> Response<Body> {

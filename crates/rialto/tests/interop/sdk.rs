@@ -30,7 +30,10 @@ pub(crate) enum Era {
     /// By `initialize`, without a look for anything newer.
     Legacy,
     /// The same over the transport of before, HTTP with SSE; only the 1.x lines are told so here.
-    #[allow(dead_code, reason = "this file is part of two test programs, and one has no use for it")]
+    #[allow(
+        dead_code,
+        reason = "this file is part of two test programs, and one has no use for it"
+    )]
     OldTransport,
     /// By asking `server/discover` first, which the 1.x lines cannot.
     Auto,
