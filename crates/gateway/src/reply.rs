@@ -78,6 +78,8 @@ pub(crate) enum Refusal {
     Draining,
     /// The destination was removed or replaced while the request was on its way.
     Retired,
+    /// The audit log cannot be written, and calls without a record are not wanted.
+    AuditUnavailable,
 }
 
 /// Whether the answer has a JSON-RPC body.
@@ -254,6 +256,11 @@ impl Refusal {
                 Plain,
                 "everything of this stream was delivered".into(),
             ),
+            Self::AuditUnavailable => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "the audit log cannot be written (audit.on_failure)".into(),
+            ),
             Self::Retired => (
                 S::SERVICE_UNAVAILABLE,
                 Rpc(error_code::INTERNAL_ERROR),
@@ -276,6 +283,7 @@ impl Refusal {
             Self::TooManyStreams => Some("streams_at_limit"),
             Self::Draining => Some("draining"),
             Self::Retired => Some("reloaded"),
+            Self::AuditUnavailable => Some("audit_unavailable"),
             Self::BrokenDestination => Some("cannot_start"),
             _ => None,
         }

@@ -4,6 +4,7 @@
 //! decided in `config`; that is why values are texts here and why the variables stand in the help only.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -22,6 +23,9 @@ pub(crate) enum Invocation {
     /// Look over a configuration: find, start and probe every destination
     #[command(after_help = CHECK_EXAMPLES)]
     Check(CheckFlags),
+    /// Look over audit logs
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// The built-in demo server, over stdio
     #[command(after_help = DEMO_EXAMPLES)]
     DemoServer(DemoServerFlags),
@@ -119,6 +123,22 @@ impl CheckFlags {
     }
 }
 
+/// `rialto audit`.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub(crate) enum AuditCommand {
+    /// Verify the hash chain of audit files (written with audit.chain)
+    #[command(after_help = AUDIT_EXAMPLES)]
+    Verify(VerifyFlags),
+}
+
+/// `rialto audit verify`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub(crate) struct VerifyFlags {
+    /// The files in the order they were written, the oldest first
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+}
+
 /// `rialto demo-server`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct DemoServerFlags {
@@ -171,6 +191,11 @@ Examples:
   rialto check
   rialto check --config ~/.cursor/mcp.json
   rialto check -- npx -y @modelcontextprotocol/server-everything";
+
+const AUDIT_EXAMPLES: &str = "\
+Examples:
+  rialto audit verify audit.jsonl
+  rialto audit verify audit.jsonl.2 audit.jsonl.1 audit.jsonl";
 
 const DEMO_EXAMPLES: &str = "\
 Examples:

@@ -1,5 +1,6 @@
 //! The binary: reads flags, configuration and environment, and assembles what they ask for.
 
+mod audit;
 mod check;
 mod config;
 mod demo;
@@ -11,7 +12,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use config::Environment;
-use flags::Invocation;
+use flags::{AuditCommand, Invocation};
 
 /// Exit codes; 0 and clap's 2 aside.
 mod exit {
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     match invocation {
         Invocation::Serve(flags) => serve::run(&flags, &environment),
         Invocation::Check(flags) => check::run(&flags, &environment),
+        Invocation::Audit(AuditCommand::Verify(flags)) => audit::verify(&flags.files),
         Invocation::DemoServer(flags) => demo_server(flags.era, &environment),
         Invocation::Warden(_) => {
             gateway::backend_face::process::warden::run();

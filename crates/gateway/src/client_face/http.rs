@@ -173,6 +173,17 @@ impl Visit<'_> {
         Principal::anonymous()
     }
 
+    /// Whether calls are taken at all.
+    pub(super) fn check_open(&self) -> Result<(), Refusal> {
+        if self.gateway.is_draining() {
+            return Err(Refusal::Draining);
+        }
+        if self.gateway.audit.refuses() {
+            return Err(Refusal::AuditUnavailable);
+        }
+        Ok(())
+    }
+
     /// Refuses, and leaves a line in the audit log.
     pub(super) fn refuse(&self, http_method: &str, refused: &Refused) -> Response<Body> {
         let message = refused.message.as_ref();
@@ -180,7 +191,8 @@ impl Visit<'_> {
             .filter(|message| message.has_valid_id())
             .and_then(|message| message.raw(Member::Id));
         let response = refused.refusal.respond(id);
-        if self.gateway.audit.is_on() {
+        // The room that is left in the log is for calls that run.
+        if self.gateway.audit.is_on() && refused.refusal != Refusal::AuditUnavailable {
             let method = message.and_then(Message::method_name);
             let tool = message.and_then(|message| message.text(Member::Name));
             self.gateway.audit.record(&AuditRecord {
@@ -216,9 +228,7 @@ impl Visit<'_> {
         intake::check_length(&headers)?;
         intake::check_content(&headers)?;
         let accepts = intake::accepts(&headers)?;
-        if self.gateway.is_draining() {
-            return Err(Refusal::Draining.into());
-        }
+        self.check_open()?;
         let body = intake::read_body(body, self.destination.max_message_bytes()).await?;
         let request_bytes = body.len() as u64;
         let message = Message::scan(body).map_err(|error| Refused {

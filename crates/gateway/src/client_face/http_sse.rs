@@ -97,9 +97,7 @@ impl Visit<'_> {
         let (parts, body) = request.into_parts();
         intake::check_length(&parts.headers)?;
         intake::check_content(&parts.headers)?;
-        if self.gateway.is_draining() {
-            return Err(Refusal::Draining.into());
-        }
+        self.check_open()?;
         let id = stream_id(&parts.uri)?;
         let stream = self
             .destination
