@@ -14,6 +14,7 @@ mod name;
 mod problem;
 mod quantity;
 mod reader;
+pub(crate) mod remote;
 mod single;
 #[cfg(test)]
 mod tests;

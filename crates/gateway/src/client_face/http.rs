@@ -281,7 +281,7 @@ impl Visit<'_> {
                     .map_err(refused)?;
                 // Nothing was run yet: a server that will not have a legacy client may have a modern one.
                 if response.extensions_mut().remove::<NotWelcomed>().is_some()
-                    && self.destination.doubt_legacy().await
+                    && self.destination.doubt_legacy(&headers).await
                 {
                     response = self
                         .open(&headers, version, &message, accepts)

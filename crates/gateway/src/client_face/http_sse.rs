@@ -229,7 +229,7 @@ impl Introduction {
             self.stream.detach();
             self.destination.close(&port);
             // Nothing was run yet: a server that will not have a legacy client may have a modern one.
-            if self.destination.doubt_legacy().await {
+            if self.destination.doubt_legacy(&self.headers).await {
                 match self.open() {
                     Ok((again, call)) => {
                         answer = answer_of(&again, call).await;
