@@ -3,10 +3,12 @@
 mod era;
 
 use std::collections::{BTreeMap, HashMap};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use protocol::backend_face::legacy::Introduction;
 use protocol::capability;
@@ -46,6 +48,8 @@ const EVICTABLE_IDLE: Duration = Duration::from_secs(60);
 const PARKED_FOR: Duration = Duration::from_secs(600);
 const MAX_PARKED: usize = 1024;
 const MAX_LISTENS: usize = 256;
+/// The pause before a supervisor that panicked begins anew.
+const AFTER_PANIC: Duration = Duration::from_millis(500);
 
 /// What a lane is for: clients with equal keys share one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,6 +107,21 @@ pub(crate) struct Destination {
     pub(crate) old_streams: OldStreams,
     /// The server itself, if it is reached over HTTP.
     remote: Option<Arc<Server>>,
+}
+
+/// Whoever looks after the server of a lane.
+enum Supervisor {
+    Process(ProcessLane),
+    Remote(RemoteLane),
+}
+
+impl Supervisor {
+    async fn run(&self) {
+        match self {
+            Self::Process(lane) => lane.run().await,
+            Self::Remote(lane) => lane.run().await,
+        }
+    }
 }
 
 /// What a new session was opened for.
@@ -564,7 +583,7 @@ impl Destination {
                     max_message_bytes: self.settings.max_message_bytes,
                     eager,
                 };
-                self.supervise(supervisor.run());
+                self.supervise(&lane, Supervisor::Process(supervisor));
             }
             (BackendSpec::Remote(_), Some(server)) => {
                 let supervisor = RemoteLane::new(
@@ -573,18 +592,29 @@ impl Destination {
                     forwarded(from_headers),
                     self.settings.max_message_bytes,
                 );
-                self.supervise(supervisor.run());
+                self.supervise(&lane, Supervisor::Remote(supervisor));
             }
             (BackendSpec::Remote(_), None) => {}
         }
         lane
     }
 
-    fn supervise(&self, supervisor: impl Future<Output = ()> + Send + 'static) {
+    fn supervise(&self, lane: &Arc<Lane>, supervisor: Supervisor) {
         let count = Arc::clone(&self.supervisors);
         count.fetch_add(1, Ordering::AcqRel);
+        let lane = Arc::clone(lane);
         tasks::spawn("lane", async move {
-            supervisor.await;
+            while AssertUnwindSafe(supervisor.run()).catch_unwind().await.is_err() {
+                tracing::error!(destination = %lane.destination(), "a supervisor panicked and begins anew");
+                let trouble = Arc::new(Trouble {
+                    what: "a mistake of the gateway; its log has the details".into(),
+                    ..Trouble::default()
+                });
+                lane.set_health(Health::BackingOff(Arc::clone(&trouble)));
+                lane.link_down(&trouble);
+                // What goes wrong every time shall not do so all the time.
+                tokio::time::sleep(AFTER_PANIC).await;
+            }
             count.fetch_sub(1, Ordering::AcqRel);
         });
     }

@@ -13,6 +13,7 @@ mod gateway;
 mod guard;
 mod lane;
 pub mod line_sink;
+pub mod mishap;
 mod probe;
 mod reload;
 mod reply;

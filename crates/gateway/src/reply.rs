@@ -82,6 +82,8 @@ pub(crate) enum Refusal {
     Retired,
     /// The audit log cannot be written, and calls without a record are not wanted.
     AuditUnavailable,
+    /// A panic, which is a mistake of ours.
+    Mishap,
 }
 
 /// Whether the answer has a JSON-RPC body.
@@ -263,6 +265,11 @@ impl Refusal {
                 Plain,
                 "everything of this stream was delivered".into(),
             ),
+            Self::Mishap => (
+                S::INTERNAL_SERVER_ERROR,
+                Rpc(error_code::INTERNAL_ERROR),
+                "the gateway has made a mistake; its log has the details".into(),
+            ),
             Self::AuditUnavailable => (
                 S::SERVICE_UNAVAILABLE,
                 Rpc(error_code::INTERNAL_ERROR),
@@ -291,6 +298,7 @@ impl Refusal {
             Self::Draining => Some("draining"),
             Self::Retired => Some("reloaded"),
             Self::AuditUnavailable => Some("audit_unavailable"),
+            Self::Mishap => Some("internal_error"),
             Self::BrokenDestination => Some("cannot_start"),
             Self::Unreached(failure) => Some(failure.reason()),
             _ => None,

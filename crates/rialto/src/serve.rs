@@ -45,6 +45,10 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
     for note in notes {
         tracing::warn!("{note}");
     }
+    #[cfg(debug_assertions)]
+    if environment.filled("TEST_PANICS").is_some() {
+        gateway::mishap::arrange();
+    }
     let watched = match config::watch(flags, environment) {
         Ok(watch) => watch.then_some(files),
         Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),

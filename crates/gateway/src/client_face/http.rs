@@ -22,6 +22,7 @@ use super::intake;
 use crate::audit::{AuditRecord, Outcome};
 use crate::destination::{Destination, Opening};
 use crate::gateway::Gateway;
+use crate::mishap;
 use crate::reload::Live;
 use crate::reply::{self, LAST_EVENT_ID, Refusal, SESSION_ID};
 use crate::session_port::{Answered, Audited, Reception, SessionPort};
@@ -173,11 +174,16 @@ impl Visit<'_> {
         Principal::anonymous()
     }
 
-    /// Whether calls are taken at all.
-    pub(super) fn check_open(&self) -> Result<(), Refusal> {
-        if self.gateway.is_draining() {
-            return Err(Refusal::Draining);
+    /// Whether there is still time for a message. What a call in flight may wait for is taken to the end.
+    pub(super) fn check_open(&self, message: &Message) -> Result<(), Refusal> {
+        match message.kind() {
+            Kind::Request if self.gateway.is_draining() => Err(Refusal::Draining),
+            Kind::Request | Kind::Notification | Kind::Result | Kind::Error => Ok(()),
         }
+    }
+
+    /// Whether what is done could be recorded.
+    pub(super) fn check_recorded(&self) -> Result<(), Refusal> {
         if self.gateway.audit.refuses() {
             return Err(Refusal::AuditUnavailable);
         }
@@ -216,7 +222,7 @@ impl Visit<'_> {
     }
 
     async fn post(&self, request: Request<Incoming>) -> Response<Body> {
-        match self.take_post(request).await {
+        match mishap::contained(self.take_post(request)).await {
             Ok(response) => response,
             Err(refused) => self.refuse("POST", &refused),
         }
@@ -228,9 +234,10 @@ impl Visit<'_> {
         intake::check_length(&headers)?;
         intake::check_content(&headers)?;
         let accepts = intake::accepts(&headers)?;
-        self.check_open()?;
+        self.check_recorded()?;
         let body = intake::read_body(body, self.destination.max_message_bytes()).await?;
         let request_bytes = body.len() as u64;
+        mishap::perhaps(mishap::Place::Door, &body);
         let message = Message::scan(body).map_err(|error| Refused {
             refusal: Refusal::NotAMessage(error),
             message: None,
@@ -241,6 +248,7 @@ impl Visit<'_> {
             message: Some(message.clone()),
             request_bytes,
         };
+        self.check_open(&message).map_err(refused)?;
         if modern::is_modern(&message) {
             return super::modern::post(
                 self.destination,

@@ -24,6 +24,7 @@ use super::http::{Refused, Visit, preflight, refuse_message};
 use super::intake;
 use crate::audit::Outcome;
 use crate::destination::{Destination, Opening};
+use crate::mishap;
 use crate::reply::{self, Refusal};
 use crate::session_port::{Answered, Audited, Reception, SessionPort};
 use crate::tasks;
@@ -67,8 +68,7 @@ impl Visit<'_> {
             (OldPath::Stream, &Method::GET) => self
                 .open_old_stream(request.headers())
                 .unwrap_or_else(|refusal| self.refuse("GET", &refusal.into())),
-            (OldPath::Message, &Method::POST) => self
-                .take_old_message(request)
+            (OldPath::Message, &Method::POST) => mishap::contained(self.take_old_message(request))
                 .await
                 .unwrap_or_else(|refused| self.refuse("POST", &refused)),
             (_, &Method::OPTIONS) if cross_origin => preflight(request.headers()),
@@ -97,7 +97,7 @@ impl Visit<'_> {
         let (parts, body) = request.into_parts();
         intake::check_length(&parts.headers)?;
         intake::check_content(&parts.headers)?;
-        self.check_open()?;
+        self.check_recorded()?;
         let id = stream_id(&parts.uri)?;
         let stream = self
             .destination
@@ -137,6 +137,7 @@ impl Visit<'_> {
 
     /// Takes a client's message. The first one opens the session.
     fn hear(&self, stream: &Arc<OldStream>, headers: &HeaderMap, message: &Message) -> Result<(), Refusal> {
+        self.check_open(message)?;
         let meaning = legacy::lift(message).map_err(Refusal::Objection)?;
         let port = match (stream.port(), meaning) {
             (Some(port), _) => port,
