@@ -283,7 +283,9 @@ async fn read(
             Ok(0) => break,
             Ok(_) => {
                 #[cfg(debug_assertions)]
-                mishap::perhaps(mishap::Place::Reader, framer.spare());
+                if mishap::perhaps(mishap::Place::Reader, framer.spare()) {
+                    lane.look.notify_one();
+                }
                 let lines = lane.arrive(&mut framer, pid);
                 if lines > 0 && !spoken {
                     spoken = true;

@@ -5,3 +5,4 @@ pub(crate) mod http;
 pub(crate) mod http_sse;
 pub(crate) mod intake;
 pub(crate) mod modern;
+pub(crate) mod stdio;

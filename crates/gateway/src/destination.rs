@@ -27,10 +27,12 @@ use crate::backend_face::process::{Environment, LaunchOrder, Launcher, environme
 use crate::backend_face::remote::{RemoteLane, Server};
 use crate::backend_task::ProcessLane;
 use crate::client_face::http_sse::OldStreams;
+use crate::client_face::stdio::Desk;
 use crate::clock::Clock;
 use crate::errand_port::{Departure, ErrandPort};
 use crate::lane::{Health, Lane};
 use crate::reply::Refusal;
+use crate::seal::state::StateSeal;
 use crate::seal::{Sealer, Ticket};
 use crate::session_port::SessionPort;
 use crate::settings::{
@@ -77,6 +79,8 @@ pub(crate) struct Surroundings {
     pub(crate) environment: Arc<BTreeMap<String, String>>,
     pub(crate) session_numbers: Arc<AtomicU64>,
     pub(crate) sealer: Arc<Sealer>,
+    /// There is authentication, so that what belongs to one caller must be kept from another.
+    pub(crate) tells_callers_apart: bool,
 }
 
 /// One named server.
@@ -158,8 +162,9 @@ impl Destination {
     }
 
     /// Whether these settings ask for just this destination. One that could not start is worth another try.
-    pub(crate) fn is_as_wanted(&self, settings: &settings::Destination) -> bool {
-        self.settings == *settings && self.broken.is_none()
+    pub(crate) fn is_as_wanted(&self, settings: &settings::Destination, around: &Surroundings) -> bool {
+        let is_same_world = self.around.tells_callers_apart == around.tells_callers_apart;
+        self.settings == *settings && is_same_world && self.broken.is_none()
     }
 
     /// From now on nobody new is let in.
@@ -282,6 +287,15 @@ impl Destination {
         self.broken.as_deref()
     }
 
+    /// Nobody can be served at the moment: every backend that was wanted is away.
+    pub(crate) fn is_away(&self) -> bool {
+        let health = self.health();
+        !health.is_empty()
+            && health
+                .iter()
+                .all(|health| matches!(health, Health::BackingOff(_) | Health::Failed(_)))
+    }
+
     /// How each lane's backend is doing.
     pub(crate) fn health(&self) -> Vec<Health> {
         self.lanes().values().map(|lane| lane.health()).collect()
@@ -295,16 +309,47 @@ impl Destination {
         headers: &HeaderMap,
         opening: Opening,
     ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
-        self.open_within(principal, headers, opening, session::Limits::default())
+        let limits = self.session_limits();
+        self.open_for(principal, headers, opening, limits, None)
     }
 
-    /// The same, with limits of one's own for what the session may hold.
+    /// What a session here may hold, unless its door has needs of its own.
+    pub(crate) fn session_limits(&self) -> session::Limits {
+        let mut limits = session::Limits::default();
+        limits.calls = self.settings.max_calls.unwrap_or(limits.calls);
+        limits
+    }
+
+    /// The same, with limits of one's own.
     pub(crate) fn open_within(
         &self,
         principal: Principal,
         headers: &HeaderMap,
         opening: Opening,
         limits: session::Limits,
+    ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
+        self.open_for(principal, headers, opening, limits, None)
+    }
+
+    /// The same for a client that reads lines: whatever its session says is told at that desk.
+    pub(crate) fn open_on_lines(
+        &self,
+        principal: Principal,
+        headers: &HeaderMap,
+        opening: Opening,
+        desk: Arc<Desk>,
+    ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
+        let limits = self.session_limits();
+        self.open_for(principal, headers, opening, limits, Some(desk))
+    }
+
+    fn open_for(
+        &self,
+        principal: Principal,
+        headers: &HeaderMap,
+        opening: Opening,
+        limits: session::Limits,
+        desk: Option<Arc<Desk>>,
     ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
         self.check_open()?;
         self.make_room()?;
@@ -330,6 +375,10 @@ impl Destination {
                 (session, None, ask)
             }
         };
+        let session = match desk {
+            Some(_) => session.on_lines(),
+            None => session,
+        };
         let id = Uuid::new_v4();
         let port = Arc::new(SessionPort::new(
             id.to_string(),
@@ -338,6 +387,7 @@ impl Destination {
             Arc::clone(&lane),
             self.around.clock,
             Arc::clone(&self.around.audit),
+            desk,
         ));
         self.sessions().insert(id, Arc::clone(&port));
         lane.attach(&port);
@@ -469,6 +519,7 @@ impl Destination {
         let key = SessionKey(self.around.session_numbers.fetch_add(1, Ordering::Relaxed));
         let departure = Departure {
             key,
+            states: self.state_seal(&client.principal),
             client,
             message,
             meaning,
@@ -515,6 +566,13 @@ impl Destination {
         format!("{}/{principal}", self.name)
     }
 
+    /// What seals the server's own states for a caller, where callers differ.
+    pub(crate) fn state_seal(&self, principal: &Principal) -> Option<StateSeal> {
+        self.around
+            .tells_callers_apart
+            .then(|| StateSeal::new(Arc::clone(&self.around.sealer), &self.binding(principal.as_str())))
+    }
+
     /// Parks an errand whose server has asked. Gives the answer that asks the client.
     pub(crate) fn park(&self, port: &Arc<ErrandPort>, round: u32) -> Option<bytes::Bytes> {
         let expires = self.around.clock.now().after(PARKED_FOR);
@@ -551,14 +609,16 @@ impl Destination {
     /// Makes a lane and its supervisor.
     fn start_lane(&self, from_headers: &BTreeMap<String, Secret>, eager: bool) -> Arc<Lane> {
         let rules = self.rules();
+        let usual = multiplexer::Limits::default();
         let limits = multiplexer::Limits {
+            in_flight: self.settings.max_calls.unwrap_or(usual.in_flight),
+            waiting: self.settings.max_calls.unwrap_or(usual.waiting),
             request_timeout: self.settings.request_timeout,
             start_timeout: rules.start_timeout,
             max_message_bytes: self.settings.max_message_bytes,
-            outgoing_bytes: multiplexer::Limits::default()
-                .outgoing_bytes
-                .max(8 * self.settings.max_message_bytes),
-            ..multiplexer::Limits::default()
+            outgoing_bytes: usual.outgoing_bytes.max(8 * self.settings.max_message_bytes),
+            in_flight_bytes: usual.in_flight_bytes.max(8 * self.settings.max_message_bytes),
+            ..usual
         };
         let introduction = match (rules.sharing, rules.capabilities) {
             (Sharing::PerSession, Capabilities::PerClient) => Introduction::Verbatim,

@@ -9,17 +9,19 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::client_face::modern::Meaning;
-use protocol::errand::{Answer, Ending, Errand, ErrandRecord, Output, Reading, RetryRefusal};
+use protocol::errand::{Answer, Ending, Errand, ErrandRecord, Line, Output, Reading, RetryRefusal};
 use protocol::exchange::{Ask, Client, Failure, SessionKey, Tell};
 use protocol::message::{Member, Message};
 use protocol::session::Accepts;
 use protocol::time::Moment;
+use protocol::version::Era;
 use tokio::time::Sleep;
 
 use crate::audit::{Audit, AuditRecord, Outcome};
 use crate::clock::Clock;
 use crate::lane::Lane;
 use crate::reply;
+use crate::seal::state::StateSeal;
 use crate::session_port::outcome;
 
 /// How long a question waits for others that the server asks at the same time: on the wire they come one by one,
@@ -50,6 +52,7 @@ pub(crate) struct ErrandPort {
     lane: Arc<Lane>,
     clock: Clock,
     audit: Arc<Audit>,
+    states: Option<StateSeal>,
     parked_until: Mutex<Option<Moment>>,
     inner: Mutex<Inner>,
 }
@@ -81,6 +84,8 @@ pub(crate) struct Departure {
     pub(crate) message: Message,
     pub(crate) meaning: Meaning,
     pub(crate) accepts: Accepts,
+    /// Seals the server's own states, where callers differ.
+    pub(crate) states: Option<StateSeal>,
 }
 
 impl ErrandPort {
@@ -98,6 +103,7 @@ impl ErrandPort {
             message,
             meaning,
             accepts,
+            states,
         } = departure;
         let principal = client.principal.as_str().to_owned();
         let (errand, asks) = Errand::new(key, client, clock.now(), message, meaning, accepts);
@@ -109,6 +115,7 @@ impl ErrandPort {
             lane: Arc::clone(&lane),
             clock,
             audit,
+            states,
             parked_until: Mutex::new(None),
             inner: Mutex::new(Inner { errand, waker: None }),
         });
@@ -142,7 +149,19 @@ impl ErrandPort {
         until.filter(|_| parked)
     }
 
-    pub(crate) fn deliver(&self, tell: Tell) {
+    pub(crate) fn deliver(&self, mut tell: Tell) {
+        if let (
+            Some(states),
+            Tell::Reply {
+                message,
+                words: Era::Modern,
+                ..
+            },
+        ) = (&self.states, &mut tell)
+            && let Some(sealed) = states.seal_answer(message)
+        {
+            *message = sealed;
+        }
         self.with(|errand, now| errand.handle_tell(now, tell));
     }
 
@@ -184,6 +203,20 @@ impl ErrandPort {
         };
         self.carry_out(orders);
         reading
+    }
+
+    /// The next thing for a client that reads lines; the waker is called when there is more.
+    pub(crate) fn poll_line(&self, waker: &Waker) -> Line {
+        let (line, orders) = {
+            let mut inner = self.lock();
+            let line = inner.errand.poll_line();
+            if matches!(line, Line::Waiting | Line::Ask { .. }) {
+                inner.waker = Some(waker.clone());
+            }
+            (line, inner.collect(false))
+        };
+        self.carry_out(orders);
+        line
     }
 
     /// Waits for the answer to the attached request.

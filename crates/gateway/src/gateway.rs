@@ -107,6 +107,7 @@ impl Gateway {
             environment: Arc::new(environment),
             session_numbers: Arc::default(),
             sealer: Arc::default(),
+            tells_callers_apart: settings.auth.is_on(),
         };
         let destinations = reload::furnish(settings, &around, &BTreeMap::new())?;
         let broken: Vec<(String, String)> = destinations
@@ -122,7 +123,8 @@ impl Gateway {
             .and_then(|name| destinations.get(name))
             .cloned();
         let live = Live {
-            origins: OriginGuard::new(listen, &settings.allowed_hosts, &settings.allowed_origins),
+            origins: OriginGuard::new(settings, listen),
+            guard: reload::guard(settings, listen, clock),
             destinations,
             root,
             session_idle: settings.session_idle,
@@ -186,6 +188,10 @@ impl Gateway {
         let housekeeper = tasks::spawn("housekeeper", {
             let gateway = Arc::clone(&self);
             async move { gateway.keep_house().await }
+        });
+        tasks::spawn("guard", {
+            let gateway = Arc::clone(&self);
+            async move { gateway.live().guard.prepare().await }
         });
         let doorkeeper = tasks::spawn("doorkeeper", {
             let gateway = Arc::clone(&self);
@@ -255,7 +261,7 @@ impl Gateway {
         }
     }
 
-    async fn keep_house(&self) {
+    pub(crate) async fn keep_house(&self) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -278,13 +284,13 @@ impl Gateway {
                 return;
             };
             match listener.accept().await {
-                Ok((stream, _)) => {
+                Ok((stream, peer)) => {
                     let gateway = Arc::clone(&self);
                     let closing = closing.subscribe();
                     tasks::spawn("connection", async move {
                         gateway.connections.fetch_add(1, Ordering::AcqRel);
                         let _counted = Counted(&gateway.connections);
-                        Arc::clone(&gateway).attend(stream, closing).await;
+                        Arc::clone(&gateway).attend(stream, peer, closing).await;
                         drop(place);
                     });
                 }
@@ -297,14 +303,19 @@ impl Gateway {
         }
     }
 
-    async fn attend(self: Arc<Self>, stream: TcpStream, mut closing: watch::Receiver<bool>) {
+    async fn attend(
+        self: Arc<Self>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        mut closing: watch::Receiver<bool>,
+    ) {
         // An answer must not wait for the client to acknowledge the previous one.
         let _ = stream.set_nodelay(true);
         if let Some(tls) = &self.tls {
             let gateway = Arc::clone(&self);
             let respond = move |request| {
                 let gateway = Arc::clone(&gateway);
-                async move { gateway.respond(request).await }
+                async move { gateway.respond(request, peer).await }
             };
             return Box::pin(tls_door::attend(tls, stream, closing, respond)).await;
         }
@@ -312,7 +323,9 @@ impl Gateway {
             let gateway = Arc::clone(&self);
             move |request| {
                 let gateway = Arc::clone(&gateway);
-                async move { Ok::<http::Response<Body>, std::convert::Infallible>(gateway.respond(request).await) }
+                async move {
+                    Ok::<http::Response<Body>, std::convert::Infallible>(gateway.respond(request, peer).await)
+                }
             }
         });
         let connection = http1::Builder::new()

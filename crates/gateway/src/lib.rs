@@ -24,6 +24,8 @@ pub mod tasks;
 pub mod tls;
 mod tls_door;
 
+pub use client_face::stdio::{LineLimits, Parting};
 pub use gateway::{Gateway, StartError};
+pub use guard::tokens;
 pub use probe::{Presented, Probe};
 pub use reload::{ReloadError, Reloaded};

@@ -10,10 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::clock::Clock;
 use crate::destination::{Destination, Surroundings};
 use crate::gateway::{Gateway, check_command};
+use crate::guard::Guard;
 use crate::guard::origin::OriginGuard;
-use crate::settings::{AuditSettings, Settings};
+use crate::settings::{AuditSettings, PublicUrl, Settings};
 use crate::tasks;
 use crate::tls::TlsError;
 
@@ -21,6 +23,7 @@ use crate::tls::TlsError;
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) origins: OriginGuard,
+    pub(crate) guard: Arc<Guard>,
     pub(crate) destinations: BTreeMap<String, Arc<Destination>>,
     /// The destination that also answers at the bare `/mcp`.
     pub(crate) root: Option<Arc<Destination>>,
@@ -50,6 +53,18 @@ pub struct Reloaded {
     pub at_next_start: Vec<&'static str>,
 }
 
+/// Whoever lets callers in.
+pub(crate) fn guard(settings: &Settings, listen: SocketAddr, clock: Clock) -> Arc<Guard> {
+    let base = settings.public_url.clone();
+    Arc::new(Guard::new(
+        &settings.auth,
+        base.unwrap_or_else(|| PublicUrl::of_listener(listen)),
+        settings.destinations.iter().map(|destination| &*destination.name),
+        settings.root_destination.as_deref(),
+        clock,
+    ))
+}
+
 /// The destinations that settings ask for: those that there are already, as far as they are the same, and new ones.
 pub(crate) fn furnish(
     settings: &Settings,
@@ -60,7 +75,7 @@ pub(crate) fn furnish(
     for wanted in &settings.destinations {
         let same = present
             .get(&wanted.name)
-            .filter(|present| present.is_as_wanted(wanted));
+            .filter(|present| present.is_as_wanted(wanted, around));
         let destination = match same {
             Some(present) => Arc::clone(present),
             None => {
@@ -100,7 +115,11 @@ impl Gateway {
             return Err(ReloadError::Draining);
         }
         let before = self.live();
-        let destinations = furnish(settings, &self.around, &before.destinations)?;
+        let around = Surroundings {
+            tells_callers_apart: settings.auth.is_on(),
+            ..self.around.clone()
+        };
+        let destinations = furnish(settings, &around, &before.destinations)?;
         if let (Some(tls), Some(files)) = (&self.tls, &settings.tls) {
             tls.reload(files)?;
         }
@@ -127,8 +146,10 @@ impl Gateway {
         for name in report.added.iter().chain(&report.replaced) {
             destinations[name].start();
         }
+        let guard = guard(settings, self.listen, self.clock);
         self.set_live(Live {
-            origins: OriginGuard::new(self.listen, &settings.allowed_hosts, &settings.allowed_origins),
+            origins: OriginGuard::new(settings, self.listen),
+            guard: Arc::clone(&guard),
             root: settings
                 .root_destination
                 .as_ref()
@@ -138,6 +159,8 @@ impl Gateway {
             session_idle: settings.session_idle,
             drain: settings.drain,
         });
+        // Keys are fetched anew; who comes before they are there waits for them.
+        tasks::spawn("guard", async move { guard.prepare().await });
         for destination in leaving {
             self.retire(destination, settings.drain);
         }

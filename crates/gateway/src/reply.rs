@@ -13,6 +13,7 @@ use protocol::message::{ScanError, Written};
 use protocol::version::Version;
 
 use crate::client_face::body::Body;
+use crate::guard::resource::Challenge;
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -43,6 +44,14 @@ pub(crate) enum Refusal {
     ForeignHost,
     ForeignOrigin,
     MissingHost,
+    /// Nobody is known by what the request shows.
+    Unauthorized(Box<Challenge>),
+    /// The caller is known, and may not do this.
+    Forbidden(Box<Challenge>),
+    /// A static token that is good at other destinations only.
+    TokenForElsewhere,
+    /// The issuer of tokens cannot be asked for its keys.
+    IssuerUnavailable,
     AmbiguousLength,
     WrongContentType,
     EncodedBody,
@@ -138,6 +147,18 @@ impl Refusal {
                 "requests from this origin are not accepted (allowed_origins lists those that are)".into(),
             ),
             Self::MissingHost => (S::BAD_REQUEST, Plain, "exactly one Host header is needed".into()),
+            Self::Unauthorized(challenge) => (S::UNAUTHORIZED, Plain, challenge.text()),
+            Self::Forbidden(challenge) => (S::FORBIDDEN, Plain, challenge.text()),
+            Self::TokenForElsewhere => (
+                S::FORBIDDEN,
+                Plain,
+                "the token is not for this destination".into(),
+            ),
+            Self::IssuerUnavailable => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "the token cannot be checked: its issuer does not answer".into(),
+            ),
             Self::AmbiguousLength => (
                 S::BAD_REQUEST,
                 Plain,
@@ -300,32 +321,38 @@ impl Refusal {
             Self::AuditUnavailable => Some("audit_unavailable"),
             Self::Mishap => Some("internal_error"),
             Self::BrokenDestination => Some("cannot_start"),
+            Self::IssuerUnavailable => Some("issuer_unavailable"),
             Self::Unreached(failure) => Some(failure.reason()),
             _ => None,
         }
     }
 
-    /// The refusal as an answer to a request with this id, for a client that reads answers elsewhere.
-    pub(crate) fn message(&self, id: &[u8]) -> Bytes {
+    /// The refusal as a JSON-RPC error: its code, its text and its `data`.
+    pub(crate) fn words(&self) -> (i32, String, Option<String>) {
         let (_, wording, text) = self.row();
         let code = match wording {
             Wording::Rpc(code) => code,
-            Wording::Plain => error_code::INTERNAL_ERROR,
+            Wording::Plain => error_code::INVALID_REQUEST,
         };
         let data = self.reason().map(|reason| format!(r#""reason":"{reason}""#));
-        legacy::error(Some(id), code, &text, data.as_deref())
+        (code, text, data)
+    }
+
+    /// The refusal as a JSON-RPC message.
+    pub(crate) fn body(&self, id: Option<&[u8]>) -> Bytes {
+        match self {
+            Self::Modern(objection) => objection.body(id),
+            _ => {
+                let (code, text, data) = self.words();
+                legacy::error(id, code, &text, data.as_deref())
+            }
+        }
     }
 
     pub(crate) fn respond(&self, id: Option<&[u8]>) -> Response<Body> {
         let (status, wording, text) = self.row();
         let mut response = match wording {
-            Wording::Rpc(_) if let Self::Modern(objection) = self => {
-                with_type(status, JSON, objection.body(id))
-            }
-            Wording::Rpc(code) => {
-                let data = self.reason().map(|reason| format!(r#""reason":"{reason}""#));
-                with_type(status, JSON, legacy::error(id, code, &text, data.as_deref()))
-            }
+            Wording::Rpc(_) => with_type(status, JSON, self.body(id)),
             Wording::Plain => with_type(status, TEXT, Bytes::from(text + "\n")),
         };
         let headers = response.headers_mut();
@@ -339,6 +366,9 @@ impl Refusal {
             }
             Self::FinishedStream => {
                 headers.insert(header::ALLOW, HeaderValue::from_static("POST, DELETE"));
+            }
+            Self::Unauthorized(challenge) | Self::Forbidden(challenge) => {
+                headers.insert(header::WWW_AUTHENTICATE, challenge.header());
             }
             // The rest of the body is not read, so the connection cannot be used again.
             Self::BodyTooLarge { .. }

@@ -16,11 +16,13 @@ use protocol::exchange::{Ask, CallKey, Failure, SessionKey, Tell, UpstreamFault}
 use protocol::message::{Member, Message, Written};
 use protocol::session::replay::StreamKey;
 use protocol::session::{
-    Accepts, Answer, CallRecord, Ending, Output, Reader, Reading, Refusal, Session, StreamRefusal, Taken,
+    Accepts, Answer, CallRecord, Ending, Output, Reader, Reading, Refusal, Said, Session, StreamRefusal,
+    Taken,
 };
 use protocol::time::Moment;
 
 use crate::audit::{Audit, AuditRecord, Outcome, SessionHash};
+use crate::client_face::stdio::Desk;
 use crate::clock::Clock;
 use crate::lane::Lane;
 use crate::reply;
@@ -34,6 +36,8 @@ pub(crate) struct SessionPort {
     lane: Arc<Lane>,
     clock: Clock,
     audit: Arc<Audit>,
+    /// Where a client that reads lines is told everything.
+    desk: Option<Arc<Desk>>,
     inner: Mutex<Inner>,
 }
 
@@ -55,7 +59,9 @@ impl std::fmt::Debug for SessionPort {
 struct Orders {
     wakers: Vec<Waker>,
     asks: Vec<Ask>,
-    ended: Vec<CallRecord>,
+    said: Vec<Said>,
+    #[expect(clippy::vec_box, reason = "they come boxed, and are handed on as they are")]
+    ended: Vec<Box<CallRecord>>,
 }
 
 impl SessionPort {
@@ -66,6 +72,7 @@ impl SessionPort {
         lane: Arc<Lane>,
         clock: Clock,
         audit: Arc<Audit>,
+        desk: Option<Arc<Desk>>,
     ) -> Self {
         Self {
             hash: SessionHash::of(&id),
@@ -75,6 +82,7 @@ impl SessionPort {
             lane,
             clock,
             audit,
+            desk,
             inner: Mutex::new(Inner {
                 session,
                 wakers: BTreeMap::new(),
@@ -191,7 +199,7 @@ impl SessionPort {
     pub(crate) fn say(&self, data: &Bytes) {
         let orders = {
             let mut inner = self.lock();
-            inner.session.say(self.clock.now(), data);
+            inner.session.announce(self.clock.now(), data);
             inner.collect()
         };
         self.carry_out(orders);
@@ -223,6 +231,11 @@ impl SessionPort {
     fn carry_out(&self, orders: Orders) {
         for waker in orders.wakers {
             waker.wake();
+        }
+        if let Some(desk) = &self.desk {
+            for said in orders.said {
+                desk.hear(said);
+            }
         }
         for record in &orders.ended {
             self.record(record);
@@ -333,7 +346,8 @@ impl Inner {
         while let Some(output) = self.session.poll_output() {
             match output {
                 Output::Wake(stream) => orders.wakers.extend(self.wakers.remove(&stream)),
-                Output::Ask(ask) => orders.asks.push(ask),
+                Output::Ask(ask) => orders.asks.push(*ask),
+                Output::Said(said) => orders.said.push(said),
                 Output::Ended(record) => orders.ended.push(record),
             }
         }

@@ -3,10 +3,12 @@
 mod audit;
 mod check;
 mod config;
+mod connect;
 mod demo;
 mod flags;
 mod serve;
 mod telemetry;
+mod token;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -30,9 +32,11 @@ fn main() -> ExitCode {
     };
     match invocation {
         Invocation::Serve(flags) => serve::run(&flags, &environment),
+        Invocation::Connect(flags) => connect::run(&flags, &environment),
         Invocation::Check(flags) => check::run(&flags, &environment),
         Invocation::Audit(AuditCommand::Verify(flags)) => audit::verify(&flags.files),
         Invocation::DemoServer(flags) => demo_server(flags.era, &environment),
+        Invocation::Token(flags) => token::run(&flags),
         Invocation::Warden(_) => {
             gateway::backend_face::process::warden::run();
             ExitCode::SUCCESS

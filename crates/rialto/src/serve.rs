@@ -26,7 +26,7 @@ use reload::{Reloader, Watch};
 const LAST_LINES: Duration = Duration::from_millis(300);
 
 pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
-    let logs = match config::log_settings(flags, environment) {
+    let logs = match config::log_settings(flags.log_format.as_deref(), environment) {
         Ok(logs) => logs,
         Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
     };

@@ -177,7 +177,10 @@ impl RemoteLane {
                                 self.lose_session();
                                 notices = None;
                             }
-                            give_back(lane, parcel);
+                            match parcel {
+                                Parcel::Request { id, .. } => lane.forgotten(id),
+                                Parcel::Note { .. } => {}
+                            }
                         }
                         News::Unreachable(trouble) => {
                             lane.outage();

@@ -1,7 +1,8 @@
 //! The HTTP door: which destination, which method, which session; the rest is the session's business.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -22,76 +23,126 @@ use super::intake;
 use crate::audit::{AuditRecord, Outcome};
 use crate::destination::{Destination, Opening};
 use crate::gateway::Gateway;
+use crate::guard::resource::Door;
+use crate::guard::{Caller, Knock, Room, cors};
 use crate::mishap;
 use crate::reload::Live;
 use crate::reply::{self, LAST_EVENT_ID, Refusal, SESSION_ID};
 use crate::session_port::{Answered, Audited, Reception, SessionPort};
+use crate::settings::OpenPath;
 
 /// Where a path leads.
 enum Route {
     Health,
     Ready,
-    Mcp(Arc<Destination>),
+    Mcp(Arc<Destination>, Door),
+    /// Where to sign in for a destination.
+    Metadata(Arc<Destination>, Door),
     /// `/sse` or `/message`: the old transport.
     OldTransport(Arc<Destination>, OldPath),
     Nowhere,
 }
 
 const MCP_METHODS: &str = "GET, POST, DELETE";
+const READING: &str = "GET, HEAD";
+
+impl Route {
+    fn methods(&self) -> &'static str {
+        match self {
+            Self::Mcp(..) => MCP_METHODS,
+            Self::OldTransport(_, path) => path.methods(),
+            Self::Health | Self::Ready | Self::Metadata(..) | Self::Nowhere => READING,
+        }
+    }
+}
 
 impl Gateway {
     /// Answers one request.
-    pub(crate) async fn respond(&self, request: Request<Incoming>) -> Response<Body> {
+    pub(crate) async fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
         let live = self.live();
         let origin = match live.origins.admit(request.uri(), request.headers()) {
             Ok(origin) => origin,
             Err(refusal) => return refusal.respond(None),
         };
-        let mut response = self.route(&live, request, origin.is_some()).await;
+        let mut response = self.route(&live, request, peer, origin.is_some()).await;
+        if origin.is_some() || live.origins.names_origins() {
+            cors::vary(&mut response);
+        }
         if let Some(origin) = origin {
-            let headers = response.headers_mut();
-            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-            headers.insert(header::VARY, HeaderValue::from_static("Origin"));
-            headers.insert(
-                header::ACCESS_CONTROL_EXPOSE_HEADERS,
-                HeaderValue::from_static("Mcp-Session-Id, WWW-Authenticate"),
-            );
+            cors::allow(&mut response, origin);
         }
         response
     }
 
-    async fn route(&self, live: &Live, request: Request<Incoming>, cross_origin: bool) -> Response<Body> {
+    async fn route(
+        &self,
+        live: &Live,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+        cross_origin: bool,
+    ) -> Response<Body> {
         let path = request.uri().path().to_owned();
-        match find(live, &path) {
+        let route = find(live, &path);
+        // A browser asks without credentials what it may send them with.
+        if cross_origin && cors::is_preflight(request.method(), request.headers()) {
+            return match route {
+                Route::Nowhere => Refusal::UnknownPath.respond(None),
+                known => cors::preflight(request.headers(), known.methods()),
+            };
+        }
+        let is_reading = matches!(*request.method(), Method::GET | Method::HEAD);
+        match route {
             Route::Nowhere => Refusal::UnknownPath.respond(None),
-            Route::Health => match *request.method() {
-                Method::GET | Method::HEAD => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
-                _ => Refusal::WrongMethod { allow: "GET, HEAD" }.respond(None),
-            },
-            Route::Ready => match *request.method() {
-                Method::GET | Method::HEAD => self.readiness(),
-                _ => Refusal::WrongMethod { allow: "GET, HEAD" }.respond(None),
+            Route::Health | Route::Ready | Route::Metadata(..) if !is_reading => {
+                Refusal::WrongMethod { allow: READING }.respond(None)
+            }
+            Route::Health => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
+            Route::Ready => {
+                let knock = knock(request.headers(), request.uri(), peer);
+                match live.guard.admit(&knock, Room::Gateway(OpenPath::Ready)).await {
+                    Ok(_) => self.readiness(),
+                    Err(refusal) => refusal.respond(None),
+                }
+            }
+            Route::Metadata(destination, door) => match live.guard.metadata(&destination.name, door) {
+                Some(document) => reply::json(StatusCode::OK, document),
+                None => Refusal::UnknownPath.respond(None),
             },
             Route::OldTransport(destination, path) => {
-                let visit = Visit {
+                let mut visit = Visit {
                     gateway: self,
+                    live,
                     destination: &destination,
+                    door: Door::Named,
+                    caller: Caller::nobody(),
                     began: self.clock.now(),
                 };
-                Box::pin(visit.old_transport(path, request, cross_origin)).await
+                let knock = knock(request.headers(), request.uri(), peer);
+                match live.guard.admit(&knock, visit.room()).await {
+                    Ok(caller) => visit.caller = caller,
+                    Err(refusal) => return visit.refuse(request.method().as_str(), &refusal.into()),
+                }
+                Box::pin(visit.old_transport(path, request)).await
             }
-            Route::Mcp(destination) => {
-                let visit = Visit {
+            Route::Mcp(destination, door) => {
+                let mut visit = Visit {
                     gateway: self,
+                    live,
                     destination: &destination,
+                    door,
+                    caller: Caller::nobody(),
                     began: self.clock.now(),
                 };
+                let knock = knock(request.headers(), request.uri(), peer);
+                match live.guard.admit(&knock, visit.room()).await {
+                    Ok(caller) => visit.caller = caller,
+                    Err(refusal) => return visit.refuse(request.method().as_str(), &refusal.into()),
+                }
                 match *request.method() {
                     // The largest future by far: a connection that only listens need not have room for it.
                     Method::POST => Box::pin(visit.post(request)).await,
                     Method::GET => visit.get(request.headers()),
                     Method::DELETE => visit.delete(request.headers()),
-                    Method::OPTIONS if cross_origin => preflight(request.headers()),
                     Method::PUT
                     | Method::PATCH
                     | Method::HEAD
@@ -106,44 +157,57 @@ impl Gateway {
 }
 
 fn find(live: &Live, path: &str) -> Route {
-    let named = |name: &str| live.destinations.get(name).cloned();
-    let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
-    let found = match (segments.next(), segments.next(), segments.next()) {
-        (Some("health"), None, None) => return Route::Health,
-        (Some("ready"), None, None) => return Route::Ready,
-        (Some("mcp"), None, None) => live.root.clone().map(Route::Mcp),
-        (Some("mcp"), Some(name), None) => named(name).map(Route::Mcp),
-        (Some(name), Some("mcp"), None) => named(name).map(Route::Mcp),
-        (Some(name), Some("sse"), None) => {
-            named(name).map(|found| Route::OldTransport(found, OldPath::Stream))
-        }
-        (Some(name), Some("message"), None) => {
-            named(name).map(|found| Route::OldTransport(found, OldPath::Message))
-        }
-        _ => None,
+    if let Some(resource) = live.guard.described(path) {
+        return match find_door(live, resource) {
+            Some((destination, door)) => Route::Metadata(destination, door),
+            None => Route::Nowhere,
+        };
+    }
+    if let Some((destination, door)) = find_door(live, path) {
+        return Route::Mcp(destination, door);
+    }
+    let old = |name: &str, path| {
+        let found = live.destinations.get(name).cloned();
+        found.map_or(Route::Nowhere, |found| Route::OldTransport(found, path))
     };
-    found.unwrap_or(Route::Nowhere)
+    let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
+    match (segments.next(), segments.next(), segments.next()) {
+        (Some("health"), None, None) => Route::Health,
+        (Some("ready"), None, None) => Route::Ready,
+        (Some(name), Some("sse"), None) => old(name, OldPath::Stream),
+        (Some(name), Some("message"), None) => old(name, OldPath::Message),
+        _ => Route::Nowhere,
+    }
 }
 
-pub(super) fn preflight(headers: &HeaderMap) -> Response<Body> {
-    let mut response = reply::empty(StatusCode::NO_CONTENT);
-    let out = response.headers_mut();
-    out.insert(
-        header::ACCESS_CONTROL_ALLOW_METHODS,
-        HeaderValue::from_static(MCP_METHODS),
-    );
-    out.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
-    if let Some(wanted) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
-        // `Mcp-Param-*` cannot be listed in advance, and the origin is one that was allowed by name.
-        out.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
+/// The destination whose endpoint this path is.
+fn find_door(live: &Live, path: &str) -> Option<(Arc<Destination>, Door)> {
+    let named = |name: &str| live.destinations.get(name).cloned();
+    let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
+    match (segments.next(), segments.next(), segments.next()) {
+        (Some("mcp"), None, None) => Some((live.root.clone()?, Door::Root)),
+        (Some("mcp"), Some(name), None) => Some((named(name)?, Door::Alias)),
+        (Some(name), Some("mcp"), None) => Some((named(name)?, Door::Named)),
+        _ => None,
     }
-    response
+}
+
+fn knock<'a>(headers: &'a HeaderMap, target: &'a http::Uri, peer: SocketAddr) -> Knock<'a> {
+    Knock {
+        headers,
+        query: target.query(),
+        peer: peer.ip(),
+        now: SystemTime::now(),
+    }
 }
 
 /// One request for a destination.
 pub(super) struct Visit<'a> {
     pub(super) gateway: &'a Gateway,
+    live: &'a Live,
     pub(super) destination: &'a Arc<Destination>,
+    door: Door,
+    pub(super) caller: Caller,
     pub(super) began: Moment,
 }
 
@@ -171,7 +235,16 @@ impl Visit<'_> {
     }
 
     pub(super) fn principal(&self) -> Principal {
-        Principal::anonymous()
+        self.caller.principal.clone()
+    }
+
+    pub(super) fn room(&self) -> Room<'_> {
+        Room::Destination(&self.destination.name, self.door)
+    }
+
+    /// Whether the caller may say this.
+    pub(super) fn permit(&self, message: &Message) -> Result<(), Refusal> {
+        self.live.guard.permit(&self.caller, self.room(), message)
     }
 
     /// Whether there is still time for a message. What a call in flight may wait for is taken to the end.
@@ -249,16 +322,11 @@ impl Visit<'_> {
             request_bytes,
         };
         self.check_open(&message).map_err(refused)?;
+        self.permit(&message).map_err(refused)?;
         if modern::is_modern(&message) {
-            return super::modern::post(
-                self.destination,
-                self.principal(),
-                &headers,
-                message.clone(),
-                accepts,
-            )
-            .await
-            .map_err(refused);
+            return super::modern::post(self.destination, &self.caller, &headers, message.clone(), accepts)
+                .await
+                .map_err(refused);
         }
         if intake::names_modern(&headers) {
             return match message.kind() {
@@ -430,7 +498,8 @@ impl Visit<'_> {
         })?;
         let (clock, began) = (self.gateway.clock, self.began);
         let audited = Arc::clone(&port);
-        let events = Events::new(port, reader).on_close(move |sent| {
+        let events = Events::new(port, reader).for_at_most(self.caller.time_left(SystemTime::now()));
+        let events = events.on_close(move |sent| {
             audited.write_record(&Audited {
                 message: None,
                 http_method: "GET",
@@ -509,6 +578,7 @@ impl Drop for Newborn<'_> {
     }
 }
 
+/// A session's refusal as the door's.
 pub(super) fn refuse_message(refusal: session::Refusal) -> Refusal {
     match refusal {
         session::Refusal::Objection(objection) => Refusal::Objection(objection),

@@ -8,6 +8,7 @@
 mod stream;
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
@@ -15,12 +16,12 @@ use hyper::body::Incoming;
 use protocol::client_face::legacy::{self, Meaning};
 use protocol::exchange::{CallKey, Principal};
 use protocol::message::{Member, Message};
-use protocol::session::{Accepts, Limits};
+use protocol::session::Accepts;
 use protocol::version::Version;
 use uuid::Uuid;
 
 use super::body::Body;
-use super::http::{Refused, Visit, preflight, refuse_message};
+use super::http::{Refused, Visit, refuse_message};
 use super::intake;
 use crate::audit::Outcome;
 use crate::destination::{Destination, Opening};
@@ -45,7 +46,7 @@ pub(super) enum OldPath {
 }
 
 impl OldPath {
-    const fn methods(self) -> &'static str {
+    pub(super) const fn methods(self) -> &'static str {
         match self {
             Self::Stream => "GET",
             Self::Message => "POST",
@@ -54,12 +55,7 @@ impl OldPath {
 }
 
 impl Visit<'_> {
-    pub(super) async fn old_transport(
-        &self,
-        path: OldPath,
-        request: Request<Incoming>,
-        cross_origin: bool,
-    ) -> Response<Body> {
+    pub(super) async fn old_transport(&self, path: OldPath, request: Request<Incoming>) -> Response<Body> {
         if !self.destination.serves_old_transport() {
             let destination = self.destination.name.to_string();
             return Refusal::Gone { destination }.respond(None);
@@ -71,7 +67,6 @@ impl Visit<'_> {
             (OldPath::Message, &Method::POST) => mishap::contained(self.take_old_message(request))
                 .await
                 .unwrap_or_else(|refused| self.refuse("POST", &refused)),
-            (_, &Method::OPTIONS) if cross_origin => preflight(request.headers()),
             (path, _) => Refusal::WrongMethod {
                 allow: path.methods(),
             }
@@ -89,7 +84,8 @@ impl Visit<'_> {
             destination
                 .old_streams
                 .open(self.principal(), self.began, destination.max_sessions())?;
-        let events = OldEvents::new(Arc::clone(destination), stream, self.gateway.clock);
+        let events = OldEvents::new(Arc::clone(destination), stream, self.gateway.clock)
+            .for_at_most(self.caller.time_left(SystemTime::now()));
         Ok(reply::events(Body::old(events)))
     }
 
@@ -126,7 +122,7 @@ impl Visit<'_> {
             .as_ref()
             .filter(|message| message.has_valid_id())
             .and_then(|message| message.raw(Member::Id))
-            .is_some_and(|id| stream.say(&refused.refusal.message(id)));
+            .is_some_and(|id| stream.say(&refused.refusal.body(Some(id))));
         if !told {
             return Err(refused);
         }
@@ -137,6 +133,7 @@ impl Visit<'_> {
 
     /// Takes a client's message. The first one opens the session.
     fn hear(&self, stream: &Arc<OldStream>, headers: &HeaderMap, message: &Message) -> Result<(), Refusal> {
+        self.permit(message)?;
         self.check_open(message)?;
         let meaning = legacy::lift(message).map_err(Refusal::Objection)?;
         let port = match (stream.port(), meaning) {
@@ -194,7 +191,7 @@ fn open(
     headers: &HeaderMap,
     opening: Opening,
 ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
-    let mut limits = Limits::default();
+    let mut limits = destination.session_limits();
     limits.retention.bytes = HELD_BYTES.max(HELD_MESSAGES * destination.max_message_bytes());
     let (port, call) = destination.open_within(principal, headers, opening, limits)?;
     if stream.attach(&port) {
@@ -236,7 +233,7 @@ impl Introduction {
                         answer = answer_of(&again, call).await;
                         port = again;
                     }
-                    Err(refusal) => answer = refusal.message(self.message.raw(Member::Id).unwrap_or(b"null")),
+                    Err(refusal) => answer = refusal.body(self.message.raw(Member::Id)),
                 }
             }
         }

@@ -153,6 +153,15 @@ impl Destination {
         Ok(verdict)
     }
 
+    /// The server is known to speak the modern era, so that no call is ever parked here.
+    pub(crate) fn is_known_modern(&self) -> bool {
+        match self.settings.era {
+            EraChoice::Legacy => false,
+            EraChoice::Modern => true,
+            EraChoice::Auto => self.verdict.current().get() == Some(&Era::Modern),
+        }
+    }
+
     /// Asks a remote server anew now and then.
     pub(super) fn doubt_verdict(&self, now: Moment) {
         if self.remote.is_some() {

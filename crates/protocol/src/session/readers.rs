@@ -226,7 +226,7 @@ impl Session {
     }
 
     /// Says something on the stream that all is said on.
-    pub fn say(&mut self, now: Moment, data: &Bytes) {
+    pub fn announce(&mut self, now: Moment, data: &Bytes) {
         self.notice(now, data, Audience::All);
     }
 

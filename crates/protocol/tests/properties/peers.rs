@@ -275,8 +275,8 @@ impl Scene {
                 while let Some(output) = self.guests[at].machine.poll_output() {
                     quiet = false;
                     match output {
-                        session::Output::Wake(_) => {}
-                        session::Output::Ask(ask) => self.backend.handle_ask(self.now, ask),
+                        session::Output::Wake(_) | session::Output::Said(_) => {}
+                        session::Output::Ask(ask) => self.backend.handle_ask(self.now, *ask),
                         session::Output::Ended(record) => {
                             self.guests[at].ended += 1;
                             message(&record.response.clone().into_bytes());

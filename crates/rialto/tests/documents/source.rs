@@ -68,6 +68,11 @@ pub(crate) fn is_variable_of_rialto(text: &str) -> bool {
         "STDIO_REQUEST_TIMEOUT",
         "AUDIT_LOG_BODIES",
         "RUST_LOG",
+        "URI",
+        "BEARER_TOKEN",
+        "MCP_NAME",
+        "MCP_TIMEOUT_MS",
+        "MCP_MAX_QUEUE",
     ];
     shape && (text.starts_with("RIALTO_") || older.contains(&text))
 }

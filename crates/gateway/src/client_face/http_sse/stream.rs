@@ -215,6 +215,8 @@ pub(crate) struct OldEvents {
     events: Option<Events>,
     ended: bool,
     quiet: Option<Pin<Box<Sleep>>>,
+    /// When what the client showed is no longer good.
+    until: Option<Pin<Box<Sleep>>>,
     sent: u64,
 }
 
@@ -234,8 +236,15 @@ impl OldEvents {
             events: None,
             ended: false,
             quiet: None,
+            until: None,
             sent: 0,
         }
+    }
+
+    /// Ends after this time, if any; a client that comes back shows something better.
+    pub(super) fn for_at_most(mut self, time: Option<Duration>) -> Self {
+        self.until = time.map(|time| Box::pin(tokio::time::sleep(time)));
+        self
     }
 
     pub(in super::super) fn is_ended(&self) -> bool {
@@ -253,6 +262,11 @@ impl OldEvents {
     }
 
     fn poll_any(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if let Some(until) = &mut self.until
+            && until.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(None);
+        }
         if !self.begun {
             self.begun = true;
             return Poll::Ready(Some(self.endpoint()));
