@@ -56,9 +56,10 @@ pub struct Reloaded {
 /// Whoever lets callers in.
 pub(crate) fn guard(settings: &Settings, listen: SocketAddr, clock: Clock) -> Arc<Guard> {
     let base = settings.public_url.clone();
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
     Arc::new(Guard::new(
         &settings.auth,
-        base.unwrap_or_else(|| PublicUrl::of_listener(listen)),
+        base.unwrap_or_else(|| PublicUrl::of_listener(scheme, listen)),
         settings.destinations.iter().map(|destination| &*destination.name),
         settings.root_destination.as_deref(),
         clock,

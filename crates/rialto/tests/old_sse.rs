@@ -472,3 +472,42 @@ async fn a_remote_server_of_streamable_http_is_reached_by_old_clients() -> Resul
     assert_eq!(client.stream.message().await?["id"], 1);
     Ok(())
 }
+
+/// G3: the session is its principal's. To everyone else it does not exist, and without a token there is no door.
+#[tokio::test]
+async fn another_principal_does_not_find_the_session() -> Result<()> {
+    let token = |name: &str| -> Result<(String, String)> {
+        let made = std::process::Command::new(testkit::rialto::binary("rialto"))
+            .args(["token", "--name", name])
+            .output()?;
+        let said =
+            String::from_utf8_lossy(&made.stdout).into_owned() + &String::from_utf8_lossy(&made.stderr);
+        let token = said.lines().next().expect("a token").trim().to_owned();
+        let from = said.find("sha256:").expect("its hash");
+        let hash = said[from..].split(|c: char| c.is_whitespace() || c == '"').next();
+        Ok((token, hash.expect("a hash").to_owned()))
+    };
+    let ((alice, alice_hash), (bob, bob_hash)) = (token("alice")?, token("bob")?);
+    let auth = format!(
+        "auth:\n  tokens:\n    - {{ name: alice, hash: '{alice_hash}' }}\n    - {{ name: bob, hash: '{bob_hash}' }}\n"
+    );
+    let rialto = Rialto::with_config(&format!("{auth}{CONFIG}")).await?;
+    let anyone = McpClient::connect(&old_url(&rialto)).await?;
+    assert_eq!(anyone.get(None).await?.status, 401);
+    let with = |token: &str| format!("Bearer {token}");
+    let http = McpClient::connect(&old_url(&rialto))
+        .await?
+        .with_header("authorization", &with(&alice));
+    let mut stream = http.get_stream(None).await?;
+    let endpoint = stream.next().await?.expect("the stream begins").data;
+    let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    for (authorization, status) in [(Some(&bob), 404), (None, 401), (Some(&alice), 202)] {
+        let authorization = authorization.map(|token| with(token));
+        let mut headers = vec![("content-type", "application/json")];
+        headers.extend(authorization.as_deref().map(|value| ("authorization", value)));
+        let reply = http.send("POST", &endpoint, &headers, ping).await?;
+        assert_eq!(reply.status, status);
+    }
+    assert_eq!(stream.message().await?["result"], json!({}));
+    Ok(())
+}
