@@ -91,7 +91,7 @@ impl RemoteLane {
     }
 
     /// Speaks with the server until the lane is stopped.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(&self) {
         let mut outage = Outage::default();
         let mut resting: Option<(Moment, Arc<Trouble>)> = None;
         while self.rest(resting.take()).await {

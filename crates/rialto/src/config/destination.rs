@@ -99,14 +99,9 @@ pub(super) fn read(
     let roots = roots(&mut fields);
     let request_timeout = fields.parsed("request_timeout", quantity::some_time);
     let max_message_bytes = fields.parsed("max_message_bytes", quantity::size);
-    if let Some(given) = fields.given("legacy_sse")
-        && fields.walk.judge(&given, quantity::truth) == Some(true)
-    {
-        fields.walk.fail(
-            given.place,
-            "the old transport is not available in this version of Rialto: remove it",
-        );
-    }
+    // Who has an old server has its clients, and they know its paths.
+    let legacy_sse =
+        fields.parsed("legacy_sse", quantity::truth) == Some(true) || kind == Kind::Remote(Transport::Sse);
     let walk = fields.walk;
     match format {
         Format::Ours => fields.finish(),
@@ -141,6 +136,7 @@ pub(super) fn read(
         era,
         show,
         roots,
+        legacy_sse,
     })
 }
 
@@ -206,6 +202,7 @@ pub(super) fn in_front_of(
         era: EraChoice::Auto,
         show: Show::Both,
         roots: Vec::new(),
+        legacy_sse: false,
     }
 }
 
