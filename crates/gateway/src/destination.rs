@@ -36,7 +36,8 @@ use crate::seal::state::StateSeal;
 use crate::seal::{Sealer, Ticket};
 use crate::session_port::SessionPort;
 use crate::settings::{
-    self, BackendSpec, Capabilities, LaneRules, ProcessSpec, Secret, Sharing, Show, Start, Transport,
+    self, BackendSpec, Capabilities, LaneRules, ProcessSpec, RemoteSpec, Secret, Sharing, Show, SignIn,
+    Start, Transport,
 };
 use crate::tasks;
 use era::Verdict;
@@ -191,6 +192,17 @@ impl Destination {
 
     pub(crate) fn max_sessions(&self) -> usize {
         self.settings.max_sessions
+    }
+
+    /// Somebody really wants something of the server: signing in may do what lasts and is seen.
+    pub(crate) fn wake(&self) {
+        if let BackendSpec::Remote(RemoteSpec {
+            sign_in: SignIn::OAuth(sign_in),
+            ..
+        }) = &self.settings.backend
+        {
+            sign_in.wake();
+        }
     }
 
     pub(crate) fn max_message_bytes(&self) -> usize {

@@ -220,12 +220,21 @@ pub enum Outages {
 }
 
 /// How Rialto makes itself known to a remote server, beside the configured headers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum SignIn {
     No,
-    /// By OAuth, with the tokens of `rialto login`.
-    OAuth,
+    /// By OAuth. Who is asked to sign in, if anyone, is settled in there.
+    OAuth(oauth::SignIn),
 }
+
+/// What is signed in at is the address, which is compared beside it; the rest is the same for a whole process.
+impl PartialEq for SignIn {
+    fn eq(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+impl Eq for SignIn {}
 
 /// What makes a lane, and so a child or a remote session of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,8 +27,10 @@ use std::path::{Path, PathBuf};
 
 use gateway::settings::{Destination, Settings};
 
+pub(crate) use command_line::split as command;
 pub(crate) use environment::Environment;
 pub(crate) use problem::{ConfigError, Place, Problem};
+pub(crate) use quantity::truth;
 
 use crate::flags::ServeFlags;
 use globals::Globals;

@@ -3,6 +3,8 @@
 //! Nothing is judged here but the shape. What a value means, and which of flag, variable and file wins, is
 //! decided in `config`; that is why values are texts here and why the variables stand in the help only.
 
+pub(crate) mod account;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,6 +12,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use gateway::settings::Secret;
 
+use self::account::{LoginFlags, LogoutFlags, StatusFlags};
 use crate::config::Environment;
 use crate::demo::DemoEra;
 
@@ -31,6 +34,15 @@ pub(crate) enum Invocation {
     /// The built-in demo server, over stdio
     #[command(after_help = DEMO_EXAMPLES)]
     DemoServer(DemoServerFlags),
+    /// Sign in at a remote server, for `serve` and `connect`
+    #[command(after_help = account::LOGIN_EXAMPLES)]
+    Login(LoginFlags),
+    /// Forget what a sign-in gave
+    #[command(after_help = account::LOGOUT_EXAMPLES)]
+    Logout(LogoutFlags),
+    /// Where Rialto is signed in, and for how long
+    #[command(after_help = account::STATUS_EXAMPLES)]
+    Status(StatusFlags),
     /// Make a bearer token: the token for a client, its hash for the configuration
     #[command(after_help = TOKEN_EXAMPLES)]
     Token(TokenFlags),
@@ -122,6 +134,9 @@ pub(crate) struct ConnectFlags {
     /// The variable that holds the bearer token [env: RIALTO_BEARER_ENV] [default: BEARER_TOKEN]
     #[arg(long, value_name = "VARIABLE")]
     pub(crate) bearer_env: Option<String>,
+    /// Sign in with a browser when the server asks for that [env: RIALTO_AUTH] [default: oauth, or none with an Authorization header]
+    #[arg(long, value_name = "oauth|none")]
+    pub(crate) auth: Option<String>,
     /// How the server is reached: auto tries Streamable HTTP, then HTTP+SSE [env: RIALTO_TRANSPORT] [default: auto]
     #[arg(long, value_name = "auto|streamable-http|sse")]
     pub(crate) transport: Option<String>,
@@ -257,7 +272,8 @@ Examples:
   rialto serve -- npx -y @scope/server      one stdio server on HTTP; `rialto -- npx …` is the same
   rialto serve --config destinations.yml    several servers, each at /NAME/mcp
   rialto connect https://host/mcp           a remote server for a host that starts programs; `rialto https://…` is the same
-  rialto check                              is everything in destinations.yml well?";
+  rialto check                              is everything in destinations.yml well?
+  rialto login https://host/mcp             sign in at a remote server";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
@@ -587,7 +603,16 @@ mod tests {
 
     #[test]
     fn the_help_of_every_command_has_an_example_and_names_every_variable() {
-        for verb in ["serve", "connect", "check", "demo-server", "token"] {
+        for verb in [
+            "serve",
+            "connect",
+            "check",
+            "demo-server",
+            "login",
+            "logout",
+            "status",
+            "token",
+        ] {
             let help = parsed(&[verb, "--help"]).expect_err("help").to_string();
             assert!(help.contains("Examples:"), "{verb}");
         }

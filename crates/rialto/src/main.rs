@@ -1,5 +1,6 @@
 //! The binary: reads flags, configuration and environment, and assembles what they ask for.
 
+mod account;
 mod audit;
 mod check;
 mod config;
@@ -7,6 +8,7 @@ mod connect;
 mod demo;
 mod flags;
 mod serve;
+mod sign_in;
 mod telemetry;
 mod token;
 
@@ -36,6 +38,9 @@ fn main() -> ExitCode {
         Invocation::Check(flags) => check::run(&flags, &environment),
         Invocation::Audit(AuditCommand::Verify(flags)) => audit::verify(&flags.files),
         Invocation::DemoServer(flags) => demo_server(flags.era, &environment),
+        Invocation::Login(flags) => account::login(&flags, &environment),
+        Invocation::Logout(flags) => account::logout(&flags, &environment),
+        Invocation::Status(flags) => account::status(&flags, &environment),
         Invocation::Token(flags) => token::run(&flags),
         Invocation::Warden(_) => {
             gateway::backend_face::process::warden::run();

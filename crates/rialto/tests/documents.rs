@@ -76,10 +76,18 @@ fn tables_with(column: &str) -> Vec<Table> {
 
 #[test]
 fn every_flag_is_documented_and_every_documented_flag_exists() {
-    let lines: Vec<String> = ["serve", "check", "demo-server", "token"]
-        .into_iter()
-        .flat_map(help)
-        .collect();
+    let lines: Vec<String> = [
+        "serve",
+        "check",
+        "demo-server",
+        "login",
+        "logout",
+        "status",
+        "token",
+    ]
+    .into_iter()
+    .flat_map(help)
+    .collect();
     let exist = sorted(lines.iter().map(|line| flag_name(line)));
     let tables = tables_with("Flag");
     let documented: Vec<String> = tables.iter().flat_map(|table| table.codes("Flag")).collect();
@@ -97,7 +105,10 @@ fn every_flag_is_documented_and_every_documented_flag_exists() {
 fn documented_defaults_of_flags_are_those_of_the_help() {
     // Two commands may have a flag of the same name.
     let mut defaults: BTreeMap<String, BTreeSet<Option<String>>> = BTreeMap::new();
-    for line in ["serve", "demo-server", "token"].into_iter().flat_map(help) {
+    for line in ["serve", "demo-server", "login", "token"]
+        .into_iter()
+        .flat_map(help)
+    {
         let default = default_in_help(&line).map(str::to_owned);
         defaults
             .entry(flag_name(&line).to_owned())
@@ -202,7 +213,7 @@ fn every_variable_is_documented_and_every_documented_variable_exists() {
         .collect();
     assert_eq!(documented, exist);
     // And the help names nothing else.
-    for line in ["serve", "connect", "check"].into_iter().flat_map(help) {
+    for line in ["serve", "connect", "check", "login"].into_iter().flat_map(help) {
         if let Some(variables) = line
             .split("[env: ")
             .nth(1)

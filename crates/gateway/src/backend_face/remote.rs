@@ -11,6 +11,7 @@ mod mirror;
 mod notices;
 mod old_sse;
 mod server;
+mod signature;
 
 use std::collections::HashMap;
 use std::pin::Pin;

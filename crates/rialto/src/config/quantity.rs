@@ -84,7 +84,7 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
 }
 
 /// Yes or no, in the words that variables are commonly given.
-pub(super) fn truth(text: &str) -> Result<bool, String> {
+pub(crate) fn truth(text: &str) -> Result<bool, String> {
     match text.trim().to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "on" => Ok(true),
         "false" | "0" | "no" | "off" | "" => Ok(false),

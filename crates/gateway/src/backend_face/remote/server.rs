@@ -16,6 +16,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, Response};
 use url::Url;
 
+use super::signature;
 use crate::settings::{RemoteSpec, Transport};
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -110,8 +111,13 @@ impl Server {
             .map_err(|what| Fate::Unsafe { what: what.clone() })
     }
 
-    /// Sends a request and gives the head of the answer.
+    /// Sends a request, signed if the server wants that, and gives the head of the answer.
     pub(super) async fn send(&self, outbound: Outbound) -> Result<Response, Fate> {
+        signature::signed(self, outbound).await
+    }
+
+    /// Sends a request as it is.
+    pub(super) async fn send_plain(&self, outbound: Outbound) -> Result<Response, Fate> {
         let client = self.client()?;
         let mut url = outbound.url;
         for _ in 0..=MAX_REDIRECTS {
