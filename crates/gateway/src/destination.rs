@@ -16,8 +16,8 @@ use protocol::message::{Member, Message};
 use protocol::multiplexer::{self, Multiplexer};
 use protocol::session::{self, Accepts, Session};
 use protocol::time::Moment;
-use protocol::tool_schema::{CatalogueLimits, ToolCatalogue};
 use protocol::version::{Era, Version};
+use protocol::wire::header::MirroredParams;
 use uuid::Uuid;
 
 use crate::audit::Audit;
@@ -29,6 +29,7 @@ use crate::clock::Clock;
 use crate::errand_port::{Departure, ErrandPort};
 use crate::lane::{Health, Lane};
 use crate::reply::Refusal;
+use crate::seal::state::StateSeal;
 use crate::seal::{Sealer, Ticket};
 use crate::session_port::SessionPort;
 use crate::settings::{
@@ -74,6 +75,8 @@ pub(crate) struct Surroundings {
     pub(crate) session_idle: Duration,
     pub(crate) session_numbers: Arc<AtomicU64>,
     pub(crate) sealer: Arc<Sealer>,
+    /// There is authentication, so that what belongs to one caller must be kept from another.
+    pub(crate) tells_callers_apart: bool,
 }
 
 /// One named server.
@@ -96,8 +99,6 @@ pub(crate) struct Destination {
     parked: Mutex<HashMap<u128, Arc<ErrandPort>>>,
     /// Modern listens that are open.
     listens: Mutex<HashMap<SessionKey, Weak<ErrandPort>>>,
-    /// Which arguments of which tools are mirrored in headers.
-    pub(crate) catalogue: Mutex<ToolCatalogue>,
     /// The server itself, if it is reached over HTTP.
     remote: Option<Arc<Server>>,
 }
@@ -128,7 +129,6 @@ impl Destination {
             refuses_legacy: AtomicBool::new(false),
             parked: Mutex::default(),
             listens: Mutex::default(),
-            catalogue: Mutex::new(ToolCatalogue::new(CatalogueLimits::default())),
             remote,
         }
     }
@@ -160,7 +160,7 @@ impl Destination {
     }
 
     /// What of a client's headers its server is given: by the name it is given under.
-    fn from_headers(&self, headers: &HeaderMap) -> BTreeMap<String, Secret> {
+    fn passed_on(&self, headers: &HeaderMap) -> BTreeMap<String, Secret> {
         let given = |name: &str, header: &str| {
             let value = headers.get(header)?.to_str().ok()?;
             Some((name.to_owned(), Secret::new(value)))
@@ -371,7 +371,7 @@ impl Destination {
         leg: Era,
     ) -> Result<Arc<Lane>, Refusal> {
         let rules = self.rules();
-        let from_headers = self.from_headers(headers);
+        let from_headers = self.passed_on(headers);
         let capabilities = match (leg, rules.capabilities) {
             (Era::Legacy, Capabilities::PerClient) => Some(client.capabilities.clone()),
             // A modern server is told with every request.
@@ -428,22 +428,26 @@ impl Destination {
         Ok(lane)
     }
 
-    fn depart(
+    fn departure(
         &self,
-        lane: &Arc<Lane>,
         client: Arc<Client>,
         message: Message,
         meaning: Meaning,
         accepts: Accepts,
-    ) -> Arc<ErrandPort> {
+    ) -> Departure {
         let key = SessionKey(self.around.session_numbers.fetch_add(1, Ordering::Relaxed));
-        let departure = Departure {
+        Departure {
             key,
+            states: self.state_seal(&client.principal),
             client,
             message,
             meaning,
             accepts,
-        };
+            mirrored: None,
+        }
+    }
+
+    fn depart(&self, lane: &Arc<Lane>, departure: Departure) -> Arc<ErrandPort> {
         let (clock, audit) = (self.around.clock, Arc::clone(&self.around.audit));
         ErrandPort::depart(departure, Arc::clone(&self.name), Arc::clone(lane), clock, audit)
     }
@@ -456,6 +460,7 @@ impl Destination {
         message: Message,
         meaning: Meaning,
         accepts: Accepts,
+        mirrored: Option<MirroredParams>,
     ) -> Result<Option<Arc<ErrandPort>>, Refusal> {
         if self.broken.is_some() {
             return Err(Refusal::BrokenDestination);
@@ -467,7 +472,9 @@ impl Destination {
         let client = Arc::new(client);
         let lane = self.lane_for(None, &client, headers, leg)?;
         let listening = meaning == Meaning::Listen;
-        let port = self.depart(&lane, client, message, meaning, accepts);
+        let mut departure = self.departure(client, message, meaning, accepts);
+        departure.mirrored = mirrored;
+        let port = self.depart(&lane, departure);
         if listening {
             let mut listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
             listens.retain(|_, listen| listen.strong_count() > 0);
@@ -483,6 +490,13 @@ impl Destination {
     /// What a state is bound to.
     fn binding(&self, principal: &str) -> String {
         format!("{}/{principal}", self.name)
+    }
+
+    /// What seals the server's own states for a caller, where callers differ.
+    pub(crate) fn state_seal(&self, principal: &Principal) -> Option<StateSeal> {
+        self.around
+            .tells_callers_apart
+            .then(|| StateSeal::new(Arc::clone(&self.around.sealer), &self.binding(principal.as_str())))
     }
 
     /// Parks an errand whose server has asked. Gives the answer that asks the client.
@@ -529,6 +543,7 @@ impl Destination {
             start_timeout: rules.start_timeout,
             max_message_bytes: self.settings.max_message_bytes,
             outgoing_bytes: usual.outgoing_bytes.max(8 * self.settings.max_message_bytes),
+            in_flight_bytes: usual.in_flight_bytes.max(8 * self.settings.max_message_bytes),
             ..usual
         };
         let introduction = match (rules.sharing, rules.capabilities) {
@@ -536,11 +551,9 @@ impl Destination {
             (_, Capabilities::Union) => Introduction::Union,
             (Sharing::Shared | Sharing::PerIdentity, Capabilities::PerClient) => Introduction::Newest,
         };
-        let lane = Arc::new(Lane::new(
-            Arc::clone(&self.name),
-            self.around.clock,
-            Multiplexer::new(limits, introduction),
-        ));
+        let mut multiplexer = Multiplexer::new(limits, introduction);
+        multiplexer.offer_roots(&self.settings.roots);
+        let lane = Arc::new(Lane::new(Arc::clone(&self.name), self.around.clock, multiplexer));
         match (&self.settings.backend, &self.remote) {
             (BackendSpec::Process(spec), _) => {
                 let supervisor = ProcessLane {

@@ -14,12 +14,15 @@ use protocol::exchange::{Ask, Client, Failure, SessionKey, Tell};
 use protocol::message::{Member, Message};
 use protocol::session::Accepts;
 use protocol::time::Moment;
+use protocol::version::Era;
+use protocol::wire::header::MirroredParams;
 use tokio::time::Sleep;
 
 use crate::audit::{Audit, AuditRecord, Outcome};
 use crate::clock::Clock;
 use crate::lane::Lane;
 use crate::reply;
+use crate::seal::state::StateSeal;
 use crate::session_port::outcome;
 
 /// How long a question waits for others that the server asks at the same time: on the wire they come one by one,
@@ -50,6 +53,7 @@ pub(crate) struct ErrandPort {
     lane: Arc<Lane>,
     clock: Clock,
     audit: Arc<Audit>,
+    states: Option<StateSeal>,
     parked_until: Mutex<Option<Moment>>,
     inner: Mutex<Inner>,
 }
@@ -81,6 +85,10 @@ pub(crate) struct Departure {
     pub(crate) message: Message,
     pub(crate) meaning: Meaning,
     pub(crate) accepts: Accepts,
+    /// Seals the server's own states, where callers differ.
+    pub(crate) states: Option<StateSeal>,
+    /// The headers that mirror its arguments.
+    pub(crate) mirrored: Option<MirroredParams>,
 }
 
 impl ErrandPort {
@@ -98,6 +106,8 @@ impl ErrandPort {
             message,
             meaning,
             accepts,
+            states,
+            mirrored,
         } = departure;
         let principal = client.principal.as_str().to_owned();
         let (errand, asks) = Errand::new(key, client, clock.now(), message, meaning, accepts);
@@ -109,14 +119,23 @@ impl ErrandPort {
             lane: Arc::clone(&lane),
             clock,
             audit,
+            states,
             parked_until: Mutex::new(None),
             inner: Mutex::new(Inner { errand, waker: None }),
         });
         lane.attach_errand(&port);
-        for ask in asks {
+        for mut ask in asks {
+            if let Ask::Call(call) = &mut ask {
+                call.mirrored.clone_from(&mirrored);
+            }
             lane.ask(ask);
         }
         port
+    }
+
+    /// Whether the headers of a retry say what its arguments say, as far as its tool is known.
+    pub(crate) fn judge_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
+        self.lane.judge_mirrored(message, params)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -142,7 +161,19 @@ impl ErrandPort {
         until.filter(|_| parked)
     }
 
-    pub(crate) fn deliver(&self, tell: Tell) {
+    pub(crate) fn deliver(&self, mut tell: Tell) {
+        if let (
+            Some(states),
+            Tell::Reply {
+                message,
+                words: Era::Modern,
+                ..
+            },
+        ) = (&self.states, &mut tell)
+            && let Some(sealed) = states.seal_answer(message)
+        {
+            *message = sealed;
+        }
         self.with(|errand, now| errand.handle_tell(now, tell));
     }
 

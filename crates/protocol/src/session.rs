@@ -262,6 +262,7 @@ impl Session {
             call,
             client,
             introduction: Some(introduction),
+            words: Era::Legacy,
             hears: true,
         };
         (session, call, ask)
@@ -282,6 +283,7 @@ impl Session {
             call,
             client: Arc::clone(&session.client),
             introduction: None,
+            words: Era::Legacy,
             hears: true,
         };
         (session, ask)
@@ -437,6 +439,7 @@ impl Session {
                         request,
                         message,
                         words: Era::Legacy,
+                        mirrored: None,
                     }),
                 }
             }

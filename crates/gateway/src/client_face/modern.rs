@@ -1,9 +1,9 @@
 //! The HTTP door for modern clients (2026-07-28): requests that describe themselves, one at a time.
 
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response, StatusCode};
@@ -11,10 +11,8 @@ use protocol::client_face::modern::{self, Meaning, Objection};
 use protocol::errand::{Reading, status_of};
 use protocol::exchange::{Failure, Principal};
 use protocol::message::{Kind, Member, Message};
-use protocol::method::Method;
 use protocol::object::Object;
 use protocol::session::Accepts;
-use protocol::tool_schema::arguments_of;
 use protocol::wire::header::{HeaderMismatch, MirroredHeaders};
 use protocol::wire::sse;
 use tokio::time::{Instant, Sleep};
@@ -22,23 +20,22 @@ use tokio::time::{Instant, Sleep};
 use super::body::Body;
 use crate::destination::Destination;
 use crate::errand_port::{Came, ErrandPort, Gathering};
+use crate::guard::Caller;
 use crate::reply::{self, Refusal};
 use crate::seal;
 
 /// Silence on a stream after which a comment is sent.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Pages of tools that are read on our own account.
-const MAX_PAGES: usize = 16;
-
 /// Answers a message that describes itself.
 pub(super) async fn post(
     destination: &Arc<Destination>,
-    principal: Principal,
+    caller: &Caller,
     headers: &HeaderMap,
     message: Message,
     accepts: Accepts,
 ) -> Result<Response<Body>, Refusal> {
+    let principal = caller.principal.clone();
     match message.kind() {
         Kind::Request => {}
         // There is nothing that a notification could be about here. A client that closes a listen sends one.
@@ -51,29 +48,32 @@ pub(super) async fn post(
             .map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes())),
     );
     let meaning = judge(&mirrored, &message).map_err(Refusal::Modern)?;
-    if message.method() == Method::ToolsCall {
-        if !mirrored.params.is_empty() {
-            learn_beforehand(destination, &principal, headers, &message).await;
-        }
-        judge_params(destination, &mirrored, &message).map_err(Refusal::Modern)?;
-    }
     let port = match retried(destination, &principal, &message, meaning)? {
-        Some((port, round)) => {
+        Retried::Parked(port, round) => {
+            port.judge_mirrored(&message, &mirrored.kept_params())
+                .map_err(|text| Refusal::Modern(Objection::Header(text)))?;
             port.retry(message.clone(), round, accepts)
                 .map_err(|_| Refusal::Modern(unknown_state()))?;
             port
         }
-        None => {
+        Retried::New(message) => {
             let client = modern::client(&message, principal);
             let errand = destination
-                .errand(client, headers, message.clone(), meaning, accepts)
+                .errand(
+                    client,
+                    headers,
+                    message.clone(),
+                    meaning,
+                    accepts,
+                    Some(mirrored.kept_params()),
+                )
                 .await?;
             // A destination that shows only its own era answers as a server of that era would.
             errand.ok_or(Refusal::Modern(Objection::NoSuchMethod))?
         }
     };
     Ok(match port.answer().await {
-        Came::Complete { body, failure } => complete(destination, &message, meaning, body, failure.as_ref()),
+        Came::Complete { body, failure } => complete(meaning, body, failure.as_ref()),
         Came::Ask { round } => match destination.park(&port, round) {
             Some(body) => reply::json(StatusCode::OK, body),
             None => {
@@ -86,7 +86,11 @@ pub(super) async fn post(
             }
         },
         Came::Stream => {
-            let events = ErrandEvents::new(Arc::clone(destination), port);
+            // A call comes to its end; a listen must be told to.
+            let time = (meaning == Meaning::Listen)
+                .then(|| caller.time_left(SystemTime::now()))
+                .flatten();
+            let events = ErrandEvents::new(Arc::clone(destination), port, time);
             reply::events(Body::errand(events))
         }
     })
@@ -101,94 +105,50 @@ fn judge(mirrored: &MirroredHeaders<'_>, message: &Message) -> Result<Meaning, O
     modern::lift(message)
 }
 
-/// Whether the headers that mirror arguments say what the arguments say, as far as the tool is known.
-fn judge_params(
-    destination: &Destination,
-    mirrored: &MirroredHeaders<'_>,
-    message: &Message,
-) -> Result<(), Objection> {
-    let Some(name) = message.text(Member::Name) else {
-        return Ok(());
-    };
-    let catalogue = destination
-        .catalogue
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
-    let Some(tool) = catalogue.find(&name) else {
-        return Ok(());
-    };
-    let arguments =
-        arguments_of(message).map_err(|_| Objection::BadParams("`params.arguments` stands twice"))?;
-    mirrored.check_params(&tool.headers, arguments).map_err(mismatch)
-}
-
 fn mismatch(error: HeaderMismatch) -> Objection {
     Objection::Header(error.to_string())
 }
 
-/// Reads the list of tools for a client that mirrors arguments, where none was seen here yet: the client knows it
-/// from before we started. If it cannot be had the call goes on; what counts for the server is the body.
-async fn learn_beforehand(
-    destination: &Destination,
-    principal: &Principal,
-    headers: &HeaderMap,
-    message: &Message,
-) {
-    let known = |destination: &Destination| {
-        let catalogue = destination.catalogue.lock();
-        !catalogue.unwrap_or_else(PoisonError::into_inner).is_empty()
-    };
-    if known(destination) {
-        return;
-    }
-    let mut cursor = None;
-    for _ in 0..MAX_PAGES {
-        let Some(list) = modern::tools_list(message, cursor.as_deref()) else {
-            return;
-        };
-        let client = modern::client(&list, principal.clone());
-        let meaning = Meaning::Call { retry: false };
-        let Ok(Some(port)) = destination
-            .errand(client, headers, list, meaning, Accepts::Json)
-            .await
-        else {
-            return;
-        };
-        let Came::Complete { body, failure: None } = port.answer().await else {
-            port.give_up();
-            return;
-        };
-        learn_tools(destination, &body);
-        cursor = modern::next_cursor(&body);
-        if cursor.is_none() {
-            return;
-        }
-    }
+/// What a request is about.
+pub(super) enum Retried {
+    /// An errand that waits for it, in this round.
+    Parked(Arc<ErrandPort>, u32),
+    /// Nothing that is known here: it is new, or its state is the server's own. This is the request for the server.
+    New(Message),
 }
 
-/// The parked errand that a retry is about; `None` if the request is a new one, or its state is the server's own.
 pub(super) fn retried(
     destination: &Destination,
     principal: &Principal,
     message: &Message,
     meaning: Meaning,
-) -> Result<Option<(Arc<ErrandPort>, u32)>, Refusal> {
+) -> Result<Retried, Refusal> {
     if meaning != (Meaning::Call { retry: true }) {
-        return Ok(None);
+        return Ok(Retried::New(message.clone()));
     }
     let params = message
         .raw(Member::Params)
         .and_then(Object::parse)
         .unwrap_or_default();
-    let Some(state) = params.text("requestState").filter(|state| seal::is_ours(state)) else {
-        return Ok(None);
+    let Some(state) = params.text("requestState") else {
+        return Ok(Retried::New(message.clone()));
     };
-    match destination.parked(&state, principal) {
-        Some(found) => Ok(Some(found)),
-        // A modern server keeps its own states, and it may be another Rialto.
-        None if destination.is_known_modern() => Ok(None),
-        // A retry that names a state never starts a call of its own: the tool would run twice.
-        None => Err(Refusal::Modern(unknown_state())),
+    let unknown = || Refusal::Modern(unknown_state());
+    if seal::is_ours(&state) {
+        match destination.parked(&state, principal) {
+            Some((port, round)) => return Ok(Retried::Parked(port, round)),
+            // A modern server keeps its own states, and it may be another Rialto.
+            None if destination.is_known_modern() => {}
+            // A retry that names a state never starts a call of its own: the tool would run twice.
+            None => return Err(unknown()),
+        }
+    }
+    match destination.state_seal(principal) {
+        Some(seal) => seal
+            .open_request(message, &state)
+            .map(Retried::New)
+            .map_err(|_| unknown()),
+        None => Ok(Retried::New(message.clone())),
     }
 }
 
@@ -196,16 +156,7 @@ pub(super) fn unknown_state() -> Objection {
     Objection::BadParams("the interactive call is unknown or has expired; call again without requestState")
 }
 
-fn complete(
-    destination: &Destination,
-    message: &Message,
-    meaning: Meaning,
-    body: Bytes,
-    failure: Option<&Failure>,
-) -> Response<Body> {
-    if message.method() == Method::ToolsList && failure.is_none() {
-        learn_tools(destination, &body);
-    }
+fn complete(meaning: Meaning, body: Bytes, failure: Option<&Failure>) -> Response<Body> {
     let status = match failure {
         // Nobody may conclude from trouble behind us that this is a server of the other era.
         Some(failure) if meaning == Meaning::Discover => reply::failure_status(failure),
@@ -215,22 +166,6 @@ fn complete(
     reply::json(status, body)
 }
 
-fn learn_tools(destination: &Destination, body: &[u8]) {
-    let Some(envelope) = Object::parse(body) else {
-        return;
-    };
-    let Some(result) = envelope.get("result") else {
-        return;
-    };
-    let mut catalogue = destination
-        .catalogue
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
-    if catalogue.add_page(result.as_bytes()).is_err() {
-        tracing::debug!(destination = %destination.name, "a list of tools that could not be read");
-    }
-}
-
 /// An errand's events, for as long as its connection lasts. Dropped early, it cancels the errand.
 pub(crate) struct ErrandEvents {
     destination: Arc<Destination>,
@@ -238,6 +173,8 @@ pub(crate) struct ErrandEvents {
     ended: bool,
     gathering: Gathering,
     quiet: Option<Pin<Box<Sleep>>>,
+    /// When the one who listens will have to show again who it is.
+    until: Option<Pin<Box<Sleep>>>,
 }
 
 impl std::fmt::Debug for ErrandEvents {
@@ -249,13 +186,14 @@ impl std::fmt::Debug for ErrandEvents {
 }
 
 impl ErrandEvents {
-    fn new(destination: Arc<Destination>, port: Arc<ErrandPort>) -> Self {
+    fn new(destination: Arc<Destination>, port: Arc<ErrandPort>, time: Option<Duration>) -> Self {
         Self {
             destination,
             port,
             ended: false,
             gathering: Gathering::default(),
             quiet: None,
+            until: time.map(|time| Box::pin(tokio::time::sleep(time))),
         }
     }
 
@@ -266,6 +204,12 @@ impl ErrandEvents {
     pub(super) fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.ended {
             return Poll::Ready(None);
+        }
+        if let Some(until) = &mut self.until
+            && until.as_mut().poll(context).is_ready()
+        {
+            self.until = None;
+            self.port.dismiss();
         }
         let mut out = BytesMut::new();
         match self.port.read(&mut out, context.waker()) {

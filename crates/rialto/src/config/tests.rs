@@ -1,5 +1,6 @@
 //! The configuration as a whole: what a file means, which source wins, and what each error says.
 
+mod auth;
 mod property;
 
 use std::time::Duration;
@@ -134,6 +135,15 @@ fn the_example_of_the_contract_is_read_to_the_last_field() {
     assert_eq!(lanes.capabilities, Capabilities::PerClient);
     assert_eq!(loaded.notes, [""; 0]);
     assert!(!format!("{loaded:?}").contains("s3cr3t"));
+}
+
+#[test]
+fn roots_are_uris_of_files() {
+    let loaded = load("destinations:\n  x:\n    command: x\n    roots: [file:///srv/one, file:///srv/two]\n");
+    let loaded = loaded.expect("loads");
+    assert_eq!(only(&loaded).roots, ["file:///srv/one", "file:///srv/two"]);
+    let error = load("destinations:\n  x:\n    command: x\n    roots: /srv/one\n").expect_err("refused");
+    assert!(error.to_string().contains("file:///srv/project"), "{error}");
 }
 
 #[test]
@@ -1051,7 +1061,7 @@ proptest::proptest! {
     fn any_value_of_any_key_is_read_or_refused_without_a_panic(
         key in proptest::sample::select(vec![
             "command", "args", "env", "cwd", "process", "env_from_headers", "start", "start_timeout", "max_sessions",
-            "max_children", "linger", "capabilities", "era", "show", "request_timeout", "max_message_bytes", "type", "url",
+            "max_children", "linger", "capabilities", "era", "show", "roots", "request_timeout", "max_message_bytes", "type", "url",
             "headers", "forward_headers", "ca_file", "retry", "auth",
         ]),
         value in "\\PC{0,30}",
