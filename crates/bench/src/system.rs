@@ -50,6 +50,8 @@ pub enum Setup {
     Destinations(usize),
     /// With an audit log in a file (Rialto only).
     Audit,
+    /// In front of the native server instead of a child (Rialto only; the native server itself is as ever).
+    Remote,
 }
 
 /// Where the programs are.
@@ -76,6 +78,8 @@ pub struct Running {
     /// From just before its start to its first answer.
     pub first_answer: Duration,
     child: Child,
+    /// What it is in front of, if that is no child of its own. It is killed when this is dropped.
+    _behind: Option<Child>,
     _files: TempDir,
 }
 
@@ -102,6 +106,10 @@ impl System {
     pub fn start(self, setup: Setup, programs: &Programs) -> anyhow::Result<Running> {
         let files = tempfile::tempdir().context("cannot make a folder for temporary files")?;
         let address = free_address()?;
+        let behind = match (self, setup) {
+            (Self::Rialto, Setup::Remote) => Some(native_behind(programs, files.path())?),
+            _ => None,
+        };
         let (program, arguments) = self.command_line(setup, programs, address, files.path())?;
         let mut words = programs.prefix.clone();
         words.push(program.to_string_lossy().into_owned());
@@ -122,6 +130,7 @@ impl System {
             .with_context(|| format!("{first} does not start"))?;
         let paths = match setup {
             Setup::Destinations(count) => (1..=count).map(|number| format!("/d{number}/mcp")).collect(),
+            Setup::Remote => vec!["/native/mcp".to_owned()],
             Setup::Plain | Setup::LargeMessages | Setup::Audit => vec!["/mcp".to_owned()],
         };
         let first_path = paths.first().map_or("/mcp", String::as_str);
@@ -138,6 +147,7 @@ impl System {
             target: Target { address, pid, paths },
             first_answer,
             child,
+            _behind: behind,
             _files: files,
         })
     }
@@ -154,7 +164,7 @@ impl System {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         match (self, setup) {
             (Self::Pipe, _) => bail!("a pipe is no HTTP server"),
-            (Self::Native, Setup::Plain | Setup::LargeMessages) => {
+            (Self::Native, Setup::Plain | Setup::LargeMessages | Setup::Remote) => {
                 Ok((programs.ours.join("bench-native"), vec![port]))
             }
             (Self::Rialto, _) => {
@@ -176,11 +186,15 @@ impl System {
                         all.extend(words(&["--config", &config.to_string_lossy()]));
                         return Ok((programs.ours.join("rialto"), all));
                     }
+                    Setup::Remote => {
+                        all.extend(words(&["--config", &remote_config(files).to_string_lossy()]));
+                        return Ok((programs.ours.join("rialto"), all));
+                    }
                 }
                 all.extend(words(&["--", &echo]));
                 Ok((programs.ours.join("rialto"), all))
             }
-            (_, Setup::Destinations(_) | Setup::Audit) => bail!("there is no such setting"),
+            (_, Setup::Destinations(_) | Setup::Audit | Setup::Remote) => bail!("there is no such setting"),
             (Self::Supergateway, Setup::Plain | Setup::LargeMessages) => {
                 let script = installed(programs, "peers-node/node_modules/supergateway/dist/index.js")?;
                 let mut all = vec![script];
@@ -223,6 +237,28 @@ impl System {
             }
         }
     }
+}
+
+fn remote_config(files: &Path) -> PathBuf {
+    files.join("remote.yml")
+}
+
+/// Starts the native server for Rialto to be in front of, and writes the configuration that says so.
+fn native_behind(programs: &Programs, files: &Path) -> anyhow::Result<Child> {
+    let address = free_address()?;
+    let mut child = Command::new(programs.ours.join("bench-native"))
+        .arg(address.port().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .context("bench-native does not start")?;
+    wait_for_answer(address, "/mcp", Instant::now(), &mut child)?;
+    let text =
+        format!("destinations:\n  native:\n    type: streamable_http\n    url: http://{address}/mcp\n");
+    std::fs::write(remote_config(files), text).context("cannot write a configuration")?;
+    Ok(child)
 }
 
 fn installed(programs: &Programs, path: &str) -> anyhow::Result<String> {

@@ -29,6 +29,7 @@ use crate::clock::Clock;
 use crate::errand_port::{Departure, ErrandPort};
 use crate::lane::{Health, Lane};
 use crate::reply::Refusal;
+use crate::seal::state::StateSeal;
 use crate::seal::{Sealer, Ticket};
 use crate::session_port::SessionPort;
 use crate::settings::{
@@ -74,6 +75,8 @@ pub(crate) struct Surroundings {
     pub(crate) session_idle: Duration,
     pub(crate) session_numbers: Arc<AtomicU64>,
     pub(crate) sealer: Arc<Sealer>,
+    /// There is authentication, so that what belongs to one caller must be kept from another.
+    pub(crate) tells_callers_apart: bool,
 }
 
 /// One named server.
@@ -157,7 +160,7 @@ impl Destination {
     }
 
     /// What of a client's headers its server is given: by the name it is given under.
-    fn from_headers(&self, headers: &HeaderMap) -> BTreeMap<String, Secret> {
+    fn passed_on(&self, headers: &HeaderMap) -> BTreeMap<String, Secret> {
         let given = |name: &str, header: &str| {
             let value = headers.get(header)?.to_str().ok()?;
             Some((name.to_owned(), Secret::new(value)))
@@ -368,7 +371,7 @@ impl Destination {
         leg: Era,
     ) -> Result<Arc<Lane>, Refusal> {
         let rules = self.rules();
-        let from_headers = self.from_headers(headers);
+        let from_headers = self.passed_on(headers);
         let capabilities = match (leg, rules.capabilities) {
             (Era::Legacy, Capabilities::PerClient) => Some(client.capabilities.clone()),
             // A modern server is told with every request.
@@ -435,6 +438,7 @@ impl Destination {
         let key = SessionKey(self.around.session_numbers.fetch_add(1, Ordering::Relaxed));
         Departure {
             key,
+            states: self.state_seal(&client.principal),
             client,
             message,
             meaning,
@@ -488,6 +492,13 @@ impl Destination {
         format!("{}/{principal}", self.name)
     }
 
+    /// What seals the server's own states for a caller, where callers differ.
+    pub(crate) fn state_seal(&self, principal: &Principal) -> Option<StateSeal> {
+        self.around
+            .tells_callers_apart
+            .then(|| StateSeal::new(Arc::clone(&self.around.sealer), &self.binding(principal.as_str())))
+    }
+
     /// Parks an errand whose server has asked. Gives the answer that asks the client.
     pub(crate) fn park(&self, port: &Arc<ErrandPort>, round: u32) -> Option<bytes::Bytes> {
         let expires = self.around.clock.now().after(PARKED_FOR);
@@ -532,6 +543,7 @@ impl Destination {
             start_timeout: rules.start_timeout,
             max_message_bytes: self.settings.max_message_bytes,
             outgoing_bytes: usual.outgoing_bytes.max(8 * self.settings.max_message_bytes),
+            in_flight_bytes: usual.in_flight_bytes.max(8 * self.settings.max_message_bytes),
             ..usual
         };
         let introduction = match (rules.sharing, rules.capabilities) {

@@ -14,6 +14,7 @@ use protocol::exchange::{Ask, Client, Failure, SessionKey, Tell};
 use protocol::message::{Member, Message};
 use protocol::session::Accepts;
 use protocol::time::Moment;
+use protocol::version::Era;
 use protocol::wire::header::MirroredParams;
 use tokio::time::Sleep;
 
@@ -21,6 +22,7 @@ use crate::audit::{Audit, AuditRecord, Outcome};
 use crate::clock::Clock;
 use crate::lane::Lane;
 use crate::reply;
+use crate::seal::state::StateSeal;
 use crate::session_port::outcome;
 
 /// How long a question waits for others that the server asks at the same time: on the wire they come one by one,
@@ -51,6 +53,7 @@ pub(crate) struct ErrandPort {
     lane: Arc<Lane>,
     clock: Clock,
     audit: Arc<Audit>,
+    states: Option<StateSeal>,
     parked_until: Mutex<Option<Moment>>,
     inner: Mutex<Inner>,
 }
@@ -84,6 +87,8 @@ pub(crate) struct Departure {
     pub(crate) accepts: Accepts,
     /// The headers that mirror its arguments.
     pub(crate) mirrored: Option<MirroredParams>,
+    /// Seals the server's own states, where callers differ.
+    pub(crate) states: Option<StateSeal>,
 }
 
 impl ErrandPort {
@@ -102,6 +107,7 @@ impl ErrandPort {
             meaning,
             accepts,
             mirrored,
+            states,
         } = departure;
         let principal = client.principal.as_str().to_owned();
         let (errand, asks) = Errand::new(key, client, clock.now(), message, meaning, accepts);
@@ -113,6 +119,7 @@ impl ErrandPort {
             lane: Arc::clone(&lane),
             clock,
             audit,
+            states,
             parked_until: Mutex::new(None),
             inner: Mutex::new(Inner { errand, waker: None }),
         });
@@ -154,7 +161,19 @@ impl ErrandPort {
         until.filter(|_| parked)
     }
 
-    pub(crate) fn deliver(&self, tell: Tell) {
+    pub(crate) fn deliver(&self, mut tell: Tell) {
+        if let (
+            Some(states),
+            Tell::Reply {
+                message,
+                words: Era::Modern,
+                ..
+            },
+        ) = (&self.states, &mut tell)
+            && let Some(sealed) = states.seal_answer(message)
+        {
+            *message = sealed;
+        }
         self.with(|errand, now| errand.handle_tell(now, tell));
     }
 

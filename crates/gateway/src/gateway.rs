@@ -19,10 +19,11 @@ use crate::backend_face::remote;
 use crate::client_face::body::Body;
 use crate::clock::Clock;
 use crate::destination::{Destination, Surroundings};
+use crate::guard::Guard;
 use crate::guard::origin::OriginGuard;
 use crate::lane::Health;
 use crate::reply;
-use crate::settings::{self, BackendSpec, RemoteSpec, Settings};
+use crate::settings::{self, BackendSpec, PublicUrl, RemoteSpec, Settings};
 use crate::tasks;
 
 /// Connections at once; beyond it new ones wait in the kernel's queue.
@@ -56,6 +57,7 @@ pub struct Gateway {
     pub(crate) clock: Clock,
     pub(crate) audit: Arc<Audit>,
     pub(crate) origins: OriginGuard,
+    pub(crate) guard: Guard,
     pub(crate) destinations: BTreeMap<String, Arc<Destination>>,
     pub(crate) root: Option<Arc<Destination>>,
     launcher: Arc<Launcher>,
@@ -85,6 +87,7 @@ impl Gateway {
             session_idle: settings.session_idle,
             session_numbers: Arc::default(),
             sealer: Arc::default(),
+            tells_callers_apart: settings.auth.is_on(),
         };
         let mut destinations = BTreeMap::new();
         for destination in &settings.destinations {
@@ -116,7 +119,17 @@ impl Gateway {
         Ok(Arc::new(Self {
             clock,
             audit,
-            origins: OriginGuard::new(listen, &settings.allowed_hosts, &settings.allowed_origins),
+            origins: OriginGuard::new(settings, listen),
+            guard: Guard::new(
+                &settings.auth,
+                settings
+                    .public_url
+                    .clone()
+                    .unwrap_or_else(|| PublicUrl::of_listener(listen)),
+                settings.destinations.iter().map(|destination| &*destination.name),
+                settings.root_destination.as_deref(),
+                clock,
+            ),
             destinations,
             root,
             launcher,
@@ -141,6 +154,10 @@ impl Gateway {
         let housekeeper = tasks::spawn("housekeeper", {
             let gateway = Arc::clone(&self);
             async move { gateway.keep_house().await }
+        });
+        tasks::spawn("guard", {
+            let gateway = Arc::clone(&self);
+            async move { gateway.guard.prepare().await }
         });
         let doorkeeper = tasks::spawn("doorkeeper", {
             let gateway = Arc::clone(&self);
@@ -229,13 +246,13 @@ impl Gateway {
                 return;
             };
             match listener.accept().await {
-                Ok((stream, _)) => {
+                Ok((stream, peer)) => {
                     let gateway = Arc::clone(&self);
                     let closing = closing.subscribe();
                     tasks::spawn("connection", async move {
                         gateway.connections.fetch_add(1, Ordering::AcqRel);
                         let _counted = Counted(&gateway.connections);
-                        Arc::clone(&gateway).attend(stream, closing).await;
+                        Arc::clone(&gateway).attend(stream, peer, closing).await;
                         drop(place);
                     });
                 }
@@ -248,14 +265,21 @@ impl Gateway {
         }
     }
 
-    async fn attend(self: Arc<Self>, stream: TcpStream, mut closing: watch::Receiver<bool>) {
+    async fn attend(
+        self: Arc<Self>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        mut closing: watch::Receiver<bool>,
+    ) {
         // An answer must not wait for the client to acknowledge the previous one.
         let _ = stream.set_nodelay(true);
         let service = service_fn({
             let gateway = Arc::clone(&self);
             move |request| {
                 let gateway = Arc::clone(&gateway);
-                async move { Ok::<http::Response<Body>, std::convert::Infallible>(gateway.respond(request).await) }
+                async move {
+                    Ok::<http::Response<Body>, std::convert::Infallible>(gateway.respond(request, peer).await)
+                }
             }
         });
         let connection = http1::Builder::new()

@@ -322,6 +322,10 @@ impl Lane {
         self.with(|multiplexer, now| multiplexer.handle_returned(now, id));
     }
 
+    pub(crate) fn forgotten(&self, id: WireId) {
+        self.with(|multiplexer, now| multiplexer.handle_forgotten(now, id));
+    }
+
     pub(crate) fn session_lost(&self) {
         self.with(|multiplexer, now| multiplexer.handle_session_lost(now));
     }

@@ -22,4 +22,5 @@ pub mod tasks;
 
 pub use client_face::stdio::{LineLimits, Parting};
 pub use gateway::{Gateway, StartError};
+pub use guard::tokens;
 pub use probe::{Presented, Probe};

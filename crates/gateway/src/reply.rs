@@ -13,6 +13,7 @@ use protocol::message::{ScanError, Written};
 use protocol::version::Version;
 
 use crate::client_face::body::Body;
+use crate::guard::resource::Challenge;
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -43,6 +44,14 @@ pub(crate) enum Refusal {
     ForeignHost,
     ForeignOrigin,
     MissingHost,
+    /// Nobody is known by what the request shows.
+    Unauthorized(Box<Challenge>),
+    /// The caller is known, and may not do this.
+    Forbidden(Box<Challenge>),
+    /// A static token that is good at other destinations only.
+    TokenForElsewhere,
+    /// The issuer of tokens cannot be asked for its keys.
+    IssuerUnavailable,
     AmbiguousLength,
     WrongContentType,
     EncodedBody,
@@ -129,6 +138,18 @@ impl Refusal {
                 "requests from this origin are not accepted (allowed_origins lists those that are)".into(),
             ),
             Self::MissingHost => (S::BAD_REQUEST, Plain, "exactly one Host header is needed".into()),
+            Self::Unauthorized(challenge) => (S::UNAUTHORIZED, Plain, challenge.text()),
+            Self::Forbidden(challenge) => (S::FORBIDDEN, Plain, challenge.text()),
+            Self::TokenForElsewhere => (
+                S::FORBIDDEN,
+                Plain,
+                "the token is not for this destination".into(),
+            ),
+            Self::IssuerUnavailable => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "the token cannot be checked: its issuer does not answer".into(),
+            ),
             Self::AmbiguousLength => (
                 S::BAD_REQUEST,
                 Plain,
@@ -263,6 +284,7 @@ impl Refusal {
             Self::TooManyStreams => Some("streams_at_limit"),
             Self::Draining => Some("draining"),
             Self::BrokenDestination => Some("cannot_start"),
+            Self::IssuerUnavailable => Some("issuer_unavailable"),
             Self::Unreached(failure) => Some(failure.reason()),
             _ => None,
         }
@@ -307,6 +329,9 @@ impl Refusal {
             }
             Self::FinishedStream => {
                 headers.insert(header::ALLOW, HeaderValue::from_static("POST, DELETE"));
+            }
+            Self::Unauthorized(challenge) | Self::Forbidden(challenge) => {
+                headers.insert(header::WWW_AUTHENTICATE, challenge.header());
             }
             // The rest of the body is not read, so the connection cannot be used again.
             Self::BodyTooLarge { .. }

@@ -60,7 +60,8 @@ struct Orders {
     wakers: Vec<Waker>,
     asks: Vec<Ask>,
     said: Vec<Said>,
-    ended: Vec<CallRecord>,
+    #[expect(clippy::vec_box, reason = "they come boxed, and are handed on as they are")]
+    ended: Vec<Box<CallRecord>>,
 }
 
 impl SessionPort {
@@ -328,7 +329,7 @@ impl Inner {
         while let Some(output) = self.session.poll_output() {
             match output {
                 Output::Wake(stream) => orders.wakers.extend(self.wakers.remove(&stream)),
-                Output::Ask(ask) => orders.asks.push(ask),
+                Output::Ask(ask) => orders.asks.push(*ask),
                 Output::Said(said) => orders.said.push(said),
                 Output::Ended(record) => orders.ended.push(record),
             }

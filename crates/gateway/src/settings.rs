@@ -12,6 +12,13 @@ use std::time::Duration;
 use http::HeaderName;
 use url::Url;
 
+mod auth;
+
+pub use auth::{
+    AuthSettings, IssuerUrl, JwtSettings, KeysUrl, Network, OpenPath, ProxySettings, PublicUrl, Scope,
+    ScopedUse, SignatureAlgorithm, StaticToken, TokenHash, TokenName,
+};
+
 /// A text that must never be shown: it prints as `[redacted]`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Secret(String);
@@ -49,6 +56,9 @@ pub struct Settings {
     pub allowed_hosts: Vec<String>,
     /// Origins (`https://app.example.com`) that browsers may call from, besides loopback ones.
     pub allowed_origins: Vec<String>,
+    /// What clients call this gateway; the address listened on, if nothing was said.
+    pub public_url: Option<PublicUrl>,
+    pub auth: AuthSettings,
     pub audit: AuditSettings,
     pub destinations: Vec<Destination>,
     /// The destination that also answers at the bare `/mcp` (the one of `rialto serve -- COMMAND`).

@@ -76,6 +76,8 @@ pub struct Limits {
     pub max_message_bytes: usize,
     /// Calls the server may be working on.
     pub in_flight: usize,
+    /// Bytes of the calls that the server may be working on: they are kept until it has answered.
+    pub in_flight_bytes: usize,
     /// Calls that may wait for the server to get ready.
     pub waiting: usize,
     /// Questions of the server that may be open.
@@ -92,6 +94,9 @@ impl Limits {
     /// A call may last this many request timeouts, however much progress it reports.
     pub const MAX_EXTENSIONS: u32 = 10;
 
+    /// A message of up to this many bytes is not counted by its bytes.
+    const SMALL: usize = 4096;
+
     /// How long a server may take to stop working on a cancelled call. Until then its questions and log lines may
     /// be that call's. Most servers do not answer a cancelled call, so there is no better sign that it has stopped.
     pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
@@ -106,6 +111,7 @@ impl Default for Limits {
             question_timeout: Duration::from_secs(600),
             max_message_bytes: 1 << 20,
             in_flight: 4096,
+            in_flight_bytes: 64 << 20,
             waiting: 1024,
             questions: 256,
             subscriptions: 256,
@@ -192,6 +198,8 @@ struct Waiting {
     asked_first: bool,
     /// Its server has refused it because of its headers: it waits for the list of tools, and is sent once more.
     refreshed: bool,
+    /// How often the server refused it for want of a session.
+    forgotten: u32,
 }
 
 #[derive(Debug)]
@@ -255,6 +263,8 @@ struct InFlight {
     rest_at: Option<Moment>,
     /// Not counted among its session's calls: it waits for a client that may never come back.
     resting: bool,
+    /// How often the server refused it for want of a session.
+    forgotten: u32,
 }
 
 #[derive(Debug)]
@@ -642,7 +652,7 @@ impl Multiplexer {
         }
         let asked_first = self.ask_roots_first(now, &call);
         if !asked_first && self.is_ready() && self.may_go(&call) {
-            self.send(now, call, false);
+            self.send(now, call, false, 0);
             return;
         }
         if self.waiting.len() >= self.limits.waiting {
@@ -665,6 +675,7 @@ impl Multiplexer {
             patience: Some(patience),
             asked_first,
             refreshed: false,
+            forgotten: 0,
         });
         self.wake_by(deadline.min(patience));
         if starting {
@@ -735,7 +746,7 @@ impl Multiplexer {
                     continue;
                 }
             }
-            self.send(now, waiting.call, waiting.refreshed);
+            self.send(now, waiting.call, waiting.refreshed, waiting.forgotten);
         }
         self.learn(now);
     }
@@ -746,7 +757,20 @@ impl Multiplexer {
         queued == 0 || queued + length <= self.limits.outgoing_bytes
     }
 
-    fn send(&mut self, now: Moment, call: Call, refreshed: bool) {
+    fn bytes_in_flight(&self) -> usize {
+        let bytes = |pending: &Pending| match pending {
+            Pending::Call(call) => call.message.len(),
+            Pending::Cancelled { .. }
+            | Pending::Handshake
+            | Pending::Listen
+            | Pending::Own { .. }
+            | Pending::Step { .. }
+            | Pending::Background { .. } => 0,
+        };
+        self.pending.values().map(bytes).sum()
+    }
+
+    fn send(&mut self, now: Moment, call: Call, refreshed: bool, forgotten: u32) {
         if self.judge_task(&call) || self.refuse_mismatch(&call) {
             return;
         }
@@ -763,6 +787,12 @@ impl Multiplexer {
         }
         if self.pending.len() >= self.limits.in_flight {
             return self.overload(session, call, "calls in flight");
+        }
+        // Small ones are bounded by their number.
+        if message.len() > Limits::SMALL
+            && self.bytes_in_flight() + message.len() > self.limits.in_flight_bytes
+        {
+            return self.overload(session, call, "bytes in flight");
         }
         self.face.confirm(None, &mut self.outgoing);
         self.heed_level(now, session, &message, words);
@@ -818,6 +848,7 @@ impl Multiplexer {
                 open_questions: 0,
                 rest_at: None,
                 resting: false,
+                forgotten,
             }),
         );
         self.wake_by(deadline.min(patience));

@@ -91,11 +91,11 @@ pub enum Output {
     /// There is something to read on this stream.
     Wake(StreamKey),
     /// Someone must be told that nobody will answer.
-    Ask(Ask),
+    Ask(Box<Ask>),
     /// Something for a client that reads lines.
     Said(Said),
     /// A call has come to its end. For the audit.
-    Ended(CallRecord),
+    Ended(Box<CallRecord>),
 }
 
 /// How a call ended.
@@ -225,7 +225,8 @@ pub struct Session {
     implicit: bool,
     welcomed: bool,
     ended: bool,
-    calls: BTreeMap<CallKey, OpenCall>,
+    /// Boxed, because a map keeps its room when it is empty, and a session is mostly idle.
+    calls: BTreeMap<CallKey, Box<OpenCall>>,
     /// Streams whose call has ended, oldest first.
     past: VecDeque<(StreamKey, Stream)>,
     notices: EventLog,
@@ -398,13 +399,13 @@ impl Session {
         let attended = message.is_some();
         self.calls.insert(
             call,
-            OpenCall {
+            Box::new(OpenCall {
                 message,
                 started: now,
                 accepts,
                 stage: Stage::Undecided,
                 attended,
-            },
+            }),
         );
         call
     }
@@ -704,9 +705,9 @@ impl Session {
                 response: body.clone(),
                 streamed,
             };
-            self.outputs.push_back(Output::Ended(record));
+            self.outputs.push_back(Output::Ended(Box::new(record)));
         }
-        match call.stage {
+        match std::mem::replace(&mut call.stage, Stage::Undecided) {
             Stage::Stream(mut open) => {
                 self.events_lost +=
                     open.log
@@ -787,10 +788,10 @@ impl Session {
                 }
                 None => self.notices.retract(put.number),
             }
-            self.outputs.push_back(Output::Ask(Ask::Unanswerable {
+            self.outputs.push_back(Output::Ask(Box::new(Ask::Unanswerable {
                 session: self.key,
                 question,
-            }));
+            })));
         }
     }
 }

@@ -4,6 +4,7 @@
 //! variable, file, default) and collects everything that is wrong before it gives up. It does not look
 //! for programs on the path and starts nothing.
 
+mod auth;
 mod command_line;
 pub(crate) mod connection;
 mod destination;
@@ -204,6 +205,9 @@ fn complete(
     read: Option<(Globals, Vec<Destination>)>,
     root_destination: Option<String>,
 ) -> Result<Loaded, ConfigError> {
+    if let Some((globals, destinations)) = &read {
+        auth::check_destinations(&walk, &globals.auth, destinations);
+    }
     let (problems, notes) = walk.into_findings();
     match read {
         Some((globals, destinations)) if problems.is_empty() => {
@@ -219,6 +223,8 @@ fn complete(
                 drain: globals.drain,
                 allowed_hosts: globals.allowed_hosts,
                 allowed_origins: globals.allowed_origins,
+                public_url: globals.public_url,
+                auth: globals.auth,
                 audit: globals.audit,
                 destinations,
                 root_destination,

@@ -14,7 +14,6 @@ use crate::demo::DemoEra;
 
 /// What Rialto was asked to do.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, made once at start")]
 pub(crate) enum Invocation {
     /// Put MCP servers on HTTP, each at /NAME/mcp
     #[command(after_help = SERVE_EXAMPLES)]
@@ -28,6 +27,9 @@ pub(crate) enum Invocation {
     /// The built-in demo server, over stdio
     #[command(after_help = DEMO_EXAMPLES)]
     DemoServer(DemoServerFlags),
+    /// Make a bearer token: the token for a client, its hash for the configuration
+    #[command(after_help = TOKEN_EXAMPLES)]
+    Token(TokenFlags),
     /// Stays behind to end the children of a Rialto that was killed.
     #[command(hide = true)]
     Warden(WardenFlags),
@@ -75,6 +77,15 @@ pub(crate) struct ServeFlags {
     /// An origin that browsers may call from; may be repeated [env: RIALTO_ALLOWED_ORIGINS, comma-separated]
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) allow_origin: Vec<String>,
+    /// What clients call this gateway, if something stands in front of it [env: RIALTO_PUBLIC_URL] [default: the address listened on]
+    #[arg(long, value_name = "URL")]
+    pub(crate) public_url: Option<String>,
+    /// The hash of a bearer token that `rialto token` made; may be repeated [env: RIALTO_TOKEN_HASH, comma-separated]
+    #[arg(long, value_name = "[NAME=]HASH")]
+    pub(crate) token_hash: Vec<String>,
+    /// Listen on an address that others can reach without asking who they are [env: RIALTO_ALLOW_UNAUTHENTICATED]
+    #[arg(long)]
+    pub(crate) allow_unauthenticated: bool,
     /// A variable for `-- COMMAND`; without a value it is passed on as it is; may be repeated [env: RIALTO_ENV, one per line]
     #[arg(long, value_name = "NAME[=VALUE]", value_parser = secret)]
     pub(crate) env: Vec<Secret>,
@@ -167,6 +178,8 @@ impl CheckFlags {
             demo: self.demo,
             env: self.env.clone(),
             command: self.command.clone(),
+            // Nothing is listened on.
+            allow_unauthenticated: true,
             ..ServeFlags::default()
         }
     }
@@ -178,6 +191,14 @@ pub(crate) struct DemoServerFlags {
     /// Which revisions of the protocol it speaks
     #[arg(long, env = "RIALTO_ERA", value_enum, default_value_t = DemoEra::Both)]
     pub(crate) era: DemoEra,
+}
+
+/// `rialto token`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub(crate) struct TokenFlags {
+    /// What its bearer is called, in the audit log for instance
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub(crate) name: String,
 }
 
 /// `rialto warden`, which only Rialto itself calls.
@@ -236,6 +257,11 @@ Examples:
   rialto check
   rialto check --config ~/.cursor/mcp.json
   rialto check -- npx -y @modelcontextprotocol/server-everything";
+
+const TOKEN_EXAMPLES: &str = "\
+Examples:
+  rialto token --name alice
+  rialto token --name ci | head -1          only the token";
 
 const DEMO_EXAMPLES: &str = "\
 Examples:
@@ -364,6 +390,11 @@ mod tests {
             "b",
             "--allow-origin",
             "https://c",
+            "--public-url",
+            "https://d",
+            "--token-hash",
+            "e=sha256:f",
+            "--allow-unauthenticated",
             "--env",
             "K=V=W",
             "--env",
@@ -388,6 +419,9 @@ mod tests {
             max_sessions: Some("3".into()),
             allow_host: vec!["a".into(), "b".into()],
             allow_origin: vec!["https://c".into()],
+            public_url: Some("https://d".into()),
+            token_hash: vec!["e=sha256:f".into()],
+            allow_unauthenticated: true,
             env: vec![Secret::new("K=V=W"), Secret::new("L")],
             command: ["npx", "-y", "--listen", "x"].map(String::from).to_vec(),
         };
@@ -512,7 +546,7 @@ mod tests {
 
     #[test]
     fn the_help_of_every_command_has_an_example_and_names_every_variable() {
-        for verb in ["serve", "connect", "check", "demo-server"] {
+        for verb in ["serve", "connect", "check", "demo-server", "token"] {
             let help = parsed(&[verb, "--help"]).expect_err("help").to_string();
             assert!(help.contains("Examples:"), "{verb}");
         }
@@ -531,6 +565,9 @@ mod tests {
             "RIALTO_MAX_SESSIONS",
             "RIALTO_ALLOWED_HOSTS",
             "RIALTO_ALLOWED_ORIGINS",
+            "RIALTO_PUBLIC_URL",
+            "RIALTO_TOKEN_HASH",
+            "RIALTO_ALLOW_UNAUTHENTICATED",
             "RIALTO_ENV",
             "RIALTO_SESSION_IDLE",
             "RIALTO_DRAIN",

@@ -7,6 +7,7 @@ mod demo;
 mod flags;
 mod serve;
 mod telemetry;
+mod token;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Invocation::Connect(flags) => connect::run(&flags, &environment),
         Invocation::Check(flags) => check::run(&flags, &environment),
         Invocation::DemoServer(flags) => demo_server(flags.era, &environment),
+        Invocation::Token(flags) => token::run(&flags),
         Invocation::Warden(_) => {
             gateway::backend_face::process::warden::run();
             ExitCode::SUCCESS

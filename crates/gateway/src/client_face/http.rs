@@ -1,7 +1,8 @@
 //! The HTTP door: which destination, which method, which session; the rest is the session's business.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -21,69 +22,108 @@ use super::intake;
 use crate::audit::{AuditRecord, Outcome};
 use crate::destination::{Destination, Opening};
 use crate::gateway::Gateway;
+use crate::guard::resource::Door;
+use crate::guard::{Caller, Knock, Room, cors};
 use crate::reply::{self, LAST_EVENT_ID, Refusal, SESSION_ID};
 use crate::session_port::{Answered, Audited, Reception, SessionPort};
+use crate::settings::OpenPath;
 
 /// Where a path leads.
 enum Route<'a> {
     Health,
     Ready,
-    Mcp(&'a Arc<Destination>),
+    Mcp(&'a Arc<Destination>, Door),
+    /// Where to sign in for a destination.
+    Metadata(&'a Arc<Destination>, Door),
     /// `/sse` or `/message` of a destination that does not speak the old transport.
     OldTransport(&'a Arc<Destination>),
     Nowhere,
 }
 
 const MCP_METHODS: &str = "GET, POST, DELETE";
+const READING: &str = "GET, HEAD";
+
+impl Route<'_> {
+    fn methods(&self) -> &'static str {
+        match self {
+            Self::Mcp(..) | Self::OldTransport(_) => MCP_METHODS,
+            Self::Health | Self::Ready | Self::Metadata(..) | Self::Nowhere => READING,
+        }
+    }
+}
 
 impl Gateway {
     /// Answers one request.
-    pub(crate) async fn respond(&self, request: Request<Incoming>) -> Response<Body> {
+    pub(crate) async fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
         let origin = match self.origins.admit(request.uri(), request.headers()) {
             Ok(origin) => origin,
             Err(refusal) => return refusal.respond(None),
         };
-        let mut response = self.route(request, origin.is_some()).await;
+        let mut response = self.route(request, peer, origin.is_some()).await;
+        if origin.is_some() || self.origins.names_origins() {
+            cors::vary(&mut response);
+        }
         if let Some(origin) = origin {
-            let headers = response.headers_mut();
-            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-            headers.insert(header::VARY, HeaderValue::from_static("Origin"));
-            headers.insert(
-                header::ACCESS_CONTROL_EXPOSE_HEADERS,
-                HeaderValue::from_static("Mcp-Session-Id, WWW-Authenticate"),
-            );
+            cors::allow(&mut response, origin);
         }
         response
     }
 
-    async fn route(&self, request: Request<Incoming>, cross_origin: bool) -> Response<Body> {
+    async fn route(
+        &self,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+        cross_origin: bool,
+    ) -> Response<Body> {
         let path = request.uri().path().to_owned();
-        match self.find(&path) {
+        let route = self.find(&path);
+        // A browser asks without credentials what it may send them with.
+        if cross_origin && cors::is_preflight(request.method(), request.headers()) {
+            return match route {
+                Route::Nowhere => Refusal::UnknownPath.respond(None),
+                known => cors::preflight(request.headers(), known.methods()),
+            };
+        }
+        let is_reading = matches!(*request.method(), Method::GET | Method::HEAD);
+        match route {
             Route::Nowhere => Refusal::UnknownPath.respond(None),
-            Route::Health => match *request.method() {
-                Method::GET | Method::HEAD => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
-                _ => Refusal::WrongMethod { allow: "GET, HEAD" }.respond(None),
-            },
-            Route::Ready => match *request.method() {
-                Method::GET | Method::HEAD => self.readiness(),
-                _ => Refusal::WrongMethod { allow: "GET, HEAD" }.respond(None),
+            Route::Health | Route::Ready | Route::Metadata(..) if !is_reading => {
+                Refusal::WrongMethod { allow: READING }.respond(None)
+            }
+            Route::Health => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
+            Route::Ready => {
+                let knock = knock(request.headers(), request.uri(), peer);
+                match self.guard.admit(&knock, Room::Gateway(OpenPath::Ready)).await {
+                    Ok(_) => self.readiness(),
+                    Err(refusal) => refusal.respond(None),
+                }
+            }
+            Route::Metadata(destination, door) => match self.guard.metadata(&destination.name, door) {
+                Some(document) => reply::json(StatusCode::OK, document),
+                None => Refusal::UnknownPath.respond(None),
             },
             Route::OldTransport(destination) => Refusal::Gone {
                 destination: destination.name.to_string(),
             }
             .respond(None),
-            Route::Mcp(destination) => {
-                let visit = Visit {
+            Route::Mcp(destination, door) => {
+                let mut visit = Visit {
                     gateway: self,
                     destination,
+                    door,
+                    caller: Caller::nobody(),
                     began: self.clock.now(),
                 };
+                let knock = knock(request.headers(), request.uri(), peer);
+                match self.guard.admit(&knock, visit.room()).await {
+                    Ok(caller) => visit.caller = caller,
+                    Err(refusal) => return visit.refuse(request.method().as_str(), &refusal.into()),
+                }
                 match *request.method() {
                     // The largest future by far: a connection that only listens need not have room for it.
                     Method::POST => Box::pin(visit.post(request)).await,
                     Method::GET => visit.get(request.headers()),
                     Method::DELETE => visit.delete(request.headers()),
-                    Method::OPTIONS if cross_origin => preflight(request.headers()),
                     Method::PUT
                     | Method::PATCH
                     | Method::HEAD
@@ -97,41 +137,54 @@ impl Gateway {
     }
 
     fn find(&self, path: &str) -> Route<'_> {
+        if let Some(resource) = self.guard.described(path) {
+            return match self.find_door(resource) {
+                Some((destination, door)) => Route::Metadata(destination, door),
+                None => Route::Nowhere,
+            };
+        }
+        if let Some((destination, door)) = self.find_door(path) {
+            return Route::Mcp(destination, door);
+        }
         let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
-        let found = match (segments.next(), segments.next(), segments.next()) {
-            (Some("health"), None, None) => return Route::Health,
-            (Some("ready"), None, None) => return Route::Ready,
-            (Some("mcp"), None, None) => return self.root.as_ref().map_or(Route::Nowhere, Route::Mcp),
-            (Some("mcp"), Some(name), None) => self.destinations.get(name).map(Route::Mcp),
-            (Some(name), Some("mcp"), None) => self.destinations.get(name).map(Route::Mcp),
-            (Some(name), Some("sse" | "message"), None) => {
-                self.destinations.get(name).map(Route::OldTransport)
-            }
+        match (segments.next(), segments.next(), segments.next()) {
+            (Some("health"), None, None) => Route::Health,
+            (Some("ready"), None, None) => Route::Ready,
+            (Some(name), Some("sse" | "message"), None) => self
+                .destinations
+                .get(name)
+                .map_or(Route::Nowhere, Route::OldTransport),
+            _ => Route::Nowhere,
+        }
+    }
+
+    /// The destination whose endpoint this path is.
+    fn find_door(&self, path: &str) -> Option<(&Arc<Destination>, Door)> {
+        let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
+        match (segments.next(), segments.next(), segments.next()) {
+            (Some("mcp"), None, None) => Some((self.root.as_ref()?, Door::Root)),
+            (Some("mcp"), Some(name), None) => Some((self.destinations.get(name)?, Door::Alias)),
+            (Some(name), Some("mcp"), None) => Some((self.destinations.get(name)?, Door::Named)),
             _ => None,
-        };
-        found.unwrap_or(Route::Nowhere)
+        }
     }
 }
 
-fn preflight(headers: &HeaderMap) -> Response<Body> {
-    let mut response = reply::empty(StatusCode::NO_CONTENT);
-    let out = response.headers_mut();
-    out.insert(
-        header::ACCESS_CONTROL_ALLOW_METHODS,
-        HeaderValue::from_static(MCP_METHODS),
-    );
-    out.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
-    if let Some(wanted) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
-        // `Mcp-Param-*` cannot be listed in advance, and the origin is one that was allowed by name.
-        out.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
+fn knock<'a>(headers: &'a HeaderMap, target: &'a http::Uri, peer: SocketAddr) -> Knock<'a> {
+    Knock {
+        headers,
+        query: target.query(),
+        peer: peer.ip(),
+        now: SystemTime::now(),
     }
-    response
 }
 
 /// One request for a destination.
 struct Visit<'a> {
     gateway: &'a Gateway,
     destination: &'a Arc<Destination>,
+    door: Door,
+    caller: Caller,
     began: Moment,
 }
 
@@ -159,7 +212,16 @@ impl Visit<'_> {
     }
 
     fn principal(&self) -> Principal {
-        Principal::anonymous()
+        self.caller.principal.clone()
+    }
+
+    fn room(&self) -> Room<'_> {
+        Room::Destination(&self.destination.name, self.door)
+    }
+
+    /// Whether the caller may say this.
+    fn permit(&self, message: &Message) -> Result<(), Refusal> {
+        self.gateway.guard.permit(&self.caller, self.room(), message)
     }
 
     /// Refuses, and leaves a line in the audit log.
@@ -220,16 +282,11 @@ impl Visit<'_> {
             message: Some(message.clone()),
             request_bytes,
         };
+        self.permit(&message).map_err(refused)?;
         if modern::is_modern(&message) {
-            return super::modern::post(
-                self.destination,
-                self.principal(),
-                &headers,
-                message.clone(),
-                accepts,
-            )
-            .await
-            .map_err(refused);
+            return super::modern::post(self.destination, &self.caller, &headers, message.clone(), accepts)
+                .await
+                .map_err(refused);
         }
         if intake::names_modern(&headers) {
             return match message.kind() {
@@ -401,7 +458,8 @@ impl Visit<'_> {
         })?;
         let (clock, began) = (self.gateway.clock, self.began);
         let audited = Arc::clone(&port);
-        let events = Events::new(port, reader).on_close(move |sent| {
+        let events = Events::new(port, reader).for_at_most(self.caller.time_left(SystemTime::now()));
+        let events = events.on_close(move |sent| {
             audited.write_record(&Audited {
                 message: None,
                 http_method: "GET",

@@ -22,11 +22,11 @@ pub(crate) use desk::Desk;
 
 /// How long answers that are about to come are waited for when the client has said all it had to say: someone who
 /// pipes a few lines in wants to see what they lead to.
-const LAST_ANSWERS: Duration = Duration::from_millis(300);
+const LAST_ANSWERS: Duration = Duration::from_millis(250);
 /// How long the last lines may take to be written.
-const LAST_LINES: Duration = Duration::from_millis(300);
+const LAST_LINES: Duration = Duration::from_millis(200);
 /// How long servers may take to be told that their client has gone.
-const LEAVING: Duration = Duration::from_millis(700);
+const LEAVING: Duration = Duration::from_millis(500);
 /// How long a client that only wants to know which era is spoken is kept waiting. The shortest patience among
 /// clients is ten seconds.
 const PROBE: Duration = Duration::from_secs(8);

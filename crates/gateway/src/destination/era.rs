@@ -101,7 +101,7 @@ impl Destination {
         }
         let verdict = self.verdict.current();
         let era = verdict
-            .get_or_try_init(|| self.probe_era(self.from_headers(headers)))
+            .get_or_try_init(|| self.probe_era(self.passed_on(headers)))
             .await;
         era.copied()
     }

@@ -287,6 +287,7 @@ impl Multiplexer {
             patience: call.patience,
             asked_first: false,
             refreshed: true,
+            forgotten: call.forgotten,
         });
         self.wake_by(call.deadline);
         self.learn(now);

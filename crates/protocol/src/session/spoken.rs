@@ -78,13 +78,13 @@ impl Session {
             ending: ending.clone(),
             request_bytes: message.len(),
         });
-        self.outputs.push_back(Output::Ended(CallRecord {
+        self.outputs.push_back(Output::Ended(Box::new(CallRecord {
             message,
             started: call.started,
             ending,
             response: line,
             streamed: true,
-        }));
+        })));
     }
 }
 

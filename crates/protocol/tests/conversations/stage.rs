@@ -391,7 +391,7 @@ impl Stage {
                                 }
                             }
                         }
-                        session::Output::Ask(ask) => asks.push(ask),
+                        session::Output::Ask(ask) => asks.push(*ask),
                         session::Output::Ended(_) | session::Output::Said(_) => {}
                     }
                 }

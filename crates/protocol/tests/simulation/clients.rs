@@ -481,7 +481,7 @@ impl World {
                         }
                     }
                 }
-                session::Output::Ask(ask) => self.send_ask(self.sessions[session].backend, ask),
+                session::Output::Ask(ask) => self.send_ask(self.sessions[session].backend, *ask),
                 session::Output::Ended(_) | session::Output::Said(_) => {}
             }
         }

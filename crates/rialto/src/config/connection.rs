@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use gateway::LineLimits;
 use gateway::settings::{
-    AuditSettings, AuditSink, BackendSpec, Destination, EraChoice, LaneRules, Outages, RemoteSpec, Retry,
-    Settings, Sharing, SignIn, Transport,
+    AuditSettings, AuditSink, AuthSettings, BackendSpec, Destination, EraChoice, LaneRules, Outages,
+    RemoteSpec, Retry, Settings, Sharing, SignIn, Transport,
 };
 use url::Url;
 
@@ -94,6 +94,7 @@ fn assemble(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) ->
     let name = given(("--name", flags.name.as_deref()), "MCP_NAME", environment).map(|given| given.text);
     let destination = server(flags, environment, walk, &defaults)?;
     let destination = Destination {
+        name: name.unwrap_or_else(|| destination.name.clone()),
         // Whoever waits for a server that is away waits as long as for one that is slow.
         lanes: LaneRules {
             start_timeout: defaults.request_timeout,
@@ -104,7 +105,7 @@ fn assemble(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) ->
         ..destination
     };
     Some(Connection {
-        name: name.unwrap_or_else(|| destination.name.clone()),
+        name: destination.name.clone(),
         limits: LineLimits {
             messages: max_queue,
             bytes: QUEUE_BYTES,
@@ -213,6 +214,9 @@ fn alone(destination: Destination) -> Settings {
         },
         root_destination: None,
         keep_going: false,
+        public_url: None,
+        // There is one client, and it has started us.
+        auth: AuthSettings::default(),
         destinations: vec![destination],
     }
 }

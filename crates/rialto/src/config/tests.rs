@@ -1,5 +1,6 @@
 //! The configuration as a whole: what a file means, which source wins, and what each error says.
 
+mod auth;
 mod property;
 
 use std::time::Duration;

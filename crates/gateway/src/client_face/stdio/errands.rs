@@ -14,7 +14,7 @@ use protocol::message::{Member, Message};
 use protocol::session::Accepts;
 
 use super::Desk;
-use crate::client_face::modern::{retried, unknown_state};
+use crate::client_face::modern::{Retried, retried, unknown_state};
 use crate::errand_port::{ErrandPort, Gathering};
 use crate::reply::Refusal;
 
@@ -74,11 +74,14 @@ impl Desk {
     /// Sets out, or goes on with a call that waited for its client.
     async fn depart(&self, message: Message, meaning: Meaning) -> Result<Arc<ErrandPort>, Refusal> {
         let principal = Principal::anonymous();
-        if let Some((port, round)) = retried(&self.destination, &principal, &message, meaning)? {
-            port.retry(message, round, Accepts::Events)
-                .map_err(|_| Refusal::Modern(unknown_state()))?;
-            return Ok(port);
-        }
+        let message = match retried(&self.destination, &principal, &message, meaning)? {
+            Retried::Parked(port, round) => {
+                port.retry(message, round, Accepts::Events)
+                    .map_err(|_| Refusal::Modern(unknown_state()))?;
+                return Ok(port);
+            }
+            Retried::New(message) => message,
+        };
         let client = modern::client(&message, principal);
         let errand = self
             .destination

@@ -410,3 +410,203 @@ fn after_the_end_everything_is_called_off_and_nothing_more_is_said() {
     assert_eq!(wants(&mut client), ["close"]);
     assert_eq!(hears(&mut client).len(), 1, "what was there is still written");
 }
+
+/// A client that says anything, and a gateway that answers whenever it likes.
+mod anything {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Say(Phrase),
+        /// Cancels the request that was said this many requests ago.
+        Cancel(usize),
+        /// Settles one of the orders that are open.
+        Settle(usize, Outcome),
+        Absence,
+        Deadline,
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    enum Phrase {
+        Hello,
+        List,
+        Ping,
+        Discover,
+        ModernList,
+        Listen,
+        Note,
+        Nonsense,
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    enum Outcome {
+        Good,
+        Bad,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let phrase = prop::sample::select(vec![
+            Phrase::Hello,
+            Phrase::List,
+            Phrase::Ping,
+            Phrase::Discover,
+            Phrase::ModernList,
+            Phrase::Listen,
+            Phrase::Note,
+            Phrase::Nonsense,
+        ]);
+        let outcome = prop::sample::select(vec![Outcome::Good, Outcome::Good, Outcome::Bad]);
+        prop_oneof![
+            5 => phrase.prop_map(Step::Say),
+            1 => (0..4_usize).prop_map(Step::Cancel),
+            5 => (0..8_usize, outcome).prop_map(|(at, outcome)| Step::Settle(at, outcome)),
+            1 => Just(Step::Absence),
+            1 => Just(Step::Deadline),
+        ]
+    }
+
+    /// The gateway's side: what it was told to do and has not done.
+    struct World {
+        client: LineClient,
+        orders: Vec<Output>,
+        asked: Vec<u64>,
+        cancelled: Vec<u64>,
+        answered: Vec<u64>,
+        next: u64,
+    }
+
+    impl World {
+        fn say(&mut self, phrase: Phrase) {
+            let id = self.next;
+            let line = match phrase {
+                Phrase::Hello => HELLO.replace(r#""id":0"#, &format!(r#""id":{id}"#)),
+                Phrase::List => LIST.replace(r#""id":1"#, &format!(r#""id":{id}"#)),
+                Phrase::Ping => format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#),
+                Phrase::Discover => modern_request(&id.to_string(), "server/discover"),
+                Phrase::ModernList => modern_request(&id.to_string(), "tools/list"),
+                Phrase::Listen => modern_request(&id.to_string(), "subscriptions/listen"),
+                Phrase::Note => {
+                    return say(
+                        &mut self.client,
+                        r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
+                    );
+                }
+                Phrase::Nonsense => return say(&mut self.client, "nonsense"),
+            };
+            self.next += 1;
+            self.asked.push(id);
+            say(&mut self.client, &line);
+        }
+
+        fn cancel(&mut self, ago: usize) {
+            let Some(id) = self.asked.iter().rev().nth(ago).copied() else {
+                return;
+            };
+            self.cancelled.push(id);
+            say(
+                &mut self.client,
+                &format!(
+                    r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
+                ),
+            );
+        }
+
+        fn settle(&mut self, at: usize, outcome: Outcome) {
+            if at >= self.orders.len() {
+                return;
+            }
+            let line = |message: &Message| {
+                let id = String::from_utf8_lossy(message.raw(Member::Id).unwrap_or(b"null")).into_owned();
+                match outcome {
+                    Outcome::Good => Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#)),
+                    Outcome::Bad => Bytes::from(format!(
+                        r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32603,"message":"x"}}}}"#
+                    )),
+                }
+            };
+            let said = |message: &Message, ending| Said::Answer {
+                line: Written::Whole(line(message)),
+                ending,
+                request_bytes: message.len(),
+            };
+            match (self.orders.remove(at), outcome) {
+                (Output::Open(message), Outcome::Good) => {
+                    self.client.handle_said(NOW, Said::Welcome);
+                    self.client.handle_said(NOW, said(&message, Ending::Result));
+                }
+                (Output::Open(message), Outcome::Bad) => {
+                    self.client
+                        .handle_said(NOW, said(&message, Ending::Failed(Failure::NotWelcomed)));
+                }
+                (Output::Take(message), _) if message.kind() == Kind::Request => {
+                    self.client.handle_said(NOW, said(&message, Ending::Result));
+                }
+                (Output::Take(_) | Output::Close | Output::Recall(_), _) => {}
+                (Output::Doubt, Outcome::Good) => self.client.handle_doubt(NOW, true),
+                (Output::Doubt, Outcome::Bad) => self.client.handle_doubt(NOW, false),
+                (Output::Depart { errand, message, .. }, Outcome::Good) => {
+                    self.client.handle_answer(errand, &line(&message));
+                }
+                (Output::Depart { errand, message, .. }, Outcome::Bad) => {
+                    self.client.handle_failure(errand, &line(&message));
+                }
+            }
+        }
+
+        /// Carries on what is said, and forgets what was recalled.
+        fn look(&mut self) {
+            while let Some(output) = self.client.poll_output() {
+                if let Output::Recall(recalled) = &output {
+                    self.orders.retain(
+                        |order| !matches!(order, Output::Depart { errand, .. } if errand == recalled),
+                    );
+                }
+                self.orders.push(output);
+            }
+            for line in hears(&mut self.client) {
+                if line.get("method").is_none() {
+                    self.answered.extend(line["id"].as_u64());
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_request_is_answered_once_unless_it_was_cancelled(steps in prop::collection::vec(step(), 0..60)) {
+            let mut world = World {
+                client: LineClient::new(Limits { messages: 1000, bytes: 1 << 20, line: 1 << 16, probe: Duration::from_secs(8) }),
+                orders: Vec::new(),
+                asked: Vec::new(),
+                cancelled: Vec::new(),
+                answered: Vec::new(),
+                next: 1,
+            };
+            for step in steps {
+                match step {
+                    Step::Say(phrase) => world.say(phrase),
+                    Step::Cancel(ago) => world.cancel(ago),
+                    Step::Settle(at, outcome) => world.settle(at, outcome),
+                    Step::Absence => world.client.handle_absence(),
+                    Step::Deadline => world.client.handle_deadline(NOW.after(Duration::from_secs(9))),
+                }
+                world.look();
+            }
+            while !world.orders.is_empty() {
+                world.settle(0, Outcome::Good);
+                world.look();
+            }
+            prop_assert_eq!((world.client.load.messages, world.client.load.bytes), (0, 0));
+            for id in &world.asked {
+                let times = world.answered.iter().filter(|answered| *answered == id).count();
+                if world.cancelled.contains(id) {
+                    prop_assert!(times <= 1, "{} was answered {} times", id, times);
+                } else {
+                    prop_assert_eq!(times, 1, "{}", id);
+                }
+            }
+        }
+    }
+}

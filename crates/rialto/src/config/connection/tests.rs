@@ -50,7 +50,7 @@ fn the_variables_alone_are_enough() {
     );
     assert_eq!(
         (connection.name.as_str(), destination.name.as_str()),
-        ("My Server", "example")
+        ("My Server", "My Server")
     );
     assert_eq!(destination.request_timeout, Duration::from_millis(1500));
     assert_eq!((connection.limits.messages, destination.max_calls), (7, Some(7)));
