@@ -125,10 +125,12 @@ impl SessionPort {
 
     /// Takes a message of the client; what it asks for is passed on to the lane.
     pub(crate) fn take(&self, message: Message, accepts: Accepts) -> Result<Reception, Refusal> {
-        let taken = self
-            .lock()
-            .session
-            .handle_message(self.clock.now(), message, accepts)?;
+        let (taken, orders) = {
+            let mut inner = self.lock();
+            let taken = inner.session.handle_message(self.clock.now(), message, accepts)?;
+            (taken, inner.collect())
+        };
+        self.carry_out(orders);
         Ok(match taken {
             Taken::Noted(ask) => {
                 if let Some(ask) = ask {
@@ -186,6 +188,21 @@ impl SessionPort {
 
     pub(crate) fn listen(&self) -> Result<Reader, StreamRefusal> {
         self.lock().session.listen(self.clock.now())
+    }
+
+    /// Opens the one stream of the old transport.
+    pub(crate) fn listen_to_all(&self) -> Result<Reader, StreamRefusal> {
+        self.lock().session.listen_to_all(self.clock.now())
+    }
+
+    /// Says something on that stream.
+    pub(crate) fn say(&self, data: &Bytes) {
+        let orders = {
+            let mut inner = self.lock();
+            inner.session.announce(self.clock.now(), data);
+            inner.collect()
+        };
+        self.carry_out(orders);
     }
 
     pub(crate) fn resume(&self, last: &str) -> Result<Reader, StreamRefusal> {
@@ -300,7 +317,7 @@ pub(crate) fn outcome(failure: &Failure) -> Outcome {
         Failure::Timeout { .. } | Failure::StartTimeout { .. } => Outcome::Timeout,
         Failure::Exited(_) => Outcome::Crashed,
         Failure::Unavailable { .. } | Failure::NotWelcomed => Outcome::Unavailable,
-        Failure::Overloaded { .. } | Failure::Unsupported { .. } => Outcome::Refused,
+        Failure::Overloaded { .. } | Failure::Occupied | Failure::Unsupported { .. } => Outcome::Refused,
         Failure::Unanswered { .. } => Outcome::Error,
         Failure::TooLarge { .. } => Outcome::TooLarge,
         Failure::Invalid(_) => Outcome::Invalid,

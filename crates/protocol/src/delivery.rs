@@ -255,12 +255,19 @@ pub fn repeatable(parcel: Parcel) -> Repeatable {
         | Method::LoggingSetLevel
         | Method::CompletionComplete
         | Method::ServerDiscover
+        | Method::TasksGet
+        | Method::TasksResult
+        | Method::TasksList
+        | Method::TasksCancel
         | Method::Initialized
         | Method::Cancelled
         | Method::RootsListChanged => Repeatable::Yes,
         // A listen that broke off is asked for by whoever still wants it.
         Method::SubscriptionsListen
         | Method::ToolsCall
+        | Method::TasksUpdate
+        | Method::TasksStatus
+        | Method::Tasks
         | Method::SamplingCreateMessage
         | Method::ElicitationCreate
         | Method::RootsList

@@ -161,7 +161,7 @@ async fn every_key_is_documented_and_every_documented_key_exists() {
     // No key is near this one, so that the message lists them all.
     let unknown = "zzzzzzzzzzzzzzzz";
     let file = format!(
-        "{unknown}: 1\naudit: {{ {unknown}: 1 }}\nauth: {{ {unknown}: 1, tokens: [{{ {unknown}: 1 }}], jwt: {{ {unknown}: 1 }}, proxy: {{ {unknown}: 1 }} }}\ndestinations: {{ a: {{ command: cat, {unknown}: 1 }} }}\n"
+        "{unknown}: 1\naudit: {{ {unknown}: 1 }}\nauth: {{ {unknown}: 1, tokens: [{{ {unknown}: 1 }}], jwt: {{ {unknown}: 1 }}, proxy: {{ {unknown}: 1 }} }}\ntls: {{ {unknown}: 1 }}\ndestinations: {{ a: {{ command: cat, {unknown}: 1 }} }}\n"
     );
     let ended = Rialto::launcher().verb(&["check"]).config(&file).run(DEADLINE);
     let said = ended.await.expect("check ends").stderr_text();
@@ -172,11 +172,10 @@ async fn every_key_is_documented_and_every_documented_key_exists() {
         sorted(keys.split(", "))
     };
     let mut globals = known(&format!(": field `{unknown}`"));
-    globals.extend(
-        known(&format!(": field `audit.{unknown}`"))
-            .iter()
-            .map(|key| format!("audit.{key}")),
-    );
+    for map in ["audit", "tls"] {
+        let keys = known(&format!(": field `{map}.{unknown}`"));
+        globals.extend(keys.iter().map(|key| format!("{map}.{key}")));
+    }
     let auth: BTreeSet<String> = ["auth", "auth.tokens", "auth.jwt", "auth.proxy"]
         .into_iter()
         .flat_map(|section| {
@@ -279,11 +278,20 @@ async fn every_file_shown_is_accepted() {
 #[tokio::test]
 async fn the_calls_that_readme_shows_are_answered_as_it_shows() {
     let demo = Rialto::serve(&["--demo"]).await.expect("the demo is served");
+    let program = env!("CARGO_BIN_EXE_rialto");
+    let legacy = Rialto::serve(&["--", program, "demo-server", "--era", "legacy"])
+        .await
+        .expect("a server of one era is served");
+    let mut states = transcript::States::default();
     let mut calls = 0;
     for block in markdown::blocks(README, "console") {
         for shown in transcript::commands(&block) {
-            if let Some(call) = shown.curl() {
-                let answer = call.send(demo.address()).await.expect("an answer");
+            if let Some(mut call) = shown.curl() {
+                states.fill_in(&mut call);
+                // The crossing is shown at the bare path, with a server that speaks one era.
+                let server = if call.path() == "/mcp" { &legacy } else { &demo };
+                let answer = call.send(server.address()).await.expect("an answer");
+                states.note(&shown.output, &answer);
                 assert_eq!(
                     transcript::normalised(&answer),
                     transcript::normalised(&shown.output),

@@ -50,6 +50,7 @@ const STREAM_PATIENCE: Duration = Duration::from_millis(300);
 const GOODBYE: Duration = Duration::from_secs(2);
 
 type Carrying = Pin<Box<dyn Future<Output = Option<End>> + Send>>;
+type Writing = Pin<Box<dyn Future<Output = Result<(), Arc<Trouble>>> + Send>>;
 type Listening = Pin<Box<dyn Future<Output = Silence> + Send>>;
 
 /// What the supervisor needs to know.
@@ -91,7 +92,7 @@ impl RemoteLane {
     }
 
     /// Speaks with the server until the lane is stopped.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(&self) {
         let mut outage = Outage::default();
         let mut resting: Option<(Moment, Arc<Trouble>)> = None;
         while self.rest(resting.take()).await {
@@ -153,6 +154,7 @@ impl RemoteLane {
         let lane = self.lane();
         let clock = lane.clock();
         lane.set_carrier(Carrier::Posts);
+        lane.mirror_arguments();
         lane.link_up(None);
         let mut under_way = UnderWay::default();
         let mut notices: Option<Listening> = None;
@@ -280,7 +282,7 @@ impl RemoteLane {
         lane.set_carrier(Carrier::Pipe);
         lane.link_up(None);
         let endpoint = stream.endpoint().clone();
-        let mut writing: Option<Pin<Box<dyn Future<Output = Result<(), Arc<Trouble>>> + Send>>> = None;
+        let mut writing: Option<Writing> = None;
         let trouble = loop {
             if lane.is_stopping() {
                 return Left::Stopped;

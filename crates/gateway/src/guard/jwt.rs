@@ -207,7 +207,8 @@ impl JwtJudge {
         let claims = match self.recall(&hash) {
             Some(claims) => claims,
             None => {
-                let (claims, edition) = self.verify(token).await?;
+                // Boxed, since it is rare and large: every connection would carry the room for it.
+                let (claims, edition) = Box::pin(self.verify(token)).await?;
                 let claims = Arc::new(claims);
                 // Before it is remembered, so that nobody can fill the memory with tokens that are of no use here.
                 claims.judge(&audiences, now)?;

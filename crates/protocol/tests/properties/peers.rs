@@ -64,9 +64,11 @@ fn limits() -> multiplexer::Limits {
         question_timeout: Duration::from_secs(15),
         max_message_bytes: 4096,
         in_flight: 6,
+        in_flight_bytes: 8000,
         waiting: 4,
         questions: 3,
         subscriptions: 2,
+        tasks: 4,
         outgoing_bytes: 2000,
     }
 }

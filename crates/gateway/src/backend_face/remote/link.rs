@@ -96,7 +96,7 @@ impl Link {
     /// The POST of a message.
     pub(super) fn post(&self, message: &Message, agreed: &Agreed) -> Outbound {
         let headers = match self.lane.era() {
-            Era::Modern => mirrored(&self.server, message),
+            Era::Modern => mirrored(&self.lane, message),
             Era::Legacy => in_session(agreed),
         };
         Outbound {

@@ -5,14 +5,13 @@
 
 use std::error::Error as _;
 use std::path::Path;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use protocol::delivery::Fate;
-use protocol::tool_schema::{CatalogueLimits, ToolCatalogue};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, Response};
 use url::Url;
@@ -42,8 +41,6 @@ pub(crate) struct Server {
     client: OnceLock<Result<Client, String>>,
     /// Which transport it turned out to speak, where both were possible.
     settled: OnceLock<Transport>,
-    /// Which arguments of which tools are mirrored in headers.
-    pub(crate) catalogue: Mutex<ToolCatalogue>,
 }
 
 /// What is asked of the server.
@@ -77,7 +74,6 @@ impl Server {
             headers,
             client: OnceLock::new(),
             settled: OnceLock::new(),
-            catalogue: Mutex::new(ToolCatalogue::new(CatalogueLimits::default())),
         }
     }
 

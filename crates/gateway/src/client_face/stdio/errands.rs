@@ -85,7 +85,7 @@ impl Desk {
         let client = modern::client(&message, principal);
         let errand = self
             .destination
-            .errand(client, &HeaderMap::new(), message, meaning, Accepts::Events)
+            .errand(client, &HeaderMap::new(), message, meaning, Accepts::Events, None)
             .await?;
         // A destination that shows only its own era answers as a server of that era would.
         errand.ok_or(Refusal::Modern(Objection::NoSuchMethod))
