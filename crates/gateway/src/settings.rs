@@ -220,7 +220,7 @@ pub enum Outages {
 }
 
 /// How Rialto makes itself known to a remote server, beside the configured headers.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SignIn {
     No,
     /// By OAuth. Who is asked to sign in, if anyone, is settled in there.

@@ -404,7 +404,7 @@ fn a_remote_destination_needs_only_its_address() {
 
 #[test]
 fn every_key_of_a_remote_destination_can_be_said_in_a_file() {
-    let loaded = load(&destination_file(&[
+    let file = destination_file(&[
         "type: sse",
         "url: https://old.example.com/sse",
         "headers: { Authorization: \"Bearer x\", X-Team: blue }",
@@ -413,8 +413,10 @@ fn every_key_of_a_remote_destination_can_be_said_in_a_file() {
         "retry: always",
         "auth: oauth",
         "process: per_identity",
-    ]))
-    .expect("loads");
+    ]);
+    // Tokens are kept in the user's own state.
+    let environment = [("HOME", "/home/u")].into_iter().collect();
+    let loaded = load_with(&file, &ServeFlags::default(), &environment).expect("loads");
     let spec = remote(only(&loaded));
     assert_eq!((spec.transport, spec.retry), (Transport::Sse, Retry::Always));
     assert!(only(&loaded).legacy_sse, "an old server keeps its old clients");
