@@ -4,3 +4,4 @@ pub(crate) mod body;
 pub(crate) mod http;
 pub(crate) mod intake;
 pub(crate) mod modern;
+pub(crate) mod slow_reader;

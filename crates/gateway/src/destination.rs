@@ -11,9 +11,10 @@ use protocol::capability;
 use protocol::client_face::modern::Meaning;
 use protocol::exchange::{CallKey, Client, Principal, SessionKey, Trouble};
 use protocol::message::{Member, Message};
-use protocol::multiplexer::{self, Multiplexer};
+use protocol::multiplexer::{self, Counters, Multiplexer};
 use protocol::session::{self, Accepts, Session};
 use protocol::time::Moment;
+use protocol::tool_policy::ToolPolicy;
 use protocol::tool_schema::{CatalogueLimits, ToolCatalogue};
 use protocol::version::{Era, Version};
 use tokio::sync::OnceCell;
@@ -24,7 +25,9 @@ use crate::backend_face::process::{Environment, LaunchOrder, Launcher, environme
 use crate::backend_task::ProcessLane;
 use crate::clock::Clock;
 use crate::errand_port::{Came, Departure, ErrandPort};
-use crate::lane::{Health, Lane};
+use crate::guard::limits::Permit;
+use crate::lane::{Depths, Health, Lane};
+use crate::metrics::Traffic;
 use crate::reply::Refusal;
 use crate::seal::{Sealer, Ticket};
 use crate::session_port::SessionPort;
@@ -75,6 +78,32 @@ pub(crate) struct Surroundings {
     pub(crate) sealer: Arc<Sealer>,
 }
 
+/// Every lane that has a supervisor, in use or being ended, and what those counted that are gone: a sum over these
+/// never goes back.
+#[derive(Debug, Default)]
+struct LaneRoll {
+    lanes: Vec<Arc<Lane>>,
+    retired: Counters,
+}
+
+impl LaneRoll {
+    fn retire(&mut self, lane: &Arc<Lane>) {
+        self.retired.add(&lane.depths().counters);
+        self.lanes.retain(|known| !Arc::ptr_eq(known, lane));
+    }
+}
+
+/// What there is of a destination at one moment, for metrics.
+#[derive(Debug)]
+pub(crate) struct Inventory {
+    pub(crate) sessions: usize,
+    pub(crate) parked: usize,
+    pub(crate) listens: usize,
+    pub(crate) lanes: Vec<Depths>,
+    pub(crate) counters: Counters,
+    pub(crate) events_lost: u64,
+}
+
 /// One named server.
 #[derive(Debug)]
 pub(crate) struct Destination {
@@ -97,6 +126,9 @@ pub(crate) struct Destination {
     listens: Mutex<HashMap<SessionKey, Weak<ErrandPort>>>,
     /// Which arguments of which tools are mirrored in headers.
     pub(crate) catalogue: Mutex<ToolCatalogue>,
+    pub(crate) traffic: Arc<Traffic>,
+    roll: Arc<Mutex<LaneRoll>>,
+    tools: Arc<ToolPolicy>,
 }
 
 /// What a new session was opened for.
@@ -111,6 +143,7 @@ impl Destination {
     pub(crate) fn new(settings: settings::Destination, around: Surroundings, broken: Option<String>) -> Self {
         Self {
             name: settings.name.as_str().into(),
+            tools: Arc::new(settings.tools.clone()),
             settings,
             around,
             sessions: Mutex::default(),
@@ -122,6 +155,8 @@ impl Destination {
             parked: Mutex::default(),
             listens: Mutex::default(),
             catalogue: Mutex::new(ToolCatalogue::new(CatalogueLimits::default())),
+            traffic: Arc::default(),
+            roll: Arc::default(),
         }
     }
 
@@ -182,6 +217,40 @@ impl Destination {
         self.broken.as_deref()
     }
 
+    /// Whether the policy lets a message through. By the body: what headers say of it was compared with it, or does
+    /// not count.
+    pub(crate) fn judge_tool(&self, message: &Message) -> Result<(), Refusal> {
+        self.tools
+            .judge(message)
+            .map_err(|denied| Refusal::ToolDenied { tool: denied.name })
+    }
+
+    /// What there is, for metrics.
+    pub(crate) fn inventory(&self) -> Inventory {
+        let ports: Vec<Arc<SessionPort>> = self.sessions().values().cloned().collect();
+        let living: u64 = ports.iter().map(|port| port.events_lost()).sum();
+        let (lanes, mut counters) = {
+            let roll = self.roll.lock().unwrap_or_else(PoisonError::into_inner);
+            (roll.lanes.clone(), roll.retired)
+        };
+        let lanes: Vec<Depths> = lanes.iter().map(|lane| lane.depths()).collect();
+        for lane in &lanes {
+            counters.add(&lane.counters);
+        }
+        let listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
+        Inventory {
+            sessions: ports.len(),
+            parked: self.parked.lock().unwrap_or_else(PoisonError::into_inner).len(),
+            listens: listens
+                .values()
+                .filter(|listen| listen.strong_count() > 0)
+                .count(),
+            lanes,
+            counters,
+            events_lost: living + self.traffic.events_lost.load(Ordering::Relaxed),
+        }
+    }
+
     /// How each lane's backend is doing.
     pub(crate) fn health(&self) -> Vec<Health> {
         self.lanes().values().map(|lane| lane.health()).collect()
@@ -234,7 +303,9 @@ impl Destination {
             Arc::clone(&lane),
             self.around.clock,
             Arc::clone(&self.around.audit),
+            Arc::clone(&self.traffic),
         ));
+        self.traffic.sessions_opened.fetch_add(1, Ordering::Relaxed);
         self.sessions().insert(id, Arc::clone(&port));
         lane.attach(&port);
         lane.ask(ask);
@@ -281,6 +352,7 @@ impl Destination {
         match victim {
             Some(port) => {
                 tracing::debug!(destination = %self.name, session = %port.hash().as_str(), "evicted to make room");
+                self.traffic.sessions_evicted.fetch_add(1, Ordering::Relaxed);
                 self.close(&port);
                 Ok(())
             }
@@ -400,7 +472,7 @@ impl Destination {
         };
         lane.speak(Era::Modern);
         let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
-        let port = self.depart(&lane, client, discovery(), Meaning::Discover, Accepts::Json);
+        let port = self.depart(&lane, client, discovery(), Meaning::Discover, Accepts::Json, None);
         let verdict = match tokio::time::timeout(PROBE_PATIENCE, port.answer()).await {
             Ok(Came::Complete { body, failure: None }) => {
                 match protocol::client_face::modern::error_code_of(&body) {
@@ -433,6 +505,7 @@ impl Destination {
         message: Message,
         meaning: Meaning,
         accepts: Accepts,
+        permit: Option<Permit>,
     ) -> Arc<ErrandPort> {
         let key = SessionKey(self.around.session_numbers.fetch_add(1, Ordering::Relaxed));
         let departure = Departure {
@@ -441,9 +514,18 @@ impl Destination {
             message,
             meaning,
             accepts,
+            permit,
         };
         let (clock, audit) = (self.around.clock, Arc::clone(&self.around.audit));
-        ErrandPort::depart(departure, Arc::clone(&self.name), Arc::clone(lane), clock, audit)
+        let traffic = Arc::clone(&self.traffic);
+        ErrandPort::depart(
+            departure,
+            Arc::clone(&self.name),
+            Arc::clone(lane),
+            clock,
+            audit,
+            traffic,
+        )
     }
 
     /// Sets out on a modern request. `None`: this destination does not show itself to modern clients.
@@ -454,6 +536,7 @@ impl Destination {
         message: Message,
         meaning: Meaning,
         accepts: Accepts,
+        permit: Option<Permit>,
     ) -> Result<Option<Arc<ErrandPort>>, Refusal> {
         if self.broken.is_some() {
             return Err(Refusal::BrokenDestination);
@@ -465,7 +548,7 @@ impl Destination {
         let client = Arc::new(client);
         let lane = self.lane_for(None, &client, headers, leg)?;
         let listening = meaning == Meaning::Listen;
-        let port = self.depart(&lane, client, message, meaning, accepts);
+        let port = self.depart(&lane, client, message, meaning, accepts, permit);
         if listening {
             let mut listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
             listens.retain(|_, listen| listen.strong_count() > 0);
@@ -533,11 +616,20 @@ impl Destination {
             (_, Capabilities::Union) => Introduction::Union,
             (Sharing::Shared | Sharing::PerIdentity, Capabilities::PerClient) => Introduction::Newest,
         };
+        let mut multiplexer = Multiplexer::new(limits, introduction);
+        multiplexer.show_tools(Arc::clone(&self.tools));
         let lane = Arc::new(Lane::new(
             Arc::clone(&self.name),
             self.around.clock,
-            Multiplexer::new(limits, introduction),
+            Arc::clone(&self.traffic),
+            multiplexer,
         ));
+        let roll = Arc::clone(&self.roll);
+        roll.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .lanes
+            .push(Arc::clone(&lane));
+        let enrolled = Arc::clone(&lane);
         let supervisor = ProcessLane {
             lane: Arc::clone(&lane),
             launcher: Arc::clone(&self.around.launcher),
@@ -553,6 +645,9 @@ impl Destination {
         count.fetch_add(1, Ordering::AcqRel);
         tasks::spawn("lane", async move {
             supervisor.run().await;
+            roll.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .retire(&enrolled);
             count.fetch_sub(1, Ordering::AcqRel);
         });
         lane
@@ -579,6 +674,7 @@ impl Destination {
             };
             if port.idle_since().is_some_and(|since| now.since(since) > limit) {
                 tracing::debug!(destination = %self.name, session = %port.hash().as_str(), "session expired");
+                self.traffic.sessions_expired.fetch_add(1, Ordering::Relaxed);
                 self.close(&port);
             }
         }

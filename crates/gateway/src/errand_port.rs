@@ -14,11 +14,14 @@ use protocol::exchange::{Ask, Client, Failure, SessionKey, Tell};
 use protocol::message::{Member, Message};
 use protocol::session::Accepts;
 use protocol::time::Moment;
+use protocol::version::Era;
 use tokio::time::Sleep;
 
 use crate::audit::{Audit, AuditRecord, Outcome};
 use crate::clock::Clock;
+use crate::guard::limits::Permit;
 use crate::lane::Lane;
+use crate::metrics::{self, Traffic};
 use crate::reply;
 use crate::session_port::outcome;
 
@@ -50,6 +53,9 @@ pub(crate) struct ErrandPort {
     lane: Arc<Lane>,
     clock: Clock,
     audit: Arc<Audit>,
+    pub(crate) traffic: Arc<Traffic>,
+    /// The place of the request that is being worked on: none while the errand is parked.
+    permit: Mutex<Option<Permit>>,
     parked_until: Mutex<Option<Moment>>,
     inner: Mutex<Inner>,
 }
@@ -81,6 +87,7 @@ pub(crate) struct Departure {
     pub(crate) message: Message,
     pub(crate) meaning: Meaning,
     pub(crate) accepts: Accepts,
+    pub(crate) permit: Option<Permit>,
 }
 
 impl ErrandPort {
@@ -91,6 +98,7 @@ impl ErrandPort {
         lane: Arc<Lane>,
         clock: Clock,
         audit: Arc<Audit>,
+        traffic: Arc<Traffic>,
     ) -> Arc<Self> {
         let Departure {
             key,
@@ -98,6 +106,7 @@ impl ErrandPort {
             message,
             meaning,
             accepts,
+            permit,
         } = departure;
         let principal = client.principal.as_str().to_owned();
         let (errand, asks) = Errand::new(key, client, clock.now(), message, meaning, accepts);
@@ -109,6 +118,8 @@ impl ErrandPort {
             lane: Arc::clone(&lane),
             clock,
             audit,
+            traffic,
+            permit: Mutex::new(permit),
             parked_until: Mutex::new(None),
             inner: Mutex::new(Inner { errand, waker: None }),
         });
@@ -152,8 +163,15 @@ impl ErrandPort {
         self.with(|errand, _| errand.park(state))
     }
 
-    pub(crate) fn retry(&self, message: Message, round: u32, accepts: Accepts) -> Result<(), RetryRefusal> {
+    pub(crate) fn retry(
+        &self,
+        message: Message,
+        round: u32,
+        accepts: Accepts,
+        permit: Option<Permit>,
+    ) -> Result<(), RetryRefusal> {
         let asks = self.with(|errand, now| errand.retry(now, message, round, accepts))?;
+        *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = permit;
         for ask in asks {
             self.lane.ask(ask);
         }
@@ -218,8 +236,9 @@ impl ErrandPort {
     }
 
     fn record(&self, record: &ErrandRecord) {
-        if !self.audit.is_on() {
-            return;
+        *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Ending::Failed(failure) = &record.ending {
+            self.traffic.failed(failure);
         }
         let (status, outcome) = match &record.ending {
             Ending::Result | Ending::InputRequired => (200, Outcome::Ok),
@@ -234,6 +253,12 @@ impl ErrandPort {
             }
         };
         let message = &record.message;
+        let latency = self.clock.now().since(record.started);
+        self.traffic
+            .ended(Era::Modern, metrics::class(message), outcome, latency);
+        if !self.audit.is_on() {
+            return;
+        }
         let bodies = self.audit.wants_bodies();
         self.audit.record(&AuditRecord {
             destination: &self.destination,
@@ -245,7 +270,7 @@ impl ErrandPort {
             rpc_id: message.raw(Member::Id),
             status_code: status,
             outcome,
-            latency: self.clock.now().since(record.started),
+            latency,
             request_bytes: message.len() as u64,
             response_bytes: record.response.len() as u64,
             request_body: bodies.then(|| &message.bytes()[..]),

@@ -1,7 +1,7 @@
 //! The gateway: all destinations behind one door, from start to drain.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,16 +16,18 @@ use tokio::sync::{Semaphore, watch};
 use crate::audit::Audit;
 use crate::backend_face::process::{Launcher, environment, resolve};
 use crate::client_face::body::Body;
+use crate::client_face::slow_reader::SlowReader;
 use crate::clock::Clock;
 use crate::destination::{Destination, Surroundings};
+use crate::guard::limits::{AddressRoll, Limiter};
 use crate::guard::origin::OriginGuard;
 use crate::lane::Health;
+use crate::line_sink::LineSink;
+use crate::metrics::Door;
 use crate::reply;
-use crate::settings::{self, BackendSpec, Settings};
+use crate::settings::{self, BackendSpec, LimitSettings, Settings};
 use crate::tasks;
 
-/// Connections at once; beyond it new ones wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 8192;
 /// How long a client may take to send its request's headers.
 const HEADER_TIME: Duration = Duration::from_secs(10);
 const MAX_HEADERS: usize = 100;
@@ -57,6 +59,10 @@ pub struct Gateway {
     pub(crate) origins: OriginGuard,
     pub(crate) destinations: BTreeMap<String, Arc<Destination>>,
     pub(crate) root: Option<Arc<Destination>>,
+    pub(crate) limiter: Limiter,
+    pub(crate) door: Door,
+    pub(crate) shows_metrics: bool,
+    limits: LimitSettings,
     launcher: Arc<Launcher>,
     drain: Duration,
     draining: AtomicBool,
@@ -118,12 +124,22 @@ impl Gateway {
             origins: OriginGuard::new(listen, &settings.allowed_hosts, &settings.allowed_origins),
             destinations,
             root,
+            limiter: Limiter::new(settings.limits.clone()),
+            door: Door::default(),
+            shows_metrics: settings.metrics,
+            limits: settings.limits.clone(),
             launcher,
             drain: settings.drain,
             draining: AtomicBool::new(false),
             hurried: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
         }))
+    }
+
+    /// Names the sink of the log, so that metrics show what it lost.
+    pub fn show_log(&self, sink: LineSink) {
+        // Only the first is shown: there is one log.
+        let _ = self.door.log.set(sink);
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -186,6 +202,10 @@ impl Gateway {
         self.audit.flush(LAST_ANSWERS);
     }
 
+    pub(crate) fn connection_count(&self) -> usize {
+        self.connections.load(Ordering::Acquire)
+    }
+
     fn open_calls(&self) -> usize {
         self.destinations
             .values()
@@ -218,24 +238,40 @@ impl Gateway {
             for destination in self.destinations.values() {
                 destination.tick(now);
             }
+            self.limiter.tick(now);
         }
     }
 
     async fn keep_door(self: Arc<Self>, listener: TcpListener, closing: watch::Sender<bool>) {
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let places = Arc::new(Semaphore::new(self.limits.connections));
+        let addresses = Arc::new(AddressRoll::default());
         loop {
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-                return;
-            };
             match listener.accept().await {
-                Ok((stream, _)) => {
+                Ok((stream, peer)) => {
+                    self.door.connections_accepted.fetch_add(1, Ordering::Relaxed);
+                    let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+                        self.door.limit_hit("connections");
+                        turn_away(&stream);
+                        continue;
+                    };
+                    let of_address = match self.connections_of(peer.ip()) {
+                        Some(limit) => match addresses.enter(peer.ip(), limit) {
+                            Some(of_address) => Some(of_address),
+                            None => {
+                                self.door.limit_hit("connections_per_address");
+                                turn_away(&stream);
+                                continue;
+                            }
+                        },
+                        None => None,
+                    };
                     let gateway = Arc::clone(&self);
                     let closing = closing.subscribe();
                     tasks::spawn("connection", async move {
                         gateway.connections.fetch_add(1, Ordering::AcqRel);
                         let _counted = Counted(&gateway.connections);
-                        Arc::clone(&gateway).attend(stream, closing).await;
-                        drop(place);
+                        Arc::clone(&gateway).attend(stream, peer.ip(), closing).await;
+                        drop((place, of_address));
                     });
                 }
                 Err(error) => {
@@ -247,14 +283,23 @@ impl Gateway {
         }
     }
 
-    async fn attend(self: Arc<Self>, stream: TcpStream, mut closing: watch::Receiver<bool>) {
+    /// How many connections an address may have. A proxy that we trust speaks for many.
+    fn connections_of(&self, peer: IpAddr) -> Option<usize> {
+        let trusted = &self.limits.trusted_proxies;
+        let limit = self.limits.connections_per_address?;
+        (!trusted.iter().any(|network| network.contains(peer))).then_some(limit)
+    }
+
+    async fn attend(self: Arc<Self>, stream: TcpStream, peer: IpAddr, mut closing: watch::Receiver<bool>) {
         // An answer must not wait for the client to acknowledge the previous one.
         let _ = stream.set_nodelay(true);
         let service = service_fn({
             let gateway = Arc::clone(&self);
             move |request| {
                 let gateway = Arc::clone(&gateway);
-                async move { Ok::<http::Response<Body>, std::convert::Infallible>(gateway.respond(request).await) }
+                async move {
+                    Ok::<http::Response<Body>, std::convert::Infallible>(gateway.respond(request, peer).await)
+                }
             }
         });
         let connection = http1::Builder::new()
@@ -262,7 +307,7 @@ impl Gateway {
             .header_read_timeout(HEADER_TIME)
             .max_headers(MAX_HEADERS)
             .max_buf_size(READ_BUFFER)
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(SlowReader::new(stream)), service);
         tokio::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
@@ -272,6 +317,13 @@ impl Gateway {
             }
         };
         if let Err(error) = ended {
+            if error.is_timeout() {
+                self.door.limit_hit("header_time");
+            } else if error.is_parse_too_large() {
+                self.door.limit_hit("header_bytes");
+            } else if SlowReader::<TcpStream>::is_behind(&error) {
+                self.door.limit_hit("write_time");
+            }
             tracing::debug!(%error, "connection ended");
         }
     }
@@ -310,6 +362,13 @@ impl Gateway {
         };
         reply::json(status, format!("{body}\n"))
     }
+}
+
+/// Says that there is no room, in as few words as HTTP allows, and without waiting for anything.
+fn turn_away(stream: &TcpStream) {
+    const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    // A peer whose first bytes cannot even be taken by the kernel learns it from the closing.
+    let _ = stream.try_write(FULL);
 }
 
 struct Counted<'a>(&'a AtomicUsize);

@@ -1,3 +1,5 @@
-//! Who may come in.
+//! Who may come in, and how much.
 
+pub(crate) mod limits;
 pub(crate) mod origin;
+pub(crate) mod rate;

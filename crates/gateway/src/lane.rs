@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use protocol::exchange::{Ask, SessionKey, Tell, Trouble};
-use protocol::multiplexer::{Multiplexer, Output};
+use protocol::multiplexer::{Counters, Multiplexer, Output};
 use protocol::time::Moment;
 use protocol::version::Era;
 use protocol::wire::line::{Frame, LineFramer};
@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::errand_port::ErrandPort;
+use crate::metrics::Traffic;
 use crate::session_port::SessionPort;
 
 /// Lines of noise that are logged one by one, and which of the later ones.
@@ -44,10 +45,23 @@ pub(crate) enum Health {
     Stopped,
 }
 
+/// How much waits in a lane, for metrics.
+#[derive(Debug, Clone)]
+pub(crate) struct Depths {
+    pub(crate) era: Era,
+    pub(crate) health: Health,
+    pub(crate) open_calls: usize,
+    pub(crate) waiting_calls: usize,
+    pub(crate) open_questions: usize,
+    pub(crate) outgoing_bytes: usize,
+    pub(crate) counters: Counters,
+}
+
 /// One backend and its sessions.
 pub(crate) struct Lane {
     destination: Arc<str>,
     clock: Clock,
+    traffic: Arc<Traffic>,
     inner: Mutex<Inner>,
     /// There is something to write.
     pub(crate) write: Notify,
@@ -101,10 +115,16 @@ impl std::fmt::Debug for Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(destination: Arc<str>, clock: Clock, multiplexer: Multiplexer) -> Self {
+    pub(crate) fn new(
+        destination: Arc<str>,
+        clock: Clock,
+        traffic: Arc<Traffic>,
+        multiplexer: Multiplexer,
+    ) -> Self {
         Self {
             destination,
             clock,
+            traffic,
             inner: Mutex::new(Inner {
                 multiplexer,
                 ports: HashMap::new(),
@@ -126,6 +146,10 @@ impl Lane {
 
     pub(crate) fn clock(&self) -> Clock {
         self.clock
+    }
+
+    pub(crate) fn traffic(&self) -> &Traffic {
+        &self.traffic
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -198,6 +222,19 @@ impl Lane {
 
     pub(crate) fn idle_since(&self) -> Option<Moment> {
         self.lock().idle_since
+    }
+
+    pub(crate) fn depths(&self) -> Depths {
+        let inner = self.lock();
+        Depths {
+            era: inner.multiplexer.era(),
+            health: inner.health.clone(),
+            open_calls: inner.multiplexer.open_calls(),
+            waiting_calls: inner.multiplexer.waiting_calls(),
+            open_questions: inner.multiplexer.open_questions(),
+            outgoing_bytes: inner.multiplexer.outgoing_bytes(),
+            counters: inner.multiplexer.counters(),
+        }
     }
 
     // From the tasks of the backend.

@@ -13,6 +13,7 @@ mod gateway;
 mod guard;
 mod lane;
 pub mod line_sink;
+mod metrics;
 mod probe;
 mod reply;
 mod seal;

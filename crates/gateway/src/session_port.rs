@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -19,10 +20,14 @@ use protocol::session::{
     Accepts, Answer, CallRecord, Ending, Output, Reader, Reading, Refusal, Session, StreamRefusal, Taken,
 };
 use protocol::time::Moment;
+use protocol::version::Era;
 
 use crate::audit::{Audit, AuditRecord, Outcome, SessionHash};
 use crate::clock::Clock;
+use crate::guard::limits::Permit;
+use crate::guard::rate::Allowance;
 use crate::lane::Lane;
+use crate::metrics::{self, Traffic};
 use crate::reply;
 
 /// One client's session.
@@ -34,12 +39,19 @@ pub(crate) struct SessionPort {
     lane: Arc<Lane>,
     clock: Clock,
     audit: Arc<Audit>,
+    pub(crate) traffic: Arc<Traffic>,
+    /// What the session has used of its minute.
+    pub(crate) requests: Allowance,
+    /// The session's place among all of them, until it ends.
+    place: Mutex<Option<Permit>>,
     inner: Mutex<Inner>,
 }
 
 struct Inner {
     session: Session,
     wakers: BTreeMap<StreamKey, Waker>,
+    /// The places of calls that have not ended.
+    permits: BTreeMap<CallKey, Permit>,
 }
 
 impl std::fmt::Debug for SessionPort {
@@ -66,6 +78,7 @@ impl SessionPort {
         lane: Arc<Lane>,
         clock: Clock,
         audit: Arc<Audit>,
+        traffic: Arc<Traffic>,
     ) -> Self {
         Self {
             hash: SessionHash::of(&id),
@@ -75,9 +88,13 @@ impl SessionPort {
             lane,
             clock,
             audit,
+            traffic,
+            requests: Allowance::default(),
+            place: Mutex::default(),
             inner: Mutex::new(Inner {
                 session,
                 wakers: BTreeMap::new(),
+                permits: BTreeMap::new(),
             }),
         }
     }
@@ -115,12 +132,31 @@ impl SessionPort {
         self.lock().session.idle_since()
     }
 
-    /// Takes a message of the client; what it asks for is passed on to the lane.
-    pub(crate) fn take(&self, message: Message, accepts: Accepts) -> Result<Reception, Refusal> {
-        let taken = self
-            .lock()
-            .session
-            .handle_message(self.clock.now(), message, accepts)?;
+    /// Holds the session's place among all of them until it ends.
+    pub(crate) fn hold(&self, place: Permit) {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+    }
+
+    /// Events that were dropped before anybody read them.
+    pub(crate) fn events_lost(&self) -> u64 {
+        self.lock().session.events_lost()
+    }
+
+    /// Takes a message of the client; what it asks for is passed on to the lane. A call keeps its permit to its end.
+    pub(crate) fn take(
+        &self,
+        message: Message,
+        accepts: Accepts,
+        permit: Option<Permit>,
+    ) -> Result<Reception, Refusal> {
+        let taken = {
+            let mut inner = self.lock();
+            let taken = inner.session.handle_message(self.clock.now(), message, accepts)?;
+            if let (Taken::Call { call, .. }, Some(permit)) = (&taken, permit) {
+                inner.permits.insert(*call, permit);
+            }
+            taken
+        };
         Ok(match taken {
             Taken::Noted(ask) => {
                 if let Some(ask) = ask {
@@ -174,6 +210,8 @@ impl SessionPort {
         if let Some(ask) = ask {
             self.lane.ask(ask);
         }
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.traffic.events_lost.fetch_add(self.events_lost(), Relaxed);
     }
 
     pub(crate) fn listen(&self) -> Result<Reader, StreamRefusal> {
@@ -216,8 +254,8 @@ impl SessionPort {
     }
 
     fn record(&self, record: &CallRecord) {
-        if !self.audit.is_on() {
-            return;
+        if let Ending::Failed(failure) = &record.ending {
+            self.traffic.failed(failure);
         }
         let (status, outcome) = match &record.ending {
             Ending::Result => (200, Outcome::Ok),
@@ -245,6 +283,17 @@ impl SessionPort {
     /// Writes an audit record about this session.
     pub(crate) fn write_record(&self, audited: &Audited<'_>) {
         let message = audited.message;
+        if let Some(message) = message {
+            self.traffic.ended(
+                Era::Legacy,
+                metrics::class(message),
+                audited.outcome,
+                audited.latency,
+            );
+        }
+        if !self.audit.is_on() {
+            return;
+        }
         let bodies = self.audit.wants_bodies();
         let response_body = audited
             .response
@@ -310,7 +359,10 @@ impl Inner {
             match output {
                 Output::Wake(stream) => orders.wakers.extend(self.wakers.remove(&stream)),
                 Output::Ask(ask) => orders.asks.push(ask),
-                Output::Ended(record) => orders.ended.push(record),
+                Output::Ended(record) => {
+                    self.permits.remove(&record.call);
+                    orders.ended.push(record);
+                }
             }
         }
         orders

@@ -9,6 +9,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+mod limits;
+mod network;
+
+pub use limits::LimitSettings;
+pub use network::Network;
+pub use protocol::tool_policy::{Glob, ToolPolicy};
+
 /// A text that must never be shown: it prints as `[redacted]`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Secret(String);
@@ -46,6 +53,9 @@ pub struct Settings {
     pub allowed_hosts: Vec<String>,
     /// Origins (`https://app.example.com`) that browsers may call from, besides loopback ones.
     pub allowed_origins: Vec<String>,
+    pub limits: LimitSettings,
+    /// Whether `/metrics` answers.
+    pub metrics: bool,
     pub audit: AuditSettings,
     pub destinations: Vec<Destination>,
     /// The destination that also answers at the bare `/mcp` (the one of `rialto serve -- COMMAND`).
@@ -81,6 +91,8 @@ pub struct Destination {
     pub max_sessions: usize,
     pub era: EraChoice,
     pub show: Show,
+    /// Which of its tools clients may see and call.
+    pub tools: ToolPolicy,
 }
 
 /// Which era a server is spoken to in.

@@ -105,6 +105,7 @@ pub enum Ending {
 /// What there is to say about a call that has ended.
 #[derive(Debug)]
 pub struct CallRecord {
+    pub call: CallKey,
     /// The client's message, for its method, id and name.
     pub message: Message,
     pub started: Moment,
@@ -665,6 +666,7 @@ impl Session {
         let streamed = matches!(call.stage, Stage::Stream(_));
         if let Some(message) = &call.message {
             let record = CallRecord {
+                call: key,
                 message: message.clone(),
                 started: call.started,
                 ending: ending.clone(),

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use protocol::wire::sse;
 use tokio::time::{Instant, Sleep};
 
 use super::modern::ErrandEvents;
+use crate::guard::limits::Permit;
+use crate::metrics::StreamKind;
 use crate::session_port::SessionPort;
 
 /// Silence on a stream after which a comment is sent, so that nobody in between takes it for dead.
@@ -58,6 +61,9 @@ impl Body {
 pub(crate) struct Events {
     port: Arc<SessionPort>,
     reader: Reader,
+    kind: StreamKind,
+    /// Its place among all streams, where it has one.
+    _permit: Option<Permit>,
     ended: bool,
     quiet: Option<Pin<Box<Sleep>>>,
     /// What to do when the connection is gone.
@@ -74,10 +80,23 @@ impl std::fmt::Debug for Events {
 }
 
 impl Events {
-    pub(crate) fn new(port: Arc<SessionPort>, reader: Reader) -> Self {
+    /// The rest of a call's answer.
+    pub(crate) fn answer(port: Arc<SessionPort>, reader: Reader) -> Self {
+        Self::new(port, reader, StreamKind::Answer, None)
+    }
+
+    /// A stream that the client opened to listen.
+    pub(crate) fn notices(port: Arc<SessionPort>, reader: Reader, permit: Permit) -> Self {
+        Self::new(port, reader, StreamKind::Notices, Some(permit))
+    }
+
+    fn new(port: Arc<SessionPort>, reader: Reader, kind: StreamKind, permit: Option<Permit>) -> Self {
+        port.traffic.stream_opened(kind);
         Self {
             port,
             reader,
+            kind,
+            _permit: permit,
             ended: false,
             quiet: None,
             on_close: None,
@@ -103,6 +122,7 @@ impl Events {
         if !out.is_empty() {
             self.quiet = None;
             self.sent += out.len() as u64;
+            self.port.traffic.bytes_sent.fetch_add(out.len() as u64, Relaxed);
             return Poll::Ready(Some(out.freeze()));
         }
         if self.ended {
@@ -123,6 +143,7 @@ impl Events {
 impl Drop for Events {
     fn drop(&mut self) {
         self.port.hang_up(self.reader);
+        self.port.traffic.stream_closed(self.kind);
         if let Some(report) = self.on_close.take() {
             report(self.sent);
         }

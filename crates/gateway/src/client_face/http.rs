@@ -1,6 +1,8 @@
 //! The HTTP door: which destination, which method, which session; the rest is the session's business.
 
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use http::header::{self, HeaderValue};
@@ -21,6 +23,7 @@ use super::intake;
 use crate::audit::{AuditRecord, Outcome};
 use crate::destination::{Destination, Opening};
 use crate::gateway::Gateway;
+use crate::guard::limits::{Caller, Permit};
 use crate::reply::{self, LAST_EVENT_ID, Refusal, SESSION_ID};
 use crate::session_port::{Answered, Audited, Reception, SessionPort};
 
@@ -28,6 +31,7 @@ use crate::session_port::{Answered, Audited, Reception, SessionPort};
 enum Route<'a> {
     Health,
     Ready,
+    Metrics,
     Mcp(&'a Arc<Destination>),
     /// `/sse` or `/message` of a destination that does not speak the old transport.
     OldTransport(&'a Arc<Destination>),
@@ -38,12 +42,12 @@ const MCP_METHODS: &str = "GET, POST, DELETE";
 
 impl Gateway {
     /// Answers one request.
-    pub(crate) async fn respond(&self, request: Request<Incoming>) -> Response<Body> {
+    pub(crate) async fn respond(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
         let origin = match self.origins.admit(request.uri(), request.headers()) {
             Ok(origin) => origin,
-            Err(refusal) => return refusal.respond(None),
+            Err(refusal) => return self.turn_away(&refusal),
         };
-        let mut response = self.route(request, origin.is_some()).await;
+        let mut response = self.route(request, peer, origin.is_some()).await;
         if let Some(origin) = origin {
             let headers = response.headers_mut();
             headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
@@ -56,29 +60,34 @@ impl Gateway {
         response
     }
 
-    async fn route(&self, request: Request<Incoming>, cross_origin: bool) -> Response<Body> {
+    /// Refuses what is not for any destination.
+    fn turn_away(&self, refusal: &Refusal) -> Response<Body> {
+        self.door.refused(refusal);
+        refusal.respond(None)
+    }
+
+    async fn route(&self, request: Request<Incoming>, peer: IpAddr, cross_origin: bool) -> Response<Body> {
         let path = request.uri().path().to_owned();
         match self.find(&path) {
-            Route::Nowhere => Refusal::UnknownPath.respond(None),
+            Route::Nowhere => self.turn_away(&Refusal::UnknownPath),
             Route::Health => match *request.method() {
                 Method::GET | Method::HEAD => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
-                _ => Refusal::WrongMethod { allow: "GET, HEAD" }.respond(None),
+                _ => self.turn_away(&Refusal::WrongMethod { allow: "GET, HEAD" }),
             },
             Route::Ready => match *request.method() {
                 Method::GET | Method::HEAD => self.readiness(),
-                _ => Refusal::WrongMethod { allow: "GET, HEAD" }.respond(None),
+                _ => self.turn_away(&Refusal::WrongMethod { allow: "GET, HEAD" }),
             },
-            Route::OldTransport(destination) => Refusal::Gone {
+            Route::Metrics => match *request.method() {
+                Method::GET | Method::HEAD => reply::metrics(self.metrics_page()),
+                _ => self.turn_away(&Refusal::WrongMethod { allow: "GET, HEAD" }),
+            },
+            Route::OldTransport(destination) => self.turn_away(&Refusal::Gone {
                 destination: destination.name.to_string(),
-            }
-            .respond(None),
+            }),
             Route::Mcp(destination) => {
-                let visit = Visit {
-                    gateway: self,
-                    destination,
-                    began: self.clock.now(),
-                };
-                match *request.method() {
+                let visit = Visit::new(self, destination, peer, request.headers());
+                let response = match *request.method() {
                     // The largest future by far: a connection that only listens need not have room for it.
                     Method::POST => Box::pin(visit.post(request)).await,
                     Method::GET => visit.get(request.headers()),
@@ -89,9 +98,13 @@ impl Gateway {
                     | Method::HEAD
                     | Method::OPTIONS
                     | Method::TRACE
-                    | Method::CONNECT => Refusal::WrongMethod { allow: MCP_METHODS }.respond(None),
-                    _ => Refusal::UnknownMethod.respond(None),
-                }
+                    | Method::CONNECT => self.turn_away(&Refusal::WrongMethod { allow: MCP_METHODS }),
+                    _ => self.turn_away(&Refusal::UnknownMethod),
+                };
+                // Streams count what they send as they send it.
+                let sent = response.body().size_hint().exact().unwrap_or(0);
+                destination.traffic.bytes_sent.fetch_add(sent, Relaxed);
+                response
             }
         }
     }
@@ -101,6 +114,7 @@ impl Gateway {
         let found = match (segments.next(), segments.next(), segments.next()) {
             (Some("health"), None, None) => return Route::Health,
             (Some("ready"), None, None) => return Route::Ready,
+            (Some("metrics"), None, None) if self.shows_metrics => return Route::Metrics,
             (Some("mcp"), None, None) => return self.root.as_ref().map_or(Route::Nowhere, Route::Mcp),
             (Some("mcp"), Some(name), None) => self.destinations.get(name).map(Route::Mcp),
             (Some(name), Some("mcp"), None) => self.destinations.get(name).map(Route::Mcp),
@@ -133,6 +147,8 @@ struct Visit<'a> {
     gateway: &'a Gateway,
     destination: &'a Arc<Destination>,
     began: Moment,
+    /// Who is counted with it, where limits are about callers.
+    caller: Option<Arc<Caller>>,
 }
 
 /// A refused request, as far as it was understood.
@@ -153,7 +169,37 @@ impl From<Refusal> for Refused {
     }
 }
 
-impl Visit<'_> {
+impl<'a> Visit<'a> {
+    fn new(
+        gateway: &'a Gateway,
+        destination: &'a Arc<Destination>,
+        peer: IpAddr,
+        headers: &HeaderMap,
+    ) -> Self {
+        let began = gateway.clock.now();
+        let mut visit = Self {
+            gateway,
+            destination,
+            began,
+            caller: None,
+        };
+        visit.caller = gateway.limiter.caller(began, &visit.principal(), peer, headers);
+        visit
+    }
+
+    /// Counts the request against the minute of its caller, and of its session where it names one.
+    fn admit(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        let limiter = &self.gateway.limiter;
+        limiter.request(self.began, self.caller.as_ref())?;
+        if limiter.counts_sessions_requests()
+            && let Ok(Some(id)) = intake::session_id(headers)
+            && let Some(port) = self.destination.session(id, &self.principal())
+        {
+            limiter.session_request(self.began, &port.requests)?;
+        }
+        Ok(())
+    }
+
     fn elapsed(&self) -> Duration {
         self.gateway.clock.now().since(self.began)
     }
@@ -169,6 +215,7 @@ impl Visit<'_> {
             .filter(|message| message.has_valid_id())
             .and_then(|message| message.raw(Member::Id));
         let response = refused.refusal.respond(id);
+        self.gateway.door.refused(&refused.refusal);
         if self.gateway.audit.is_on() {
             let method = message.and_then(Message::method_name);
             let tool = message.and_then(|message| message.text(Member::Name));
@@ -202,6 +249,9 @@ impl Visit<'_> {
     async fn take_post(&self, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
         let (parts, body) = request.into_parts();
         let headers = parts.headers;
+        // Under overload most requests end here: nothing of them was read but their heads.
+        self.admit(&headers)?;
+        let permit = self.gateway.limiter.call(self.caller.as_ref())?;
         intake::check_length(&headers)?;
         intake::check_content(&headers)?;
         let accepts = intake::accepts(&headers)?;
@@ -210,6 +260,10 @@ impl Visit<'_> {
         }
         let body = intake::read_body(body, self.destination.max_message_bytes()).await?;
         let request_bytes = body.len() as u64;
+        self.destination
+            .traffic
+            .bytes_received
+            .fetch_add(request_bytes, Relaxed);
         let message = Message::scan(body).map_err(|error| Refused {
             refusal: Refusal::NotAMessage(error),
             message: None,
@@ -220,6 +274,7 @@ impl Visit<'_> {
             message: Some(message.clone()),
             request_bytes,
         };
+        self.destination.judge_tool(&message).map_err(refused)?;
         if modern::is_modern(&message) {
             return super::modern::post(
                 self.destination,
@@ -227,6 +282,7 @@ impl Visit<'_> {
                 &headers,
                 message.clone(),
                 accepts,
+                (Some(permit), &self.gateway.limiter),
             )
             .await
             .map_err(refused);
@@ -248,22 +304,23 @@ impl Visit<'_> {
                 return Err(refused(Refusal::UnknownSession));
             };
             let reception = port
-                .take(message.clone(), accepts)
+                .take(message.clone(), accepts, Some(permit))
                 .map_err(|refusal| refused(refuse_message(refusal)))?;
             return Ok(self.receive(&port, reception, &message, false).await);
         }
         match meaning {
             Meaning::Introduction | Meaning::Ping | Meaning::Request(_) => {
                 let mut response = self
-                    .open(&headers, version, &message, accepts)
+                    .open(&headers, version, &message, accepts, permit)
                     .await
                     .map_err(refused)?;
                 // Nothing was run yet: a server that will not have a legacy client may have a modern one.
                 if response.extensions_mut().remove::<NotWelcomed>().is_some()
                     && self.destination.doubt_legacy().await
                 {
+                    let permit = self.gateway.limiter.call(self.caller.as_ref()).map_err(refused)?;
                     response = self
-                        .open(&headers, version, &message, accepts)
+                        .open(&headers, version, &message, accepts, permit)
                         .await
                         .map_err(refused)?;
                 }
@@ -282,19 +339,27 @@ impl Visit<'_> {
         version: Option<Version>,
         message: &Message,
         accepts: Accepts,
+        permit: Permit,
     ) -> Result<Response<Body>, Refusal> {
+        let place = self.gateway.limiter.session(self.caller.as_ref())?;
         let opening = if message.method() == McpMethod::Initialize {
             Opening::Introduction(Box::new(message.clone()), accepts)
         } else {
             Opening::Implicit(version.unwrap_or(Version::ASSUMED))
         };
         let (port, call) = self.destination.open(self.principal(), headers, opening)?;
-        let reception = match call {
-            Some(call) => Reception::Call(call),
-            None => port.take(message.clone(), accepts).map_err(|refusal| {
-                self.destination.close(&port);
-                refuse_message(refusal)
-            })?,
+        port.hold(place);
+        let (reception, _handshake) = match call {
+            // A handshake is over when it is answered, here.
+            Some(call) => (Reception::Call(call), Some(permit)),
+            None => {
+                let taken = port.take(message.clone(), accepts, Some(permit));
+                let reception = taken.map_err(|refusal| {
+                    self.destination.close(&port);
+                    refuse_message(refusal)
+                })?;
+                (reception, None)
+            }
         };
         Ok(self.receive(&port, reception, message, true).await)
     }
@@ -357,7 +422,7 @@ impl Visit<'_> {
                         response
                     }
                     Answered::Stream(reader) => {
-                        reply::events(Body::events(Events::new(Arc::clone(port), reader)))
+                        reply::events(Body::events(Events::answer(Arc::clone(port), reader)))
                     }
                 }
             }
@@ -384,12 +449,14 @@ impl Visit<'_> {
     }
 
     fn open_stream(&self, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+        self.admit(headers)?;
         intake::check_accepts_events(headers)?;
         let port = self.required_session(headers)?;
         intake::version(headers)?;
         if self.gateway.is_draining() {
             return Err(Refusal::Draining);
         }
+        let permit = self.gateway.limiter.stream()?;
         let reader = match headers.get(LAST_EVENT_ID) {
             Some(last) => port.resume(last.to_str().unwrap_or_default()),
             None => port.listen(),
@@ -401,7 +468,7 @@ impl Visit<'_> {
         })?;
         let (clock, began) = (self.gateway.clock, self.began);
         let audited = Arc::clone(&port);
-        let events = Events::new(port, reader).on_close(move |sent| {
+        let events = Events::notices(port, reader, permit).on_close(move |sent| {
             audited.write_record(&Audited {
                 message: None,
                 http_method: "GET",
@@ -416,7 +483,8 @@ impl Visit<'_> {
     }
 
     fn delete(&self, headers: &HeaderMap) -> Response<Body> {
-        match self.required_session(headers) {
+        let found = self.admit(headers).and_then(|()| self.required_session(headers));
+        match found {
             Ok(port) => {
                 self.destination.close(&port);
                 port.write_record(&Audited {

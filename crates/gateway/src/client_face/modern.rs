@@ -1,6 +1,7 @@
 //! The HTTP door for modern clients (2026-07-28): requests that describe themselves, one at a time.
 
 use std::pin::Pin;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -22,6 +23,8 @@ use tokio::time::{Instant, Sleep};
 use super::body::Body;
 use crate::destination::Destination;
 use crate::errand_port::{Came, ErrandPort, Gathering};
+use crate::guard::limits::{Limiter, Permit};
+use crate::metrics::StreamKind;
 use crate::reply::{self, Refusal};
 use crate::seal;
 
@@ -38,6 +41,7 @@ pub(super) async fn post(
     headers: &HeaderMap,
     message: Message,
     accepts: Accepts,
+    (mut permit, limiter): (Option<Permit>, &Limiter),
 ) -> Result<Response<Body>, Refusal> {
     match message.kind() {
         Kind::Request => {}
@@ -57,16 +61,20 @@ pub(super) async fn post(
         }
         judge_params(destination, &mirrored, &message).map_err(Refusal::Modern)?;
     }
+    if meaning == Meaning::Listen {
+        // It stays open as long as its client likes: a stream, and no call.
+        permit = Some(limiter.stream()?);
+    }
     let port = match retried(destination, &principal, &message, meaning)? {
         Some((port, round)) => {
-            port.retry(message.clone(), round, accepts)
+            port.retry(message.clone(), round, accepts, permit)
                 .map_err(|_| Refusal::Modern(unknown_state()))?;
             port
         }
         None => {
             let client = modern::client(&message, principal);
             let errand = destination
-                .errand(client, headers, message.clone(), meaning, accepts)
+                .errand(client, headers, message.clone(), meaning, accepts, permit)
                 .await?;
             // A destination that shows only its own era answers as a server of that era would.
             errand.ok_or(Refusal::Modern(Objection::NoSuchMethod))?
@@ -149,7 +157,7 @@ async fn learn_beforehand(
         let client = modern::client(&list, principal.clone());
         let meaning = Meaning::Call { retry: false };
         let Ok(Some(port)) = destination
-            .errand(client, headers, list, meaning, Accepts::Json)
+            .errand(client, headers, list, meaning, Accepts::Json, None)
             .await
         else {
             return;
@@ -248,6 +256,7 @@ impl std::fmt::Debug for ErrandEvents {
 
 impl ErrandEvents {
     fn new(destination: Arc<Destination>, port: Arc<ErrandPort>) -> Self {
+        port.traffic.stream_opened(StreamKind::Modern);
         Self {
             destination,
             port,
@@ -287,6 +296,8 @@ impl ErrandEvents {
         }
         if !out.is_empty() {
             self.quiet = None;
+            let sent = out.len() as u64;
+            self.port.traffic.bytes_sent.fetch_add(sent, Relaxed);
             return Poll::Ready(Some(out.freeze()));
         }
         if self.ended {
@@ -306,6 +317,7 @@ impl ErrandEvents {
 
 impl Drop for ErrandEvents {
     fn drop(&mut self) {
+        self.port.traffic.stream_closed(StreamKind::Modern);
         if !self.ended {
             self.port.hang_up();
         }

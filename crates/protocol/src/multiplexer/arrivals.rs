@@ -137,6 +137,11 @@ impl Multiplexer {
             }
             (Request::Plain | Request::Unsubscribe { .. } | Request::SetLevel { .. }, _) => {}
         }
+        let shown = match call.method {
+            Method::ToolsList => self.tools.without_denied(&message),
+            _ => None,
+        };
+        let message = shown.unwrap_or(message);
         self.tell(Tell::Reply {
             session: call.session,
             call: call.call,
