@@ -27,6 +27,7 @@ use crate::metrics::Door;
 use crate::reply;
 use crate::settings::{self, BackendSpec, LimitSettings, Settings};
 use crate::tasks;
+use crate::trace::SpanSink;
 
 /// How long a client may take to send its request's headers.
 const HEADER_TIME: Duration = Duration::from_secs(10);
@@ -140,6 +141,11 @@ impl Gateway {
     pub fn show_log(&self, sink: LineSink) {
         // Only the first is shown: there is one log.
         let _ = self.door.log.set(sink);
+    }
+
+    /// Names the sink of spans: from now on every request makes one.
+    pub fn trace_to(&self, sink: Arc<SpanSink>) {
+        let _ = self.door.spans.set(sink);
     }
 
     pub(crate) fn is_draining(&self) -> bool {

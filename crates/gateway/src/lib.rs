@@ -20,6 +20,7 @@ mod seal;
 mod session_port;
 pub mod settings;
 pub mod tasks;
+pub mod trace;
 
 pub use gateway::{Gateway, StartError};
 pub use probe::{Presented, Probe};

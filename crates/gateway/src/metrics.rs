@@ -10,7 +10,7 @@ mod process;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use protocol::exchange::{Blame, Failure};
@@ -21,6 +21,7 @@ use protocol::version::Era;
 use crate::audit::Outcome;
 use crate::line_sink::LineSink;
 use crate::reply::Refusal;
+use crate::trace::SpanSink;
 
 /// Upper bounds of the latency buckets in microseconds: from a call within this machine to one that used up a
 /// long `request_timeout`.
@@ -246,6 +247,8 @@ pub(crate) struct Door {
     pub(crate) connections_accepted: AtomicU64,
     /// Where the binary writes its log, for the lines that were lost.
     pub(crate) log: OnceLock<LineSink>,
+    /// Where spans go, if anybody wants them.
+    pub(crate) spans: OnceLock<Arc<SpanSink>>,
 }
 
 impl Door {

@@ -13,6 +13,7 @@ use protocol::message::{ScanError, Written};
 use protocol::version::Version;
 
 use crate::client_face::body::Body;
+use crate::trace::Failed;
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -468,6 +469,9 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
 pub(crate) fn answer(body: impl Into<Written>, failure: Option<&Failure>) -> Response<Body> {
     let status = failure.map_or(StatusCode::OK, failure_status);
     let mut response = with_type(status, JSON, body);
+    if let Some(failure) = failure {
+        response.extensions_mut().insert(Failed(failure.reason()));
+    }
     let wait = match failure {
         Some(Failure::Unavailable { retry_after, .. }) => Some(*retry_after),
         Some(Failure::Exited(_) | Failure::NotWelcomed | Failure::Overloaded { .. }) => {

@@ -18,5 +18,6 @@ pub mod session;
 pub mod time;
 pub mod tool_policy;
 pub mod tool_schema;
+pub mod trace_context;
 pub mod version;
 pub mod wire;

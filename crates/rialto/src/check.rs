@@ -13,7 +13,7 @@ use crate::{exit, fail, serve, telemetry};
 
 pub(crate) fn run(flags: &CheckFlags, environment: &Environment) -> ExitCode {
     let loaded = config::settings(&flags.as_serve(), environment);
-    let Loaded { settings, notes } = match loaded {
+    let Loaded { settings, notes, .. } = match loaded {
         Ok(loaded) => loaded,
         Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
     };

@@ -10,6 +10,7 @@ mod destinations_file;
 mod environment;
 mod globals;
 mod interpolate;
+mod limits;
 mod name;
 mod problem;
 mod quantity;
@@ -40,7 +41,17 @@ const USUAL_FILES: [&str; 2] = ["destinations.yml", "destinations.yaml"];
 #[derive(Debug, Clone)]
 pub(crate) struct Loaded {
     pub(crate) settings: Settings,
+    /// Where spans go, if anywhere.
+    pub(crate) traces: Option<TraceSettings>,
     pub(crate) notes: Vec<String>,
+}
+
+/// Where spans go and which of them.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TraceSettings {
+    pub(crate) endpoint: String,
+    /// What share of the traces that begin here is recorded.
+    pub(crate) sample: f64,
 }
 
 /// How log lines look.
@@ -220,12 +231,18 @@ fn complete(
                 drain: globals.drain,
                 allowed_hosts: globals.allowed_hosts,
                 allowed_origins: globals.allowed_origins,
+                limits: globals.limits,
+                metrics: globals.metrics,
                 audit: globals.audit,
                 destinations,
                 root_destination,
                 keep_going: globals.keep_going,
             };
-            Ok(Loaded { settings, notes })
+            Ok(Loaded {
+                settings,
+                traces: globals.traces,
+                notes,
+            })
         }
         Some(_) | None => Err(ConfigError::Problems(problems)),
     }

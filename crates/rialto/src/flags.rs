@@ -154,7 +154,9 @@ Examples:
   rialto serve --config destinations.yml --audit audit.jsonl
 
 Variables without a flag: RIALTO_SESSION_IDLE, RIALTO_DRAIN, RIALTO_SECRETS_FILE,
-RIALTO_AUDIT_BODIES (or AUDIT_LOG_BODIES), RUST_LOG.
+RIALTO_AUDIT_BODIES (or AUDIT_LOG_BODIES), RIALTO_LIMIT_…, RIALTO_TRUSTED_PROXIES,
+RIALTO_METRICS, RIALTO_OTLP_ENDPOINT (or OTEL_EXPORTER_OTLP_ENDPOINT),
+RIALTO_OTLP_SAMPLE, RUST_LOG.
 A flag beats a variable, a variable beats the file, the file beats the default.";
 
 const CHECK_EXAMPLES: &str = "\

@@ -6,6 +6,7 @@ mod demo;
 mod flags;
 mod serve;
 mod telemetry;
+mod traces;
 
 use std::io::Write as _;
 use std::process::ExitCode;

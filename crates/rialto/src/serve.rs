@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::backend_face::process::{Launcher, WardenCommand};
+use gateway::line_sink::LineSink;
 use gateway::settings::{BackendSpec, Settings, Start};
+use gateway::trace::SpanSink;
 use gateway::{Gateway, StartError};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -16,7 +18,7 @@ use tokio::sync::oneshot;
 
 use crate::config::{self, ConfigError, Environment, Loaded, LogFormat};
 use crate::flags::ServeFlags;
-use crate::{exit, fail, telemetry};
+use crate::{exit, fail, telemetry, traces};
 
 /// How long an immediate end may take to write its last lines.
 const LAST_LINES: Duration = Duration::from_millis(300);
@@ -26,7 +28,11 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
         Ok(logs) => logs,
         Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
     };
-    let Loaded { settings, notes } = match config::settings(flags, environment) {
+    let Loaded {
+        settings,
+        traces,
+        notes,
+    } = match config::settings(flags, environment) {
         Ok(loaded) => loaded,
         Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
     };
@@ -37,13 +43,25 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
     for note in notes {
         tracing::warn!("{note}");
     }
+    let (spans, exporter) = match traces.as_ref().map(traces::start).transpose() {
+        Ok(started) => started.unzip(),
+        Err(error) => return fail(exit::FAILED, &format!("{error:#}")),
+    };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(exit::FAILED, &format!("cannot start the runtime: {error}")),
     };
-    let code = runtime.block_on(serve(&settings, environment, logs.format));
+    let outlets = Outlets {
+        format: logs.format,
+        log: telemetry.sink(),
+        spans,
+    };
+    let code = runtime.block_on(serve(&settings, environment, outlets));
     // Whatever still runs has been asked to stop and was waited for.
     runtime.shutdown_timeout(LAST_LINES);
+    if let Some(exporter) = exporter {
+        exporter.finish();
+    }
     drop(telemetry);
     code
 }
@@ -55,7 +73,14 @@ pub(crate) fn launcher() -> Launcher {
     })
 }
 
-async fn serve(settings: &Settings, environment: &Environment, format: LogFormat) -> ExitCode {
+/// Where Rialto says what it does.
+struct Outlets {
+    format: LogFormat,
+    log: LineSink,
+    spans: Option<Arc<SpanSink>>,
+}
+
+async fn serve(settings: &Settings, environment: &Environment, outlets: Outlets) -> ExitCode {
     let listener = match TcpListener::bind(settings.listen).await {
         Ok(listener) => listener,
         Err(error) => return fail(exit::CANNOT_LISTEN, &cannot_listen(settings.listen, &error)),
@@ -73,6 +98,10 @@ async fn serve(settings: &Settings, environment: &Environment, format: LogFormat
             return fail(exit::NOTHING_STARTS, &error.to_string());
         }
     };
+    gateway.show_log(outlets.log);
+    if let Some(spans) = outlets.spans {
+        gateway.trace_to(spans);
+    }
     let (terminate, interrupt) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
         (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
         (Err(error), _) | (_, Err(error)) => {
@@ -80,7 +109,7 @@ async fn serve(settings: &Settings, environment: &Environment, format: LogFormat
         }
     };
     tracing::info!(listening = %address, destinations = settings.destinations.len(), "listening");
-    match format {
+    match outlets.format {
         LogFormat::Human => {
             // If stderr is closed nobody reads this, and nobody needs to.
             let _ = std::io::stderr()

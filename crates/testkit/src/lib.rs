@@ -4,6 +4,7 @@
 //! mistake here. Everything that waits has a deadline and says what it waited for.
 
 pub mod client;
+pub mod collector;
 pub mod failure;
 pub mod interop;
 pub mod journal;

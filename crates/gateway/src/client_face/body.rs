@@ -19,13 +19,18 @@ use super::modern::ErrandEvents;
 use crate::guard::limits::Permit;
 use crate::metrics::StreamKind;
 use crate::session_port::SessionPort;
+use crate::trace::OpenSpan;
 
 /// Silence on a stream after which a comment is sent, so that nobody in between takes it for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// A response body.
 #[derive(Debug)]
-pub(crate) struct Body(Kind);
+pub(crate) struct Body {
+    kind: Kind,
+    /// The span of its request, which ends with it.
+    span: Option<Box<OpenSpan>>,
+}
 
 #[derive(Debug)]
 enum Kind {
@@ -36,7 +41,7 @@ enum Kind {
 
 impl Body {
     pub(crate) fn empty() -> Self {
-        Self(Kind::Full(VecDeque::new()))
+        Self::of(Kind::Full(VecDeque::new()))
     }
 
     pub(crate) fn full(written: Written) -> Self {
@@ -45,15 +50,24 @@ impl Body {
             Written::Cut { head, new, tail } => VecDeque::from([head, new, tail]),
         };
         pieces.retain(|piece| !piece.is_empty());
-        Self(Kind::Full(pieces))
+        Self::of(Kind::Full(pieces))
     }
 
     pub(crate) fn events(events: Events) -> Self {
-        Self(Kind::Events(events))
+        Self::of(Kind::Events(events))
     }
 
     pub(crate) fn errand(events: ErrandEvents) -> Self {
-        Self(Kind::Errand(events))
+        Self::of(Kind::Errand(events))
+    }
+
+    fn of(kind: Kind) -> Self {
+        Self { kind, span: None }
+    }
+
+    /// Ends a span with the last byte.
+    pub(crate) fn carry(&mut self, span: OpenSpan) {
+        self.span = Some(Box::new(span));
     }
 }
 
@@ -158,7 +172,7 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match &mut self.0 {
+        match &mut self.kind {
             Kind::Full(pieces) => Poll::Ready(pieces.pop_front().map(|piece| Ok(Frame::data(piece)))),
             Kind::Errand(events) => events
                 .poll_chunk(context)
@@ -170,7 +184,7 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
+        match &self.kind {
             Kind::Full(pieces) => pieces.is_empty(),
             Kind::Events(events) => events.ended,
             Kind::Errand(events) => events.is_ended(),
@@ -178,7 +192,7 @@ impl http_body::Body for Body {
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
+        match &self.kind {
             Kind::Full(pieces) => SizeHint::with_exact(pieces.iter().map(|piece| piece.len() as u64).sum()),
             Kind::Events(_) | Kind::Errand(_) => SizeHint::default(),
         }

@@ -26,6 +26,7 @@ use crate::gateway::Gateway;
 use crate::guard::limits::{Caller, Permit};
 use crate::reply::{self, LAST_EVENT_ID, Refusal, SESSION_ID};
 use crate::session_port::{Answered, Audited, Reception, SessionPort};
+use crate::trace::{self, Failed, OpenSpan};
 
 /// Where a path leads.
 enum Route<'a> {
@@ -240,13 +241,28 @@ impl<'a> Visit<'a> {
     }
 
     async fn post(&self, request: Request<Incoming>) -> Response<Body> {
-        match self.take_post(request).await {
+        let mut span = None;
+        let mut response = match self.take_post(request, &mut span).await {
             Ok(response) => response,
-            Err(refused) => self.refuse("POST", &refused),
+            Err(refused) => {
+                let mut response = self.refuse("POST", &refused);
+                response.extensions_mut().insert(Failed(refused.refusal.label()));
+                response
+            }
+        };
+        if let Some(mut span) = span {
+            let failed = response.extensions().get::<Failed>();
+            span.answered(response.status().as_u16(), failed.map(|failed| failed.0));
+            response.body_mut().carry(span);
         }
+        response
     }
 
-    async fn take_post(&self, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
+    async fn take_post(
+        &self,
+        request: Request<Incoming>,
+        span: &mut Option<OpenSpan>,
+    ) -> Result<Response<Body>, Refused> {
         let (parts, body) = request.into_parts();
         let headers = parts.headers;
         // Under overload most requests end here: nothing of them was read but their heads.
@@ -269,6 +285,9 @@ impl<'a> Visit<'a> {
             message: None,
             request_bytes,
         })?;
+        let spans = self.gateway.door.spans.get();
+        let (message, begun) = trace::begin(spans, &self.destination.name, &headers, message);
+        *span = begun;
         let refused = |refusal: Refusal| Refused {
             refusal,
             message: Some(message.clone()),

@@ -27,6 +27,7 @@ use crate::guard::limits::{Limiter, Permit};
 use crate::metrics::StreamKind;
 use crate::reply::{self, Refusal};
 use crate::seal;
+use crate::trace::Failed;
 
 /// Silence on a stream after which a comment is sent.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -218,7 +219,11 @@ fn complete(
         Some(_) => StatusCode::OK,
         None => StatusCode::from_u16(status_of(&body)).unwrap_or(StatusCode::OK),
     };
-    reply::json(status, body)
+    let mut response = reply::json(status, body);
+    if let Some(failure) = failure {
+        response.extensions_mut().insert(Failed(failure.reason()));
+    }
+    response
 }
 
 fn learn_tools(destination: &Destination, body: &[u8]) {

@@ -204,6 +204,7 @@ impl Gateway {
 
     fn outlets(&self) -> Vec<Family> {
         let log = self.door.log.get();
+        let spans = self.door.spans.get();
         let mut build = Family::gauge("rialto_build_info", "Always 1; the version is a label");
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
         build.samples.push((version, Value::Level(1.0)));
@@ -214,6 +215,13 @@ impl Gateway {
                 "Audit records that could not be written",
             )
             .count(Vec::new(), self.audit.lost()),
+            Family::counter("rialto_spans_exported", "Spans that the collector has taken")
+                .count(Vec::new(), spans.map_or(0, |spans| spans.exported())),
+            Family::counter(
+                "rialto_spans_lost",
+                "Spans that the collector did not take, or for which there was no room",
+            )
+            .count(Vec::new(), spans.map_or(0, |spans| spans.lost())),
             Family::counter("rialto_log_lines_lost", "Log lines that could not be written")
                 .count(Vec::new(), log.map_or(0, crate::line_sink::LineSink::lost)),
         ]

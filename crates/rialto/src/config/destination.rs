@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gateway::settings::{
-    BackendSpec, Capabilities, Destination, EraChoice, ProcessSpec, Secret, Sharing, Show, Start,
+    BackendSpec, Capabilities, Destination, EraChoice, Glob, ProcessSpec, Secret, Sharing, Show, Start,
+    ToolPolicy,
 };
 
 use super::reader::{Fields, Given};
@@ -105,6 +106,7 @@ pub(super) fn read(
     let show = fields
         .choice("show", &[("both", Show::Both), ("native", Show::Native)])
         .unwrap_or(Show::Both);
+    let tools = tools(&mut fields);
     let request_timeout = fields.parsed("request_timeout", quantity::some_time);
     let max_message_bytes = fields.parsed("max_message_bytes", quantity::size);
     if let Some(given) = fields.given("legacy_sse")
@@ -147,6 +149,7 @@ pub(super) fn read(
         max_sessions: defaults.max_sessions.or(max_sessions).unwrap_or(MAX_SESSIONS),
         era,
         show,
+        tools,
     })
 }
 
@@ -166,6 +169,7 @@ pub(super) fn plain(
         max_sessions: defaults.max_sessions.unwrap_or(MAX_SESSIONS),
         era: EraChoice::Auto,
         show: Show::Both,
+        tools: ToolPolicy::default(),
     }
 }
 
@@ -289,6 +293,53 @@ fn argv(fields: &mut Fields<'_, '_>, format: Format) -> Option<Vec<String>> {
         return None;
     }
     Some(words.into_iter().map(|word| word.text).collect())
+}
+
+/// `tools: { allow: […], deny: […] }`.
+fn tools(fields: &mut Fields<'_, '_>) -> ToolPolicy {
+    let Some(node) = fields.take("tools") else {
+        return ToolPolicy::default();
+    };
+    match node.value {
+        Value::Map(entries) => {
+            let mut inner = fields.inner("tools.", node.line, entries);
+            let globs = |inner: &mut Fields<'_, '_>, key| -> Vec<Glob> {
+                let line = inner.line();
+                let Some(given) = inner.list(key) else {
+                    return Vec::new();
+                };
+                if given.is_empty() {
+                    // "None of them" and "no restriction" look alike: whoever writes it must say which.
+                    inner.walk.fail(
+                        inner.place(line, key),
+                        "the list is empty: leave the key out, or write deny: [\"*\"] for no tool at all",
+                    );
+                }
+                given
+                    .iter()
+                    .filter_map(|given| inner.walk.judge(given, glob))
+                    .collect()
+            };
+            let policy = ToolPolicy {
+                allow: globs(&mut inner, "allow"),
+                deny: globs(&mut inner, "deny"),
+            };
+            inner.finish();
+            policy
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
+            let kind = node.value.kind();
+            fields.walk.fail(
+                fields.place(node.line, "tools"),
+                format!("must be a map, not {kind}: write `allow: [read_*]` or `deny: [delete_*]` under it"),
+            );
+            ToolPolicy::default()
+        }
+    }
+}
+
+fn glob(text: &str) -> Result<Glob, String> {
+    Glob::parse(text).ok_or_else(|| "matches no tool: write a name, or a pattern such as read_*".to_owned())
 }
 
 fn env(fields: &mut Fields<'_, '_>) -> BTreeMap<String, Secret> {

@@ -6,11 +6,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use gateway::settings::{AuditSettings, AuditSink, Secret};
+use gateway::settings::{AuditSettings, AuditSink, LimitSettings, Secret};
 
+use super::TraceSettings;
 use super::destination::Defaults;
 use super::environment::Environment;
 use super::interpolate::{Secrets, read_text};
+use super::limits;
 use super::problem::Place;
 use super::quantity;
 use super::reader::{Fields, Given};
@@ -34,6 +36,9 @@ pub(super) struct Globals {
     pub(super) drain: Duration,
     pub(super) allowed_hosts: Vec<String>,
     pub(super) allowed_origins: Vec<String>,
+    pub(super) limits: LimitSettings,
+    pub(super) metrics: bool,
+    pub(super) traces: Option<TraceSettings>,
     pub(super) audit: AuditSettings,
     pub(super) keep_going: bool,
     pub(super) defaults: Defaults,
@@ -77,6 +82,9 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         &["RIALTO_ALLOWED_ORIGINS", "RIALTO_ALLOW_ORIGIN"],
         "allowed_origins",
     );
+    let limits = limits::read(&mut layers);
+    let metrics = layers.first(("", None), &["RIALTO_METRICS"], "metrics");
+    let traces = traces(&mut layers);
     let audit = audit(flags, &mut layers);
     let keep_going = match flags.keep_going {
         true => true,
@@ -109,6 +117,11 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
             .iter()
             .filter_map(|given| walk.judge(given, quantity::origin))
             .collect(),
+        limits,
+        metrics: metrics
+            .and_then(|given| walk.judge(&given, quantity::truth))
+            .unwrap_or(true),
+        traces,
         audit,
         keep_going,
         defaults: Defaults {
@@ -122,9 +135,9 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
 }
 
 /// The order of precedence, in one place.
-struct Layers<'f, 'w, 'a> {
+pub(super) struct Layers<'f, 'w, 'a> {
     environment: &'f Environment,
-    fields: &'f mut Fields<'w, 'a>,
+    pub(super) fields: &'f mut Fields<'w, 'a>,
 }
 
 type Flag<'v> = (&'static str, Option<&'v str>);
@@ -143,7 +156,7 @@ impl Layers<'_, '_, '_> {
     }
 
     /// The first of these variables that says something.
-    fn variable(&self, variables: &[&'static str]) -> Option<Given> {
+    pub(super) fn variable(&self, variables: &[&'static str]) -> Option<Given> {
         variables.iter().find_map(|name| {
             self.environment
                 .filled(name)
@@ -151,7 +164,7 @@ impl Layers<'_, '_, '_> {
         })
     }
 
-    fn all(
+    pub(super) fn all(
         &mut self,
         (flag, values): (&'static str, &[String]),
         variables: &[&'static str],
@@ -230,6 +243,37 @@ fn audit(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> AuditSettings {
         );
     }
     AuditSettings { sink, bodies }
+}
+
+/// `otlp: { endpoint: URL, sample: SHARE }`, or the endpoint alone.
+fn traces(layers: &mut Layers<'_, '_, '_>) -> Option<TraceSettings> {
+    let walk = layers.fields.walk;
+    let (mut endpoint, mut sample) = (None, None);
+    if let Some(node) = layers.fields.take("otlp") {
+        match node.value {
+            Value::Map(entries) => {
+                let mut inner = layers.fields.inner("otlp.", node.line, entries);
+                endpoint = inner.given("endpoint");
+                sample = inner.given("sample");
+                inner.finish();
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
+                endpoint = layers.fields.scalar(node, "otlp");
+            }
+        }
+    }
+    let sample = layers
+        .variable(&["RIALTO_OTLP_SAMPLE"])
+        .or(sample)
+        .and_then(|given| walk.judge(&given, quantity::share));
+    let endpoint = layers
+        .variable(&["RIALTO_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"])
+        .or(endpoint)
+        .and_then(|given| walk.judge(&given, quantity::web_address))?;
+    Some(TraceSettings {
+        endpoint,
+        sample: sample.unwrap_or(1.0),
+    })
 }
 
 /// Reads the secrets file, if one is named.
