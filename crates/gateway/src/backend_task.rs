@@ -211,7 +211,7 @@ impl ProcessLane {
             "writer",
             write(stdin, Arc::clone(&self.lane), Arc::clone(&broken)),
         );
-        self.lane.link_up(pid);
+        self.lane.link_up(Some(pid));
 
         let clock = self.lane.clock();
         let mut silent = true;

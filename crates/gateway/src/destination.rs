@@ -1,11 +1,13 @@
 //! A destination: one named server, its sessions and its lanes.
 
+mod era;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use protocol::backend_face::legacy::Introduction;
 use protocol::capability;
 use protocol::client_face::modern::Meaning;
@@ -17,14 +19,14 @@ use protocol::time::Moment;
 use protocol::tool_policy::ToolPolicy;
 use protocol::tool_schema::{CatalogueLimits, ToolCatalogue};
 use protocol::version::{Era, Version};
-use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use crate::audit::Audit;
 use crate::backend_face::process::{Environment, LaunchOrder, Launcher, environment};
+use crate::backend_face::remote::{RemoteLane, Server};
 use crate::backend_task::ProcessLane;
 use crate::clock::Clock;
-use crate::errand_port::{Came, Departure, ErrandPort};
+use crate::errand_port::{Departure, ErrandPort};
 use crate::guard::limits::Permit;
 use crate::lane::{Depths, Health, Lane};
 use crate::metrics::Traffic;
@@ -32,18 +34,16 @@ use crate::reply::Refusal;
 use crate::seal::{Sealer, Ticket};
 use crate::session_port::SessionPort;
 use crate::settings::{
-    self, BackendSpec, Capabilities, EraChoice, ProcessSpec, Secret, Sharing, Show, Start,
+    self, BackendSpec, Capabilities, LaneRules, ProcessSpec, Secret, Sharing, Show, Start, Transport,
 };
 use crate::tasks;
+use era::Verdict;
 
 /// Sessions that nobody opened on purpose do not live long.
 const IMPLICIT_IDLE: Duration = Duration::from_secs(60);
 /// A session idle for this long may have to make room for a new one.
 const EVICTABLE_IDLE: Duration = Duration::from_secs(60);
 
-/// How long a server may take to say which era it speaks, before it is taken for a legacy one. A mistake mends
-/// itself: a modern server refuses the handshake that follows.
-const PROBE_PATIENCE: Duration = Duration::from_secs(8);
 /// How long a call waits for its client to come back with answers.
 const PARKED_FOR: Duration = Duration::from_secs(600);
 const MAX_PARKED: usize = 1024;
@@ -116,8 +116,8 @@ pub(crate) struct Destination {
     supervisors: Arc<AtomicUsize>,
     /// Why nothing can be started here, if that is known beforehand.
     broken: Option<String>,
-    /// What the server speaks to a modern client, once it was asked.
-    verdict: OnceCell<Era>,
+    /// What the server speaks to a modern client.
+    verdict: Verdict,
     /// The server has refused a legacy handshake.
     refuses_legacy: AtomicBool,
     /// Modern calls that wait for their client, by the name in their sealed state.
@@ -129,6 +129,8 @@ pub(crate) struct Destination {
     pub(crate) traffic: Arc<Traffic>,
     roll: Arc<Mutex<LaneRoll>>,
     tools: Arc<ToolPolicy>,
+    /// The server itself, if it is reached over HTTP.
+    remote: Option<Arc<Server>>,
 }
 
 /// What a new session was opened for.
@@ -141,6 +143,10 @@ pub(crate) enum Opening {
 
 impl Destination {
     pub(crate) fn new(settings: settings::Destination, around: Surroundings, broken: Option<String>) -> Self {
+        let remote = match &settings.backend {
+            BackendSpec::Process(_) => None,
+            BackendSpec::Remote(spec) => Some(Arc::new(Server::new(spec.clone()))),
+        };
         Self {
             name: settings.name.as_str().into(),
             tools: Arc::new(settings.tools.clone()),
@@ -150,13 +156,14 @@ impl Destination {
             lanes: Mutex::default(),
             supervisors: Arc::default(),
             broken,
-            verdict: OnceCell::new(),
+            verdict: Verdict::default(),
             refuses_legacy: AtomicBool::new(false),
             parked: Mutex::default(),
             listens: Mutex::default(),
             catalogue: Mutex::new(ToolCatalogue::new(CatalogueLimits::default())),
             traffic: Arc::default(),
             roll: Arc::default(),
+            remote,
         }
     }
 
@@ -164,9 +171,46 @@ impl Destination {
         self.settings.max_message_bytes
     }
 
-    fn process(&self) -> &ProcessSpec {
-        let BackendSpec::Process(spec) = &self.settings.backend;
-        spec
+    /// How the server is reached, for people.
+    pub(crate) fn transport(&self) -> &'static str {
+        match self.remote.as_ref().map(|server| server.transport()) {
+            None => "stdio",
+            Some(Transport::Auto) => "http",
+            Some(Transport::StreamableHttp) => "streamable_http",
+            Some(Transport::Sse) => "sse",
+        }
+    }
+
+    fn rules(&self) -> &LaneRules {
+        &self.settings.lanes
+    }
+
+    /// Whether there is a server before anybody asks for one.
+    fn starts_eagerly(&self) -> bool {
+        match &self.settings.backend {
+            BackendSpec::Process(spec) => spec.start == Start::Eager,
+            BackendSpec::Remote(_) => false,
+        }
+    }
+
+    /// What of a client's headers its server is given: by the name it is given under.
+    fn from_headers(&self, headers: &HeaderMap) -> BTreeMap<String, Secret> {
+        let given = |name: &str, header: &str| {
+            let value = headers.get(header)?.to_str().ok()?;
+            Some((name.to_owned(), Secret::new(value)))
+        };
+        match &self.settings.backend {
+            BackendSpec::Process(spec) => spec
+                .env_from_headers
+                .iter()
+                .filter_map(|(variable, header)| given(variable, header))
+                .collect(),
+            BackendSpec::Remote(spec) => spec
+                .forward_headers
+                .iter()
+                .filter_map(|header| given(header.as_str(), header.as_str()))
+                .collect(),
+        }
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<Uuid, Arc<SessionPort>>> {
@@ -182,12 +226,9 @@ impl Destination {
         if self.broken.is_some() {
             return;
         }
-        match (self.process().start, self.process().sharing) {
-            (Start::Eager, Sharing::Shared | Sharing::PerIdentity | Sharing::PerSession) => {
-                let lane = self.start_lane(&BTreeMap::new(), true);
-                self.lanes().insert(LaneKey::Unclaimed, lane);
-            }
-            (Start::Lazy, _) => {}
+        if self.starts_eagerly() {
+            let lane = self.start_lane(&BTreeMap::new(), true);
+            self.lanes().insert(LaneKey::Unclaimed, lane);
         }
     }
 
@@ -278,11 +319,7 @@ impl Destination {
             Opening::Implicit(_) => (None, None),
         };
         let client = Arc::new(Client::declaring(principal, declared, info));
-        let leg = match self.settings.era {
-            EraChoice::Modern => Era::Modern,
-            EraChoice::Auto if self.refuses_legacy.load(Ordering::Acquire) => Era::Modern,
-            EraChoice::Auto | EraChoice::Legacy => Era::Legacy,
-        };
+        let leg = self.leg_of_legacy_clients();
         let lane = self.lane_for(Some(key), &client, headers, leg)?;
         let limits = session::Limits::default();
         let (session, call, ask) = match opening {
@@ -320,7 +357,7 @@ impl Destination {
             return;
         }
         port.end();
-        if self.process().sharing == Sharing::PerSession {
+        if self.rules().sharing == Sharing::PerSession {
             let key = LaneKey::Session(port.key());
             if let Some(lane) = self.lanes().remove(&key) {
                 lane.stop();
@@ -368,21 +405,14 @@ impl Destination {
         headers: &HeaderMap,
         leg: Era,
     ) -> Result<Arc<Lane>, Refusal> {
-        let spec = self.process();
-        let from_headers: BTreeMap<String, Secret> = spec
-            .env_from_headers
-            .iter()
-            .filter_map(|(variable, header)| {
-                let value = headers.get(header)?.to_str().ok()?;
-                Some((variable.clone(), Secret::new(value)))
-            })
-            .collect();
-        let capabilities = match (leg, spec.capabilities) {
+        let rules = self.rules();
+        let from_headers = self.from_headers(headers);
+        let capabilities = match (leg, rules.capabilities) {
             (Era::Legacy, Capabilities::PerClient) => Some(client.capabilities.clone()),
             // A modern server is told with every request.
             (Era::Modern, _) | (Era::Legacy, Capabilities::Union) => None,
         };
-        let key = match (spec.sharing, session) {
+        let key = match (rules.sharing, session) {
             (Sharing::PerSession, Some(session)) => LaneKey::Session(session),
             // Without sessions the next smaller unit is who is calling.
             (Sharing::PerIdentity, _) | (Sharing::PerSession, None) => LaneKey::Clients {
@@ -408,8 +438,8 @@ impl Destination {
             lanes.insert(key, Arc::clone(&lane));
             return Ok(lane);
         }
-        let limit = match spec.sharing {
-            Sharing::Shared => spec.max_children,
+        let limit = match rules.sharing {
+            Sharing::Shared => rules.max_children,
             Sharing::PerSession | Sharing::PerIdentity => self.settings.max_sessions,
         };
         if lanes.len() >= limit {
@@ -431,71 +461,6 @@ impl Destination {
         lane.speak(leg);
         lanes.insert(key, Arc::clone(&lane));
         Ok(lane)
-    }
-
-    /// The server would not have a legacy client. Gives whether it will have a modern one, so that it is worth
-    /// trying again.
-    pub(crate) async fn doubt_legacy(&self) -> bool {
-        if self.settings.era != EraChoice::Auto || self.refuses_legacy.load(Ordering::Acquire) {
-            return false;
-        }
-        let modern = matches!(self.learn_era().await, Ok(Era::Modern));
-        if modern {
-            tracing::info!(destination = %self.name, "speaks the modern era only; legacy clients are translated");
-            self.refuses_legacy.store(true, Ordering::Release);
-        }
-        modern
-    }
-
-    /// What the server speaks to a modern client. It is asked once.
-    async fn learn_era(&self) -> Result<Era, Refusal> {
-        match self.settings.era {
-            EraChoice::Legacy => return Ok(Era::Legacy),
-            EraChoice::Modern => return Ok(Era::Modern),
-            EraChoice::Auto => {}
-        }
-        self.verdict.get_or_try_init(|| self.probe_era()).await.copied()
-    }
-
-    /// Asks a server that nothing was said to yet.
-    async fn probe_era(&self) -> Result<Era, Refusal> {
-        let lane = {
-            let mut lanes = self.lanes();
-            match lanes.get(&LaneKey::Unclaimed) {
-                Some(lane) => Arc::clone(lane),
-                None => {
-                    let lane = self.start_lane(&BTreeMap::new(), false);
-                    lanes.insert(LaneKey::Unclaimed, Arc::clone(&lane));
-                    lane
-                }
-            }
-        };
-        lane.speak(Era::Modern);
-        let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
-        let port = self.depart(&lane, client, discovery(), Meaning::Discover, Accepts::Json, None);
-        let verdict = match tokio::time::timeout(PROBE_PATIENCE, port.answer()).await {
-            Ok(Came::Complete { body, failure: None }) => {
-                match protocol::client_face::modern::error_code_of(&body) {
-                    None => Era::Modern,
-                    // Any other refusal is what legacy servers say to a method they do not know.
-                    Some(_) => Era::Legacy,
-                }
-            }
-            Ok(Came::Complete {
-                failure: Some(failure),
-                ..
-            }) => match failure {
-                protocol::exchange::Failure::Unavailable { .. } => return Err(Refusal::BrokenDestination),
-                // Some servers end when they are spoken to in this way.
-                _ => Era::Legacy,
-            },
-            Ok(Came::Ask { .. } | Came::Stream) => Era::Legacy,
-            Err(_) => Era::Legacy,
-        };
-        port.give_up();
-        lane.speak(verdict);
-        tracing::info!(destination = %self.name, era = ?verdict, "asked which era it speaks");
-        Ok(verdict)
     }
 
     fn depart(
@@ -541,7 +506,7 @@ impl Destination {
         if self.broken.is_some() {
             return Err(Refusal::BrokenDestination);
         }
-        let leg = self.learn_era().await?;
+        let leg = self.learn_era(headers).await?;
         if leg == Era::Legacy && self.settings.show == Show::Native {
             return Ok(None);
         }
@@ -601,17 +566,17 @@ impl Destination {
 
     /// Makes a lane and its supervisor.
     fn start_lane(&self, from_headers: &BTreeMap<String, Secret>, eager: bool) -> Arc<Lane> {
-        let spec = self.process();
+        let rules = self.rules();
         let limits = multiplexer::Limits {
             request_timeout: self.settings.request_timeout,
-            start_timeout: spec.start_timeout,
+            start_timeout: rules.start_timeout,
             max_message_bytes: self.settings.max_message_bytes,
             outgoing_bytes: multiplexer::Limits::default()
                 .outgoing_bytes
                 .max(8 * self.settings.max_message_bytes),
             ..multiplexer::Limits::default()
         };
-        let introduction = match (spec.sharing, spec.capabilities) {
+        let introduction = match (rules.sharing, rules.capabilities) {
             (Sharing::PerSession, Capabilities::PerClient) => Introduction::Verbatim,
             (_, Capabilities::Union) => Introduction::Union,
             (Sharing::Shared | Sharing::PerIdentity, Capabilities::PerClient) => Introduction::Newest,
@@ -624,37 +589,51 @@ impl Destination {
             Arc::clone(&self.traffic),
             multiplexer,
         ));
-        let roll = Arc::clone(&self.roll);
+        match (&self.settings.backend, &self.remote) {
+            (BackendSpec::Process(spec), _) => {
+                let supervisor = ProcessLane {
+                    lane: Arc::clone(&lane),
+                    launcher: Arc::clone(&self.around.launcher),
+                    order: LaunchOrder {
+                        argv: spec.argv.clone(),
+                        env: self.child_environment(spec, from_headers),
+                        cwd: spec.cwd.clone(),
+                    },
+                    max_message_bytes: self.settings.max_message_bytes,
+                    eager,
+                };
+                self.supervise(&lane, supervisor.run());
+            }
+            (BackendSpec::Remote(_), Some(server)) => {
+                let supervisor = RemoteLane::new(
+                    Arc::clone(server),
+                    Arc::clone(&lane),
+                    forwarded(from_headers),
+                    self.settings.max_message_bytes,
+                );
+                self.supervise(&lane, supervisor.run());
+            }
+            (BackendSpec::Remote(_), None) => {}
+        }
+        lane
+    }
+
+    fn supervise(&self, lane: &Arc<Lane>, supervisor: impl Future<Output = ()> + Send + 'static) {
+        let count = Arc::clone(&self.supervisors);
+        count.fetch_add(1, Ordering::AcqRel);
+        let (roll, lane) = (Arc::clone(&self.roll), Arc::clone(lane));
         roll.lock()
             .unwrap_or_else(PoisonError::into_inner)
             .lanes
             .push(Arc::clone(&lane));
-        let enrolled = Arc::clone(&lane);
-        let supervisor = ProcessLane {
-            lane: Arc::clone(&lane),
-            launcher: Arc::clone(&self.around.launcher),
-            order: LaunchOrder {
-                argv: spec.argv.clone(),
-                env: self.child_environment(from_headers),
-                cwd: spec.cwd.clone(),
-            },
-            max_message_bytes: self.settings.max_message_bytes,
-            eager,
-        };
-        let count = Arc::clone(&self.supervisors);
-        count.fetch_add(1, Ordering::AcqRel);
         tasks::spawn("lane", async move {
-            supervisor.run().await;
-            roll.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .retire(&enrolled);
+            supervisor.await;
+            roll.lock().unwrap_or_else(PoisonError::into_inner).retire(&lane);
             count.fetch_sub(1, Ordering::AcqRel);
         });
-        lane
     }
 
-    fn child_environment(&self, from_headers: &BTreeMap<String, Secret>) -> Environment {
-        let spec = self.process();
+    fn child_environment(&self, spec: &ProcessSpec, from_headers: &BTreeMap<String, Secret>) -> Environment {
         let mut child = environment(self.around.environment.iter(), &spec.env);
         for (name, value) in from_headers {
             child.set(name, value);
@@ -679,15 +658,13 @@ impl Destination {
             }
         }
         self.forget_errands(now);
-        let spec = self.process();
+        self.doubt_verdict(now);
+        let linger = self.rules().linger;
         let mut lanes = self.lanes();
-        let keep = usize::from(spec.start == Start::Eager);
+        let keep = usize::from(self.starts_eagerly());
         let idle: Vec<LaneKey> = lanes
             .iter()
-            .filter(|(_, lane)| {
-                lane.idle_since()
-                    .is_some_and(|since| now.since(since) > spec.linger)
-            })
+            .filter(|(_, lane)| lane.idle_since().is_some_and(|since| now.since(since) > linger))
             .map(|(key, _)| key.clone())
             .collect();
         // An eager destination keeps one child, whoever it was last used by.
@@ -746,11 +723,17 @@ impl Destination {
     }
 }
 
-/// Our own question which era a server speaks.
-fn discovery() -> Message {
-    let text = format!(
-        r#"{{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{{"_meta":{{"io.modelcontextprotocol/protocolVersion":"{}","io.modelcontextprotocol/clientCapabilities":{{}}}}}}}}"#,
-        Version::NEWEST_MODERN.as_str()
-    );
-    Message::scan(bytes::Bytes::from(text)).expect("our own words are a message")
+/// The headers that a remote server is passed on.
+fn forwarded(from_headers: &BTreeMap<String, Secret>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in from_headers {
+        if let (Ok(name), Ok(mut value)) = (
+            HeaderName::from_bytes(name.as_bytes()),
+            HeaderValue::from_str(value.expose()),
+        ) {
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+    }
+    headers
 }

@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::audit::Audit;
 use crate::backend_face::process::{Launcher, environment, resolve};
+use crate::backend_face::remote;
 use crate::client_face::body::Body;
 use crate::client_face::slow_reader::SlowReader;
 use crate::clock::Clock;
@@ -25,7 +26,7 @@ use crate::lane::Health;
 use crate::line_sink::LineSink;
 use crate::metrics::Door;
 use crate::reply;
-use crate::settings::{self, BackendSpec, LimitSettings, Settings};
+use crate::settings::{self, BackendSpec, LimitSettings, RemoteSpec, Settings};
 use crate::tasks;
 use crate::trace::SpanSink;
 
@@ -386,12 +387,21 @@ impl Drop for Counted<'_> {
 }
 
 fn check_command(destination: &settings::Destination, parent: &BTreeMap<String, String>) -> Option<String> {
-    let BackendSpec::Process(spec) = &destination.backend;
+    let spec = match &destination.backend {
+        BackendSpec::Process(spec) => spec,
+        BackendSpec::Remote(spec) => return check_remote(spec),
+    };
     let program = spec.argv.first().map(String::as_str).unwrap_or_default();
     let child = environment(parent.iter(), &spec.env);
     resolve(program, spec.cwd.as_deref(), child.path())
         .err()
         .map(|error| error.to_string())
+}
+
+/// What can be known about a remote server before it is spoken to.
+fn check_remote(spec: &RemoteSpec) -> Option<String> {
+    let file = spec.ca_file.as_deref()?;
+    remote::certificates(file).err()
 }
 
 /// The best that any lane offers: one that works is enough.

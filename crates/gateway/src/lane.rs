@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::BytesMut;
-use protocol::exchange::{Ask, SessionKey, Tell, Trouble};
-use protocol::multiplexer::{Counters, Multiplexer, Output};
+use bytes::{Bytes, BytesMut};
+use protocol::backend_face::WireId;
+use protocol::exchange::{Ask, Failure, SessionKey, Tell, Trouble};
+use protocol::multiplexer::{Carrier, Counters, Multiplexer, Output};
 use protocol::time::Moment;
 use protocol::version::Era;
 use protocol::wire::line::{Frame, LineFramer};
@@ -32,13 +33,13 @@ pub(crate) enum Health {
     /// Nobody has needed it yet.
     Idle,
     Starting,
-    /// The process runs; no client has introduced itself yet.
+    /// The process runs, if it is one; no client has introduced itself yet.
     Running {
-        pid: u32,
+        pid: Option<u32>,
     },
     /// It has answered a handshake.
     Ready {
-        pid: u32,
+        pid: Option<u32>,
     },
     BackingOff(Arc<Trouble>),
     Failed(Arc<Trouble>),
@@ -259,7 +260,7 @@ impl Lane {
         inner.deadline
     }
 
-    pub(crate) fn link_up(&self, pid: u32) {
+    pub(crate) fn link_up(&self, pid: Option<u32>) {
         // What was wished for the predecessor does not concern this child.
         self.take_replacement();
         self.with(|multiplexer, now| multiplexer.handle_link_up(now));
@@ -298,12 +299,62 @@ impl Lane {
                 }
             }
             if matches!(inner.health, Health::Running { .. }) && inner.multiplexer.is_ready() {
-                inner.health = Health::Ready { pid };
+                inner.health = Health::Ready { pid: Some(pid) };
             }
             inner.collect_for(&self.destination, pid)
         };
         self.carry_out(orders);
         lines
+    }
+
+    // From the tasks of a remote backend, whose messages have exchanges of their own.
+
+    pub(crate) fn era(&self) -> Era {
+        self.lock().multiplexer.era()
+    }
+
+    pub(crate) fn start_timeout(&self) -> Duration {
+        self.lock().multiplexer.limits().start_timeout
+    }
+
+    pub(crate) fn set_carrier(&self, carrier: Carrier) {
+        self.lock().multiplexer.set_carrier(carrier);
+    }
+
+    /// Takes one message of the server, and the request in whose exchange it came.
+    pub(crate) fn hear(&self, message: Bytes, origin: Option<WireId>) {
+        let orders = {
+            let mut inner = self.lock();
+            inner
+                .multiplexer
+                .handle_message(self.clock.now(), message, origin);
+            if matches!(inner.health, Health::Running { .. }) && inner.multiplexer.is_ready() {
+                inner.health = Health::Ready { pid: None };
+            }
+            inner.collect_for(&self.destination, 0)
+        };
+        self.carry_out(orders);
+    }
+
+    /// Whether nothing that would answer this request has come yet.
+    pub(crate) fn is_unanswered(&self, id: WireId) -> bool {
+        self.lock().multiplexer.is_unanswered(id)
+    }
+
+    pub(crate) fn undelivered(&self, id: WireId, failure: Failure) {
+        self.with(|multiplexer, now| multiplexer.handle_undelivered(now, id, failure));
+    }
+
+    pub(crate) fn returned(&self, id: WireId) {
+        self.with(|multiplexer, now| multiplexer.handle_returned(now, id));
+    }
+
+    pub(crate) fn session_lost(&self) {
+        self.with(|multiplexer, now| multiplexer.handle_session_lost(now));
+    }
+
+    pub(crate) fn outage(&self) {
+        self.with(|multiplexer, _| multiplexer.handle_outage());
     }
 
     /// Exchanges an empty buffer for everything that waits to be written.

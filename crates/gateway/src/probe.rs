@@ -15,8 +15,6 @@ use crate::destination::{Destination, Opening};
 use crate::gateway::Gateway;
 use crate::session_port::{Answered, Reception, SessionPort};
 
-const STDIO: &str = "stdio";
-
 /// What a destination showed of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
@@ -60,7 +58,7 @@ impl Gateway {
         let result = present(destination).await;
         Probe {
             destination: destination.name.to_string(),
-            transport: STDIO,
+            transport: destination.transport(),
             took: self.clock.now().since(began),
             result,
         }
@@ -72,7 +70,7 @@ impl Probe {
     pub fn hopeless(destination: String, why: String) -> Self {
         Self {
             destination,
-            transport: STDIO,
+            transport: "-",
             took: Duration::ZERO,
             result: Err(why),
         }
@@ -88,12 +86,14 @@ async fn present(destination: &Destination) -> Result<Presented, String> {
         Version::NEWEST_LEGACY.as_str(),
         env!("CARGO_PKG_VERSION"),
     );
-    let opening = Opening::Introduction(Box::new(message(introduction)?), Accepts::Json);
-    let (port, call) = destination
-        .open(Principal::anonymous(), &HeaderMap::new(), opening)
-        .map_err(|refusal| refusal.text())?;
-    let call = call.ok_or("the handshake could not begin")?;
-    let welcome = answer_of(port.answer(call).await)?;
+    let introduction = message(introduction)?;
+    let (port, welcome) = match introduce(destination, &introduction).await {
+        // It may be a server of the modern era alone, to whom others are translated.
+        Err(_) if destination.doubt_legacy(&HeaderMap::new()).await => {
+            introduce(destination, &introduction).await?
+        }
+        introduced => introduced?,
+    };
     let _ = port.take(
         message(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.into())?,
         Accepts::Json,
@@ -112,7 +112,7 @@ async fn present(destination: &Destination) -> Result<Presented, String> {
     };
     destination.close(&port);
     Ok(Presented {
-        era: "legacy",
+        era: destination.era_of_legacy_clients(),
         version: text("/result/protocolVersion"),
         server: format!(
             "{} {}",
@@ -121,6 +121,20 @@ async fn present(destination: &Destination) -> Result<Presented, String> {
         ),
         tools,
     })
+}
+
+/// Opens a session and gives what the server said to it.
+async fn introduce(
+    destination: &Destination,
+    message: &Message,
+) -> Result<(Arc<SessionPort>, Value), String> {
+    let opening = Opening::Introduction(Box::new(message.clone()), Accepts::Json);
+    let (port, call) = destination
+        .open(Principal::anonymous(), &HeaderMap::new(), opening)
+        .map_err(|refusal| refusal.text())?;
+    let call = call.ok_or("the handshake could not begin")?;
+    let welcome = answer_of(port.answer(call).await)?;
+    Ok((port, welcome))
 }
 
 /// Counts the tools, page by page; a server that never comes to an end is stopped at a generous number.

@@ -39,6 +39,8 @@ pub(crate) enum Refusal {
     UnknownMethod,
     /// The destination's command cannot be run; it was kept out of the way with `--keep-going`.
     BrokenDestination,
+    /// The server could not be asked which era it speaks.
+    Unreached(Failure),
     ForeignHost,
     ForeignOrigin,
     MissingHost,
@@ -132,6 +134,11 @@ impl Refusal {
                 S::SERVICE_UNAVAILABLE,
                 Rpc(error_code::INTERNAL_ERROR),
                 format!("this destination cannot start: {CANNOT_RUN}"),
+            ),
+            Self::Unreached(failure) => (
+                failure_status(failure),
+                Rpc(error_code::INTERNAL_ERROR),
+                legacy::describe_failure(failure).0,
             ),
             Self::ForeignHost => (
                 S::FORBIDDEN,
@@ -315,6 +322,7 @@ impl Refusal {
             Self::ToolDenied { .. } => Some("tool_denied"),
             Self::Draining => Some("draining"),
             Self::BrokenDestination => Some("cannot_start"),
+            Self::Unreached(failure) => Some(failure.reason()),
             _ => None,
         }
     }
@@ -357,6 +365,7 @@ impl Refusal {
             Self::TooManySessionsOfCaller { .. } => "caller_sessions_at_limit",
             Self::ToolDenied { .. } => "tool_denied",
             Self::UnknownEvent => "unknown_event",
+            Self::Unreached(failure) => failure.reason(),
             Self::FinishedStream => "finished_stream",
             Self::Draining => "draining",
         }
@@ -456,7 +465,7 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
         | Failure::Unavailable { .. }
         | Failure::NotWelcomed
         | Failure::Overloaded { .. } => StatusCode::SERVICE_UNAVAILABLE,
-        Failure::TooLarge { .. } | Failure::Invalid(_) => StatusCode::BAD_GATEWAY,
+        Failure::TooLarge { .. } | Failure::Invalid(_) | Failure::Upstream(_) => StatusCode::BAD_GATEWAY,
         // The client said so itself and expects no answer any more.
         Failure::Cancelled => StatusCode::OK,
         // Answers like any other of the server's.
@@ -484,6 +493,7 @@ pub(crate) fn answer(body: impl Into<Written>, failure: Option<&Failure>) -> Res
             | Failure::Unsupported { .. }
             | Failure::Unanswered { .. }
             | Failure::Invalid(_)
+            | Failure::Upstream(_)
             | Failure::Cancelled
             | Failure::SessionEnded,
         )

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use protocol::exchange::{Ask, CallKey, Failure, SessionKey, Tell};
+use protocol::exchange::{Ask, CallKey, Failure, SessionKey, Tell, UpstreamFault};
 use protocol::message::{Member, Message, Written};
 use protocol::session::replay::StreamKey;
 use protocol::session::{
@@ -340,6 +340,13 @@ pub(crate) fn outcome(failure: &Failure) -> Outcome {
         Failure::Unanswered { .. } => Outcome::Error,
         Failure::TooLarge { .. } => Outcome::TooLarge,
         Failure::Invalid(_) => Outcome::Invalid,
+        Failure::Upstream(upstream) => match upstream.fault {
+            UpstreamFault::Lost => Outcome::Crashed,
+            UpstreamFault::Nonsense => Outcome::Invalid,
+            UpstreamFault::Refused | UpstreamFault::Unauthorized | UpstreamFault::Unsafe => {
+                Outcome::Unavailable
+            }
+        },
         Failure::Cancelled | Failure::SessionEnded => Outcome::Cancelled,
     }
 }

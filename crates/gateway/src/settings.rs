@@ -9,6 +9,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::HeaderName;
+use url::Url;
+
 mod limits;
 mod network;
 
@@ -85,6 +88,7 @@ pub struct Destination {
     /// A URL segment: `[a-z0-9][a-z0-9._-]{0,62}`.
     pub name: String,
     pub backend: BackendSpec,
+    pub lanes: LaneRules,
     pub request_timeout: Duration,
     pub max_message_bytes: usize,
     /// Sessions at once; the next one gets 503.
@@ -113,12 +117,26 @@ pub enum Show {
     Native,
 }
 
+/// How the clients of a destination share its links: children, or sessions at a remote server.
+#[derive(Debug, Clone)]
+pub struct LaneRules {
+    pub sharing: Sharing,
+    pub capabilities: Capabilities,
+    /// How long a server may take to answer the handshake (a first `npx` run downloads).
+    pub start_timeout: Duration,
+    /// Lanes at once, for a shared destination.
+    pub max_children: usize,
+    /// How long a lane stays after its last session, unless the start is eager.
+    pub linger: Duration,
+}
+
 #[derive(Debug, Clone)]
 pub enum BackendSpec {
     Process(ProcessSpec),
+    Remote(RemoteSpec),
 }
 
-/// A stdio server: what to run and how its children are shared.
+/// A stdio server: what to run.
 #[derive(Debug, Clone)]
 pub struct ProcessSpec {
     /// Program and arguments; never run through a shell.
@@ -126,20 +144,64 @@ pub struct ProcessSpec {
     /// Added to the allow-listed environment.
     pub env: BTreeMap<String, Secret>,
     pub cwd: Option<PathBuf>,
-    pub sharing: Sharing,
     /// Environment variable ← name of the HTTP header that the session was opened with.
     pub env_from_headers: BTreeMap<String, String>,
     pub start: Start,
-    /// How long a child may take to answer the handshake (a first `npx` run downloads).
-    pub start_timeout: Duration,
-    /// Children at once, for a shared destination.
-    pub max_children: usize,
-    /// How long a shared child stays after its last session, unless the start is eager.
-    pub linger: Duration,
-    pub capabilities: Capabilities,
 }
 
-/// What makes a lane, and so a child of its own.
+/// A server that is reached over HTTP.
+#[derive(Debug, Clone)]
+pub struct RemoteSpec {
+    pub url: Url,
+    pub transport: Transport,
+    /// Sent with every request.
+    pub headers: Vec<(HeaderName, Secret)>,
+    /// What clients send that is passed on. Nothing else of theirs is.
+    pub forward_headers: Vec<HeaderName>,
+    /// Trusted beside the system's own certificates.
+    pub ca_file: Option<PathBuf>,
+    pub retry: Retry,
+    pub outages: Outages,
+    pub sign_in: SignIn,
+}
+
+/// Which of the two HTTP transports a remote server speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Streamable HTTP is tried, then HTTP+SSE.
+    Auto,
+    StreamableHttp,
+    /// HTTP+SSE of 2024-11-05.
+    Sse,
+}
+
+/// What is sent again after it may have been carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// Only what does no harm if it is done twice.
+    Safe,
+    /// Everything.
+    Always,
+}
+
+/// What becomes of calls while the server cannot be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outages {
+    /// They are refused at once. Whoever calls is told when to try again.
+    Refuse,
+    /// They wait, as long as calls may wait for a server to get ready.
+    Wait,
+}
+
+/// How Rialto makes itself known to a remote server, beside the configured headers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SignIn {
+    No,
+    /// By OAuth, with the tokens of `rialto login`.
+    OAuth,
+}
+
+/// What makes a lane, and so a child or a remote session of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
     Shared,

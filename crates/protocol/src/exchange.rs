@@ -247,6 +247,8 @@ pub enum Failure {
     Unanswered { why: &'static str },
     /// The answer was no message.
     Invalid(ScanError),
+    /// A remote server could not be spoken with.
+    Upstream(Arc<Upstream>),
     /// The client asked for the call to stop.
     Cancelled,
     /// The session ended during the call.
@@ -262,6 +264,42 @@ pub struct Trouble {
     pub stderr: Vec<String>,
     /// How often it was restarted.
     pub restarts: u32,
+}
+
+/// What went wrong between Rialto and a remote server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upstream {
+    pub fault: UpstreamFault,
+    /// For people, without anything secret.
+    pub what: String,
+}
+
+/// The kinds of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UpstreamFault {
+    /// The connection broke off after the request had left. Nobody knows whether it was carried out.
+    Lost,
+    /// The answer was none.
+    Nonsense,
+    /// The server refused the request by an HTTP status alone.
+    Refused,
+    /// The server does not accept our credentials.
+    Unauthorized,
+    /// What the server wanted would have given something away: no valid certificate, a redirect elsewhere.
+    Unsafe,
+}
+
+impl Upstream {
+    pub fn new(fault: UpstreamFault, what: impl Into<String>) -> Self {
+        Self {
+            fault,
+            what: what.into(),
+        }
+    }
+
+    pub fn lost(what: impl Into<String>) -> Self {
+        Self::new(UpstreamFault::Lost, what)
+    }
 }
 
 /// Whose fault a failure is.
@@ -284,7 +322,7 @@ impl Blame {
 
 impl Failure {
     /// The word in `data.reason`.
-    pub const fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> &'static str {
         match self {
             Self::Timeout { .. } => "timeout",
             Self::StartTimeout { .. } => "start_timeout",
@@ -296,12 +334,19 @@ impl Failure {
             Self::Unsupported { .. } => "unsupported",
             Self::Unanswered { .. } => "unanswered",
             Self::Invalid(_) => "invalid_response",
+            Self::Upstream(upstream) => match upstream.fault {
+                UpstreamFault::Lost => "upstream_lost",
+                UpstreamFault::Nonsense => "upstream_nonsense",
+                UpstreamFault::Refused => "upstream_refused",
+                UpstreamFault::Unauthorized => "upstream_unauthorized",
+                UpstreamFault::Unsafe => "upstream_unsafe",
+            },
             Self::Cancelled => "cancelled",
             Self::SessionEnded => "session_ended",
         }
     }
 
-    pub const fn blame(&self) -> Blame {
+    pub fn blame(&self) -> Blame {
         match self {
             Self::Timeout { .. }
             | Self::StartTimeout { .. }
@@ -309,6 +354,7 @@ impl Failure {
             | Self::Unavailable { .. }
             | Self::NotWelcomed
             | Self::TooLarge { .. }
+            | Self::Upstream(_)
             | Self::Invalid(_) => Blame::Backend,
             Self::Overloaded { .. } => Blame::Bridge,
             Self::Unsupported { .. } | Self::Unanswered { .. } | Self::Cancelled | Self::SessionEnded => {

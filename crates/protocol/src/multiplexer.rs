@@ -19,6 +19,7 @@ mod deadlines;
 mod held;
 mod interests;
 mod link;
+mod posts;
 mod resting;
 mod rounds;
 mod vigil;
@@ -34,7 +35,9 @@ use crate::backend_face::legacy::{self, Handshake, Introduction};
 use crate::backend_face::modern;
 use crate::backend_face::{self, Arrival, Face, Outgoing, WireId};
 use crate::error_code;
-use crate::exchange::{Ask, Call, CallKey, Client, Failure, QuestionKey, Request, SessionKey, Tell, Trouble};
+use crate::exchange::{
+    Ask, Call, CallKey, Client, Failure, QuestionKey, Request, SessionKey, Tell, Trouble, Upstream,
+};
 use crate::message::{Kind, Member, Message, ScanError};
 use crate::method::{LogLevel, Method};
 use crate::time::{Moment, earliest};
@@ -44,6 +47,7 @@ use crate::wire::line::EnvelopeSeeker;
 use held::Held;
 use interests::Interests;
 pub(crate) use interests::is_part;
+pub use posts::Carrier;
 use resting::Returning;
 use rounds::Round;
 use vigil::Vigil;
@@ -270,6 +274,7 @@ enum Lowered {
 #[derive(Debug)]
 pub struct Multiplexer {
     limits: Limits,
+    carrier: Carrier,
     link: Link,
     /// How a legacy server is introduced to.
     introduction: Introduction,
@@ -316,6 +321,7 @@ impl Multiplexer {
     pub fn new(limits: Limits, introduction: Introduction) -> Self {
         Self {
             limits,
+            carrier: Carrier::default(),
             link: Link::Absent,
             introduction,
             tools: Arc::default(),
@@ -367,6 +373,10 @@ impl Multiplexer {
 
     pub fn era(&self) -> Era {
         self.face.era()
+    }
+
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     // What the world wants to know.
@@ -581,10 +591,12 @@ impl Multiplexer {
                 let id = self.next_wire();
                 if self.face.begin(id, &mut self.outgoing) {
                     self.pending.insert(id, Pending::Handshake);
-                    let until = now.after(self.limits.start_timeout);
-                    self.vigil
-                        .begin_doubt(until, "no answer to the handshake within start_timeout");
-                    self.wake_by(until);
+                    if self.carrier == Carrier::Pipe {
+                        let until = now.after(self.limits.start_timeout);
+                        self.vigil
+                            .begin_doubt(until, "no answer to the handshake within start_timeout");
+                        self.wake_by(until);
+                    }
                 }
             }
         }

@@ -10,6 +10,8 @@
 mod errands;
 #[path = "conversations/pattern.rs"]
 mod pattern;
+#[path = "conversations/posts.rs"]
+mod posts;
 #[path = "conversations/script.rs"]
 mod script;
 #[path = "conversations/stage.rs"]
@@ -32,6 +34,7 @@ macro_rules! conversations {
 }
 
 conversations! {
+    answer_in_another_exchange_is_dropped,
     answer_without_room_is_a_refusal,
     as_many_questions_as_sessions_are_refused,
     as_many_questions_as_sessions_that_remain_are_refused,
@@ -54,6 +57,7 @@ conversations! {
     errors_of_a_modern_server_are_not_misread,
     failed_subscription_is_forgotten,
     finished_stream_is_refused,
+    forgotten_session_is_introduced_anew,
     get_stream_is_resumed,
     handshake_refused_by_the_server,
     handshake_too_long_fails_the_openers,
@@ -92,6 +96,7 @@ conversations! {
     older_clients_are_not_primed,
     only_session_is_asked_after_a_cancel,
     only_some_modern_requests_can_be_asked_back,
+    outage_makes_calls_wait,
     outcome_waits_for_a_parked_client,
     parking_stops_the_clock,
     partial_answers_make_a_new_round,
@@ -99,6 +104,7 @@ conversations! {
     ping_is_answered_by_the_bridge,
     plain_call,
     post_stream_is_resumed,
+    post_that_broke_off_fails_its_caller_only,
     progress_extends_ten_times,
     progress_makes_a_stream,
     progress_without_a_token_is_dropped,
@@ -106,6 +112,7 @@ conversations! {
     question_a_modern_client_cannot_answer_is_refused,
     question_goes_to_one_stream_only,
     question_goes_to_the_only_asking_session,
+    question_in_an_exchange_is_its_callers,
     question_of_a_cancelled_call_reaches_no_one_else,
     question_of_several_principals_is_refused,
     question_of_several_waits_until_one_remains,
@@ -117,6 +124,7 @@ conversations! {
     restart_replays_the_state,
     restarted_modern_server_is_listened_to_again,
     retry_that_does_not_fit_changes_nothing,
+    returned_subscription_is_said_again,
     roots_at_start,
     rounds_are_capped,
     server_silent_at_the_handshake_is_replaced,

@@ -15,6 +15,7 @@ mod name;
 mod problem;
 mod quantity;
 mod reader;
+pub(crate) mod remote;
 mod single;
 #[cfg(test)]
 mod tests;

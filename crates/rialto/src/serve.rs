@@ -184,18 +184,22 @@ fn greeting(settings: &Settings, address: SocketAddr) -> String {
     };
     let mut text = String::from("\n");
     for destination in &settings.destinations {
-        let BackendSpec::Process(process) = &destination.backend;
-        let state = match process.start {
-            Start::Eager => "starting",
-            Start::Lazy => "starts with its first client",
+        let about = match &destination.backend {
+            BackendSpec::Process(process) => {
+                let state = match process.start {
+                    Start::Eager => "starting",
+                    Start::Lazy => "starts with its first client",
+                };
+                format!("{state}: {}", process.argv.join(" "))
+            }
+            BackendSpec::Remote(remote) => format!(
+                "remote: {}{}",
+                remote.url.origin().ascii_serialization(),
+                remote.url.path()
+            ),
         };
         // Writing to a `String` cannot fail.
-        let _ = writeln!(
-            text,
-            "  http://{host}/{}/mcp   ({state}: {})",
-            destination.name,
-            process.argv.join(" ")
-        );
+        let _ = writeln!(text, "  http://{host}/{}/mcp   ({about})", destination.name);
     }
     if let Some(root) = &settings.root_destination {
         let _ = writeln!(text, "  http://{host}/mcp   (the same as /{root}/mcp)");

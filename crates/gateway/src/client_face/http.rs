@@ -335,7 +335,7 @@ impl<'a> Visit<'a> {
                     .map_err(refused)?;
                 // Nothing was run yet: a server that will not have a legacy client may have a modern one.
                 if response.extensions_mut().remove::<NotWelcomed>().is_some()
-                    && self.destination.doubt_legacy().await
+                    && self.destination.doubt_legacy(&headers).await
                 {
                     let permit = self.gateway.limiter.call(self.caller.as_ref()).map_err(refused)?;
                     response = self

@@ -257,6 +257,14 @@ impl Discovery {
         counts.is_some_and(|(current, _)| *current == id)
     }
 
+    /// Whether the server has acknowledged this listen and it still counts.
+    pub(crate) fn is_acknowledged(&self, id: WireId) -> bool {
+        self.listen
+            .current
+            .as_ref()
+            .is_some_and(|(current, _)| *current == id)
+    }
+
     /// The server ended a listen, or refused it. Gives whether it was one of ours that still counted.
     pub(crate) fn handle_listen_end(&mut self, id: WireId) -> bool {
         self.listen

@@ -179,6 +179,27 @@ pub fn lower_withdrawal(question: QuestionKey, message: Option<&Message>) -> Byt
 
 /// A failure as a JSON-RPC error, with `data` that helps.
 pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
+    let (text, data) = describe_failure(failure);
+    let code = match failure {
+        Failure::SessionEnded => error_code::INVALID_REQUEST,
+        Failure::Unsupported { .. } => error_code::INVALID_PARAMS,
+        Failure::Timeout { .. }
+        | Failure::StartTimeout { .. }
+        | Failure::Exited(_)
+        | Failure::Unavailable { .. }
+        | Failure::NotWelcomed
+        | Failure::Overloaded { .. }
+        | Failure::TooLarge { .. }
+        | Failure::Unanswered { .. }
+        | Failure::Invalid(_)
+        | Failure::Upstream(_)
+        | Failure::Cancelled => error_code::INTERNAL_ERROR,
+    };
+    error(Some(id), code, &text, Some(&data))
+}
+
+/// A failure in words, and the members of `data` about it.
+pub fn describe_failure(failure: &Failure) -> (String, String) {
     let mut data = format!(r#""reason":"{}""#, failure.reason());
     let text = match failure {
         Failure::Timeout { limit } => {
@@ -217,24 +238,11 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
         Failure::Unsupported { what } => (*what).to_owned(),
         Failure::Unanswered { why } => (*why).to_owned(),
         Failure::Invalid(error) => format!("the server's answer cannot be read: {error}"),
+        Failure::Upstream(upstream) => upstream.what.clone(),
         Failure::Cancelled => "the request was cancelled".to_owned(),
         Failure::SessionEnded => "the session has ended".to_owned(),
     };
-    let code = match failure {
-        Failure::SessionEnded => error_code::INVALID_REQUEST,
-        Failure::Unsupported { .. } => error_code::INVALID_PARAMS,
-        Failure::Timeout { .. }
-        | Failure::StartTimeout { .. }
-        | Failure::Exited(_)
-        | Failure::Unavailable { .. }
-        | Failure::NotWelcomed
-        | Failure::Overloaded { .. }
-        | Failure::TooLarge { .. }
-        | Failure::Unanswered { .. }
-        | Failure::Invalid(_)
-        | Failure::Cancelled => error_code::INTERNAL_ERROR,
-    };
-    error(Some(id), code, &text, Some(&data))
+    (text, data)
 }
 
 fn describe(data: &mut String, trouble: &Trouble) {

@@ -10,6 +10,11 @@ impl Multiplexer {
 
     /// One line of the server's output.
     pub fn handle_line(&mut self, now: Moment, line: Bytes) {
+        self.handle_message(now, line, None);
+    }
+
+    /// One message of the server. `origin` is the request in whose exchange it came, where requests have one.
+    pub fn handle_message(&mut self, now: Moment, line: Bytes, origin: Option<WireId>) {
         self.handle_sign_of_life(now);
         let message = match Message::scan(line.clone()) {
             Ok(message) => message,
@@ -21,6 +26,12 @@ impl Multiplexer {
             }
         };
         match self.face.recognise(&message) {
+            // What is about one request does not come in the exchange of another.
+            Arrival::Answer(id) | Arrival::Progress(id) | Arrival::Listening(id)
+                if origin.is_some() && id != origin =>
+            {
+                self.counters.strays += 1;
+            }
             Arrival::Answer(id) => self.handle_answer(now, id, message),
             Arrival::Progress(id) => self.handle_progress(now, id, &message),
             Arrival::Ping => {
@@ -28,9 +39,9 @@ impl Multiplexer {
                     legacy::write_empty_result(&mut self.outgoing, id);
                 }
             }
-            Arrival::Question => self.handle_question(now, message),
+            Arrival::Question => self.handle_question(now, message, origin),
             Arrival::Withdrawal => self.handle_withdrawal(now, message),
-            Arrival::Log => self.handle_log(&message),
+            Arrival::Log => self.handle_log(&message, origin),
             Arrival::ListChanged | Arrival::Updated if !self.is_listened_for(&message) => {
                 self.counters.strays += 1
             }

@@ -2,6 +2,8 @@
 
 use super::*;
 
+const NOTHING_IN_PROGRESS: &str = "no client request is in progress";
+
 impl Multiplexer {
     pub(super) fn answer(
         &mut self,
@@ -79,25 +81,27 @@ impl Multiplexer {
         room
     }
 
-    pub(super) fn handle_question(&mut self, now: Moment, message: Message) {
+    pub(super) fn handle_question(&mut self, now: Moment, message: Message, origin: Option<WireId>) {
         let Some(id) = message.raw_copy(Member::Id) else {
             return;
         };
-        self.inquisitive = true;
         if !self.has_room_for_a_refusal(&id) {
             return;
         }
+        if let Some(origin) = origin {
+            return match self.origin_of(origin) {
+                Some((session, wire)) => self.ask_session(now, session, wire, id, message),
+                None => self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, NOTHING_IN_PROGRESS),
+            };
+        }
+        self.inquisitive = true;
         match self.attribute(message.method()) {
             Some((session, wire)) => self.ask_session(now, session, wire, id, message),
             None if self.asking_sessions > 1 => self.hold(now, id, message),
             None if self.attached.len() > 1 => {
                 self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, UNATTRIBUTABLE)
             }
-            None => self.refuse_unasked(
-                &id,
-                error_code::METHOD_NOT_FOUND,
-                "no client request is in progress",
-            ),
+            None => self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, NOTHING_IN_PROGRESS),
         }
     }
 
@@ -235,9 +239,14 @@ impl Multiplexer {
 
     /// A log line goes to the session whose call it is about. If that cannot be known it goes to everybody
     /// while nobody is calling and all are one principal, and otherwise to nobody.
-    pub(super) fn handle_log(&mut self, message: &Message) {
+    pub(super) fn handle_log(&mut self, message: &Message, origin: Option<WireId>) {
         let level = message.level();
-        if let Some((session, wire)) = self.attribute_log() {
+        let exact = origin.map(|origin| self.origin_of(origin));
+        if exact == Some(None) {
+            self.counters.unattributed += 1;
+            return;
+        }
+        if let Some((session, wire)) = exact.flatten().or_else(|| self.attribute_log()) {
             if self.interests.hears(session, level) {
                 let call = wire.and_then(|id| match self.pending.get(&id) {
                     Some(Pending::Call(call)) => Some(call.call),

@@ -42,7 +42,12 @@ impl Multiplexer {
     /// Asks a server that let a call time out without a word whether it still lives. One that waits for a client's
     /// answer itself has a reason to be quiet.
     pub(super) fn doubt(&mut self, now: Moment) {
-        if self.questions.is_empty() && self.vigil.is_unnoticed_silence(now, self.limits.request_timeout) {
+        // Over POSTs each request has an exchange of its own: there is no pipe that could be stuck.
+        let piped = self.carrier == Carrier::Pipe;
+        if piped
+            && self.questions.is_empty()
+            && self.vigil.is_unnoticed_silence(now, self.limits.request_timeout)
+        {
             let id = self.own_request(now);
             self.face.write_ping(&mut self.outgoing, id);
             let until = now.after(self.limits.request_timeout);

@@ -6,6 +6,19 @@ impl Multiplexer {
     /// The server runs and can be written to.
     pub fn handle_link_up(&mut self, now: Moment) {
         self.link = Link::Up;
+        if let Some(welcome) = self.face.welcome().map(Arc::clone) {
+            // It was only out of reach, and need not be introduced again.
+            for Opener { session, call, .. } in std::mem::take(&mut self.openers) {
+                self.tell(Tell::Welcome {
+                    session,
+                    call,
+                    welcome: Arc::clone(&welcome),
+                });
+            }
+            self.tune();
+            self.admit(now);
+            return;
+        }
         // A new server is introduced at once if sessions of the old one live on.
         if !self.openers.is_empty() || !self.attached.is_empty() {
             self.pursue(now);

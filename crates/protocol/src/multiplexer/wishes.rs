@@ -107,6 +107,25 @@ impl Multiplexer {
         self.tune();
     }
 
+    /// The exchange of a listen broke off. It is asked for again, as long as the server acknowledges now and then.
+    pub(super) fn handle_listen_lost(&mut self, now: Moment, id: WireId) {
+        let Face::Modern(discovery) = &mut self.face else {
+            return;
+        };
+        let acknowledged = discovery.is_acknowledged(id);
+        if !discovery.handle_listen_end(id) {
+            return;
+        }
+        if acknowledged {
+            self.listens_left = LISTENS;
+        } else {
+            self.listens_left = self.listens_left.saturating_sub(1);
+            self.settle_subscriptions(now, None);
+        }
+        self.missed = true;
+        self.tune();
+    }
+
     /// Answers the subscriptions that waited for a listen. `None` honours none of them.
     fn settle_subscriptions(&mut self, now: Moment, honoured: Option<&BTreeSet<String>>) {
         let subscribing: Vec<(WireId, SessionKey, String)> = self

@@ -38,6 +38,8 @@ pub struct KnownTool {
     /// What is wrong with the first invalid one. A client that speaks to the server itself must drop the
     /// tool then; one that is shown the tool by [`super::strip_invalid`] need not.
     pub problem: Option<SchemaError>,
+    /// It says of itself that it only reads, or that calling it again changes nothing more.
+    pub repeatable: bool,
 }
 
 /// What came of a page.
@@ -162,11 +164,14 @@ fn read_tool(raw: &str) -> Option<(Cow<'_, str>, KnownTool)> {
         name: Cow<'a, str>,
         #[serde(borrow, default, rename = "inputSchema")]
         schema: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        annotations: Option<&'a RawValue>,
     }
     if !raw.starts_with('{') {
         return None;
     }
     let tool: Tool<'_> = serde_json::from_str(raw).ok()?;
+    let repeatable = tool.annotations.is_some_and(|raw| is_repeatable(raw.get()));
     let known = tool.schema.map_or_else(KnownTool::default, |schema| {
         let text = schema.get();
         // Nearly no schema is annotated: look before reading it all. A key may be spelt with escapes.
@@ -175,9 +180,21 @@ fn read_tool(raw: &str) -> Option<(Cow<'_, str>, KnownTool)> {
         }
         let schema: Value = serde_json::from_str(text).unwrap_or_default();
         let (headers, problem) = ToolHeaders::read_valid(&schema);
-        KnownTool { headers, problem }
+        KnownTool {
+            headers,
+            problem,
+            repeatable: false,
+        }
     });
-    Some((tool.name, known))
+    Some((tool.name, KnownTool { repeatable, ..known }))
+}
+
+/// Whether a tool says of itself that calling it twice does no more than calling it once.
+fn is_repeatable(annotations: &str) -> bool {
+    let annotations: Value = serde_json::from_str(annotations).unwrap_or_default();
+    ["readOnlyHint", "idempotentHint"]
+        .iter()
+        .any(|hint| annotations.get(hint) == Some(&Value::Bool(true)))
 }
 
 #[cfg(test)]

@@ -195,6 +195,16 @@ impl SseParser {
         }
     }
 
+    /// A parser for a stream that takes up another one, which stood at this event.
+    pub fn resuming(max_event: usize, last_event_id: Option<Bytes>, retry: Option<u64>) -> Self {
+        Self {
+            id: last_event_id.clone(),
+            last_event_id,
+            retry,
+            ..Self::new(max_event)
+        }
+    }
+
     /// Takes the next bytes of the stream. After an error they are dropped.
     pub fn push(&mut self, chunk: &[u8]) {
         if self.too_large {

@@ -25,6 +25,10 @@
 //! time +5s
 //! server> half a line                                   bytes that are no line yet
 //! link up / link down "exit status 3" / unavailable "why" / link wanted / replacement wanted
+//! server by posts                                       instead of a pipe: each request has its own exchange
+//! server in #w> elicitation/create #9 {…}               what comes in the exchange of a request
+//! post #w lost "why" / post #w returned                 how an exchange ends without an answer
+//! server forgets / outage                               it knows our session no more / it cannot be reached
 //! waiting 1 / open 2 / questions 0                      what the multiplexer still has
 //! ```
 
@@ -140,11 +144,35 @@ impl Script {
             return Ok(());
         }
         match first {
+            "post" => {
+                let (id, how) = rest.split_once(' ').ok_or("post #ID HOW")?;
+                let id = self.wire(id)?;
+                self.stage().post_ends(id, how)
+            }
+            "outage" => {
+                self.stage().outage();
+                Ok(())
+            }
             "opened" => rest.split_whitespace().try_for_each(|name| self.open(name)),
             "server>" => self.server_says(rest),
             "server" => match rest.split_once(' ') {
                 Some(("offers", offers)) => {
                     self.offers = serde_json::from_str(offers).map_err(|error| error.to_string())?;
+                    Ok(())
+                }
+                Some(("by", "posts")) => {
+                    self.stage().use_posts();
+                    Ok(())
+                }
+                Some(("in", said)) => {
+                    let (id, said) = said.split_once("> ").ok_or("server in #ID> MESSAGE")?;
+                    let id = self.wire(id)?;
+                    let said = pattern::filled(&pattern::message(said)?, &self.names)?;
+                    self.stage().server_says_in(id, &said.to_string());
+                    Ok(())
+                }
+                _ if rest == "forgets" => {
+                    self.stage().server_forgets();
                     Ok(())
                 }
                 Some(("stops", "reading")) => {
@@ -183,6 +211,12 @@ impl Script {
             }
             _ => Err("nobody speaks like that here".into()),
         }
+    }
+
+    /// The id that we gave to a request, by its name in the script.
+    fn wire(&self, name: &str) -> Result<u64, String> {
+        let id = pattern::filled(&pattern::message(&format!("x {name}"))?["id"], &self.names)?;
+        id.as_u64().ok_or_else(|| format!("{name} is no id of ours"))
     }
 
     fn limit(&mut self, limit: &str) -> Result<(), String> {

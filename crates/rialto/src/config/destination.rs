@@ -5,18 +5,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gateway::settings::{
-    BackendSpec, Capabilities, Destination, EraChoice, Glob, ProcessSpec, Secret, Sharing, Show, Start,
-    ToolPolicy,
+    BackendSpec, Capabilities, Destination, EraChoice, Glob, LaneRules, ProcessSpec, Secret, Sharing, Show, Start,
+    ToolPolicy, Transport,
 };
 
 use super::reader::{Fields, Given};
 use super::tree::Value;
-use super::{command_line, quantity};
+use super::{command_line, quantity, remote};
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const LINGER: Duration = Duration::from_secs(5 * 60);
 const MAX_CHILDREN: usize = 4;
 const MAX_SESSIONS: usize = 10;
+const MAX_REMOTE_SESSIONS: usize = 1000;
 
 /// The words of `process`.
 pub(super) const SHARINGS: [(&str, Sharing); 3] = [
@@ -47,7 +48,7 @@ pub(super) struct Defaults {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Stdio,
-    Remote,
+    Remote(Transport),
 }
 
 /// Reads a destination; `None` when there is nothing to run, which has been reported then.
@@ -57,25 +58,14 @@ pub(super) fn read(
     defaults: &Defaults,
     format: Format,
 ) -> Option<Destination> {
-    match kind(&mut fields, format)? {
-        Kind::Stdio => {}
-        Kind::Remote => {
-            fields.fail(
-                "remote destinations are not available in this version of Rialto: remove it, or give it a `command`",
-            );
-            return None;
-        }
-    }
-    let argv = argv(&mut fields, format);
-    // Known, and judged with the kind.
-    for remote in ["url", "headers"] {
-        fields.take(remote);
-    }
-    let env = env(&mut fields);
-    let cwd = fields.given("cwd").and_then(|given| cwd(&fields, given));
-    let sharing = fields.choice("process", &SHARINGS).unwrap_or(Sharing::Shared);
-    let env_from_headers = env_from_headers(&mut fields, sharing);
-    let start = fields.choice("start", &[("eager", Start::Eager), ("lazy", Start::Lazy)]);
+    let kind = kind(&mut fields, format)?;
+    let sharing = fields
+        .choice("process", &SHARINGS)
+        .unwrap_or(default_sharing(kind));
+    let backend = match kind {
+        Kind::Stdio => stdio(&mut fields, format, sharing).map(BackendSpec::Process),
+        Kind::Remote(transport) => remote::read(&mut fields, transport, sharing).map(BackendSpec::Remote),
+    };
     let start_timeout = fields
         .parsed("start_timeout", quantity::some_time)
         .unwrap_or(START_TIMEOUT);
@@ -131,25 +121,51 @@ pub(super) fn read(
             }
         }
     }
-    let process = ProcessSpec {
-        cwd,
-        start: start.unwrap_or(default_start(sharing)),
-        env_from_headers,
-        start_timeout,
-        max_children,
-        linger,
-        capabilities,
-        ..process(argv?, env, sharing)
-    };
     Some(Destination {
         name: name.to_owned(),
-        backend: BackendSpec::Process(process),
+        backend: backend?,
+        lanes: LaneRules {
+            capabilities,
+            start_timeout,
+            max_children,
+            linger,
+            ..lanes(sharing)
+        },
         request_timeout: request_timeout.unwrap_or(defaults.request_timeout),
         max_message_bytes: max_message_bytes.unwrap_or(defaults.max_message_bytes),
-        max_sessions: defaults.max_sessions.or(max_sessions).unwrap_or(MAX_SESSIONS),
+        max_sessions: defaults.max_sessions.or(max_sessions).unwrap_or(match kind {
+            Kind::Stdio => MAX_SESSIONS,
+            Kind::Remote(_) => MAX_REMOTE_SESSIONS,
+        }),
         era,
         show,
         tools,
+    })
+}
+
+/// What is to run.
+fn stdio(fields: &mut Fields<'_, '_>, format: Format, sharing: Sharing) -> Option<ProcessSpec> {
+    let argv = argv(fields, format);
+    for foreign in remote::KEYS {
+        // The address itself was judged with the kind, and hosts write whatever they like.
+        let given = fields.take(foreign);
+        if let (Some(given), Format::Ours, false) = (given, format, foreign == "url") {
+            let place = fields.place(given.line, foreign);
+            fields
+                .walk
+                .fail(place, "goes with a `url`; a program is given `env`");
+        }
+    }
+    let env = env(fields);
+    let cwd = fields.given("cwd").and_then(|given| cwd(fields, given));
+    let env_from_headers = env_from_headers(fields, sharing);
+    let start = fields.choice("start", &[("eager", Start::Eager), ("lazy", Start::Lazy)]);
+    Some(ProcessSpec {
+        argv: argv?,
+        env,
+        cwd,
+        env_from_headers,
+        start: start.unwrap_or(default_start(sharing)),
     })
 }
 
@@ -163,7 +179,14 @@ pub(super) fn plain(
 ) -> Destination {
     Destination {
         name,
-        backend: BackendSpec::Process(process(argv, env, sharing)),
+        backend: BackendSpec::Process(ProcessSpec {
+            argv,
+            env,
+            cwd: None,
+            env_from_headers: BTreeMap::new(),
+            start: default_start(sharing),
+        }),
+        lanes: lanes(sharing),
         request_timeout: defaults.request_timeout,
         max_message_bytes: defaults.max_message_bytes,
         max_sessions: defaults.max_sessions.unwrap_or(MAX_SESSIONS),
@@ -173,18 +196,21 @@ pub(super) fn plain(
     }
 }
 
-fn process(argv: Vec<String>, env: BTreeMap<String, Secret>, sharing: Sharing) -> ProcessSpec {
-    ProcessSpec {
-        argv,
-        env,
-        cwd: None,
+fn lanes(sharing: Sharing) -> LaneRules {
+    LaneRules {
         sharing,
-        env_from_headers: BTreeMap::new(),
-        start: default_start(sharing),
+        capabilities: Capabilities::PerClient,
         start_timeout: START_TIMEOUT,
         max_children: MAX_CHILDREN,
         linger: LINGER,
-        capabilities: Capabilities::PerClient,
+    }
+}
+
+/// A child costs memory, so it is shared; a session at a remote server costs nothing, and its own is each client's.
+fn default_sharing(kind: Kind) -> Sharing {
+    match kind {
+        Kind::Stdio => Sharing::Shared,
+        Kind::Remote(_) => Sharing::PerSession,
     }
 }
 
@@ -201,17 +227,16 @@ fn kind(fields: &mut Fields<'_, '_>, format: Format) -> Option<Kind> {
     let words: &[(&str, Kind)] = match format {
         Format::Ours => &[
             ("stdio", Kind::Stdio),
-            ("streamable_http", Kind::Remote),
-            ("sse", Kind::Remote),
+            ("streamable_http", Kind::Remote(Transport::StreamableHttp)),
+            ("sse", Kind::Remote(Transport::Sse)),
         ],
         Format::Host => &[
             ("stdio", Kind::Stdio),
-            ("http", Kind::Remote),
-            ("sse", Kind::Remote),
-            ("streamable-http", Kind::Remote),
-            ("streamable_http", Kind::Remote),
-            ("streamableHttp", Kind::Remote),
-            ("ws", Kind::Remote),
+            ("http", Kind::Remote(Transport::StreamableHttp)),
+            ("sse", Kind::Remote(Transport::Sse)),
+            ("streamable-http", Kind::Remote(Transport::StreamableHttp)),
+            ("streamable_http", Kind::Remote(Transport::StreamableHttp)),
+            ("streamableHttp", Kind::Remote(Transport::StreamableHttp)),
         ],
     };
     let typed = fields.has("type");
@@ -225,7 +250,7 @@ fn kind(fields: &mut Fields<'_, '_>, format: Format) -> Option<Kind> {
             );
             Some(Kind::Stdio)
         }
-        (Some(Kind::Remote), true, false) => {
+        (Some(Kind::Remote(_)), true, false) => {
             fields.fail("has a `command`, which goes with `type: stdio`: change the type or leave it out");
             Some(Kind::Stdio)
         }
@@ -237,7 +262,7 @@ fn kind(fields: &mut Fields<'_, '_>, format: Format) -> Option<Kind> {
         (None, false, _) if typed => None,
         (Some(kind), _, _) => Some(kind),
         (None, true, false) | (None, false, false) => Some(Kind::Stdio),
-        (None, false, true) => Some(Kind::Remote),
+        (None, false, true) => Some(Kind::Remote(Transport::Auto)),
     }
 }
 

@@ -4,7 +4,10 @@ mod property;
 
 use std::time::Duration;
 
-use gateway::settings::{AuditSink, BackendSpec, Capabilities, ProcessSpec, Secret, Sharing, Start};
+use gateway::settings::{
+    AuditSink, BackendSpec, Capabilities, ProcessSpec, RemoteSpec, Retry, Secret, Sharing, SignIn, Start,
+    Transport,
+};
 
 use super::*;
 
@@ -44,6 +47,14 @@ fn destination_file(lines: &[&str]) -> String {
 fn process(destination: &Destination) -> &ProcessSpec {
     match &destination.backend {
         BackendSpec::Process(process) => process,
+        BackendSpec::Remote(remote) => panic!("a program was expected, not {}", remote.url),
+    }
+}
+
+fn remote(destination: &Destination) -> &RemoteSpec {
+    match &destination.backend {
+        BackendSpec::Remote(remote) => remote,
+        BackendSpec::Process(process) => panic!("a remote server was expected, not {:?}", process.argv),
     }
 }
 
@@ -113,13 +124,14 @@ fn the_example_of_the_contract_is_read_to_the_last_field() {
     assert_eq!(process.argv, ["npx", "-y", "@upstash/context7-mcp"]);
     assert_eq!(process.env["CONTEXT7_API_KEY"].expose(), "s3cr3t");
     assert_eq!(process.cwd.as_deref(), Some(Path::new("/srv/context7")));
-    assert_eq!(process.sharing, Sharing::PerIdentity);
+    let lanes = &destination.lanes;
+    assert_eq!(lanes.sharing, Sharing::PerIdentity);
     assert_eq!(process.env_from_headers["GITHUB_TOKEN"], "X-GitHub-Token");
     assert_eq!(process.start, Start::Eager);
-    assert_eq!(process.start_timeout, Duration::from_secs(60));
-    assert_eq!(process.max_children, 4);
-    assert_eq!(process.linger, Duration::from_secs(300));
-    assert_eq!(process.capabilities, Capabilities::PerClient);
+    assert_eq!(lanes.start_timeout, Duration::from_secs(60));
+    assert_eq!(lanes.max_children, 4);
+    assert_eq!(lanes.linger, Duration::from_secs(300));
+    assert_eq!(lanes.capabilities, Capabilities::PerClient);
     assert_eq!(loaded.notes, [""; 0]);
     assert!(!format!("{loaded:?}").contains("s3cr3t"));
 }
@@ -147,7 +159,10 @@ fn a_short_file_gets_every_default() {
         (10, 1 << 20)
     );
     let process = process(destination);
-    assert_eq!((process.sharing, process.start), (Sharing::Shared, Start::Eager));
+    assert_eq!(
+        (destination.lanes.sharing, process.start),
+        (Sharing::Shared, Start::Eager)
+    );
     assert_eq!(process.cwd, None);
     assert!(process.env.is_empty() && process.env_from_headers.is_empty());
 }
@@ -210,6 +225,7 @@ destinations:
     assert_eq!(a.request_timeout, Duration::from_secs(600));
     assert_eq!(b.request_timeout, Duration::from_secs(60));
     assert_eq!(b.max_message_bytes, 2 << 20);
+    let lanes = a.lanes.clone();
     let (a, b) = (process(a), process(b));
     assert_eq!(a.argv, ["my prog", "x y", "5", "z"]);
     let env: Vec<(&str, &str)> = a
@@ -228,10 +244,10 @@ destinations:
         ]
     );
     assert_eq!(a.cwd.as_deref(), Some(Path::new("/base/sub")));
-    assert_eq!((a.sharing, a.start), (Sharing::PerSession, Start::Lazy));
-    assert_eq!(a.start_timeout, Duration::from_secs(5));
-    assert_eq!((a.max_children, a.linger), (2, Duration::ZERO));
-    assert_eq!(a.capabilities, Capabilities::Union);
+    assert_eq!((lanes.sharing, a.start), (Sharing::PerSession, Start::Lazy));
+    assert_eq!(lanes.start_timeout, Duration::from_secs(5));
+    assert_eq!((lanes.max_children, lanes.linger), (2, Duration::ZERO));
+    assert_eq!(lanes.capabilities, Capabilities::Union);
     assert_eq!(b.argv, ["cat", "-u"]);
     assert_eq!(b.start, Start::Lazy);
 }
@@ -304,7 +320,7 @@ fn every_error_in_a_destination_names_file_line_destination_field_and_the_fix() 
         ("comand: x", "comand", "did you mean `command`"),
         ("timeout: 5s", "timeout", "did you mean `request_timeout`"),
         ("startTimeout: 5s", "startTimeout", "did you mean `start_timeout`"),
-        ("banana: 5", "banana", "known here are type, command"),
+        ("banana: 5", "banana", "known here are type, process, command"),
     ] {
         let found = problems(&destination_file(&["command: cat", line]));
         let [problem] = found.as_slice() else {
@@ -359,23 +375,77 @@ fn a_destination_that_is_none_is_named() {
 }
 
 #[test]
-fn remote_destinations_are_said_to_be_not_available_in_this_version() {
-    for lines in [
-        &["url: https://x/mcp"][..],
-        &[
-            "type: streamable_http",
-            "url: https://x/mcp",
-            "headers: { A: \"${NOPE}\" }",
-        ],
-        &["type: sse", "url: https://x/sse"],
+fn a_remote_destination_needs_only_its_address() {
+    let loaded = load(&destination_file(&["url: https://mcp.example.com/mcp"])).expect("loads");
+    let destination = only(&loaded);
+    let spec = remote(destination);
+    assert_eq!(spec.url.as_str(), "https://mcp.example.com/mcp");
+    assert_eq!((spec.transport, spec.retry), (Transport::Auto, Retry::Safe));
+    assert!(spec.headers.is_empty() && spec.forward_headers.is_empty() && spec.ca_file.is_none());
+    // A session at a remote server costs nothing here, so each client has its own.
+    assert_eq!(destination.lanes.sharing, Sharing::PerSession);
+    assert_eq!(destination.max_sessions, 1000);
+}
+
+#[test]
+fn every_key_of_a_remote_destination_can_be_said_in_a_file() {
+    let loaded = load(&destination_file(&[
+        "type: sse",
+        "url: https://old.example.com/sse",
+        "headers: { Authorization: \"Bearer x\", X-Team: blue }",
+        "forward_headers: [X-Request-Id]",
+        "ca_file: ca.pem",
+        "retry: always",
+        "auth: oauth",
+        "process: per_identity",
+    ]))
+    .expect("loads");
+    let spec = remote(only(&loaded));
+    assert_eq!((spec.transport, spec.retry), (Transport::Sse, Retry::Always));
+    let headers: Vec<(&str, &str)> = spec
+        .headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.expose()))
+        .collect();
+    assert_eq!(headers, [("authorization", "Bearer x"), ("x-team", "blue")]);
+    assert_eq!(spec.forward_headers[0].as_str(), "x-request-id");
+    assert!(spec.ca_file.as_ref().is_some_and(|file| file.ends_with("ca.pem")));
+    assert_eq!(spec.sign_in, SignIn::OAuth);
+}
+
+#[test]
+fn a_remote_destination_that_cannot_be_reached_safely_is_refused_by_name() {
+    for (lines, fix) in [
+        (&["type: sse"][..], "write `url: https"),
+        (&["url: mcp.example.com"], "write https://host/path"),
+        (&["url: ftp://mcp.example.com/mcp"], "only http and https"),
+        (
+            &["url: https://me:pw@mcp.example.com/mcp"],
+            "credentials in an address",
+        ),
+        (
+            &["url: https://x/mcp", "headers: { Mcp-Session-Id: x }"],
+            "written by the transport",
+        ),
+        (
+            &["url: https://x/mcp", "headers: { X: \"a\\nb\" }"],
+            "no header can carry",
+        ),
+        (
+            &["url: https://x/mcp", "forward_headers: [A B]"],
+            "not the name of an HTTP header",
+        ),
+        (
+            &["url: https://x/mcp", "process: shared", "forward_headers: [X-A]"],
+            "process: per_identity",
+        ),
+        (&["url: https://x/mcp", "env: { A: b }"], "is given `headers`"),
+        (&["command: cat", "headers: { A: b }"], "is given `env`"),
     ] {
         let found = problems(&destination_file(lines));
-        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found.len(), 1, "{lines:?}: {found:?}");
         assert!(found[0].contains("destination `x`"), "{found:?}");
-        assert!(
-            found[0].contains("remote destinations are not available in this version"),
-            "{found:?}"
-        );
+        assert!(found[0].contains(fix), "{lines:?}: {found:?}");
     }
 }
 
@@ -657,7 +727,7 @@ fn a_single_command_is_served_at_the_root_too() {
     assert_eq!(process.env["A"].expose(), "b=c");
     assert_eq!(process.env["TOKEN"].expose(), "t");
     assert_eq!(
-        (process.sharing, process.start),
+        (destination.lanes.sharing, process.start),
         (Sharing::PerSession, Start::Lazy)
     );
 }
@@ -675,7 +745,7 @@ fn a_single_command_takes_its_name_and_environment_from_variables_too() {
     ]);
     let loaded = settings(&flags, &variables).expect("loads");
     assert_eq!(only(&loaded).name, "kitty");
-    assert_eq!(process(only(&loaded)).sharing, Sharing::PerIdentity);
+    assert_eq!(only(&loaded).lanes.sharing, Sharing::PerIdentity);
     assert_eq!(process(only(&loaded)).env["B"].expose(), "x,y");
 }
 
@@ -835,7 +905,7 @@ fn the_file_of_a_desktop_host_is_read() {
     );
     assert_eq!(process(everything).env["KEY"].expose(), "pa$$w");
     assert_eq!(process(files).argv, ["/opt/my program/run"]);
-    assert_eq!(process(files).sharing, Sharing::PerSession);
+    assert_eq!(files.lanes.sharing, Sharing::PerSession);
     let notes = loaded.notes.join("\n");
     for part in [
         "`My Files!` is served as `my-files`",
@@ -855,8 +925,6 @@ fn the_file_of_vs_code_is_read() {
 #[test]
 fn problems_in_the_file_of_a_host_are_named_like_any_other() {
     let text = r#"{ "mcpServers": {
-        "web": { "url": "https://x/mcp" },
-        "web2": { "type": "http", "url": "https://x/mcp" },
         "A B": { "command": "cat" }, "a-b": { "command": "cat" },
         "!!!": { "command": "cat" },
         "key": { "command": "cat", "env": { "K": "${input:key}" } },
@@ -865,8 +933,6 @@ fn problems_in_the_file_of_a_host_are_named_like_any_other() {
     } }"#;
     let all = problems(text).join("\n");
     for part in [
-        "destinations.yml: destination `web`: remote destinations are not available in this version",
-        "destinations.yml: destination `web2`: remote destinations",
         "destination `a-b`: would be served as `a-b`, and so would `A B`",
         "destination `!!!`: a name is part of the URL",
         "destination `key`, field `env.K`: `${input:…}` is not known here",
@@ -875,7 +941,7 @@ fn problems_in_the_file_of_a_host_are_named_like_any_other() {
     ] {
         assert!(all.contains(part), "{part}\n{all}");
     }
-    assert_eq!(all.lines().count(), 7, "{all}");
+    assert_eq!(all.lines().count(), 5, "{all}");
 }
 
 #[test]
@@ -988,6 +1054,7 @@ proptest::proptest! {
         key in proptest::sample::select(vec![
             "command", "args", "env", "cwd", "process", "env_from_headers", "start", "start_timeout", "max_sessions",
             "max_children", "linger", "capabilities", "era", "show", "request_timeout", "max_message_bytes", "type", "url",
+            "headers", "forward_headers", "ca_file", "retry", "auth",
         ]),
         value in "\\PC{0,30}",
     ) {

@@ -1,0 +1,455 @@
+//! Servers that are reached over HTTP. A lane's supervisor here takes what the multiplexer has written, line by
+//! line, and carries each to the server: as a POST of its own (Streamable HTTP, both eras), or to the endpoint of an
+//! event stream (HTTP+SSE of 2024-11-05). What comes back goes to the multiplexer with its origin.
+//!
+//! It decides nothing about messages; what becomes of one that could not be delivered is decided by
+//! `protocol::delivery`, and who waits for what by the multiplexer.
+
+mod exchange;
+mod link;
+mod mirror;
+mod notices;
+mod old_sse;
+mod server;
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::future::{AbortHandle, Abortable};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
+use http::HeaderMap;
+use protocol::backend_face::WireId;
+use protocol::delivery::{Outage, Parcel};
+use protocol::exchange::{Failure, Trouble};
+use protocol::message::{Member, Message};
+use protocol::method::Method;
+use protocol::multiplexer::Carrier;
+use protocol::time::Moment;
+use protocol::version::Era;
+
+use self::exchange::{End, News};
+use self::link::Link;
+use self::notices::Silence;
+pub(crate) use self::server::{Server, certificates};
+use crate::lane::{Health, Lane};
+use crate::settings::{Outages, Transport};
+
+/// A notification is taken before the next message is sent, so that the server hears them in order; but
+/// nobody waits longer than this for a server that does not take it.
+const ORDER_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the end of a session may take.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+type Carrying = Pin<Box<dyn Future<Output = Option<End>> + Send>>;
+
+/// What the supervisor needs to know.
+#[derive(Debug)]
+pub(crate) struct RemoteLane {
+    link: Arc<Link>,
+    outages: Outages,
+}
+
+/// Why the server is no longer spoken with in this way.
+enum Left {
+    Stopped,
+    /// It cannot be reached.
+    Out(Arc<Trouble>),
+    /// It may speak the old transport.
+    TryOld {
+        status: u16,
+    },
+}
+
+impl RemoteLane {
+    pub(crate) fn new(
+        server: Arc<Server>,
+        lane: Arc<Lane>,
+        forwarded: HeaderMap,
+        max_message_bytes: usize,
+    ) -> Self {
+        let outages = server.spec().outages;
+        Self {
+            link: Arc::new(Link::new(server, lane, forwarded, max_message_bytes)),
+            outages,
+        }
+    }
+
+    fn lane(&self) -> &Lane {
+        &self.link.lane
+    }
+
+    /// Speaks with the server until the lane is stopped.
+    pub(crate) async fn run(self) {
+        let mut outage = Outage::default();
+        let mut resting: Option<(Moment, Arc<Trouble>)> = None;
+        while self.rest(resting.take()).await {
+            let left = match self.link.server.transport() {
+                Transport::Auto | Transport::StreamableHttp => self.speak(&mut outage).await,
+                Transport::Sse => self.speak_old(&mut outage, None).await,
+            };
+            let left = match left {
+                Left::TryOld { status } => self.speak_old(&mut outage, Some(status)).await,
+                left @ (Left::Stopped | Left::Out(_)) => left,
+            };
+            match left {
+                Left::Stopped | Left::TryOld { .. } => break,
+                Left::Out(trouble) => resting = Some(self.note_outage(&mut outage, &trouble)),
+            }
+        }
+        self.goodbye().await;
+        self.lane().set_health(Health::Stopped);
+        let trouble = Arc::new(Trouble {
+            what: "stopped".into(),
+            ..Trouble::default()
+        });
+        self.lane().link_down(&trouble);
+        self.lane().unavailable(&trouble, Duration::from_secs(1));
+    }
+
+    /// Waits until somebody wants the server, and longer if it is known to be out of reach. `false`: the lane is
+    /// to stop instead.
+    async fn rest(&self, outage: Option<(Moment, Arc<Trouble>)>) -> bool {
+        let lane = self.lane();
+        let clock = lane.clock();
+        loop {
+            if lane.is_stopping() {
+                return false;
+            }
+            let until = outage.as_ref().map(|(until, _)| *until);
+            let over = until.is_none_or(|until| until <= clock.now());
+            match (&outage, over) {
+                (_, true) if lane.take_link_wanted() => return true,
+                (_, true) => {}
+                (Some((until, trouble)), false) if self.outages == Outages::Refuse => {
+                    // Nobody waits for what is known not to work.
+                    lane.take_link_wanted();
+                    lane.unavailable(trouble, until.since(clock.now()));
+                }
+                (_, false) => {}
+            }
+            tokio::select! {
+                () = lane.look.notified() => {}
+                _ = clock.reach(until), if !over => {}
+                now = clock.reach(lane.next_deadline()) => lane.reach_deadline(now),
+            }
+        }
+    }
+
+    /// Speaks Streamable HTTP.
+    async fn speak(&self, outage: &mut Outage) -> Left {
+        let lane = self.lane();
+        let clock = lane.clock();
+        lane.set_carrier(Carrier::Posts);
+        lane.link_up(None);
+        let mut under_way = UnderWay::default();
+        let mut out: Option<(Moment, Arc<Trouble>)> = None;
+        let mut notices: Option<Pin<Box<dyn Future<Output = Silence> + Send>>> = None;
+        loop {
+            if lane.is_stopping() {
+                return Left::Stopped;
+            }
+            self.heed(&mut out);
+            under_way.send_waiting(&self.link);
+            let deadline = lane.next_deadline();
+            let retry = out
+                .as_ref()
+                .map(|(until, _)| *until)
+                .filter(|until| *until > clock.now());
+            tokio::select! {
+                () = lane.write.notified(), if under_way.first.is_none() => {}
+                end = under_way.next() => {
+                    let Some(End { parcel, news }) = end else { continue };
+                    match news {
+                        News::Delivered => {
+                            outage.handle_success();
+                            let welcomed = matches!(parcel, Parcel::Note { method: Method::Initialized });
+                            if welcomed && lane.era() == Era::Legacy {
+                                notices = Some(Box::pin(notices::listen(Arc::clone(&self.link))));
+                            }
+                        }
+                        News::Failed => {}
+                        News::SessionLost { first } => {
+                            if first {
+                                self.lose_session();
+                                notices = None;
+                            }
+                            give_back(lane, parcel);
+                        }
+                        News::Unreachable(trouble) => {
+                            lane.outage();
+                            give_back(lane, parcel);
+                            // What is still under way has connections of its own, and goes on.
+                            if out.is_none() {
+                                out = Some(self.note_outage(outage, &trouble));
+                            }
+                        }
+                        News::NotStreamable { status } => {
+                            lane.outage();
+                            give_back(lane, parcel);
+                            return Left::TryOld { status };
+                        }
+                    }
+                }
+                silence = async { notices.as_mut().expect("only polled if there is one").await }, if notices.is_some() => {
+                    notices = None;
+                    match silence {
+                        Silence::NotOffered => {}
+                        Silence::SessionLost { first: true } => self.lose_session(),
+                        Silence::SessionLost { first: false } => {}
+                    }
+                }
+                _ = clock.reach(retry) => {}
+                () = lane.look.notified() => {}
+                now = clock.reach(deadline) => lane.reach_deadline(now),
+            }
+        }
+    }
+
+    fn lose_session(&self) {
+        tracing::info!(destination = %self.lane().destination(), "the server has forgotten the session; introduced anew");
+        self.lane().session_lost();
+    }
+
+    /// While the server is out of reach nobody is kept waiting in vain; when it was left alone long enough, whoever
+    /// wants it tries it.
+    fn heed(&self, out: &mut Option<(Moment, Arc<Trouble>)>) {
+        let lane = self.lane();
+        let Some((until, trouble)) = &*out else { return };
+        let left = until.since(lane.clock().now());
+        if left.is_zero() {
+            if lane.take_link_wanted() {
+                *out = None;
+                lane.link_up(None);
+            }
+        } else if self.outages == Outages::Refuse && lane.take_link_wanted() {
+            lane.unavailable(trouble, left);
+        }
+    }
+
+    /// The server could not be reached. Gives how long to leave it alone.
+    fn note_outage(&self, outage: &mut Outage, trouble: &Trouble) -> (Moment, Arc<Trouble>) {
+        let pause = outage.handle_failure();
+        let trouble = Arc::new(Trouble {
+            restarts: outage.failures(),
+            ..trouble.clone()
+        });
+        tracing::warn!(
+            destination = %self.lane().destination(),
+            what = %trouble.what,
+            wait_ms = pause.as_millis() as u64,
+            "the server is out of reach"
+        );
+        self.lane().set_health(Health::BackingOff(Arc::clone(&trouble)));
+        (self.lane().clock().now().after(pause), trouble)
+    }
+
+    /// Speaks HTTP+SSE. `tried`: Streamable HTTP was refused with this status.
+    async fn speak_old(&self, outage: &mut Outage, tried: Option<u16>) -> Left {
+        let lane = self.lane();
+        let clock = lane.clock();
+        let mut stream = tokio::select! {
+            opened = old_sse::open(&self.link) => match (opened, tried) {
+                (Ok(stream), _) => stream,
+                (Err(trouble), None) => return Left::Out(trouble),
+                (Err(trouble), Some(status)) => {
+                    return Left::Out(Arc::new(Trouble {
+                        what: format!(
+                            "the server speaks neither Streamable HTTP (HTTP status {status}) nor HTTP+SSE ({})",
+                            trouble.what
+                        ),
+                        ..Trouble::default()
+                    }));
+                }
+            },
+            () = stopped(lane) => return Left::Stopped,
+        };
+        outage.handle_success();
+        self.link.server.settle(Transport::Sse);
+        lane.set_carrier(Carrier::Pipe);
+        lane.link_up(None);
+        let endpoint = stream.endpoint().clone();
+        let mut writing: Option<Pin<Box<dyn Future<Output = Result<(), Arc<Trouble>>> + Send>>> = None;
+        let trouble = loop {
+            if lane.is_stopping() {
+                return Left::Stopped;
+            }
+            if lane.take_replacement().is_some() {
+                break trouble("the server gave no sign of life");
+            }
+            if writing.is_none() {
+                let chunk = lane.take_outgoing(BytesMut::new()).freeze();
+                if !chunk.is_empty() {
+                    let (link, endpoint) = (Arc::clone(&self.link), endpoint.clone());
+                    writing = Some(Box::pin(async move {
+                        for message in messages(&chunk) {
+                            old_sse::write(&link, &endpoint, &message).await?;
+                        }
+                        Ok(())
+                    }));
+                }
+            }
+            let deadline = lane.next_deadline();
+            tokio::select! {
+                said = stream.next() => match said {
+                    Some(message) => lane.hear(message, None),
+                    None => break trouble("the server ended its event stream"),
+                },
+                written = async { writing.as_mut().expect("only polled if there is one").await }, if writing.is_some() => {
+                    writing = None;
+                    if let Err(trouble) = written {
+                        break trouble;
+                    }
+                }
+                () = lane.write.notified(), if writing.is_none() => {}
+                () = lane.look.notified() => {}
+                now = clock.reach(deadline) => lane.reach_deadline(now),
+            }
+        };
+        lane.link_down(&trouble);
+        Left::Out(trouble)
+    }
+
+    /// Ends the session at the server, if there is one.
+    async fn goodbye(&self) {
+        let agreed = self.link.agreed();
+        if agreed.has_session() {
+            let outbound = self.link.delete(&agreed);
+            let _ = tokio::time::timeout(GOODBYE, self.link.server.send(outbound)).await;
+        }
+    }
+}
+
+fn trouble(what: &str) -> Arc<Trouble> {
+    Arc::new(Trouble {
+        what: what.to_owned(),
+        ..Trouble::default()
+    })
+}
+
+async fn stopped(lane: &Lane) {
+    while !lane.is_stopping() {
+        lane.look.notified().await;
+    }
+}
+
+/// A message that was not begun waits once more; what nobody waits for is gone.
+fn give_back(lane: &Lane, parcel: Parcel) {
+    match parcel {
+        Parcel::Request { id, .. } => lane.returned(id),
+        Parcel::Note { .. } => {}
+    }
+}
+
+/// The lines of a chunk that the multiplexer wrote.
+fn messages(chunk: &Bytes) -> impl Iterator<Item = Message> {
+    let mut start = 0;
+    memchr::memchr_iter(b'\n', chunk)
+        .map(|end| {
+            let line = chunk.slice(start..end);
+            start = end + 1;
+            line
+        })
+        .collect::<Vec<_>>()
+        .into_iter()
+        .filter_map(|line| Message::scan(line).ok())
+}
+
+/// The messages that are on their way.
+#[derive(Default)]
+struct UnderWay {
+    carrying: FuturesUnordered<Carrying>,
+    handles: HashMap<WireId, AbortHandle>,
+    /// A notification that the next messages wait for.
+    first: Option<Carrying>,
+    queue: std::collections::VecDeque<Message>,
+    patience: Option<Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl UnderWay {
+    /// Sends what the multiplexer has written, unless something has to be taken first.
+    fn send_waiting(&mut self, link: &Arc<Link>) {
+        while self.first.is_none() {
+            let Some(message) = self.queue.pop_front() else {
+                let chunk = link.lane.take_outgoing(BytesMut::new()).freeze();
+                if chunk.is_empty() {
+                    return;
+                }
+                self.queue.extend(messages(&chunk));
+                if self.queue.is_empty() {
+                    return;
+                }
+                continue;
+            };
+            self.send(link, message);
+        }
+    }
+
+    fn send(&mut self, link: &Arc<Link>, message: Message) {
+        if message.method() == Method::Cancelled
+            && let Some(id) = message.number(Member::RequestId).map(WireId)
+        {
+            self.cancel(link, id);
+            if link.lane.era() == Era::Modern {
+                // The end of the exchange is the cancellation.
+                return;
+            }
+        }
+        let parcel = Parcel::of(&message);
+        let (handle, registration) = AbortHandle::new_pair();
+        let carrying = Abortable::new(exchange::carry(Arc::clone(link), message), registration);
+        let carrying: Carrying = Box::pin(carrying.map(Result::ok));
+        match parcel {
+            Parcel::Request { id, .. } => {
+                self.handles.insert(id, handle);
+                self.carrying.push(carrying);
+            }
+            // The answer to a question is waited for by nobody who speaks after it.
+            Parcel::Note {
+                method: Method::Other,
+            } => self.carrying.push(carrying),
+            Parcel::Note { .. } => {
+                self.first = Some(carrying);
+                self.patience = Some(Box::pin(tokio::time::sleep(ORDER_PATIENCE)));
+            }
+        }
+    }
+
+    fn cancel(&mut self, link: &Link, id: WireId) {
+        if let Some(handle) = self.handles.remove(&id) {
+            handle.abort();
+            link.lane.undelivered(id, Failure::Cancelled);
+        }
+    }
+
+    /// The next message that has come to its end.
+    async fn next(&mut self) -> Option<End> {
+        let end = match (&mut self.first, &mut self.patience) {
+            (Some(first), Some(patience)) => tokio::select! {
+                end = first => {
+                    self.first = None;
+                    end
+                }
+                Some(end) = self.carrying.next(), if !self.carrying.is_empty() => end,
+                () = patience => {
+                    // It is carried on beside what follows.
+                    self.carrying.extend(self.first.take());
+                    None
+                }
+            },
+            _ if self.carrying.is_empty() => std::future::pending().await,
+            _ => self.carrying.next().await.flatten(),
+        };
+        if let Some(End {
+            parcel: Parcel::Request { id, .. },
+            ..
+        }) = &end
+        {
+            self.handles.remove(id);
+        }
+        end
+    }
+}

@@ -1,0 +1,77 @@
+//! The GET stream of a legacy server: what it says about no request in particular.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::delivery::Outage;
+use protocol::wire::sse::SseParser;
+use reqwest::Response;
+
+use super::link::Link;
+use super::server::{Content, content};
+
+/// How the stream ended for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Silence {
+    /// The server has no such stream.
+    NotOffered,
+    /// The server does not know the session any more. `first` to notice?
+    SessionLost { first: bool },
+}
+
+/// Listens until the server has nothing to listen to. A stream that breaks off is taken up where it stood.
+pub(super) async fn listen(link: Arc<Link>) -> Silence {
+    let mut outage = Outage::default();
+    let mut parser = SseParser::new(link.max_message_bytes);
+    loop {
+        let agreed = link.agreed();
+        let last_event = parser.last_event_id().cloned();
+        let retry = parser.retry();
+        let outbound = link.get(&agreed, last_event.as_ref());
+        let mut pause = None;
+        if let Ok(response) = link.server.send(outbound).await {
+            match response.status().as_u16() {
+                404 if agreed.has_session() => {
+                    let first = link.forget(&agreed);
+                    return Silence::SessionLost { first };
+                }
+                200..=299 if content(&response) == Content::Events => {
+                    // Half an event of the broken stream must not be joined with the new one.
+                    parser = SseParser::resuming(link.max_message_bytes, last_event, retry);
+                    if read(&link, response, &mut parser).await {
+                        outage.handle_success();
+                    }
+                    pause = parser.retry().map(Duration::from_millis);
+                }
+                429 | 500..=599 => {}
+                _ => return Silence::NotOffered,
+            }
+        }
+        let growing = outage.handle_failure();
+        tokio::time::sleep(pause.unwrap_or(growing).min(protocol::delivery::LONGEST_PAUSE)).await;
+    }
+}
+
+/// Hands over what comes. Gives whether anything came.
+async fn read(link: &Link, mut response: Response, parser: &mut SseParser) -> bool {
+    let mut any = false;
+    while let Ok(Some(chunk)) = response.chunk().await {
+        parser.push(&chunk);
+        loop {
+            match parser.next() {
+                Ok(Some(event)) => {
+                    any = true;
+                    if event.is_message() && !event.data.is_empty() {
+                        link.hear(event.data, None);
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(destination = %link.lane.destination(), %error, "event stream");
+                    return any;
+                }
+            }
+        }
+    }
+    any
+}

@@ -1,0 +1,199 @@
+//! The HTTP+SSE transport of 2024-11-05: one event stream for everything the server says, and an address for
+//! everything it is told.
+//!
+//! The stream is the session: when it ends, everything ends, and the next one begins with a new handshake.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use protocol::delivery::{Delivery, Fate, Next, Parcel, repeatable};
+use protocol::exchange::Trouble;
+use protocol::message::Message;
+use protocol::wire::sse::{SseEvent, SseParser};
+use reqwest::Response;
+use url::Url;
+
+use super::link::Link;
+use super::server::{Content, Outbound, content};
+
+/// How long a server may take to say where it is to be written to.
+const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(10);
+const POST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Before it has said where to, a server has not much to say.
+const MAX_ENDPOINT: usize = 64 << 10;
+
+/// An open stream.
+#[derive(Debug)]
+pub(super) struct Stream {
+    response: Response,
+    parser: SseParser,
+    endpoint: Url,
+}
+
+/// Opens the stream and waits for the address.
+pub(super) async fn open(link: &Link) -> Result<Stream, Arc<Trouble>> {
+    match tokio::time::timeout(ENDPOINT_TIMEOUT, reach(link)).await {
+        Ok(reached) => reached.map_err(trouble),
+        Err(_) => Err(trouble(format!(
+            "the server did not say where to send messages within {ENDPOINT_TIMEOUT:?}"
+        ))),
+    }
+}
+
+fn trouble(what: String) -> Arc<Trouble> {
+    Arc::new(Trouble {
+        what,
+        ..Trouble::default()
+    })
+}
+
+async fn reach(link: &Link) -> Result<Stream, String> {
+    let outbound = link.get(&link.agreed(), None);
+    let at = outbound.url.clone();
+    let mut response = link.server.send(outbound).await.map_err(|fate| match fate {
+        Fate::Unreachable { what }
+        | Fate::BrokenOff { what }
+        | Fate::Unsafe { what }
+        | Fate::Nonsense { what } => what,
+        Fate::Silent { .. } | Fate::Status { .. } | Fate::StreamEnded => "no answer".into(),
+    })?;
+    if !response.status().is_success() || content(&response) != Content::Events {
+        return Err(format!(
+            "the server has no event stream at this address (HTTP status {})",
+            response.status().as_u16()
+        ));
+    }
+    let mut parser = SseParser::new(link.max_message_bytes.max(MAX_ENDPOINT));
+    loop {
+        match response.chunk().await {
+            Ok(Some(chunk)) => parser.push(&chunk),
+            Ok(None) | Err(_) => return Err("the server ended its event stream at once".into()),
+        }
+        while let Some(event) = parser.next().map_err(|error| error.to_string())? {
+            if event.event.as_deref() == Some(b"endpoint".as_slice()) {
+                let endpoint = endpoint(&at, &event)?;
+                return Ok(Stream {
+                    response,
+                    parser,
+                    endpoint,
+                });
+            }
+        }
+    }
+}
+
+/// Where to write to. It must be at the server's own origin: our credentials go along.
+fn endpoint(at: &Url, event: &SseEvent) -> Result<Url, String> {
+    let text = std::str::from_utf8(&event.data).map_err(|_| "the endpoint is no text")?;
+    let endpoint = at
+        .join(text)
+        .map_err(|_| "the server's endpoint is no address".to_owned())?;
+    if endpoint.origin() != at.origin() {
+        return Err(format!(
+            "the server wants messages sent to another origin ({}), which is refused",
+            endpoint.origin().ascii_serialization()
+        ));
+    }
+    Ok(endpoint)
+}
+
+impl Stream {
+    /// What the server says next; `None` when the stream has ended.
+    pub(super) async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            match self.parser.next() {
+                Ok(Some(event)) if event.is_message() && !event.data.is_empty() => return Some(event.data),
+                Ok(Some(_)) => continue,
+                Ok(None) => {}
+                Err(_) => return None,
+            }
+            match self.response.chunk().await {
+                Ok(Some(chunk)) => self.parser.push(&chunk),
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+
+    pub(super) fn endpoint(&self) -> &Url {
+        &self.endpoint
+    }
+}
+
+/// Writes one message. `Err`: the stream's session is gone.
+pub(super) async fn write(link: &Link, endpoint: &Url, message: &Message) -> Result<(), Arc<Trouble>> {
+    let parcel = Parcel::of(message);
+    let mut delivery = Delivery::new(parcel, repeatable(parcel));
+    loop {
+        let outbound = Outbound {
+            method: Method::POST,
+            url: endpoint.clone(),
+            headers: link.forwarded(HeaderMap::new()),
+            body: message.bytes().clone(),
+        };
+        let fate = match tokio::time::timeout(POST_TIMEOUT, link.server.send(outbound)).await {
+            Ok(Ok(response)) if response.status().is_success() => return Ok(()),
+            Ok(Ok(response)) => Fate::Status {
+                status: response.status().as_u16(),
+                retry_after: super::server::retry_after(&response),
+                in_session: true,
+            },
+            Ok(Err(fate)) => fate,
+            Err(_) => Fate::Silent { limit: POST_TIMEOUT },
+        };
+        match delivery.handle_fate(fate) {
+            Next::Again { after } => tokio::time::sleep(after).await,
+            Next::Return { trouble } => return Err(trouble),
+            Next::SessionLost => return Err(trouble("the server has forgotten the session".into())),
+            Next::Resume { .. } => return Ok(()),
+            Next::Fail(failure) => {
+                match parcel {
+                    Parcel::Request { id, .. } => link.lane.undelivered(id, failure),
+                    Parcel::Note { method } => tracing::warn!(
+                        destination = %link.lane.destination(),
+                        ?method,
+                        reason = failure.reason(),
+                        "the server did not take a message"
+                    ),
+                }
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(data: &'static str) -> SseEvent {
+        SseEvent {
+            event: Some(Bytes::from_static(b"endpoint")),
+            data: Bytes::from_static(data.as_bytes()),
+            id: None,
+            retry: None,
+        }
+    }
+
+    #[test]
+    fn an_endpoint_is_taken_only_at_the_servers_own_origin() {
+        let at = Url::parse("https://old.example.com/base/sse").unwrap();
+        for (data, whole) in [
+            ("/message?s=1", "https://old.example.com/message?s=1"),
+            ("message?s=1", "https://old.example.com/base/message?s=1"),
+            ("https://old.example.com/m", "https://old.example.com/m"),
+        ] {
+            assert_eq!(endpoint(&at, &named(data)).unwrap().as_str(), whole);
+        }
+        for data in [
+            "https://evil.example.com/m",
+            "http://old.example.com/m",
+            "https://old.example.com:8443/m",
+            "//evil.example.com/m",
+            "file:///etc/passwd",
+        ] {
+            assert!(endpoint(&at, &named(data)).is_err(), "{data}");
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! One message on its way to a remote server: what to do when something goes wrong.
+//!
+//! A request that may have been carried out is not sent again unless that does no harm. What provably was not begun
+//! (nobody answered the call, the session was unknown, the credentials were refused) may be sent again
+//! whatever it is. A broken event stream that had numbered events is resumed instead.
+//!
+//! The machine knows no socket: it is told what became of an attempt, and says what comes next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::backend_face::WireId;
+use crate::exchange::{Failure, Trouble, Upstream, UpstreamFault};
+use crate::message::{Kind, Member, Message};
+use crate::method::Method;
+
+/// How often a message is sent at most.
+const ATTEMPTS: u32 = 4;
+/// How often a stream that brings nothing new is taken up again.
+const RESUMPTIONS: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// Nobody waits longer than this, whatever a server asks for.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// The pause before a stream is resumed, if the server names none.
+const RESUME_PAUSE: Duration = Duration::from_secs(1);
+
+/// Whether doing something twice does harm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeatable {
+    Yes,
+    No,
+}
+
+/// What is being delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parcel {
+    /// A request, with the id we gave it.
+    Request { id: WireId, method: Method },
+    /// A notification, or the answer to a question of the server: nothing comes back.
+    Note { method: Method },
+}
+
+impl Parcel {
+    /// Reads what we wrote ourselves.
+    pub fn of(message: &Message) -> Self {
+        let method = message.method();
+        match (message.kind(), message.number(Member::Id)) {
+            (Kind::Request, Some(id)) => Self::Request {
+                id: WireId(id),
+                method,
+            },
+            _ => Self::Note { method },
+        }
+    }
+}
+
+/// What became of one attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// Nobody could be reached: nothing has left.
+    Unreachable { what: String },
+    /// The connection broke off before an answer began.
+    BrokenOff { what: String },
+    /// No answer began in time.
+    Silent { limit: Duration },
+    /// An answer that is no message.
+    Status {
+        status: u16,
+        retry_after: Option<Duration>,
+        /// The request named a session.
+        in_session: bool,
+    },
+    /// The event stream has ended, or broke off, without the answer.
+    StreamEnded,
+    /// The way to the server is not safe, or leads elsewhere.
+    Unsafe { what: String },
+    /// What came is not what the protocol allows.
+    Nonsense { what: String },
+}
+
+/// What comes next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// Send it once more.
+    Again { after: Duration },
+    /// Take up the stream after this event.
+    Resume { after: Duration, last_event: Bytes },
+    /// It was not begun, and the server is out of reach: it may wait for better times.
+    Return { trouble: Arc<Trouble> },
+    /// It was not begun: the server has forgotten the session.
+    SessionLost,
+    /// There will be no answer.
+    Fail(Failure),
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Delivery {
+    parcel: Parcel,
+    repeatable: Repeatable,
+    attempts: u32,
+    resumptions: u32,
+    /// Where the stream stood.
+    last_event: Option<Bytes>,
+    retry: Option<Duration>,
+    /// The request has left at least once, so it may have been carried out.
+    begun: bool,
+}
+
+impl Delivery {
+    pub fn new(parcel: Parcel, repeatable: Repeatable) -> Self {
+        Self {
+            parcel,
+            repeatable,
+            attempts: 1,
+            resumptions: 0,
+            last_event: None,
+            retry: None,
+            begun: false,
+        }
+    }
+
+    pub fn parcel(&self) -> Parcel {
+        self.parcel
+    }
+
+    /// Whether it may be sent once more although it may have been carried out.
+    pub fn may_go_again(&self) -> bool {
+        self.repeatable == Repeatable::Yes && self.attempts < ATTEMPTS
+    }
+
+    /// The server has numbered an event, or said how long to wait.
+    pub fn handle_event(&mut self, last_event: Option<&Bytes>, retry: Option<Duration>) {
+        if last_event.is_some() && last_event != self.last_event.as_ref() {
+            self.last_event = last_event.cloned();
+            self.resumptions = 0;
+        }
+        self.retry = retry.or(self.retry);
+    }
+
+    /// One attempt has come to its end without the answer.
+    pub fn handle_fate(&mut self, fate: Fate) -> Next {
+        match fate {
+            Fate::Unreachable { what } if !self.begun || self.repeatable == Repeatable::Yes => Next::Return {
+                trouble: Arc::new(Trouble {
+                    what,
+                    ..Trouble::default()
+                }),
+            },
+            Fate::Unreachable { what } => lost(what),
+            Fate::BrokenOff { what } => {
+                self.begun = true;
+                self.again(None).unwrap_or_else(|| lost(what))
+            }
+            Fate::Silent { limit } => Next::Fail(Failure::Timeout { limit }),
+            Fate::Status {
+                status: 404,
+                in_session: true,
+                ..
+            } => Next::SessionLost,
+            Fate::Status {
+                status, retry_after, ..
+            } => self.handle_status(status, retry_after),
+            Fate::StreamEnded => self.handle_stream_end(),
+            Fate::Unsafe { what } => failed(UpstreamFault::Unsafe, what),
+            Fate::Nonsense { what } => failed(UpstreamFault::Nonsense, what),
+        }
+    }
+
+    fn handle_status(&mut self, status: u16, retry_after: Option<Duration>) -> Next {
+        let what = format!("the server answered with HTTP status {status}");
+        match status {
+            401 | 403 => failed(
+                UpstreamFault::Unauthorized,
+                format!("the server does not accept Rialto's credentials (HTTP status {status})"),
+            ),
+            429 | 502 | 503 | 504 => self.again(retry_after).unwrap_or_else(|| {
+                Next::Fail(Failure::Unavailable {
+                    trouble: Arc::new(Trouble {
+                        what,
+                        ..Trouble::default()
+                    }),
+                    retry_after: retry_after.unwrap_or(FIRST_PAUSE).min(LONGEST_PAUSE),
+                })
+            }),
+            200..=299 => failed(
+                UpstreamFault::Nonsense,
+                format!("the server answered a request with HTTP status {status} and no message"),
+            ),
+            _ => failed(UpstreamFault::Refused, what),
+        }
+    }
+
+    fn handle_stream_end(&mut self) -> Next {
+        self.begun = true;
+        let what = "the server ended its event stream without an answer";
+        if let Some(last_event) = &self.last_event {
+            if self.resumptions >= RESUMPTIONS {
+                return lost(what.to_owned());
+            }
+            let growing = RESUME_PAUSE * 2_u32.pow(self.resumptions);
+            let after = self.retry.unwrap_or(growing).min(LONGEST_PAUSE);
+            self.resumptions += 1;
+            return Next::Resume {
+                after,
+                last_event: last_event.clone(),
+            };
+        }
+        self.again(None).unwrap_or_else(|| lost(what.to_owned()))
+    }
+
+    /// Once more, if that does no harm and was not done too often.
+    fn again(&mut self, retry_after: Option<Duration>) -> Option<Next> {
+        if !self.may_go_again() {
+            return None;
+        }
+        let pause = FIRST_PAUSE * 2_u32.pow(self.attempts - 1);
+        self.attempts += 1;
+        Some(Next::Again {
+            after: retry_after.unwrap_or(pause).min(LONGEST_PAUSE),
+        })
+    }
+}
+
+fn failed(fault: UpstreamFault, what: impl Into<String>) -> Next {
+    Next::Fail(Failure::Upstream(Arc::new(Upstream::new(fault, what))))
+}
+
+fn lost(what: String) -> Next {
+    failed(UpstreamFault::Lost, what)
+}
+
+/// Whether a message may be sent again after it may have been carried out. Reading, listing and saying the
+/// same thing twice do no harm; what a tool does only the tool knows.
+pub fn repeatable(parcel: Parcel) -> Repeatable {
+    let method = match parcel {
+        Parcel::Request { method, .. } | Parcel::Note { method } => method,
+    };
+    match method {
+        Method::Initialize
+        | Method::Ping
+        | Method::ToolsList
+        | Method::PromptsList
+        | Method::PromptsGet
+        | Method::ResourcesList
+        | Method::ResourcesTemplatesList
+        | Method::ResourcesRead
+        | Method::ResourcesSubscribe
+        | Method::ResourcesUnsubscribe
+        | Method::LoggingSetLevel
+        | Method::CompletionComplete
+        | Method::ServerDiscover
+        | Method::Initialized
+        | Method::Cancelled
+        | Method::RootsListChanged => Repeatable::Yes,
+        // A listen that broke off is asked for by whoever still wants it.
+        Method::SubscriptionsListen
+        | Method::ToolsCall
+        | Method::SamplingCreateMessage
+        | Method::ElicitationCreate
+        | Method::RootsList
+        | Method::Progress
+        | Method::LogMessage
+        | Method::ToolsListChanged
+        | Method::PromptsListChanged
+        | Method::ResourcesListChanged
+        | Method::ResourcesUpdated
+        | Method::SubscriptionsAcknowledged
+        | Method::Other => Repeatable::No,
+    }
+}
+
+/// How long a server that cannot be reached is left alone: half a second, doubling up to half a minute.
+#[derive(Debug, Clone, Default)]
+pub struct Outage {
+    failures: u32,
+}
+
+impl Outage {
+    /// It could not be reached, once more. Gives how long to leave it alone.
+    pub fn handle_failure(&mut self) -> Duration {
+        let pause = FIRST_PAUSE * 2_u32.pow(self.failures.min(6));
+        self.failures = self.failures.saturating_add(1);
+        pause.min(LONGEST_PAUSE)
+    }
+
+    /// It has answered something.
+    pub fn handle_success(&mut self) {
+        self.failures = 0;
+    }
+
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call() -> Delivery {
+        let parcel = Parcel::Request {
+            id: WireId(1),
+            method: Method::ToolsCall,
+        };
+        Delivery::new(parcel, repeatable(parcel))
+    }
+
+    fn list() -> Delivery {
+        let parcel = Parcel::Request {
+            id: WireId(1),
+            method: Method::ToolsList,
+        };
+        Delivery::new(parcel, repeatable(parcel))
+    }
+
+    fn status(status: u16) -> Fate {
+        Fate::Status {
+            status,
+            retry_after: None,
+            in_session: true,
+        }
+    }
+
+    fn reset() -> Fate {
+        Fate::BrokenOff {
+            what: "connection reset".into(),
+        }
+    }
+
+    fn refused() -> Fate {
+        Fate::Unreachable {
+            what: "connection refused".into(),
+        }
+    }
+
+    fn reason(next: Next) -> &'static str {
+        match next {
+            Next::Fail(failure) => failure.reason(),
+            other => panic!("not failed: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_tool_call_that_may_have_been_carried_out_is_not_sent_again() {
+        assert_eq!(reason(call().handle_fate(reset())), "upstream_lost");
+        assert_eq!(reason(call().handle_fate(Fate::StreamEnded)), "upstream_lost");
+        assert_eq!(reason(call().handle_fate(status(503))), "upstream_unavailable");
+        assert_eq!(
+            reason(call().handle_fate(Fate::Silent {
+                limit: Duration::from_secs(1)
+            })),
+            "timeout"
+        );
+    }
+
+    #[test]
+    fn what_was_provably_not_begun_comes_back_whatever_it_is() {
+        assert!(matches!(call().handle_fate(refused()), Next::Return { .. }));
+        assert_eq!(call().handle_fate(status(404)), Next::SessionLost);
+    }
+
+    #[test]
+    fn a_list_is_asked_for_again_three_times_with_growing_pauses() {
+        let mut delivery = list();
+        for millis in [500, 1000, 2000] {
+            assert_eq!(
+                delivery.handle_fate(reset()),
+                Next::Again {
+                    after: Duration::from_millis(millis)
+                }
+            );
+        }
+        assert_eq!(reason(delivery.handle_fate(reset())), "upstream_lost");
+    }
+
+    #[test]
+    fn a_server_says_how_long_to_wait_but_not_for_ever() {
+        for (asked, waited) in [(2, 2), (3600, 30)] {
+            let next = list().handle_fate(Fate::Status {
+                status: 503,
+                retry_after: Some(Duration::from_secs(asked)),
+                in_session: false,
+            });
+            assert_eq!(
+                next,
+                Next::Again {
+                    after: Duration::from_secs(waited)
+                }
+            );
+        }
+    }
+
+    #[test]
+    fn a_numbered_stream_is_resumed_after_the_pause_its_server_named() {
+        let mut delivery = call();
+        delivery.handle_event(Some(&Bytes::from_static(b"7")), Some(Duration::from_millis(200)));
+        assert_eq!(
+            delivery.handle_fate(Fate::StreamEnded),
+            Next::Resume {
+                after: Duration::from_millis(200),
+                last_event: Bytes::from_static(b"7")
+            }
+        );
+    }
+
+    #[test]
+    fn a_stream_that_brings_nothing_new_is_not_resumed_for_ever() {
+        let mut delivery = call();
+        delivery.handle_event(Some(&Bytes::from_static(b"7")), None);
+        for _ in 0..RESUMPTIONS {
+            assert!(matches!(
+                delivery.handle_fate(Fate::StreamEnded),
+                Next::Resume { .. }
+            ));
+            delivery.handle_event(Some(&Bytes::from_static(b"7")), None);
+        }
+        assert_eq!(reason(delivery.handle_fate(Fate::StreamEnded)), "upstream_lost");
+    }
+
+    #[test]
+    fn a_call_that_left_once_is_not_handed_back_when_the_server_goes_away_after_it() {
+        let mut delivery = call();
+        delivery.handle_event(Some(&Bytes::from_static(b"7")), None);
+        assert!(matches!(
+            delivery.handle_fate(Fate::StreamEnded),
+            Next::Resume { .. }
+        ));
+        assert_eq!(reason(delivery.handle_fate(refused())), "upstream_lost");
+    }
+
+    #[test]
+    fn an_outage_is_waited_out_from_half_a_second_to_half_a_minute() {
+        let mut outage = Outage::default();
+        let pauses: Vec<u64> = (0..8)
+            .map(|_| outage.handle_failure().as_millis() as u64)
+            .collect();
+        assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16000, 30000, 30000]);
+        outage.handle_success();
+        assert_eq!(outage.handle_failure(), FIRST_PAUSE);
+    }
+}

@@ -1,0 +1,147 @@
+//! A server that is reached by POSTs instead of a pipe.
+//!
+//! Each request has an exchange of its own there. What comes back on it is known to be about that request, so
+//! nobody has to be asked one after the other; and one exchange may fail, be handed back, or find that the server has
+//! forgotten its session, while the others go on.
+
+use super::*;
+
+/// How messages travel to the server and back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Carrier {
+    /// One stream each way: what the server says carries no origin, and if it ends everything ends.
+    #[default]
+    Pipe,
+    /// A POST for each message.
+    Posts,
+}
+
+impl Multiplexer {
+    /// Says how messages travel from now on. Only a silent link can change it.
+    pub fn set_carrier(&mut self, carrier: Carrier) {
+        self.carrier = carrier;
+    }
+
+    /// There will be no answer to this request.
+    pub fn handle_undelivered(&mut self, now: Moment, id: WireId, failure: Failure) {
+        if self.face.awaits(id) {
+            self.pending.remove(&id);
+            self.face.reset();
+            self.fail_waiting(&failure);
+            return;
+        }
+        if matches!(self.pending.get(&id), Some(Pending::Listen)) {
+            self.pending.remove(&id);
+            self.handle_listen_lost(now, id);
+            return;
+        }
+        match self.settle(now, id) {
+            Some(call) => {
+                self.forsake(&call);
+                self.tell(Tell::Failed {
+                    session: call.session,
+                    call: call.call,
+                    failure,
+                });
+            }
+            None => self.counters.strays += 1,
+        }
+    }
+
+    /// The server has provably not begun this request: it waits once more, before all others.
+    pub fn handle_returned(&mut self, now: Moment, id: WireId) {
+        if self.face.awaits(id) {
+            // Whoever waits for the handshake still waits.
+            self.pending.remove(&id);
+            self.face.reset();
+            return;
+        }
+        match self.pending.get(&id) {
+            Some(Pending::Listen) => {
+                self.pending.remove(&id);
+                return self.handle_listen_lost(now, id);
+            }
+            Some(Pending::Own { .. }) => {
+                self.pending.remove(&id);
+                return;
+            }
+            Some(Pending::Call(_) | Pending::Cancelled { .. } | Pending::Handshake) | None => {}
+        }
+        let Some(call) = self.settle(now, id) else {
+            return;
+        };
+        self.forsake(&call);
+        if call.rounds > 0 {
+            // What its client answered meanwhile has gone with the request.
+            return self.tell(Tell::Failed {
+                session: call.session,
+                call: call.call,
+                failure: Failure::Upstream(Arc::new(Upstream::lost(
+                    "the connection was lost between two rounds",
+                ))),
+            });
+        }
+        let deadline = now.after(self.limits.start_timeout);
+        let at = self.place_among_waiting(call.session, call.call);
+        let waiting = Waiting {
+            call: Call {
+                session: call.session,
+                call: call.call,
+                request: call.request,
+                message: call.message,
+                words: call.words,
+            },
+            deadline,
+            starting: true,
+            patience: call.patience,
+        };
+        self.waiting.insert(at, waiting);
+        self.wake_by(earliest(Some(deadline), call.patience).unwrap_or(deadline));
+        if self.is_ready() {
+            self.admit(now);
+        } else {
+            self.pursue(now);
+        }
+    }
+
+    /// Where a call that came back stands: before everybody else's, and among its own session's in the order in which
+    /// they were made.
+    fn place_among_waiting(&self, session: SessionKey, call: CallKey) -> usize {
+        let earlier = |waiting: &Waiting| waiting.call.session == session && waiting.call.call < call;
+        self.waiting.iter().rposition(earlier).map_or(0, |at| at + 1)
+    }
+
+    /// The server has forgotten us. It is introduced to once more, for all that waits; what it still works on may go on.
+    pub fn handle_session_lost(&mut self, now: Moment) {
+        self.face.reset();
+        self.pending
+            .retain(|_, pending| !matches!(pending, Pending::Handshake));
+        self.pursue(now);
+    }
+
+    /// The server cannot be reached at the moment. What it still works on may go on; everything else waits.
+    pub fn handle_outage(&mut self) {
+        self.link = Link::Absent;
+        if !self.openers.is_empty() || !self.waiting.is_empty() {
+            self.outputs.push_back(Output::WantLink);
+        }
+    }
+
+    /// Whether nothing that would answer this request has come yet.
+    pub fn is_unanswered(&self, id: WireId) -> bool {
+        match self.pending.get(&id) {
+            Some(Pending::Call(call)) => call.round.is_none(),
+            Some(Pending::Handshake | Pending::Listen | Pending::Own { .. }) => true,
+            Some(Pending::Cancelled { .. }) | None => false,
+        }
+    }
+
+    /// Whose question or log line it is that came in the exchange of this request.
+    pub(super) fn origin_of(&self, id: WireId) -> Option<(SessionKey, Option<WireId>)> {
+        match self.pending.get(&id) {
+            Some(Pending::Call(call)) => Some((call.session, Some(id))),
+            Some(Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. })
+            | None => None,
+        }
+    }
+}
