@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use protocol::message::{Kind, Member, Message};
 use protocol::method::Method;
 use protocol::trace_context::{self, TRACEPARENT, TraceParent};
@@ -164,6 +164,14 @@ fn carry(message: Message, context: TraceParent, companions: &[(&'static str, &s
     trace_context::with_context(&message, context, companions).unwrap_or(message)
 }
 
+/// The context of a message's body as a header, for servers that are reached over HTTP and look there.
+pub(crate) fn header_of(message: &Message) -> Option<HeaderValue> {
+    // Most messages have none, and then nothing is taken apart.
+    let meta = message.raw(Member::Meta)?;
+    memchr::memmem::find(meta, TRACEPARENT.as_bytes())?;
+    HeaderValue::from_str(&TraceParent::of(message)?.to_string()).ok()
+}
+
 fn describe(
     context: TraceParent,
     parent: Option<TraceParent>,
@@ -306,6 +314,14 @@ mod tests {
             assert_eq!(span.is_some(), recorded);
             assert_eq!(TraceParent::of(&carried).unwrap().is_sampled(), recorded);
         }
+    }
+
+    #[test]
+    fn a_context_in_the_body_is_also_said_in_a_header() {
+        let own = call(&format!(r#","_meta":{{"traceparent":"{OTHER}"}}"#));
+        assert_eq!(header_of(&own).unwrap(), OTHER);
+        assert_eq!(header_of(&call("")), None);
+        assert_eq!(header_of(&call(r#","_meta":{"traceparent":"evil\r\n"}"#)), None);
     }
 
     #[test]

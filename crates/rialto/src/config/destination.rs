@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gateway::settings::{
-    BackendSpec, Capabilities, Destination, EraChoice, Glob, LaneRules, ProcessSpec, Secret, Sharing, Show, Start,
-    ToolPolicy, Transport,
+    BackendSpec, Capabilities, Destination, EraChoice, Glob, LaneRules, ProcessSpec, Secret, Sharing, Show,
+    Start, ToolPolicy, Transport,
 };
 
 use super::reader::{Fields, Given};
