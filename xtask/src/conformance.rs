@@ -22,7 +22,7 @@ use anyhow::Context;
 use crate::test_deps;
 use expected::Expected;
 use score::Score;
-use subject::Subject;
+use subject::{Programs, Subject};
 
 const DOCUMENT: &str = "docs/conformance.md";
 pub const EXAMPLE: &str = "conformance::0.2.0-alpha.12::2025-11-25::legacy::shared";
@@ -52,6 +52,8 @@ struct Suite {
 struct Revision {
     date: &'static str,
     selection: &'static [&'static str],
+    /// What is tried between the suite and the fixture.
+    ways: &'static [Way],
 }
 
 const SUITES: &[Suite] = &[
@@ -62,18 +64,22 @@ const SUITES: &[Suite] = &[
             Revision {
                 date: "2026-07-28",
                 selection: &["--requirements", "2026-07-28"],
+                ways: Way::ALL,
             },
             Revision {
                 date: "2025-11-25",
                 selection: &["--requirements", "2025-11-25"],
+                ways: Way::ALL,
             },
             Revision {
                 date: "2025-06-18",
                 selection: &["--spec-version", "2025-06-18", "--suite", "all"],
+                ways: Way::OF_CHILDREN,
             },
             Revision {
                 date: "2025-03-26",
                 selection: &["--spec-version", "2025-03-26", "--suite", "all"],
+                ways: Way::OF_CHILDREN,
             },
         ],
         eras: &[Era::Legacy, Era::Modern, Era::Dual],
@@ -86,10 +92,12 @@ const SUITES: &[Suite] = &[
             Revision {
                 date: "2025-11-25",
                 selection: &["--spec-version", "2025-11-25", "--suite", "all"],
+                ways: Way::OF_CHILDREN,
             },
             Revision {
                 date: "2025-06-18",
                 selection: &["--spec-version", "2025-06-18", "--suite", "all"],
+                ways: Way::OF_CHILDREN,
             },
         ],
         eras: &[Era::Legacy, Era::Dual],
@@ -123,16 +131,29 @@ enum Way {
     Native,
     Shared,
     PerSession,
+    /// Rialto in front of the fixture's own HTTP.
+    Remote,
+    /// Rialto in front of another Rialto, which has the fixture as a child.
+    Chain,
 }
 
 impl Way {
-    const ALL: [Self; 3] = [Self::Native, Self::Shared, Self::PerSession];
+    const OF_CHILDREN: &'static [Self] = &[Self::Native, Self::Shared, Self::PerSession];
+    const ALL: &'static [Self] = &[
+        Self::Native,
+        Self::Shared,
+        Self::PerSession,
+        Self::Remote,
+        Self::Chain,
+    ];
 
     fn as_str(self) -> &'static str {
         match self {
             Self::Native => "native",
             Self::Shared => "shared",
             Self::PerSession => "per_session",
+            Self::Remote => "remote",
+            Self::Chain => "chain",
         }
     }
 }
@@ -219,10 +240,8 @@ pub fn run(places: &Places<'_>, filters: &[String]) -> anyhow::Result<Report> {
     let expected = Expected::read(&places.repository.join(EXPECTED))?;
     let node = test_deps::modern_node(places.test_deps)?;
     let groups: Vec<_> = groups(filters).collect();
-    println!(
-        "\nrunning the conformance suite, {} cells",
-        groups.len() * Way::ALL.len()
-    );
+    let cells: usize = groups.iter().map(|(_, revision, _)| revision.ways.len()).sum();
+    println!("\nrunning the conformance suite, {cells} cells");
     let next = AtomicUsize::new(0);
     let finished = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -311,7 +330,7 @@ fn groups(filters: &[String]) -> impl Iterator<Item = Group> {
         revisions.flat_map(move |revision| suite.eras.iter().map(move |&era| (suite, revision, era)))
     });
     all.filter(|&(suite, revision, era)| {
-        let names = Way::ALL.map(|way| {
+        let mut names = revision.ways.iter().map(|&way| {
             Cell {
                 suite,
                 revision,
@@ -320,10 +339,7 @@ fn groups(filters: &[String]) -> impl Iterator<Item = Group> {
             }
             .to_string()
         });
-        filters.is_empty()
-            || filters
-                .iter()
-                .any(|filter| names.iter().any(|name| name.contains(filter.as_str())))
+        filters.is_empty() || names.any(|name| filters.iter().any(|filter| name.contains(filter.as_str())))
     })
 }
 
@@ -334,7 +350,7 @@ fn measure_group(
     native: Cell,
 ) -> anyhow::Result<Vec<Measured>> {
     let mut measured: Vec<Measured> = Vec::new();
-    for way in Way::ALL {
+    for &way in native.revision.ways {
         let cell = Cell { way, ..native };
         let (score, exit) = measure(places, node, cell).with_context(|| cell.to_string())?;
         let ceiling = measured.first().map(|native| &native.score);
@@ -357,7 +373,13 @@ fn measure(places: &Places<'_>, node: &Path, cell: Cell) -> anyhow::Result<(Scor
     }
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let fixture = places.test_deps.join("conformance-server/server.mjs");
-    let subject = Subject::start(cell, &binaries()?.join("rialto"), node, &fixture, &folder)?;
+    let rialto = binaries()?.join("rialto");
+    let programs = Programs {
+        rialto: &rialto,
+        node,
+        fixture: &fixture,
+    };
+    let subject = Subject::start(cell, programs, &folder)?;
     if cell.era == Era::Legacy && cell.crosses() {
         subject.warm_up().context("it does not answer")?;
     }
@@ -370,7 +392,7 @@ fn measure(places: &Places<'_>, node: &Path, cell: Cell) -> anyhow::Result<(Scor
 fn announce(group: Cell, outcome: &anyhow::Result<Vec<Measured>>) {
     use std::fmt::Write as _;
 
-    // One write for all three keeps the lines of two workers apart.
+    // One write for all of them keeps the lines of two workers apart.
     let mut lines = String::new();
     match outcome {
         Ok(cells) => {
@@ -447,7 +469,7 @@ mod tests {
         let expected = Expected::read(&repository.join(EXPECTED)).expect("the list reads");
         let cells: Vec<Cell> = groups(&[])
             .flat_map(|(suite, revision, era)| {
-                Way::ALL.map(|way| Cell {
+                revision.ways.iter().map(move |&way| Cell {
                     suite,
                     revision,
                     era,

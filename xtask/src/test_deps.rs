@@ -32,7 +32,7 @@ enum Installer {
 #[derive(Clone, Copy)]
 enum Needed {
     Always,
-    /// Only where the machine's own Node is older than the conformance suite wants.
+    /// Only where the machine's own Node is older than the conformance suite and the OpenID provider want.
     WithoutModernNode,
 }
 
@@ -52,6 +52,15 @@ const ENVIRONMENTS: &[Environment] = &[
         pins: &[
             "tests/interop/node2/package.json",
             "tests/interop/node2/package-lock.json",
+        ],
+        needed: Needed::Always,
+    },
+    Environment {
+        name: "oidc",
+        installer: Installer::Npm,
+        pins: &[
+            "tests/interop/oidc/package.json",
+            "tests/interop/oidc/package-lock.json",
         ],
         needed: Needed::Always,
     },

@@ -342,6 +342,27 @@ fn goals(results: &Results) -> Vec<Goal> {
             "×",
             rialto(Row::Destinations, 0),
         ),
+        goal(
+            "remote: CPU per call against the call made directly",
+            AtMost,
+            (2.0, 1.5),
+            "×",
+            native(Row::Remote, 1),
+        ),
+        goal(
+            "remote, 1 MB: CPU per call against the call made directly",
+            AtMost,
+            (2.0, 1.2),
+            "×",
+            native(Row::Remote1M, 1),
+        ),
+        goal(
+            "remote, progress: CPU per call against the call made directly",
+            AtMost,
+            (2.5, 1.5),
+            "×",
+            native(Row::RemoteProgress, 1),
+        ),
     ]
 }
 
@@ -383,6 +404,8 @@ spared them. Of several rounds the median counts.
 - *native*: the echo handler as its own HTTP server on hyper. The ceiling: no bridge can do less.
 - *bare pipe*: the load straight into the echo server's pipe, no HTTP and no bridge. The other limit; its CPU is the
   echo server's own.
+- *in front of native*: Rialto has the native server as a remote destination instead of a child, and *native* is the
+  same call made directly. CPU is that of Rialto alone.
 - Peers run as their documentation says, with sessions, and with their logs turned down. A cell with words says why
   there is no number.
 

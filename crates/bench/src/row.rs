@@ -34,9 +34,12 @@ pub enum Row {
     Audit,
     Everything,
     Overload,
+    Remote,
+    Remote1M,
+    RemoteProgress,
 }
 
-pub const ALL: [Row; 18] = [
+pub const ALL: [Row; 21] = [
     Row::Flight64,
     Row::Flight16,
     Row::Flight1,
@@ -55,6 +58,9 @@ pub const ALL: [Row; 18] = [
     Row::Audit,
     Row::Everything,
     Row::Overload,
+    Row::Remote,
+    Row::Remote1M,
+    Row::RemoteProgress,
 ];
 
 /// A figure of a row and how it is told.
@@ -110,6 +116,9 @@ impl Row {
             Self::Audit => "audit",
             Self::Everything => "everything",
             Self::Overload => "overload",
+            Self::Remote => "remote",
+            Self::Remote1M => "remote-1mb",
+            Self::RemoteProgress => "remote-progress",
         }
     }
 
@@ -133,18 +142,24 @@ impl Row {
             Self::Audit => "64 in flight with an audit log, against none",
             Self::Everything => "64 in flight with audit, limits and a tool policy, against none",
             Self::Overload => "ten times as many calls as can be done",
+            Self::Remote => "64 in flight, 16 sessions, in front of native",
+            Self::Remote1M => "1 MB payload, 4 in flight, in front of native",
+            Self::RemoteProgress => "call with 10 progress messages, 16 in flight, in front of native",
         }
     }
 
     pub fn figures(self) -> &'static [Figure] {
         use Figure::{Bytes, Cpu, Factor, Millis, Rate, Share, Time};
         match self {
-            Self::Flight64 | Self::Flight16 | Self::Payload10K | Self::Progress => {
-                &[Rate("calls/s"), Cpu("CPU per call")]
-            }
+            Self::Flight64
+            | Self::Flight16
+            | Self::Payload10K
+            | Self::Progress
+            | Self::Remote
+            | Self::RemoteProgress => &[Rate("calls/s"), Cpu("CPU per call")],
             Self::Flight1 => &[Time("p50"), Cpu("CPU per call")],
             Self::Paced => &[Time("p50"), Time("p99")],
-            Self::Payload1M | Self::Payload10M => &[
+            Self::Payload1M | Self::Payload10M | Self::Remote1M => &[
                 Rate("calls/s"),
                 Cpu("CPU per call"),
                 Factor("peak memory, × the message, per call in flight"),
@@ -175,7 +190,9 @@ impl Row {
     fn objection(self, system: System) -> Option<&'static str> {
         let possible = match self {
             Self::Destinations | Self::Audit | Self::Everything | Self::Overload => system == System::Rialto,
-            Self::Sessions => matches!(system, System::Native | System::Rialto),
+            Self::Sessions | Self::Remote | Self::Remote1M | Self::RemoteProgress => {
+                matches!(system, System::Native | System::Rialto)
+            }
             Self::Paced | Self::Churn | Self::FanOut | Self::Start | Self::Idle | Self::IdleSession => {
                 system != System::Pipe
             }
@@ -221,11 +238,14 @@ impl Row {
             | Self::Churn
             | Self::FanOut
             | Self::Idle
-            | Self::IdleSession => {
-                let setup = if self == Self::Payload10M {
-                    Setup::LargeMessages
-                } else {
-                    Setup::Plain
+            | Self::IdleSession
+            | Self::Remote
+            | Self::Remote1M
+            | Self::RemoteProgress => {
+                let setup = match self {
+                    Self::Payload10M => Setup::LargeMessages,
+                    Self::Remote | Self::Remote1M | Self::RemoteProgress => Setup::Remote,
+                    _ => Setup::Plain,
                 };
                 let running = system.start(setup, programs)?;
                 let figures = self.measure_running(system, &running, effort).await;
@@ -243,10 +263,11 @@ impl Row {
             | Self::Destinations
             | Self::Audit
             | Self::Everything
-            | Self::Overload => (16, 64, PLAIN),
+            | Self::Overload
+            | Self::Remote => (16, 64, PLAIN),
             Self::Flight16 => (4, 16, PLAIN),
             Self::Payload10K => (4, 16, Call::Echo { padding: 10_000 }),
-            Self::Payload1M => (4, 4, Call::Echo { padding: MEGABYTE }),
+            Self::Payload1M | Self::Remote1M => (4, 4, Call::Echo { padding: MEGABYTE }),
             Self::Payload10M => (
                 1,
                 1,
@@ -254,7 +275,7 @@ impl Row {
                     padding: 10 * MEGABYTE,
                 },
             ),
-            Self::Progress => (4, 16, Call::Progress { count: 10 }),
+            Self::Progress | Self::RemoteProgress => (4, 16, Call::Progress { count: 10 }),
             Self::Flight1 | Self::Paced | Self::Churn | Self::FanOut => (1, 1, PLAIN),
             Self::Start | Self::Idle | Self::IdleSession => (1, 1, PLAIN),
         }
@@ -317,7 +338,10 @@ impl Row {
             | Self::Destinations
             | Self::Audit
             | Self::Everything
-            | Self::Overload => {
+            | Self::Overload
+            | Self::Remote
+            | Self::Remote1M
+            | Self::RemoteProgress => {
                 let (sessions, in_flight, call) = self.shape();
                 let sessions = load::open_sessions(target, sessions).await?;
                 let resident = meter::resident_memory(target.pid)?;

@@ -56,6 +56,8 @@ pub enum Setup {
     Narrow {
         calls: usize,
     },
+    /// In front of the native server instead of a child (Rialto only; the native server itself is as ever).
+    Remote,
 }
 
 /// What a call takes at the server of [`Setup::Narrow`].
@@ -85,6 +87,8 @@ pub struct Running {
     /// From just before its start to its first answer.
     pub first_answer: Duration,
     child: Child,
+    /// What it is in front of, if that is no child of its own. It is killed when this is dropped.
+    _behind: Option<Child>,
     _files: TempDir,
 }
 
@@ -111,6 +115,10 @@ impl System {
     pub fn start(self, setup: Setup, programs: &Programs) -> anyhow::Result<Running> {
         let files = tempfile::tempdir().context("cannot make a folder for temporary files")?;
         let address = free_address()?;
+        let behind = match (self, setup) {
+            (Self::Rialto, Setup::Remote) => Some(native_behind(programs, files.path())?),
+            _ => None,
+        };
         let (program, arguments) = self.command_line(setup, programs, address, files.path())?;
         let mut words = programs.prefix.clone();
         words.push(program.to_string_lossy().into_owned());
@@ -132,6 +140,7 @@ impl System {
         let paths = match setup {
             Setup::Destinations(count) => (1..=count).map(|number| format!("/d{number}/mcp")).collect(),
             Setup::Everything | Setup::Narrow { .. } => vec!["/echo/mcp".to_owned()],
+            Setup::Remote => vec!["/native/mcp".to_owned()],
             Setup::Plain | Setup::LargeMessages | Setup::Audit => vec!["/mcp".to_owned()],
         };
         let first_path = paths.first().map_or("/mcp", String::as_str);
@@ -148,6 +157,7 @@ impl System {
             target: Target { address, pid, paths },
             first_answer,
             child,
+            _behind: behind,
             _files: files,
         })
     }
@@ -164,7 +174,7 @@ impl System {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         match (self, setup) {
             (Self::Pipe, _) => bail!("a pipe is no HTTP server"),
-            (Self::Native, Setup::Plain | Setup::LargeMessages) => {
+            (Self::Native, Setup::Plain | Setup::LargeMessages | Setup::Remote) => {
                 Ok((programs.ours.join("bench-native"), vec![port]))
             }
             (Self::Rialto, _) => {
@@ -184,11 +194,22 @@ impl System {
                         all.extend(words(&["--config", &config.to_string_lossy()]));
                         return Ok((programs.ours.join("rialto"), all));
                     }
+                    Setup::Remote => {
+                        all.extend(words(&["--config", &remote_config(files).to_string_lossy()]));
+                        return Ok((programs.ours.join("rialto"), all));
+                    }
                 }
                 all.extend(words(&["--", &echo]));
                 Ok((programs.ours.join("rialto"), all))
             }
-            (_, Setup::Destinations(_) | Setup::Audit | Setup::Everything | Setup::Narrow { .. }) => {
+            (
+                _,
+                Setup::Destinations(_)
+                | Setup::Audit
+                | Setup::Everything
+                | Setup::Narrow { .. }
+                | Setup::Remote,
+            ) => {
                 bail!("there is no such setting")
             }
             (Self::Supergateway, Setup::Plain | Setup::LargeMessages) => {
@@ -238,7 +259,7 @@ impl System {
 /// The file of a set-up that flags do not describe.
 fn configuration(setup: Setup, echo: &str, files: &Path) -> String {
     match setup {
-        Setup::Plain | Setup::LargeMessages | Setup::Audit => String::new(),
+        Setup::Plain | Setup::LargeMessages | Setup::Audit | Setup::Remote => String::new(),
         Setup::Destinations(count) => {
             let entries = (1..=count).map(|number| format!("  d{number}:\n    command: ['{echo}']\n"));
             format!("destinations:\n{}", entries.collect::<String>())
@@ -255,6 +276,28 @@ fn configuration(setup: Setup, echo: &str, files: &Path) -> String {
             delay = NARROW_DELAY.as_millis(),
         ),
     }
+}
+
+fn remote_config(files: &Path) -> PathBuf {
+    files.join("remote.yml")
+}
+
+/// Starts the native server for Rialto to be in front of, and writes the configuration that says so.
+fn native_behind(programs: &Programs, files: &Path) -> anyhow::Result<Child> {
+    let address = free_address()?;
+    let mut child = Command::new(programs.ours.join("bench-native"))
+        .arg(address.port().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .context("bench-native does not start")?;
+    wait_for_answer(address, "/mcp", Instant::now(), &mut child)?;
+    let text =
+        format!("destinations:\n  native:\n    type: streamable_http\n    url: http://{address}/mcp\n");
+    std::fs::write(remote_config(files), text).context("cannot write a configuration")?;
+    Ok(child)
 }
 
 fn installed(programs: &Programs, path: &str) -> anyhow::Result<String> {

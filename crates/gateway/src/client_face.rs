@@ -5,3 +5,4 @@ pub(crate) mod http;
 pub(crate) mod intake;
 pub(crate) mod modern;
 pub(crate) mod slow_reader;
+pub(crate) mod stdio;

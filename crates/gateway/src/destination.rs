@@ -25,12 +25,14 @@ use crate::audit::Audit;
 use crate::backend_face::process::{Environment, LaunchOrder, Launcher, environment};
 use crate::backend_face::remote::{RemoteLane, Server};
 use crate::backend_task::ProcessLane;
+use crate::client_face::stdio::Desk;
 use crate::clock::Clock;
 use crate::errand_port::{Departure, ErrandPort};
 use crate::guard::limits::Permit;
 use crate::lane::{Depths, Health, Lane};
 use crate::metrics::Traffic;
 use crate::reply::Refusal;
+use crate::seal::state::StateSeal;
 use crate::seal::{Sealer, Ticket};
 use crate::session_port::SessionPort;
 use crate::settings::{
@@ -76,6 +78,8 @@ pub(crate) struct Surroundings {
     pub(crate) session_idle: Duration,
     pub(crate) session_numbers: Arc<AtomicU64>,
     pub(crate) sealer: Arc<Sealer>,
+    /// There is authentication, so that what belongs to one caller must be kept from another.
+    pub(crate) tells_callers_apart: bool,
 }
 
 /// Every lane that has a supervisor, in use or being ended, and what those counted that are gone: a sum over these
@@ -194,7 +198,7 @@ impl Destination {
     }
 
     /// What of a client's headers its server is given: by the name it is given under.
-    fn from_headers(&self, headers: &HeaderMap) -> BTreeMap<String, Secret> {
+    fn passed_on(&self, headers: &HeaderMap) -> BTreeMap<String, Secret> {
         let given = |name: &str, header: &str| {
             let value = headers.get(header)?.to_str().ok()?;
             Some((name.to_owned(), Secret::new(value)))
@@ -292,6 +296,15 @@ impl Destination {
         }
     }
 
+    /// Nobody can be served at the moment: every backend that was wanted is away.
+    pub(crate) fn is_away(&self) -> bool {
+        let health = self.health();
+        !health.is_empty()
+            && health
+                .iter()
+                .all(|health| matches!(health, Health::BackingOff(_) | Health::Failed(_)))
+    }
+
     /// How each lane's backend is doing.
     pub(crate) fn health(&self) -> Vec<Health> {
         self.lanes().values().map(|lane| lane.health()).collect()
@@ -304,6 +317,27 @@ impl Destination {
         principal: Principal,
         headers: &HeaderMap,
         opening: Opening,
+    ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
+        self.open_for(principal, headers, opening, None)
+    }
+
+    /// The same for a client that reads lines: whatever its session says is told at that desk.
+    pub(crate) fn open_on_lines(
+        &self,
+        principal: Principal,
+        headers: &HeaderMap,
+        opening: Opening,
+        desk: Arc<Desk>,
+    ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
+        self.open_for(principal, headers, opening, Some(desk))
+    }
+
+    fn open_for(
+        &self,
+        principal: Principal,
+        headers: &HeaderMap,
+        opening: Opening,
+        desk: Option<Arc<Desk>>,
     ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
         if self.broken.is_some() {
             return Err(Refusal::BrokenDestination);
@@ -321,7 +355,8 @@ impl Destination {
         let client = Arc::new(Client::declaring(principal, declared, info));
         let leg = self.leg_of_legacy_clients();
         let lane = self.lane_for(Some(key), &client, headers, leg)?;
-        let limits = session::Limits::default();
+        let mut limits = session::Limits::default();
+        limits.calls = self.settings.max_calls.unwrap_or(limits.calls);
         let (session, call, ask) = match opening {
             Opening::Introduction(message, accepts) => {
                 let (session, call, ask) = Session::open(key, client, limits, now, *message, accepts);
@@ -332,6 +367,10 @@ impl Destination {
                 (session, None, ask)
             }
         };
+        let session = match desk {
+            Some(_) => session.on_lines(),
+            None => session,
+        };
         let id = Uuid::new_v4();
         let port = Arc::new(SessionPort::new(
             id.to_string(),
@@ -340,7 +379,7 @@ impl Destination {
             Arc::clone(&lane),
             self.around.clock,
             Arc::clone(&self.around.audit),
-            Arc::clone(&self.traffic),
+            desk,
         ));
         self.traffic.sessions_opened.fetch_add(1, Ordering::Relaxed);
         self.sessions().insert(id, Arc::clone(&port));
@@ -406,7 +445,7 @@ impl Destination {
         leg: Era,
     ) -> Result<Arc<Lane>, Refusal> {
         let rules = self.rules();
-        let from_headers = self.from_headers(headers);
+        let from_headers = self.passed_on(headers);
         let capabilities = match (leg, rules.capabilities) {
             (Era::Legacy, Capabilities::PerClient) => Some(client.capabilities.clone()),
             // A modern server is told with every request.
@@ -475,6 +514,7 @@ impl Destination {
         let key = SessionKey(self.around.session_numbers.fetch_add(1, Ordering::Relaxed));
         let departure = Departure {
             key,
+            states: self.state_seal(&client.principal),
             client,
             message,
             meaning,
@@ -531,6 +571,13 @@ impl Destination {
         format!("{}/{principal}", self.name)
     }
 
+    /// What seals the server's own states for a caller, where callers differ.
+    pub(crate) fn state_seal(&self, principal: &Principal) -> Option<StateSeal> {
+        self.around
+            .tells_callers_apart
+            .then(|| StateSeal::new(Arc::clone(&self.around.sealer), &self.binding(principal.as_str())))
+    }
+
     /// Parks an errand whose server has asked. Gives the answer that asks the client.
     pub(crate) fn park(&self, port: &Arc<ErrandPort>, round: u32) -> Option<bytes::Bytes> {
         let expires = self.around.clock.now().after(PARKED_FOR);
@@ -567,14 +614,16 @@ impl Destination {
     /// Makes a lane and its supervisor.
     fn start_lane(&self, from_headers: &BTreeMap<String, Secret>, eager: bool) -> Arc<Lane> {
         let rules = self.rules();
+        let usual = multiplexer::Limits::default();
         let limits = multiplexer::Limits {
+            in_flight: self.settings.max_calls.unwrap_or(usual.in_flight),
+            waiting: self.settings.max_calls.unwrap_or(usual.waiting),
             request_timeout: self.settings.request_timeout,
             start_timeout: rules.start_timeout,
             max_message_bytes: self.settings.max_message_bytes,
-            outgoing_bytes: multiplexer::Limits::default()
-                .outgoing_bytes
-                .max(8 * self.settings.max_message_bytes),
-            ..multiplexer::Limits::default()
+            outgoing_bytes: usual.outgoing_bytes.max(8 * self.settings.max_message_bytes),
+            in_flight_bytes: usual.in_flight_bytes.max(8 * self.settings.max_message_bytes),
+            ..usual
         };
         let introduction = match (rules.sharing, rules.capabilities) {
             (Sharing::PerSession, Capabilities::PerClient) => Introduction::Verbatim,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::client_face::modern::Meaning;
-use protocol::errand::{Answer, Ending, Errand, ErrandRecord, Output, Reading, RetryRefusal};
+use protocol::errand::{Answer, Ending, Errand, ErrandRecord, Line, Output, Reading, RetryRefusal};
 use protocol::exchange::{Ask, Client, Failure, SessionKey, Tell};
 use protocol::message::{Member, Message};
 use protocol::session::Accepts;
@@ -23,6 +23,7 @@ use crate::guard::limits::Permit;
 use crate::lane::Lane;
 use crate::metrics::{self, Traffic};
 use crate::reply;
+use crate::seal::state::StateSeal;
 use crate::session_port::outcome;
 
 /// How long a question waits for others that the server asks at the same time: on the wire they come one by one,
@@ -56,6 +57,7 @@ pub(crate) struct ErrandPort {
     pub(crate) traffic: Arc<Traffic>,
     /// The place of the request that is being worked on: none while the errand is parked.
     permit: Mutex<Option<Permit>>,
+    states: Option<StateSeal>,
     parked_until: Mutex<Option<Moment>>,
     inner: Mutex<Inner>,
 }
@@ -88,6 +90,8 @@ pub(crate) struct Departure {
     pub(crate) meaning: Meaning,
     pub(crate) accepts: Accepts,
     pub(crate) permit: Option<Permit>,
+    /// Seals the server's own states, where callers differ.
+    pub(crate) states: Option<StateSeal>,
 }
 
 impl ErrandPort {
@@ -107,6 +111,7 @@ impl ErrandPort {
             meaning,
             accepts,
             permit,
+            states,
         } = departure;
         let principal = client.principal.as_str().to_owned();
         let (errand, asks) = Errand::new(key, client, clock.now(), message, meaning, accepts);
@@ -120,6 +125,7 @@ impl ErrandPort {
             audit,
             traffic,
             permit: Mutex::new(permit),
+            states,
             parked_until: Mutex::new(None),
             inner: Mutex::new(Inner { errand, waker: None }),
         });
@@ -153,7 +159,19 @@ impl ErrandPort {
         until.filter(|_| parked)
     }
 
-    pub(crate) fn deliver(&self, tell: Tell) {
+    pub(crate) fn deliver(&self, mut tell: Tell) {
+        if let (
+            Some(states),
+            Tell::Reply {
+                message,
+                words: Era::Modern,
+                ..
+            },
+        ) = (&self.states, &mut tell)
+            && let Some(sealed) = states.seal_answer(message)
+        {
+            *message = sealed;
+        }
         self.with(|errand, now| errand.handle_tell(now, tell));
     }
 
@@ -202,6 +220,20 @@ impl ErrandPort {
         };
         self.carry_out(orders);
         reading
+    }
+
+    /// The next thing for a client that reads lines; the waker is called when there is more.
+    pub(crate) fn poll_line(&self, waker: &Waker) -> Line {
+        let (line, orders) = {
+            let mut inner = self.lock();
+            let line = inner.errand.poll_line();
+            if matches!(line, Line::Waiting | Line::Ask { .. }) {
+                inner.waker = Some(waker.clone());
+            }
+            (line, inner.collect(false))
+        };
+        self.carry_out(orders);
+        line
     }
 
     /// Waits for the answer to the attached request.

@@ -20,13 +20,14 @@ use crate::client_face::body::Body;
 use crate::client_face::slow_reader::SlowReader;
 use crate::clock::Clock;
 use crate::destination::{Destination, Surroundings};
+use crate::guard::Guard;
 use crate::guard::limits::{AddressRoll, Limiter};
 use crate::guard::origin::OriginGuard;
 use crate::lane::Health;
 use crate::line_sink::LineSink;
-use crate::metrics::Door;
+use crate::metrics::DoorTally;
 use crate::reply;
-use crate::settings::{self, BackendSpec, LimitSettings, RemoteSpec, Settings};
+use crate::settings::{self, BackendSpec, LimitSettings, PublicUrl, RemoteSpec, Settings};
 use crate::tasks;
 use crate::trace::SpanSink;
 
@@ -59,10 +60,11 @@ pub struct Gateway {
     pub(crate) clock: Clock,
     pub(crate) audit: Arc<Audit>,
     pub(crate) origins: OriginGuard,
+    pub(crate) guard: Guard,
     pub(crate) destinations: BTreeMap<String, Arc<Destination>>,
     pub(crate) root: Option<Arc<Destination>>,
     pub(crate) limiter: Limiter,
-    pub(crate) door: Door,
+    pub(crate) tally: DoorTally,
     pub(crate) shows_metrics: bool,
     limits: LimitSettings,
     launcher: Arc<Launcher>,
@@ -92,6 +94,7 @@ impl Gateway {
             session_idle: settings.session_idle,
             session_numbers: Arc::default(),
             sealer: Arc::default(),
+            tells_callers_apart: settings.auth.is_on(),
         };
         let mut destinations = BTreeMap::new();
         for destination in &settings.destinations {
@@ -123,11 +126,21 @@ impl Gateway {
         Ok(Arc::new(Self {
             clock,
             audit,
-            origins: OriginGuard::new(listen, &settings.allowed_hosts, &settings.allowed_origins),
+            origins: OriginGuard::new(settings, listen),
+            guard: Guard::new(
+                &settings.auth,
+                settings
+                    .public_url
+                    .clone()
+                    .unwrap_or_else(|| PublicUrl::of_listener(listen)),
+                settings.destinations.iter().map(|destination| &*destination.name),
+                settings.root_destination.as_deref(),
+                clock,
+            ),
             destinations,
             root,
             limiter: Limiter::new(settings.limits.clone()),
-            door: Door::default(),
+            tally: DoorTally::default(),
             shows_metrics: settings.metrics,
             limits: settings.limits.clone(),
             launcher,
@@ -141,12 +154,12 @@ impl Gateway {
     /// Names the sink of the log, so that metrics show what it lost.
     pub fn show_log(&self, sink: LineSink) {
         // Only the first is shown: there is one log.
-        let _ = self.door.log.set(sink);
+        let _ = self.tally.log.set(sink);
     }
 
     /// Names the sink of spans: from now on every request makes one.
     pub fn trace_to(&self, sink: Arc<SpanSink>) {
-        let _ = self.door.spans.set(sink);
+        let _ = self.tally.spans.set(sink);
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -163,6 +176,10 @@ impl Gateway {
         let housekeeper = tasks::spawn("housekeeper", {
             let gateway = Arc::clone(&self);
             async move { gateway.keep_house().await }
+        });
+        tasks::spawn("guard", {
+            let gateway = Arc::clone(&self);
+            async move { gateway.guard.prepare().await }
         });
         let doorkeeper = tasks::spawn("doorkeeper", {
             let gateway = Arc::clone(&self);
@@ -236,7 +253,7 @@ impl Gateway {
         }
     }
 
-    async fn keep_house(&self) {
+    pub(crate) async fn keep_house(&self) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -255,9 +272,9 @@ impl Gateway {
         loop {
             match listener.accept().await {
                 Ok((stream, peer)) => {
-                    self.door.connections_accepted.fetch_add(1, Ordering::Relaxed);
+                    self.tally.connections_accepted.fetch_add(1, Ordering::Relaxed);
                     let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-                        self.door.limit_hit("connections");
+                        self.tally.limit_hit("connections");
                         turn_away(&stream);
                         continue;
                     };
@@ -265,7 +282,7 @@ impl Gateway {
                         Some(limit) => match addresses.enter(peer.ip(), limit) {
                             Some(of_address) => Some(of_address),
                             None => {
-                                self.door.limit_hit("connections_per_address");
+                                self.tally.limit_hit("connections_per_address");
                                 turn_away(&stream);
                                 continue;
                             }
@@ -277,7 +294,7 @@ impl Gateway {
                     tasks::spawn("connection", async move {
                         gateway.connections.fetch_add(1, Ordering::AcqRel);
                         let _counted = Counted(&gateway.connections);
-                        Arc::clone(&gateway).attend(stream, peer.ip(), closing).await;
+                        Arc::clone(&gateway).attend(stream, peer, closing).await;
                         drop((place, of_address));
                     });
                 }
@@ -297,7 +314,12 @@ impl Gateway {
         (!trusted.iter().any(|network| network.contains(peer))).then_some(limit)
     }
 
-    async fn attend(self: Arc<Self>, stream: TcpStream, peer: IpAddr, mut closing: watch::Receiver<bool>) {
+    async fn attend(
+        self: Arc<Self>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        mut closing: watch::Receiver<bool>,
+    ) {
         // An answer must not wait for the client to acknowledge the previous one.
         let _ = stream.set_nodelay(true);
         let service = service_fn({
@@ -325,11 +347,11 @@ impl Gateway {
         };
         if let Err(error) = ended {
             if error.is_timeout() {
-                self.door.limit_hit("header_time");
+                self.tally.limit_hit("header_time");
             } else if error.is_parse_too_large() {
-                self.door.limit_hit("header_bytes");
+                self.tally.limit_hit("header_bytes");
             } else if SlowReader::<TcpStream>::is_behind(&error) {
-                self.door.limit_hit("write_time");
+                self.tally.limit_hit("write_time");
             }
             tracing::debug!(%error, "connection ended");
         }

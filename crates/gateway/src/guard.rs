@@ -1,5 +1,270 @@
-//! Who may come in, and how much.
+//! Who may come in, and how much. Every request shows who sends it before anything else is done for it.
+//!
+//! There are three ways to show that (a static token, a token of an authorization server, the word of a trusted proxy) and
+//! each has a judge of its own. All of them end in a [`Caller`]. Without any of them configured everyone is `anonymous`.
+//! No token is ever kept, logged or passed on: what is remembered is its hash.
 
+pub(crate) mod bearer;
+pub(crate) mod cors;
+mod issuer;
+mod jwks;
+mod jwt;
 pub(crate) mod limits;
 pub(crate) mod origin;
+mod proxy;
 pub(crate) mod rate;
+pub(crate) mod resource;
+mod scopes;
+pub mod tokens;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use http::HeaderMap;
+use protocol::exchange::Principal;
+use protocol::message::{Member, Message};
+use protocol::method::Method;
+
+use crate::clock::Clock;
+use crate::reply::Refusal;
+use crate::settings::{AuthSettings, JwtSettings, OpenPath, PublicUrl};
+use bearer::Shown;
+use jwt::{Fault, JwtJudge};
+use proxy::TrustedProxies;
+use resource::{Challenge, Complaint, Door, Resources};
+use scopes::{Granted, ScopeRules};
+use tokens::{Known, TokenBook};
+
+/// Someone who was let in.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    pub(crate) principal: Principal,
+    granted: Granted,
+    /// When what it showed will no longer be good.
+    until: Option<SystemTime>,
+}
+
+impl Caller {
+    /// Whoever was not let in, for the record of it.
+    pub(crate) fn nobody() -> Self {
+        Self {
+            principal: Principal::anonymous(),
+            granted: Granted::Scopes(Arc::default()),
+            until: None,
+        }
+    }
+
+    fn unlimited(principal: Principal) -> Self {
+        Self {
+            principal,
+            granted: Granted::Everything,
+            until: None,
+        }
+    }
+
+    /// How long a stream may stay open that waits for whatever comes. Whoever shows something better comes back.
+    pub(crate) fn time_left(&self, now: SystemTime) -> Option<Duration> {
+        let until = self.until?;
+        Some(until.duration_since(now).unwrap_or_default())
+    }
+}
+
+/// What a request shows at the door.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Knock<'a> {
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) query: Option<&'a str>,
+    pub(crate) peer: IpAddr,
+    /// The time of day, by which tokens are judged.
+    pub(crate) now: SystemTime,
+}
+
+/// Where a request wants to go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Room<'a> {
+    Destination(&'a str, Door),
+    /// A path of the gateway itself.
+    Gateway(OpenPath),
+}
+
+impl<'a> Room<'a> {
+    fn destination(self) -> Option<&'a str> {
+        match self {
+            Self::Destination(name, _) => Some(name),
+            Self::Gateway(_) => None,
+        }
+    }
+}
+
+/// All judges together.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    is_on: bool,
+    /// Everyone, where nobody is asked.
+    anyone: Caller,
+    tokens: TokenBook,
+    jwt: Option<JwtJudge>,
+    proxies: Option<TrustedProxies>,
+    public: BTreeSet<OpenPath>,
+    resources: Resources,
+    rules: ScopeRules,
+}
+
+impl Guard {
+    /// `base` is what clients call the gateway, `root` the destination that answers at `/mcp` too.
+    pub(crate) fn new<'n>(
+        auth: &AuthSettings,
+        base: PublicUrl,
+        destinations: impl Iterator<Item = &'n str>,
+        root: Option<&str>,
+        clock: Clock,
+    ) -> Self {
+        let resources = Resources::new(base);
+        let audiences_of = |jwt: &JwtSettings, name: &str| -> Vec<String> {
+            if let Some(audience) = &jwt.audience {
+                return vec![audience.replace("{destination}", name)];
+            }
+            let mut doors = vec![Door::Named, Door::Alias];
+            if root == Some(name) {
+                doors.push(Door::Root);
+            }
+            doors.into_iter().map(|door| resources.name(name, door)).collect()
+        };
+        let jwt = auth.jwt.as_ref().map(|jwt| {
+            let audiences = destinations.map(|name| (name.to_owned(), audiences_of(jwt, name)));
+            JwtJudge::new(jwt, audiences.collect(), clock)
+        });
+        Self {
+            is_on: auth.is_on(),
+            anyone: Caller::unlimited(Principal::anonymous()),
+            tokens: TokenBook::new(&auth.tokens),
+            jwt,
+            proxies: auth.proxy.clone().map(TrustedProxies::new),
+            public: auth.public.clone(),
+            rules: auth.jwt.as_ref().map(ScopeRules::new).unwrap_or_default(),
+            resources,
+        }
+    }
+
+    /// Fetches what will be needed.
+    pub(crate) async fn prepare(&self) {
+        if let Some(jwt) = &self.jwt {
+            jwt.issuer().prepare().await;
+        }
+    }
+
+    /// Who is knocking, if they may come in.
+    pub(crate) async fn admit(&self, knock: &Knock<'_>, room: Room<'_>) -> Result<Caller, Refusal> {
+        let is_open = match room {
+            Room::Gateway(path) => self.public.contains(&path),
+            Room::Destination(..) => false,
+        };
+        if !self.is_on || is_open {
+            return Ok(self.anyone.clone());
+        }
+        let shown = bearer::shown(knock.headers)?;
+        if bearer::is_in_query(knock.query) {
+            let why = "a token in the address is not accepted: send it as `Authorization: Bearer TOKEN`";
+            return Err(self.unauthorized(Complaint::InvalidRequest(why), room));
+        }
+        if let Some(proxies) = &self.proxies
+            && let Some(principal) = proxies.user(knock.peer, knock.headers)?
+        {
+            return Ok(Caller::unlimited(principal));
+        }
+        match shown {
+            Shown::Nothing => Err(self.unauthorized(Complaint::Nothing, room)),
+            Shown::Else => Err(self.unauthorized(Complaint::InvalidToken(Fault::Malformed.text()), room)),
+            Shown::Bearer(token) => self.judge(token, knock.now, room).await,
+        }
+    }
+
+    async fn judge(&self, token: &str, now: SystemTime, room: Room<'_>) -> Result<Caller, Refusal> {
+        let fault = |fault: Fault| self.unauthorized(Complaint::InvalidToken(fault.text()), room);
+        let known = match self.tokens.is_empty() {
+            true => Known::Unknown,
+            false => self.tokens.judge(token, room.destination(), now),
+        };
+        match (known, &self.jwt) {
+            (Known::Good(principal, until), _) => Ok(Caller {
+                until,
+                ..Caller::unlimited(principal)
+            }),
+            (Known::Elsewhere(_), _) => Err(Refusal::TokenForElsewhere),
+            (Known::Expired, _) => Err(fault(Fault::Expired)),
+            (Known::Unknown, None) => Err(fault(Fault::Malformed)),
+            (Known::Unknown, Some(jwt)) => match jwt.judge(token, room.destination(), now).await {
+                Ok(claims) => {
+                    let caller = Caller {
+                        principal: claims.principal.clone(),
+                        granted: Granted::Scopes(claims.scopes.clone()),
+                        until: claims.until(),
+                    };
+                    self.check_scopes(&caller, room, None, None)?;
+                    Ok(caller)
+                }
+                Err(Fault::Unavailable) => Err(Refusal::IssuerUnavailable),
+                Err(other) => Err(fault(other)),
+            },
+        }
+    }
+
+    /// Whether a caller may say this: its scopes against the method and the tool of the message that will be sent on.
+    pub(crate) fn permit(&self, caller: &Caller, room: Room<'_>, message: &Message) -> Result<(), Refusal> {
+        if caller.granted == Granted::Everything {
+            return Ok(());
+        }
+        let method = message.method_name();
+        let tool = (message.method() == Method::ToolsCall)
+            .then(|| message.text(Member::Name))
+            .flatten();
+        self.check_scopes(caller, room, method.as_deref(), tool.as_deref())
+    }
+
+    fn check_scopes(
+        &self,
+        caller: &Caller,
+        room: Room<'_>,
+        method: Option<&str>,
+        tool: Option<&str>,
+    ) -> Result<(), Refusal> {
+        self.rules
+            .judge(&caller.granted, method, tool)
+            .map_err(|needed| Refusal::Forbidden(self.challenge(Complaint::InsufficientScope, room, &needed)))
+    }
+
+    fn unauthorized(&self, complaint: Complaint, room: Room<'_>) -> Refusal {
+        Refusal::Unauthorized(self.challenge(complaint, room, &self.rules.least()))
+    }
+
+    fn challenge(&self, complaint: Complaint, room: Room<'_>, scopes: &[&str]) -> Box<Challenge> {
+        let metadata = match (room, &self.jwt) {
+            (Room::Destination(name, door), Some(_)) => Some(self.resources.metadata_url(name, door)),
+            (Room::Destination(..), None) | (Room::Gateway(_), _) => None,
+        };
+        Box::new(Challenge {
+            complaint,
+            metadata,
+            scopes: scopes.iter().map(|scope| (*scope).to_owned()).collect(),
+        })
+    }
+
+    /// The path of the resource that a metadata path is about, if there is anything to say about resources.
+    pub(crate) fn described<'p>(&self, path: &'p str) -> Option<&'p str> {
+        self.jwt.as_ref().and_then(|_| self.resources.described(path))
+    }
+
+    /// The metadata of a destination.
+    pub(crate) fn metadata(&self, destination: &str, door: Door) -> Option<String> {
+        let issuer = self.jwt.as_ref()?.issuer().name();
+        Some(
+            self.resources
+                .document(destination, door, issuer, &self.rules.least()),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -149,7 +149,7 @@ impl Lane {
         self.clock
     }
 
-    pub(crate) fn traffic(&self) -> &Traffic {
+    pub(crate) fn traffic(&self) -> &Arc<Traffic> {
         &self.traffic
     }
 
@@ -347,6 +347,10 @@ impl Lane {
 
     pub(crate) fn returned(&self, id: WireId) {
         self.with(|multiplexer, now| multiplexer.handle_returned(now, id));
+    }
+
+    pub(crate) fn forgotten(&self, id: WireId) {
+        self.with(|multiplexer, now| multiplexer.handle_forgotten(now, id));
     }
 
     pub(crate) fn session_lost(&self) {

@@ -22,5 +22,7 @@ pub mod settings;
 pub mod tasks;
 pub mod trace;
 
+pub use client_face::stdio::{LineLimits, Parting};
 pub use gateway::{Gateway, StartError};
+pub use guard::tokens;
 pub use probe::{Presented, Probe};

@@ -241,7 +241,7 @@ impl Traffic {
 
 /// What happened at the door, before any destination had to do with it, or whatever the destination.
 #[derive(Debug, Default)]
-pub(crate) struct Door {
+pub(crate) struct DoorTally {
     refusals: Tally<&'static str>,
     limit_hits: Tally<&'static str>,
     pub(crate) connections_accepted: AtomicU64,
@@ -251,7 +251,7 @@ pub(crate) struct Door {
     pub(crate) spans: OnceLock<Arc<SpanSink>>,
 }
 
-impl Door {
+impl DoorTally {
     pub(crate) fn refused(&self, refusal: &Refusal) {
         self.refusals.count(refusal.label());
         if let Some(limit) = refusal.limit() {

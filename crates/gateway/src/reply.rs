@@ -13,6 +13,7 @@ use protocol::message::{ScanError, Written};
 use protocol::version::Version;
 
 use crate::client_face::body::Body;
+use crate::guard::resource::Challenge;
 use crate::trace::Failed;
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -44,6 +45,14 @@ pub(crate) enum Refusal {
     ForeignHost,
     ForeignOrigin,
     MissingHost,
+    /// Nobody is known by what the request shows.
+    Unauthorized(Box<Challenge>),
+    /// The caller is known, and may not do this.
+    Forbidden(Box<Challenge>),
+    /// A static token that is good at other destinations only.
+    TokenForElsewhere,
+    /// The issuer of tokens cannot be asked for its keys.
+    IssuerUnavailable,
     AmbiguousLength,
     WrongContentType,
     EncodedBody,
@@ -151,6 +160,18 @@ impl Refusal {
                 "requests from this origin are not accepted (allowed_origins lists those that are)".into(),
             ),
             Self::MissingHost => (S::BAD_REQUEST, Plain, "exactly one Host header is needed".into()),
+            Self::Unauthorized(challenge) => (S::UNAUTHORIZED, Plain, challenge.text()),
+            Self::Forbidden(challenge) => (S::FORBIDDEN, Plain, challenge.text()),
+            Self::TokenForElsewhere => (
+                S::FORBIDDEN,
+                Plain,
+                "the token is not for this destination".into(),
+            ),
+            Self::IssuerUnavailable => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "the token cannot be checked: its issuer does not answer".into(),
+            ),
             Self::AmbiguousLength => (
                 S::BAD_REQUEST,
                 Plain,
@@ -322,6 +343,7 @@ impl Refusal {
             Self::ToolDenied { .. } => Some("tool_denied"),
             Self::Draining => Some("draining"),
             Self::BrokenDestination => Some("cannot_start"),
+            Self::IssuerUnavailable => Some("issuer_unavailable"),
             Self::Unreached(failure) => Some(failure.reason()),
             _ => None,
         }
@@ -364,6 +386,10 @@ impl Refusal {
             Self::TooManySessionsInAll { .. } => "gateway_sessions_at_limit",
             Self::TooManySessionsOfCaller { .. } => "caller_sessions_at_limit",
             Self::ToolDenied { .. } => "tool_denied",
+            Self::Unauthorized(_) => "unauthorized",
+            Self::Forbidden(_) => "forbidden",
+            Self::TokenForElsewhere => "token_for_elsewhere",
+            Self::IssuerUnavailable => "issuer_unavailable",
             Self::UnknownEvent => "unknown_event",
             Self::Unreached(failure) => failure.reason(),
             Self::FinishedStream => "finished_stream",
@@ -398,16 +424,32 @@ impl Refusal {
         }
     }
 
+    /// The refusal as a JSON-RPC error: its code, its text and its `data`.
+    pub(crate) fn words(&self) -> (i32, String, Option<String>) {
+        let (_, wording, text) = self.row();
+        let code = match wording {
+            Wording::Rpc(code) => code,
+            Wording::Plain => error_code::INVALID_REQUEST,
+        };
+        let data = self.reason().map(|reason| format!(r#""reason":"{reason}""#));
+        (code, text, data)
+    }
+
+    /// The refusal as a JSON-RPC message.
+    pub(crate) fn body(&self, id: Option<&[u8]>) -> Bytes {
+        match self {
+            Self::Modern(objection) => objection.body(id),
+            _ => {
+                let (code, text, data) = self.words();
+                legacy::error(id, code, &text, data.as_deref())
+            }
+        }
+    }
+
     pub(crate) fn respond(&self, id: Option<&[u8]>) -> Response<Body> {
         let (status, wording, text) = self.row();
         let mut response = match wording {
-            Wording::Rpc(_) if let Self::Modern(objection) = self => {
-                with_type(status, JSON, objection.body(id))
-            }
-            Wording::Rpc(code) => {
-                let data = self.reason().map(|reason| format!(r#""reason":"{reason}""#));
-                with_type(status, JSON, legacy::error(id, code, &text, data.as_deref()))
-            }
+            Wording::Rpc(_) => with_type(status, JSON, self.body(id)),
             Wording::Plain => with_type(status, TEXT, Bytes::from(text + "\n")),
         };
         let headers = response.headers_mut();
@@ -421,6 +463,9 @@ impl Refusal {
             }
             Self::FinishedStream => {
                 headers.insert(header::ALLOW, HeaderValue::from_static("POST, DELETE"));
+            }
+            Self::Unauthorized(challenge) | Self::Forbidden(challenge) => {
+                headers.insert(header::WWW_AUTHENTICATE, challenge.header());
             }
             // The rest of the body is not read, so the connection cannot be used again.
             Self::BodyTooLarge { .. }

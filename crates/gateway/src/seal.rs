@@ -4,14 +4,21 @@
 //! principal it was made for, so that a forged, foreign or altered one is recognised before anything is looked
 //! up. The errand itself stays here; the key lives as long as the process does.
 
+pub(crate) mod state;
+
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
 use aws_lc_rs::rand;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use protocol::time::Moment;
 
 const PREFIX: &str = "rialto1.";
+/// In front of a server's own state. What is sealed as one kind never opens as the other, since the kind is part of
+/// what it is bound to: a server could otherwise word a state so that it names a call of somebody else's.
+const WRAPPED: &str = "rialto2.";
 const PLAIN: usize = 16 + 4 + 8;
 
 /// What a state says.
@@ -80,6 +87,37 @@ impl Sealer {
             expires: Moment::since_start(Duration::from_millis(u64::from_be_bytes(*expires))),
         })
     }
+
+    /// Seals a server's own state.
+    fn wrap(&self, original: &str, bound_to: &str) -> Option<String> {
+        let mut data = original.as_bytes().to_vec();
+        let nonce = self
+            .key()?
+            .seal_in_place_append_tag(Aad::from(wrapping(bound_to)), &mut data)
+            .ok()?;
+        let mut whole = nonce.as_ref().to_vec();
+        whole.append(&mut data);
+        Some(format!("{WRAPPED}{}", URL_SAFE_NO_PAD.encode(whole)))
+    }
+
+    /// A server's own state, if it was sealed for this.
+    fn unwrap(&self, state: &str, bound_to: &str) -> Option<String> {
+        let mut bytes = URL_SAFE_NO_PAD.decode(state.strip_prefix(WRAPPED)?).ok()?;
+        if bytes.len() <= NONCE_LEN {
+            return None;
+        }
+        let mut sealed = bytes.split_off(NONCE_LEN);
+        let nonce = Nonce::try_assume_unique_for_key(&bytes).ok()?;
+        let plain = self
+            .key()?
+            .open_in_place(nonce, Aad::from(wrapping(bound_to)), &mut sealed)
+            .ok()?;
+        String::from_utf8(plain.to_vec()).ok()
+    }
+}
+
+fn wrapping(bound_to: &str) -> Vec<u8> {
+    [WRAPPED.as_bytes(), bound_to.as_bytes()].concat()
 }
 
 /// Whether a state has the form of ours; others belong to a server.
@@ -143,7 +181,10 @@ mod tests {
                 );
             }
         }
+        let wrapped = sealer.wrap(&"x".repeat(PLAIN), "x").unwrap();
+        let disguised = wrapped.replace(WRAPPED, PREFIX);
         for junk in [
+            &disguised,
             "",
             "rialto1.",
             "rialto1.zz",

@@ -17,12 +17,14 @@ use protocol::exchange::{Ask, CallKey, Failure, SessionKey, Tell, UpstreamFault}
 use protocol::message::{Member, Message, Written};
 use protocol::session::replay::StreamKey;
 use protocol::session::{
-    Accepts, Answer, CallRecord, Ending, Output, Reader, Reading, Refusal, Session, StreamRefusal, Taken,
+    Accepts, Answer, CallRecord, Ending, Output, Reader, Reading, Refusal, Said, Session, StreamRefusal,
+    Taken,
 };
 use protocol::time::Moment;
 use protocol::version::Era;
 
 use crate::audit::{Audit, AuditRecord, Outcome, SessionHash};
+use crate::client_face::stdio::Desk;
 use crate::clock::Clock;
 use crate::guard::limits::Permit;
 use crate::guard::rate::Allowance;
@@ -44,6 +46,8 @@ pub(crate) struct SessionPort {
     pub(crate) requests: Allowance,
     /// The session's place among all of them, until it ends.
     place: Mutex<Option<Permit>>,
+    /// Where a client that reads lines is told everything.
+    desk: Option<Arc<Desk>>,
     inner: Mutex<Inner>,
 }
 
@@ -67,7 +71,9 @@ impl std::fmt::Debug for SessionPort {
 struct Orders {
     wakers: Vec<Waker>,
     asks: Vec<Ask>,
-    ended: Vec<CallRecord>,
+    said: Vec<Said>,
+    #[expect(clippy::vec_box, reason = "they come boxed, and are handed on as they are")]
+    ended: Vec<Box<CallRecord>>,
 }
 
 impl SessionPort {
@@ -78,19 +84,20 @@ impl SessionPort {
         lane: Arc<Lane>,
         clock: Clock,
         audit: Arc<Audit>,
-        traffic: Arc<Traffic>,
+        desk: Option<Arc<Desk>>,
     ) -> Self {
         Self {
             hash: SessionHash::of(&id),
             principal: session.client().principal.as_str().to_owned(),
             id,
             destination,
+            traffic: Arc::clone(lane.traffic()),
             lane,
             clock,
             audit,
-            traffic,
             requests: Allowance::default(),
             place: Mutex::default(),
+            desk,
             inner: Mutex::new(Inner {
                 session,
                 wakers: BTreeMap::new(),
@@ -245,6 +252,11 @@ impl SessionPort {
         for waker in orders.wakers {
             waker.wake();
         }
+        if let Some(desk) = &self.desk {
+            for said in orders.said {
+                desk.hear(said);
+            }
+        }
         for record in &orders.ended {
             self.record(record);
         }
@@ -365,7 +377,8 @@ impl Inner {
         while let Some(output) = self.session.poll_output() {
             match output {
                 Output::Wake(stream) => orders.wakers.extend(self.wakers.remove(&stream)),
-                Output::Ask(ask) => orders.asks.push(ask),
+                Output::Ask(ask) => orders.asks.push(*ask),
+                Output::Said(said) => orders.said.push(said),
                 Output::Ended(record) => {
                     self.permits.remove(&record.call);
                     orders.ended.push(record);

@@ -12,11 +12,14 @@ use std::time::Duration;
 use http::HeaderName;
 use url::Url;
 
+mod auth;
 mod limits;
-mod network;
 
+pub use auth::{
+    AuthSettings, IssuerUrl, JwtSettings, KeysUrl, Network, OpenPath, ProxySettings, PublicUrl, Scope,
+    ScopedUse, SignatureAlgorithm, StaticToken, TokenHash, TokenName,
+};
 pub use limits::LimitSettings;
-pub use network::Network;
 pub use protocol::tool_policy::{Glob, ToolPolicy};
 
 /// A text that must never be shown: it prints as `[redacted]`.
@@ -56,6 +59,9 @@ pub struct Settings {
     pub allowed_hosts: Vec<String>,
     /// Origins (`https://app.example.com`) that browsers may call from, besides loopback ones.
     pub allowed_origins: Vec<String>,
+    /// What clients call this gateway; the address listened on, if nothing was said.
+    pub public_url: Option<PublicUrl>,
+    pub auth: AuthSettings,
     pub limits: LimitSettings,
     /// Whether `/metrics` answers.
     pub metrics: bool,
@@ -93,6 +99,8 @@ pub struct Destination {
     pub max_message_bytes: usize,
     /// Sessions at once; the next one gets 503.
     pub max_sessions: usize,
+    /// Calls of one client at once, waiting or in flight; by default enough for anyone.
+    pub max_calls: Option<usize>,
     pub era: EraChoice,
     pub show: Show,
     /// Which of its tools clients may see and call.

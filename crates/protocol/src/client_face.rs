@@ -2,3 +2,4 @@
 
 pub mod legacy;
 pub mod modern;
+pub mod stdio;

@@ -91,6 +91,25 @@ pub enum Reading {
     },
 }
 
+/// What there is for a client that reads lines.
+#[derive(Debug)]
+pub enum Line {
+    Waiting,
+    /// Something about the request; more follows.
+    Event(Bytes),
+    /// The final answer.
+    Answer {
+        body: Bytes,
+        failure: Option<Failure>,
+    },
+    /// The server asks: seal a state for this round and give it to [`Errand::park`].
+    Ask {
+        round: u32,
+    },
+    /// The errand was given up; nothing will be said.
+    Over,
+}
+
 /// Why a retry is not taken. In each case nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryRefusal {
@@ -447,6 +466,24 @@ impl Errand {
             return Reading::Ask { round: self.round };
         }
         Reading::Open
+    }
+
+    /// The next thing to tell a client that reads lines. Its requests accept events.
+    pub fn poll_line(&mut self) -> Line {
+        if let Some(event) = self.events.pop_front() {
+            return Line::Event(event);
+        }
+        if matches!(self.stage, Stage::Over) {
+            return Line::Over;
+        }
+        if self.outcome.is_some() {
+            let (body, failure) = self.finish();
+            return Line::Answer { body, failure };
+        }
+        if !self.asked.is_empty() {
+            return Line::Ask { round: self.round };
+        }
+        Line::Waiting
     }
 
     /// The final answer, for the request that is attached.

@@ -66,6 +66,8 @@ pub struct Limits {
     pub max_message_bytes: usize,
     /// Calls the server may be working on.
     pub in_flight: usize,
+    /// Bytes of the calls that the server may be working on: they are kept until it has answered.
+    pub in_flight_bytes: usize,
     /// Calls that may wait for the server to get ready.
     pub waiting: usize,
     /// Questions of the server that may be open.
@@ -79,6 +81,9 @@ pub struct Limits {
 impl Limits {
     /// A call may last this many request timeouts, however much progress it reports.
     pub const MAX_EXTENSIONS: u32 = 10;
+
+    /// A message of up to this many bytes is not counted by its bytes.
+    const SMALL: usize = 4096;
 
     /// How long a server may take to stop working on a cancelled call. Until then its questions and log lines may
     /// be that call's. Most servers do not answer a cancelled call, so there is no better sign that it has stopped.
@@ -94,6 +99,7 @@ impl Default for Limits {
             question_timeout: Duration::from_secs(600),
             max_message_bytes: 1 << 20,
             in_flight: 4096,
+            in_flight_bytes: 64 << 20,
             waiting: 1024,
             questions: 256,
             subscriptions: 256,
@@ -186,6 +192,8 @@ struct Waiting {
     starting: bool,
     /// When to tell the client that it takes long.
     patience: Option<Moment>,
+    /// How often the server refused it for want of a session.
+    forgotten: u32,
 }
 
 #[derive(Debug)]
@@ -235,6 +243,8 @@ struct InFlight {
     rest_at: Option<Moment>,
     /// Not counted among its session's calls: it waits for a client that may never come back.
     resting: bool,
+    /// How often the server refused it for want of a session.
+    forgotten: u32,
 }
 
 #[derive(Debug)]
@@ -613,7 +623,7 @@ impl Multiplexer {
             return;
         }
         if self.is_ready() && self.may_go(&call) {
-            self.send(now, call);
+            self.send(now, call, 0);
             return;
         }
         if self.waiting.len() >= self.limits.waiting {
@@ -632,6 +642,7 @@ impl Multiplexer {
             deadline,
             starting,
             patience: Some(patience),
+            forgotten: 0,
         });
         self.wake_by(deadline.min(patience));
         if starting {
@@ -693,7 +704,7 @@ impl Multiplexer {
                     continue;
                 }
             }
-            self.send(now, waiting.call);
+            self.send(now, waiting.call, waiting.forgotten);
         }
     }
 
@@ -703,7 +714,15 @@ impl Multiplexer {
         queued == 0 || queued + length <= self.limits.outgoing_bytes
     }
 
-    fn send(&mut self, now: Moment, call: Call) {
+    fn bytes_in_flight(&self) -> usize {
+        let bytes = |pending: &Pending| match pending {
+            Pending::Call(call) => call.message.len(),
+            Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => 0,
+        };
+        self.pending.values().map(bytes).sum()
+    }
+
+    fn send(&mut self, now: Moment, call: Call, forgotten: u32) {
         let Call {
             session,
             call,
@@ -716,6 +735,12 @@ impl Multiplexer {
         }
         if self.pending.len() >= self.limits.in_flight {
             return self.overload(session, call, "calls in flight");
+        }
+        // Small ones are bounded by their number.
+        if message.len() > Limits::SMALL
+            && self.bytes_in_flight() + message.len() > self.limits.in_flight_bytes
+        {
+            return self.overload(session, call, "bytes in flight");
         }
         self.face.confirm(None, &mut self.outgoing);
         self.heed_level(now, session, &message, words);
@@ -756,6 +781,7 @@ impl Multiplexer {
                 open_questions: 0,
                 rest_at: None,
                 resting: false,
+                forgotten,
             }),
         );
         self.wake_by(deadline.min(patience));

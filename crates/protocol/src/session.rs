@@ -6,6 +6,7 @@
 
 mod readers;
 pub mod replay;
+mod spoken;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -20,6 +21,9 @@ use crate::method::Method;
 use crate::time::Moment;
 use crate::version::{Era, Version};
 use replay::{Audience, Claim, EventLog, Retention, StreamKey};
+use spoken::Hearing;
+
+pub use spoken::Said;
 
 /// How much a session may hold and for how long.
 #[derive(Debug, Clone)]
@@ -87,9 +91,11 @@ pub enum Output {
     /// There is something to read on this stream.
     Wake(StreamKey),
     /// Someone must be told that nobody will answer.
-    Ask(Ask),
+    Ask(Box<Ask>),
+    /// Something for a client that reads lines.
+    Said(Said),
     /// A call has come to its end. For the audit.
-    Ended(CallRecord),
+    Ended(Box<CallRecord>),
 }
 
 /// How a call ended.
@@ -213,13 +219,15 @@ pub struct Session {
     key: SessionKey,
     client: Arc<Client>,
     limits: Limits,
+    hearing: Hearing,
     /// The revision the client asked for, then the one that holds.
     version: Version,
     asked: Option<Version>,
     implicit: bool,
     welcomed: bool,
     ended: bool,
-    calls: BTreeMap<CallKey, OpenCall>,
+    /// Boxed, because a map keeps its room when it is empty, and a session is mostly idle.
+    calls: BTreeMap<CallKey, Box<OpenCall>>,
     /// Streams whose call has ended, oldest first.
     past: VecDeque<(StreamKey, Stream)>,
     notices: EventLog,
@@ -292,6 +300,7 @@ impl Session {
             key,
             client,
             limits,
+            hearing: Hearing::Streams,
             version: asked.unwrap_or(Version::NEWEST_LEGACY),
             asked,
             implicit,
@@ -389,13 +398,13 @@ impl Session {
         let attended = message.is_some();
         self.calls.insert(
             call,
-            OpenCall {
+            Box::new(OpenCall {
                 message,
                 started: now,
                 accepts,
                 stage: Stage::Undecided,
                 attended,
-            },
+            }),
         );
         call
     }
@@ -487,6 +496,9 @@ impl Session {
                 let (body, version) = legacy::lower_welcome(&id, &welcome, self.asked);
                 self.version = version;
                 self.welcomed = true;
+                if self.reads_lines() {
+                    self.say(Said::Welcome);
+                }
                 self.finish(now, call, Ending::Result, body);
             }
             Tell::Reply {
@@ -551,6 +563,10 @@ impl Session {
 
     fn put_question(&mut self, now: Moment, call: Option<CallKey>, question: QuestionKey, message: &Message) {
         let data = legacy::lower_question(question, message);
+        if self.reads_lines() {
+            self.say_question(call, question, data);
+            return;
+        }
         let patience = now.after(self.limits.question_patience);
         if let Some(key) = call
             && self.relate(now, key, &data)
@@ -576,6 +592,10 @@ impl Session {
 
     /// Tells whoever was given a question that it is withdrawn; if nobody was, it is taken back.
     fn withdraw(&mut self, now: Moment, put: &Put, data: &Bytes) {
+        if self.reads_lines() {
+            self.say(Said::Notice(data.clone()));
+            return;
+        }
         if let Some(call) = put.call {
             if !self.relate(now, call, data) {
                 let listener = self.liveliest_listener();
@@ -625,6 +645,9 @@ impl Session {
 
     /// Turns a call's answer into a stream, if its client reads streams and is still there.
     fn upgrade(&mut self, call: CallKey) -> Option<StreamKey> {
+        if self.reads_lines() {
+            return None;
+        }
         let open = self.calls.get_mut(&call)?;
         match &open.stage {
             Stage::Stream(_) => Some(StreamKey(call.0)),
@@ -640,6 +663,10 @@ impl Session {
     }
 
     fn notice(&mut self, now: Moment, data: &Bytes, audience: Audience) -> u64 {
+        if self.reads_lines() {
+            self.say(Said::Notice(data.clone()));
+            return 0;
+        }
         let data = Bytes::copy_from_slice(data);
         self.events_lost += self.notices.push(now, data, audience, &self.limits.retention);
         for (key, listener) in &self.listeners {
@@ -652,6 +679,10 @@ impl Session {
 
     fn finish(&mut self, now: Moment, key: CallKey, ending: Ending, body: impl Into<Written>) {
         let body = body.into();
+        if self.reads_lines() {
+            self.say_answer(now, key, ending, body);
+            return;
+        }
         let Some(mut call) = self.calls.remove(&key) else {
             return;
         };
@@ -673,9 +704,9 @@ impl Session {
                 response: body.clone(),
                 streamed,
             };
-            self.outputs.push_back(Output::Ended(record));
+            self.outputs.push_back(Output::Ended(Box::new(record)));
         }
-        match call.stage {
+        match std::mem::replace(&mut call.stage, Stage::Undecided) {
             Stage::Stream(mut open) => {
                 self.events_lost +=
                     open.log
@@ -756,10 +787,10 @@ impl Session {
                 }
                 None => self.notices.retract(put.number),
             }
-            self.outputs.push_back(Output::Ask(Ask::Unanswerable {
+            self.outputs.push_back(Output::Ask(Box::new(Ask::Unanswerable {
                 session: self.key,
                 question,
-            }));
+            })));
         }
     }
 }

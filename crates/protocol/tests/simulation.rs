@@ -127,6 +127,11 @@ fn a_stranger_who_hears_is_noticed() {
 }
 
 #[test]
+fn a_question_to_another_principal_is_noticed() {
+    is_caught_as(Mutation::AskAStranger, &["heard what principal"]);
+}
+
+#[test]
 fn a_repeated_event_is_noticed() {
     is_caught_as(Mutation::RepeatAnEvent, &["read event"]);
 }
@@ -178,6 +183,7 @@ fn the_simulation_reaches_every_corner() {
                 Fact::Resumed { post: None, .. } => "GET stream resumed".into(),
                 Fact::Said { kind, .. } => format!("server said {kind:?}"),
                 Fact::GapRead { .. } => "gap".into(),
+                Fact::SessionOpened { principal, .. } => format!("session of {principal}"),
                 Fact::LinkDown { .. } => "crash".into(),
                 Fact::CancelRead { .. } => "cancel read".into(),
                 Fact::Withdrew { .. } => "withdrawal".into(),
@@ -197,6 +203,8 @@ fn the_simulation_reaches_every_corner() {
         }
     }
     let corners = [
+        "session of alice",
+        "session of bob",
         "answered",
         "timeout",
         "start_timeout",

@@ -4,7 +4,9 @@
 //! variable, file, default) and collects everything that is wrong before it gives up. It does not look
 //! for programs on the path and starts nothing.
 
+mod auth;
 mod command_line;
+pub(crate) mod connection;
 mod destination;
 mod destinations_file;
 mod environment;
@@ -77,14 +79,11 @@ pub(crate) fn settings(flags: &ServeFlags, environment: &Environment) -> Result<
 
 /// How to log, from `--log-format` and the environment.
 pub(crate) fn log_settings(
-    flags: &ServeFlags,
+    format: Option<&str>,
     environment: &Environment,
 ) -> Result<LogSettings, ConfigError> {
     const WORDS: [(&str, LogFormat); 2] = [("human", LogFormat::Human), ("json", LogFormat::Json)];
-    let given = match (
-        flags.log_format.as_deref(),
-        environment.filled("RIALTO_LOG_FORMAT"),
-    ) {
+    let given = match (format, environment.filled("RIALTO_LOG_FORMAT")) {
         (Some(text), _) => Some((text, Place::Flag("--log-format"))),
         (None, Some(text)) => Some((text, Place::Variable("RIALTO_LOG_FORMAT"))),
         (None, None) => None,
@@ -217,6 +216,9 @@ fn complete(
     read: Option<(Globals, Vec<Destination>)>,
     root_destination: Option<String>,
 ) -> Result<Loaded, ConfigError> {
+    if let Some((globals, destinations)) = &read {
+        auth::check_destinations(&walk, &globals.auth, destinations);
+    }
     let (problems, notes) = walk.into_findings();
     match read {
         Some((globals, destinations)) if problems.is_empty() => {
@@ -232,6 +234,8 @@ fn complete(
                 drain: globals.drain,
                 allowed_hosts: globals.allowed_hosts,
                 allowed_origins: globals.allowed_origins,
+                public_url: globals.public_url,
+                auth: globals.auth,
                 limits: globals.limits,
                 metrics: globals.metrics,
                 audit: globals.audit,

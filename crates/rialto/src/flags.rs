@@ -14,17 +14,22 @@ use crate::demo::DemoEra;
 
 /// What Rialto was asked to do.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, made once at start")]
 pub(crate) enum Invocation {
     /// Put MCP servers on HTTP, each at /NAME/mcp
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(ServeFlags),
+    /// Use a remote MCP server from a host that starts programs: stdio in front, HTTP behind
+    #[command(after_help = CONNECT_EXAMPLES)]
+    Connect(ConnectFlags),
     /// Look over a configuration: find, start and probe every destination
     #[command(after_help = CHECK_EXAMPLES)]
     Check(CheckFlags),
     /// The built-in demo server, over stdio
     #[command(after_help = DEMO_EXAMPLES)]
     DemoServer(DemoServerFlags),
+    /// Make a bearer token: the token for a client, its hash for the configuration
+    #[command(after_help = TOKEN_EXAMPLES)]
+    Token(TokenFlags),
     /// Stays behind to end the children of a Rialto that was killed.
     #[command(hide = true)]
     Warden(WardenFlags),
@@ -72,12 +77,80 @@ pub(crate) struct ServeFlags {
     /// An origin that browsers may call from; may be repeated [env: RIALTO_ALLOWED_ORIGINS, comma-separated]
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) allow_origin: Vec<String>,
+    /// What clients call this gateway, if something stands in front of it [env: RIALTO_PUBLIC_URL] [default: the address listened on]
+    #[arg(long, value_name = "URL")]
+    pub(crate) public_url: Option<String>,
+    /// The hash of a bearer token that `rialto token` made; may be repeated [env: RIALTO_TOKEN_HASH, comma-separated]
+    #[arg(long, value_name = "[NAME=]HASH")]
+    pub(crate) token_hash: Vec<String>,
+    /// Listen on an address that others can reach without asking who they are [env: RIALTO_ALLOW_UNAUTHENTICATED]
+    #[arg(long)]
+    pub(crate) allow_unauthenticated: bool,
     /// A variable for `-- COMMAND`; without a value it is passed on as it is; may be repeated [env: RIALTO_ENV, one per line]
     #[arg(long, value_name = "NAME[=VALUE]", value_parser = secret)]
     pub(crate) env: Vec<Secret>,
     /// One stdio server to run, instead of a file
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
+}
+
+/// `rialto connect`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub(crate) struct ConnectFlags {
+    /// The server's address, such as https://mcp.example.com/mcp [env: URI]
+    #[arg(value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// A header for every request; may be repeated [env: RIALTO_HEADERS, one per line; BEARER_TOKEN for a bearer token]
+    #[arg(long, value_name = "NAME: VALUE", value_parser = secret)]
+    pub(crate) header: Vec<Secret>,
+    /// A file with such headers, one per line, which no process list shows [env: RIALTO_HEADER_FILE]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) header_file: Option<String>,
+    /// The variable that holds the bearer token [env: RIALTO_BEARER_ENV] [default: BEARER_TOKEN]
+    #[arg(long, value_name = "VARIABLE")]
+    pub(crate) bearer_env: Option<String>,
+    /// How the server is reached: auto tries Streamable HTTP, then HTTP+SSE [env: RIALTO_TRANSPORT] [default: auto]
+    #[arg(long, value_name = "auto|streamable-http|sse")]
+    pub(crate) transport: Option<String>,
+    /// Which era the server is spoken to in [env: RIALTO_CONNECT_ERA] [default: auto]
+    #[arg(long, value_name = "auto|legacy|modern")]
+    pub(crate) era: Option<String>,
+    /// Certificates to trust beside the system's, in PEM [env: RIALTO_CA_FILE]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca_file: Option<String>,
+    /// How long a call may take, such as 30s or 5m [env: RIALTO_TIMEOUT, MCP_TIMEOUT_MS] [default: 60s]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) timeout: Option<String>,
+    /// Messages that may wait; beyond it nothing is read from stdin [env: RIALTO_MAX_QUEUE, MCP_MAX_QUEUE] [default: 10000]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_queue: Option<String>,
+    /// The largest message, either way [env: RIALTO_MAX_MESSAGE_BYTES] [default: 16MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) max_message_bytes: Option<String>,
+    /// What is sent again after a failure: safe is what does no harm if it is done twice [env: RIALTO_RETRY] [default: safe]
+    #[arg(long, value_name = "safe|always")]
+    pub(crate) retry: Option<String>,
+    /// What the server is called in logs and by --print-config [env: MCP_NAME] [default: from the address]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// How log lines look on stderr; RUST_LOG says which [env: RIALTO_LOG_FORMAT] [default: human]
+    #[arg(long, value_name = "human|json")]
+    pub(crate) log_format: Option<String>,
+    /// Print what to paste into a host's configuration, and exit
+    #[arg(long, value_name = "HOST", value_enum)]
+    pub(crate) print_config: Option<Host>,
+    /// A stdio server to run instead: any client can then use it, of whatever era
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "url")]
+    pub(crate) command: Vec<String>,
+}
+
+/// A program that starts MCP servers, and has a file that says which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Host {
+    ClaudeDesktop,
+    ClaudeCode,
+    Cursor,
+    Vscode,
 }
 
 /// `rialto check`.
@@ -105,6 +178,8 @@ impl CheckFlags {
             demo: self.demo,
             env: self.env.clone(),
             command: self.command.clone(),
+            // Nothing is listened on.
+            allow_unauthenticated: true,
             ..ServeFlags::default()
         }
     }
@@ -116,6 +191,14 @@ pub(crate) struct DemoServerFlags {
     /// Which revisions of the protocol it speaks
     #[arg(long, env = "RIALTO_ERA", value_enum, default_value_t = DemoEra::Both)]
     pub(crate) era: DemoEra,
+}
+
+/// `rialto token`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub(crate) struct TokenFlags {
+    /// What its bearer is called, in the audit log for instance
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub(crate) name: String,
 }
 
 /// `rialto warden`, which only Rialto itself calls.
@@ -144,6 +227,7 @@ Examples:
   rialto serve --demo                       the built-in demo server at http://127.0.0.1:3000/mcp
   rialto serve -- npx -y @scope/server      one stdio server on HTTP; `rialto -- npx …` is the same
   rialto serve --config destinations.yml    several servers, each at /NAME/mcp
+  rialto connect https://host/mcp           a remote server for a host that starts programs; `rialto https://…` is the same
   rialto check                              is everything in destinations.yml well?";
 
 const SERVE_EXAMPLES: &str = "\
@@ -159,11 +243,27 @@ RIALTO_METRICS, RIALTO_OTLP_ENDPOINT (or OTEL_EXPORTER_OTLP_ENDPOINT),
 RIALTO_OTLP_SAMPLE, RUST_LOG.
 A flag beats a variable, a variable beats the file, the file beats the default.";
 
+const CONNECT_EXAMPLES: &str = "\
+Examples:
+  rialto connect https://mcp.example.com/mcp --print-config claude-desktop
+  rialto connect https://mcp.example.com/mcp --bearer-env EXAMPLE_TOKEN
+  rialto connect https://mcp.example.com/mcp --header 'X-Api-Key: …' --timeout 5m
+  URI=https://mcp.example.com/mcp BEARER_TOKEN=… rialto
+  rialto connect -- npx -y @modelcontextprotocol/server-everything
+
+stdout belongs to the protocol; logs go to stderr. The program ends when its stdin does.
+A flag beats a variable, a variable beats the default.";
+
 const CHECK_EXAMPLES: &str = "\
 Examples:
   rialto check
   rialto check --config ~/.cursor/mcp.json
   rialto check -- npx -y @modelcontextprotocol/server-everything";
+
+const TOKEN_EXAMPLES: &str = "\
+Examples:
+  rialto token --name alice
+  rialto token --name ci | head -1          only the token";
 
 const DEMO_EXAMPLES: &str = "\
 Examples:
@@ -176,35 +276,21 @@ pub(crate) enum UsageError {
     /// A wrong command line, or a wish for help or the version.
     #[error(transparent)]
     CommandLine(#[from] clap::Error),
-    /// `connect`, by name, by URL or by the variable `URI`.
-    #[error(
-        "this build of rialto has no `connect` command yet{because}; it can `serve` and `check` (see rialto --help)"
-    )]
-    NoConnect { because: &'static str },
 }
 
 impl UsageError {
     /// Tells the user, on the stream that fits, and gives the code to exit with.
     pub(crate) fn report(&self) -> ExitCode {
-        match self {
-            Self::CommandLine(error) => {
-                // Help goes to stdout and everything else to stderr; if that is closed, no one listens.
-                let _ = error.print();
-            }
-            Self::NoConnect { .. } => {
-                use std::io::Write as _;
-                let _ = writeln!(std::io::stderr().lock(), "rialto: {self}");
-            }
-        }
+        let Self::CommandLine(error) = self;
+        // Help goes to stdout and everything else to stderr; if that is closed, no one listens.
+        let _ = error.print();
         ExitCode::from(self.exit_code())
     }
 
     /// 2 for bad usage, 0 for help and version.
     pub(crate) fn exit_code(&self) -> u8 {
-        match self {
-            Self::CommandLine(error) => u8::try_from(error.exit_code()).unwrap_or(2),
-            Self::NoConnect { .. } => 2,
-        }
+        let Self::CommandLine(error) = self;
+        u8::try_from(error.exit_code()).unwrap_or(2)
     }
 }
 
@@ -215,24 +301,17 @@ pub(crate) fn parse(
 ) -> Result<Invocation, UsageError> {
     let mut args: Vec<OsString> = args.into_iter().collect();
     match args.get(1).map(|first| first.to_string_lossy().into_owned()) {
-        None if environment.filled("URI").is_some() => {
-            return Err(UsageError::NoConnect {
-                because: ", which is what the variable URI asks for",
-            });
-        }
-        Some(first) if first == "connect" => return Err(UsageError::NoConnect { because: "" }),
-        Some(first) if is_web_address(&first) => {
-            return Err(UsageError::NoConnect {
-                because: ", which is what a URL asks for",
-            });
-        }
+        // So a host's configuration that only names the binary works.
+        None if environment.filled("URI").is_some() => args.push("connect".into()),
+        Some(first) if is_web_address(&first) => args.insert(1, "connect".into()),
         // The argument decides when there is no verb: a command, or a flag of `serve`.
         Some(first) if first.starts_with('-') && !is_about_rialto(&first) => args.insert(1, "serve".into()),
         Some(_) | None => {}
     }
     let mut parsed = CommandLine::try_parse_from(args)?.invocation;
-    if let Invocation::Serve(ServeFlags { command, .. }) | Invocation::Check(CheckFlags { command, .. }) =
-        &mut parsed
+    if let Invocation::Serve(ServeFlags { command, .. })
+    | Invocation::Check(CheckFlags { command, .. })
+    | Invocation::Connect(ConnectFlags { command, .. }) = &mut parsed
         && command.first().is_some_and(|program| program.trim().is_empty())
     {
         let message = "the command after -- is empty: write the program and its arguments\n";
@@ -313,6 +392,11 @@ mod tests {
             "b",
             "--allow-origin",
             "https://c",
+            "--public-url",
+            "https://d",
+            "--token-hash",
+            "e=sha256:f",
+            "--allow-unauthenticated",
             "--env",
             "K=V=W",
             "--env",
@@ -337,6 +421,9 @@ mod tests {
             max_sessions: Some("3".into()),
             allow_host: vec!["a".into(), "b".into()],
             allow_origin: vec!["https://c".into()],
+            public_url: Some("https://d".into()),
+            token_hash: vec!["e=sha256:f".into()],
+            allow_unauthenticated: true,
             env: vec![Secret::new("K=V=W"), Secret::new("L")],
             command: ["npx", "-y", "--listen", "x"].map(String::from).to_vec(),
         };
@@ -381,19 +468,57 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_connect_that_is_not_there_yet_is_named_with_code_2() {
-        let with_uri = Environment::from_iter([("URI", "https://example.com/mcp")]);
-        for error in [
-            parsed(&["connect", "https://example.com"]).expect_err("connect"),
-            parsed(&["https://example.com/mcp"]).expect_err("a URL"),
-            parsed(&["HTTP://example.com/mcp"]).expect_err("a URL"),
-            parse_with(&[], &with_uri).expect_err("URI"),
-        ] {
-            assert!(error.to_string().contains("no `connect` command"), "{error}");
-            assert_eq!(error.exit_code(), 2);
+    fn connect(line: &[&str], environment: &Environment) -> ConnectFlags {
+        match parse_with(line, environment).expect("parses") {
+            Invocation::Connect(flags) => flags,
+            other => panic!("not connect: {other:?}"),
         }
-        assert!(parse_with(&["serve"], &with_uri).is_ok(), "a verb wins over URI");
+    }
+
+    #[test]
+    fn connect_is_meant_by_its_name_by_a_url_and_by_the_variable_uri() {
+        let none = Environment::default();
+        let with_uri = Environment::from_iter([("URI", "https://example.com/mcp")]);
+        for line in [
+            &["connect", "https://example.com/mcp"][..],
+            &["https://example.com/mcp"],
+        ] {
+            assert_eq!(
+                connect(line, &none).url.as_deref(),
+                Some("https://example.com/mcp")
+            );
+        }
+        assert_eq!(
+            connect(&["HTTP://example.com", "--era", "modern"], &none)
+                .era
+                .as_deref(),
+            Some("modern")
+        );
+        assert_eq!(connect(&[], &with_uri), ConnectFlags::default());
+        assert_eq!(
+            connect(&["connect", "--", "cat", "-u"], &none).command,
+            ["cat", "-u"]
+        );
+        assert!(matches!(
+            parse_with(&["serve"], &with_uri),
+            Ok(Invocation::Serve(_))
+        ));
+        let flags = connect(
+            &[
+                "connect",
+                "https://a",
+                "--header",
+                "A: geheim",
+                "--print-config",
+                "claude-desktop",
+            ],
+            &none,
+        );
+        assert_eq!(flags.print_config, Some(Host::ClaudeDesktop));
+        assert!(
+            !format!("{flags:?}").contains("geheim"),
+            "the value of --header is never shown"
+        );
     }
 
     #[test]
@@ -404,6 +529,8 @@ mod tests {
             &["serve", "--nope"],
             &["serve", "cat"],
             &["serve", "--", ""],
+            &["connect", "https://a", "--", "cat"],
+            &["connect", "https://a", "--print-config", "emacs"],
             &["--nope"],
         ] {
             assert_eq!(parsed(line).expect_err("bad usage").exit_code(), 2, "{line:?}");
@@ -421,7 +548,7 @@ mod tests {
 
     #[test]
     fn the_help_of_every_command_has_an_example_and_names_every_variable() {
-        for verb in ["serve", "check", "demo-server"] {
+        for verb in ["serve", "connect", "check", "demo-server", "token"] {
             let help = parsed(&[verb, "--help"]).expect_err("help").to_string();
             assert!(help.contains("Examples:"), "{verb}");
         }
@@ -440,6 +567,9 @@ mod tests {
             "RIALTO_MAX_SESSIONS",
             "RIALTO_ALLOWED_HOSTS",
             "RIALTO_ALLOWED_ORIGINS",
+            "RIALTO_PUBLIC_URL",
+            "RIALTO_TOKEN_HASH",
+            "RIALTO_ALLOW_UNAUTHENTICATED",
             "RIALTO_ENV",
             "RIALTO_SESSION_IDLE",
             "RIALTO_DRAIN",

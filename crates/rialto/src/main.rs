@@ -2,10 +2,12 @@
 
 mod check;
 mod config;
+mod connect;
 mod demo;
 mod flags;
 mod serve;
 mod telemetry;
+mod token;
 mod traces;
 
 use std::io::Write as _;
@@ -30,8 +32,10 @@ fn main() -> ExitCode {
     };
     match invocation {
         Invocation::Serve(flags) => serve::run(&flags, &environment),
+        Invocation::Connect(flags) => connect::run(&flags, &environment),
         Invocation::Check(flags) => check::run(&flags, &environment),
         Invocation::DemoServer(flags) => demo_server(flags.era, &environment),
+        Invocation::Token(flags) => token::run(&flags),
         Invocation::Warden(_) => {
             gateway::backend_face::process::warden::run();
             ExitCode::SUCCESS

@@ -24,7 +24,7 @@ use crate::{exit, fail, telemetry, traces};
 const LAST_LINES: Duration = Duration::from_millis(300);
 
 pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
-    let logs = match config::log_settings(flags, environment) {
+    let logs = match config::log_settings(flags.log_format.as_deref(), environment) {
         Ok(logs) => logs,
         Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
     };

@@ -21,6 +21,7 @@ use testkit::Rialto;
 
 const README: &str = include_str!("../../../README.md");
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
+const CONNECT: &str = include_str!("../../../docs/connect.md");
 const TROUBLESHOOTING: &str = include_str!("../../../docs/troubleshooting.md");
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -75,7 +76,7 @@ fn tables_with(column: &str) -> Vec<Table> {
 
 #[test]
 fn every_flag_is_documented_and_every_documented_flag_exists() {
-    let lines: Vec<String> = ["serve", "check", "demo-server"]
+    let lines: Vec<String> = ["serve", "check", "demo-server", "token"]
         .into_iter()
         .flat_map(help)
         .collect();
@@ -94,12 +95,14 @@ fn every_flag_is_documented_and_every_documented_flag_exists() {
 
 #[test]
 fn documented_defaults_of_flags_are_those_of_the_help() {
-    let mut defaults = BTreeMap::new();
-    for line in ["serve", "demo-server"].into_iter().flat_map(help) {
-        defaults.insert(
-            flag_name(&line).to_owned(),
-            default_in_help(&line).map(str::to_owned),
-        );
+    // Two commands may have a flag of the same name.
+    let mut defaults: BTreeMap<String, BTreeSet<Option<String>>> = BTreeMap::new();
+    for line in ["serve", "demo-server", "token"].into_iter().flat_map(help) {
+        let default = default_in_help(&line).map(str::to_owned);
+        defaults
+            .entry(flag_name(&line).to_owned())
+            .or_default()
+            .insert(default);
     }
     for table in tables_with("Flag") {
         for row in table.rows() {
@@ -108,12 +111,38 @@ fn documented_defaults_of_flags_are_those_of_the_help() {
                 continue;
             };
             let documented = row.cell("Default").trim_matches('`');
-            match help {
-                Some(default) => assert_eq!(documented, default, "{flags:?}"),
-                None => assert!(matches!(documented, "off" | "none"), "{flags:?}: {documented}"),
-            }
+            let default = match documented {
+                "off" | "none" if help.contains(&None) => None,
+                other => Some(other.to_owned()),
+            };
+            assert!(help.contains(&default), "{flags:?}: {documented}, but {help:?}");
         }
     }
+}
+
+#[test]
+fn every_flag_of_connect_is_on_its_page_with_its_default() {
+    let mut help: BTreeMap<String, Option<String>> = BTreeMap::new();
+    for line in self::help("connect") {
+        let default = default_in_help(&line).map(str::to_owned);
+        help.insert(flag_name(&line).to_owned(), default);
+    }
+    let tables = markdown::tables(CONNECT);
+    let table = tables
+        .iter()
+        .find(|table| table.has("Flag"))
+        .expect("the page has a table of flags");
+    let mut documented = BTreeSet::new();
+    for row in table.rows() {
+        for flag in markdown::codes(row.cell("Flag")) {
+            if let Some(default) = help.get(&flag) {
+                let shown = row.cell("Default").trim_matches('`');
+                assert_eq!(default.as_deref().unwrap_or("none"), shown, "{flag}");
+            }
+            documented.extend(flag.starts_with("--").then_some(flag));
+        }
+    }
+    assert_eq!(documented, help.into_keys().collect());
 }
 
 #[tokio::test]
@@ -121,7 +150,7 @@ async fn every_key_is_documented_and_every_documented_key_exists() {
     // No key is near this one, so that the message lists them all.
     let unknown = "zzzzzzzzzzzzzzzz";
     let file = format!(
-        "{unknown}: 1\naudit: {{ {unknown}: 1 }}\nlimits: {{ {unknown}: 1 }}\notlp: {{ {unknown}: 1 }}\ndestinations: {{ a: {{ command: cat, {unknown}: 1, tools: {{ {unknown}: 1 }} }} }}\n"
+        "{unknown}: 1\naudit: {{ {unknown}: 1 }}\nlimits: {{ {unknown}: 1 }}\notlp: {{ {unknown}: 1 }}\nauth: {{ {unknown}: 1, tokens: [{{ {unknown}: 1 }}], jwt: {{ {unknown}: 1 }}, proxy: {{ {unknown}: 1 }} }}\ndestinations: {{ a: {{ command: cat, {unknown}: 1, tools: {{ {unknown}: 1 }} }} }}\n"
     );
     let ended = Rialto::launcher().verb(&["check"]).config(&file).run(DEADLINE);
     let said = ended.await.expect("check ends").stderr_text();
@@ -136,6 +165,13 @@ async fn every_key_is_documented_and_every_documented_key_exists() {
         let keys = known(&format!(": field `{map}.{unknown}`"));
         globals.extend(keys.iter().map(|key| format!("{map}.{key}")));
     }
+    let auth: BTreeSet<String> = ["auth", "auth.tokens", "auth.jwt", "auth.proxy"]
+        .into_iter()
+        .flat_map(|section| {
+            let keys = known(&format!(": field `{section}.{unknown}`"));
+            keys.into_iter().map(move |key| format!("{section}.{key}"))
+        })
+        .collect();
     let mut destination = known(&format!("destination `a`, field `{unknown}`"));
     let tools = known(&format!("destination `a`, field `tools.{unknown}`"));
     destination.extend(tools.iter().map(|key| format!("tools.{key}")));
@@ -147,6 +183,7 @@ async fn every_key_is_documented_and_every_documented_key_exists() {
     };
     let whole = &documented("The whole gateway") | &documented("Limits");
     assert_eq!(whole, globals);
+    assert_eq!(documented("Who may come in"), auth);
     assert_eq!(documented("A destination"), destination);
 }
 
@@ -159,11 +196,16 @@ fn every_variable_is_documented_and_every_documented_variable_exists() {
         .collect();
     let documented: BTreeSet<String> = tables_with("Variable")
         .iter()
+        .chain(
+            markdown::tables(CONNECT)
+                .iter()
+                .filter(|table| table.has("Variable")),
+        )
         .flat_map(|table| table.codes("Variable"))
         .collect();
     assert_eq!(documented, exist);
     // And the help names nothing else.
-    for line in ["serve", "check"].into_iter().flat_map(help) {
+    for line in ["serve", "connect", "check"].into_iter().flat_map(help) {
         if let Some(variables) = line
             .split("[env: ")
             .nth(1)
@@ -222,7 +264,7 @@ async fn every_file_shown_is_accepted() {
             shown += 1;
         }
     }
-    assert_eq!(shown, 3, "files shown; a new one is counted here");
+    assert_eq!(shown, 4, "files shown; a new one is counted here");
 }
 
 #[tokio::test]

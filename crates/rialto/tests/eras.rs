@@ -5,6 +5,8 @@
 //! in `tests/interop/servers`, the clients in `tests/interop/{node,python}`; both are written with the official
 //! packages that `cargo xtask setup` installs. Nothing is configured for the crossing.
 
+#[path = "eras/client.rs"]
+mod client;
 #[path = "eras/judge.rs"]
 mod judge;
 #[path = "eras/pair.rs"]
@@ -12,7 +14,8 @@ mod pair;
 #[path = "interop/sdk.rs"]
 mod sdk;
 
-use pair::{Client, Pair, Server};
+use client::Client;
+use pair::{Pair, Server};
 
 /// One scenario as a module, with a test for every pair of client and server. Tests run in the order of their names,
 /// so that different pairs are on stage at the same time.

@@ -4,8 +4,10 @@
 //! client: a column names its own player, who turns an endpoint and a scenario's name into what was seen.
 
 pub mod judge;
+mod remote_server;
 pub mod stage;
 
+pub use remote_server::RemoteServer;
 pub use stage::{Stage, test_deps};
 
 /// Every scenario as a test of a module that is named after the client and the era it speaks.

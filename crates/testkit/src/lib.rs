@@ -6,18 +6,24 @@
 pub mod client;
 pub mod collector;
 pub mod failure;
+pub mod host;
 pub mod interop;
+pub mod issuer;
 pub mod journal;
 pub mod patience;
 pub mod processes;
 pub mod rialto;
 pub mod sse;
 pub mod stub;
+pub mod upstream;
 
 pub use client::raw_http::RawHttp;
 pub use client::{McpClient, Reply};
 pub use failure::{Failure, Result};
+pub use host::Host;
+pub use issuer::Issuer;
 pub use journal::Journal;
 pub use patience::wait_until;
 pub use rialto::Rialto;
 pub use sse::Event;
+pub use upstream::Upstream;

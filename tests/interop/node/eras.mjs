@@ -1,8 +1,8 @@
-// An official TypeScript client in front of a server that may speak another era: `node eras.mjs SDK ERA URL`.
+// An official TypeScript client in front of a server that may speak another era: `node eras.mjs SDK ERA URL SCENARIOS`.
 //
-// SDK is `typescript1` or `typescript2`; ERA is `legacy`, `auto` or `modern`. Plays every scenario against the server
-// at URL, one of `tests/interop/servers`, and prints one JSON line: by scenario what it observed, or its error.
-// Judging that is left to the Rust test.
+// SDK is `typescript1` or `typescript2`; ERA is `legacy`, `auto` or `modern`; SCENARIOS is `all`, or names with commas
+// between them. Plays them against the server at URL, one of `tests/interop/servers`, and prints one JSON line: by
+// scenario what it observed, or its error. Judging that is left to the Rust test.
 
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
@@ -12,7 +12,7 @@ import * as sdk1 from './sdk1.mjs';
 import * as sdk2 from './sdk2.mjs';
 import { Sightings } from './sightings.mjs';
 
-const [sdkName, era, url] = process.argv.slice(2);
+const [sdkName, era, url, wanted] = process.argv.slice(2);
 
 const here = dirname(fileURLToPath(import.meta.url));
 const testDeps = process.env.RIALTO_TEST_DEPS ?? join(here, '..', '..', '..', '.test-deps');
@@ -179,6 +179,7 @@ const within = (promise, what) => {
 
 const observed = {};
 for (const [name, play] of Object.entries(scenarios)) {
+  if (wanted !== 'all' && !wanted.split(',').includes(name)) continue;
   const witness = new Witness();
   try {
     observed[name] = await within(witness.open().then(play), name);

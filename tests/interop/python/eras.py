@@ -1,8 +1,8 @@
-"""An official Python client in front of a server that may speak another era: `python eras.py SDK ERA URL`.
+"""An official Python client in front of a server that may speak another era: `python eras.py SDK ERA URL SCENARIOS`.
 
-SDK is `python1` or `python2`; ERA is `legacy` or `auto`. Plays every scenario against the server at URL, one of
-`tests/interop/servers`, and prints one JSON line: by scenario what it observed, or its error. Judging that is left to
-the Rust test.
+SDK is `python1` or `python2`; ERA is `legacy` or `auto`; SCENARIOS is `all`, or names with commas between them. Plays
+them against the server at URL, one of `tests/interop/servers`, and prints one JSON line: by scenario what it observed,
+or its error. Judging that is left to the Rust test.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 from sightings import Sightings
 
-sdk_name, era, url = sys.argv[1:4]
+sdk_name, era, url, wanted = sys.argv[1:5]
 sdk = importlib.import_module({"python1": "sdk1", "python2": "sdk2"}[sdk_name])
 types = sdk.types
 
@@ -227,6 +227,8 @@ SCENARIOS: list[Callable[[Witness], Awaitable[dict[str, Any]]]] = [
 async def main() -> None:
     observed: dict[str, Any] = {}
     for scenario in SCENARIOS:
+        if wanted != "all" and scenario.__name__ not in wanted.split(","):
+            continue
         witness = Witness()
         try:
             with anyio.fail_after(DEADLINE_SECONDS):

@@ -1,4 +1,4 @@
-"""A stdio server of the Python SDK, 1.x line.
+"""A server of the Python SDK, 1.x line: `python py1.py [TRANSPORT]`, with TRANSPORT `stdio` (the default) or `http`.
 
 It offers what its neighbours do. It only knows the legacy era: it asks its client by requests of its own, in the
 middle of a call or right after the start.
@@ -6,12 +6,14 @@ middle of a call or right after the start.
 
 import json
 import os
+import sys
 from typing import Any
 
 import anyio
 from mcp import McpError, types
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import AnyUrl
 
 WATCHED = "memo://watched"
@@ -64,7 +66,9 @@ async def count(steps: int, delay_ms: int) -> str:
     try:
         for step in range(1, steps + 1):
             if token is not None:
-                await context.session.send_progress_notification(token, step, steps)
+                await context.session.send_progress_notification(
+                    token, step, steps, related_request_id=str(context.request_id)
+                )
             await anyio.sleep(delay_ms / 1000)
     except anyio.get_cancelled_exc_class():
         cancelled += 1
@@ -85,7 +89,8 @@ async def ask_twice() -> str:
 
 async def sample(prompt: str) -> str:
     message = types.SamplingMessage(role="user", content=types.TextContent(type="text", text=prompt))
-    result = await server.request_context.session.create_message([message], max_tokens=50)
+    context = server.request_context
+    result = await context.session.create_message([message], max_tokens=50, related_request_id=context.request_id)
     return f"Sampled: {result.content.text}"
 
 
@@ -118,7 +123,8 @@ async def log() -> str:
     # The SDK keeps no level, so this is the server's own duty.
     for severity, data in [("debug", "a whisper"), ("warning", "a remark")]:
         if LEVELS.index(severity) >= LEVELS.index(level):
-            await server.request_context.session.send_log_message(severity, data)
+            context = server.request_context
+            await context.session.send_log_message(severity, data, related_request_id=context.request_id)
     return "Logged."
 
 
@@ -180,12 +186,26 @@ async def set_logging_level(wanted: types.LoggingLevel) -> None:
     level = wanted
 
 
-async def main() -> None:
-    options = server.create_initialization_options(NotificationOptions(tools_changed=True, resources_changed=True))
+def options() -> Any:
+    made = server.create_initialization_options(NotificationOptions(tools_changed=True, resources_changed=True))
     # The SDK does not look whether there is a handler for subscriptions, and never declares them.
-    options.capabilities.resources.subscribe = True
+    made.capabilities.resources.subscribe = True
+    return made
+
+
+async def over_stdio() -> None:
     async with stdio_server() as (read, write):
-        await server.run(read, write, options)
+        await server.run(read, write, options())
 
 
-anyio.run(main)
+async def over_http() -> None:
+    from http_door import serve
+
+    made = options()
+    server.create_initialization_options = lambda *_arguments, **_named: made
+    manager = StreamableHTTPSessionManager(server)
+    async with manager.run():
+        await serve(manager.handle_request)
+
+
+anyio.run(over_http if sys.argv[1:] == ["http"] else over_stdio)

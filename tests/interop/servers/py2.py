@@ -1,4 +1,4 @@
-"""A stdio server of the Python SDK, 2.x line.
+"""A server of the Python SDK, 2.x line: `python py2.py [TRANSPORT]`, with TRANSPORT `stdio` (the default) or `http`.
 
 It offers what its neighbours do. The SDK serves both eras: one process speaks the era of its first request. In the
 legacy era it asks its client by requests of its own, in the modern one by answering `input_required`.
@@ -6,6 +6,7 @@ legacy era it asks its client by requests of its own, in the modern one by answe
 
 import json
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ import anyio
 import mcp_types as types
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated, ToolsListChanged
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 
@@ -234,10 +236,23 @@ server: Server[Any] = Server(
 server.add_notification_handler("notifications/initialized", types.NotificationParams, at_start)
 
 
-async def main() -> None:
-    changes = NotificationOptions(tools_changed=True, resources_changed=True)
+def options() -> Any:
+    return server.create_initialization_options(NotificationOptions(tools_changed=True, resources_changed=True))
+
+
+async def over_stdio() -> None:
     async with stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options(changes))
+        await server.run(read, write, options())
 
 
-anyio.run(main)
+async def over_http() -> None:
+    from http_door import serve
+
+    made = options()
+    server.create_initialization_options = lambda *_arguments, **_named: made
+    manager = StreamableHTTPSessionManager(server)
+    async with manager.run():
+        await serve(manager.handle_request)
+
+
+anyio.run(over_http if sys.argv[1:] == ["http"] else over_stdio)

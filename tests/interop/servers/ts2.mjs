@@ -1,4 +1,5 @@
-// A stdio server of the TypeScript packages, 2.x line: `node ts2.mjs PACKAGES ERA`, with ERA `modern` or `both`.
+// A server of the TypeScript packages, 2.x line: `node ts2.mjs PACKAGES ERA [TRANSPORT]`, with ERA `modern` or `both` and
+// TRANSPORT `stdio` (the default) or `http`, which serves the legacy era without sessions.
 //
 // It offers what its neighbours do. It always asks by answering `input_required`; where it is spoken to in the legacy
 // era the SDK itself makes requests of that.
@@ -7,9 +8,12 @@ import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { setTimeout as wait } from 'node:timers/promises';
 
-const [packages, eras] = process.argv.slice(2);
+import { serve } from './http.mjs';
+
+const [packages, eras, transport = 'stdio'] = process.argv.slice(2);
 const require = createRequire(join(packages, 'node2', 'package.json'));
-const { McpServer, fromJsonSchema, inputRequired } = require('@modelcontextprotocol/server');
+const { toNodeHandler } = require('@modelcontextprotocol/node');
+const { McpServer, createMcpHandler, fromJsonSchema, inputRequired } = require('@modelcontextprotocol/server');
 const { serveStdio } = require('@modelcontextprotocol/server/stdio');
 
 const WATCHED = 'memo://watched';
@@ -19,8 +23,11 @@ const ANYTHING = fromJsonSchema({ type: 'object' });
 const subscribed = new Set();
 let cancelled = 0;
 let touched = 0;
-let extra;
+let extra = false;
+let registered;
+let http;
 
+const addExtra = (mcp) => mcp.registerTool('extra', { inputSchema: ANYTHING }, () => ({ content: [] }));
 const elicit = (message) => inputRequired.elicit({ message, requestedSchema: ANSWER });
 const uris = ({ roots }) => roots.map(({ uri }) => uri);
 const answered = ({ mcpReq }, key) => mcpReq.inputResponses?.[key];
@@ -81,18 +88,18 @@ const tools = {
   async touch(_arguments, _context, { era, server }) {
     touched += 1;
     // In the modern era the SDK knows who listens.
-    if (era === 'modern' || subscribed.has(WATCHED)) await server.sendResourceUpdated({ uri: WATCHED });
+    if (http) await http.notify.resourceUpdated(WATCHED);
+    else if (era === 'modern' || subscribed.has(WATCHED)) await server.sendResourceUpdated({ uri: WATCHED });
     return `Touched ${touched}.`;
   },
 
-  toggle_tool(_arguments, _context, { mcp }) {
-    if (extra === undefined) {
-      extra = mcp.registerTool('extra', { inputSchema: ANYTHING }, () => ({ content: [] }));
-    } else {
-      extra.remove();
-      extra = undefined;
-    }
-    return `The extra tool is ${extra === undefined ? 'gone' : 'there'}.`;
+  async toggle_tool(_arguments, _context, { mcp }) {
+    extra = !extra;
+    // Over HTTP every request has a server of its own, and the next one is built with the tool or without.
+    if (http) await http.notify.toolsChanged();
+    else if (extra) registered = addExtra(mcp);
+    else registered.remove();
+    return `The extra tool is ${extra ? 'there' : 'gone'}.`;
   },
 
   async log(_arguments, { mcpReq }) {
@@ -126,6 +133,7 @@ const build = ({ era }) => {
       return typeof said === 'string' ? { content: [{ type: 'text', text: said }] } : said;
     });
   }
+  if (http && extra) addExtra(mcp);
   mcp.registerResource('watched', WATCHED, {}, (uri) => ({ contents: [{ uri: uri.href, text: `Version ${touched}` }] }));
   if (era === 'legacy') {
     server.setRequestHandler('resources/subscribe', ({ params }) => {
@@ -140,4 +148,9 @@ const build = ({ era }) => {
   return mcp;
 };
 
-serveStdio(build, { legacy: eras === 'modern' ? 'reject' : 'serve' });
+if (transport === 'stdio') {
+  serveStdio(build, { legacy: eras === 'modern' ? 'reject' : 'serve' });
+} else {
+  http = createMcpHandler(build, eras === 'modern' ? { legacy: 'reject' } : {});
+  serve(toNodeHandler(http));
+}

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use super::expected::Expected;
 use super::score::{Outcome, Score};
-use super::{Cell, Measured, SUITES};
+use super::{Cell, Measured, SUITES, Way};
 
 const HEAD: &str = "\
 # Conformance
@@ -20,7 +20,9 @@ The official suite, `@modelcontextprotocol/conformance`, against `rialto serve` 
 the official TypeScript SDK, measured in the same run: the score to reach. *Era* is what the server speaks: `legacy`
 knows only revisions up to 2025-11-25, `modern` only 2026-07-28, `dual` follows whoever opens the conversation. Where
 the server lacks the era of the revision (2026-07-28 in front of `legacy`, an older one in front of `modern`), Rialto
-translates, and *native* is the same server with both eras: without a bridge, nothing would pass.
+translates, and *native* is the same server with both eras: without a bridge, nothing would pass. *Remote* is Rialto in
+front of the same server's own HTTP, *chain* Rialto in front of another Rialto that has the server as a child; both for
+the newest revision of each era.
 
 Each field says how many scenarios passed; then, behind a plus sign, how many of those that the suite runs although
 the revision does not require them; then the number of checks that passed. The suite has no scenarios for
@@ -38,7 +40,10 @@ pub(super) fn render(measured: &[Measured], expected: &Expected) -> String {
 }
 
 fn totals(text: &mut String, measured: &[Measured]) {
-    text.push_str("| Suite | Revision | Era | Native | Rialto, `shared` | Rialto, `per_session` |\n|---|---|---|---|---|---|\n");
+    text.push_str(
+        "| Suite | Revision | Era | Native | Rialto, `shared` | Rialto, `per_session` | Rialto, remote | Rialto, chain |\n\
+         |---|---|---|---|---|---|---|---|\n",
+    );
     for row in measured.chunk_by(|one, other| same_row(one.cell, other.cell)) {
         let Some(Measured { cell, .. }) = row.first() else {
             continue;
@@ -50,8 +55,10 @@ fn totals(text: &mut String, measured: &[Measured]) {
             cell.revision.date,
             cell.era.as_str()
         );
-        for Measured { score, .. } in row {
-            let _ = write!(text, " {} |", total(score));
+        for way in Way::ALL {
+            let found = row.iter().find(|measured| measured.cell.way == *way);
+            let total = found.map_or_else(|| "–".to_owned(), |measured| total(&measured.score));
+            let _ = write!(text, " {total} |");
         }
         text.push('\n');
     }
@@ -149,7 +156,6 @@ fn scenarios(text: &mut String, measured: &[Measured]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Way;
     use super::*;
 
     #[test]
@@ -158,7 +164,7 @@ mod tests {
         let measured: Vec<Measured> = suite
             .eras
             .iter()
-            .flat_map(|&era| Way::ALL.map(|way| (era, way)))
+            .flat_map(|&era| Way::ALL.iter().map(move |&way| (era, way)))
             .map(|(era, way)| Measured {
                 cell: Cell {
                     suite,
@@ -171,9 +177,11 @@ mod tests {
             })
             .collect();
         let text = render(&measured, &Expected::default());
-        let row =
-            "| 0.2.0-alpha.12 | 2026-07-28 | dual | 0 of 0, 0 checks | 0 of 0, 0 checks | 0 of 0, 0 checks |";
-        assert!(text.contains(row), "{text}");
+        let row = format!(
+            "| 0.2.0-alpha.12 | 2026-07-28 | dual |{}",
+            " 0 of 0, 0 checks |".repeat(5)
+        );
+        assert!(text.contains(&row), "{text}");
         assert!(text.contains("Every check that passes natively passes through Rialto."));
     }
 }

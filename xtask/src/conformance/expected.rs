@@ -54,7 +54,9 @@ impl Failure {
     pub fn covers(&self, cell: Cell) -> bool {
         let way = match cell.way {
             Way::Native => self.way == cell.way.as_str(),
-            Way::Shared | Way::PerSession => self.way == ANY || self.way == cell.way.as_str(),
+            Way::Shared | Way::PerSession | Way::Remote | Way::Chain => {
+                self.way == ANY || self.way == cell.way.as_str()
+            }
         };
         way && self.suite == cell.suite.version
             && self.revision == cell.revision.date

@@ -1,4 +1,5 @@
-//! What the suite is pointed at: `rialto serve` in front of the fixture, or the fixture's own HTTP.
+//! What the suite is pointed at: `rialto serve` in front of the fixture, or the fixture's own HTTP, or the one in front of
+//! the other.
 //!
 //! Hides starting, finding the address and stopping. It refuses to leave anything running.
 
@@ -28,43 +29,72 @@ pub struct Subject {
     url: String,
     way: Way,
     drain: Option<JoinHandle<()>>,
+    /// What it is in front of, if that is reached over HTTP; it is stopped last.
+    behind: Option<Box<Subject>>,
+}
+
+/// The programs a subject is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Programs<'a> {
+    pub rialto: &'a Path,
+    pub node: &'a Path,
+    pub fixture: &'a Path,
 }
 
 impl Subject {
-    pub fn start(
-        cell: Cell,
-        rialto: &Path,
-        node: &Path,
-        fixture: &Path,
-        folder: &Path,
-    ) -> anyhow::Result<Self> {
-        let era = cell.era.as_str();
-        let mut command = match cell.way {
+    pub fn start(cell: Cell, programs: Programs<'_>, folder: &Path) -> anyhow::Result<Self> {
+        let Programs {
+            rialto,
+            node,
+            fixture,
+        } = programs;
+        match cell.way {
             Way::Native => {
+                let mut command = Command::new(node);
+                let era = cell.native_era().as_str();
+                command.arg(fixture).args(["--era", era, "--http", "0"]);
+                Self::run(cell.way, command, folder, "subject.log")
+            }
+            Way::Shared | Way::PerSession => Self::run(
+                cell.way,
+                of_child(cell, cell.way, programs),
+                folder,
+                "subject.log",
+            ),
+            Way::Remote => {
+                // Not what the native score is of, but the very server that is in front of the suite otherwise.
                 let mut command = Command::new(node);
                 command
                     .arg(fixture)
-                    .args(["--era", cell.native_era().as_str(), "--http", "0"]);
-                command
+                    .args(["--era", cell.era.as_str(), "--http", "0"]);
+                let behind = Self::run(Way::Native, command, folder, "behind.log")?;
+                Self::in_front_of(behind, cell, rialto, folder)
             }
-            Way::Shared | Way::PerSession => {
-                let mut command = Command::new(rialto);
-                command
-                    .args(["serve", "--listen", "127.0.0.1:0", "--name", "fixture"])
-                    .args(["--process", cell.way.as_str()])
-                    .args(cell.suite.serve_flags)
-                    .arg("--")
-                    .args([node, fixture])
-                    .args(["--era", era]);
-                // Settings in the developer's environment must not decide what is measured.
-                let settings = std::env::vars_os().filter(|(name, _)| is_setting(&name.to_string_lossy()));
-                for (name, _) in settings {
-                    command.env_remove(name);
-                }
-                command
+            Way::Chain => {
+                let command = of_child(cell, Way::Shared, programs);
+                let behind = Self::run(Way::Shared, command, folder, "behind.log")?;
+                Self::in_front_of(behind, cell, rialto, folder)
             }
-        };
-        let log = folder.join("subject.log");
+        }
+    }
+
+    /// Rialto in front of something that is running already.
+    fn in_front_of(behind: Self, cell: Cell, rialto: &Path, folder: &Path) -> anyhow::Result<Self> {
+        let config = folder.join("destinations.yml");
+        let text = format!(
+            "destinations:\n  fixture:\n    type: streamable_http\n    url: {}\n",
+            behind.url
+        );
+        std::fs::write(&config, text).context("cannot write a configuration")?;
+        let mut command = bridge(rialto);
+        command.arg("--config").arg(config).args(cell.suite.serve_flags);
+        let mut subject = Self::run(cell.way, command, folder, "subject.log")?;
+        subject.behind = Some(Box::new(behind));
+        Ok(subject)
+    }
+
+    fn run(way: Way, mut command: Command, folder: &Path, log: &str) -> anyhow::Result<Self> {
+        let log = folder.join(log);
         let log_file = File::create(&log).context("cannot create the subject's log")?;
         let mut child = command
             .stdin(Stdio::null())
@@ -77,7 +107,8 @@ impl Subject {
         let mut subject = Self {
             child,
             url: String::new(),
-            way: cell.way,
+            way,
+            behind: None,
             drain: Some(thread::spawn(move || drain(stderr, log_file, &found))),
         };
         subject.url = url
@@ -128,13 +159,15 @@ impl Subject {
         if let Some(drain) = self.drain.take() {
             drain.join().ok().context("the log's reader panicked")?;
         }
-        Ok(match self.way {
+        let complaint = match self.way {
             // Node dies of the signal, and nothing is asked of it.
             Way::Native => None,
-            Way::Shared | Way::PerSession => {
+            Way::Shared | Way::PerSession | Way::Remote | Way::Chain => {
                 (!status.success()).then(|| format!("rialto left with {status} when it was asked to end"))
             }
-        })
+        };
+        let behind = self.behind.take().map(|behind| behind.stop()).transpose()?;
+        Ok(complaint.or(behind.flatten()))
     }
 }
 
@@ -144,6 +177,29 @@ impl Drop for Subject {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Rialto with the fixture as its child.
+fn of_child(cell: Cell, way: Way, programs: Programs<'_>) -> Command {
+    let mut command = bridge(programs.rialto);
+    command
+        .args(["--name", "fixture", "--process", way.as_str()])
+        .args(cell.suite.serve_flags)
+        .arg("--")
+        .args([programs.node, programs.fixture])
+        .args(["--era", cell.era.as_str()]);
+    command
+}
+
+fn bridge(rialto: &Path) -> Command {
+    let mut command = Command::new(rialto);
+    command.args(["serve", "--listen", "127.0.0.1:0"]);
+    // Settings in the developer's environment must not decide what is measured.
+    let settings = std::env::vars_os().filter(|(name, _)| is_setting(&name.to_string_lossy()));
+    for (name, _) in settings {
+        command.env_remove(name);
+    }
+    command
 }
 
 /// Waits for a child, but not longer than `patience`.

@@ -113,7 +113,7 @@ fn ends_with_ignoring_case(word: &str, end: &str) -> bool {
 /// Compares letters and digits only, so that `apiKey`, `api_key`, `API-Key` and `X-Api-Key` are one name. A
 /// letter in front does no harm: in escaped text `\ntoken` reads as the word `ntoken`.
 fn is_secret_name(word: &str) -> bool {
-    const ANYWHERE: [&str; 15] = [
+    const ANYWHERE: [&str; 16] = [
         "authorization",
         "password",
         "passwd",
@@ -129,6 +129,7 @@ fn is_secret_name(word: &str) -> bool {
         "sessionid",
         "accesstoken",
         "refreshtoken",
+        "requeststate",
     ];
     const AT_THE_END: [&str; 4] = ["token", "jwt", "pwd", "authkey"];
     if word.len() > MAX_NAME_BYTES {
@@ -233,6 +234,7 @@ mod tests {
             "refreshToken",
             "password",
             "client_secret",
+            "requestState",
             "api_key",
             "apikey",
             "X-API-Key",

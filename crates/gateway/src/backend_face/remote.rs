@@ -30,6 +30,7 @@ use protocol::method::Method;
 use protocol::multiplexer::Carrier;
 use protocol::time::Moment;
 use protocol::version::Era;
+use tokio::sync::oneshot;
 
 use self::exchange::{End, News};
 use self::link::Link;
@@ -41,10 +42,15 @@ use crate::settings::{Outages, Transport};
 /// A notification is taken before the next message is sent, so that the server hears them in order; but
 /// nobody waits longer than this for a server that does not take it.
 const ORDER_PATIENCE: Duration = Duration::from_secs(5);
+/// The server may have something to say as soon as it is told that the client is ready, so the stream for that is
+/// opened first; but a server that is slow to open it is not waited for.
+const STREAM_PATIENCE: Duration = Duration::from_millis(300);
 /// How long the end of a session may take.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 type Carrying = Pin<Box<dyn Future<Output = Option<End>> + Send>>;
+type Writing = Pin<Box<dyn Future<Output = Result<(), Arc<Trouble>>> + Send>>;
+type Listening = Pin<Box<dyn Future<Output = Silence> + Send>>;
 
 /// What the supervisor needs to know.
 #[derive(Debug)]
@@ -58,6 +64,8 @@ enum Left {
     Stopped,
     /// It cannot be reached.
     Out(Arc<Trouble>),
+    /// It was reached, and the conversation has ended: whoever wants it begins another one at once.
+    Ended,
     /// It may speak the old transport.
     TryOld {
         status: u16,
@@ -93,11 +101,12 @@ impl RemoteLane {
             };
             let left = match left {
                 Left::TryOld { status } => self.speak_old(&mut outage, Some(status)).await,
-                left @ (Left::Stopped | Left::Out(_)) => left,
+                left @ (Left::Stopped | Left::Out(_) | Left::Ended) => left,
             };
             match left {
                 Left::Stopped | Left::TryOld { .. } => break,
                 Left::Out(trouble) => resting = Some(self.note_outage(&mut outage, &trouble)),
+                Left::Ended => {}
             }
         }
         self.goodbye().await;
@@ -146,14 +155,14 @@ impl RemoteLane {
         lane.set_carrier(Carrier::Posts);
         lane.link_up(None);
         let mut under_way = UnderWay::default();
+        let mut notices: Option<Listening> = None;
         let mut out: Option<(Moment, Arc<Trouble>)> = None;
-        let mut notices: Option<Pin<Box<dyn Future<Output = Silence> + Send>>> = None;
         loop {
             if lane.is_stopping() {
                 return Left::Stopped;
             }
             self.heed(&mut out);
-            under_way.send_waiting(&self.link);
+            notices = under_way.send_waiting(&self.link).or(notices);
             let deadline = lane.next_deadline();
             let retry = out
                 .as_ref()
@@ -166,10 +175,6 @@ impl RemoteLane {
                     match news {
                         News::Delivered => {
                             outage.handle_success();
-                            let welcomed = matches!(parcel, Parcel::Note { method: Method::Initialized });
-                            if welcomed && lane.era() == Era::Legacy {
-                                notices = Some(Box::pin(notices::listen(Arc::clone(&self.link))));
-                            }
                         }
                         News::Failed => {}
                         News::SessionLost { first } => {
@@ -177,7 +182,10 @@ impl RemoteLane {
                                 self.lose_session();
                                 notices = None;
                             }
-                            give_back(lane, parcel);
+                            match parcel {
+                                Parcel::Request { id, .. } => lane.forgotten(id),
+                                Parcel::Note { .. } => {}
+                            }
                         }
                         News::Unreachable(trouble) => {
                             lane.outage();
@@ -272,7 +280,7 @@ impl RemoteLane {
         lane.set_carrier(Carrier::Pipe);
         lane.link_up(None);
         let endpoint = stream.endpoint().clone();
-        let mut writing: Option<Pin<Box<dyn Future<Output = Result<(), Arc<Trouble>>> + Send>>> = None;
+        let mut writing: Option<Writing> = None;
         let trouble = loop {
             if lane.is_stopping() {
                 return Left::Stopped;
@@ -310,7 +318,7 @@ impl RemoteLane {
             }
         };
         lane.link_down(&trouble);
-        Left::Out(trouble)
+        Left::Ended
     }
 
     /// Ends the session at the server, if there is one.
@@ -370,22 +378,26 @@ struct UnderWay {
 }
 
 impl UnderWay {
-    /// Sends what the multiplexer has written, unless something has to be taken first.
-    fn send_waiting(&mut self, link: &Arc<Link>) {
+    /// Sends what the multiplexer has written, unless something has to be taken first. Gives what is to be listened
+    /// to, if a session begins with it.
+    fn send_waiting(&mut self, link: &Arc<Link>) -> Option<Listening> {
+        let mut listening = None;
         while self.first.is_none() {
             let Some(message) = self.queue.pop_front() else {
                 let chunk = link.lane.take_outgoing(BytesMut::new()).freeze();
-                if chunk.is_empty() {
-                    return;
-                }
                 self.queue.extend(messages(&chunk));
                 if self.queue.is_empty() {
-                    return;
+                    break;
                 }
                 continue;
             };
-            self.send(link, message);
+            if message.method() == Method::Initialized && link.lane.era() == Era::Legacy {
+                listening = Some(self.begin_session(link, message));
+            } else {
+                self.send(link, message);
+            }
         }
+        listening
     }
 
     fn send(&mut self, link: &Arc<Link>, message: Message) {
@@ -411,11 +423,25 @@ impl UnderWay {
             Parcel::Note {
                 method: Method::Other,
             } => self.carrying.push(carrying),
-            Parcel::Note { .. } => {
-                self.first = Some(carrying);
-                self.patience = Some(Box::pin(tokio::time::sleep(ORDER_PATIENCE)));
-            }
+            Parcel::Note { .. } => self.carry_first(carrying),
         }
+    }
+
+    /// Listens, and then says that the client is ready.
+    fn begin_session(&mut self, link: &Arc<Link>, ready: Message) -> Listening {
+        let (opened, is_open) = oneshot::channel();
+        let listening = Box::pin(notices::listen(Arc::clone(link), opened));
+        let link = Arc::clone(link);
+        self.carry_first(Box::pin(async move {
+            let _ = tokio::time::timeout(STREAM_PATIENCE, is_open).await;
+            Some(exchange::carry(link, ready).await)
+        }));
+        listening
+    }
+
+    fn carry_first(&mut self, carrying: Carrying) {
+        self.first = Some(carrying);
+        self.patience = Some(Box::pin(tokio::time::sleep(ORDER_PATIENCE)));
     }
 
     fn cancel(&mut self, link: &Link, id: WireId) {

@@ -80,6 +80,8 @@ pub(crate) struct Events {
     _permit: Option<Permit>,
     ended: bool,
     quiet: Option<Pin<Box<Sleep>>>,
+    /// When the one who reads will have to show again who it is.
+    until: Option<Pin<Box<Sleep>>>,
     /// What to do when the connection is gone.
     on_close: Option<Box<dyn FnOnce(u64) + Send + Sync>>,
     sent: u64,
@@ -113,6 +115,7 @@ impl Events {
             _permit: permit,
             ended: false,
             quiet: None,
+            until: None,
             on_close: None,
             sent: 0,
         }
@@ -124,7 +127,15 @@ impl Events {
         self
     }
 
+    /// Ends after this time, if any; a client that comes back goes on where it was.
+    pub(crate) fn for_at_most(mut self, time: Option<Duration>) -> Self {
+        self.until = time.map(|time| Box::pin(tokio::time::sleep(time)));
+        self
+    }
+
     fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let is_over = |until: &mut Pin<Box<Sleep>>| until.as_mut().poll(context).is_ready();
+        self.ended |= self.until.as_mut().is_some_and(is_over);
         if self.ended {
             return Poll::Ready(None);
         }

@@ -1,9 +1,9 @@
 //! The HTTP door: which destination, which method, which session; the rest is the session's business.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -23,9 +23,12 @@ use super::intake;
 use crate::audit::{AuditRecord, Outcome};
 use crate::destination::{Destination, Opening};
 use crate::gateway::Gateway;
-use crate::guard::limits::{Caller, Permit};
+use crate::guard::limits::{Account, Permit};
+use crate::guard::resource::Door;
+use crate::guard::{Caller, Knock, Room, cors};
 use crate::reply::{self, LAST_EVENT_ID, Refusal, SESSION_ID};
 use crate::session_port::{Answered, Audited, Reception, SessionPort};
+use crate::settings::OpenPath;
 use crate::trace::{self, Failed, OpenSpan};
 
 /// Where a path leads.
@@ -33,67 +36,111 @@ enum Route<'a> {
     Health,
     Ready,
     Metrics,
-    Mcp(&'a Arc<Destination>),
+    Mcp(&'a Arc<Destination>, Door),
+    /// Where to sign in for a destination.
+    Metadata(&'a Arc<Destination>, Door),
     /// `/sse` or `/message` of a destination that does not speak the old transport.
     OldTransport(&'a Arc<Destination>),
     Nowhere,
 }
 
 const MCP_METHODS: &str = "GET, POST, DELETE";
+const READING: &str = "GET, HEAD";
+
+impl Route<'_> {
+    fn methods(&self) -> &'static str {
+        match self {
+            Self::Mcp(..) | Self::OldTransport(_) => MCP_METHODS,
+            Self::Health | Self::Ready | Self::Metrics | Self::Metadata(..) | Self::Nowhere => READING,
+        }
+    }
+}
 
 impl Gateway {
     /// Answers one request.
-    pub(crate) async fn respond(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
+    pub(crate) async fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
         let origin = match self.origins.admit(request.uri(), request.headers()) {
             Ok(origin) => origin,
             Err(refusal) => return self.turn_away(&refusal),
         };
         let mut response = self.route(request, peer, origin.is_some()).await;
+        if origin.is_some() || self.origins.names_origins() {
+            cors::vary(&mut response);
+        }
         if let Some(origin) = origin {
-            let headers = response.headers_mut();
-            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-            headers.insert(header::VARY, HeaderValue::from_static("Origin"));
-            headers.insert(
-                header::ACCESS_CONTROL_EXPOSE_HEADERS,
-                HeaderValue::from_static("Mcp-Session-Id, WWW-Authenticate"),
-            );
+            cors::allow(&mut response, origin);
         }
         response
     }
 
     /// Refuses what is not for any destination.
     fn turn_away(&self, refusal: &Refusal) -> Response<Body> {
-        self.door.refused(refusal);
+        self.tally.refused(refusal);
         refusal.respond(None)
     }
 
-    async fn route(&self, request: Request<Incoming>, peer: IpAddr, cross_origin: bool) -> Response<Body> {
+    async fn route(
+        &self,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+        cross_origin: bool,
+    ) -> Response<Body> {
         let path = request.uri().path().to_owned();
-        match self.find(&path) {
+        let route = self.find(&path);
+        // A browser asks without credentials what it may send them with.
+        if cross_origin && cors::is_preflight(request.method(), request.headers()) {
+            return match route {
+                Route::Nowhere => self.turn_away(&Refusal::UnknownPath),
+                known => cors::preflight(request.headers(), known.methods()),
+            };
+        }
+        let is_reading = matches!(*request.method(), Method::GET | Method::HEAD);
+        match route {
             Route::Nowhere => self.turn_away(&Refusal::UnknownPath),
-            Route::Health => match *request.method() {
-                Method::GET | Method::HEAD => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
-                _ => self.turn_away(&Refusal::WrongMethod { allow: "GET, HEAD" }),
-            },
-            Route::Ready => match *request.method() {
-                Method::GET | Method::HEAD => self.readiness(),
-                _ => self.turn_away(&Refusal::WrongMethod { allow: "GET, HEAD" }),
-            },
-            Route::Metrics => match *request.method() {
-                Method::GET | Method::HEAD => reply::metrics(self.metrics_page()),
-                _ => self.turn_away(&Refusal::WrongMethod { allow: "GET, HEAD" }),
+            Route::Health | Route::Ready | Route::Metrics | Route::Metadata(..) if !is_reading => {
+                self.turn_away(&Refusal::WrongMethod { allow: READING })
+            }
+            Route::Health => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
+            Route::Ready => {
+                let knock = knock(request.headers(), request.uri(), peer);
+                match self.guard.admit(&knock, Room::Gateway(OpenPath::Ready)).await {
+                    Ok(_) => self.readiness(),
+                    Err(refusal) => self.turn_away(&refusal),
+                }
+            }
+            Route::Metrics => {
+                let knock = knock(request.headers(), request.uri(), peer);
+                match self.guard.admit(&knock, Room::Gateway(OpenPath::Metrics)).await {
+                    Ok(_) => reply::metrics(self.metrics_page()),
+                    Err(refusal) => self.turn_away(&refusal),
+                }
+            }
+            Route::Metadata(destination, door) => match self.guard.metadata(&destination.name, door) {
+                Some(document) => reply::json(StatusCode::OK, document),
+                None => self.turn_away(&Refusal::UnknownPath),
             },
             Route::OldTransport(destination) => self.turn_away(&Refusal::Gone {
                 destination: destination.name.to_string(),
             }),
-            Route::Mcp(destination) => {
-                let visit = Visit::new(self, destination, peer, request.headers());
+            Route::Mcp(destination, door) => {
+                let mut visit = Visit {
+                    gateway: self,
+                    destination,
+                    door,
+                    caller: Caller::nobody(),
+                    account: None,
+                    began: self.clock.now(),
+                };
+                let knock = knock(request.headers(), request.uri(), peer);
+                match self.guard.admit(&knock, visit.room()).await {
+                    Ok(caller) => visit.enter(caller, peer.ip(), request.headers()),
+                    Err(refusal) => return visit.refuse(request.method().as_str(), &refusal.into()),
+                }
                 let response = match *request.method() {
                     // The largest future by far: a connection that only listens need not have room for it.
                     Method::POST => Box::pin(visit.post(request)).await,
                     Method::GET => visit.get(request.headers()),
                     Method::DELETE => visit.delete(request.headers()),
-                    Method::OPTIONS if cross_origin => preflight(request.headers()),
                     Method::PUT
                     | Method::PATCH
                     | Method::HEAD
@@ -111,45 +158,58 @@ impl Gateway {
     }
 
     fn find(&self, path: &str) -> Route<'_> {
+        if let Some(resource) = self.guard.described(path) {
+            return match self.find_door(resource) {
+                Some((destination, door)) => Route::Metadata(destination, door),
+                None => Route::Nowhere,
+            };
+        }
+        if let Some((destination, door)) = self.find_door(path) {
+            return Route::Mcp(destination, door);
+        }
         let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
-        let found = match (segments.next(), segments.next(), segments.next()) {
-            (Some("health"), None, None) => return Route::Health,
-            (Some("ready"), None, None) => return Route::Ready,
-            (Some("metrics"), None, None) if self.shows_metrics => return Route::Metrics,
-            (Some("mcp"), None, None) => return self.root.as_ref().map_or(Route::Nowhere, Route::Mcp),
-            (Some("mcp"), Some(name), None) => self.destinations.get(name).map(Route::Mcp),
-            (Some(name), Some("mcp"), None) => self.destinations.get(name).map(Route::Mcp),
-            (Some(name), Some("sse" | "message"), None) => {
-                self.destinations.get(name).map(Route::OldTransport)
-            }
+        match (segments.next(), segments.next(), segments.next()) {
+            (Some("health"), None, None) => Route::Health,
+            (Some("ready"), None, None) => Route::Ready,
+            (Some("metrics"), None, None) if self.shows_metrics => Route::Metrics,
+            (Some(name), Some("sse" | "message"), None) => self
+                .destinations
+                .get(name)
+                .map_or(Route::Nowhere, Route::OldTransport),
+            _ => Route::Nowhere,
+        }
+    }
+
+    /// The destination whose endpoint this path is.
+    fn find_door(&self, path: &str) -> Option<(&Arc<Destination>, Door)> {
+        let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
+        match (segments.next(), segments.next(), segments.next()) {
+            (Some("mcp"), None, None) => Some((self.root.as_ref()?, Door::Root)),
+            (Some("mcp"), Some(name), None) => Some((self.destinations.get(name)?, Door::Alias)),
+            (Some(name), Some("mcp"), None) => Some((self.destinations.get(name)?, Door::Named)),
             _ => None,
-        };
-        found.unwrap_or(Route::Nowhere)
+        }
     }
 }
 
-fn preflight(headers: &HeaderMap) -> Response<Body> {
-    let mut response = reply::empty(StatusCode::NO_CONTENT);
-    let out = response.headers_mut();
-    out.insert(
-        header::ACCESS_CONTROL_ALLOW_METHODS,
-        HeaderValue::from_static(MCP_METHODS),
-    );
-    out.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
-    if let Some(wanted) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
-        // `Mcp-Param-*` cannot be listed in advance, and the origin is one that was allowed by name.
-        out.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
+fn knock<'a>(headers: &'a HeaderMap, target: &'a http::Uri, peer: SocketAddr) -> Knock<'a> {
+    Knock {
+        headers,
+        query: target.query(),
+        peer: peer.ip(),
+        now: SystemTime::now(),
     }
-    response
 }
 
 /// One request for a destination.
 struct Visit<'a> {
     gateway: &'a Gateway,
     destination: &'a Arc<Destination>,
+    door: Door,
+    caller: Caller,
     began: Moment,
     /// Who is counted with it, where limits are about callers.
-    caller: Option<Arc<Caller>>,
+    account: Option<Arc<Account>>,
 }
 
 /// A refused request, as far as it was understood.
@@ -170,28 +230,20 @@ impl From<Refusal> for Refused {
     }
 }
 
-impl<'a> Visit<'a> {
-    fn new(
-        gateway: &'a Gateway,
-        destination: &'a Arc<Destination>,
-        peer: IpAddr,
-        headers: &HeaderMap,
-    ) -> Self {
-        let began = gateway.clock.now();
-        let mut visit = Self {
-            gateway,
-            destination,
-            began,
-            caller: None,
-        };
-        visit.caller = gateway.limiter.caller(began, &visit.principal(), peer, headers);
-        visit
+impl Visit<'_> {
+    /// The caller was let in; from now on it is counted.
+    fn enter(&mut self, caller: Caller, peer: IpAddr, headers: &HeaderMap) {
+        self.account = self
+            .gateway
+            .limiter
+            .account(self.began, &caller.principal, peer, headers);
+        self.caller = caller;
     }
 
     /// Counts the request against the minute of its caller, and of its session where it names one.
     fn admit(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let limiter = &self.gateway.limiter;
-        limiter.request(self.began, self.caller.as_ref())?;
+        limiter.request(self.began, self.account.as_ref())?;
         if limiter.counts_sessions_requests()
             && let Ok(Some(id)) = intake::session_id(headers)
             && let Some(port) = self.destination.session(id, &self.principal())
@@ -206,7 +258,16 @@ impl<'a> Visit<'a> {
     }
 
     fn principal(&self) -> Principal {
-        Principal::anonymous()
+        self.caller.principal.clone()
+    }
+
+    fn room(&self) -> Room<'_> {
+        Room::Destination(&self.destination.name, self.door)
+    }
+
+    /// Whether the caller may say this.
+    fn permit(&self, message: &Message) -> Result<(), Refusal> {
+        self.gateway.guard.permit(&self.caller, self.room(), message)
     }
 
     /// Refuses, and leaves a line in the audit log.
@@ -216,7 +277,7 @@ impl<'a> Visit<'a> {
             .filter(|message| message.has_valid_id())
             .and_then(|message| message.raw(Member::Id));
         let response = refused.refusal.respond(id);
-        self.gateway.door.refused(&refused.refusal);
+        self.gateway.tally.refused(&refused.refusal);
         if self.gateway.audit.is_on() {
             let method = message.and_then(Message::method_name);
             let tool = message.and_then(|message| message.text(Member::Name));
@@ -267,7 +328,7 @@ impl<'a> Visit<'a> {
         let headers = parts.headers;
         // Under overload most requests end here: nothing of them was read but their heads.
         self.admit(&headers)?;
-        let permit = self.gateway.limiter.call(self.caller.as_ref())?;
+        let permit = self.gateway.limiter.call(self.account.as_ref())?;
         intake::check_length(&headers)?;
         intake::check_content(&headers)?;
         let accepts = intake::accepts(&headers)?;
@@ -285,7 +346,7 @@ impl<'a> Visit<'a> {
             message: None,
             request_bytes,
         })?;
-        let spans = self.gateway.door.spans.get();
+        let spans = self.gateway.tally.spans.get();
         let (message, begun) = trace::begin(spans, &self.destination.name, &headers, message);
         *span = begun;
         let refused = |refusal: Refusal| Refused {
@@ -293,11 +354,12 @@ impl<'a> Visit<'a> {
             message: Some(message.clone()),
             request_bytes,
         };
+        self.permit(&message).map_err(refused)?;
         self.destination.judge_tool(&message).map_err(refused)?;
         if modern::is_modern(&message) {
             return super::modern::post(
                 self.destination,
-                self.principal(),
+                &self.caller,
                 &headers,
                 message.clone(),
                 accepts,
@@ -337,7 +399,11 @@ impl<'a> Visit<'a> {
                 if response.extensions_mut().remove::<NotWelcomed>().is_some()
                     && self.destination.doubt_legacy(&headers).await
                 {
-                    let permit = self.gateway.limiter.call(self.caller.as_ref()).map_err(refused)?;
+                    let permit = self
+                        .gateway
+                        .limiter
+                        .call(self.account.as_ref())
+                        .map_err(refused)?;
                     response = self
                         .open(&headers, version, &message, accepts, permit)
                         .await
@@ -360,7 +426,7 @@ impl<'a> Visit<'a> {
         accepts: Accepts,
         permit: Permit,
     ) -> Result<Response<Body>, Refusal> {
-        let place = self.gateway.limiter.session(self.caller.as_ref())?;
+        let place = self.gateway.limiter.session(self.account.as_ref())?;
         let opening = if message.method() == McpMethod::Initialize {
             Opening::Introduction(Box::new(message.clone()), accepts)
         } else {
@@ -487,7 +553,9 @@ impl<'a> Visit<'a> {
         })?;
         let (clock, began) = (self.gateway.clock, self.began);
         let audited = Arc::clone(&port);
-        let events = Events::notices(port, reader, permit).on_close(move |sent| {
+        let events =
+            Events::notices(port, reader, permit).for_at_most(self.caller.time_left(SystemTime::now()));
+        let events = events.on_close(move |sent| {
             audited.write_record(&Audited {
                 message: None,
                 http_method: "GET",
@@ -567,7 +635,8 @@ impl Drop for Newborn<'_> {
     }
 }
 
-fn refuse_message(refusal: session::Refusal) -> Refusal {
+/// A session's refusal as the door's.
+pub(super) fn refuse_message(refusal: session::Refusal) -> Refusal {
     match refusal {
         session::Refusal::Objection(objection) => Refusal::Objection(objection),
         session::Refusal::AlreadyOpen => Refusal::AlreadyOpen,

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response, StatusCode};
@@ -23,6 +23,7 @@ use tokio::time::{Instant, Sleep};
 use super::body::Body;
 use crate::destination::Destination;
 use crate::errand_port::{Came, ErrandPort, Gathering};
+use crate::guard::Caller;
 use crate::guard::limits::{Limiter, Permit};
 use crate::metrics::StreamKind;
 use crate::reply::{self, Refusal};
@@ -38,12 +39,13 @@ const MAX_PAGES: usize = 16;
 /// Answers a message that describes itself.
 pub(super) async fn post(
     destination: &Arc<Destination>,
-    principal: Principal,
+    caller: &Caller,
     headers: &HeaderMap,
     message: Message,
     accepts: Accepts,
     (mut permit, limiter): (Option<Permit>, &Limiter),
 ) -> Result<Response<Body>, Refusal> {
+    let principal = caller.principal.clone();
     match message.kind() {
         Kind::Request => {}
         // There is nothing that a notification could be about here. A client that closes a listen sends one.
@@ -67,12 +69,12 @@ pub(super) async fn post(
         permit = Some(limiter.stream()?);
     }
     let port = match retried(destination, &principal, &message, meaning)? {
-        Some((port, round)) => {
+        Retried::Parked(port, round) => {
             port.retry(message.clone(), round, accepts, permit)
                 .map_err(|_| Refusal::Modern(unknown_state()))?;
             port
         }
-        None => {
+        Retried::New(message) => {
             let client = modern::client(&message, principal);
             let errand = destination
                 .errand(client, headers, message.clone(), meaning, accepts, permit)
@@ -95,7 +97,11 @@ pub(super) async fn post(
             }
         },
         Came::Stream => {
-            let events = ErrandEvents::new(Arc::clone(destination), port);
+            // A call comes to its end; a listen must be told to.
+            let time = (meaning == Meaning::Listen)
+                .then(|| caller.time_left(SystemTime::now()))
+                .flatten();
+            let events = ErrandEvents::new(Arc::clone(destination), port, time);
             reply::events(Body::errand(events))
         }
     })
@@ -175,31 +181,50 @@ async fn learn_beforehand(
     }
 }
 
-/// The parked errand that a retry is about; `None` if the request is a new one, or its state is the server's own.
-fn retried(
+/// What a request is about.
+pub(super) enum Retried {
+    /// An errand that waits for it, in this round.
+    Parked(Arc<ErrandPort>, u32),
+    /// Nothing that is known here: it is new, or its state is the server's own. This is the request for the server.
+    New(Message),
+}
+
+pub(super) fn retried(
     destination: &Destination,
     principal: &Principal,
     message: &Message,
     meaning: Meaning,
-) -> Result<Option<(Arc<ErrandPort>, u32)>, Refusal> {
+) -> Result<Retried, Refusal> {
     if meaning != (Meaning::Call { retry: true }) {
-        return Ok(None);
+        return Ok(Retried::New(message.clone()));
     }
     let params = message
         .raw(Member::Params)
         .and_then(Object::parse)
         .unwrap_or_default();
-    let Some(state) = params.text("requestState").filter(|state| seal::is_ours(state)) else {
-        return Ok(None);
+    let Some(state) = params.text("requestState") else {
+        return Ok(Retried::New(message.clone()));
     };
-    // A retry that names a state never starts a call of its own: the tool would run twice.
-    destination
-        .parked(&state, principal)
-        .map(Some)
-        .ok_or(Refusal::Modern(unknown_state()))
+    let unknown = || Refusal::Modern(unknown_state());
+    if seal::is_ours(&state) {
+        match destination.parked(&state, principal) {
+            Some((port, round)) => return Ok(Retried::Parked(port, round)),
+            // A modern server keeps its own states, and it may be another Rialto.
+            None if destination.is_known_modern() => {}
+            // A retry that names a state never starts a call of its own: the tool would run twice.
+            None => return Err(unknown()),
+        }
+    }
+    match destination.state_seal(principal) {
+        Some(seal) => seal
+            .open_request(message, &state)
+            .map(Retried::New)
+            .map_err(|_| unknown()),
+        None => Ok(Retried::New(message.clone())),
+    }
 }
 
-fn unknown_state() -> Objection {
+pub(super) fn unknown_state() -> Objection {
     Objection::BadParams("the interactive call is unknown or has expired; call again without requestState")
 }
 
@@ -249,6 +274,8 @@ pub(crate) struct ErrandEvents {
     ended: bool,
     gathering: Gathering,
     quiet: Option<Pin<Box<Sleep>>>,
+    /// When the one who listens will have to show again who it is.
+    until: Option<Pin<Box<Sleep>>>,
 }
 
 impl std::fmt::Debug for ErrandEvents {
@@ -260,7 +287,7 @@ impl std::fmt::Debug for ErrandEvents {
 }
 
 impl ErrandEvents {
-    fn new(destination: Arc<Destination>, port: Arc<ErrandPort>) -> Self {
+    fn new(destination: Arc<Destination>, port: Arc<ErrandPort>, time: Option<Duration>) -> Self {
         port.traffic.stream_opened(StreamKind::Modern);
         Self {
             destination,
@@ -268,6 +295,7 @@ impl ErrandEvents {
             ended: false,
             gathering: Gathering::default(),
             quiet: None,
+            until: time.map(|time| Box::pin(tokio::time::sleep(time))),
         }
     }
 
@@ -278,6 +306,12 @@ impl ErrandEvents {
     pub(super) fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.ended {
             return Poll::Ready(None);
+        }
+        if let Some(until) = &mut self.until
+            && until.as_mut().poll(context).is_ready()
+        {
+            self.until = None;
+            self.port.dismiss();
         }
         let mut out = BytesMut::new();
         match self.port.read(&mut out, context.waker()) {

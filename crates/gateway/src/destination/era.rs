@@ -101,7 +101,7 @@ impl Destination {
         }
         let verdict = self.verdict.current();
         let era = verdict
-            .get_or_try_init(|| self.probe_era(self.from_headers(headers)))
+            .get_or_try_init(|| self.probe_era(self.passed_on(headers)))
             .await;
         era.copied()
     }
@@ -151,6 +151,15 @@ impl Destination {
         }
         tracing::info!(destination = %self.name, era = ?verdict, "asked which era it speaks");
         Ok(verdict)
+    }
+
+    /// The server is known to speak the modern era, so that no call is ever parked here.
+    pub(crate) fn is_known_modern(&self) -> bool {
+        match self.settings.era {
+            EraChoice::Legacy => false,
+            EraChoice::Modern => true,
+            EraChoice::Auto => self.verdict.current().get() == Some(&Era::Modern),
+        }
     }
 
     /// Asks a remote server anew now and then.

@@ -3,7 +3,7 @@
 //! Everything is decided before a request's body is read, so that refusing costs next to nothing. What is held
 //! (a session, a call, a stream) is held as a value that gives its place back when it is dropped: nothing can be
 //! forgotten. A caller is a principal; for those without a name, the address they come from. Callers are remembered only
-//! while they hold something or have used some of their allowance, and no more than [`MAX_CALLERS`] of them: those beyond
+//! while they hold something or have used some of their allowance, and no more than [`MAX_ACCOUNTS`] of them: those beyond
 //! share one place, so that a flood of addresses costs no memory and gains nothing.
 
 use std::collections::HashMap;
@@ -20,13 +20,13 @@ use crate::reply::Refusal;
 use crate::settings::{LimitSettings, Network};
 
 /// Callers remembered at once.
-const MAX_CALLERS: usize = 65_536;
+const MAX_ACCOUNTS: usize = 65_536;
 /// Hops of `X-Forwarded-For` that are looked at, from the nearest.
 const MAX_HOPS: usize = 32;
 
 /// Who is counted together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum CallerKey {
+enum AccountKey {
     Principal(Principal),
     /// Of IPv6 the network: whoever has one address of it has them all.
     Address(IpAddr),
@@ -34,13 +34,13 @@ enum CallerKey {
 
 /// What one caller holds and has used.
 #[derive(Debug, Default)]
-pub(crate) struct Caller {
+pub(crate) struct Account {
     requests: Allowance,
     sessions: Arc<AtomicUsize>,
     calls: Arc<AtomicUsize>,
 }
 
-impl Caller {
+impl Account {
     fn is_idle(&self, now: Moment) -> bool {
         self.requests.is_whole(now) && self.sessions.load(Acquire) == 0 && self.calls.load(Acquire) == 0
     }
@@ -68,9 +68,9 @@ pub(crate) struct Limiter {
     settings: LimitSettings,
     requests: Option<Rate>,
     session_requests: Option<Rate>,
-    callers: Mutex<HashMap<CallerKey, Arc<Caller>>>,
+    callers: Mutex<HashMap<AccountKey, Arc<Account>>>,
     /// Everyone for whom there is no room in the map.
-    others: Arc<Caller>,
+    others: Arc<Account>,
     sessions: Arc<AtomicUsize>,
     calls: Arc<AtomicUsize>,
     streams: Arc<AtomicUsize>,
@@ -91,13 +91,13 @@ impl Limiter {
     }
 
     /// Who is counted with this request; nobody, if no limit is about callers.
-    pub(crate) fn caller(
+    pub(crate) fn account(
         &self,
         now: Moment,
         principal: &Principal,
         peer: IpAddr,
         headers: &HeaderMap,
-    ) -> Option<Arc<Caller>> {
+    ) -> Option<Arc<Account>> {
         let concerned = self.requests.is_some()
             || self.settings.sessions_per_principal.is_some()
             || self.settings.calls_per_principal.is_some();
@@ -109,31 +109,31 @@ impl Limiter {
                 .get_all("x-forwarded-for")
                 .iter()
                 .filter_map(|value| value.to_str().ok());
-            CallerKey::Address(network_of(client_address(
+            AccountKey::Address(network_of(client_address(
                 peer,
                 hops,
                 &self.settings.trusted_proxies,
             )))
         } else {
-            CallerKey::Principal(principal.clone())
+            AccountKey::Principal(principal.clone())
         };
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(caller) = callers.get(&key) {
             return Some(Arc::clone(caller));
         }
-        if callers.len() >= MAX_CALLERS {
+        if callers.len() >= MAX_ACCOUNTS {
             forget_idle(&mut callers, now);
-            if callers.len() >= MAX_CALLERS {
+            if callers.len() >= MAX_ACCOUNTS {
                 return Some(Arc::clone(&self.others));
             }
         }
-        let caller = Arc::new(Caller::default());
+        let caller = Arc::new(Account::default());
         callers.insert(key, Arc::clone(&caller));
         Some(caller)
     }
 
     /// Counts a request against its caller's minute.
-    pub(crate) fn request(&self, now: Moment, caller: Option<&Arc<Caller>>) -> Result<(), Refusal> {
+    pub(crate) fn request(&self, now: Moment, caller: Option<&Arc<Account>>) -> Result<(), Refusal> {
         match (self.requests, caller) {
             (Some(rate), Some(caller)) => {
                 rate.admit(&caller.requests, now)
@@ -165,7 +165,7 @@ impl Limiter {
     }
 
     /// A place for a call, taken before its body is read.
-    pub(crate) fn call(&self, caller: Option<&Arc<Caller>>) -> Result<Permit, Refusal> {
+    pub(crate) fn call(&self, caller: Option<&Arc<Account>>) -> Result<Permit, Refusal> {
         let of_caller = caller.zip(self.settings.calls_per_principal);
         take(
             (&self.calls, self.settings.calls),
@@ -179,7 +179,7 @@ impl Limiter {
         })
     }
 
-    pub(crate) fn session(&self, caller: Option<&Arc<Caller>>) -> Result<Permit, Refusal> {
+    pub(crate) fn session(&self, caller: Option<&Arc<Account>>) -> Result<Permit, Refusal> {
         let of_caller = caller.zip(self.settings.sessions_per_principal);
         take(
             (&self.sessions, self.settings.sessions),
@@ -218,7 +218,7 @@ impl Limiter {
 }
 
 /// A caller that somebody is just looking at is left: what it is about to take would be lost.
-fn forget_idle(callers: &mut HashMap<CallerKey, Arc<Caller>>, now: Moment) {
+fn forget_idle(callers: &mut HashMap<AccountKey, Arc<Account>>, now: Moment) {
     callers.retain(|_, caller| Arc::strong_count(caller) > 1 || !caller.is_idle(now));
 }
 
@@ -390,7 +390,7 @@ mod tests {
         let ask = |peer: &str, forwarded: &str| {
             let mut headers = HeaderMap::new();
             headers.insert("x-forwarded-for", forwarded.parse().unwrap());
-            let caller = limiter.caller(now, &Principal::anonymous(), address(peer), &headers);
+            let caller = limiter.account(now, &Principal::anonymous(), address(peer), &headers);
             limiter.request(now, caller.as_ref())
         };
         for spoofed in ["1.1.1.1", "2.2.2.2", "3.3.3.3"] {
@@ -413,7 +413,7 @@ mod tests {
         let limiter = limiter(|settings| settings.requests_per_minute = Some(1));
         let (now, headers) = (Moment::START, HeaderMap::new());
         let ask = |name: &str, peer: &str| {
-            let caller = limiter.caller(now, &Principal::named(name), address(peer), &headers);
+            let caller = limiter.account(now, &Principal::named(name), address(peer), &headers);
             limiter.request(now, caller.as_ref())
         };
         assert!(ask("alice", "192.0.2.1").is_ok());
@@ -428,7 +428,7 @@ mod tests {
             settings.calls_per_principal = Some(1);
         });
         let caller = |name: &str| {
-            limiter.caller(
+            limiter.account(
                 Moment::START,
                 &Principal::named(name),
                 address("::1"),
@@ -456,7 +456,7 @@ mod tests {
         let limiter = limiter(|settings| settings.requests_per_minute = Some(60));
         let now = Moment::START.after(Duration::from_secs(1));
         for host in 0..100_u8 {
-            let caller = limiter.caller(
+            let caller = limiter.account(
                 now,
                 &Principal::anonymous(),
                 IpAddr::from([192, 0, 2, host]),
@@ -475,7 +475,7 @@ mod tests {
         let limiter = limiter(|settings| settings.requests_per_minute = Some(1));
         let now = Moment::START.after(Duration::from_secs(1));
         let ask = |host: u32| {
-            let caller = limiter.caller(
+            let caller = limiter.account(
                 now,
                 &Principal::anonymous(),
                 IpAddr::from(host.to_be_bytes()),
@@ -483,12 +483,12 @@ mod tests {
             );
             limiter.request(now, caller.as_ref())
         };
-        for host in 0..MAX_CALLERS as u32 {
+        for host in 0..MAX_ACCOUNTS as u32 {
             assert!(ask(host).is_ok());
         }
         assert!(ask(1 << 30).is_ok(), "the place of all others");
         assert!(ask((1 << 30) + 1).is_err());
-        assert_eq!(limiter.callers(), MAX_CALLERS);
+        assert_eq!(limiter.callers(), MAX_ACCOUNTS);
     }
 
     #[test]
@@ -496,7 +496,7 @@ mod tests {
         let limiter = limiter(|_| {});
         assert!(
             limiter
-                .caller(
+                .account(
                     Moment::START,
                     &Principal::anonymous(),
                     address("::1"),

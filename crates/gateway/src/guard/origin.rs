@@ -8,6 +8,7 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::Authority;
 
 use crate::reply::Refusal;
+use crate::settings::Settings;
 
 /// The names this gateway answers to and the origins it serves.
 #[derive(Debug)]
@@ -18,18 +19,43 @@ pub(crate) struct OriginGuard {
 }
 
 impl OriginGuard {
-    pub(crate) fn new(listen: SocketAddr, hosts: &[String], origins: &[String]) -> Self {
-        Self {
-            listen: listen.ip(),
-            hosts: hosts
+    /// The address that clients were told to use is ours too, and pages from there are our own.
+    pub(crate) fn new(settings: &Settings, listen: SocketAddr) -> Self {
+        let public = settings.public_url.as_ref();
+        Self::named(
+            listen.ip(),
+            settings
+                .allowed_hosts
                 .iter()
+                .map(String::as_str)
+                .chain(public.map(|url| url.host())),
+            settings
+                .allowed_origins
+                .iter()
+                .map(String::as_str)
+                .chain(public.map(|url| url.origin())),
+        )
+    }
+
+    fn named<'n>(
+        listen: IpAddr,
+        hosts: impl Iterator<Item = &'n str>,
+        origins: impl Iterator<Item = &'n str>,
+    ) -> Self {
+        Self {
+            listen,
+            hosts: hosts
                 .map(|host| host.trim_end_matches('.').to_ascii_lowercase())
                 .collect(),
             origins: origins
-                .iter()
                 .map(|origin| origin.trim_end_matches('/').to_ascii_lowercase())
                 .collect(),
         }
+    }
+
+    /// Whether answers depend on where a request comes from.
+    pub(crate) fn names_origins(&self) -> bool {
+        !self.origins.is_empty()
     }
 
     /// Gives the origin to allow in the answer, if the request came from one.
@@ -125,10 +151,10 @@ mod tests {
     use super::*;
 
     fn guard(listen: &str) -> OriginGuard {
-        OriginGuard::new(
-            listen.parse().unwrap(),
-            &["mcp.example.com".into()],
-            &["https://app.example.com".into()],
+        OriginGuard::named(
+            listen.parse::<SocketAddr>().unwrap().ip(),
+            ["mcp.example.com", "[fd00::7]"].into_iter(),
+            ["https://app.example.com", "https://port.example.com:8443"].into_iter(),
         )
     }
 
@@ -152,6 +178,8 @@ mod tests {
             "LOCALHOST",
             "mcp.example.com",
             "MCP.example.com:443",
+            "[fd00::7]",
+            "[FD00::7]:3000",
         ] {
             assert!(admit(&guard, host, None).is_ok(), "{host}");
         }
@@ -177,6 +205,26 @@ mod tests {
             "",
             "127.0.0.1:3000:1",
             "2130706433",
+            "0x7f000001",
+            "127.1",
+            "mcp.example.com.",
+            "mcp.example.com.evil",
+            "evil.mcp.example.com",
+            "mcp.example.com@evil.example",
+            "mcp.example.com:443@evil.example",
+            "mcp.example.com\\@evil.example",
+            "[::1]:",
+            "[::1]:x",
+            "::1",
+            "[::ffff:127.0.0.1]",
+            "[fd00::8]",
+            "fd00::7",
+            "[::1]@evil.example",
+            "localhost:123456",
+            "localhost,evil.example",
+            "localhost evil.example",
+            "localhost%00.evil.example",
+            "*",
         ] {
             assert_eq!(admit(&guard, host, None), Err(Refusal::ForeignHost), "{host}");
         }
@@ -197,6 +245,7 @@ mod tests {
             "https://127.0.0.1",
             "http://[::1]:1",
             "https://app.example.com",
+            "https://port.example.com:8443",
         ] {
             assert_eq!(admit(&guard, "localhost", Some(origin)).unwrap().unwrap(), origin);
         }
@@ -207,6 +256,23 @@ mod tests {
             "file://",
             "https://app.example.com.evil",
             "http://mcp.example.com@localhost",
+            "NULL",
+            "",
+            "http://app.example.com",
+            "https://app.example.com:444",
+            "https://app.example.com.",
+            "https://app.example.com/",
+            "https://app.example.com/path",
+            "https://user@app.example.com",
+            "https://port.example.com",
+            "https://mcp.example.com",
+            "ftp://localhost",
+            "chrome-extension://localhost",
+            "http://localhost.",
+            "http://[::1",
+            "http://127.0.0.1.evil.example",
+            "https://app.example.com https://evil.example",
+            "http://localhost, https://evil.example",
         ] {
             assert_eq!(
                 admit(&guard, "localhost", Some(origin)),

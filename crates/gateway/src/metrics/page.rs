@@ -168,11 +168,11 @@ impl Gateway {
 
     fn at_the_door(&self, looks: &[Look<'_>]) -> Vec<Family> {
         let mut refusals = Family::counter("rialto_refusals", "Requests refused, by reason");
-        for (reason, count) in self.door.refusals.all() {
+        for (reason, count) in self.tally.refusals.all() {
             refusals = refusals.count(vec![("reason", reason.to_owned())], count);
         }
         let mut hits = std::collections::BTreeMap::new();
-        for (limit, count) in self.door.limit_hits.all() {
+        for (limit, count) in self.tally.limit_hits.all() {
             *hits.entry(limit.to_owned()).or_insert(0) += count;
         }
         for (limit, count) in looks.iter().flat_map(|look| look.traffic.overloads.all()) {
@@ -191,7 +191,7 @@ impl Gateway {
                 "rialto_connections_accepted",
                 "Connections accepted, those turned away included",
             )
-            .count(Vec::new(), self.door.connections_accepted.load(Relaxed)),
+            .count(Vec::new(), self.tally.connections_accepted.load(Relaxed)),
             Family::gauge(
                 "rialto_requests_in_progress",
                 "POST requests that hold a place of limits.calls",
@@ -203,8 +203,8 @@ impl Gateway {
     }
 
     fn outlets(&self) -> Vec<Family> {
-        let log = self.door.log.get();
-        let spans = self.door.spans.get();
+        let log = self.tally.log.get();
+        let spans = self.tally.spans.get();
         let mut build = Family::gauge("rialto_build_info", "Always 1; the version is a label");
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
         build.samples.push((version, Value::Level(1.0)));

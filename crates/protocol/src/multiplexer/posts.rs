@@ -5,6 +5,11 @@
 //! forgotten its session, while the others go on.
 
 use super::*;
+use crate::exchange::UpstreamFault;
+
+/// How often a request is said again because the server had forgotten the session. Some servers refuse what they do
+/// not like with the same status, and would be introduced to for ever.
+const FORGIVEN: u32 = 2;
 
 /// How messages travel to the server and back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,6 +51,20 @@ impl Multiplexer {
             }
             None => self.counters.strays += 1,
         }
+    }
+
+    /// The server has not begun this request because it does not know the session: it waits for another one, unless
+    /// that has been tried often enough.
+    pub fn handle_forgotten(&mut self, now: Moment, id: WireId) {
+        if let Some(Pending::Call(call)) = self.pending.get_mut(&id) {
+            call.forgotten += 1;
+            if call.forgotten > FORGIVEN {
+                let what = "the server does not know the session that it has just given";
+                let failure = Failure::Upstream(Arc::new(Upstream::new(UpstreamFault::Nonsense, what)));
+                return self.handle_undelivered(now, id, failure);
+            }
+        }
+        self.handle_returned(now, id);
     }
 
     /// The server has provably not begun this request: it waits once more, before all others.
@@ -94,6 +113,7 @@ impl Multiplexer {
             deadline,
             starting: true,
             patience: call.patience,
+            forgotten: call.forgotten,
         };
         self.waiting.insert(at, waiting);
         self.wake_by(earliest(Some(deadline), call.patience).unwrap_or(deadline));

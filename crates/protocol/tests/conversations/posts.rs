@@ -28,7 +28,8 @@ impl Stage {
                 self.backend.handle_undelivered(self.now, WireId(id), failure);
             }
             None if how == "returned" => self.backend.handle_returned(self.now, WireId(id)),
-            _ => return Err("lost or returned".into()),
+            None if how == "forgotten" => self.backend.handle_forgotten(self.now, WireId(id)),
+            _ => return Err("lost, returned or forgotten".into()),
         }
         self.settle();
         Ok(())

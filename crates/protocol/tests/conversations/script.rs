@@ -232,6 +232,7 @@ impl Script {
             "question_timeout" => self.limits.question_timeout = span(text)?,
             "max_message_bytes" => self.limits.max_message_bytes = number()?,
             "in_flight" => self.limits.in_flight = number()?,
+            "in_flight_bytes" => self.limits.in_flight_bytes = number()?,
             "max_waiting" => self.limits.waiting = number()?,
             "max_questions" => self.limits.questions = number()?,
             "subscriptions" => self.limits.subscriptions = number()?,

@@ -391,8 +391,8 @@ impl Stage {
                                 }
                             }
                         }
-                        session::Output::Ask(ask) => asks.push(ask),
-                        session::Output::Ended(_) => {}
+                        session::Output::Ask(ask) => asks.push(*ask),
+                        session::Output::Ended(_) | session::Output::Said(_) => {}
                     }
                 }
             }

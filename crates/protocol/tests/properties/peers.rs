@@ -64,6 +64,7 @@ fn limits() -> multiplexer::Limits {
         question_timeout: Duration::from_secs(15),
         max_message_bytes: 4096,
         in_flight: 6,
+        in_flight_bytes: 8000,
         waiting: 4,
         questions: 3,
         subscriptions: 2,
@@ -275,8 +276,8 @@ impl Scene {
                 while let Some(output) = self.guests[at].machine.poll_output() {
                     quiet = false;
                     match output {
-                        session::Output::Wake(_) => {}
-                        session::Output::Ask(ask) => self.backend.handle_ask(self.now, ask),
+                        session::Output::Wake(_) | session::Output::Said(_) => {}
+                        session::Output::Ask(ask) => self.backend.handle_ask(self.now, *ask),
                         session::Output::Ended(record) => {
                             self.guests[at].ended += 1;
                             message(&record.response.clone().into_bytes());

@@ -419,6 +419,7 @@ impl Judge {
                 format!("session {session} heard what was caused by session {owner}: seq {seq:?}"),
             );
         }
+        self.no_stranger(at, post, session, "heard");
         let Some(seq) = seq else { return };
         self.events.insert((session, event.0, event.1), seq);
         let Some((backend, kind, uri, attached)) = self.said.get(&seq).cloned() else {
@@ -474,6 +475,22 @@ impl Judge {
 
     fn is_same_principal(&self, one: usize, other: usize) -> bool {
         self.principals.get(&one) == self.principals.get(&other)
+    }
+
+    /// Whatever else may excuse a session that has to do with another one's call: it is never another principal's.
+    fn no_stranger(&mut self, at: Moment, post: Option<usize>, session: usize, did: &str) {
+        let owner = post
+            .and_then(|post| self.cases.get(&post))
+            .map(|case| case.session);
+        if let Some(owner) = owner
+            && !self.is_same_principal(owner, session)
+        {
+            let (theirs, whose) = (self.principals.get(&session), self.principals.get(&owner));
+            self.wrong(
+                at,
+                format!("principal {theirs:?} {did} what principal {whose:?} caused"),
+            );
+        }
     }
 
     /// A server that ends a call and leaves its question behind makes it look like that of another session. It may be
@@ -534,6 +551,9 @@ impl Judge {
                 at,
                 format!("question {key:?} of session {owner:?} was answered by {replier:?}"),
             );
+        }
+        if let Some(replier) = replier {
+            self.no_stranger(at, post, replier, "answered");
         }
         if replier.and_then(|session| self.homes.get(&session)) != Some(&key.0) {
             self.wrong(at, format!("question {key:?} was answered from another backend"));

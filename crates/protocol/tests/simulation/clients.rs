@@ -474,8 +474,8 @@ impl World {
                         }
                     }
                 }
-                session::Output::Ask(ask) => self.send_ask(self.sessions[session].backend, ask),
-                session::Output::Ended(_) => {}
+                session::Output::Ask(ask) => self.send_ask(self.sessions[session].backend, *ask),
+                session::Output::Ended(_) | session::Output::Said(_) => {}
             }
         }
         let machine = &self.sessions[session].machine;

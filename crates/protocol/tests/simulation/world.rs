@@ -32,6 +32,7 @@ pub(crate) enum Mutation {
     ForgetACancel,
     ReplayACall,
     TellAStranger,
+    AskAStranger,
     RepeatAnEvent,
 }
 
@@ -121,6 +122,7 @@ pub(crate) fn limits() -> multiplexer::Limits {
         question_timeout: Duration::from_secs(15),
         max_message_bytes: 4096,
         in_flight: 24,
+        in_flight_bytes: 8000,
         waiting: 12,
         questions: 6,
         subscriptions: 2,
@@ -690,8 +692,38 @@ impl World {
                     message,
                 }]
             }
+            (
+                Mutation::AskAStranger,
+                Tell::Question {
+                    session,
+                    call,
+                    question,
+                    message,
+                },
+            ) => {
+                let asked = self.principal_of(session.0 as usize);
+                let strangers: Vec<usize> = (0..self.sessions.len())
+                    .filter(|at| self.sessions[*at].backend == backend && self.principal_of(*at) != asked)
+                    .collect();
+                let stranger = self.dice.pick(&strangers).copied();
+                vec![Tell::Question {
+                    session: stranger.map_or(session, |at| SessionKey(at as u64)),
+                    call: call.filter(|_| stranger.is_none()),
+                    question,
+                    message,
+                }]
+            }
             (_, tell) => vec![tell],
         }
+    }
+
+    fn principal_of(&self, wanted: usize) -> Option<&'static str> {
+        self.history.facts.iter().find_map(|(_, fact)| match fact {
+            Fact::SessionOpened {
+                session, principal, ..
+            } if *session == wanted => Some(*principal),
+            _ => None,
+        })
     }
 
     fn mutate_line(&mut self, line: String) -> Vec<String> {

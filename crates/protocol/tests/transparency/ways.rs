@@ -135,7 +135,7 @@ impl ThroughSession {
             while let Some(output) = session.poll_output() {
                 quiet = false;
                 if let session::Output::Ask(ask) = output {
-                    self.behind.backend.handle_ask(now, ask);
+                    self.behind.backend.handle_ask(now, *ask);
                 }
             }
             for call in std::mem::take(&mut self.waiting) {

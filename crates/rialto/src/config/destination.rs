@@ -137,6 +137,7 @@ pub(super) fn read(
             Kind::Stdio => MAX_SESSIONS,
             Kind::Remote(_) => MAX_REMOTE_SESSIONS,
         }),
+        max_calls: None,
         era,
         show,
         tools,
@@ -177,19 +178,31 @@ pub(super) fn plain(
     sharing: Sharing,
     defaults: &Defaults,
 ) -> Destination {
+    let backend = BackendSpec::Process(ProcessSpec {
+        argv,
+        env,
+        cwd: None,
+        env_from_headers: BTreeMap::new(),
+        start: default_start(sharing),
+    });
+    in_front_of(backend, name, sharing, defaults)
+}
+
+/// A destination with this backend and otherwise only defaults.
+pub(super) fn in_front_of(
+    backend: BackendSpec,
+    name: String,
+    sharing: Sharing,
+    defaults: &Defaults,
+) -> Destination {
     Destination {
         name,
-        backend: BackendSpec::Process(ProcessSpec {
-            argv,
-            env,
-            cwd: None,
-            env_from_headers: BTreeMap::new(),
-            start: default_start(sharing),
-        }),
+        backend,
         lanes: lanes(sharing),
         request_timeout: defaults.request_timeout,
         max_message_bytes: defaults.max_message_bytes,
         max_sessions: defaults.max_sessions.unwrap_or(MAX_SESSIONS),
+        max_calls: None,
         era: EraChoice::Auto,
         show: Show::Both,
         tools: ToolPolicy::default(),

@@ -6,9 +6,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use gateway::settings::{AuditSettings, AuditSink, LimitSettings, Secret};
+use gateway::settings::{AuditSettings, AuditSink, AuthSettings, LimitSettings, PublicUrl, Secret};
 
 use super::TraceSettings;
+use super::auth;
 use super::destination::Defaults;
 use super::environment::Environment;
 use super::interpolate::{Secrets, read_text};
@@ -36,6 +37,8 @@ pub(super) struct Globals {
     pub(super) drain: Duration,
     pub(super) allowed_hosts: Vec<String>,
     pub(super) allowed_origins: Vec<String>,
+    pub(super) public_url: Option<PublicUrl>,
+    pub(super) auth: AuthSettings,
     pub(super) limits: LimitSettings,
     pub(super) metrics: bool,
     pub(super) traces: Option<TraceSettings>,
@@ -82,17 +85,41 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         &["RIALTO_ALLOWED_ORIGINS", "RIALTO_ALLOW_ORIGIN"],
         "allowed_origins",
     );
+    let public_url = layers
+        .first(
+            ("--public-url", flags.public_url.as_deref()),
+            &["RIALTO_PUBLIC_URL"],
+            "public_url",
+        )
+        .and_then(|given| walk.judge(&given, PublicUrl::parse));
+    let auth = auth::read(flags, &mut layers);
     let limits = limits::read(&mut layers);
     let metrics = layers.first(("", None), &["RIALTO_METRICS"], "metrics");
     let traces = traces(&mut layers);
     let audit = audit(flags, &mut layers);
-    let keep_going = match flags.keep_going {
-        true => true,
-        false => layers
-            .variable(&["RIALTO_KEEP_GOING"])
+    let is_said = |flag: bool, variable: &'static str| {
+        flag || layers
+            .variable(&[variable])
             .and_then(|given| walk.judge(&given, quantity::truth))
-            .unwrap_or(false),
+            .unwrap_or(false)
     };
+    let keep_going = is_said(flags.keep_going, "RIALTO_KEEP_GOING");
+    let allow_unauthenticated = is_said(flags.allow_unauthenticated, "RIALTO_ALLOW_UNAUTHENTICATED");
+    let listen_place = match &listen {
+        Some(given) => given.place.clone(),
+        None => Place::Flag("--listen"),
+    };
+    let listen = listen
+        .and_then(|given| walk.judge(&given, quantity::listen))
+        .unwrap_or(LISTEN);
+    auth::check_listen(
+        walk,
+        listen,
+        &auth,
+        allow_unauthenticated,
+        public_url.as_ref(),
+        listen_place,
+    );
 
     let judged = |given: Option<Given>, parse: fn(&str) -> Result<Duration, String>, default| {
         given
@@ -104,9 +131,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         Some(_) | None => quantity::some_time,
     };
     Globals {
-        listen: listen
-            .and_then(|given| walk.judge(&given, quantity::listen))
-            .unwrap_or(LISTEN),
+        listen,
         session_idle: judged(session_idle, quantity::some_time, SESSION_IDLE),
         drain: judged(drain, quantity::duration, DRAIN),
         allowed_hosts: allowed_hosts
@@ -117,6 +142,8 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
             .iter()
             .filter_map(|given| walk.judge(given, quantity::origin))
             .collect(),
+        public_url,
+        auth,
         limits,
         metrics: metrics
             .and_then(|given| walk.judge(&given, quantity::truth))
@@ -170,23 +197,34 @@ impl Layers<'_, '_, '_> {
         variables: &[&'static str],
         key: &'static str,
     ) -> Vec<Given> {
-        let field = self.fields.list(key);
+        let field = self.fields.list(key).unwrap_or_default();
+        match self.all_given((flag, values), variables) {
+            given if given.is_empty() => field,
+            given => given,
+        }
+    }
+
+    /// Several values of a flag that may be repeated, or of a variable with commas.
+    pub(super) fn all_given(
+        &self,
+        (flag, values): (&'static str, &[String]),
+        variables: &[&'static str],
+    ) -> Vec<Given> {
         if !values.is_empty() {
             return values
                 .iter()
                 .map(|value| as_written(value, Place::Flag(flag)))
                 .collect();
         }
-        match self.variable(variables) {
-            Some(given) => given
+        self.variable(variables).map_or_else(Vec::new, |given| {
+            given
                 .text
                 .split(',')
                 .map(str::trim)
                 .filter(|item| !item.is_empty())
                 .map(|item| as_written(item, given.place.clone()))
-                .collect(),
-            None => field.unwrap_or_default(),
-        }
+                .collect()
+        })
     }
 }
 

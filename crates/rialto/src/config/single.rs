@@ -81,7 +81,7 @@ fn demo_command(walk: &Walk<'_>) -> Option<Vec<String>> {
     }
 }
 
-fn given(
+pub(super) fn given(
     (flag, value): (&'static str, Option<&str>),
     variable: &'static str,
     environment: &Environment,

@@ -1,5 +1,6 @@
 //! The configuration as a whole: what a file means, which source wins, and what each error says.
 
+mod auth;
 mod property;
 
 use std::time::Duration;
@@ -951,7 +952,7 @@ fn how_to_log_is_known_before_the_settings() {
         ..ServeFlags::default()
     };
     let environment = environment([("RUST_LOG", "debug"), ("RIALTO_LOG_FORMAT", "xml")]);
-    let log = log_settings(&flags, &environment).expect("settings");
+    let log = log_settings(flags.log_format.as_deref(), &environment).expect("settings");
     assert_eq!(
         log,
         LogSettings {
@@ -959,9 +960,7 @@ fn how_to_log_is_known_before_the_settings() {
             filter: Some("debug".into())
         }
     );
-    let error = log_settings(&ServeFlags::default(), &environment)
-        .expect_err("xml")
-        .to_string();
+    let error = log_settings(None, &environment).expect_err("xml").to_string();
     assert!(
         error.starts_with("environment variable RIALTO_LOG_FORMAT: `xml` is wrong"),
         "{error}"

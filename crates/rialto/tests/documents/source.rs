@@ -69,6 +69,11 @@ pub(crate) fn is_variable_of_rialto(text: &str) -> bool {
         "AUDIT_LOG_BODIES",
         "OTEL_EXPORTER_OTLP_ENDPOINT",
         "RUST_LOG",
+        "URI",
+        "BEARER_TOKEN",
+        "MCP_NAME",
+        "MCP_TIMEOUT_MS",
+        "MCP_MAX_QUEUE",
     ];
     shape && (text.starts_with("RIALTO_") || older.contains(&text))
 }

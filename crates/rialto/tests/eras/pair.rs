@@ -13,24 +13,11 @@ use serde_json::{Value, json};
 use testkit::Rialto;
 use testkit::interop::test_deps;
 
-use crate::sdk::{Era, Sdk, player};
+use crate::client::{Client, LEGACY};
+use crate::sdk::player;
 
 /// A child that ignores SIGTERM is killed after five seconds; Rialto must be gone soon after that.
 const END_DEADLINE: Duration = Duration::from_secs(15);
-
-pub(crate) const LEGACY: &str = "2025-11-25";
-pub(crate) const MODERN: &str = "2026-07-28";
-
-/// An official client and the era it speaks.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Client {
-    TypeScript1,
-    TypeScript2Legacy,
-    TypeScript2Modern,
-    Python1,
-    Python2Legacy,
-    Python2Modern,
-}
 
 /// A server written with an official SDK, and the eras it speaks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,30 +42,6 @@ pub(crate) struct Pair {
 
 /// By scenario what the client saw, or why there is nothing to see.
 type Played = Result<Value, String>;
-
-impl Client {
-    /// The revision it speaks to Rialto.
-    pub(crate) fn version(self) -> &'static str {
-        match self {
-            Client::TypeScript1 | Client::TypeScript2Legacy | Client::Python1 | Client::Python2Legacy => {
-                LEGACY
-            }
-            Client::TypeScript2Modern | Client::Python2Modern => MODERN,
-        }
-    }
-
-    fn sdk(self) -> (Sdk, Era) {
-        match self {
-            Client::TypeScript1 => (Sdk::TypeScript1, Era::Legacy),
-            Client::TypeScript2Legacy => (Sdk::TypeScript2, Era::Legacy),
-            Client::TypeScript2Modern => (Sdk::TypeScript2, Era::Modern),
-            Client::Python1 => (Sdk::Python1, Era::Legacy),
-            Client::Python2Legacy => (Sdk::Python2, Era::Legacy),
-            // What it does by default; it must find out for itself that Rialto shows it the modern era.
-            Client::Python2Modern => (Sdk::Python2, Era::Auto),
-        }
-    }
-}
 
 impl Server {
     fn destination(self) -> Value {
@@ -112,6 +75,11 @@ impl Pair {
             (Server::TypeScript2Dual | Server::Python2Dual, LEGACY) => "legacy",
             (Server::TypeScript2Dual | Server::Python2Dual, _) => "modern",
         }
+    }
+
+    /// What a caller is told whose call was lost because the server ended.
+    pub(crate) fn lost_call(self) -> &'static str {
+        "the server ended while it worked on the request"
     }
 
     /// What the client saw in a scenario.

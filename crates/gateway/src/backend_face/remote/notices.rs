@@ -6,6 +6,7 @@ use std::time::Duration;
 use protocol::delivery::Outage;
 use protocol::wire::sse::SseParser;
 use reqwest::Response;
+use tokio::sync::oneshot;
 
 use super::link::Link;
 use super::server::{Content, content};
@@ -19,8 +20,10 @@ pub(super) enum Silence {
     SessionLost { first: bool },
 }
 
-/// Listens until the server has nothing to listen to. A stream that breaks off is taken up where it stood.
-pub(super) async fn listen(link: Arc<Link>) -> Silence {
+/// Listens until the server has nothing to listen to. A stream that breaks off is taken up where it stood. `opened`
+/// learns when the server has answered for the first time.
+pub(super) async fn listen(link: Arc<Link>, opened: oneshot::Sender<()>) -> Silence {
+    let mut opened = Some(opened);
     let mut outage = Outage::default();
     let mut parser = SseParser::new(link.max_message_bytes);
     loop {
@@ -29,7 +32,12 @@ pub(super) async fn listen(link: Arc<Link>) -> Silence {
         let retry = parser.retry();
         let outbound = link.get(&agreed, last_event.as_ref());
         let mut pause = None;
-        if let Ok(response) = link.server.send(outbound).await {
+        let answered = link.server.send(outbound).await;
+        if let Some(opened) = opened.take() {
+            // Nobody waits any more if it took too long.
+            let _ = opened.send(());
+        }
+        if let Ok(response) = answered {
             match response.status().as_u16() {
                 404 if agreed.has_session() => {
                     let first = link.forget(&agreed);

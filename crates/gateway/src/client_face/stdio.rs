@@ -1,0 +1,184 @@
+//! The stdio door: one client on a stream of lines, in front of one destination.
+//!
+//! What a line means is decided by [`protocol::client_face::stdio`]; here lines are read and written, and what the
+//! machine wants is carried out ([`desk`]). While too much waits nothing is read, so that the client's own pipe
+//! fills. The door closes when the client's end does, when its answers cannot be written any more, or when it
+//! is told to; then what was under way is called off, and it is over within a second.
+
+mod desk;
+mod errands;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use protocol::client_face::stdio::{Counters, Limits};
+use protocol::wire::line::LineFramer;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+use crate::gateway::Gateway;
+use crate::tasks;
+pub(crate) use desk::Desk;
+
+/// How long answers that are about to come are waited for when the client has said all it had to say: someone who
+/// pipes a few lines in wants to see what they lead to.
+const LAST_ANSWERS: Duration = Duration::from_millis(250);
+/// How long the last lines may take to be written.
+const LAST_LINES: Duration = Duration::from_millis(200);
+/// How long servers may take to be told that their client has gone.
+const LEAVING: Duration = Duration::from_millis(500);
+/// How long a client that only wants to know which era is spoken is kept waiting. The shortest patience among
+/// clients is ten seconds.
+const PROBE: Duration = Duration::from_secs(8);
+/// How much is kept for the next write; a larger buffer is given back.
+const KEPT_BUFFER: usize = 256 << 10;
+
+/// How much may wait on either side of the door.
+#[derive(Debug, Clone)]
+pub struct LineLimits {
+    /// Messages of the client that have no answer yet.
+    pub messages: usize,
+    /// Their bytes, and the same again for what the client has not read.
+    pub bytes: usize,
+}
+
+/// Why a conversation over lines came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parting {
+    /// The client has closed its end.
+    InputEnded,
+    /// The client does not read any more.
+    OutputBroken,
+    /// It was told to.
+    Told,
+}
+
+impl Gateway {
+    /// Serves one client that writes lines to `input` and reads lines from `output`, in front of the first
+    /// destination, until it goes or `shutdown` comes.
+    pub async fn converse<R, W>(
+        self: Arc<Self>,
+        input: R,
+        output: W,
+        limits: &LineLimits,
+        shutdown: impl Future<Output = ()>,
+    ) -> Parting
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let Some(destination) = self.destinations.values().next() else {
+            return Parting::Told;
+        };
+        destination.start();
+        let housekeeper = tasks::spawn("housekeeper", {
+            let gateway = Arc::clone(&self);
+            async move { gateway.keep_house().await }
+        });
+        let line = destination.max_message_bytes();
+        let limits = Limits {
+            messages: limits.messages,
+            bytes: limits.bytes,
+            line,
+            probe: PROBE,
+        };
+        let desk = Desk::new(Arc::clone(destination), self.clock, limits);
+        let parting = attend(&desk, input, output, line, shutdown).await;
+        let _ = tokio::time::timeout(LEAVING, self.stop_all()).await;
+        housekeeper.abort();
+        report(desk.counters());
+        parting
+    }
+}
+
+/// Says what the client was not told.
+fn report(counters: Counters) {
+    if counters != Counters::default() {
+        let Counters {
+            dropped,
+            malformed,
+            stalls,
+        } = counters;
+        tracing::info!(dropped, malformed, stalls, "not everything went smoothly");
+    }
+}
+
+async fn attend(
+    desk: &Arc<Desk>,
+    input: impl AsyncRead + Unpin,
+    output: impl AsyncWrite + Unpin,
+    max_line: usize,
+    shutdown: impl Future<Output = ()>,
+) -> Parting {
+    let writing = write_lines(desk, output);
+    let watching = desk.watch_time();
+    tokio::pin!(writing, watching, shutdown);
+    let mut parting = tokio::select! {
+        () = read_lines(desk, input, max_line) => Parting::InputEnded,
+        () = &mut writing => Parting::OutputBroken,
+        () = &mut shutdown => Parting::Told,
+        () = &mut watching => Parting::Told,
+    };
+    if parting == Parting::InputEnded {
+        tokio::select! {
+            () = desk.settled() => {}
+            () = tokio::time::sleep(LAST_ANSWERS) => {}
+            () = &mut writing => parting = Parting::OutputBroken,
+            () = &mut shutdown => {}
+        }
+    }
+    desk.end();
+    if parting != Parting::OutputBroken {
+        let _ = tokio::time::timeout(LAST_LINES, writing).await;
+    }
+    parting
+}
+
+/// Reads until the client's end is closed.
+async fn read_lines(desk: &Arc<Desk>, mut input: impl AsyncRead + Unpin, max_line: usize) {
+    let mut framer = LineFramer::new(max_line);
+    loop {
+        desk.room().await;
+        match input.read_buf(framer.spare()).await {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, "standard input cannot be read any more");
+                break;
+            }
+        }
+        while let Some(frame) = framer.next() {
+            desk.room().await;
+            desk.take(frame);
+        }
+    }
+    // The last line need not have an end.
+    framer.spare().extend_from_slice(b"\n");
+    while let Some(frame) = framer.next() {
+        desk.take(frame);
+    }
+}
+
+/// Writes whatever there is, all at once, until the desk has ended and nothing is left; comes back early if nobody
+/// reads any more.
+async fn write_lines(desk: &Desk, mut output: impl AsyncWrite + Unpin) {
+    let mut lines = BytesMut::new();
+    loop {
+        lines.clear();
+        if lines.capacity() > KEPT_BUFFER {
+            lines = BytesMut::new();
+        }
+        lines = match desk.take_outgoing(lines).await {
+            Some(lines) => lines,
+            None => return,
+        };
+        let written = match output.write_all(&lines).await {
+            Ok(()) => output.flush().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = written {
+            tracing::debug!(%error, "standard output cannot be written to any more");
+            return;
+        }
+    }
+}

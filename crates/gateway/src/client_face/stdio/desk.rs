@@ -1,0 +1,275 @@
+//! Where lines, the session and the errands of one client meet: the machine, and what it wants carried out.
+//!
+//! Whoever has something for the client calls the machine under a short lock. What it then wants is carried out after
+//! the lock, by one caller at a time and in order, however deep in one another the callers are.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use http::HeaderMap;
+use protocol::client_face::stdio::{Counters, ErrandKey, Limits, LineClient, Output};
+use protocol::exchange::Principal;
+use protocol::message::{Kind, Member, Message};
+use protocol::method::Method;
+use protocol::session::{Accepts, Said};
+use protocol::time::Moment;
+use protocol::version::Version;
+use protocol::wire::line::Frame;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::client_face::http::refuse_message;
+use crate::clock::Clock;
+use crate::destination::{Destination, Opening};
+use crate::reply::Refusal;
+use crate::session_port::{Reception, SessionPort};
+use crate::tasks;
+
+/// How often it is looked whether the server is away, while a client waits only to hear what it speaks.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// One client on a stream of lines.
+pub(crate) struct Desk {
+    pub(super) destination: Arc<Destination>,
+    clock: Clock,
+    inner: Mutex<Inner>,
+    /// There is something to write, or nothing will come any more.
+    write: Notify,
+    /// There may be room for another line, or no request may be open any more.
+    room: Notify,
+    /// The next deadline may be another one.
+    look: Notify,
+}
+
+struct Inner {
+    client: LineClient,
+    session: Option<Arc<SessionPort>>,
+    errands: HashMap<ErrandKey, AbortHandle>,
+    /// Somebody is carrying out what the machine wants.
+    carrying_out: bool,
+    ended: bool,
+}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Desk")
+            .field("destination", &self.destination.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Desk {
+    pub(super) fn new(destination: Arc<Destination>, clock: Clock, limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            destination,
+            clock,
+            inner: Mutex::new(Inner {
+                client: LineClient::new(limits),
+                session: None,
+                errands: HashMap::new(),
+                carrying_out: false,
+                ended: false,
+            }),
+            write: Notify::new(),
+            room: Notify::new(),
+            look: Notify::new(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        self.lock().client.counters()
+    }
+
+    // For whoever reads and writes the lines.
+
+    pub(super) fn take(self: &Arc<Self>, frame: Frame) {
+        self.with(|client, now| client.handle_frame(now, frame));
+    }
+
+    /// Comes back when there is room for another line.
+    pub(super) async fn room(&self) {
+        while !self.lock().client.wants_lines() {
+            self.room.notified().await;
+        }
+    }
+
+    /// Comes back when no request is open.
+    pub(super) async fn settled(&self) {
+        while self.lock().client.open_requests() > 0 {
+            self.room.notified().await;
+        }
+    }
+
+    /// Waits for something to write; `None` when nothing will come any more.
+    pub(super) async fn take_outgoing(&self, empty: BytesMut) -> Option<BytesMut> {
+        // What was taken before has been written, which may make room.
+        let mut empty = self.lock().client.take_outgoing(empty);
+        loop {
+            self.room.notify_one();
+            if !empty.is_empty() {
+                return Some(empty);
+            }
+            if self.lock().ended {
+                return None;
+            }
+            self.write.notified().await;
+            empty = self.lock().client.take_outgoing(empty);
+        }
+    }
+
+    /// Reaches the machine's deadlines, for ever.
+    pub(super) async fn watch_time(self: &Arc<Self>) {
+        loop {
+            let Some(deadline) = self.lock().client.next_deadline() else {
+                self.look.notified().await;
+                continue;
+            };
+            if self.destination.is_away() {
+                self.with(|client, _| client.handle_absence());
+                continue;
+            }
+            let soon = self.clock.now().after(LOOK);
+            let now = self.clock.reach(Some(deadline.min(soon))).await;
+            self.with(|client, _| client.handle_deadline(now));
+        }
+    }
+
+    /// The client has gone. What waits to be written still may be.
+    pub(super) fn end(self: &Arc<Self>) {
+        self.with(|client, _| client.handle_end());
+        self.lock().ended = true;
+        self.write.notify_one();
+    }
+
+    // For the session and the errands.
+
+    /// What the client's session says.
+    pub(crate) fn hear(self: &Arc<Self>, said: Said) {
+        self.with(|client, now| client.handle_said(now, said));
+    }
+
+    pub(super) fn with(self: &Arc<Self>, act: impl FnOnce(&mut LineClient, Moment)) {
+        {
+            let mut inner = self.lock();
+            act(&mut inner.client, self.clock.now());
+            if std::mem::replace(&mut inner.carrying_out, true) {
+                return;
+            }
+        }
+        while let Some(output) = self.next_output() {
+            self.carry_out(output);
+        }
+        let (write, look) = {
+            let inner = self.lock();
+            (
+                inner.client.has_outgoing(),
+                inner.client.next_deadline().is_some(),
+            )
+        };
+        if write {
+            self.write.notify_one();
+        }
+        if look {
+            self.look.notify_one();
+        }
+        self.room.notify_one();
+    }
+
+    fn next_output(&self) -> Option<Output> {
+        let mut inner = self.lock();
+        let output = inner.client.poll_output();
+        inner.carrying_out = output.is_some();
+        output
+    }
+
+    fn carry_out(self: &Arc<Self>, output: Output) {
+        match output {
+            Output::Open(message) => self.open(message),
+            Output::Take(message) => self.pass_on(message),
+            Output::Close => {
+                let session = self.lock().session.take();
+                if let Some(port) = session {
+                    self.destination.close(&port);
+                }
+            }
+            Output::Doubt => {
+                let desk = Arc::clone(self);
+                tasks::spawn("doubt", async move {
+                    let modern = desk.destination.doubt_legacy(&HeaderMap::new()).await;
+                    desk.with(|client, now| client.handle_doubt(now, modern));
+                });
+            }
+            Output::Depart {
+                errand,
+                message,
+                meaning,
+            } => {
+                let desk = Arc::clone(self);
+                let task = tasks::spawn("errand", async move {
+                    desk.run_errand(errand, message, meaning).await;
+                    desk.lock().errands.remove(&errand);
+                });
+                self.lock().errands.insert(errand, task.abort_handle());
+            }
+            Output::Recall(errand) => {
+                let task = self.lock().errands.remove(&errand);
+                if let Some(task) = task {
+                    task.abort();
+                }
+            }
+        }
+    }
+
+    fn open(self: &Arc<Self>, message: Message) {
+        let introduces = message.method() == Method::Initialize;
+        let opening = match introduces {
+            true => Opening::Introduction(Box::new(message.clone()), Accepts::Both),
+            false => Opening::Implicit(Version::ASSUMED),
+        };
+        let opened = self.destination.open_on_lines(
+            Principal::anonymous(),
+            &HeaderMap::new(),
+            opening,
+            Arc::clone(self),
+        );
+        match opened {
+            Ok((port, _)) => {
+                self.lock().session = Some(port);
+                if !introduces {
+                    self.pass_on(message);
+                }
+            }
+            Err(refusal) => {
+                let (code, text, data) = refusal.words();
+                self.with(|client, now| client.handle_not_opened(now, code, &text, data.as_deref()));
+            }
+        }
+    }
+
+    /// Gives the session a message, and the client what it leads to at once.
+    fn pass_on(self: &Arc<Self>, message: Message) {
+        let session = self.lock().session.clone();
+        let bytes = message.len();
+        let is_request = message.kind() == Kind::Request;
+        let id = message.raw_copy(Member::Id);
+        let taken = match session {
+            Some(port) => port.take(message, Accepts::Both, None).map_err(refuse_message),
+            None => Err(Refusal::UnknownSession),
+        };
+        match taken {
+            Ok(Reception::Noted | Reception::Call(_)) => {}
+            Ok(Reception::Answered(line)) => self.with(|client, _| client.handle_settled(bytes, &line)),
+            Err(refusal) if is_request => {
+                let line = refusal.body(id.as_deref());
+                self.with(|client, _| client.handle_settled(bytes, &line));
+            }
+            Err(refusal) => tracing::debug!(why = %refusal.text(), "a message of the client was ignored"),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Where a request carries its credentials, and where it must not.
+
+use http::header::{self, HeaderMap};
+
+use crate::reply::Refusal;
+
+/// Longer than any token in use, short enough that hashing junk costs nothing.
+const MAX_TOKEN: usize = 16 << 10;
+
+/// What a request shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shown<'a> {
+    Nothing,
+    /// What stands after `Bearer`.
+    Bearer(&'a str),
+    /// Something that is no bearer token.
+    Else,
+}
+
+/// Reads the credentials of a request. Two of them are refused: a proxy in front may have judged the other one.
+pub(crate) fn shown(headers: &HeaderMap) -> Result<Shown<'_>, Refusal> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(value) = values.next() else {
+        return Ok(Shown::Nothing);
+    };
+    if values.next().is_some() {
+        return Err(Refusal::DoubledHeader("Authorization"));
+    }
+    let token = value
+        .to_str()
+        .ok()
+        .and_then(|text| text.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token.trim_matches(' '))
+        .filter(|token| is_token(token));
+    Ok(token.map_or(Shown::Else, Shown::Bearer))
+}
+
+/// The grammar of a bearer token (RFC 6750, 2.1).
+fn is_token(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= MAX_TOKEN
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte))
+}
+
+/// Whether the query carries a token: addresses end up in logs and histories, so none is taken from there.
+pub(crate) fn is_in_query(query: Option<&str>) -> bool {
+    query.unwrap_or_default().split('&').any(|pair| {
+        let name = pair.split('=').next().unwrap_or_default();
+        name.eq_ignore_ascii_case("access_token") || name.eq_ignore_ascii_case("token")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn headers(values: &[&str]) -> HeaderMap {
+        values
+            .iter()
+            .map(|value| (header::AUTHORIZATION, HeaderValue::from_str(value).unwrap()))
+            .fold(HeaderMap::new(), |mut headers, (name, value)| {
+                headers.append(name, value);
+                headers
+            })
+    }
+
+    #[test]
+    fn a_bearer_token_is_read_whatever_the_case_of_its_scheme() {
+        for value in [
+            "Bearer abc.def-1~+/=",
+            "bearer abc.def-1~+/=",
+            "BEARER  abc.def-1~+/= ",
+        ] {
+            assert_eq!(
+                shown(&headers(&[value])),
+                Ok(Shown::Bearer("abc.def-1~+/=")),
+                "{value}"
+            );
+        }
+        assert_eq!(shown(&HeaderMap::new()), Ok(Shown::Nothing));
+    }
+
+    #[test]
+    fn what_is_no_bearer_token_is_no_token() {
+        let long = format!("Bearer {}", "x".repeat(MAX_TOKEN + 1));
+        for value in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "Basic dTpw",
+            "Bearer a b",
+            "Bearer a,b",
+            "Bearer \"a\"",
+            &long,
+        ] {
+            assert_eq!(shown(&headers(&[value])), Ok(Shown::Else), "{value}");
+        }
+    }
+
+    #[test]
+    fn two_credentials_are_refused_even_if_they_are_equal() {
+        assert_eq!(
+            shown(&headers(&["Bearer a", "Bearer a"])),
+            Err(Refusal::DoubledHeader("Authorization"))
+        );
+    }
+
+    #[test]
+    fn a_token_in_the_query_is_noticed() {
+        for query in [
+            "access_token=x",
+            "a=1&access_token=x",
+            "token=x&b",
+            "ACCESS_TOKEN=x",
+            "access_token",
+        ] {
+            assert!(is_in_query(Some(query)), "{query}");
+        }
+        for query in ["", "a=access_token", "tokens=1", "my_access_token=1"] {
+            assert!(!is_in_query(Some(query)), "{query}");
+        }
+        assert!(!is_in_query(None));
+    }
+}

@@ -1,0 +1,266 @@
+//! An issuer on the network: finds its keys and keeps them at hand. What may be fetched when is [`jwks`]'s to say.
+//!
+//! It goes to the addresses of the configuration and to the one that the issuer's own metadata name, over https (or on
+//! this machine), follows no redirect, and reads no more than a limit.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use jsonwebtoken::Algorithm;
+use url::Url;
+
+use super::jwks::{self, Key, KeyRing, Want};
+use crate::clock::Clock;
+use crate::settings::{IssuerUrl, KeysUrl};
+use crate::tasks;
+
+const CONNECT_TIME: Duration = Duration::from_secs(5);
+const FETCH_TIME: Duration = Duration::from_secs(10);
+const MAX_DOCUMENT: usize = 512 << 10;
+
+/// Why there is no key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoKey {
+    /// The issuer has none of that name.
+    Unknown,
+    /// The issuer cannot be asked.
+    Unavailable,
+}
+
+/// Why a fetch failed, for the log.
+#[derive(Debug, thiserror::Error)]
+enum FetchError {
+    #[error("{0}")]
+    Http(String),
+    #[error("answered {0}")]
+    Status(u16),
+    #[error("answered with more than {MAX_DOCUMENT} bytes")]
+    TooLarge,
+    #[error("no metadata of this issuer at any of its well-known addresses (last: {0})")]
+    NoMetadata(String),
+    #[error("the metadata name no usable jwks_uri")]
+    NoKeysUrl,
+    #[error("no set of keys")]
+    NoKeys,
+}
+
+#[derive(Debug)]
+pub(crate) struct Issuer {
+    name: IssuerUrl,
+    configured_keys: Option<KeysUrl>,
+    clock: Clock,
+    ring: Mutex<KeyRing>,
+    /// One fetch at a time; whoever else wants keys waits for it and looks again.
+    fetching: tokio::sync::Mutex<()>,
+    /// Made when it is first needed, since it loads the system's certificates.
+    client: OnceLock<Option<reqwest::Client>>,
+}
+
+impl Issuer {
+    pub(crate) fn new(name: IssuerUrl, configured_keys: Option<KeysUrl>, clock: Clock) -> Self {
+        Self {
+            name,
+            configured_keys,
+            clock,
+            ring: Mutex::default(),
+            fetching: tokio::sync::Mutex::default(),
+            client: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    fn ring(&self) -> MutexGuard<'_, KeyRing> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which set of keys is in use.
+    pub(crate) fn edition(&self) -> u64 {
+        self.ring().edition()
+    }
+
+    /// Fetches the keys before anyone needs them, so that a mistake is in the log from the start.
+    pub(crate) async fn prepare(&self) {
+        self.fetch(Want::First, 0).await;
+    }
+
+    /// The key that a token names, and the edition of the set it is from.
+    pub(crate) async fn key(
+        self: &Arc<Self>,
+        id: Option<&str>,
+        algorithm: Algorithm,
+    ) -> Result<(Arc<Key>, u64), NoKey> {
+        let look = |want_too: bool| {
+            let now = self.clock.now();
+            let ring = self.ring();
+            let key = ring.find(id, algorithm).filter(|_| ring.is_usable(now));
+            let want = want_too.then(|| ring.want(key.is_some(), now)).flatten();
+            (key, want, ring.edition(), ring.is_usable(now))
+        };
+        let (found, want, edition, _) = look(true);
+        match (found, want) {
+            (Some(key), None) => return Ok((key, edition)),
+            (Some(key), Some(want)) => {
+                let issuer = Arc::clone(self);
+                tasks::spawn("issuer keys", async move { issuer.fetch(want, edition).await });
+                return Ok((key, edition));
+            }
+            (None, Some(want)) => self.fetch(want, edition).await,
+            (None, None) => {}
+        }
+        match look(false) {
+            (Some(key), _, edition, _) => Ok((key, edition)),
+            (None, _, _, true) => Err(NoKey::Unknown),
+            (None, _, _, false) => Err(NoKey::Unavailable),
+        }
+    }
+
+    /// Fetches the keys, unless that was just done by someone else or too recently.
+    async fn fetch(&self, want: Want, seen: u64) {
+        let _alone = self.fetching.lock().await;
+        {
+            let mut ring = self.ring();
+            if ring.edition() != seen || !ring.begin_fetch(want, self.clock.now()) {
+                return;
+            }
+        }
+        match self.download().await {
+            Ok(keys) => {
+                tracing::debug!(issuer = self.name(), keys = keys.len(), "keys fetched");
+                self.ring().replace(keys, self.clock.now());
+            }
+            Err(error) => {
+                tracing::warn!(issuer = self.name(), %error, "the keys of the issuer cannot be fetched");
+            }
+        }
+    }
+
+    async fn download(&self) -> Result<Vec<Arc<Key>>, FetchError> {
+        let keys = match &self.configured_keys {
+            Some(keys) => keys.clone(),
+            None => self.discover().await?,
+        };
+        let document = self.get(keys.url().clone()).await?;
+        let keys = jwks::read(&document).ok_or(FetchError::NoKeys)?;
+        if keys.is_empty() {
+            Err(FetchError::NoKeys)
+        } else {
+            Ok(keys)
+        }
+    }
+
+    /// Reads the issuer's metadata. Those that call themselves something else are not this issuer's (RFC 8414, 3.3).
+    async fn discover(&self) -> Result<KeysUrl, FetchError> {
+        let mut last = String::new();
+        for address in metadata_addresses(self.name.url()) {
+            let document = match self.get(address).await {
+                Ok(document) => document,
+                Err(error) => {
+                    last = error.to_string();
+                    continue;
+                }
+            };
+            let Ok(metadata) = serde_json::from_slice::<serde_json::Value>(&document) else {
+                last = "no JSON".to_owned();
+                continue;
+            };
+            if metadata.get("issuer").and_then(|issuer| issuer.as_str()) != Some(self.name()) {
+                last = "another issuer's".to_owned();
+                continue;
+            }
+            let keys = metadata.get("jwks_uri").and_then(|keys| keys.as_str());
+            return keys
+                .and_then(|keys| KeysUrl::parse(keys).ok())
+                .ok_or(FetchError::NoKeysUrl);
+        }
+        Err(FetchError::NoMetadata(last))
+    }
+
+    async fn get(&self, address: Url) -> Result<Vec<u8>, FetchError> {
+        // The address is not repeated in the message: it is the configuration's, or the issuer's to know.
+        let http = |error: reqwest::Error| FetchError::Http(innermost(&error.without_url()));
+        let client = self.client.get_or_init(client).as_ref();
+        let client = client.ok_or_else(|| FetchError::Http("no TLS".to_owned()))?;
+        let request = client
+            .get(address)
+            .header(http::header::ACCEPT, "application/json");
+        let mut response = request.send().await.map_err(http)?;
+        if response.status() != http::StatusCode::OK {
+            return Err(FetchError::Status(response.status().as_u16()));
+        }
+        let mut document = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(http)? {
+            if document.len() + chunk.len() > MAX_DOCUMENT {
+                return Err(FetchError::TooLarge);
+            }
+            document.extend_from_slice(&chunk);
+        }
+        Ok(document)
+    }
+}
+
+fn client() -> Option<reqwest::Client> {
+    reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_TIME)
+        .timeout(FETCH_TIME)
+        .pool_max_idle_per_host(0)
+        .build()
+        .ok()
+}
+
+/// What really went wrong: the outer errors only say that something did.
+fn innermost(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => innermost(source),
+        None => error.to_string(),
+    }
+}
+
+/// Where an issuer's metadata may be (2025-11-25, authorization server metadata discovery).
+fn metadata_addresses(issuer: &Url) -> Vec<Url> {
+    let path = issuer.path().trim_end_matches('/');
+    let mut paths = vec![
+        format!("/.well-known/oauth-authorization-server{path}"),
+        format!("/.well-known/openid-configuration{path}"),
+    ];
+    if !path.is_empty() {
+        paths.push(format!("{path}/.well-known/openid-configuration"));
+    }
+    let at = |path: String| {
+        let mut address = issuer.clone();
+        address.set_path(&path);
+        address
+    };
+    paths.into_iter().map(at).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_are_looked_for_where_the_specification_says() {
+        let addresses = |issuer: &str| -> Vec<String> {
+            let issuer = Url::parse(issuer).unwrap();
+            metadata_addresses(&issuer).iter().map(Url::to_string).collect()
+        };
+        assert_eq!(
+            addresses("https://x"),
+            [
+                "https://x/.well-known/oauth-authorization-server",
+                "https://x/.well-known/openid-configuration"
+            ]
+        );
+        assert_eq!(
+            addresses("https://x/realms/y/"),
+            [
+                "https://x/.well-known/oauth-authorization-server/realms/y",
+                "https://x/.well-known/openid-configuration/realms/y",
+                "https://x/realms/y/.well-known/openid-configuration"
+            ]
+        );
+    }
+}

@@ -1,0 +1,141 @@
+//! Which scopes a use needs, by the method and the tool that the validated body names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::settings::{JwtSettings, Scope, ScopedUse};
+
+/// What a caller was granted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Granted {
+    /// Whoever comes by a way that knows no scopes may do everything.
+    Everything,
+    Scopes(Arc<BTreeSet<String>>),
+}
+
+impl Granted {
+    fn covers(&self, needed: &[&str]) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Scopes(scopes) => needed.iter().all(|scope| scopes.contains(*scope)),
+        }
+    }
+}
+
+/// The rules of the configuration.
+#[derive(Debug, Default)]
+pub(crate) struct ScopeRules {
+    always: Vec<Scope>,
+    uses: BTreeMap<ScopedUse, Vec<Scope>>,
+}
+
+impl ScopeRules {
+    pub(crate) fn new(settings: &JwtSettings) -> Self {
+        Self {
+            always: settings.scopes.clone(),
+            uses: settings.scopes_for.clone(),
+        }
+    }
+
+    /// All that a use needs, each scope once: a challenge names everything, or a client would have to
+    /// sign in several times (2025-11-25, authorization, scope challenge handling).
+    fn needed(&self, method: Option<&str>, tool: Option<&str>) -> Vec<&str> {
+        let of_use = |scoped: ScopedUse| self.uses.get(&scoped).into_iter().flatten();
+        let of_method = method.map(|method| of_use(ScopedUse::Method(method.to_owned())));
+        let of_tool = tool.map(|tool| of_use(ScopedUse::Tool(tool.to_owned())));
+        let mut needed: Vec<&str> = Vec::new();
+        let scopes = self
+            .always
+            .iter()
+            .chain(of_method.into_iter().flatten())
+            .chain(of_tool.into_iter().flatten());
+        for scope in scopes.map(Scope::as_str) {
+            if !needed.contains(&scope) {
+                needed.push(scope);
+            }
+        }
+        needed
+    }
+
+    /// What is asked of everyone, which is also what a client should ask its user for at first.
+    pub(crate) fn least(&self) -> Vec<&str> {
+        self.needed(None, None)
+    }
+
+    /// Whether a caller may; otherwise all that the use needs.
+    pub(crate) fn judge(
+        &self,
+        granted: &Granted,
+        method: Option<&str>,
+        tool: Option<&str>,
+    ) -> Result<(), Vec<&str>> {
+        if *granted == Granted::Everything || (self.always.is_empty() && self.uses.is_empty()) {
+            return Ok(());
+        }
+        let needed = self.needed(method, tool);
+        if granted.covers(&needed) {
+            Ok(())
+        } else {
+            Err(needed)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> ScopeRules {
+        let scopes = |words: &[&str]| {
+            words
+                .iter()
+                .map(|word| Scope::parse(word).unwrap())
+                .collect::<Vec<_>>()
+        };
+        ScopeRules {
+            always: scopes(&["mcp"]),
+            uses: [
+                (
+                    ScopedUse::Method("tools/call".into()),
+                    scopes(&["mcp:call", "mcp"]),
+                ),
+                (ScopedUse::Tool("delete".into()), scopes(&["mcp:admin"])),
+            ]
+            .into(),
+        }
+    }
+
+    fn granted(words: &[&str]) -> Granted {
+        Granted::Scopes(Arc::new(words.iter().map(|word| (*word).to_owned()).collect()))
+    }
+
+    #[test]
+    fn a_use_needs_what_its_method_and_its_tool_need() {
+        let rules = rules();
+        let judge = |words: &[&str], method, tool| rules.judge(&granted(words), method, tool);
+        assert_eq!(judge(&["mcp"], Some("tools/list"), None), Ok(()));
+        assert_eq!(judge(&[], Some("tools/list"), None), Err(vec!["mcp"]));
+        assert_eq!(
+            judge(&["mcp"], Some("tools/call"), Some("echo")),
+            Err(vec!["mcp", "mcp:call"])
+        );
+        assert_eq!(
+            judge(&["mcp", "mcp:call"], Some("tools/call"), Some("echo")),
+            Ok(())
+        );
+        assert_eq!(
+            judge(&["mcp", "mcp:call"], Some("tools/call"), Some("delete")),
+            Err(vec!["mcp", "mcp:call", "mcp:admin"])
+        );
+        assert_eq!(judge(&["mcp"], None, None), Ok(()), "a stream, or an answer");
+    }
+
+    #[test]
+    fn who_comes_without_scopes_may_do_everything() {
+        assert_eq!(
+            rules().judge(&Granted::Everything, Some("tools/call"), Some("delete")),
+            Ok(())
+        );
+        assert_eq!(rules().least(), ["mcp"]);
+    }
+}

@@ -1,0 +1,377 @@
+//! One client on a stream of lines: which era it speaks, what is refused at once, and whose answer a line is.
+//!
+//! The machine reads a client's lines and says where each goes: to the one session of a legacy client, or out on an
+//! errand of a modern one. What comes back is gathered as lines for the client's standard input. It bounds both
+//! directions: when too much waits it wants no more lines, and whoever reads must stop reading until
+//! [`LineClient::wants_lines`] says otherwise. It never judges what a server answers.
+//!
+//! A client's era is settled by its first request other than `server/discover`, which both eras' clients say to find
+//! out (2026-07-28, stdio, "Backward Compatibility"). A handshake that fails settles nothing.
+
+mod modern_side;
+mod opening;
+mod outgoing;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::client_face::modern::Meaning;
+use crate::client_face::{legacy, modern};
+use crate::error_code;
+use crate::exchange::Failure;
+use crate::message::{Kind, Member, Message, ScanError};
+use crate::method::Method;
+use crate::session::{Ending, Said};
+use crate::time::Moment;
+use crate::wire::line::{EnvelopeSeeker, Frame, TooLong};
+use modern_side::OpenErrand;
+use opening::Opening;
+use outgoing::Outgoing;
+
+/// How much may wait, and how long a client may be left wondering.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Messages of the client that are not settled.
+    pub messages: usize,
+    /// Their bytes; the same again may wait to be read by the client.
+    pub bytes: usize,
+    /// The longest line.
+    pub line: usize,
+    /// How long the server may take to answer a client that only wants to know which era is spoken.
+    pub probe: Duration,
+}
+
+/// A modern request that is under way. Unique within its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ErrandKey(pub u64);
+
+/// What the machine wants done.
+#[derive(Debug)]
+pub enum Output {
+    /// Open a session with this message: an `initialize`, or a first request without one. What the session says is
+    /// to be given to [`LineClient::handle_said`].
+    Open(Message),
+    /// Give this message to the session.
+    Take(Message),
+    /// The session is not wanted any more.
+    Close,
+    /// The server would not have a legacy client: find out whether it would have a modern one, and say so by
+    /// [`LineClient::handle_doubt`].
+    Doubt,
+    /// Set out on a modern request.
+    Depart {
+        errand: ErrandKey,
+        message: Message,
+        meaning: Meaning,
+    },
+    /// Nobody waits for this errand any more.
+    Recall(ErrandKey),
+}
+
+/// How often something happened that the client was not told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Notifications that were dropped because the client does not read.
+    pub dropped: u64,
+    /// Lines that were no messages.
+    pub malformed: u64,
+    /// How often no more lines were wanted.
+    pub stalls: u64,
+}
+
+/// What is known about the client.
+#[derive(Debug)]
+enum Footing {
+    /// Nothing yet.
+    Undecided,
+    /// Its session is being opened.
+    Opening(Box<Opening>),
+    Legacy,
+    Modern,
+}
+
+/// The client's messages that are not settled.
+#[derive(Debug, Clone, Copy, Default)]
+struct Load {
+    messages: usize,
+    bytes: usize,
+}
+
+impl Load {
+    fn add(&mut self, bytes: usize) {
+        self.messages += 1;
+        self.bytes += bytes;
+    }
+
+    fn remove(&mut self, bytes: usize) {
+        self.messages = self.messages.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct LineClient {
+    limits: Limits,
+    footing: Footing,
+    load: Load,
+    errands: BTreeMap<ErrandKey, OpenErrand>,
+    next_errand: u64,
+    outgoing: Outgoing,
+    outputs: VecDeque<Output>,
+    counters: Counters,
+    stalled: bool,
+    ended: bool,
+}
+
+impl LineClient {
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            footing: Footing::Undecided,
+            load: Load::default(),
+            errands: BTreeMap::new(),
+            next_errand: 1,
+            outgoing: Outgoing::default(),
+            outputs: VecDeque::new(),
+            counters: Counters::default(),
+            stalled: false,
+            ended: false,
+        }
+    }
+
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Requests that have no answer yet.
+    pub fn open_requests(&self) -> usize {
+        self.load.messages
+    }
+
+    /// Whether there is room for another line. While there is none, nothing is to be read.
+    pub fn wants_lines(&mut self) -> bool {
+        let full = self.load.messages >= self.limits.messages
+            || self.load.bytes >= self.limits.bytes
+            || self.outgoing.len() >= self.limits.bytes;
+        if full && !std::mem::replace(&mut self.stalled, full) {
+            self.counters.stalls += 1;
+        }
+        self.stalled = full;
+        !full && !self.ended
+    }
+
+    /// Whether there is something for the client to read.
+    pub fn has_outgoing(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Exchanges an empty buffer for everything that waits to be written. What was taken before is written now.
+    pub fn take_outgoing(&mut self, empty: BytesMut) -> BytesMut {
+        self.outgoing.take(empty)
+    }
+
+    // From the client.
+
+    /// Takes one line. An over-long or malformed one is answered as far as it can be told whose it was.
+    pub fn handle_frame(&mut self, now: Moment, frame: Frame) {
+        match frame {
+            Frame::Line(line) => match Message::scan(apart(line.clone())) {
+                Ok(message) => self.handle_message(now, message),
+                Err(error) => self.refuse_line(&line, error),
+            },
+            Frame::TooLong(long) => self.refuse_long(&long),
+        }
+    }
+
+    fn handle_message(&mut self, now: Moment, message: Message) {
+        if self.ended {
+            return;
+        }
+        match &self.footing {
+            Footing::Undecided => self.classify(now, message),
+            Footing::Opening(_) => self.hold(message),
+            Footing::Legacy => self.take(message),
+            Footing::Modern => self.handle_modern(now, message),
+        }
+    }
+
+    /// A message of a client of which nothing is known.
+    fn classify(&mut self, now: Moment, message: Message) {
+        let described = modern::is_modern(&message) || message.method() == Method::ServerDiscover;
+        match message.kind() {
+            Kind::Request if described => self.set_out(now, message),
+            Kind::Request => match legacy::lift(&message) {
+                Ok(legacy::Meaning::Ping) => self.answer_ping(&message),
+                Ok(_) => self.open(message),
+                Err(objection) => self.object(&message, objection),
+            },
+            // A probe may be called off like any request. Nothing else could concern anyone yet.
+            Kind::Notification => self.handle_cancellation(&message),
+            Kind::Result | Kind::Error => {}
+        }
+    }
+
+    /// A message for the session.
+    fn take(&mut self, message: Message) {
+        match (message.kind(), message.method()) {
+            // Whoever has a session has no need to find out, and its server may never have heard of it.
+            (Kind::Request, Method::ServerDiscover) => {
+                self.refuse(
+                    &message,
+                    error_code::METHOD_NOT_FOUND,
+                    "this conversation began with `initialize`",
+                );
+            }
+            (Kind::Request, _) => {
+                self.load.add(message.len());
+                self.outputs.push_back(Output::Take(message));
+            }
+            (Kind::Notification | Kind::Result | Kind::Error, _) => {
+                self.outputs.push_back(Output::Take(message));
+            }
+        }
+    }
+
+    fn answer_ping(&mut self, message: &Message) {
+        let line = legacy::lower_done(message.raw(Member::Id).unwrap_or_default());
+        self.outgoing.push(&line);
+    }
+
+    fn object(&mut self, message: &Message, objection: legacy::Objection) {
+        self.refuse(message, objection.code(), objection.text());
+    }
+
+    fn refuse(&mut self, message: &Message, code: i32, text: &str) {
+        let id = message.raw(Member::Id).filter(|_| message.has_valid_id());
+        let line = legacy::error(id, code, text, None);
+        self.outgoing.push(&line);
+    }
+
+    fn refuse_line(&mut self, line: &[u8], error: ScanError) {
+        self.counters.malformed += 1;
+        let code = match error {
+            ScanError::NotUtf8 | ScanError::NotJson { .. } | ScanError::TooDeep | ScanError::TooLarge => {
+                error_code::PARSE_ERROR
+            }
+            ScanError::Batch | ScanError::NotObject | ScanError::Duplicate(_) | ScanError::NotJsonRpc => {
+                error_code::INVALID_REQUEST
+            }
+        };
+        let mut seeker = EnvelopeSeeker::default();
+        seeker.feed(line);
+        let (id, method) = seeker.finish();
+        self.say_malformed(id.filter(|_| method).as_deref(), code, &error.to_string());
+    }
+
+    fn refuse_long(&mut self, long: &TooLong) {
+        self.counters.malformed += 1;
+        let text = format!(
+            "the message has {} bytes, more than max_message_bytes ({}) allows",
+            long.length, self.limits.line
+        );
+        match (&long.id, long.method) {
+            (Some(id), true) => self.say_malformed(Some(id), error_code::INVALID_REQUEST, &text),
+            // The answer to a server's question: the server waits for it.
+            (Some(id), false) if matches!(self.footing, Footing::Legacy) => {
+                let line = legacy::error(Some(id), error_code::INTERNAL_ERROR, &text, None);
+                if let Ok(answer) = Message::scan(line) {
+                    self.outputs.push_back(Output::Take(answer));
+                }
+            }
+            // A notification, which nobody is told about.
+            (None, true) => {}
+            (Some(_) | None, false) => self.say_malformed(None, error_code::INVALID_REQUEST, &text),
+        }
+    }
+
+    fn say_malformed(&mut self, id: Option<&[u8]>, code: i32, text: &str) {
+        // Null is an id in the legacy era only.
+        let line = match self.footing {
+            Footing::Modern => modern::error(id, code, text, None),
+            Footing::Undecided | Footing::Opening(_) | Footing::Legacy => legacy::error(id, code, text, None),
+        };
+        self.outgoing.push(&line);
+    }
+
+    /// The client has closed its end: nobody waits for anything.
+    pub fn handle_end(&mut self) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        for errand in std::mem::take(&mut self.errands).into_keys() {
+            self.outputs.push_back(Output::Recall(errand));
+        }
+        match std::mem::replace(&mut self.footing, Footing::Undecided) {
+            Footing::Opening(_) | Footing::Legacy => self.outputs.push_back(Output::Close),
+            Footing::Undecided | Footing::Modern => {}
+        }
+        self.load = Load::default();
+    }
+
+    // From the session.
+
+    /// What the session says.
+    pub fn handle_said(&mut self, now: Moment, said: Said) {
+        if self.ended {
+            return;
+        }
+        match said {
+            Said::Welcome => self.settle_on_legacy(),
+            Said::Answer {
+                line,
+                ending,
+                request_bytes,
+            } => {
+                if matches!(self.footing, Footing::Opening(_)) {
+                    self.handle_unwelcome(now, line.into_bytes(), &ending, request_bytes);
+                    return;
+                }
+                self.load.remove(request_bytes);
+                // Whoever has cancelled a request does not expect an answer any more (2025-03-26, cancellation).
+                if ending != Ending::Failed(Failure::Cancelled) {
+                    self.outgoing.push_written(&line);
+                }
+            }
+            Said::Question(line) => self.outgoing.push(&line),
+            Said::Notice(line) => self.notify(&line),
+        }
+    }
+
+    /// The session would not take a request, or answered it at once.
+    pub fn handle_settled(&mut self, request_bytes: usize, line: &Bytes) {
+        if !self.ended {
+            self.load.remove(request_bytes);
+            self.outgoing.push(line);
+        }
+    }
+
+    /// Something that may be lost if the client does not read.
+    fn notify(&mut self, line: &Bytes) {
+        if self.outgoing.len() >= self.limits.bytes {
+            self.counters.dropped += 1;
+        } else {
+            self.outgoing.push(line);
+        }
+    }
+}
+
+/// A line of its own: it is a part of the buffer it was read into, which one that waits would keep alive as a whole.
+/// A large one nearly fills its buffer.
+fn apart(line: Bytes) -> Bytes {
+    const LARGE: usize = 1 << 20;
+    if line.len() < LARGE {
+        Bytes::copy_from_slice(&line)
+    } else {
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! Opening the one session of a legacy client, a second time if its server turns out to be of the other era.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::{Footing, LineClient, Output};
+use crate::client_face::legacy;
+use crate::error_code;
+use crate::exchange::Failure;
+use crate::message::{Kind, Member, Message};
+use crate::method::Method;
+use crate::session::Ending;
+use crate::time::Moment;
+
+/// A session that was asked for and that its server has not welcomed.
+#[derive(Debug)]
+pub(super) struct Opening {
+    /// The message that it is opened with.
+    first: Message,
+    /// What the server answered, while it is found out what that means.
+    refusal: Option<Bytes>,
+    /// It was found out once.
+    doubted: bool,
+    /// What the client said meanwhile.
+    waiting: VecDeque<Message>,
+}
+
+impl LineClient {
+    pub(super) fn open(&mut self, first: Message) {
+        self.load.add(first.len());
+        self.outputs.push_back(Output::Open(first.clone()));
+        self.footing = Footing::Opening(Box::new(Opening {
+            first,
+            refusal: None,
+            doubted: false,
+            waiting: VecDeque::new(),
+        }));
+    }
+
+    /// A message that comes before the server's welcome waits for it: if it has to be asked again in other words, a
+    /// call that it has seen already could run twice.
+    pub(super) fn hold(&mut self, message: Message) {
+        match (message.kind(), message.method()) {
+            (Kind::Request, Method::Ping) => self.answer_ping(&message),
+            (Kind::Request, Method::Initialize) => self.refuse(
+                &message,
+                error_code::INVALID_REQUEST,
+                "the session is being initialized already",
+            ),
+            (Kind::Request | Kind::Notification | Kind::Result | Kind::Error, _) => {
+                if let Footing::Opening(opening) = &mut self.footing {
+                    self.load.add(message.len());
+                    opening.waiting.push_back(message);
+                }
+            }
+        }
+    }
+
+    pub(super) fn settle_on_legacy(&mut self) {
+        let footing = std::mem::replace(&mut self.footing, Footing::Legacy);
+        if let Footing::Opening(opening) = footing {
+            for message in opening.waiting {
+                self.load.remove(message.len());
+                self.take(message);
+            }
+        }
+    }
+
+    /// The opening message was answered although nobody was welcomed.
+    pub(super) fn handle_unwelcome(
+        &mut self,
+        now: Moment,
+        line: Bytes,
+        ending: &Ending,
+        request_bytes: usize,
+    ) {
+        let Footing::Opening(opening) = &mut self.footing else {
+            return;
+        };
+        let refused = match ending {
+            Ending::Failed(failure) => *failure == Failure::NotWelcomed,
+            Ending::Error | Ending::Result => opening.first.method() == Method::Initialize,
+        };
+        // Nothing was run yet: a server that will not have a legacy client may have a modern one.
+        if refused && !opening.doubted {
+            opening.refusal = Some(line);
+            opening.doubted = true;
+            self.outputs.push_back(Output::Doubt);
+            return;
+        }
+        self.load.remove(request_bytes);
+        self.outgoing.push(&line);
+        self.fail_opening(now);
+    }
+
+    /// Whether the server that refused a legacy client would have a modern one.
+    pub fn handle_doubt(&mut self, now: Moment, modern: bool) {
+        let Footing::Opening(opening) = &mut self.footing else {
+            return;
+        };
+        let Some(refusal) = opening.refusal.take() else {
+            return;
+        };
+        let first = opening.first.clone();
+        if modern {
+            self.outputs.push_back(Output::Close);
+            self.outputs.push_back(Output::Open(first));
+        } else {
+            self.load.remove(first.len());
+            self.outgoing.push(&refusal);
+            self.fail_opening(now);
+        }
+    }
+
+    /// There is no session to be had.
+    pub fn handle_not_opened(&mut self, now: Moment, code: i32, text: &str, data: Option<&str>) {
+        let Footing::Opening(opening) = &self.footing else {
+            return;
+        };
+        let line = legacy::error(opening.first.raw(Member::Id), code, text, data);
+        self.load.remove(opening.first.len());
+        self.outgoing.push(&line);
+        self.fail_opening(now);
+    }
+
+    /// The client is where it began, and what it said meanwhile is judged anew.
+    fn fail_opening(&mut self, now: Moment) {
+        self.outputs.push_back(Output::Close);
+        let footing = std::mem::replace(&mut self.footing, Footing::Undecided);
+        if let Footing::Opening(opening) = footing {
+            for message in opening.waiting {
+                self.load.remove(message.len());
+                self.handle_message(now, message);
+            }
+        }
+    }
+}

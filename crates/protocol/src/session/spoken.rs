@@ -1,0 +1,272 @@
+//! A session whose client reads one stream of lines, answers and all.
+//!
+//! Over stdio there is no POST to answer and no stream to resume: everything a client is told stands on its
+//! standard input in the order in which it came. Nothing is kept here for readers; whoever carries the lines
+//! bounds what waits to be written.
+
+use bytes::Bytes;
+
+use super::{CallRecord, Ending, Output, Put, Session};
+use crate::exchange::{CallKey, QuestionKey};
+use crate::message::Written;
+use crate::time::Moment;
+
+/// How a session's client hears.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hearing {
+    /// Each answer where it was asked for, the rest on streams that can be resumed.
+    Streams,
+    /// Everything on one stream of lines.
+    Lines,
+}
+
+/// Something a client that reads lines is told.
+#[derive(Debug)]
+pub enum Said {
+    /// The server has welcomed the client. Nothing is written for this; the answer follows if one is due.
+    Welcome,
+    /// The answer to a request of the client.
+    Answer {
+        line: Written,
+        ending: Ending,
+        /// How large the request was.
+        request_bytes: usize,
+    },
+    /// A request of the server, which waits for its answer.
+    Question(Bytes),
+    /// Anything else: progress, log lines, changes, withdrawn questions.
+    Notice(Bytes),
+}
+
+impl Session {
+    /// The same session for a client that reads lines. Answers are then said as [`Output::Said`] and there is
+    /// nothing to poll or to read.
+    #[must_use]
+    pub fn on_lines(mut self) -> Self {
+        self.hearing = Hearing::Lines;
+        self
+    }
+
+    pub(super) fn reads_lines(&self) -> bool {
+        self.hearing == Hearing::Lines
+    }
+
+    pub(super) fn say(&mut self, said: Said) {
+        self.outputs.push_back(Output::Said(said));
+    }
+
+    pub(super) fn say_question(&mut self, call: Option<CallKey>, question: QuestionKey, line: Bytes) {
+        // It is on its way: there is nobody else who would have to come for it.
+        let put = Put {
+            call,
+            number: 0,
+            deadline: None,
+        };
+        self.questions.insert(question, put);
+        self.say(Said::Question(line));
+    }
+
+    pub(super) fn say_answer(&mut self, now: Moment, key: CallKey, ending: Ending, line: Written) {
+        let Some(call) = self.calls.remove(&key) else {
+            return;
+        };
+        self.last_seen = self.last_seen.max(now);
+        // A handshake that Rialto does by itself has nobody who waits for its answer.
+        let Some(message) = call.message else { return };
+        self.say(Said::Answer {
+            line: line.clone(),
+            ending: ending.clone(),
+            request_bytes: message.len(),
+        });
+        self.outputs.push_back(Output::Ended(Box::new(CallRecord {
+            call: key,
+            message,
+            started: call.started,
+            ending,
+            response: line,
+            streamed: true,
+        })));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{Accepts, Limits, Taken};
+    use super::*;
+    use crate::exchange::{Client, Failure, Principal, SessionKey, Tell, Welcome};
+    use crate::message::Message;
+    use crate::version::{Era, Version};
+
+    fn message(text: &str) -> Message {
+        Message::scan(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+    }
+
+    fn said(session: &mut Session) -> Vec<String> {
+        std::iter::from_fn(|| session.poll_output())
+            .filter_map(|output| match output {
+                Output::Said(Said::Welcome) => Some("welcome".to_owned()),
+                Output::Said(Said::Answer { line, .. }) => Some(text(&line.into_bytes())),
+                Output::Said(Said::Question(line) | Said::Notice(line)) => Some(text(&line)),
+                Output::Wake(_) | Output::Ask(_) | Output::Ended(_) => None,
+            })
+            .collect()
+    }
+
+    fn text(bytes: &Bytes) -> String {
+        String::from_utf8_lossy(bytes).into_owned()
+    }
+
+    fn open() -> Session {
+        let introduction = message(
+            r#"{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-06-18"}}"#,
+        );
+        let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
+        let limits = Limits::default();
+        let (session, ..) = Session::open(
+            SessionKey(1),
+            client,
+            limits,
+            Moment::START,
+            introduction,
+            Accepts::Both,
+        );
+        session.on_lines()
+    }
+
+    fn welcome(session: &mut Session) {
+        let welcome = Welcome {
+            message: message(r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18"}}"#),
+            words: Era::Legacy,
+            version: Some(Version::V2025_06_18),
+            changing_lists: vec![],
+            logs: false,
+        };
+        let tell = Tell::Welcome {
+            session: SessionKey(1),
+            call: CallKey(1),
+            welcome: Arc::new(welcome),
+        };
+        session.handle_tell(Moment::START, tell);
+    }
+
+    fn call(session: &mut Session) -> CallKey {
+        let request = message(r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x"}}"#);
+        match session.handle_message(Moment::START, request, Accepts::Both) {
+            Ok(Taken::Call { call, .. }) => call,
+            other => panic!("no call: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn everything_is_said_in_the_order_in_which_it_came() {
+        let mut session = open();
+        welcome(&mut session);
+        let call = call(&mut session);
+        let (key, now) = (SessionKey(1), Moment::START);
+        let progress = message(
+            r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}"#,
+        );
+        let changed = message(r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#);
+        session.handle_tell(
+            now,
+            Tell::Related {
+                session: key,
+                call,
+                message: progress,
+            },
+        );
+        session.handle_tell(
+            now,
+            Tell::Question {
+                session: key,
+                call: Some(call),
+                question: QuestionKey(3),
+                message: message(r#"{"jsonrpc":"2.0","id":"q","method":"roots/list"}"#),
+            },
+        );
+        session.handle_tell(
+            now,
+            Tell::Withdrawn {
+                session: key,
+                question: QuestionKey(3),
+                message: None,
+            },
+        );
+        session.handle_tell(
+            now,
+            Tell::Notice {
+                session: key,
+                message: changed,
+            },
+        );
+        session.handle_tell(
+            now,
+            Tell::Reply {
+                session: key,
+                call,
+                message: message(r#"{"jsonrpc":"2.0","id":99,"result":{}}"#),
+                words: Era::Legacy,
+            },
+        );
+        let said = said(&mut session);
+        let expected = [
+            "welcome",
+            r#""id":"i""#,
+            "notifications/progress",
+            r#""id":3,"method":"roots/list""#,
+            "notifications/cancelled",
+            "list_changed",
+            r#""id":7,"result":{}"#,
+        ];
+        assert_eq!(said.len(), expected.len(), "{said:?}");
+        for (line, part) in said.iter().zip(expected) {
+            assert!(line.contains(part), "{line} has no {part}");
+        }
+        assert_eq!((session.open_calls(), session.open_questions()), (0, 0));
+        assert_eq!(session.held_bytes(), 0, "nothing is kept for readers");
+    }
+
+    #[test]
+    fn a_question_that_was_said_waits_for_as_long_as_its_server_does() {
+        let mut session = open();
+        welcome(&mut session);
+        let call = call(&mut session);
+        session.handle_tell(
+            Moment::START,
+            Tell::Question {
+                session: SessionKey(1),
+                call: Some(call),
+                question: QuestionKey(3),
+                message: message(r#"{"jsonrpc":"2.0","id":"q","method":"roots/list"}"#),
+            },
+        );
+        session.handle_tick(Moment::START.after(std::time::Duration::from_secs(500)));
+        assert_eq!(session.open_questions(), 1);
+        let answer = message(r#"{"jsonrpc":"2.0","id":3,"result":{"roots":[]}}"#);
+        let taken = session
+            .handle_message(Moment::START, answer, Accepts::Both)
+            .unwrap();
+        assert!(matches!(taken, Taken::Noted(Some(_))), "{taken:?}");
+    }
+
+    #[test]
+    fn a_refused_handshake_is_answered_without_a_welcome() {
+        let mut session = open();
+        session.handle_tell(
+            Moment::START,
+            Tell::Failed {
+                session: SessionKey(1),
+                call: CallKey(1),
+                failure: Failure::NotWelcomed,
+            },
+        );
+        let said = said(&mut session);
+        assert!(
+            matches!(&said[..], [line] if line.contains("handshake")),
+            "{said:?}"
+        );
+        assert!(!session.is_welcomed());
+    }
+}

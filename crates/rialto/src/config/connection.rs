@@ -1,0 +1,259 @@
+//! What `rialto connect` is told: one server, and how much may wait in front of it.
+
+mod headers;
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gateway::LineLimits;
+use gateway::settings::{
+    AuditSettings, AuditSink, AuthSettings, BackendSpec, Destination, EraChoice, LaneRules, Outages,
+    RemoteSpec, Retry, Settings, Sharing, SignIn, Transport,
+};
+use url::Url;
+
+use super::destination::{self, Defaults};
+use super::environment::Environment;
+use super::problem::{ConfigError, Place};
+use super::reader::{Given, Walk, one_of};
+use super::single::given;
+use super::{name, quantity, remote, walk};
+use crate::flags::ConnectFlags;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+const MAX_QUEUE: usize = 10_000;
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// How much of a client's messages may wait, and how much of what it is told. Each message that waits is held about
+/// twice: as it came, and as it goes out.
+const QUEUE_BYTES: usize = 12 << 20;
+/// A session, another one after a change of eras, and lanes for a modern client whose requests differ in what it can do.
+const MAX_SESSIONS: usize = 8;
+
+const ERAS: [(&str, EraChoice); 3] = [
+    ("auto", EraChoice::Auto),
+    ("legacy", EraChoice::Legacy),
+    ("modern", EraChoice::Modern),
+];
+
+const TRANSPORTS: [(&str, Transport); 4] = [
+    ("auto", Transport::Auto),
+    ("streamable-http", Transport::StreamableHttp),
+    ("streamable_http", Transport::StreamableHttp),
+    ("sse", Transport::Sse),
+];
+
+const RETRIES: [(&str, Retry); 2] = [("safe", Retry::Safe), ("always", Retry::Always)];
+
+/// One server and one client.
+#[derive(Debug, Clone)]
+pub(crate) struct Connection {
+    pub(crate) settings: Settings,
+    pub(crate) limits: LineLimits,
+    /// What the server is called.
+    pub(crate) name: String,
+    /// What the user should know.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Reads what the flags and the environment say.
+pub(crate) fn read(flags: &ConnectFlags, environment: &Environment) -> Result<Connection, ConfigError> {
+    let walk = walk("", std::path::PathBuf::new(), environment);
+    let connection = assemble(flags, environment, &walk);
+    let (problems, notes) = walk.into_findings();
+    match connection {
+        Some(connection) if problems.is_empty() => Ok(Connection { notes, ..connection }),
+        Some(_) | None => Err(ConfigError::Problems(problems)),
+    }
+}
+
+fn assemble(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) -> Option<Connection> {
+    let defaults = Defaults {
+        request_timeout: timeout(flags, environment, walk).unwrap_or(TIMEOUT),
+        max_message_bytes: number(
+            ("--max-message-bytes", flags.max_message_bytes.as_deref()),
+            &["RIALTO_MAX_MESSAGE_BYTES"],
+            environment,
+            walk,
+            quantity::size,
+        )
+        .unwrap_or(MAX_MESSAGE_BYTES),
+        max_sessions: Some(MAX_SESSIONS),
+    };
+    let max_queue = number(
+        ("--max-queue", flags.max_queue.as_deref()),
+        &["RIALTO_MAX_QUEUE", "MCP_MAX_QUEUE"],
+        environment,
+        walk,
+        quantity::count,
+    )
+    .unwrap_or(MAX_QUEUE);
+    let era = given(("--era", flags.era.as_deref()), "RIALTO_CONNECT_ERA", environment)
+        .and_then(|given| walk.judge(&given, |text| one_of(text, &ERAS)));
+    let name = given(("--name", flags.name.as_deref()), "MCP_NAME", environment).map(|given| given.text);
+    let destination = server(flags, environment, walk, &defaults)?;
+    let destination = Destination {
+        name: name.unwrap_or_else(|| destination.name.clone()),
+        // Whoever waits for a server that is away waits as long as for one that is slow.
+        lanes: LaneRules {
+            start_timeout: defaults.request_timeout,
+            ..destination.lanes
+        },
+        era: era.unwrap_or(EraChoice::Auto),
+        max_calls: Some(max_queue),
+        ..destination
+    };
+    Some(Connection {
+        name: destination.name.clone(),
+        limits: LineLimits {
+            messages: max_queue,
+            bytes: QUEUE_BYTES,
+        },
+        settings: alone(destination),
+        notes: Vec::new(),
+    })
+}
+
+/// What stands behind.
+fn server(
+    flags: &ConnectFlags,
+    environment: &Environment,
+    walk: &Walk<'_>,
+    defaults: &Defaults,
+) -> Option<Destination> {
+    if !flags.command.is_empty() {
+        let name = name::of_command(&flags.command);
+        return Some(destination::plain(
+            name,
+            flags.command.clone(),
+            BTreeMap::new(),
+            Sharing::PerSession,
+            defaults,
+        ));
+    }
+    let url = address(flags, environment, walk)?;
+    let transport = given(
+        ("--transport", flags.transport.as_deref()),
+        "RIALTO_TRANSPORT",
+        environment,
+    )
+    .and_then(|given| walk.judge(&given, |text| one_of(text, &TRANSPORTS)));
+    let retry = given(("--retry", flags.retry.as_deref()), "RIALTO_RETRY", environment)
+        .and_then(|given| walk.judge(&given, |text| one_of(text, &RETRIES)));
+    let ca_file = given(
+        ("--ca-file", flags.ca_file.as_deref()),
+        "RIALTO_CA_FILE",
+        environment,
+    );
+    let headers = headers::read(flags, environment, &url, walk);
+    let name = name_of(&url);
+    let spec = RemoteSpec {
+        url,
+        transport: transport.unwrap_or(Transport::Auto),
+        headers,
+        forward_headers: Vec::new(),
+        ca_file: ca_file.map(|given| PathBuf::from(given.text)),
+        retry: retry.unwrap_or(Retry::Safe),
+        outages: Outages::Wait,
+        sign_in: SignIn::No,
+    };
+    let sharing = Sharing::PerSession;
+    Some(destination::in_front_of(
+        BackendSpec::Remote(spec),
+        name,
+        sharing,
+        defaults,
+    ))
+}
+
+/// Where the server is.
+fn address(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) -> Option<Url> {
+    let Some(mut given) = given(("URL", flags.url.as_deref()), "URI", environment) else {
+        walk.fail(
+            Place::Flag("connect"),
+            "there is no server to connect to: write rialto connect https://host/mcp, or set the variable URI",
+        );
+        return None;
+    };
+    given.text = given.text.trim().to_owned();
+    if given.text.contains('@') {
+        // It may hold a password.
+        given.written = "https://…@…".to_owned();
+    }
+    walk.judge(&given, remote::address)
+}
+
+/// `linear` of `https://mcp.linear.app/mcp`.
+fn name_of(url: &Url) -> String {
+    let Some(url::Host::Domain(host)) = url.host() else {
+        return "remote".to_owned();
+    };
+    let telling = host
+        .split('.')
+        .find(|label| !matches!(*label, "mcp" | "api" | "www" | "localhost"));
+    telling
+        .and_then(name::sanitised)
+        .unwrap_or_else(|| "remote".to_owned())
+}
+
+/// Settings for a gateway with one destination and no door of its own.
+fn alone(destination: Destination) -> Settings {
+    Settings {
+        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        request_timeout: destination.request_timeout,
+        max_message_bytes: destination.max_message_bytes,
+        // The session lives for as long as the program does.
+        session_idle: Duration::MAX,
+        drain: Duration::ZERO,
+        allowed_hosts: Vec::new(),
+        allowed_origins: Vec::new(),
+        audit: AuditSettings {
+            sink: AuditSink::Off,
+            bodies: false,
+        },
+        root_destination: None,
+        keep_going: false,
+        public_url: None,
+        // There is one client, and it has started us.
+        auth: AuthSettings::default(),
+        destinations: vec![destination],
+    }
+}
+
+/// `MCP_TIMEOUT_MS` is in milliseconds, and bare.
+fn timeout(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) -> Option<Duration> {
+    if let Some(given) = given(
+        ("--timeout", flags.timeout.as_deref()),
+        "RIALTO_TIMEOUT",
+        environment,
+    ) {
+        return walk.judge(&given, quantity::some_time);
+    }
+    let text = environment.filled("MCP_TIMEOUT_MS")?;
+    match quantity::count(text.trim()) {
+        Ok(milliseconds) => Some(Duration::from_millis(milliseconds as u64)),
+        Err(message) => {
+            let message = format!("`{text}` is wrong: {message}");
+            walk.fail(Place::Variable("MCP_TIMEOUT_MS"), message);
+            None
+        }
+    }
+}
+
+/// A value from a flag or the first variable that has one.
+fn number(
+    flag: (&'static str, Option<&str>),
+    variables: &[&'static str],
+    environment: &Environment,
+    walk: &Walk<'_>,
+    parse: impl Fn(&str) -> Result<usize, String>,
+) -> Option<usize> {
+    let found: Option<Given> = variables
+        .iter()
+        .find_map(|variable| given(flag, variable, environment));
+    walk.judge(&found?, parse)
+}
+
+#[cfg(test)]
+mod tests;

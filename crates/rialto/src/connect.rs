@@ -1,0 +1,94 @@
+//! `rialto connect`: the stdio door in front of one server, for hosts that start programs.
+//!
+//! stdout belongs to the protocol; whatever is worth saying otherwise goes to the log on stderr.
+
+mod snippet;
+mod standard;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gateway::{Gateway, Parting, StartError};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::connection::{self, Connection};
+use crate::config::{self, ConfigError, Environment};
+use crate::flags::ConnectFlags;
+use crate::serve::launcher;
+use crate::{exit, fail, telemetry};
+
+/// How long what still runs may take to notice the end. A thread that waits for stdin never does.
+const LAST_STEPS: Duration = Duration::from_millis(50);
+
+pub(crate) fn run(flags: &ConnectFlags, environment: &Environment) -> ExitCode {
+    let logs = match config::log_settings(flags.log_format.as_deref(), environment) {
+        Ok(logs) => logs,
+        Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
+    };
+    let connection = match connection::read(flags, environment) {
+        Ok(connection) => connection,
+        Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
+    };
+    if let Some(host) = flags.print_config {
+        return print_config(&snippet::of(host, &connection.name, flags, environment));
+    }
+    let telemetry = match telemetry::init(logs.format, logs.filter.as_deref()) {
+        Ok(telemetry) => telemetry,
+        Err(error) => return fail(exit::CONFIGURATION, &format!("{error:#}")),
+    };
+    for note in &connection.notes {
+        tracing::warn!("{note}");
+    }
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(exit::FAILED, &format!("cannot start the runtime: {error}")),
+    };
+    let code = runtime.block_on(converse(&connection, environment));
+    runtime.shutdown_timeout(LAST_STEPS);
+    drop(telemetry);
+    code
+}
+
+/// Here, and only here, stdout is for people.
+fn print_config(text: &str) -> ExitCode {
+    match writeln!(std::io::stdout().lock(), "{text}") {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(exit::FAILED, &format!("cannot write to stdout: {error}")),
+    }
+}
+
+async fn converse(connection: &Connection, environment: &Environment) -> ExitCode {
+    let settings = &connection.settings;
+    let gateway = match Gateway::new(settings, settings.listen, launcher(), environment.all()) {
+        Ok(gateway) => gateway,
+        Err(error @ StartError::Audit(_)) => return fail(exit::CONFIGURATION, &error.to_string()),
+        Err(error @ (StartError::Command { .. } | StartError::NothingStarts(_))) => {
+            return fail(exit::NOTHING_STARTS, &error.to_string());
+        }
+    };
+    let (mut terminate, mut interrupt) =
+        match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+            (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
+            (Err(error), _) | (_, Err(error)) => {
+                return fail(exit::FAILED, &format!("cannot catch signals: {error}"));
+            }
+        };
+    let told = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    tracing::info!(server = %connection.name, "connected to a client on stdin and stdout");
+    let parting = Arc::clone(&gateway)
+        .converse(standard::input(), standard::output(), &connection.limits, told)
+        .await;
+    match parting {
+        Parting::InputEnded => tracing::info!("the client has gone"),
+        Parting::OutputBroken => tracing::warn!("the client does not read any more"),
+        Parting::Told => tracing::info!("ended by a signal"),
+    }
+    ExitCode::SUCCESS
+}

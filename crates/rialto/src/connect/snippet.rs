@@ -1,0 +1,162 @@
+//! What to paste into a host's configuration so that it starts this very command.
+//!
+//! Secrets are never repeated: a place is shown where they go.
+
+use serde_json::{Map, Value, json};
+
+use crate::config::Environment;
+use crate::flags::{ConnectFlags, Host};
+
+/// What stands where a secret goes.
+const TOKEN: &str = "<your token>";
+
+pub(super) fn of(host: Host, name: &str, flags: &ConnectFlags, environment: &Environment) -> String {
+    let mut entry = Map::new();
+    match host {
+        Host::ClaudeCode | Host::Vscode => {
+            entry.insert("type".into(), "stdio".into());
+        }
+        Host::ClaudeDesktop | Host::Cursor => {}
+    }
+    entry.insert("command".into(), program().into());
+    entry.insert("args".into(), arguments(flags, environment).into());
+    let variables = variables(flags, environment);
+    if !variables.is_empty() {
+        entry.insert("env".into(), variables.into());
+    }
+    let servers = match host {
+        Host::ClaudeDesktop | Host::ClaudeCode | Host::Cursor => "mcpServers",
+        Host::Vscode => "servers",
+    };
+    format!("{:#}", json!({ servers: { name: entry } }))
+}
+
+/// Hosts look for programs in other places than a shell does, so the whole path is written.
+fn program() -> String {
+    std::env::current_exe()
+        .ok()
+        .and_then(|path| path.into_os_string().into_string().ok())
+        .unwrap_or_else(|| "rialto".to_owned())
+}
+
+fn arguments(flags: &ConnectFlags, environment: &Environment) -> Vec<Value> {
+    let mut words = vec!["connect".to_owned()];
+    words.extend(
+        flags
+            .url
+            .clone()
+            .or_else(|| environment.filled("URI").map(str::to_owned)),
+    );
+    for header in &flags.header {
+        let name = header.expose().split(':').next().unwrap_or_default().trim();
+        words.extend(["--header".to_owned(), format!("{name}: {TOKEN}")]);
+    }
+    for (flag, value) in [
+        ("--header-file", absolute(flags.header_file.as_deref())),
+        ("--bearer-env", flags.bearer_env.clone()),
+        ("--transport", flags.transport.clone()),
+        ("--era", flags.era.clone()),
+        ("--ca-file", absolute(flags.ca_file.as_deref())),
+        ("--timeout", flags.timeout.clone()),
+        ("--max-queue", flags.max_queue.clone()),
+        ("--max-message-bytes", flags.max_message_bytes.clone()),
+        ("--retry", flags.retry.clone()),
+        ("--log-format", flags.log_format.clone()),
+    ] {
+        if let Some(value) = value {
+            words.extend([flag.to_owned(), value]);
+        }
+    }
+    if !flags.command.is_empty() {
+        words.push("--".to_owned());
+        words.extend(flags.command.iter().cloned());
+    }
+    words.into_iter().map(Value::from).collect()
+}
+
+/// The host starts the program in a directory of its own choice.
+fn absolute(path: Option<&str>) -> Option<String> {
+    let path = path?;
+    let whole = std::path::absolute(path).ok();
+    Some(
+        whole
+            .and_then(|path| path.into_os_string().into_string().ok())
+            .unwrap_or_else(|| path.to_owned()),
+    )
+}
+
+/// Hosts pass on only what they are told to.
+fn variables(flags: &ConnectFlags, environment: &Environment) -> Map<String, Value> {
+    let mut variables = Map::new();
+    match flags.bearer_env.as_deref() {
+        Some(variable) => {
+            variables.insert(variable.to_owned(), TOKEN.into());
+        }
+        None if environment.filled("BEARER_TOKEN").is_some() => {
+            variables.insert("BEARER_TOKEN".to_owned(), TOKEN.into());
+        }
+        None => {}
+    }
+    variables
+}
+
+#[cfg(test)]
+mod tests {
+    use gateway::settings::Secret;
+
+    use super::*;
+
+    fn shown(host: Host, flags: &ConnectFlags) -> Value {
+        let environment = Environment::from_iter([("BEARER_TOKEN", "geheim")]);
+        let text = of(host, "example", flags, &environment);
+        assert!(!text.contains("geheim"), "{text}");
+        serde_json::from_str(&text).expect("what is printed is JSON")
+    }
+
+    #[test]
+    fn every_host_gets_its_own_shape_and_no_secret() {
+        let flags = ConnectFlags {
+            url: Some("https://mcp.example.com/mcp".into()),
+            header: vec![Secret::new("X-Key: geheim")],
+            header_file: Some("headers.txt".into()),
+            timeout: Some("5m".into()),
+            ..ConnectFlags::default()
+        };
+        for (host, servers, kind) in [
+            (Host::ClaudeDesktop, "mcpServers", Value::Null),
+            (Host::ClaudeCode, "mcpServers", "stdio".into()),
+            (Host::Cursor, "mcpServers", Value::Null),
+            (Host::Vscode, "servers", "stdio".into()),
+        ] {
+            let shown = shown(host, &flags);
+            let entry = &shown[servers]["example"];
+            assert_eq!(entry["type"], kind, "{host:?}");
+            assert_eq!(entry["args"][0], "connect");
+            assert_eq!(entry["args"][1], "https://mcp.example.com/mcp");
+            assert_eq!(entry["args"][3], "X-Key: <your token>");
+            assert!(
+                entry["args"][5]
+                    .as_str()
+                    .is_some_and(|path| path.starts_with('/')),
+                "{entry}"
+            );
+            assert_eq!(entry["env"]["BEARER_TOKEN"], TOKEN);
+        }
+    }
+
+    #[test]
+    fn the_variable_of_the_token_is_named_and_its_value_is_not() {
+        let flags = ConnectFlags {
+            command: vec!["cat".into(), "-u".into()],
+            bearer_env: Some("EXAMPLE_TOKEN".into()),
+            ..ConnectFlags::default()
+        };
+        let shown = shown(Host::Cursor, &flags);
+        let entry = &shown["mcpServers"]["example"];
+        assert_eq!(
+            entry["args"],
+            json!(["connect", "--bearer-env", "EXAMPLE_TOKEN", "--", "cat", "-u"])
+        );
+        assert_eq!(entry["env"], json!({"EXAMPLE_TOKEN": TOKEN}));
+    }
+}

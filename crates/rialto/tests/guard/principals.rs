@@ -1,0 +1,245 @@
+//! Two principals, one interactive server: nothing of one ever reaches the other.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::{McpClient, Reply, Result};
+
+use super::house::{House, NOBODYS_SESSION, modern, visible};
+
+fn asks() -> Value {
+    json!({"elicitation": {}, "sampling": {}, "roots": {}})
+}
+
+/// What `thief` gets for every kind of use of a session.
+async fn uses(thief: &McpClient, session: &str, event: &str) -> Result<Vec<Reply>> {
+    thief.set_session(Some(session));
+    thief.set_version(Some(super::house::LATEST));
+    let mut replies = vec![
+        thief.call(7, "echo", json!({"marker": "stolen"})).await?,
+        thief
+            .request(7, "initialize", json!({"protocolVersion": "2025-11-25"}))
+            .await?,
+        thief.request(7, "ping", "{}").await?,
+        thief.cancel(1).await?,
+        thief
+            .respond(1, json!({"action": "accept", "content": {"answer": "forged"}}))
+            .await?,
+        thief.respond_error(1, -1, "forged").await?,
+        thief.notify("notifications/initialized", "{}").await?,
+    ];
+    for last in [None, Some(event), Some("nonsense")] {
+        replies.push(thief.get(last).await?.reply().await?);
+    }
+    replies.push(thief.delete().await?);
+    Ok(replies)
+}
+
+#[tokio::test]
+async fn a_stolen_session_is_like_one_that_never_was_to_everyone_else() -> Result<()> {
+    let house = House::with_stub().await?;
+    let alice = house.session(&house.alice, asks()).await?;
+    let session = alice.session().expect("a session");
+    // A stream with an event id, and a question that waits for its answer.
+    let mut asking = alice
+        .open_call(1, "ask_elicit", json!({"marker": "which?"}), "\"p\"")
+        .await?
+        .events();
+    let question = asking.message().await?;
+    assert_eq!(question["method"], "elicitation/create");
+    let event = asking.last_event_id().expect("an event id").to_owned();
+
+    let bob = house.client(&house.bob).await?;
+    let stolen = uses(&bob, &session, &event).await?;
+    let invented = uses(&bob, NOBODYS_SESSION, &event).await?;
+    for (stolen, invented) in stolen.iter().zip(&invented) {
+        assert_eq!(stolen.status, 404);
+        assert_eq!(visible(stolen), visible(invented), "byte for byte");
+    }
+    // Nobody without a token is even told that much, and the same caller has no such session elsewhere.
+    let stranger = house.rialto.client_of("shared").await?;
+    for reply in uses(&stranger, &session, &event).await? {
+        assert_eq!(reply.status, 401);
+    }
+    let elsewhere = house
+        .rialto
+        .client_of("other")
+        .await?
+        .with_header("authorization", &format!("Bearer {}", house.alice.token));
+    for reply in uses(&elsewhere, &session, &event).await? {
+        assert_eq!(reply.status, 404);
+    }
+
+    // Alice has not noticed: her question is open, her answer is taken, her session lives.
+    let answer = json!({"action": "accept", "content": {"answer": "mine"}});
+    alice.respond(&question["id"], answer).await?.expect_status(202)?;
+    let answered = asking.message().await?;
+    assert!(answered["result"].to_string().contains("mine"), "{answered}");
+    assert_eq!(
+        alice.call(2, "echo", json!({"marker": "still"})).await?.text(),
+        "still"
+    );
+    assert_eq!(house.rialto.journal().executions("stolen"), 0);
+    let audit = house.rialto.dir().join("audit.jsonl");
+    testkit::wait_until("the theft is in the audit log", Duration::from_secs(10), || {
+        let records = std::fs::read_to_string(&audit).unwrap_or_default();
+        let thefts = records
+            .lines()
+            .filter(|line| line.contains(r#""principal":"bob""#) && line.contains(r#""status_code":404"#));
+        (thefts.count() == stolen.len() + invented.len()).then_some(())
+    })
+    .await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn own_event_ids_of_another_session_show_nothing_of_it() -> Result<()> {
+    let house = House::with_stub().await?;
+    let (alice, bob) = (
+        house.session(&house.alice, json!({})).await?,
+        house.session(&house.bob, json!({})).await?,
+    );
+    let mut stream = alice
+        .open_call(1, "progress", json!({"n": 3, "marker": "alices"}), "\"p\"")
+        .await?
+        .events();
+    while stream.next_message().await?.is_some() {}
+    let event = stream.last_event_id().expect("an event id").to_owned();
+    let resumed = bob.get(Some(&event)).await?;
+    assert_ne!(resumed.status, 200, "there is no such event in this session");
+    let reply = resumed.reply().await?;
+    assert!(!reply.body_text().contains("alices"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn questions_progress_logs_and_updates_stay_with_their_principal() -> Result<()> {
+    let house = House::with_stub().await?;
+    let (alice, bob) = (
+        house.session(&house.alice, asks()).await?,
+        house.session(&house.bob, asks()).await?,
+    );
+    let mut bobs_stream = bob.get_stream(None).await?;
+    let mut alices_stream = alice.get_stream(None).await?;
+    for (tool, reply) in [
+        (
+            "ask_elicit",
+            json!({"action": "accept", "content": {"answer": "alice-secret"}}),
+        ),
+        (
+            "ask_sample",
+            json!({"role": "assistant", "model": "m", "content": {"type": "text", "text": "alice-secret"}}),
+        ),
+        ("ask_roots", json!({"roots": [{"uri": "file:///alice-secret"}]})),
+    ] {
+        let mut asking = alice
+            .open_call(1, tool, json!({"marker": "alice-secret"}), "\"p\"")
+            .await?
+            .events();
+        let question = asking.message().await?;
+        // Bob calls while Alice is asked; whatever he hears is his own.
+        let (called, answered) = tokio::join!(
+            bob.call(5, "progress", json!({"n": 2, "marker": "bobs"})),
+            alice.respond(&question["id"], reply)
+        );
+        answered?.expect_status(202)?;
+        let heard = called?;
+        assert!(
+            !format!("{:?}{}", heard.events, heard.body_text()).contains("alice-secret"),
+            "{heard:?}"
+        );
+        assert!(asking.message().await?.to_string().contains("alice-secret"));
+    }
+    alice
+        .call(8, "log", json!({"level": "info", "marker": "alice-secret"}))
+        .await?
+        .expect_status(200)?;
+    alice
+        .request(9, "resources/subscribe", json!({"uri": "test://alice-secret"}))
+        .await?;
+    alice
+        .call(10, "update", json!({"uri": "test://alice-secret"}))
+        .await?;
+    // A change of the list is for everyone: it is the fence behind which nothing may have come to Bob.
+    alice.call(11, "change_tools", "{}").await?.expect_status(200)?;
+    for (who, stream) in [("bob", &mut bobs_stream), ("alice", &mut alices_stream)] {
+        let mut heard = Vec::new();
+        loop {
+            let message = stream.message().await?;
+            if message["method"] == "notifications/tools/list_changed" {
+                break;
+            }
+            heard.push(message);
+        }
+        let is_alices = heard
+            .iter()
+            .any(|message| message.to_string().contains("alice-secret"));
+        assert_eq!(is_alices, who == "alice", "{who} heard {heard:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_its_client_is_nobody_elses() -> Result<()> {
+    let house = House::with_stub().await?;
+    let client = house.rialto.client_of("shared").await?;
+    let ask = json!({"name": "ask_elicit", "arguments": {"marker": "which?"}});
+    let asked = modern(&client, 1, "tools/call", ask.clone(), Some(&house.alice.token)).await?;
+    let result = asked.answer()["result"].clone();
+    assert_eq!(result["resultType"], "input_required", "{result}");
+    let state = result["requestState"].as_str().expect("a state").to_owned();
+    let key = result["inputRequests"]
+        .as_object()
+        .and_then(|asked| asked.keys().next().cloned())
+        .expect("a question");
+    let retry = |state: &str, answer: &str| {
+        let mut params = ask.clone();
+        params["requestState"] = json!(state);
+        params["inputResponses"] = json!({&key: {"action": "accept", "content": {"answer": answer}}});
+        params
+    };
+    let by_bob = modern(
+        &client,
+        2,
+        "tools/call",
+        retry(&state, "forged"),
+        Some(&house.bob.token),
+    )
+    .await?;
+    by_bob.expect_error(400, -32602)?;
+    let mut forged = state.clone();
+    forged.pop();
+    let invented = modern(
+        &client,
+        2,
+        "tools/call",
+        retry(&forged, "forged"),
+        Some(&house.bob.token),
+    )
+    .await?;
+    assert_eq!(visible(&by_bob), visible(&invented), "byte for byte");
+    let by_nobody = modern(&client, 2, "tools/call", retry(&state, "forged"), None).await?;
+    assert_eq!(by_nobody.status, 401);
+
+    let by_alice = modern(
+        &client,
+        3,
+        "tools/call",
+        retry(&state, "mine"),
+        Some(&house.alice.token),
+    )
+    .await?;
+    let answer = by_alice.expect_status(200)?.answer();
+    assert!(answer["result"].to_string().contains("mine"), "{answer}");
+    assert_eq!(house.rialto.journal().executions("which?"), 1);
+    let again = modern(
+        &client,
+        4,
+        "tools/call",
+        retry(&state, "mine"),
+        Some(&house.alice.token),
+    )
+    .await?;
+    again.expect_error(400, -32602)?;
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! What the upstream gets to see of secrets: its own, and nobody else's.
+
+use serde_json::json;
+use testkit::upstream::Exchange;
+use testkit::{Rialto, Upstream};
+
+use crate::stage::{self, Stage, echo};
+
+#[tokio::test]
+async fn configured_headers_go_with_every_request() {
+    let upstream = Upstream::legacy().start().await.expect("an upstream");
+    let keys = json!({"type": "streamable_http", "headers": {"Authorization": "Bearer ${UPSTREAM_TOKEN}", "X-Team": "rialto"}});
+    let mut destination = keys;
+    destination["url"] = upstream.url().into();
+    let file = json!({"destinations": {"remote": destination}}).to_string();
+    let rialto = Rialto::launcher()
+        .config(&file)
+        .env("UPSTREAM_TOKEN", "t0ken")
+        .start()
+        .await
+        .expect("rialto starts");
+    let client = stage::session(&rialto).await;
+    let _notices = client.get_stream(None).await.expect("a stream");
+    upstream.wait_for_streams(1).await;
+    assert_eq!(echo(&client, 1, "hello").await, "hello");
+    client.delete().await.expect("an answer");
+    upstream
+        .wait_for("the end", |seen| seen.http_method == "DELETE")
+        .await;
+    for seen in upstream.exchanges() {
+        assert_eq!(seen.header("authorization"), Some("Bearer t0ken"), "{seen:?}");
+        assert_eq!(seen.header("x-team"), Some("rialto"), "{seen:?}");
+    }
+    let logged = rialto.stderr().join("\n");
+    assert!(!logged.contains("t0ken"), "{logged}");
+}
+
+#[tokio::test]
+async fn g7_a_clients_own_credentials_stay_at_the_door() {
+    let stage = Stage::legacy().await;
+    let client = stage.rialto.client_of("remote").await.expect("rialto listens");
+    let client = client
+        .with_header("authorization", "Bearer clients-own")
+        .with_header("cookie", "session=clients-own")
+        .with_header("proxy-authorization", "Basic clients-own")
+        .with_header("x-forwarded-for", "203.0.113.7")
+        .with_header("x-api-key", "clients-own");
+    client
+        .handshake(stage::LEGACY, json!({}))
+        .await
+        .expect("a handshake");
+    assert_eq!(echo(&client, 1, "hello").await, "hello");
+    let front = client.session().expect("a session");
+    assert_nothing_of(&stage.upstream, &["clients-own", "203.0.113.7", &front]);
+}
+
+#[tokio::test]
+async fn g7_a_modern_clients_own_credentials_stay_at_the_door() {
+    let stage = Stage::modern().await;
+    let client = stage.rialto.client_of("remote").await.expect("rialto listens");
+    client.set_version(Some(stage::MODERN));
+    let client = client
+        .with_header("authorization", "Bearer clients-own")
+        .with_header("cookie", "session=clients-own")
+        .with_header("mcp-session-id", "clients-own")
+        .with_header("last-event-id", "clients-own")
+        .with_header("mcp-method", "tools/call")
+        .with_header("mcp-name", "echo");
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": stage::MODERN,
+                      "io.modelcontextprotocol/clientCapabilities": {}});
+    let reply = client
+        .request(1, "tools/call", json!({"name": "echo", "_meta": meta}))
+        .await
+        .expect("an answer");
+    assert_eq!(reply.text(), "done");
+    assert_nothing_of(&stage.upstream, &["clients-own"]);
+}
+
+#[tokio::test]
+async fn headers_that_are_to_be_forwarded_are_and_no_others() {
+    let upstream = Upstream::legacy().start().await.expect("an upstream");
+    let keys = json!({"type": "streamable_http", "forward_headers": ["X-Tenant"]});
+    let stage = Stage::configured(upstream, keys).await;
+    let open = async |tenant: &str| {
+        let client = stage.rialto.client_of("remote").await.expect("rialto listens");
+        let client = client
+            .with_header("x-tenant", tenant)
+            .with_header("x-other", "unnamed");
+        client
+            .handshake(stage::LEGACY, json!({}))
+            .await
+            .expect("a handshake");
+        client
+    };
+    let (one, other) = (open("one").await, open("other").await);
+    assert_eq!(echo(&one, 1, "one").await, "one");
+    assert_eq!(echo(&other, 1, "other").await, "other");
+    for tenant in ["one", "other"] {
+        let of_tenant = move |seen: &Exchange| {
+            seen.tool() == "echo" && seen.body["params"]["arguments"]["text"] == tenant
+        };
+        assert_eq!(stage.upstream.seen(of_tenant)[0].header("x-tenant"), Some(tenant));
+    }
+    assert_nothing_of(&stage.upstream, &["unnamed"]);
+}
+
+#[track_caller]
+fn assert_nothing_of(upstream: &Upstream, secrets: &[&str]) {
+    for seen in upstream.exchanges() {
+        let shown = format!("{seen:?}");
+        for secret in secrets {
+            assert!(!shown.contains(secret), "{secret} in {shown}");
+        }
+    }
+}

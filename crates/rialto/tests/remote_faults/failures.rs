@@ -1,0 +1,350 @@
+//! D1, D5 to D9: connections that break, servers that are away, overloaded or silent.
+
+use std::time::Duration;
+
+use serde_json::json;
+use testkit::upstream::{Step, result};
+use testkit::{Upstream, wait_until};
+
+use crate::stage::{self, Stage, assert_failed, calls, echo, method, raw_answer};
+
+const LIVELINESS: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn d1_a_reset_after_execution_is_an_error_and_the_tool_ran_once() {
+    let stage = Stage::legacy().await;
+    let client = stage.session().await;
+    stage
+        .upstream
+        .once(calls("pay"), vec![Step::Execute, Step::Reset]);
+    let reply = client.call(1, "pay", json!({})).await.expect("an answer");
+    assert_failed(&reply, &[502, 503]);
+    assert_eq!(stage.upstream.executions("pay"), 1);
+    assert_eq!(stage.upstream.seen(calls("pay")).len(), 1);
+    assert_eq!(echo(&client, 2, "after").await, "after");
+}
+
+#[tokio::test]
+async fn d1_a_reset_after_execution_of_a_modern_call_is_an_error_and_the_tool_ran_once() {
+    let stage = Stage::modern().await;
+    stage
+        .upstream
+        .once(calls("pay"), vec![Step::Execute, Step::Reset]);
+    let reply = stage::ask_modern(&stage.rialto, 1, "tools/call", json!({"name": "pay"})).await;
+    assert_failed(&reply, &[200, 502, 503]);
+    assert_eq!(stage.upstream.seen(calls("pay")).len(), 1);
+    let reply = stage::ask_modern(&stage.rialto, 2, "tools/call", json!({"name": "echo"})).await;
+    assert_eq!(reply.text(), "done");
+}
+
+#[tokio::test]
+async fn d1_a_reset_in_the_middle_of_a_stream_ends_it_with_an_error() {
+    let stage = Stage::legacy().await;
+    let client = stage.session().await;
+    let steps = vec![Step::Execute, Step::OpenStream, Step::progress(1), Step::Reset];
+    stage.upstream.once(calls("pay"), steps);
+    let reply = client.open_call(1, "pay", json!({}), 9).await.expect("an answer");
+    let reply = reply.reply().await.expect("the stream ends by itself");
+    assert_failed(&reply, &[502, 503]);
+    assert_eq!(stage.upstream.seen(calls("pay")).len(), 1);
+}
+
+#[tokio::test]
+async fn d5_a_server_that_restarts_is_used_again_by_the_same_session() {
+    let upstream = Upstream::legacy().start().await.expect("an upstream");
+    let address = upstream.address();
+    let Stage { rialto, upstream } = Stage::in_front_of(upstream).await;
+    let client = stage::session(&rialto).await;
+    assert_eq!(echo(&client, 1, "before").await, "before");
+    drop(upstream);
+    let reply = client.call(2, "echo", json!({})).await.expect("an answer");
+    assert_failed(&reply, &[502, 503, 504]);
+
+    let upstream = restarted(address).await;
+    let came_back = async {
+        loop {
+            let reply = client.call(3, "echo", json!({"text": "back"})).await;
+            let reply = reply.expect("an answer");
+            if reply.status == 200 {
+                return reply.text();
+            }
+            assert_failed(&reply, &[502, 503, 504]);
+            tokio::task::yield_now().await;
+        }
+    };
+    let text = tokio::time::timeout(LIVELINESS, came_back).await;
+    assert_eq!(text.expect("service resumes by itself"), "back");
+    assert_eq!(upstream.executions("echo"), 1);
+}
+
+/// The port may be held for a moment by what is still being closed.
+async fn restarted(address: std::net::SocketAddr) -> Upstream {
+    loop {
+        if let Ok(upstream) = Upstream::legacy().at(address).start().await {
+            return upstream;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn d6_a_server_that_is_not_up_at_the_start_is_used_when_it_is() {
+    let reserved = Upstream::legacy().start().await.expect("an upstream");
+    let (address, url) = (reserved.address(), reserved.url());
+    drop(reserved);
+    let rialto = stage::start(&json!({"type": "streamable_http", "url": url})).await;
+    let client = rialto.client_of("remote").await.expect("rialto listens");
+    let reply = client
+        .initialize(stage::LEGACY, json!({}))
+        .await
+        .expect("an answer");
+    assert_failed(&reply, &[502, 503, 504]);
+
+    let _upstream = restarted(address).await;
+    let opened = async {
+        while client
+            .initialize(stage::LEGACY, json!({}))
+            .await
+            .expect("an answer")
+            .status
+            != 200
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LIVELINESS, opened)
+        .await
+        .expect("it is found once it is there");
+    assert_eq!(echo(&client, 1, "up").await, "up");
+}
+
+#[tokio::test]
+async fn d7_an_overloaded_server_is_asked_again_for_what_is_safe() {
+    for status in [429, 502, 503, 504] {
+        let stage = Stage::legacy().await;
+        let client = stage.session().await;
+        stage
+            .upstream
+            .times(2, method("tools/list"), vec![Step::retry_after(status, 0)]);
+        let reply = client
+            .request(1, "tools/list", json!({}))
+            .await
+            .expect("an answer");
+        assert!(
+            reply.answer()["result"]["tools"].is_array(),
+            "{status}: {reply:?}"
+        );
+        assert_eq!(stage.upstream.seen(method("tools/list")).len(), 3, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn d7_a_server_that_stays_overloaded_is_asked_at_most_three_times_more() {
+    let stage = Stage::legacy().await;
+    let client = stage.session().await;
+    stage
+        .upstream
+        .always(method("tools/list"), vec![Step::retry_after(503, 0)]);
+    let reply = client
+        .request(1, "tools/list", json!({}))
+        .await
+        .expect("an answer");
+    assert_failed(&reply, &[502, 503]);
+    let asked = stage.upstream.seen(method("tools/list")).len();
+    assert!((2..=4).contains(&asked), "{asked}");
+}
+
+#[tokio::test]
+async fn d7_retry_after_is_honoured() {
+    let stage = Stage::legacy().await;
+    let client = stage.session().await;
+    stage
+        .upstream
+        .once(method("tools/list"), vec![Step::retry_after(503, 1)]);
+    let reply = client
+        .request(1, "tools/list", json!({}))
+        .await
+        .expect("an answer");
+    assert_eq!(reply.status, 200);
+    let seen = stage.upstream.seen(method("tools/list"));
+    assert!(seen[1].at.duration_since(seen[0].at) >= Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn d7_a_wait_that_is_too_long_is_left_to_the_client() {
+    let stage = Stage::legacy().await;
+    let client = stage.session().await;
+    stage
+        .upstream
+        .always(method("tools/list"), vec![Step::retry_after(503, 3600)]);
+    let reply = client
+        .request(1, "tools/list", json!({}))
+        .await
+        .expect("an answer");
+    assert_failed(&reply, &[502, 503]);
+    assert_eq!(stage.upstream.seen(method("tools/list")).len(), 1);
+}
+
+#[tokio::test]
+async fn d7_a_tool_call_that_may_have_run_is_not_made_again() {
+    for status in [429, 500, 502, 503, 504] {
+        let stage = Stage::legacy().await;
+        let client = stage.session().await;
+        let steps = vec![Step::Execute, Step::retry_after(status, 0)];
+        stage.upstream.always(calls("pay"), steps);
+        let reply = client.call(1, "pay", json!({})).await.expect("an answer");
+        assert_failed(&reply, &[502, 503, 504]);
+        assert_eq!(stage.upstream.executions("pay"), 1, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn d8_silence_instead_of_a_head_is_a_timeout_and_the_server_hears_of_it() {
+    silence(vec![Step::Execute, Step::Stall]).await;
+}
+
+#[tokio::test]
+async fn d8_silence_after_the_head_is_a_timeout_and_the_server_hears_of_it() {
+    silence(vec![Step::Execute, Step::OpenStream, Step::Stall]).await;
+}
+
+#[tokio::test]
+async fn d8_silence_in_the_middle_of_the_head_is_a_timeout_and_the_server_hears_of_it() {
+    let half = b"HTTP/1.1 200 OK\r\ncontent-ty".to_vec();
+    silence(vec![Step::Execute, Step::Raw(half), Step::Stall]).await;
+}
+
+#[tokio::test]
+async fn d8_silence_in_the_middle_of_a_body_is_a_timeout_and_the_server_hears_of_it() {
+    let half = raw_answer(
+        "content-type: application/json\r\ncontent-length: 500\r\n",
+        "{\"jsonrpc\"",
+    );
+    silence(vec![Step::Execute, half, Step::Stall]).await;
+}
+
+async fn silence(steps: Vec<Step>) {
+    let upstream = Upstream::legacy().start().await.expect("an upstream");
+    let keys = json!({"type": "streamable_http", "request_timeout": "1s"});
+    let stage = Stage::configured(upstream, keys).await;
+    let client = stage.session().await;
+    stage.upstream.once(calls("sleep"), steps);
+    let reply = client.call(1, "sleep", json!({})).await.expect("an answer");
+    assert_failed(&reply, &[504]);
+    let call = stage.upstream.wait_for("the call", calls("sleep")).await;
+    let cancel = stage
+        .upstream
+        .wait_for("the cancellation", method("notifications/cancelled"))
+        .await;
+    assert_eq!(cancel.body["params"]["requestId"], call.body["id"]);
+    assert_eq!(stage.upstream.executions("sleep"), 1);
+    assert_eq!(echo(&client, 2, "after").await, "after");
+}
+
+#[tokio::test]
+async fn d8_a_modern_call_that_takes_too_long_is_hung_up_on() {
+    let upstream = Upstream::modern().start().await.expect("an upstream");
+    let keys = json!({"type": "streamable_http", "request_timeout": "1s"});
+    let stage = Stage::configured(upstream, keys).await;
+    stage
+        .upstream
+        .once(calls("sleep"), vec![Step::Execute, Step::Stall]);
+    let reply = stage::ask_modern(&stage.rialto, 1, "tools/call", json!({"name": "sleep"})).await;
+    assert_failed(&reply, &[200, 504]);
+    let call = stage.upstream.wait_for("the call", calls("sleep")).await;
+    stage.upstream.wait_for_hang_up(&call).await;
+}
+
+#[tokio::test]
+async fn d8_a_handshake_that_is_never_answered_is_a_timeout() {
+    let upstream = Upstream::legacy().start().await.expect("an upstream");
+    upstream.always(method("initialize"), vec![Step::Stall]);
+    upstream.always(method("server/discover"), vec![Step::Stall]);
+    let keys = json!({"type": "streamable_http", "request_timeout": "1s", "start_timeout": "1s"});
+    let stage = Stage::configured(upstream, keys).await;
+    let client = stage.rialto.client_of("remote").await.expect("rialto listens");
+    let reply = client
+        .initialize(stage::LEGACY, json!({}))
+        .await
+        .expect("an answer");
+    assert_failed(&reply, &[504]);
+}
+
+#[tokio::test]
+async fn d9_what_came_before_the_end_of_the_connection_is_used() {
+    let stage = Stage::legacy().await;
+    let client = stage.session().await;
+    // Without a length the end of the connection is the end of the body.
+    stage.upstream.once(
+        calls("json"),
+        vec![
+            raw_answer(
+                "content-type: application/json\r\nconnection: close\r\n",
+                &result("whole"),
+            ),
+            Step::Close,
+        ],
+    );
+    let reply = client.call(1, "json", json!({})).await.expect("an answer");
+    assert_eq!(reply.text(), "whole");
+    // A stream that ends without its last chunk, after its last event.
+    stage.upstream.once(
+        calls("events"),
+        vec![Step::OpenStream, Step::Event(result("whole")), Step::Close],
+    );
+    let reply = client.call(2, "events", json!({})).await.expect("an answer");
+    assert_eq!(reply.text(), "whole");
+}
+
+#[tokio::test]
+async fn d9_an_answer_that_is_cut_off_is_an_error() {
+    let stage = Stage::legacy().await;
+    let client = stage.session().await;
+    let half = raw_answer(
+        "content-type: application/json\r\ncontent-length: 500\r\n",
+        r#"{"jsonrpc":"2.0","id":1,"result":{"#,
+    );
+    stage
+        .upstream
+        .once(calls("cut"), vec![Step::Execute, half, Step::Close]);
+    let reply = client.call(1, "cut", json!({})).await.expect("an answer");
+    assert_failed(&reply, &[502, 503]);
+    let steps = vec![
+        Step::Execute,
+        Step::OpenStream,
+        Step::piece("data: {\"jsonrpc\":\"2.0\",\"id\":"),
+        Step::Close,
+    ];
+    stage.upstream.once(calls("cut"), steps);
+    let reply = client.call(2, "cut", json!({})).await.expect("an answer");
+    assert_failed(&reply, &[502, 503]);
+    assert_eq!(stage.upstream.executions("cut"), 2);
+}
+
+#[tokio::test]
+async fn one_destination_in_trouble_does_not_touch_another() {
+    let (healthy, stuck) = (Upstream::legacy().start().await, Upstream::legacy().start().await);
+    let (healthy, stuck) = (healthy.expect("an upstream"), stuck.expect("an upstream"));
+    stuck.always(|_| true, vec![Step::Stall]);
+    let file = json!({"destinations": {
+        "healthy": {"type": "streamable_http", "url": healthy.url()},
+        "stuck": {"type": "streamable_http", "url": stuck.url()},
+    }});
+    let rialto = testkit::Rialto::with_config(&file.to_string())
+        .await
+        .expect("rialto starts");
+    let waiting = rialto.client_of("stuck").await.expect("rialto listens");
+    let hanging = waiting.initialize(stage::LEGACY, json!({}));
+    let served = async {
+        wait_until("the stuck one is asked", LIVELINESS, || {
+            (!stuck.exchanges().is_empty()).then_some(())
+        })
+        .await;
+        let client = rialto.session_of("healthy").await.expect("a session");
+        echo(&client, 1, "fine").await
+    };
+    tokio::select! {
+        text = served => assert_eq!(text, "fine"),
+        reply = hanging => panic!("the stuck one answered first: {reply:?}"),
+    }
+}

@@ -1,0 +1,175 @@
+//! D17 and the old transport with two endpoints.
+
+use serde_json::json;
+use testkit::Upstream;
+use testkit::upstream::{Exchange, Step};
+
+use crate::stage::{self, Stage, assert_failed, calls, echo};
+
+fn opens(seen: &Exchange) -> bool {
+    seen.http_method == "GET"
+}
+
+async fn stage() -> Stage {
+    let upstream = Upstream::old_sse().start().await.expect("an upstream");
+    Stage::configured(upstream, json!({"type": "sse"})).await
+}
+
+#[tokio::test]
+async fn clients_of_both_eras_use_a_server_of_the_old_transport() {
+    let stage = stage().await;
+    let client = stage.session().await;
+    assert_eq!(echo(&client, 1, "legacy").await, "legacy");
+    let params = json!({"name": "echo", "arguments": {"text": "modern"}});
+    let reply = stage::ask_modern(&stage.rialto, 1, "tools/call", params).await;
+    assert_eq!(reply.text(), "modern");
+}
+
+#[tokio::test]
+async fn a_server_of_the_old_transport_asks_its_client() {
+    let stage = stage().await;
+    let client = stage.session().await;
+    let mut events = client
+        .open(
+            7,
+            "tools/call",
+            json!({"name": "ask", "arguments": {"text": "Which?"}}),
+        )
+        .await
+        .expect("an answer")
+        .events();
+    let question = events.message().await.expect("a question");
+    let answer = json!({"action": "accept", "content": {"answer": "this"}});
+    let taken = client.respond(&question["id"], answer).await;
+    taken.expect("an answer").expect_status(202).expect("taken");
+    let answer = events.message().await.expect("the answer");
+    assert_eq!(answer["result"]["content"][0]["text"], "You said this.");
+}
+
+#[tokio::test]
+async fn d17_an_endpoint_at_another_origin_is_refused() {
+    let other = Upstream::old_sse().start().await.expect("an upstream");
+    let upstream = Upstream::old_sse().start().await.expect("an upstream");
+    let port = upstream.address().port();
+    let elsewhere = [
+        format!("{}/message", other.origin()),
+        format!("//{}/message", other.address()),
+        format!("http://localhost:{port}/message"),
+        format!("https://127.0.0.1:{port}/message"),
+        "http://169.254.169.254/message".to_owned(),
+        "file:///etc/passwd".to_owned(),
+    ];
+    for endpoint in elsewhere {
+        let upstream = Upstream::old_sse().start().await.expect("an upstream");
+        let event = format!("event: endpoint\ndata: {endpoint}\n\n");
+        upstream.always(opens, vec![Step::OpenStream, Step::piece(&event), Step::Stall]);
+        let keys = json!({"type": "sse", "headers": {"Authorization": "Bearer hush"}, "start_timeout": "2s"});
+        let stage = Stage::configured(upstream, keys).await;
+        let client = stage.rialto.client_of("remote").await.expect("rialto listens");
+        let reply = client.initialize(stage::LEGACY, json!({})).await;
+        assert_failed(&reply.expect("an answer"), &[502, 503, 504]);
+        assert!(
+            other.exchanges().is_empty(),
+            "{endpoint}: {:?}",
+            other.exchanges()
+        );
+    }
+}
+
+#[tokio::test]
+async fn d17_an_absolute_endpoint_of_the_same_origin_is_used() {
+    let upstream = Upstream::old_sse().start().await.expect("an upstream");
+    let gate = testkit::upstream::Gate::default();
+    let event = format!("event: endpoint\ndata: {}/elsewhere?x=1\n\n", upstream.origin());
+    upstream.once(
+        opens,
+        vec![Step::OpenStream, Step::piece(&event), Step::Wait(gate)],
+    );
+    upstream.always(|seen| seen.path == "/elsewhere?x=1", vec![Step::status(202)]);
+    let keys = json!({"type": "sse", "start_timeout": "2s", "request_timeout": "2s"});
+    let stage = Stage::configured(upstream, keys).await;
+    let client = stage.rialto.client_of("remote").await.expect("rialto listens");
+    let opening = client.initialize(stage::LEGACY, json!({}));
+    let posted = stage
+        .upstream
+        .wait_for("a message there", |seen| seen.path == "/elsewhere?x=1");
+    tokio::select! {
+        seen = posted => assert_eq!(seen.method(), "initialize"),
+        reply = opening => panic!("answered before anything was posted: {reply:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_stream_without_an_endpoint_is_given_up() {
+    let upstream = Upstream::old_sse().start().await.expect("an upstream");
+    upstream.always(opens, vec![Step::OpenStream, Step::Stall]);
+    let keys = json!({"type": "sse", "start_timeout": "1s", "request_timeout": "1s"});
+    let stage = Stage::configured(upstream, keys).await;
+    let client = stage.rialto.client_of("remote").await.expect("rialto listens");
+    let reply = client.initialize(stage::LEGACY, json!({})).await;
+    assert_failed(&reply.expect("an answer"), &[502, 503, 504]);
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_fails_the_call_and_is_opened_again() {
+    let stage = stage().await;
+    let client = stage.session().await;
+    assert_eq!(echo(&client, 1, "before").await, "before");
+    // The message is taken, the stream ends before the answer.
+    stage
+        .upstream
+        .once(calls("lost"), vec![Step::Execute, Step::status(202)]);
+    let lost = client.call(2, "lost", json!({}));
+    let breaks = async {
+        stage.upstream.wait_for("the call", calls("lost")).await;
+        stage.upstream.forget_sessions();
+    };
+    let (reply, ()) = tokio::join!(lost, breaks);
+    assert_failed(&reply.expect("an answer"), &[502, 503]);
+    assert_eq!(stage.upstream.executions("lost"), 1);
+    let again = async {
+        loop {
+            let reply = client.call(3, "echo", json!({"text": "after"})).await;
+            let reply = reply.expect("an answer");
+            if reply.status == 200 {
+                return reply.text();
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let text = tokio::time::timeout(std::time::Duration::from_secs(30), again).await;
+    assert_eq!(text.expect("it comes back"), "after");
+}
+
+#[tokio::test]
+async fn the_old_paths_answer_for_an_old_destination() {
+    let stage = stage().await;
+    let url = format!("http://{}/remote/sse", stage.rialto.address());
+    let client = testkit::McpClient::connect(&url).await.expect("rialto listens");
+    let mut stream = client.get_stream(None).await.expect("a stream");
+    let endpoint = stream.next().await.expect("an event").expect("one comes");
+    assert_eq!(endpoint.event.as_deref(), Some("endpoint"));
+    assert!(endpoint.data.starts_with("/remote/message"), "{endpoint:?}");
+    let say = async |body: serde_json::Value| {
+        let taken = client
+            .send(
+                "POST",
+                &endpoint.data,
+                &[("content-type", "application/json")],
+                body.to_string(),
+            )
+            .await
+            .expect("an answer");
+        assert_eq!(taken.status, 202);
+    };
+    let hello = json!({"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}});
+    say(json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})).await;
+    let welcome = stream.message().await.expect("a welcome");
+    assert_eq!(welcome["result"]["protocolVersion"], "2024-11-05");
+    say(json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+    let params = json!({"name": "echo", "arguments": {"text": "as before"}});
+    say(json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params})).await;
+    let answer = stream.message().await.expect("an answer");
+    assert_eq!(answer["id"], 2);
+    assert_eq!(answer["result"]["content"][0]["text"], "as before");
+}

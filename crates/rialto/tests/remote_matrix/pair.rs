@@ -1,0 +1,211 @@
+//! One client in front of one server that is reached over HTTP, played once however many tests want to know.
+//!
+//! Says which cells do not exist and why: what a server cannot do over HTTP even without a bridge, no bridge can do.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::panic;
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::Rialto;
+use testkit::interop::{RemoteServer, test_deps};
+
+use crate::client::{Client, LEGACY};
+use crate::sdk::player;
+
+const END_DEADLINE: Duration = Duration::from_secs(15);
+
+/// In the order in which clients play them.
+pub(crate) const SCENARIOS: [&str; 11] = [
+    "roots_at_start",
+    "call",
+    "progress",
+    "two_elicitations",
+    "sampling",
+    "roots_in_a_call",
+    "list_changed",
+    "resource_update",
+    "logs",
+    "restart",
+    "cancellation",
+];
+
+/// A server written with an official SDK, reached over HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Server {
+    TypeScript1Stateful,
+    TypeScript1Stateless,
+    /// The old transport with two endpoints.
+    TypeScript1Sse,
+    /// It refuses the legacy era.
+    TypeScript2Modern,
+    /// What it does by default: the legacy era without sessions.
+    TypeScript2Dual,
+    Python1,
+    /// Sessions for the legacy era, none for the modern one.
+    Python2,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Pair {
+    pub(crate) client: Client,
+    pub(crate) server: Server,
+}
+
+type Played = Result<Value, String>;
+
+impl Server {
+    fn command(self) -> Vec<OsString> {
+        let packages = test_deps();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/interop/servers");
+        let node = |file: &str, words: &[&str]| {
+            let mut command: Vec<OsString> =
+                vec!["node".into(), folder.join(file).into(), packages.clone().into()];
+            command.extend(words.iter().map(OsString::from));
+            command
+        };
+        let python = |environment: &str, file: &str| {
+            let interpreter = packages.join(environment).join("bin/python");
+            vec![interpreter.into(), folder.join(file).into(), "http".into()]
+        };
+        match self {
+            Server::TypeScript1Stateful => node("ts1.mjs", &["stateful"]),
+            Server::TypeScript1Stateless => node("ts1.mjs", &["stateless"]),
+            Server::TypeScript1Sse => node("ts1.mjs", &["sse"]),
+            Server::TypeScript2Modern => node("ts2.mjs", &["modern", "http"]),
+            Server::TypeScript2Dual => node("ts2.mjs", &["both", "http"]),
+            Server::Python1 => python("python1", "py1.py"),
+            Server::Python2 => python("python2", "py2.py"),
+        }
+    }
+
+    /// Each is configured in one of the three ways.
+    fn destination(self, origin: &str) -> Value {
+        match self {
+            Server::TypeScript1Sse => json!({"type": "sse", "url": format!("{origin}/sse")}),
+            Server::TypeScript1Stateful | Server::TypeScript2Modern | Server::Python1 => {
+                json!({"type": "streamable_http", "url": format!("{origin}/mcp")})
+            }
+            Server::TypeScript1Stateless | Server::TypeScript2Dual | Server::Python2 => {
+                json!({"url": format!("{origin}/mcp")})
+            }
+        }
+    }
+}
+
+impl Pair {
+    pub(crate) fn server_era(self) -> &'static str {
+        match (self.server, self.client.version()) {
+            (
+                Server::TypeScript1Stateful
+                | Server::TypeScript1Stateless
+                | Server::TypeScript1Sse
+                | Server::Python1,
+                _,
+            ) => "legacy",
+            (Server::TypeScript2Modern, _) => "modern",
+            (Server::TypeScript2Dual | Server::Python2, LEGACY) => "legacy",
+            (Server::TypeScript2Dual | Server::Python2, _) => "modern",
+        }
+    }
+
+    /// What a caller is told whose call was lost because the server ended.
+    pub(crate) fn lost_call(self) -> &'static str {
+        "the server ended its event stream"
+    }
+
+    /// Whether the server answers in this pair without keeping a session.
+    fn is_stateless(self) -> bool {
+        match self.server {
+            Server::TypeScript1Stateless => true,
+            Server::TypeScript2Dual => self.server_era() == "legacy",
+            Server::TypeScript1Stateful
+            | Server::TypeScript1Sse
+            | Server::TypeScript2Modern
+            | Server::Python1
+            | Server::Python2 => false,
+        }
+    }
+
+    /// Why there is no such cell, with or without a bridge.
+    pub(crate) fn objection(self, scenario: &str) -> Option<&'static str> {
+        if scenario == "logs" && self.server == Server::TypeScript1Stateful && self.client.version() != LEGACY
+        {
+            return Some("it logs on a stream that belongs to no call, and a modern client has none");
+        }
+        if !self.is_stateless() {
+            return None;
+        }
+        match scenario {
+            "two_elicitations" | "sampling" | "roots_in_a_call" | "roots_at_start" => {
+                Some("an answer is a request of its own, and reaches another instance")
+            }
+            "list_changed" | "resource_update" => Some("it has no stream for what nobody asked for"),
+            "logs" => Some("it forgets the level that was set"),
+            "cancellation" => Some("the cancellation reaches another instance"),
+            _ => None,
+        }
+    }
+
+    fn playable(self) -> Vec<&'static str> {
+        let possible = |scenario: &&'static str| self.objection(scenario).is_none();
+        SCENARIOS.into_iter().filter(possible).collect()
+    }
+
+    /// What the client saw in a scenario.
+    ///
+    /// # Panics
+    /// When the pair could not be played, or the client failed in this scenario.
+    pub(crate) fn seen_in(self, scenario: &str) -> Value {
+        let played = self.played();
+        let seen = match played.get_or_init(|| self.play()) {
+            Ok(seen) => &seen[scenario],
+            Err(why) => panic!("the pair could not be played: {why}"),
+        };
+        match seen.get("error") {
+            Some(error) => panic!(
+                "the client failed in {scenario}: {}",
+                error.as_str().unwrap_or_default()
+            ),
+            None => seen.clone(),
+        }
+    }
+
+    fn played(self) -> Arc<OnceLock<Played>> {
+        static STAGES: Mutex<BTreeMap<Pair, Arc<OnceLock<Played>>>> = Mutex::new(BTreeMap::new());
+        let mut stages = STAGES.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(stages.entry(self).or_default())
+    }
+
+    fn play(self) -> Played {
+        panic::catch_unwind(|| self.play_once())
+            .unwrap_or_else(|_| Err("see the panic of the test that played it".to_owned()))
+    }
+
+    fn play_once(self) -> Played {
+        let server = RemoteServer::start(&self.server.command()).map_err(|failure| failure.to_string())?;
+        // JSON is YAML too.
+        let file = json!({"destinations": {"server": self.server.destination(&server.origin())}}).to_string();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| error.to_string())?;
+        let launcher = Rialto::launcher().config(&file);
+        let rialto = runtime
+            .block_on(launcher.start())
+            .map_err(|failure| failure.to_string())?;
+        let (sdk, era) = self.client.sdk();
+        let scenarios = self.playable().join(",");
+        let seen = player("eras", sdk, era)(&rialto.url_of("server"), &scenarios)?;
+        rialto.sigterm();
+        let status = runtime.block_on(rialto.wait(END_DEADLINE));
+        if status.success() {
+            Ok(seen)
+        } else {
+            Err(format!("rialto ended with {status}"))
+        }
+    }
+}

@@ -1,0 +1,94 @@
+// A certified OpenID provider as an authorization server: `node provider.mjs`.
+//
+// Listens on a free loopback port and prints `{"issuer": URL}`. Knows two clients: `machine` by a secret, and `person`, for
+// whom it signs in `alice` without asking, since there is nobody at the keyboard. Every resource under loopback may be asked for, and a
+// token is for that resource only. Ends when its stdin does.
+
+import { generateKeyPairSync } from 'node:crypto';
+import { createServer } from 'node:http';
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+
+const here = dirname(fileURLToPath(import.meta.url));
+const testDeps = process.env.RIALTO_TEST_DEPS ?? join(here, '..', '..', '..', '.test-deps');
+const require = createRequire(join(testDeps, 'oidc', 'package.json'));
+const { Provider, errors } = await import(pathToFileURL(require.resolve('oidc-provider')).href);
+
+const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
+const key = { ...privateKey.export({ format: 'jwk' }), kid: 'provider-key', use: 'sig', alg: 'RS256' };
+
+const configuration = {
+  jwks: { keys: [key] },
+  cookies: { keys: ['only-for-this-test'] },
+  clients: [
+    {
+      client_id: 'person',
+      application_type: 'native',
+      token_endpoint_auth_method: 'none',
+      grant_types: ['authorization_code'],
+      redirect_uris: ['http://127.0.0.1:9/callback'],
+      response_types: ['code'],
+    },
+    {
+      client_id: 'machine',
+      client_secret: 'machine-secret',
+      grant_types: ['client_credentials'],
+      redirect_uris: [],
+      response_types: [],
+    },
+  ],
+  scopes: ['mcp', 'mcp:call'],
+  pkce: { required: () => true },
+  findAccount: (_context, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
+  interactions: { url: (_context, interaction) => `/interaction/${interaction.uid}` },
+  features: {
+    devInteractions: { enabled: false },
+    clientCredentials: { enabled: true },
+    resourceIndicators: {
+      enabled: true,
+      defaultResource: () => undefined,
+      useGrantedResource: () => true,
+      getResourceServerInfo: (_context, resource) => {
+        if (!resource.startsWith('http://127.0.0.1:')) throw new errors.InvalidTarget();
+        return {
+          scope: 'mcp mcp:call',
+          audience: resource,
+          accessTokenTTL: 600,
+          accessTokenFormat: 'jwt',
+          jwt: { sign: { alg: 'RS256' } },
+        };
+      },
+    },
+  },
+};
+
+/** Signs in and consents, whatever is asked. */
+const finish = async (provider, request, response) => {
+  const { prompt, params } = await provider.interactionDetails(request, response);
+  if (prompt.name === 'login') {
+    return provider.interactionFinished(request, response, { login: { accountId: 'alice' } });
+  }
+  const grant = new provider.Grant({ accountId: 'alice', clientId: params.client_id });
+  if (params.scope) grant.addOIDCScope(params.scope);
+  for (const resource of [params.resource].flat().filter(Boolean)) {
+    grant.addResourceScope(resource, params.scope ?? '');
+  }
+  return provider.interactionFinished(request, response, { consent: { grantId: await grant.save() } });
+};
+
+const server = createServer();
+server.listen(0, '127.0.0.1', () => {
+  const issuer = `http://127.0.0.1:${server.address().port}`;
+  const provider = new Provider(issuer, configuration);
+  const answer = provider.callback();
+  server.on('request', (request, response) => {
+    if (!request.url.startsWith('/interaction/')) return answer(request, response);
+    return finish(provider, request, response).catch((error) => {
+      response.statusCode = 500;
+      response.end(String(error));
+    });
+  });
+  console.log(JSON.stringify({ issuer }));
+});
+process.stdin.on('end', () => process.exit(0)).resume();
