@@ -98,6 +98,21 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// All of them, in the order of their discriminants.
+    pub const ALL: [Self; 11] = [
+        Self::Ok,
+        Self::Error,
+        Self::Refused,
+        Self::Timeout,
+        Self::Crashed,
+        Self::Unavailable,
+        Self::TooLarge,
+        Self::Invalid,
+        Self::Cancelled,
+        Self::Disconnected,
+        Self::Closed,
+    ];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
@@ -18,6 +19,7 @@ use crate::backend_face::process::{
     Exit, LaunchError, LaunchOrder, Launcher, RestartPolicy, Running, State, StderrTail, Verdict, stderr,
 };
 use crate::lane::{Health, Lane};
+use crate::metrics::ChildEnd;
 use crate::mishap;
 use crate::reply::CANNOT_RUN;
 use crate::tasks;
@@ -73,14 +75,25 @@ impl ProcessLane {
                 Ok(running) => {
                     let pid = running.pid;
                     tracing::info!(%destination, pid, "started");
+                    self.lane.traffic().child_starts.fetch_add(1, Relaxed);
+                    if policy.failures() > 0 {
+                        self.lane.traffic().child_restarts.fetch_add(1, Relaxed);
+                    }
                     let tail = StderrTail::new();
                     let what = match self.attend(running, &mut policy, tail.clone()).await {
-                        Ended::Stopped => break,
+                        Ended::Stopped => {
+                            self.lane.traffic().child_ended(ChildEnd::Stopped);
+                            break;
+                        }
                         Ended::ByItself(exit) => {
+                            self.lane.traffic().child_ended(ChildEnd::ByItself);
                             tracing::warn!(%destination, pid, exit = %exit, "ended by itself");
                             exit.to_string()
                         }
-                        Ended::Replaced(why) => format!("replaced: {why}"),
+                        Ended::Replaced(why) => {
+                            self.lane.traffic().child_ended(ChildEnd::Replaced);
+                            format!("replaced: {why}")
+                        }
                     };
                     tail.settled(LAST_WORDS).await;
                     trouble = Arc::new(Trouble {
@@ -90,6 +103,7 @@ impl ProcessLane {
                     });
                 }
                 Err(error) => {
+                    self.lane.traffic().child_ended(ChildEnd::NotStarted);
                     trouble = Arc::new(Trouble {
                         what: match &error {
                             LaunchError::Program(_) => CANNOT_RUN.into(),
@@ -281,11 +295,14 @@ async fn read(
         // Not `try_read_buf`: after a short read this one waits at once instead of asking the kernel again.
         match stdout.read_buf(framer.spare()).await {
             Ok(0) => break,
-            Ok(_) => {
+            Ok(count) => {
                 #[cfg(debug_assertions)]
                 if mishap::perhaps(mishap::Place::Reader, framer.spare()) {
                     lane.look.notify_one();
                 }
+                lane.traffic()
+                    .server_bytes_received
+                    .fetch_add(count as u64, Relaxed);
                 let lines = lane.arrive(&mut framer, pid);
                 if lines > 0 && !spoken {
                     spoken = true;
@@ -319,6 +336,9 @@ async fn write(stdin: pipe::Sender, lane: Arc<Lane>, _broken: Broken) {
             lane.write.notified().await;
             continue;
         }
+        lane.traffic()
+            .server_bytes_sent
+            .fetch_add(chunk.len() as u64, Relaxed);
         while !chunk.is_empty() {
             match stdin.try_write(&chunk) {
                 Ok(written) => chunk.advance(written),

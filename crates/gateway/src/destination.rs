@@ -15,9 +15,10 @@ use protocol::capability;
 use protocol::client_face::modern::Meaning;
 use protocol::exchange::{CallKey, Client, Principal, SessionKey, Trouble};
 use protocol::message::{Member, Message};
-use protocol::multiplexer::{self, Multiplexer};
+use protocol::multiplexer::{self, Counters, Multiplexer};
 use protocol::session::{self, Accepts, Session};
 use protocol::time::Moment;
+use protocol::tool_policy::ToolPolicy;
 use protocol::version::{Era, Version};
 use protocol::wire::header::MirroredParams;
 use uuid::Uuid;
@@ -30,7 +31,9 @@ use crate::client_face::http_sse::OldStreams;
 use crate::client_face::stdio::Desk;
 use crate::clock::Clock;
 use crate::errand_port::{Departure, ErrandPort};
-use crate::lane::{Health, Lane};
+use crate::guard::limits::Permit;
+use crate::lane::{Depths, Health, Lane};
+use crate::metrics::Traffic;
 use crate::reply::Refusal;
 use crate::seal::state::StateSeal;
 use crate::seal::{Sealer, Ticket};
@@ -84,6 +87,32 @@ pub(crate) struct Surroundings {
     pub(crate) tells_callers_apart: bool,
 }
 
+/// Every lane that has a supervisor, in use or being ended, and what those counted that are gone: a sum over these
+/// never goes back.
+#[derive(Debug, Default)]
+struct LaneRoll {
+    lanes: Vec<Arc<Lane>>,
+    retired: Counters,
+}
+
+impl LaneRoll {
+    fn retire(&mut self, lane: &Arc<Lane>) {
+        self.retired.add(&lane.depths().counters);
+        self.lanes.retain(|known| !Arc::ptr_eq(known, lane));
+    }
+}
+
+/// What there is of a destination at one moment, for metrics.
+#[derive(Debug)]
+pub(crate) struct Inventory {
+    pub(crate) sessions: usize,
+    pub(crate) parked: usize,
+    pub(crate) listens: usize,
+    pub(crate) lanes: Vec<Depths>,
+    pub(crate) counters: Counters,
+    pub(crate) events_lost: u64,
+}
+
 /// One named server.
 #[derive(Debug)]
 pub(crate) struct Destination {
@@ -108,6 +137,9 @@ pub(crate) struct Destination {
     listens: Mutex<HashMap<SessionKey, Weak<ErrandPort>>>,
     /// Clients of the old transport.
     pub(crate) old_streams: OldStreams,
+    pub(crate) traffic: Arc<Traffic>,
+    roll: Arc<Mutex<LaneRoll>>,
+    tools: Arc<ToolPolicy>,
     /// The server itself, if it is reached over HTTP.
     remote: Option<Arc<Server>>,
 }
@@ -127,6 +159,17 @@ impl Supervisor {
     }
 }
 
+/// How a modern request sets out.
+#[derive(Debug)]
+pub(crate) struct Journey {
+    pub(crate) meaning: Meaning,
+    pub(crate) accepts: Accepts,
+    /// The headers that mirror its arguments.
+    pub(crate) mirrored: Option<MirroredParams>,
+    /// Its place among the calls that may be in flight.
+    pub(crate) permit: Option<Permit>,
+}
+
 /// What a new session was opened for.
 pub(crate) enum Opening {
     /// The client's own `initialize`.
@@ -143,6 +186,7 @@ impl Destination {
         };
         Self {
             name: settings.name.as_str().into(),
+            tools: Arc::new(settings.tools.clone()),
             settings,
             around,
             sessions: Mutex::default(),
@@ -155,6 +199,8 @@ impl Destination {
             parked: Mutex::default(),
             listens: Mutex::default(),
             old_streams: OldStreams::default(),
+            traffic: Arc::default(),
+            roll: Arc::default(),
             remote,
         }
     }
@@ -296,6 +342,40 @@ impl Destination {
         self.broken.as_deref()
     }
 
+    /// Whether the policy lets a message through. By the body: what headers say of it was compared with it, or does
+    /// not count.
+    pub(crate) fn judge_tool(&self, message: &Message) -> Result<(), Refusal> {
+        self.tools
+            .judge(message)
+            .map_err(|denied| Refusal::ToolDenied { tool: denied.name })
+    }
+
+    /// What there is, for metrics.
+    pub(crate) fn inventory(&self) -> Inventory {
+        let ports: Vec<Arc<SessionPort>> = self.sessions().values().cloned().collect();
+        let living: u64 = ports.iter().map(|port| port.events_lost()).sum();
+        let (lanes, mut counters) = {
+            let roll = self.roll.lock().unwrap_or_else(PoisonError::into_inner);
+            (roll.lanes.clone(), roll.retired)
+        };
+        let lanes: Vec<Depths> = lanes.iter().map(|lane| lane.depths()).collect();
+        for lane in &lanes {
+            counters.add(&lane.counters);
+        }
+        let listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
+        Inventory {
+            sessions: ports.len(),
+            parked: self.parked.lock().unwrap_or_else(PoisonError::into_inner).len(),
+            listens: listens
+                .values()
+                .filter(|listen| listen.strong_count() > 0)
+                .count(),
+            lanes,
+            counters,
+            events_lost: living + self.traffic.events_lost.load(Ordering::Relaxed),
+        }
+    }
+
     /// Nobody can be served at the moment: every backend that was wanted is away.
     pub(crate) fn is_away(&self) -> bool {
         let health = self.health();
@@ -398,6 +478,7 @@ impl Destination {
             Arc::clone(&self.around.audit),
             desk,
         ));
+        self.traffic.sessions_opened.fetch_add(1, Ordering::Relaxed);
         self.sessions().insert(id, Arc::clone(&port));
         lane.attach(&port);
         lane.ask(ask);
@@ -444,6 +525,7 @@ impl Destination {
         match victim {
             Some(port) => {
                 tracing::debug!(destination = %self.name, session = %port.hash().as_str(), "evicted to make room");
+                self.traffic.sessions_evicted.fetch_add(1, Ordering::Relaxed);
                 self.close(&port);
                 Ok(())
             }
@@ -533,12 +615,21 @@ impl Destination {
             meaning,
             accepts,
             mirrored: None,
+            permit: None,
         }
     }
 
     fn depart(&self, lane: &Arc<Lane>, departure: Departure) -> Arc<ErrandPort> {
         let (clock, audit) = (self.around.clock, Arc::clone(&self.around.audit));
-        ErrandPort::depart(departure, Arc::clone(&self.name), Arc::clone(lane), clock, audit)
+        let traffic = Arc::clone(&self.traffic);
+        ErrandPort::depart(
+            departure,
+            Arc::clone(&self.name),
+            Arc::clone(lane),
+            clock,
+            audit,
+            traffic,
+        )
     }
 
     /// Sets out on a modern request. `None`: this destination does not show itself to modern clients.
@@ -547,9 +638,7 @@ impl Destination {
         client: Client,
         headers: &HeaderMap,
         message: Message,
-        meaning: Meaning,
-        accepts: Accepts,
-        mirrored: Option<MirroredParams>,
+        journey: Journey,
     ) -> Result<Option<Arc<ErrandPort>>, Refusal> {
         self.check_open()?;
         let leg = self.learn_era(headers).await?;
@@ -560,9 +649,16 @@ impl Destination {
         }
         let client = Arc::new(client);
         let lane = self.lane_for(None, &client, headers, leg)?;
+        let Journey {
+            meaning,
+            accepts,
+            mirrored,
+            permit,
+        } = journey;
         let listening = meaning == Meaning::Listen;
         let mut departure = self.departure(client, message, meaning, accepts);
         departure.mirrored = mirrored;
+        departure.permit = permit;
         let port = self.depart(&lane, departure);
         if listening {
             let mut listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
@@ -642,7 +738,13 @@ impl Destination {
         };
         let mut multiplexer = Multiplexer::new(limits, introduction);
         multiplexer.offer_roots(&self.settings.roots);
-        let lane = Arc::new(Lane::new(Arc::clone(&self.name), self.around.clock, multiplexer));
+        multiplexer.show_tools(Arc::clone(&self.tools));
+        let lane = Arc::new(Lane::new(
+            Arc::clone(&self.name),
+            self.around.clock,
+            Arc::clone(&self.traffic),
+            multiplexer,
+        ));
         match (&self.settings.backend, &self.remote) {
             (BackendSpec::Process(spec), _) => {
                 let supervisor = ProcessLane {
@@ -675,7 +777,11 @@ impl Destination {
     fn supervise(&self, lane: &Arc<Lane>, supervisor: Supervisor) {
         let count = Arc::clone(&self.supervisors);
         count.fetch_add(1, Ordering::AcqRel);
-        let lane = Arc::clone(lane);
+        let (roll, lane) = (Arc::clone(&self.roll), Arc::clone(lane));
+        roll.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .lanes
+            .push(Arc::clone(&lane));
         tasks::spawn("lane", async move {
             while AssertUnwindSafe(supervisor.run()).catch_unwind().await.is_err() {
                 tracing::error!(destination = %lane.destination(), "a supervisor panicked and begins anew");
@@ -688,6 +794,7 @@ impl Destination {
                 // What goes wrong every time shall not do so all the time.
                 tokio::time::sleep(AFTER_PANIC).await;
             }
+            roll.lock().unwrap_or_else(PoisonError::into_inner).retire(&lane);
             count.fetch_sub(1, Ordering::AcqRel);
         });
     }
@@ -712,6 +819,7 @@ impl Destination {
             };
             if port.idle_since().is_some_and(|since| now.since(since) > limit) {
                 tracing::debug!(destination = %self.name, session = %port.hash().as_str(), "session expired");
+                self.traffic.sessions_expired.fetch_add(1, Ordering::Relaxed);
                 self.close(&port);
             }
         }

@@ -1,7 +1,7 @@
 //! The gateway: all destinations behind one door, from start to drain.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -17,19 +17,22 @@ use crate::audit::Audit;
 use crate::backend_face::process::{Launcher, environment, resolve};
 use crate::backend_face::remote;
 use crate::client_face::body::Body;
+use crate::client_face::slow_reader::SlowReader;
 use crate::clock::Clock;
 use crate::destination::{Destination, Surroundings};
+use crate::guard::limits::{AddressRoll, Limiter};
 use crate::guard::origin::OriginGuard;
 use crate::lane::Health;
+use crate::line_sink::LineSink;
+use crate::metrics::DoorTally;
 use crate::reload::{self, Fixed, Live, ReloadError};
 use crate::reply;
-use crate::settings::{self, BackendSpec, RemoteSpec, Settings};
+use crate::settings::{self, BackendSpec, LimitSettings, RemoteSpec, Settings};
 use crate::tasks;
 use crate::tls::{Tls, TlsError};
 use crate::tls_door;
+use crate::trace::SpanSink;
 
-/// Connections at once; beyond it new ones wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 8192;
 /// How long a client may take to send its request's headers.
 pub(crate) const HEADER_TIME: Duration = Duration::from_secs(10);
 pub(crate) const MAX_HEADERS: usize = 100;
@@ -81,6 +84,10 @@ pub struct Gateway {
     pub(crate) tls: Option<Tls>,
     /// The last reload changed nothing, because something was wrong with it.
     pub(crate) reload_failed: AtomicBool,
+    pub(crate) limiter: Limiter,
+    pub(crate) tally: DoorTally,
+    pub(crate) shows_metrics: bool,
+    limits: LimitSettings,
     launcher: Arc<Launcher>,
     draining: AtomicBool,
     /// There was a second signal.
@@ -139,6 +146,10 @@ impl Gateway {
             leaving: Mutex::default(),
             fixed: Fixed::of(settings),
             reload_failed: AtomicBool::new(false),
+            limiter: Limiter::new(settings.limits.clone()),
+            tally: DoorTally::default(),
+            shows_metrics: settings.metrics,
+            limits: settings.limits.clone(),
             launcher,
             tls,
             draining: AtomicBool::new(false),
@@ -172,6 +183,17 @@ impl Gateway {
     /// TLS handshakes that failed.
     pub fn failed_handshakes(&self) -> u64 {
         self.tls.as_ref().map_or(0, Tls::failures)
+    }
+
+    /// Names the sink of the log, so that metrics show what it lost.
+    pub fn show_log(&self, sink: LineSink) {
+        // Only the first is shown: there is one log.
+        let _ = self.tally.log.set(sink);
+    }
+
+    /// Names the sink of spans: from now on every request makes one.
+    pub fn trace_to(&self, sink: Arc<SpanSink>) {
+        let _ = self.tally.spans.set(sink);
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -238,6 +260,10 @@ impl Gateway {
         self.audit.flush(LAST_ANSWERS);
     }
 
+    pub(crate) fn connection_count(&self) -> usize {
+        self.connections.load(Ordering::Acquire)
+    }
+
     fn open_calls(&self) -> usize {
         self.all()
             .iter()
@@ -274,24 +300,40 @@ impl Gateway {
             for destination in self.all() {
                 destination.tick(now, session_idle);
             }
+            self.limiter.tick(now);
         }
     }
 
     async fn keep_door(self: Arc<Self>, listener: TcpListener, closing: watch::Sender<bool>) {
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let places = Arc::new(Semaphore::new(self.limits.connections));
+        let addresses = Arc::new(AddressRoll::default());
         loop {
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-                return;
-            };
             match listener.accept().await {
                 Ok((stream, peer)) => {
+                    self.tally.connections_accepted.fetch_add(1, Ordering::Relaxed);
+                    let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+                        self.tally.limit_hit("connections");
+                        turn_away(&stream);
+                        continue;
+                    };
+                    let of_address = match self.connections_of(peer.ip()) {
+                        Some(limit) => match addresses.enter(peer.ip(), limit) {
+                            Some(of_address) => Some(of_address),
+                            None => {
+                                self.tally.limit_hit("connections_per_address");
+                                turn_away(&stream);
+                                continue;
+                            }
+                        },
+                        None => None,
+                    };
                     let gateway = Arc::clone(&self);
                     let closing = closing.subscribe();
                     tasks::spawn("connection", async move {
                         gateway.connections.fetch_add(1, Ordering::AcqRel);
                         let _counted = Counted(&gateway.connections);
                         Arc::clone(&gateway).attend(stream, peer, closing).await;
-                        drop(place);
+                        drop((place, of_address));
                     });
                 }
                 Err(error) => {
@@ -301,6 +343,13 @@ impl Gateway {
                 }
             }
         }
+    }
+
+    /// How many connections an address may have. A proxy that we trust speaks for many.
+    fn connections_of(&self, peer: IpAddr) -> Option<usize> {
+        let trusted = &self.limits.trusted_proxies;
+        let limit = self.limits.connections_per_address?;
+        (!trusted.iter().any(|network| network.contains(peer))).then_some(limit)
     }
 
     async fn attend(
@@ -333,7 +382,7 @@ impl Gateway {
             .header_read_timeout(HEADER_TIME)
             .max_headers(MAX_HEADERS)
             .max_buf_size(READ_BUFFER)
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(SlowReader::new(stream)), service);
         tokio::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
@@ -343,6 +392,13 @@ impl Gateway {
             }
         };
         if let Err(error) = ended {
+            if error.is_timeout() {
+                self.tally.limit_hit("header_time");
+            } else if error.is_parse_too_large() {
+                self.tally.limit_hit("header_bytes");
+            } else if SlowReader::<TcpStream>::is_behind(&error) {
+                self.tally.limit_hit("write_time");
+            }
             tracing::debug!(%error, "connection ended");
         }
     }
@@ -385,6 +441,13 @@ impl Gateway {
         };
         reply::json(status, format!("{body}\n"))
     }
+}
+
+/// Says that there is no room, in as few words as HTTP allows, and without waiting for anything.
+fn turn_away(stream: &TcpStream) {
+    const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    // A peer whose first bytes cannot even be taken by the kernel learns it from the closing.
+    let _ = stream.try_write(FULL);
 }
 
 struct Counted<'a>(&'a AtomicUsize);

@@ -13,6 +13,7 @@ mod gateway;
 mod guard;
 mod lane;
 pub mod line_sink;
+mod metrics;
 pub mod mishap;
 mod probe;
 mod reload;
@@ -23,6 +24,7 @@ pub mod settings;
 pub mod tasks;
 pub mod tls;
 mod tls_door;
+pub mod trace;
 
 pub use client_face::stdio::{LineLimits, Parting};
 pub use gateway::{Gateway, StartError};

@@ -13,11 +13,14 @@ use http::HeaderName;
 use url::Url;
 
 mod auth;
+mod limits;
 
 pub use auth::{
     AuthSettings, IssuerUrl, JwtSettings, KeysUrl, Network, OpenPath, ProxySettings, PublicUrl, Scope,
     ScopedUse, SignatureAlgorithm, StaticToken, TokenHash, TokenName,
 };
+pub use limits::LimitSettings;
+pub use protocol::tool_policy::{Glob, ToolPolicy};
 
 /// A text that must never be shown: it prints as `[redacted]`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,6 +64,9 @@ pub struct Settings {
     /// What clients call this gateway; the address listened on, if nothing was said.
     pub public_url: Option<PublicUrl>,
     pub auth: AuthSettings,
+    pub limits: LimitSettings,
+    /// Whether `/metrics` answers.
+    pub metrics: bool,
     pub audit: AuditSettings,
     pub destinations: Vec<Destination>,
     /// The destination that also answers at the bare `/mcp` (the one of `rialto serve -- COMMAND`).
@@ -123,6 +129,8 @@ pub struct Destination {
     pub roots: Vec<String>,
     /// Clients of the old transport (HTTP with SSE) are served at `/{name}/sse` and `/{name}/message`.
     pub legacy_sse: bool,
+    /// Which of its tools clients may see and call.
+    pub tools: ToolPolicy,
 }
 
 /// Which era a server is spoken to in.
@@ -220,7 +228,7 @@ pub enum Outages {
 }
 
 /// How Rialto makes itself known to a remote server, beside the configured headers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum SignIn {
     No,
     /// By OAuth. Who is asked to sign in, if anyone, is settled in there.

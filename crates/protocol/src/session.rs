@@ -114,6 +114,7 @@ pub enum Ending {
 /// What there is to say about a call that has ended.
 #[derive(Debug)]
 pub struct CallRecord {
+    pub call: CallKey,
     /// The client's message, for its method, id and name.
     pub message: Message,
     pub started: Moment,
@@ -713,6 +714,7 @@ impl Session {
         let streamed = matches!(call.stage, Stage::Stream(_)) || call.accepts == Accepts::OneStream;
         if let Some(message) = &call.message {
             let record = CallRecord {
+                call: key,
                 message: message.clone(),
                 started: call.started,
                 ending: ending.clone(),

@@ -12,6 +12,7 @@ mod destinations_file;
 mod environment;
 mod globals;
 mod interpolate;
+mod limits;
 mod name;
 mod problem;
 mod quantity;
@@ -45,9 +46,19 @@ const USUAL_FILES: [&str; 2] = ["destinations.yml", "destinations.yaml"];
 #[derive(Debug, Clone)]
 pub(crate) struct Loaded {
     pub(crate) settings: Settings,
+    /// Where spans go, if anywhere.
+    pub(crate) traces: Option<TraceSettings>,
     pub(crate) notes: Vec<String>,
     /// The files that were read.
     pub(crate) files: Vec<PathBuf>,
+}
+
+/// Where spans go and which of them.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TraceSettings {
+    pub(crate) endpoint: String,
+    /// What share of the traces that begin here is recorded.
+    pub(crate) sample: f64,
 }
 
 /// How log lines look.
@@ -247,6 +258,8 @@ fn complete(
                 allowed_origins: globals.allowed_origins,
                 public_url: globals.public_url,
                 auth: globals.auth,
+                limits: globals.limits,
+                metrics: globals.metrics,
                 audit: globals.audit,
                 destinations,
                 root_destination,
@@ -254,6 +267,7 @@ fn complete(
             };
             Ok(Loaded {
                 settings,
+                traces: globals.traces,
                 notes,
                 files,
             })

@@ -11,6 +11,7 @@ mod serve;
 mod sign_in;
 mod telemetry;
 mod token;
+mod traces;
 
 use std::io::Write as _;
 use std::process::ExitCode;

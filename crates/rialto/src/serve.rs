@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::backend_face::process::{Launcher, WardenCommand};
+use gateway::line_sink::LineSink;
 use gateway::settings::{BackendSpec, Settings, Start};
+use gateway::trace::SpanSink;
 use gateway::{Gateway, StartError};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -19,7 +21,7 @@ use tokio::sync::oneshot;
 
 use crate::config::{self, ConfigError, Environment, Loaded, LogFormat};
 use crate::flags::ServeFlags;
-use crate::{exit, fail, telemetry};
+use crate::{exit, fail, telemetry, traces};
 use reload::{Reloader, Watch};
 
 /// How long an immediate end may take to write its last lines.
@@ -32,6 +34,7 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
     };
     let Loaded {
         settings,
+        traces,
         notes,
         files,
     } = match config::settings(flags, environment) {
@@ -53,13 +56,25 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
         Ok(watch) => watch.then_some(files),
         Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
     };
+    let (spans, exporter) = match traces.as_ref().map(traces::start).transpose() {
+        Ok(started) => started.unzip(),
+        Err(error) => return fail(exit::FAILED, &format!("{error:#}")),
+    };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(exit::FAILED, &format!("cannot start the runtime: {error}")),
     };
-    let code = runtime.block_on(serve(&settings, flags, environment, logs.format, watched));
+    let outlets = Outlets {
+        format: logs.format,
+        log: telemetry.sink(),
+        spans,
+    };
+    let code = runtime.block_on(serve(&settings, flags, environment, outlets, watched));
     // Whatever still runs has been asked to stop and was waited for.
     runtime.shutdown_timeout(LAST_LINES);
+    if let Some(exporter) = exporter {
+        exporter.finish();
+    }
     drop(telemetry);
     code
 }
@@ -71,11 +86,18 @@ pub(crate) fn launcher() -> Launcher {
     })
 }
 
+/// Where Rialto says what it does.
+struct Outlets {
+    format: LogFormat,
+    log: LineSink,
+    spans: Option<Arc<SpanSink>>,
+}
+
 async fn serve(
     settings: &Settings,
     flags: &ServeFlags,
     environment: &Environment,
-    format: LogFormat,
+    outlets: Outlets,
     watched: Option<Vec<PathBuf>>,
 ) -> ExitCode {
     let listener = match TcpListener::bind(settings.listen).await {
@@ -95,6 +117,10 @@ async fn serve(
             return fail(exit::NOTHING_STARTS, &error.to_string());
         }
     };
+    gateway.show_log(outlets.log);
+    if let Some(spans) = outlets.spans {
+        gateway.trace_to(spans);
+    }
     let signals = [
         SignalKind::terminate(),
         SignalKind::interrupt(),
@@ -116,7 +142,7 @@ async fn serve(
         watch,
     };
     tracing::info!(listening = %address, destinations = settings.destinations.len(), "listening");
-    match format {
+    match outlets.format {
         LogFormat::Human => {
             // If stderr is closed nobody reads this, and nobody needs to.
             let _ = std::io::stderr()

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,14 +17,21 @@ use tokio::time::{Instant, Sleep};
 
 use super::http_sse::OldEvents;
 use super::modern::ErrandEvents;
+use crate::guard::limits::Permit;
+use crate::metrics::StreamKind;
 use crate::session_port::SessionPort;
+use crate::trace::OpenSpan;
 
 /// Silence on a stream after which a comment is sent, so that nobody in between takes it for dead.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// A response body.
 #[derive(Debug)]
-pub(crate) struct Body(Kind);
+pub(crate) struct Body {
+    kind: Kind,
+    /// The span of its request, which ends with it.
+    span: Option<Box<OpenSpan>>,
+}
 
 #[derive(Debug)]
 enum Kind {
@@ -35,7 +43,7 @@ enum Kind {
 
 impl Body {
     pub(crate) fn empty() -> Self {
-        Self(Kind::Full(VecDeque::new()))
+        Self::of(Kind::Full(VecDeque::new()))
     }
 
     pub(crate) fn full(written: Written) -> Self {
@@ -44,19 +52,28 @@ impl Body {
             Written::Cut { head, new, tail } => VecDeque::from([head, new, tail]),
         };
         pieces.retain(|piece| !piece.is_empty());
-        Self(Kind::Full(pieces))
+        Self::of(Kind::Full(pieces))
     }
 
     pub(crate) fn events(events: Events) -> Self {
-        Self(Kind::Events(events))
+        Self::of(Kind::Events(events))
     }
 
     pub(crate) fn old(events: OldEvents) -> Self {
-        Self(Kind::Old(events))
+        Self::of(Kind::Old(events))
     }
 
     pub(crate) fn errand(events: ErrandEvents) -> Self {
-        Self(Kind::Errand(events))
+        Self::of(Kind::Errand(events))
+    }
+
+    fn of(kind: Kind) -> Self {
+        Self { kind, span: None }
+    }
+
+    /// Ends a span with the last byte.
+    pub(crate) fn carry(&mut self, span: OpenSpan) {
+        self.span = Some(Box::new(span));
     }
 }
 
@@ -64,6 +81,9 @@ impl Body {
 pub(crate) struct Events {
     port: Arc<SessionPort>,
     reader: Reader,
+    kind: StreamKind,
+    /// Its place among all streams, where it has one.
+    _permit: Option<Permit>,
     ended: bool,
     quiet: Option<Pin<Box<Sleep>>>,
     /// When the one who reads will have to show again who it is.
@@ -82,10 +102,28 @@ impl std::fmt::Debug for Events {
 }
 
 impl Events {
-    pub(crate) fn new(port: Arc<SessionPort>, reader: Reader) -> Self {
+    /// The rest of a call's answer.
+    pub(crate) fn answer(port: Arc<SessionPort>, reader: Reader) -> Self {
+        Self::new(port, reader, StreamKind::Answer, None)
+    }
+
+    /// A stream that the client opened to listen.
+    pub(crate) fn notices(port: Arc<SessionPort>, reader: Reader, permit: Permit) -> Self {
+        Self::new(port, reader, StreamKind::Notices, Some(permit))
+    }
+
+    /// Everything of a session in one stream, whose place its door holds.
+    pub(crate) fn everything(port: Arc<SessionPort>, reader: Reader) -> Self {
+        Self::new(port, reader, StreamKind::Notices, None)
+    }
+
+    fn new(port: Arc<SessionPort>, reader: Reader, kind: StreamKind, permit: Option<Permit>) -> Self {
+        port.traffic.stream_opened(kind);
         Self {
             port,
             reader,
+            kind,
+            _permit: permit,
             ended: false,
             quiet: None,
             until: None,
@@ -120,6 +158,7 @@ impl Events {
         if !out.is_empty() {
             self.quiet = None;
             self.sent += out.len() as u64;
+            self.port.traffic.bytes_sent.fetch_add(out.len() as u64, Relaxed);
             return Poll::Ready(Some(out.freeze()));
         }
         if self.ended {
@@ -140,6 +179,7 @@ impl Events {
 impl Drop for Events {
     fn drop(&mut self) {
         self.port.hang_up(self.reader);
+        self.port.traffic.stream_closed(self.kind);
         if let Some(report) = self.on_close.take() {
             report(self.sent);
         }
@@ -154,7 +194,7 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match &mut self.0 {
+        match &mut self.kind {
             Kind::Full(pieces) => Poll::Ready(pieces.pop_front().map(|piece| Ok(Frame::data(piece)))),
             Kind::Errand(events) => events
                 .poll_chunk(context)
@@ -169,7 +209,7 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
+        match &self.kind {
             Kind::Full(pieces) => pieces.is_empty(),
             Kind::Events(events) => events.ended,
             Kind::Errand(events) => events.is_ended(),
@@ -178,7 +218,7 @@ impl http_body::Body for Body {
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
+        match &self.kind {
             Kind::Full(pieces) => SizeHint::with_exact(pieces.iter().map(|piece| piece.len() as u64).sum()),
             Kind::Events(_) | Kind::Errand(_) | Kind::Old(_) => SizeHint::default(),
         }

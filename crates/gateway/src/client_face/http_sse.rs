@@ -25,6 +25,7 @@ use super::http::{Refused, Visit, refuse_message};
 use super::intake;
 use crate::audit::Outcome;
 use crate::destination::{Destination, Opening};
+use crate::guard::limits::Permit;
 use crate::mishap;
 use crate::reply::{self, Refusal};
 use crate::session_port::{Answered, Audited, Reception, SessionPort};
@@ -80,17 +81,23 @@ impl Visit<'_> {
             return Err(Refusal::Draining);
         }
         let destination = self.destination;
+        // Here a stream is a session.
+        let limiter = &self.gateway.limiter;
+        let places = [limiter.stream()?, limiter.session(self.account.as_ref())?];
         let stream =
             destination
                 .old_streams
                 .open(self.principal(), self.began, destination.max_sessions())?;
-        let events = OldEvents::new(Arc::clone(destination), stream, self.gateway.clock)
+        let events = OldEvents::new(Arc::clone(destination), stream, self.gateway.clock, places)
             .for_at_most(self.caller.time_left(SystemTime::now()));
         Ok(reply::events(Body::old(events)))
     }
 
     async fn take_old_message(&self, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
         let (parts, body) = request.into_parts();
+        // Under overload most requests end here: nothing of them was read but their heads.
+        self.admit(&parts.headers)?;
+        let place = self.gateway.limiter.call(self.account.as_ref())?;
         intake::check_length(&parts.headers)?;
         intake::check_content(&parts.headers)?;
         self.check_recorded()?;
@@ -107,7 +114,7 @@ impl Visit<'_> {
             message: None,
             request_bytes,
         })?;
-        let Err(refusal) = self.hear(&stream, &parts.headers, &message) else {
+        let Err(refusal) = self.hear(&stream, &parts.headers, &message, place) else {
             return Ok(reply::empty(StatusCode::ACCEPTED));
         };
         let refused = Refused {
@@ -132,8 +139,15 @@ impl Visit<'_> {
     }
 
     /// Takes a client's message. The first one opens the session.
-    fn hear(&self, stream: &Arc<OldStream>, headers: &HeaderMap, message: &Message) -> Result<(), Refusal> {
+    fn hear(
+        &self,
+        stream: &Arc<OldStream>,
+        headers: &HeaderMap,
+        message: &Message,
+        place: Permit,
+    ) -> Result<(), Refusal> {
         self.permit(message)?;
+        self.destination.judge_tool(message)?;
         self.check_open(message)?;
         let meaning = legacy::lift(message).map_err(Refusal::Objection)?;
         let port = match (stream.port(), meaning) {
@@ -163,7 +177,7 @@ impl Visit<'_> {
             }
         };
         match port
-            .take(message.clone(), Accepts::OneStream)
+            .take(message.clone(), Accepts::OneStream, Some(place))
             .map_err(refuse_message)?
         {
             Reception::Noted => port.write_record(&Audited {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use gateway::LineLimits;
 use gateway::settings::{
-    AuditSettings, AuditSink, AuthSettings, BackendSpec, Destination, EraChoice, LaneRules, OnAuditFailure,
-    Outages, RemoteSpec, Retry, Secret, Settings, Sharing, SignIn, Transport,
+    AuditSettings, AuditSink, AuthSettings, BackendSpec, Destination, EraChoice, LaneRules, LimitSettings,
+    OnAuditFailure, Outages, RemoteSpec, Retry, Secret, Settings, Sharing, SignIn, Transport,
 };
 use http::HeaderName;
 use http::header::AUTHORIZATION;
@@ -252,6 +252,8 @@ fn alone(destination: Destination) -> Settings {
         drain: Duration::ZERO,
         allowed_hosts: Vec::new(),
         allowed_origins: Vec::new(),
+        limits: LimitSettings::default(),
+        metrics: false,
         audit: AuditSettings {
             sink: AuditSink::Off,
             bodies: false,

@@ -7,13 +7,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gateway::settings::{
-    AuditSettings, AuditSink, AuthSettings, OnAuditFailure, PublicUrl, Secret, TlsSettings,
+    AuditSettings, AuditSink, AuthSettings, LimitSettings, OnAuditFailure, PublicUrl, Secret, TlsSettings,
 };
 
+use super::TraceSettings;
 use super::auth;
 use super::destination::Defaults;
 use super::environment::Environment;
 use super::interpolate::{Secrets, read_text};
+use super::limits;
 use super::problem::Place;
 use super::quantity;
 use super::reader::{Fields, Given, Walk, one_of};
@@ -40,6 +42,9 @@ pub(super) struct Globals {
     pub(super) allowed_origins: Vec<String>,
     pub(super) public_url: Option<PublicUrl>,
     pub(super) auth: AuthSettings,
+    pub(super) limits: LimitSettings,
+    pub(super) metrics: bool,
+    pub(super) traces: Option<TraceSettings>,
     pub(super) audit: AuditSettings,
     pub(super) keep_going: bool,
     pub(super) defaults: Defaults,
@@ -96,6 +101,9 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         )
         .and_then(|given| walk.judge(&given, PublicUrl::parse));
     let auth = auth::read(flags, &mut layers);
+    let limits = limits::read(&mut layers);
+    let metrics = layers.first(("", None), &["RIALTO_METRICS"], "metrics");
+    let traces = traces(&mut layers);
     let audit = audit(flags, &mut layers);
     let is_said = |flag: bool, variable: &'static str| {
         flag || layers
@@ -145,6 +153,11 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
             .collect(),
         public_url,
         auth,
+        limits,
+        metrics: metrics
+            .and_then(|given| walk.judge(&given, quantity::truth))
+            .unwrap_or(true),
+        traces,
         audit,
         keep_going,
         defaults: Defaults {
@@ -179,7 +192,7 @@ impl Layers<'_, '_, '_> {
     }
 
     /// The first of these variables that says something.
-    fn variable(&self, variables: &[&'static str]) -> Option<Given> {
+    pub(super) fn variable(&self, variables: &[&'static str]) -> Option<Given> {
         variables.iter().find_map(|name| {
             self.environment
                 .filled(name)
@@ -187,7 +200,7 @@ impl Layers<'_, '_, '_> {
         })
     }
 
-    fn all(
+    pub(super) fn all(
         &mut self,
         (flag, values): (&'static str, &[String]),
         variables: &[&'static str],
@@ -349,6 +362,37 @@ fn audit(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> AuditSettings {
         on_failure,
         chain,
     }
+}
+
+/// `otlp: { endpoint: URL, sample: SHARE }`, or the endpoint alone.
+fn traces(layers: &mut Layers<'_, '_, '_>) -> Option<TraceSettings> {
+    let walk = layers.fields.walk;
+    let (mut endpoint, mut sample) = (None, None);
+    if let Some(node) = layers.fields.take("otlp") {
+        match node.value {
+            Value::Map(entries) => {
+                let mut inner = layers.fields.inner("otlp.", node.line, entries);
+                endpoint = inner.given("endpoint");
+                sample = inner.given("sample");
+                inner.finish();
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
+                endpoint = layers.fields.scalar(node, "otlp");
+            }
+        }
+    }
+    let sample = layers
+        .variable(&["RIALTO_OTLP_SAMPLE"])
+        .or(sample)
+        .and_then(|given| walk.judge(&given, quantity::share));
+    let endpoint = layers
+        .variable(&["RIALTO_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"])
+        .or(endpoint)
+        .and_then(|given| walk.judge(&given, quantity::web_address))?;
+    Some(TraceSettings {
+        endpoint,
+        sample: sample.unwrap_or(1.0),
+    })
 }
 
 /// Reads the secrets file, if one is named.

@@ -126,6 +126,11 @@ impl<'w, 'a> Fields<'w, 'a> {
         }
     }
 
+    /// The line where this map begins.
+    pub(super) fn line(&self) -> u64 {
+        self.line
+    }
+
     /// The place of a field of this map.
     pub(super) fn place(&self, line: u64, field: &str) -> Place {
         let field = format!("{}{field}", self.prefix);

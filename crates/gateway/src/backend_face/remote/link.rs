@@ -8,12 +8,14 @@ use http::{HeaderMap, HeaderValue, Method};
 use protocol::backend_face::WireId;
 use protocol::message::{Member, Message};
 use protocol::object::Object;
+use protocol::trace_context::TRACEPARENT;
 use protocol::version::Era;
 use reqwest::Response;
 
 use super::mirror::mirrored;
 use super::server::{LAST_EVENT_ID, Outbound, PROTOCOL_VERSION, SESSION_ID, Server};
 use crate::lane::Lane;
+use crate::trace;
 
 /// Longer ids would not fit into the headers of other servers either.
 const MAX_SESSION_ID: usize = 4096;
@@ -95,10 +97,13 @@ impl Link {
 
     /// The POST of a message.
     pub(super) fn post(&self, message: &Message, agreed: &Agreed) -> Outbound {
-        let headers = match self.lane.era() {
+        let mut headers = match self.lane.era() {
             Era::Modern => mirrored(&self.lane, message),
             Era::Legacy => in_session(agreed),
         };
+        if let Some(context) = trace::header_of(message) {
+            headers.insert(TRACEPARENT, context);
+        }
         Outbound {
             method: Method::POST,
             url: self.server.spec().url.clone(),

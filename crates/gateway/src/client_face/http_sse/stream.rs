@@ -17,6 +17,7 @@ use super::super::body::{Events, KEEP_ALIVE};
 use crate::audit::{AuditRecord, Outcome};
 use crate::clock::Clock;
 use crate::destination::Destination;
+use crate::guard::limits::Permit;
 use crate::reply::Refusal;
 use crate::session_port::{Audited, SessionPort};
 
@@ -218,6 +219,8 @@ pub(crate) struct OldEvents {
     /// When what the client showed is no longer good.
     until: Option<Pin<Box<Sleep>>>,
     sent: u64,
+    /// Its places among all streams and all sessions.
+    _places: [Permit; 2],
 }
 
 impl std::fmt::Debug for OldEvents {
@@ -227,7 +230,12 @@ impl std::fmt::Debug for OldEvents {
 }
 
 impl OldEvents {
-    pub(super) fn new(destination: Arc<Destination>, stream: Arc<OldStream>, clock: Clock) -> Self {
+    pub(super) fn new(
+        destination: Arc<Destination>,
+        stream: Arc<OldStream>,
+        clock: Clock,
+        places: [Permit; 2],
+    ) -> Self {
         Self {
             destination,
             stream,
@@ -238,6 +246,7 @@ impl OldEvents {
             quiet: None,
             until: None,
             sent: 0,
+            _places: places,
         }
     }
 
@@ -297,7 +306,7 @@ impl OldEvents {
             let Ok(reader) = port.listen_to_all() else {
                 return Poll::Ready(None);
             };
-            let events = self.events.insert(Events::new(port, reader));
+            let events = self.events.insert(Events::everything(port, reader));
             return events.poll_chunk(context);
         }
         let quiet = self
