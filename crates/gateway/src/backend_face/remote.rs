@@ -189,6 +189,8 @@ impl RemoteLane {
                                 Parcel::Note { .. } => {}
                             }
                         }
+                        // Whoever noticed the loss has seen to a new session, or is about to.
+                        News::Withheld => give_back(lane, parcel),
                         News::Unreachable(trouble) => {
                             lane.outage();
                             give_back(lane, parcel);

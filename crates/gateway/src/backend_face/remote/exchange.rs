@@ -14,6 +14,7 @@ use protocol::exchange::{Failure, Trouble};
 use protocol::message::{Kind, Message};
 use protocol::method::Method;
 use protocol::object::Object;
+use protocol::version::Era;
 use protocol::wire::sse::SseParser;
 use reqwest::Response;
 
@@ -43,6 +44,8 @@ pub(super) enum News {
     Unreachable(Arc<Trouble>),
     /// The server has forgotten us; the message was not begun. `first` to notice?
     SessionLost { first: bool },
+    /// The session was lost before the message left.
+    Withheld,
     /// What is there does not speak Streamable HTTP; the message was not begun.
     NotStreamable { status: u16 },
 }
@@ -95,6 +98,10 @@ impl Journey {
         let mut resumed: Option<Bytes> = None;
         loop {
             let agreed = self.link.agreed();
+            let legacy = self.link.lane.era() == Era::Legacy;
+            if legacy && agreed.is_lost() && resumed.is_none() && !self.is_handshake() {
+                return News::Withheld;
+            }
             let outbound = match &resumed {
                 None => self.link.post(&self.message, &agreed),
                 Some(last_event) => self.link.get(&agreed, Some(last_event)),
@@ -140,6 +147,16 @@ impl Journey {
                 }
             }
         }
+    }
+
+    fn is_handshake(&self) -> bool {
+        matches!(
+            self.parcel,
+            Parcel::Request {
+                method: Method::Initialize,
+                ..
+            }
+        )
     }
 
     /// How long the head of an answer is waited for. Whoever asked something sees to that himself.

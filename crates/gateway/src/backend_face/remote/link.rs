@@ -35,6 +35,8 @@ pub(super) struct Link {
 pub(super) struct Agreed {
     session: Option<HeaderValue>,
     version: Option<HeaderValue>,
+    /// The server has forgotten the session, and there is no other one yet.
+    lost: bool,
     /// Counts handshakes, so that a session is lost only once however many requests notice.
     epoch: u64,
 }
@@ -42,6 +44,11 @@ pub(super) struct Agreed {
 impl Agreed {
     pub(super) fn has_session(&self) -> bool {
         self.session.is_some()
+    }
+
+    /// Whether nothing but a handshake makes sense at the moment.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost
     }
 }
 
@@ -81,6 +88,7 @@ impl Link {
         let mut agreed = self.lock();
         agreed.session = session.filter(|id| is_visible(id.as_bytes()));
         agreed.version = version;
+        agreed.lost = false;
         agreed.epoch += 1;
     }
 
@@ -91,6 +99,7 @@ impl Link {
         if news {
             agreed.session = None;
             agreed.version = None;
+            agreed.lost = true;
         }
         news
     }
