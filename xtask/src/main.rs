@@ -24,8 +24,9 @@ cargo xtask COMMAND
                    below is part of it, and docs/conformance.md must be what it measures.
   conformance [FILTER…]
                    only the official conformance suite: through `rialto serve`, and natively to
-                   compare. A complete run without failures writes docs/conformance.md. What is
-                   known not to pass is listed in tests/conformance/expected-failures.txt.
+                   compare; and, for clients, through `rialto connect`. What ran completely and
+                   without failures is written to docs/conformance.md. What is known not to pass
+                   is listed in tests/conformance/expected-failures.txt.
   simulate [--seeds N] [--first S]
                    run the simulation of the core over N seeds (1000) from S (0) on, in release
   simulate --seed S

@@ -4,6 +4,7 @@
 //! and a runner that sets systems side by side in one run. Development only: nothing else in the house may depend
 //! on it. It measures; it asserts nothing about protocol conformance, which has tests of its own.
 
+pub mod connect;
 pub mod connection;
 pub mod echo;
 pub mod fan_out;

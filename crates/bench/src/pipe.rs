@@ -1,11 +1,11 @@
-//! The bare pipe: the same load straight to the stdio server, with no bridge in between. The other limit.
+//! The load over a pipe: straight to the stdio server, with no bridge in between, which is the other limit; and to
+//! programs that have a remote server behind them.
 
-use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use memchr::memchr;
+use memchr::{memchr, memmem};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
@@ -24,13 +24,13 @@ pub struct Pipe {
 
 impl Pipe {
     /// Starts the server and shakes hands.
-    pub async fn start(echo: &Path) -> anyhow::Result<Self> {
-        let mut child = Command::new(echo)
+    pub async fn start(command: &mut Command) -> anyhow::Result<Self> {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .with_context(|| format!("{} does not start", echo.display()))?;
+            .context("it does not start")?;
         let stdin = child.stdin.take().context("stdin is piped")?;
         let stdout = child.stdout.take().context("stdout is piped")?;
         let pid = child.id().context("it has just started")?;
@@ -42,10 +42,17 @@ impl Pipe {
         };
         let opening = format!("{}\n", request::initialize());
         pipe.stdin.write_all(opening.as_bytes()).await?;
-        let mut answer = [0; 4096];
-        if pipe.stdout.read(&mut answer).await? == 0 {
-            bail!("the server closed its pipe");
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\n") {
+            if pipe.stdout.read_buf(&mut answer).await? == 0 {
+                bail!("the server closed its pipe");
+            }
         }
+        if memmem::find(&answer, b"protocolVersion").is_none() {
+            bail!("no welcome: {}", String::from_utf8_lossy(&answer));
+        }
+        let confirmation = format!("{}\n", request::INITIALIZED);
+        pipe.stdin.write_all(confirmation.as_bytes()).await?;
         Ok(pipe)
     }
 
@@ -149,7 +156,10 @@ impl Load {
     /// Takes a line, together with the notifications before it. `false`: it was no answer yet.
     fn take(&mut self, text: &[u8], now: Instant) -> anyhow::Result<bool> {
         let last = text.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
-        let Some(id) = last.strip_prefix(b"{\"jsonrpc\":\"2.0\",\"id\":") else {
+        if memmem::find(last, b"\"method\":").is_some() {
+            return Ok(false);
+        }
+        let Some(id) = memmem::find(last, b"\"id\":").and_then(|at| last.get(at + 5..)) else {
             return Ok(false);
         };
         let digits = id.iter().take_while(|byte| byte.is_ascii_digit());

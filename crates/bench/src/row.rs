@@ -4,7 +4,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::bail;
+use tokio::process::Command;
 
+use crate::connect::{self, Measure, Measured};
 use crate::fan_out::{self, Plan};
 use crate::load::{self, Outcome, Target, Until};
 use crate::meter;
@@ -37,9 +39,13 @@ pub enum Row {
     Remote,
     Remote1M,
     RemoteProgress,
+    ConnectFlight64,
+    ConnectFlight1,
+    ConnectStart,
+    ConnectIdle,
 }
 
-pub const ALL: [Row; 21] = [
+pub const ALL: [Row; 25] = [
     Row::Flight64,
     Row::Flight16,
     Row::Flight1,
@@ -61,6 +67,10 @@ pub const ALL: [Row; 21] = [
     Row::Remote,
     Row::Remote1M,
     Row::RemoteProgress,
+    Row::ConnectFlight64,
+    Row::ConnectFlight1,
+    Row::ConnectStart,
+    Row::ConnectIdle,
 ];
 
 /// A figure of a row and how it is told.
@@ -119,6 +129,10 @@ impl Row {
             Self::Remote => "remote",
             Self::Remote1M => "remote-1mb",
             Self::RemoteProgress => "remote-progress",
+            Self::ConnectFlight64 => "connect64",
+            Self::ConnectFlight1 => "connect1",
+            Self::ConnectStart => "connect-start",
+            Self::ConnectIdle => "connect-idle",
         }
     }
 
@@ -145,6 +159,10 @@ impl Row {
             Self::Remote => "64 in flight, 16 sessions, in front of native",
             Self::Remote1M => "1 MB payload, 4 in flight, in front of native",
             Self::RemoteProgress => "call with 10 progress messages, 16 in flight, in front of native",
+            Self::ConnectFlight64 => "stdio in front of native: 64 in flight",
+            Self::ConnectFlight1 => "stdio in front of native: 1 in flight",
+            Self::ConnectStart => "stdio in front of native: start to first initialize answer",
+            Self::ConnectIdle => "stdio in front of native: idle memory (PSS)",
         }
     }
 
@@ -156,8 +174,9 @@ impl Row {
             | Self::Payload10K
             | Self::Progress
             | Self::Remote
-            | Self::RemoteProgress => &[Rate("calls/s"), Cpu("CPU per call")],
-            Self::Flight1 => &[Time("p50"), Cpu("CPU per call")],
+            | Self::RemoteProgress
+            | Self::ConnectFlight64 => &[Rate("calls/s"), Cpu("CPU per call")],
+            Self::Flight1 | Self::ConnectFlight1 => &[Time("p50"), Cpu("CPU per call")],
             Self::Paced => &[Time("p50"), Time("p99")],
             Self::Payload1M | Self::Payload10M | Self::Remote1M => &[
                 Rate("calls/s"),
@@ -170,8 +189,8 @@ impl Row {
                 Cpu("CPU per delivery"),
                 Share("delivered, in order"),
             ],
-            Self::Start => &[Time("time")],
-            Self::Idle | Self::IdleSession => &[Bytes("memory")],
+            Self::Start | Self::ConnectStart => &[Time("time")],
+            Self::Idle | Self::IdleSession | Self::ConnectIdle => &[Bytes("memory")],
             Self::Sessions | Self::Audit | Self::Everything => &[Factor("CPU per call, ×")],
             Self::Overload => &[
                 Share("calls done, of the peak"),
@@ -189,12 +208,16 @@ impl Row {
     /// Why a system has no figures in a row, where that lies in its nature.
     fn objection(self, system: System) -> Option<&'static str> {
         let possible = match self {
+            // The native server is what the same calls would be without a program in between.
+            Self::ConnectFlight64 | Self::ConnectFlight1 | Self::ConnectStart | Self::ConnectIdle => {
+                system == System::Native || connect::is_possible(system)
+            }
             Self::Destinations | Self::Audit | Self::Everything | Self::Overload => system == System::Rialto,
             Self::Sessions | Self::Remote | Self::Remote1M | Self::RemoteProgress => {
                 matches!(system, System::Native | System::Rialto)
             }
             Self::Paced | Self::Churn | Self::FanOut | Self::Start | Self::Idle | Self::IdleSession => {
-                system != System::Pipe
+                !matches!(system, System::Pipe | System::McpRemote)
             }
             Self::Flight64
             | Self::Flight16
@@ -202,7 +225,7 @@ impl Row {
             | Self::Payload10K
             | Self::Payload1M
             | Self::Payload10M
-            | Self::Progress => true,
+            | Self::Progress => system != System::McpRemote,
         };
         (!possible).then_some("–")
     }
@@ -217,11 +240,17 @@ impl Row {
         if let Some(objection) = self.objection(system) {
             bail!("{objection}");
         }
+        if let Some(what) = self.of_programs().filter(|_| system != System::Native) {
+            return Ok(match connect::measure(what, system, programs, effort).await? {
+                Measured::Calls(outcome) => self.told(&outcome, 0),
+                Measured::Number(number) => vec![number],
+            });
+        }
         if system == System::Pipe {
             return self.measure_pipe(programs, effort).await;
         }
         match self {
-            Self::Start => first_answer(system, programs).await,
+            Self::Start | Self::ConnectStart => first_answer(system, programs).await,
             Self::Sessions => measure_growth(Growth::Sessions, system, programs, effort).await,
             Self::Destinations => measure_growth(Growth::Destinations, system, programs, effort).await,
             Self::Audit => measure_growth(Growth::Audit, system, programs, effort).await,
@@ -241,7 +270,10 @@ impl Row {
             | Self::IdleSession
             | Self::Remote
             | Self::Remote1M
-            | Self::RemoteProgress => {
+            | Self::RemoteProgress
+            | Self::ConnectFlight64
+            | Self::ConnectFlight1
+            | Self::ConnectIdle => {
                 let setup = match self {
                     Self::Payload10M => Setup::LargeMessages,
                     Self::Remote | Self::Remote1M | Self::RemoteProgress => Setup::Remote,
@@ -255,6 +287,17 @@ impl Row {
         }
     }
 
+    /// What is measured of a program that hosts start.
+    fn of_programs(self) -> Option<Measure> {
+        match self {
+            Self::ConnectFlight64 => Some(Measure::Calls(64)),
+            Self::ConnectFlight1 => Some(Measure::Calls(1)),
+            Self::ConnectStart => Some(Measure::Start),
+            Self::ConnectIdle => Some(Measure::Idle),
+            _ => None,
+        }
+    }
+
     /// How many sessions, how many calls in flight, and what calls.
     fn shape(self) -> (usize, usize, Call) {
         match self {
@@ -265,6 +308,7 @@ impl Row {
             | Self::Everything
             | Self::Overload
             | Self::Remote => (16, 64, PLAIN),
+            Self::ConnectFlight64 => (1, 64, PLAIN),
             Self::Flight16 => (4, 16, PLAIN),
             Self::Payload10K => (4, 16, Call::Echo { padding: 10_000 }),
             Self::Payload1M | Self::Remote1M => (4, 4, Call::Echo { padding: MEGABYTE }),
@@ -278,6 +322,7 @@ impl Row {
             Self::Progress | Self::RemoteProgress => (4, 16, Call::Progress { count: 10 }),
             Self::Flight1 | Self::Paced | Self::Churn | Self::FanOut => (1, 1, PLAIN),
             Self::Start | Self::Idle | Self::IdleSession => (1, 1, PLAIN),
+            Self::ConnectFlight1 | Self::ConnectStart | Self::ConnectIdle => (1, 1, PLAIN),
         }
     }
 
@@ -291,7 +336,7 @@ impl Row {
         let warm = Until::Passed(effort.time / 5);
         let until = Until::Passed(effort.time);
         match self {
-            Self::Start | Self::Idle => {
+            Self::Start | Self::Idle | Self::ConnectStart | Self::ConnectIdle => {
                 warmed(target, PLAIN, effort).await?;
                 tokio::time::sleep(Duration::from_millis(300)).await;
                 Ok(vec![meter::proportional_memory(target.pid)? as f64])
@@ -341,7 +386,9 @@ impl Row {
             | Self::Overload
             | Self::Remote
             | Self::Remote1M
-            | Self::RemoteProgress => {
+            | Self::RemoteProgress
+            | Self::ConnectFlight64
+            | Self::ConnectFlight1 => {
                 let (sessions, in_flight, call) = self.shape();
                 let sessions = load::open_sessions(target, sessions).await?;
                 let resident = meter::resident_memory(target.pid)?;
@@ -355,7 +402,7 @@ impl Row {
     }
 
     async fn measure_pipe(self, programs: &Programs, effort: Effort) -> anyhow::Result<Vec<f64>> {
-        let mut pipe = Pipe::start(&programs.ours.join("bench-echo")).await?;
+        let mut pipe = Pipe::start(&mut Command::new(programs.ours.join("bench-echo"))).await?;
         let (_, in_flight, call) = self.shape();
         let resident = meter::resident_memory(pipe.pid)?;
         pipe.closed_loop(in_flight, call, effort.time / 5).await?;
@@ -373,7 +420,7 @@ impl Row {
             Call::Progress { .. } | Call::Notify { .. } => 0,
         };
         let mut numbers = vec![outcome.rate(), outcome.cpu_per_call()];
-        if self == Self::Flight1 {
+        if matches!(self, Self::Flight1 | Self::ConnectFlight1) {
             numbers[0] = outcome.latency(0.5);
         }
         if payload >= MEGABYTE {

@@ -25,16 +25,19 @@ pub enum System {
     Supergateway,
     NodeProxy,
     PythonProxy,
+    /// Only what hosts start.
+    McpRemote,
 }
 
 /// All of them, in the order of the table.
-pub const ALL: [System; 6] = [
+pub const ALL: [System; 7] = [
     System::Native,
     System::Pipe,
     System::Rialto,
     System::Supergateway,
     System::NodeProxy,
     System::PythonProxy,
+    System::McpRemote,
 ];
 
 /// What `--quick` measures.
@@ -101,13 +104,14 @@ impl System {
             Self::Supergateway => "supergateway 4.0.0",
             Self::NodeProxy => "mcp-proxy 6.7.19 (npm)",
             Self::PythonProxy => "mcp-proxy 0.13.0 (PyPI)",
+            Self::McpRemote => "mcp-remote 0.15.1 (npm)",
         }
     }
 
     pub fn is_peer(self) -> bool {
         match self {
             Self::Native | Self::Pipe | Self::Rialto => false,
-            Self::Supergateway | Self::NodeProxy | Self::PythonProxy => true,
+            Self::Supergateway | Self::NodeProxy | Self::PythonProxy | Self::McpRemote => true,
         }
     }
 
@@ -173,7 +177,7 @@ impl System {
         let port = address.port().to_string();
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         match (self, setup) {
-            (Self::Pipe, _) => bail!("a pipe is no HTTP server"),
+            (Self::Pipe | Self::McpRemote, _) => bail!("it is no HTTP server"),
             (Self::Native, Setup::Plain | Setup::LargeMessages | Setup::Remote) => {
                 Ok((programs.ours.join("bench-native"), vec![port]))
             }
@@ -300,7 +304,7 @@ fn native_behind(programs: &Programs, files: &Path) -> anyhow::Result<Child> {
     Ok(child)
 }
 
-fn installed(programs: &Programs, path: &str) -> anyhow::Result<String> {
+pub(crate) fn installed(programs: &Programs, path: &str) -> anyhow::Result<String> {
     let found = programs.peers.as_ref().map(|folder| folder.join(path));
     match found.filter(|path| path.exists()) {
         Some(path) => Ok(path.to_string_lossy().into_owned()),

@@ -6,6 +6,7 @@
 
 mod arguments;
 mod catalogue;
+mod offer;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +18,7 @@ use crate::wire::header::{PARAM_PREFIX, encode};
 pub use arguments::{ArgumentsError, arguments_of};
 pub(crate) use arguments::{Mirrored, same_number, task_id_of};
 pub use catalogue::{Added, CatalogueError, CatalogueLimits, KnownTool, TaskSupport, ToolCatalogue};
+pub use offer::{Withheld, without_invalid};
 
 pub(crate) const ANNOTATION: &str = "x-mcp-header";
 

@@ -7,6 +7,7 @@ export const adapt = (require, era) => {
   const { Client } = require('@modelcontextprotocol/sdk/client/index.js');
   const { StreamableHTTPClientTransport } = require('@modelcontextprotocol/sdk/client/streamableHttp.js');
   const { SSEClientTransport } = require('@modelcontextprotocol/sdk/client/sse.js');
+  const { StdioClientTransport } = require('@modelcontextprotocol/sdk/client/stdio.js');
   const types = require('@modelcontextprotocol/sdk/types.js');
   const schemas = {
     'sampling/createMessage': types.CreateMessageRequestSchema,
@@ -15,6 +16,13 @@ export const adapt = (require, era) => {
   };
   return {
     Transport: era === 'old' ? SSEClientTransport : StreamableHTTPClientTransport,
+    // Over stdio nobody keeps the revision, so it is kept here.
+    program: (parameters) =>
+      Object.assign(new StdioClientTransport(parameters), {
+        setProtocolVersion(version) {
+          this.protocolVersion = version;
+        },
+      }),
     newClient: (info, capabilities) => new Client(info, { capabilities }),
     answer: (client, method, handler) => client.setRequestHandler(schemas[method], handler),
     callTool: (client, params, options) => client.callTool(params, undefined, options),

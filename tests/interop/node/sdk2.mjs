@@ -4,9 +4,11 @@ export const folder = 'node2';
 
 export const adapt = (require, era) => {
   const { Client, StreamableHTTPClientTransport, specTypeSchemas } = require('@modelcontextprotocol/client');
+  const { StdioClientTransport } = require('@modelcontextprotocol/client/stdio');
   const mode = era === 'modern' ? { pin: '2026-07-28' } : era;
   return {
     Transport: StreamableHTTPClientTransport,
+    program: (parameters) => new StdioClientTransport(parameters),
     newClient: (info, capabilities) => new Client(info, { capabilities, versionNegotiation: { mode } }),
     answer: (client, method, handler) => client.setRequestHandler(method, handler),
     callTool: (client, params, options) => client.callTool(params, options),

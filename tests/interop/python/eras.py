@@ -2,11 +2,13 @@
 
 SDK is `python1` or `python2`; ERA is `legacy` or `auto`; SCENARIOS is `all`, or names with commas between them. Plays
 them against the server at URL, one of `tests/interop/servers`, and prints one JSON line: by scenario what it observed,
-or its error. Judging that is left to the Rust test.
+or its error. Judging that is left to the Rust test. If RIALTO_CONNECT names the binary, the client starts it and speaks
+to it over stdio, and it is `rialto connect` that reaches URL.
 """
 
 import importlib
 import json
+import os
 import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,11 +21,16 @@ from sightings import Sightings
 sdk_name, era, url, wanted = sys.argv[1:5]
 sdk = importlib.import_module({"python1": "sdk1", "python2": "sdk2"}[sdk_name])
 types = sdk.types
+connect = os.environ.get("RIALTO_CONNECT")
 
 DEADLINE_SECONDS = 20
 MODERN = "2026-07-28"
 WATCHED = "memo://watched"
 ENDLESS = {"steps": 10_000, "delay_ms": 20}
+
+
+def is_wanted(scenario: str) -> bool:
+    return wanted == "all" or scenario in wanted.split(",")
 
 
 def wire(model: Any) -> dict[str, Any]:
@@ -53,6 +60,15 @@ class Witness:
             "sampling_callback": self.sample,
             "list_roots_callback": self.list_roots,
         }
+        if connect is not None:
+            program = sdk.stdio_peer(era, connect, ["connect", url], log_level="info", **callbacks)
+            async with program as (self.peer, self.version), self.listens:
+                # A server that `connect` reaches has a session for each scenario, and a legacy one asks at its start. A
+                # modern client can be asked only in a call, so there is one before the call that is looked at.
+                if self.is_modern and is_wanted("roots_at_start"):
+                    await self.text("roots_at_start")
+                yield self
+            return
         async with sdk.httpx.AsyncClient(event_hooks=hooks, timeout=30, trust_env=False) as http_client:
             async with sdk.peer(era, url, http_client, log_level="info", **callbacks) as (self.peer, self.version):
                 async with self.listens:
@@ -85,7 +101,9 @@ class Witness:
             listen = self.peer.listen(tools_list_changed=tools, resource_subscriptions=uris)
             await self.listens.enter_async_context(listen)
             return
-        await self.exchanges.until(lambda seen: seen == ("GET", 200))
+        # Over stdio there is nothing to open.
+        if connect is None:
+            await self.exchanges.until(lambda seen: seen == ("GET", 200))
         for uri in uris:
             await self.peer.subscribe_resource(uri)
 
@@ -227,7 +245,7 @@ SCENARIOS: list[Callable[[Witness], Awaitable[dict[str, Any]]]] = [
 async def main() -> None:
     observed: dict[str, Any] = {}
     for scenario in SCENARIOS:
-        if wanted != "all" and scenario.__name__ not in wanted.split(","):
+        if not is_wanted(scenario.__name__):
             continue
         witness = Witness()
         try:

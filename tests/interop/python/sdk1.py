@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-from mcp import ClientSession, McpError, types
+from mcp import ClientSession, McpError, StdioServerParameters, stdio_client, types
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -49,6 +49,18 @@ async def peer(
     """A connected client and the revision it speaks. The log level is left to a request."""
     async with connected(era, url, http_client, True, **callbacks) as (session, initialized):
         yield session, str(initialized.protocolVersion)
+
+
+@asynccontextmanager
+async def stdio_peer(
+    era: str, command: str, args: list[str], log_level: str, **callbacks: Any
+) -> AsyncIterator[tuple[ClientSession, str]]:
+    """The same, of a program that it starts itself."""
+    if era != "legacy":
+        raise ValueError(f"this SDK does not know the {era} way to connect")
+    transport = stdio_client(StdioServerParameters(command=command, args=args))
+    async with transport as (read, write), ClientSession(read, write, **callbacks) as session:
+        yield session, str((await session.initialize()).protocolVersion)
 
 
 def notification_in(message: Any) -> Any:

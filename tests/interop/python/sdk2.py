@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2 as httpx
 import mcp_types as types
-from mcp import Client, ClientSession
+from mcp import Client, ClientSession, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPDeprecationWarning
 from mcp.shared.exceptions import MCPError as McpError
@@ -44,6 +44,16 @@ async def peer(
 ) -> AsyncIterator[tuple[Client, str]]:
     """A connected client and the revision it speaks. It answers in every era, which a session alone does not."""
     transport = streamable_http_client(url, http_client=http_client)
+    async with Client(transport, mode=era, log_level=log_level, **callbacks) as client:
+        yield client, client.protocol_version
+
+
+@asynccontextmanager
+async def stdio_peer(
+    era: str, command: str, args: list[str], log_level: str, **callbacks: Any
+) -> AsyncIterator[tuple[Client, str]]:
+    """The same, of a program that it starts itself."""
+    transport = stdio_client(StdioServerParameters(command=command, args=args))
     async with Client(transport, mode=era, log_level=log_level, **callbacks) as client:
         yield client, client.protocol_version
 

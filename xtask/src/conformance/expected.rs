@@ -73,7 +73,7 @@ impl Expected {
         Self::parse(&text).with_context(|| path.display().to_string())
     }
 
-    fn parse(text: &str) -> anyhow::Result<Self> {
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
         let mut failures = Vec::new();
         for (number, line) in (1..).zip(text.lines()) {
             if !line.trim().is_empty() && !line.starts_with('#') {

@@ -92,15 +92,28 @@ impl Score {
                 .with_context(|| scenario.to_owned())?;
         }
         for (scenario, good) in summary {
-            let checks = score.scenarios.get_mut(&scenario);
-            let checks = checks.with_context(|| format!("{scenario} ran but left no result"))?;
-            // The suite may find a scenario bad as a whole, without a check to blame.
-            if !good && !checks.values().any(|outcome| *outcome == Outcome::Failed) {
-                checks.insert("scenario".to_owned(), Outcome::Failed);
-            }
+            score.blame(&scenario, good)?;
         }
         ensure!(!score.scenarios.is_empty(), "the suite ran no scenario");
         Ok(score)
+    }
+
+    /// Reads the checks of a single scenario that the suite was content with, or not.
+    pub fn of_scenario(scenario: &str, checks: &str, content: bool) -> anyhow::Result<Self> {
+        let mut score = Self::default();
+        score.add_checks(scenario, checks)?;
+        score.blame(scenario, content)?;
+        Ok(score)
+    }
+
+    /// The suite may find a scenario bad as a whole, without a check to blame.
+    fn blame(&mut self, scenario: &str, good: bool) -> anyhow::Result<()> {
+        let checks = self.scenarios.get_mut(scenario);
+        let checks = checks.with_context(|| format!("{scenario} ran but left no result"))?;
+        if !good && !checks.values().any(|outcome| *outcome == Outcome::Failed) {
+            checks.insert("scenario".to_owned(), Outcome::Failed);
+        }
+        Ok(())
     }
 
     fn add_checks(&mut self, scenario: &str, text: &str) -> anyhow::Result<()> {

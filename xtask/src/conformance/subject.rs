@@ -238,8 +238,14 @@ fn address_in(line: &str) -> Option<String> {
 }
 
 /// The variables that Rialto reads.
-fn is_setting(name: &str) -> bool {
-    const OTHERS: [&str; 4] = [
+pub fn is_setting(name: &str) -> bool {
+    const OTHERS: [&str; 10] = [
+        "URI",
+        "BEARER_TOKEN",
+        "MCP_NAME",
+        "MCP_TIMEOUT_MS",
+        "MCP_MAX_QUEUE",
+        "XDG_STATE_HOME",
         "MAX_STDIO_CONNECTIONS",
         "AUDIT_LOG_BODIES",
         "STDIO_REQUEST_TIMEOUT",

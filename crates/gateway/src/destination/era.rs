@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use protocol::client_face::modern::Meaning;
+use protocol::error_code;
 use protocol::exchange::{Client, Failure, Principal, UpstreamFault};
 use protocol::message::Message;
 use protocol::object::{Object, elements};
@@ -171,23 +172,36 @@ impl Destination {
     }
 }
 
-/// Whether the answer to our question names a modern revision. Some servers answer it and name legacy ones only.
+/// Whether the answer to our question names a modern revision. Some servers answer it and name legacy ones only;
+/// and one that refuses the revision of the question says which ones it has, so that it can be asked again.
 fn discovers_modern(answer: &[u8]) -> bool {
     let Some(envelope) = Object::parse(answer) else {
         return false;
     };
-    let Some(result) = envelope
-        .get("result")
-        .and_then(|result| Object::parse(result.as_bytes()))
-    else {
-        return false;
+    let member = |name: &str| {
+        let raw = envelope.get(name)?;
+        Object::parse(raw.as_bytes())
     };
-    let Some(versions) = result.get("supportedVersions").and_then(elements) else {
-        return true;
-    };
-    versions
-        .iter()
-        .any(|version| version.trim_matches('"') >= Version::NEWEST_MODERN.as_str())
+    if let Some(result) = member("result") {
+        return result.get("supportedVersions").is_none_or(names_modern);
+    }
+    let refused = member("error").filter(|error| {
+        let code = error.get("code").and_then(|code| code.parse().ok());
+        code == Some(error_code::UNSUPPORTED_VERSION)
+    });
+    let data = refused.as_ref().and_then(|error| error.get("data"));
+    data.and_then(|data| Object::parse(data.as_bytes()))
+        .and_then(|data| data.get("supported").map(names_modern))
+        .unwrap_or(false)
+}
+
+/// Whether a list of revisions has one of ours that is modern. Something that is no list says nothing against it.
+fn names_modern(versions: &str) -> bool {
+    elements(versions).is_none_or(|versions| {
+        versions
+            .iter()
+            .any(|version| version.trim_matches('"') >= Version::NEWEST_MODERN.as_str())
+    })
 }
 
 /// Whether a failed question says nothing about the server's era: it was not there, or did not let us in.
@@ -216,8 +230,48 @@ fn is_no_verdict(failure: &Failure) -> bool {
 /// Our own question which era a server speaks.
 fn discovery() -> Message {
     let text = format!(
-        r#"{{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{{"_meta":{{"io.modelcontextprotocol/protocolVersion":"{}","io.modelcontextprotocol/clientCapabilities":{{}}}}}}}}"#,
-        Version::NEWEST_MODERN.as_str()
+        r#"{{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{{"_meta":{{"io.modelcontextprotocol/protocolVersion":"{}","io.modelcontextprotocol/clientInfo":{{"name":"rialto","version":"{}"}},"io.modelcontextprotocol/clientCapabilities":{{}}}}}}}}"#,
+        Version::NEWEST_MODERN.as_str(),
+        env!("CARGO_PKG_VERSION"),
     );
     Message::scan(bytes::Bytes::from(text)).expect("our own words are a message")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_is_modern_if_it_says_so_or_refuses_naming_a_modern_revision() {
+        for (answer, modern) in [
+            (r#"{"result":{"supportedVersions":["2026-07-28"]}}"#, true),
+            (r#"{"result":{}}"#, true),
+            (r#"{"result":{"supportedVersions":["2025-11-25"]}}"#, false),
+            (
+                r#"{"error":{"code":-32022,"message":"","data":{"supported":["2026-07-28"]}}}"#,
+                true,
+            ),
+            (
+                r#"{"error":{"code":-32022,"message":"","data":{"supported":["2025-11-25"]}}}"#,
+                false,
+            ),
+            (r#"{"error":{"code":-32022,"message":""}}"#, false),
+            (
+                r#"{"error":{"code":-32601,"message":"","data":{"supported":["2026-07-28"]}}}"#,
+                false,
+            ),
+            ("nonsense", false),
+        ] {
+            assert_eq!(discovers_modern(answer.as_bytes()), modern, "{answer}");
+        }
+    }
+
+    #[test]
+    fn our_own_question_is_a_message() {
+        assert!(
+            discovery()
+                .text(protocol::message::Member::MetaProtocolVersion)
+                .is_some()
+        );
+    }
 }

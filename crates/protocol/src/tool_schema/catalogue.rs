@@ -168,7 +168,7 @@ fn cost(name: &str, tool: &KnownTool) -> usize {
     2 * PIECE + name.len() + headers + problem
 }
 
-fn read_tool(raw: &str) -> Option<(Cow<'_, str>, KnownTool)> {
+pub(super) fn read_tool(raw: &str) -> Option<(Cow<'_, str>, KnownTool)> {
     #[derive(Deserialize)]
     struct Tool<'a> {
         #[serde(borrow)]

@@ -41,14 +41,35 @@ pub(crate) enum Era {
     Modern,
 }
 
+/// How the client reaches the endpoint.
+#[derive(Clone, Copy)]
+#[allow(dead_code, reason = "not every test takes both")]
+pub(crate) enum Road {
+    /// By its own HTTP transport.
+    Http,
+    /// By its own stdio transport, and a `rialto connect` that it starts.
+    Connect,
+}
+
 /// A client that plays scenarios of a script: endpoint and scenario in, observations out.
+#[allow(dead_code, reason = "not every test takes this road")]
 pub(crate) fn player(
     script: &'static str,
     sdk: Sdk,
     era: Era,
 ) -> impl FnOnce(&str, &str) -> Result<Value, String> {
+    traveller(script, sdk, era, Road::Http)
+}
+
+/// The same by either road.
+pub(crate) fn traveller(
+    script: &'static str,
+    sdk: Sdk,
+    era: Era,
+    road: Road,
+) -> impl FnOnce(&str, &str) -> Result<Value, String> {
     move |url, scenario| {
-        let output = sdk.run(script, era, url, scenario)?;
+        let output = sdk.run(script, era, road, url, scenario)?;
         if !output.status.success() {
             let stderr = String::from_utf8_lossy(&output.stderr);
             return Err(format!("it ended with {}:\n{stderr}", output.status));
@@ -58,7 +79,7 @@ pub(crate) fn player(
 }
 
 impl Sdk {
-    fn run(self, script: &str, era: Era, url: &str, scenario: &str) -> Result<Output, String> {
+    fn run(self, script: &str, era: Era, road: Road, url: &str, scenario: &str) -> Result<Output, String> {
         let (name, interpreter, script) = match self {
             Sdk::TypeScript1 => ("typescript1", PathBuf::from("node"), format!("node/{script}.mjs")),
             Sdk::TypeScript2 => ("typescript2", PathBuf::from("node"), format!("node/{script}.mjs")),
@@ -72,7 +93,14 @@ impl Sdk {
             Era::Modern => "modern",
         };
         let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/interop");
-        let child = Command::new(interpreter)
+        let mut command = Command::new(interpreter);
+        match road {
+            Road::Http => {}
+            Road::Connect => {
+                command.env("RIALTO_CONNECT", testkit::rialto::binary("rialto"));
+            }
+        }
+        let child = command
             .arg(scripts.join(script))
             .args([name, era, url, scenario])
             .env("RIALTO_TEST_DEPS", test_deps())

@@ -7,16 +7,12 @@ use std::ffi::OsString;
 use std::panic;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
-use serde_json::{Value, json};
-use testkit::Rialto;
+use serde_json::Value;
 use testkit::interop::{RemoteServer, test_deps};
 
 use crate::client::{Client, LEGACY};
-use crate::sdk::player;
-
-const END_DEADLINE: Duration = Duration::from_secs(15);
+use crate::road;
 
 /// In the order in which clients play them.
 pub(crate) const SCENARIOS: [&str; 11] = [
@@ -55,7 +51,7 @@ pub(crate) struct Pair {
     pub(crate) server: Server,
 }
 
-type Played = Result<Value, String>;
+pub(crate) type Played = Result<Value, String>;
 
 impl Server {
     fn command(self) -> Vec<OsString> {
@@ -79,19 +75,6 @@ impl Server {
             Server::TypeScript2Dual => node("ts2.mjs", &["both", "http"]),
             Server::Python1 => python("python1", "py1.py"),
             Server::Python2 => python("python2", "py2.py"),
-        }
-    }
-
-    /// Each is configured in one of the three ways.
-    fn destination(self, origin: &str) -> Value {
-        match self {
-            Server::TypeScript1Sse => json!({"type": "sse", "url": format!("{origin}/sse")}),
-            Server::TypeScript1Stateful | Server::TypeScript2Modern | Server::Python1 => {
-                json!({"type": "streamable_http", "url": format!("{origin}/mcp")})
-            }
-            Server::TypeScript1Stateless | Server::TypeScript2Dual | Server::Python2 => {
-                json!({"url": format!("{origin}/mcp")})
-            }
         }
     }
 }
@@ -187,25 +170,6 @@ impl Pair {
 
     fn play_once(self) -> Played {
         let server = RemoteServer::start(&self.server.command()).map_err(|failure| failure.to_string())?;
-        // JSON is YAML too.
-        let file = json!({"destinations": {"server": self.server.destination(&server.origin())}}).to_string();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| error.to_string())?;
-        let launcher = Rialto::launcher().config(&file);
-        let rialto = runtime
-            .block_on(launcher.start())
-            .map_err(|failure| failure.to_string())?;
-        let (sdk, era) = self.client.sdk();
-        let scenarios = self.playable().join(",");
-        let seen = player("eras", sdk, era)(&rialto.url_of("server"), &scenarios)?;
-        rialto.sigterm();
-        let status = runtime.block_on(rialto.wait(END_DEADLINE));
-        if status.success() {
-            Ok(seen)
-        } else {
-            Err(format!("rialto ended with {status}"))
-        }
+        road::play(self, &server.origin(), &self.playable().join(","))
     }
 }

@@ -14,6 +14,7 @@ use protocol::exchange::{Failure, Trouble};
 use protocol::message::{Kind, Message};
 use protocol::method::Method;
 use protocol::object::Object;
+use protocol::tool_schema::without_invalid;
 use protocol::version::Era;
 use protocol::wire::sse::SseParser;
 use reqwest::Response;
@@ -217,7 +218,7 @@ impl Journey {
         session: Option<http::HeaderValue>,
     ) -> Taken {
         self.note(&answer, method, session);
-        self.link.hear(answer, Some(id));
+        self.link.hear(self.offered(answer, method), Some(id));
         if self.link.lane.is_unanswered(id) {
             return Taken::Not(Fate::Nonsense {
                 what: "the server answered another request, or none".into(),
@@ -255,7 +256,7 @@ impl Journey {
                     continue;
                 }
                 self.note(&event.data, method, session.clone());
-                self.link.hear(event.data, Some(id));
+                self.link.hear(self.offered(event.data, method), Some(id));
                 if !self.link.lane.is_unanswered(id) {
                     // The server is about to end the stream; a connection that was read to its end is used again.
                     let _ = tokio::time::timeout(CLOSING, response.chunk()).await;
@@ -279,6 +280,26 @@ impl Journey {
         }
     }
 
+    /// The answer as it may be shown: a client over HTTP, which is what we are to the server, must not offer tools
+    /// whose arguments could not be mirrored.
+    fn offered(&self, answer: Bytes, method: Method) -> Bytes {
+        if method != Method::ToolsList || self.link.lane.era() != Era::Modern {
+            return answer;
+        }
+        let Some((offered, withheld)) = without_invalid(&answer) else {
+            return answer;
+        };
+        for tool in withheld {
+            tracing::warn!(
+                destination = %self.link.lane.destination(),
+                tool = %tool.name,
+                error = %tool.error,
+                "a tool is not offered"
+            );
+        }
+        offered.into()
+    }
+
     async fn take_refusal(&mut self, response: Response, agreed: &Agreed, resuming: bool) -> Taken {
         let status = response.status().as_u16();
         if resuming {
@@ -298,6 +319,10 @@ impl Journey {
         let about_session = status == 404 && agreed.has_session();
         if about_session || matches!(status, 401 | 403) {
             return Taken::Not(fate);
+        }
+        // No message is refused in this way: nobody takes messages here, whatever the body says.
+        if status == 405 && self.is_opening() {
+            return Taken::NotStreamable(status);
         }
         let words = body(response, MAX_ERROR_BODY).await.ok();
         let error = words.and_then(|words| error_in(&words));
