@@ -1,7 +1,8 @@
 //! Installs what the tests need, pinned, into one ignored folder.
 //!
-//! Hides npm, pip and the stamps. It refuses to install anything that the repository does not pin to an
-//! exact version, and to write anywhere outside the folder.
+//! Hides npm, pip, apt and the stamps. It refuses to install anything that the repository does not pin to an
+//! exact version, and to write anywhere outside the folder. Packages of the distribution are the one exception to the
+//! first: its archive has the newest only, and that is what people run.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -24,6 +25,8 @@ struct Environment {
 enum Installer {
     Npm,
     Pip,
+    /// Packages of Debian or one of its kind, unpacked and not installed: no root is needed.
+    Apt,
 }
 
 #[derive(Clone, Copy)]
@@ -110,6 +113,12 @@ const ENVIRONMENTS: &[Environment] = &[
         name: "python2",
         installer: Installer::Pip,
         pins: &["tests/interop/python2/requirements.txt"],
+        needed: Needed::Always,
+    },
+    Environment {
+        name: "nginx",
+        installer: Installer::Apt,
+        pins: &["tests/operations/packages.txt"],
         needed: Needed::Always,
     },
 ];
@@ -219,6 +228,7 @@ impl Environment {
         match self.installer {
             Installer::Npm => npm_install(&target)?,
             Installer::Pip => pip_install(&target)?,
+            Installer::Apt => apt_unpack(&target)?,
         }
         fs::write(target.join(STAMP), stamp).context("cannot write the stamp")
     }
@@ -245,6 +255,10 @@ impl Installer {
                 Ok(format!("node {node}, npm {npm}"))
             }
             Installer::Pip => version_of("python3", "install Python 3.10 or newer with its venv module"),
+            Installer::Apt => {
+                let version = version_of("apt-get", "the tests run nginx as Debian packages it")?;
+                Ok(version.lines().next().unwrap_or_default().to_owned())
+            }
         }
     }
 }
@@ -288,6 +302,33 @@ fn pip_install(target: &Path) -> anyhow::Result<()> {
             .arg(target.join("requirements.txt")),
         "check the network or the pip index setting, then run `cargo xtask setup` again",
     )
+}
+
+fn apt_unpack(target: &Path) -> anyhow::Result<()> {
+    let pins = fs::read_to_string(target.join("packages.txt")).context("the pins were just copied")?;
+    let packages = pins
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    run(
+        Command::new("apt-get")
+            .args(["--quiet", "download"])
+            .args(packages)
+            .current_dir(target),
+        "check the network; `apt-get update`, as root, brings the lists of packages up to date",
+    )?;
+    let files = fs::read_dir(target).context("the folder was just made")?;
+    for file in files {
+        let path = file.context("the folder can be read")?.path();
+        if path.extension().is_some_and(|end| end == "deb") {
+            run(
+                Command::new("dpkg-deb").arg("-x").arg(&path).arg(target),
+                "dpkg-deb comes with the distribution",
+            )?;
+            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
+    Ok(())
 }
 
 fn run(command: &mut Command, advice: &str) -> anyhow::Result<()> {

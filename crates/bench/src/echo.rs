@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use memchr::memchr;
 
@@ -11,15 +12,15 @@ use crate::handler::{Work, write_notice, write_progress};
 /// What one read may bring, and about how much is gathered before it is written.
 const CHUNK: usize = 256 << 10;
 
-/// Serves until stdin ends.
-pub fn run() -> io::Result<()> {
+/// Serves until stdin ends, and takes this long for whatever one read brought.
+pub fn run(delay: Option<Duration>) -> io::Result<()> {
     // The standard library's handles buffer in small pieces and under a lock.
     let mut input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    serve(&mut input, &mut output)
+    serve(&mut input, &mut output, delay)
 }
 
-fn serve(input: &mut impl Read, output: &mut impl Write) -> io::Result<()> {
+fn serve(input: &mut impl Read, output: &mut impl Write, delay: Option<Duration>) -> io::Result<()> {
     let mut buffer = vec![0; CHUNK];
     let mut filled = 0;
     let mut out = Vec::with_capacity(CHUNK);
@@ -34,6 +35,9 @@ fn serve(input: &mut impl Read, output: &mut impl Write) -> io::Result<()> {
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         };
+        if let Some(delay) = delay {
+            std::thread::sleep(delay);
+        }
         let (mut start, mut search) = (0, filled);
         filled += read;
         while let Some(found) = memchr(b'\n', &buffer[search..filled]) {
@@ -106,7 +110,7 @@ mod tests {
         );
         let input = [line.as_bytes(), line.as_bytes()].concat();
         let mut output = Vec::new();
-        serve(&mut &input[..], &mut output).expect("memory");
+        serve(&mut &input[..], &mut output, None).expect("memory");
         let lines: Vec<_> = output.split(|byte| *byte == b'\n').collect();
         assert_eq!(lines.len(), 3, "two lines and the end of the last one");
         assert_eq!(lines[0], lines[1]);
@@ -117,7 +121,7 @@ mod tests {
     fn notices_come_before_the_answer() {
         let input = br#"{"id":1,"method":"tools/call","params":{"name":"notify","arguments":{"count":2}}}"#;
         let mut output = Vec::new();
-        serve(&mut &[&input[..], b"\n"].concat()[..], &mut output).expect("memory");
+        serve(&mut &[&input[..], b"\n"].concat()[..], &mut output, None).expect("memory");
         let text = String::from_utf8(output).expect("text");
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 3);

@@ -13,6 +13,7 @@ pub mod instructions;
 pub mod load;
 pub mod meter;
 pub mod native;
+pub mod overload;
 pub mod pipe;
 pub mod report;
 pub mod request;

@@ -10,6 +10,7 @@ use crate::connect::{self, Measure, Measured};
 use crate::fan_out::{self, Plan};
 use crate::load::{self, Outcome, Target, Until};
 use crate::meter;
+use crate::overload;
 use crate::pipe::Pipe;
 use crate::request::{Call, Session};
 use crate::system::{Programs, Running, Setup, System};
@@ -33,6 +34,8 @@ pub enum Row {
     Sessions,
     Destinations,
     Audit,
+    Everything,
+    Overload,
     Remote,
     Remote1M,
     RemoteProgress,
@@ -42,7 +45,7 @@ pub enum Row {
     ConnectIdle,
 }
 
-pub const ALL: [Row; 23] = [
+pub const ALL: [Row; 25] = [
     Row::Flight64,
     Row::Flight16,
     Row::Flight1,
@@ -59,6 +62,8 @@ pub const ALL: [Row; 23] = [
     Row::Sessions,
     Row::Destinations,
     Row::Audit,
+    Row::Everything,
+    Row::Overload,
     Row::Remote,
     Row::Remote1M,
     Row::RemoteProgress,
@@ -83,6 +88,8 @@ pub enum Figure {
     Factor(&'static str),
     /// A share; told in per cent.
     Share(&'static str),
+    /// Milliseconds; told as they are.
+    Millis(&'static str),
 }
 
 /// How much trouble is taken.
@@ -117,6 +124,8 @@ impl Row {
             Self::Sessions => "sessions",
             Self::Destinations => "destinations",
             Self::Audit => "audit",
+            Self::Everything => "everything",
+            Self::Overload => "overload",
             Self::Remote => "remote",
             Self::Remote1M => "remote-1mb",
             Self::RemoteProgress => "remote-progress",
@@ -145,6 +154,8 @@ impl Row {
             Self::Sessions => "64 in flight over 1,000 sessions, against 10",
             Self::Destinations => "64 in flight with 50 destinations, against 1",
             Self::Audit => "64 in flight with an audit log, against none",
+            Self::Everything => "64 in flight with audit, limits and a tool policy, against none",
+            Self::Overload => "ten times as many calls as can be done",
             Self::Remote => "64 in flight, 16 sessions, in front of native",
             Self::Remote1M => "1 MB payload, 4 in flight, in front of native",
             Self::RemoteProgress => "call with 10 progress messages, 16 in flight, in front of native",
@@ -156,7 +167,7 @@ impl Row {
     }
 
     pub fn figures(self) -> &'static [Figure] {
-        use Figure::{Bytes, Cpu, Factor, Rate, Share, Time};
+        use Figure::{Bytes, Cpu, Factor, Millis, Rate, Share, Time};
         match self {
             Self::Flight64
             | Self::Flight16
@@ -180,7 +191,13 @@ impl Row {
             ],
             Self::Start | Self::ConnectStart => &[Time("time")],
             Self::Idle | Self::IdleSession | Self::ConnectIdle => &[Bytes("memory")],
-            Self::Sessions | Self::Audit => &[Factor("CPU per call, ×")],
+            Self::Sessions | Self::Audit | Self::Everything => &[Factor("CPU per call, ×")],
+            Self::Overload => &[
+                Share("calls done, of the peak"),
+                Millis("refusals, p99"),
+                Bytes("memory growth after the first sixth"),
+                Millis("until all is normal again"),
+            ],
             Self::Destinations => &[
                 Factor("CPU per call with one in use, ×"),
                 Factor("CPU per call with all in use, ×"),
@@ -195,7 +212,7 @@ impl Row {
             Self::ConnectFlight64 | Self::ConnectFlight1 | Self::ConnectStart | Self::ConnectIdle => {
                 system == System::Native || connect::is_possible(system)
             }
-            Self::Destinations | Self::Audit => system == System::Rialto,
+            Self::Destinations | Self::Audit | Self::Everything | Self::Overload => system == System::Rialto,
             Self::Sessions | Self::Remote | Self::Remote1M | Self::RemoteProgress => {
                 matches!(system, System::Native | System::Rialto)
             }
@@ -237,6 +254,8 @@ impl Row {
             Self::Sessions => measure_growth(Growth::Sessions, system, programs, effort).await,
             Self::Destinations => measure_growth(Growth::Destinations, system, programs, effort).await,
             Self::Audit => measure_growth(Growth::Audit, system, programs, effort).await,
+            Self::Everything => measure_growth(Growth::Everything, system, programs, effort).await,
+            Self::Overload => measure_overload(system, programs, effort).await,
             Self::Payload10M
             | Self::Flight64
             | Self::Flight16
@@ -282,9 +301,13 @@ impl Row {
     /// How many sessions, how many calls in flight, and what calls.
     fn shape(self) -> (usize, usize, Call) {
         match self {
-            Self::Flight64 | Self::Sessions | Self::Destinations | Self::Audit | Self::Remote => {
-                (16, 64, PLAIN)
-            }
+            Self::Flight64
+            | Self::Sessions
+            | Self::Destinations
+            | Self::Audit
+            | Self::Everything
+            | Self::Overload
+            | Self::Remote => (16, 64, PLAIN),
             Self::ConnectFlight64 => (1, 64, PLAIN),
             Self::Flight16 => (4, 16, PLAIN),
             Self::Payload10K => (4, 16, Call::Echo { padding: 10_000 }),
@@ -359,6 +382,8 @@ impl Row {
             | Self::Sessions
             | Self::Destinations
             | Self::Audit
+            | Self::Everything
+            | Self::Overload
             | Self::Remote
             | Self::Remote1M
             | Self::RemoteProgress
@@ -411,6 +436,7 @@ enum Growth {
     Sessions,
     Destinations,
     Audit,
+    Everything,
 }
 
 /// Compares the cost of a call in two or three set-ups that run side by side and take turns.
@@ -424,6 +450,7 @@ async fn measure_growth(
         Growth::Sessions => (Setup::Plain, 10, 1000),
         Growth::Destinations => (Setup::Destinations(50), 50, 50),
         Growth::Audit => (Setup::Audit, 16, 16),
+        Growth::Everything => (Setup::Everything, 16, 16),
     };
     let small = system.start(Setup::Plain, programs)?;
     let large = system.start(setup, programs)?;
@@ -452,6 +479,28 @@ async fn measure_growth(
     small.stop().await?;
     large.stop().await?;
     Ok(costs.iter().skip(1).map(|cost| cost / costs[0]).collect())
+}
+
+/// A minute of it, or a few seconds where less trouble is taken.
+async fn measure_overload(system: System, programs: &Programs, effort: Effort) -> anyhow::Result<Vec<f64>> {
+    let storm = if effort.full {
+        Duration::from_secs(60)
+    } else {
+        Duration::from_secs(6)
+    };
+    let setup = Setup::Narrow {
+        calls: overload::PLACES,
+    };
+    let running = system.start(setup, programs)?;
+    let measured = overload::run(&running.target, effort.time.max(Duration::from_secs(2)), storm).await;
+    running.stop().await?;
+    let measured = measured?;
+    Ok(vec![
+        measured.goodput,
+        measured.refusal,
+        measured.growth,
+        measured.recovery,
+    ])
 }
 
 /// The median of several starts: one alone is at the mercy of whatever else the machine does.

@@ -53,9 +53,18 @@ pub enum Setup {
     Destinations(usize),
     /// With an audit log in a file (Rialto only).
     Audit,
+    /// With everything switched on that guards and tells: audit, metrics, limits, a policy (Rialto only).
+    Everything,
+    /// A server that takes its time, and room for so many calls (Rialto only).
+    Narrow {
+        calls: usize,
+    },
     /// In front of the native server instead of a child (Rialto only; the native server itself is as ever).
     Remote,
 }
+
+/// What a call takes at the server of [`Setup::Narrow`].
+pub const NARROW_DELAY: Duration = Duration::from_millis(50);
 
 /// Where the programs are.
 #[derive(Debug, Clone)]
@@ -134,6 +143,7 @@ impl System {
             .with_context(|| format!("{first} does not start"))?;
         let paths = match setup {
             Setup::Destinations(count) => (1..=count).map(|number| format!("/d{number}/mcp")).collect(),
+            Setup::Everything | Setup::Narrow { .. } => vec!["/echo/mcp".to_owned()],
             Setup::Remote => vec!["/native/mcp".to_owned()],
             Setup::Plain | Setup::LargeMessages | Setup::Audit => vec!["/mcp".to_owned()],
         };
@@ -181,11 +191,9 @@ impl System {
                         let audit = files.join("audit.jsonl").to_string_lossy().into_owned();
                         all.extend(words(&["--audit", &audit]));
                     }
-                    Setup::Destinations(count) => {
+                    Setup::Destinations(_) | Setup::Everything | Setup::Narrow { .. } => {
                         let config = files.join("destinations.yml");
-                        let entries =
-                            (1..=count).map(|number| format!("  d{number}:\n    command: ['{echo}']\n"));
-                        let text = format!("destinations:\n{}", entries.collect::<String>());
+                        let text = configuration(setup, &echo, files);
                         std::fs::write(&config, text).context("cannot write a configuration")?;
                         all.extend(words(&["--config", &config.to_string_lossy()]));
                         return Ok((programs.ours.join("rialto"), all));
@@ -198,7 +206,16 @@ impl System {
                 all.extend(words(&["--", &echo]));
                 Ok((programs.ours.join("rialto"), all))
             }
-            (_, Setup::Destinations(_) | Setup::Audit | Setup::Remote) => bail!("there is no such setting"),
+            (
+                _,
+                Setup::Destinations(_)
+                | Setup::Audit
+                | Setup::Everything
+                | Setup::Narrow { .. }
+                | Setup::Remote,
+            ) => {
+                bail!("there is no such setting")
+            }
             (Self::Supergateway, Setup::Plain | Setup::LargeMessages) => {
                 let script = installed(programs, "peers-node/node_modules/supergateway/dist/index.js")?;
                 let mut all = vec![script];
@@ -240,6 +257,28 @@ impl System {
                 Ok((PathBuf::from(program), all))
             }
         }
+    }
+}
+
+/// The file of a set-up that flags do not describe.
+fn configuration(setup: Setup, echo: &str, files: &Path) -> String {
+    match setup {
+        Setup::Plain | Setup::LargeMessages | Setup::Audit | Setup::Remote => String::new(),
+        Setup::Destinations(count) => {
+            let entries = (1..=count).map(|number| format!("  d{number}:\n    command: ['{echo}']\n"));
+            format!("destinations:\n{}", entries.collect::<String>())
+        }
+        // Limits that are counted and never reached.
+        Setup::Everything => format!(
+            "audit: {audit}\nlimits: {{ requests_per_minute: 4000000000, session_requests_per_minute: 4000000000, \
+             sessions_per_principal: 4000, calls_per_principal: 4000, connections_per_address: 4000 }}\n\
+             destinations:\n  echo:\n    command: ['{echo}']\n    tools: {{ allow: [echo, 'read_*'], deny: ['delete_*'] }}\n",
+            audit = files.join("audit.jsonl").display(),
+        ),
+        Setup::Narrow { calls } => format!(
+            "limits: {{ calls: {calls} }}\ndestinations:\n  echo:\n    command: ['{echo}', '{delay}']\n",
+            delay = NARROW_DELAY.as_millis(),
+        ),
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
@@ -18,6 +19,8 @@ use crate::backend_face::process::{
     Exit, LaunchError, LaunchOrder, Launcher, RestartPolicy, Running, State, StderrTail, Verdict, stderr,
 };
 use crate::lane::{Health, Lane};
+use crate::metrics::ChildEnd;
+use crate::mishap;
 use crate::reply::CANNOT_RUN;
 use crate::tasks;
 
@@ -60,7 +63,7 @@ enum How {
 
 impl ProcessLane {
     /// Supervises the child until the lane is stopped.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(&self) {
         let mut policy = RestartPolicy::new();
         let mut trouble = Arc::new(Trouble::default());
         let mut wanted = self.eager;
@@ -72,14 +75,25 @@ impl ProcessLane {
                 Ok(running) => {
                     let pid = running.pid;
                     tracing::info!(%destination, pid, "started");
+                    self.lane.traffic().child_starts.fetch_add(1, Relaxed);
+                    if policy.failures() > 0 {
+                        self.lane.traffic().child_restarts.fetch_add(1, Relaxed);
+                    }
                     let tail = StderrTail::new();
                     let what = match self.attend(running, &mut policy, tail.clone()).await {
-                        Ended::Stopped => break,
+                        Ended::Stopped => {
+                            self.lane.traffic().child_ended(ChildEnd::Stopped);
+                            break;
+                        }
                         Ended::ByItself(exit) => {
+                            self.lane.traffic().child_ended(ChildEnd::ByItself);
                             tracing::warn!(%destination, pid, exit = %exit, "ended by itself");
                             exit.to_string()
                         }
-                        Ended::Replaced(why) => format!("replaced: {why}"),
+                        Ended::Replaced(why) => {
+                            self.lane.traffic().child_ended(ChildEnd::Replaced);
+                            format!("replaced: {why}")
+                        }
                     };
                     tail.settled(LAST_WORDS).await;
                     trouble = Arc::new(Trouble {
@@ -89,6 +103,7 @@ impl ProcessLane {
                     });
                 }
                 Err(error) => {
+                    self.lane.traffic().child_ended(ChildEnd::NotStarted);
                     trouble = Arc::new(Trouble {
                         what: match &error {
                             LaunchError::Program(_) => CANNOT_RUN.into(),
@@ -182,7 +197,8 @@ impl ProcessLane {
         });
         let spoke = Arc::new(Notify::new());
         let broken = Arc::new(Notify::new());
-        let reader = tasks::spawn(
+        // Owned, so that no second writer ever takes what is meant for the next child.
+        let mut reader = tasks::Owned(tasks::spawn(
             "reader",
             read(
                 stdout,
@@ -190,18 +206,19 @@ impl ProcessLane {
                 self.max_message_bytes,
                 pid,
                 Arc::clone(&spoke),
-                Arc::clone(&broken),
+                Broken(Arc::clone(&broken)),
             ),
-        );
-        let writer = tasks::spawn(
+        ));
+        let mut writer = tasks::Owned(tasks::spawn(
             "writer",
-            write(stdin, Arc::clone(&self.lane), Arc::clone(&broken)),
-        );
+            write(stdin, Arc::clone(&self.lane), Broken(Arc::clone(&broken))),
+        ));
         self.lane.link_up(Some(pid));
 
         let clock = self.lane.clock();
         let mut silent = true;
         let how = loop {
+            mishap::perhaps(mishap::Place::Supervisor, &[]);
             if self.lane.is_stopping() {
                 break How::StopWanted;
             }
@@ -229,32 +246,29 @@ impl ProcessLane {
             }
         };
         // Dropping the writer closes the child's stdin.
-        writer.abort();
-        let _ = writer.await;
+        writer.0.abort();
+        let _ = (&mut writer.0).await;
         let ended = match how {
             How::Exited(exit) => {
                 // What the server wrote before it ended still counts, but nobody waits for a grandchild
                 // that holds the pipe.
-                let abort = reader.abort_handle();
-                if tokio::time::timeout(LAST_WORDS, reader).await.is_err() {
-                    abort.abort();
-                }
+                let _ = tokio::time::timeout(LAST_WORDS, &mut reader.0).await;
                 Ended::ByItself(exit)
             }
             How::PipesClosed => {
                 tracing::warn!(%destination, pid, "closed its pipes without ending; replaced");
-                reader.abort();
+                reader.0.abort();
                 Ended::ByItself(child.stop(PIPE_GRACE).await)
             }
             How::Silent(why) => {
                 tracing::warn!(%destination, pid, why, "gave no sign of life; replaced");
-                reader.abort();
+                reader.0.abort();
                 child.stop(PIPE_GRACE).await;
                 Ended::Replaced(why)
             }
             How::StopWanted => {
                 let exit = child.stop(STOP_GRACE).await;
-                reader.abort();
+                reader.0.abort();
                 tracing::info!(%destination, pid, exit = %exit, "stopped");
                 Ended::Stopped
             }
@@ -273,7 +287,7 @@ async fn read(
     max_message_bytes: usize,
     pid: u32,
     spoke: Arc<Notify>,
-    broken: Arc<Notify>,
+    _broken: Broken,
 ) {
     let mut framer = LineFramer::new(max_message_bytes);
     let mut spoken = false;
@@ -281,7 +295,14 @@ async fn read(
         // Not `try_read_buf`: after a short read this one waits at once instead of asking the kernel again.
         match stdout.read_buf(framer.spare()).await {
             Ok(0) => break,
-            Ok(_) => {
+            Ok(count) => {
+                #[cfg(debug_assertions)]
+                if mishap::perhaps(mishap::Place::Reader, framer.spare()) {
+                    lane.look.notify_one();
+                }
+                lane.traffic()
+                    .server_bytes_received
+                    .fetch_add(count as u64, Relaxed);
                 let lines = lane.arrive(&mut framer, pid);
                 if lines > 0 && !spoken {
                     spoken = true;
@@ -292,11 +313,19 @@ async fn read(
             Err(_) => break,
         }
     }
-    broken.notify_one();
+}
+
+/// Says that a pipe is of no use any more when whoever used it has ended, in whatever way.
+struct Broken(Arc<Notify>);
+
+impl Drop for Broken {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
 }
 
 /// Writes what the lane has for the child, everything that has gathered at once.
-async fn write(stdin: pipe::Sender, lane: Arc<Lane>, broken: Arc<Notify>) {
+async fn write(stdin: pipe::Sender, lane: Arc<Lane>, _broken: Broken) {
     let mut chunk = BytesMut::new();
     loop {
         if chunk.capacity() > KEPT_BUFFER {
@@ -307,17 +336,20 @@ async fn write(stdin: pipe::Sender, lane: Arc<Lane>, broken: Arc<Notify>) {
             lane.write.notified().await;
             continue;
         }
+        lane.traffic()
+            .server_bytes_sent
+            .fetch_add(chunk.len() as u64, Relaxed);
         while !chunk.is_empty() {
             match stdin.try_write(&chunk) {
                 Ok(written) => chunk.advance(written),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if stdin.writable().await.is_err() {
-                        return broken.notify_one();
+                        return;
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // The child has closed its stdin: it can hear nobody any more.
-                Err(_) => return broken.notify_one(),
+                Err(_) => return,
             }
         }
     }

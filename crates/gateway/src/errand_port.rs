@@ -20,7 +20,9 @@ use tokio::time::Sleep;
 
 use crate::audit::{Audit, AuditRecord, Outcome};
 use crate::clock::Clock;
+use crate::guard::limits::Permit;
 use crate::lane::Lane;
+use crate::metrics::{self, Traffic};
 use crate::reply;
 use crate::seal::state::StateSeal;
 use crate::session_port::outcome;
@@ -53,6 +55,9 @@ pub(crate) struct ErrandPort {
     lane: Arc<Lane>,
     clock: Clock,
     audit: Arc<Audit>,
+    pub(crate) traffic: Arc<Traffic>,
+    /// The place of the request that is being worked on: none while the errand is parked.
+    permit: Mutex<Option<Permit>>,
     states: Option<StateSeal>,
     parked_until: Mutex<Option<Moment>>,
     inner: Mutex<Inner>,
@@ -85,6 +90,7 @@ pub(crate) struct Departure {
     pub(crate) message: Message,
     pub(crate) meaning: Meaning,
     pub(crate) accepts: Accepts,
+    pub(crate) permit: Option<Permit>,
     /// Seals the server's own states, where callers differ.
     pub(crate) states: Option<StateSeal>,
     /// The headers that mirror its arguments.
@@ -99,6 +105,7 @@ impl ErrandPort {
         lane: Arc<Lane>,
         clock: Clock,
         audit: Arc<Audit>,
+        traffic: Arc<Traffic>,
     ) -> Arc<Self> {
         let Departure {
             key,
@@ -106,6 +113,7 @@ impl ErrandPort {
             message,
             meaning,
             accepts,
+            permit,
             states,
             mirrored,
         } = departure;
@@ -119,6 +127,8 @@ impl ErrandPort {
             lane: Arc::clone(&lane),
             clock,
             audit,
+            traffic,
+            permit: Mutex::new(permit),
             states,
             parked_until: Mutex::new(None),
             inner: Mutex::new(Inner { errand, waker: None }),
@@ -183,8 +193,15 @@ impl ErrandPort {
         self.with(|errand, _| errand.park(state))
     }
 
-    pub(crate) fn retry(&self, message: Message, round: u32, accepts: Accepts) -> Result<(), RetryRefusal> {
+    pub(crate) fn retry(
+        &self,
+        message: Message,
+        round: u32,
+        accepts: Accepts,
+        permit: Option<Permit>,
+    ) -> Result<(), RetryRefusal> {
         let asks = self.with(|errand, now| errand.retry(now, message, round, accepts))?;
+        *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = permit;
         for ask in asks {
             self.lane.ask(ask);
         }
@@ -263,8 +280,9 @@ impl ErrandPort {
     }
 
     fn record(&self, record: &ErrandRecord) {
-        if !self.audit.is_on() {
-            return;
+        *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Ending::Failed(failure) = &record.ending {
+            self.traffic.failed(failure);
         }
         let (status, outcome) = match &record.ending {
             Ending::Result | Ending::InputRequired => (200, Outcome::Ok),
@@ -279,6 +297,12 @@ impl ErrandPort {
             }
         };
         let message = &record.message;
+        let latency = self.clock.now().since(record.started);
+        self.traffic
+            .ended(Era::Modern, metrics::class(message), outcome, latency);
+        if !self.audit.is_on() {
+            return;
+        }
         let bodies = self.audit.wants_bodies();
         self.audit.record(&AuditRecord {
             destination: &self.destination,
@@ -290,7 +314,7 @@ impl ErrandPort {
             rpc_id: message.raw(Member::Id),
             status_code: status,
             outcome,
-            latency: self.clock.now().since(record.started),
+            latency,
             request_bytes: message.len() as u64,
             response_bytes: record.response.len() as u64,
             request_body: bodies.then(|| &message.bytes()[..]),

@@ -1,9 +1,9 @@
 //! The gateway: all destinations behind one door, from start to drain.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -17,26 +17,33 @@ use crate::audit::Audit;
 use crate::backend_face::process::{Launcher, environment, resolve};
 use crate::backend_face::remote;
 use crate::client_face::body::Body;
+use crate::client_face::slow_reader::SlowReader;
 use crate::clock::Clock;
 use crate::destination::{Destination, Surroundings};
-use crate::guard::Guard;
+use crate::guard::limits::{AddressRoll, Limiter};
 use crate::guard::origin::OriginGuard;
 use crate::lane::Health;
+use crate::line_sink::LineSink;
+use crate::metrics::DoorTally;
+use crate::reload::{self, Fixed, Live, ReloadError};
 use crate::reply;
-use crate::settings::{self, BackendSpec, PublicUrl, RemoteSpec, Settings};
+use crate::settings::{self, BackendSpec, LimitSettings, RemoteSpec, Settings};
 use crate::tasks;
+use crate::tls::{Tls, TlsError};
+use crate::tls_door;
+use crate::trace::SpanSink;
 
-/// Connections at once; beyond it new ones wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 8192;
 /// How long a client may take to send its request's headers.
-const HEADER_TIME: Duration = Duration::from_secs(10);
-const MAX_HEADERS: usize = 100;
+pub(crate) const HEADER_TIME: Duration = Duration::from_secs(10);
+pub(crate) const MAX_HEADERS: usize = 100;
 /// The longest head of a request, and the unit in which bodies are read.
-const READ_BUFFER: usize = 64 << 10;
+pub(crate) const READ_BUFFER: usize = 64 << 10;
 /// How long connections may take to close once everything has been answered.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// How long an immediate end may take to write the last answers and records.
 const LAST_ANSWERS: Duration = Duration::from_millis(200);
+/// What those learn who still wait for an answer.
+const SHUTTING_DOWN: &str = "the gateway is shutting down";
 const TICK: Duration = Duration::from_secs(1);
 
 /// Why a gateway cannot be made.
@@ -46,9 +53,21 @@ pub enum StartError {
     Command { destination: String, why: String },
     #[error("the audit log cannot be opened: {0}")]
     Audit(#[source] std::io::Error),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// Each destination, and why it cannot start.
     #[error("no destination could start")]
     NothingStarts(Vec<(String, String)>),
+}
+
+impl From<ReloadError> for StartError {
+    fn from(error: ReloadError) -> Self {
+        match error {
+            ReloadError::Command { destination, why } => Self::Command { destination, why },
+            ReloadError::Tls(error) => Self::Tls(error),
+            ReloadError::Draining => unreachable!("what is being made does not end yet"),
+        }
+    }
 }
 
 /// All destinations behind one door.
@@ -56,12 +75,20 @@ pub enum StartError {
 pub struct Gateway {
     pub(crate) clock: Clock,
     pub(crate) audit: Arc<Audit>,
-    pub(crate) origins: OriginGuard,
-    pub(crate) guard: Guard,
-    pub(crate) destinations: BTreeMap<String, Arc<Destination>>,
-    pub(crate) root: Option<Arc<Destination>>,
+    /// The address that was really bound.
+    pub(crate) listen: SocketAddr,
+    live: RwLock<Arc<Live>>,
+    leaving: Mutex<Vec<Arc<Destination>>>,
+    pub(crate) fixed: Fixed,
+    pub(crate) around: Surroundings,
+    pub(crate) tls: Option<Tls>,
+    /// The last reload changed nothing, because something was wrong with it.
+    pub(crate) reload_failed: AtomicBool,
+    pub(crate) limiter: Limiter,
+    pub(crate) tally: DoorTally,
+    pub(crate) shows_metrics: bool,
+    limits: LimitSettings,
     launcher: Arc<Launcher>,
-    drain: Duration,
     draining: AtomicBool,
     /// There was a second signal.
     hurried: AtomicBool,
@@ -77,6 +104,7 @@ impl Gateway {
         environment: BTreeMap<String, String>,
     ) -> Result<Arc<Self>, StartError> {
         let clock = Clock::new();
+        let tls = settings.tls.as_ref().map(Tls::open).transpose()?;
         let audit = Arc::new(Audit::open(&settings.audit).map_err(StartError::Audit)?);
         let launcher = Arc::new(launcher);
         let around = Surroundings {
@@ -84,26 +112,11 @@ impl Gateway {
             launcher: Arc::clone(&launcher),
             audit: Arc::clone(&audit),
             environment: Arc::new(environment),
-            session_idle: settings.session_idle,
             session_numbers: Arc::default(),
             sealer: Arc::default(),
             tells_callers_apart: settings.auth.is_on(),
         };
-        let mut destinations = BTreeMap::new();
-        for destination in &settings.destinations {
-            let broken = check_command(destination, &around.environment);
-            if let Some(why) = &broken {
-                if !settings.keep_going {
-                    return Err(StartError::Command {
-                        destination: destination.name.clone(),
-                        why: why.clone(),
-                    });
-                }
-                tracing::error!(destination = %destination.name, %why, "cannot start");
-            }
-            let made = Arc::new(Destination::new(destination.clone(), around.clone(), broken));
-            destinations.insert(destination.name.clone(), made);
-        }
+        let destinations = reload::furnish(settings, &around, &BTreeMap::new())?;
         let broken: Vec<(String, String)> = destinations
             .iter()
             .filter_map(|(name, made)| Some((name.clone(), made.broken()?.to_owned())))
@@ -116,28 +129,71 @@ impl Gateway {
             .as_ref()
             .and_then(|name| destinations.get(name))
             .cloned();
+        let live = Live {
+            origins: OriginGuard::new(settings, listen),
+            guard: reload::guard(settings, listen, clock),
+            destinations,
+            root,
+            session_idle: settings.session_idle,
+            drain: settings.drain,
+        };
         Ok(Arc::new(Self {
             clock,
             audit,
-            origins: OriginGuard::new(settings, listen),
-            guard: Guard::new(
-                &settings.auth,
-                settings
-                    .public_url
-                    .clone()
-                    .unwrap_or_else(|| PublicUrl::of_listener(listen)),
-                settings.destinations.iter().map(|destination| &*destination.name),
-                settings.root_destination.as_deref(),
-                clock,
-            ),
-            destinations,
-            root,
+            around,
+            listen,
+            live: RwLock::new(Arc::new(live)),
+            leaving: Mutex::default(),
+            fixed: Fixed::of(settings),
+            reload_failed: AtomicBool::new(false),
+            limiter: Limiter::new(settings.limits.clone()),
+            tally: DoorTally::default(),
+            shows_metrics: settings.metrics,
+            limits: settings.limits.clone(),
             launcher,
-            drain: settings.drain,
+            tls,
             draining: AtomicBool::new(false),
             hurried: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
         }))
+    }
+
+    /// What holds at the moment. A request keeps to it, whatever is reloaded meanwhile.
+    pub(crate) fn live(&self) -> Arc<Live> {
+        Arc::clone(&self.live.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set_live(&self, live: Live) {
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
+    }
+
+    /// Destinations that a reload has removed or replaced, while they come to their end.
+    pub(crate) fn leaving(&self) -> MutexGuard<'_, Vec<Arc<Destination>>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All destinations that still do something.
+    fn all(&self) -> Vec<Arc<Destination>> {
+        let live = self.live();
+        let mut all: Vec<Arc<Destination>> = live.destinations.values().cloned().collect();
+        all.extend(self.leaving().iter().cloned());
+        all
+    }
+
+    /// TLS handshakes that failed.
+    pub fn failed_handshakes(&self) -> u64 {
+        self.tls.as_ref().map_or(0, Tls::failures)
+    }
+
+    /// Names the sink of the log, so that metrics show what it lost.
+    pub fn show_log(&self, sink: LineSink) {
+        // Only the first is shown: there is one log.
+        let _ = self.tally.log.set(sink);
+    }
+
+    /// Names the sink of spans: from now on every request makes one.
+    pub fn trace_to(&self, sink: Arc<SpanSink>) {
+        let _ = self.tally.spans.set(sink);
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -147,7 +203,7 @@ impl Gateway {
     /// Serves until `shutdown` comes, then drains: calls in flight may finish, new ones are refused, and all
     /// children are ended.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: impl Future<Output = ()>) {
-        for destination in self.destinations.values() {
+        for destination in self.live().destinations.values() {
             destination.start();
         }
         let (closing, _) = watch::channel(false);
@@ -157,7 +213,7 @@ impl Gateway {
         });
         tasks::spawn("guard", {
             let gateway = Arc::clone(&self);
-            async move { gateway.guard.prepare().await }
+            async move { gateway.live().guard.prepare().await }
         });
         let doorkeeper = tasks::spawn("doorkeeper", {
             let gateway = Arc::clone(&self);
@@ -168,7 +224,7 @@ impl Gateway {
 
         tracing::info!(calls = self.open_calls(), "draining");
         self.draining.store(true, Ordering::Release);
-        self.wait_until(self.drain, || {
+        self.wait_until(self.live().drain, || {
             self.open_calls() == 0 || self.hurried.load(Ordering::Acquire)
         })
         .await;
@@ -183,8 +239,8 @@ impl Gateway {
 
     /// Ends every session and every child, and waits for the children to be gone.
     pub(crate) async fn stop_all(&self) {
-        for destination in self.destinations.values() {
-            destination.stop();
+        for destination in self.all() {
+            destination.stop(SHUTTING_DOWN);
         }
         // Every supervisor ends its child within its own grace period.
         self.wait_until(crate::backend_task::STOP_GRACE * 2, || self.supervisors() == 0)
@@ -194,8 +250,8 @@ impl Gateway {
     /// The second signal: nothing is waited for any more but that those who wait are told so.
     /// [`Gateway::serve`] comes to its end soon after.
     pub async fn kill(&self) {
-        for destination in self.destinations.values() {
-            destination.stop();
+        for destination in self.all() {
+            destination.stop(SHUTTING_DOWN);
         }
         self.launcher.kill_all();
         self.wait_until(LAST_ANSWERS, || self.connections.load(Ordering::Acquire) == 0)
@@ -204,21 +260,25 @@ impl Gateway {
         self.audit.flush(LAST_ANSWERS);
     }
 
+    pub(crate) fn connection_count(&self) -> usize {
+        self.connections.load(Ordering::Acquire)
+    }
+
     fn open_calls(&self) -> usize {
-        self.destinations
-            .values()
+        self.all()
+            .iter()
             .map(|destination| destination.open_calls())
             .sum()
     }
 
     fn supervisors(&self) -> usize {
-        self.destinations
-            .values()
+        self.all()
+            .iter()
             .map(|destination| destination.supervisors())
             .sum()
     }
 
-    async fn wait_until(&self, limit: Duration, done: impl Fn() -> bool) {
+    pub(crate) async fn wait_until(&self, limit: Duration, done: impl Fn() -> bool) {
         let deadline = tokio::time::Instant::now() + limit;
         let mut pause = Duration::from_millis(1);
         while !done() && tokio::time::Instant::now() < deadline {
@@ -233,27 +293,47 @@ impl Gateway {
         loop {
             tick.tick().await;
             let now = self.clock.now();
-            for destination in self.destinations.values() {
-                destination.tick(now);
+            if let Some(tls) = &self.tls {
+                tls.tick();
             }
+            let session_idle = self.live().session_idle;
+            for destination in self.all() {
+                destination.tick(now, session_idle);
+            }
+            self.limiter.tick(now);
         }
     }
 
     async fn keep_door(self: Arc<Self>, listener: TcpListener, closing: watch::Sender<bool>) {
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let places = Arc::new(Semaphore::new(self.limits.connections));
+        let addresses = Arc::new(AddressRoll::default());
         loop {
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-                return;
-            };
             match listener.accept().await {
                 Ok((stream, peer)) => {
+                    self.tally.connections_accepted.fetch_add(1, Ordering::Relaxed);
+                    let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+                        self.tally.limit_hit("connections");
+                        turn_away(&stream);
+                        continue;
+                    };
+                    let of_address = match self.connections_of(peer.ip()) {
+                        Some(limit) => match addresses.enter(peer.ip(), limit) {
+                            Some(of_address) => Some(of_address),
+                            None => {
+                                self.tally.limit_hit("connections_per_address");
+                                turn_away(&stream);
+                                continue;
+                            }
+                        },
+                        None => None,
+                    };
                     let gateway = Arc::clone(&self);
                     let closing = closing.subscribe();
                     tasks::spawn("connection", async move {
                         gateway.connections.fetch_add(1, Ordering::AcqRel);
                         let _counted = Counted(&gateway.connections);
                         Arc::clone(&gateway).attend(stream, peer, closing).await;
-                        drop(place);
+                        drop((place, of_address));
                     });
                 }
                 Err(error) => {
@@ -265,6 +345,13 @@ impl Gateway {
         }
     }
 
+    /// How many connections an address may have. A proxy that we trust speaks for many.
+    fn connections_of(&self, peer: IpAddr) -> Option<usize> {
+        let trusted = &self.limits.trusted_proxies;
+        let limit = self.limits.connections_per_address?;
+        (!trusted.iter().any(|network| network.contains(peer))).then_some(limit)
+    }
+
     async fn attend(
         self: Arc<Self>,
         stream: TcpStream,
@@ -273,6 +360,14 @@ impl Gateway {
     ) {
         // An answer must not wait for the client to acknowledge the previous one.
         let _ = stream.set_nodelay(true);
+        if let Some(tls) = &self.tls {
+            let gateway = Arc::clone(&self);
+            let respond = move |request| {
+                let gateway = Arc::clone(&gateway);
+                async move { gateway.respond(request, peer).await }
+            };
+            return Box::pin(tls_door::attend(tls, stream, closing, respond)).await;
+        }
         let service = service_fn({
             let gateway = Arc::clone(&self);
             move |request| {
@@ -287,7 +382,7 @@ impl Gateway {
             .header_read_timeout(HEADER_TIME)
             .max_headers(MAX_HEADERS)
             .max_buf_size(READ_BUFFER)
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(SlowReader::new(stream)), service);
         tokio::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
@@ -297,6 +392,13 @@ impl Gateway {
             }
         };
         if let Err(error) = ended {
+            if error.is_timeout() {
+                self.tally.limit_hit("header_time");
+            } else if error.is_parse_too_large() {
+                self.tally.limit_hit("header_bytes");
+            } else if SlowReader::<TcpStream>::is_behind(&error) {
+                self.tally.limit_hit("write_time");
+            }
             tracing::debug!(%error, "connection ended");
         }
     }
@@ -305,7 +407,7 @@ impl Gateway {
     pub(crate) fn readiness(&self) -> http::Response<Body> {
         let mut usable = false;
         let mut destinations = serde_json::Map::new();
-        for (name, destination) in &self.destinations {
+        for (name, destination) in &self.live().destinations {
             let lanes = destination.health();
             let state = match destination.broken() {
                 Some(_) => "failed",
@@ -327,7 +429,11 @@ impl Gateway {
             destinations.insert(name.clone(), entry);
         }
         let ready = usable && !self.is_draining();
-        let body = serde_json::json!({ "ready": ready, "destinations": destinations });
+        let mut body = serde_json::json!({ "ready": ready, "destinations": destinations });
+        if self.reload_failed.load(Ordering::Acquire) {
+            body["configuration"] =
+                "the last reload failed and changed nothing; the log has the details".into();
+        }
         let status = if ready {
             StatusCode::OK
         } else {
@@ -335,6 +441,13 @@ impl Gateway {
         };
         reply::json(status, format!("{body}\n"))
     }
+}
+
+/// Says that there is no room, in as few words as HTTP allows, and without waiting for anything.
+fn turn_away(stream: &TcpStream) {
+    const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    // A peer whose first bytes cannot even be taken by the kernel learns it from the closing.
+    let _ = stream.try_write(FULL);
 }
 
 struct Counted<'a>(&'a AtomicUsize);
@@ -345,7 +458,10 @@ impl Drop for Counted<'_> {
     }
 }
 
-fn check_command(destination: &settings::Destination, parent: &BTreeMap<String, String>) -> Option<String> {
+pub(crate) fn check_command(
+    destination: &settings::Destination,
+    parent: &BTreeMap<String, String>,
+) -> Option<String> {
     let spec = match &destination.backend {
         BackendSpec::Process(spec) => spec,
         BackendSpec::Remote(spec) => return check_remote(spec),

@@ -1,4 +1,4 @@
-//! Who may come in: every request shows who sends it before anything else is done for it.
+//! Who may come in, and how much. Every request shows who sends it before anything else is done for it.
 //!
 //! There are three ways to show that (a static token, a token of an authorization server, the word of a trusted proxy) and
 //! each has a judge of its own. All of them end in a [`Caller`]. Without any of them configured everyone is `anonymous`.
@@ -9,8 +9,10 @@ pub(crate) mod cors;
 mod issuer;
 mod jwks;
 mod jwt;
+pub(crate) mod limits;
 pub(crate) mod origin;
 mod proxy;
+pub(crate) mod rate;
 pub(crate) mod resource;
 mod scopes;
 pub mod tokens;

@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use protocol::backend_face::WireId;
 use protocol::exchange::{Ask, Failure, SessionKey, Tell, Trouble};
 use protocol::message::{Member, Message};
-use protocol::multiplexer::{Carrier, Multiplexer, Output};
+use protocol::multiplexer::{Carrier, Counters, Multiplexer, Output};
 use protocol::time::Moment;
 use protocol::tool_schema::arguments_of;
 use protocol::version::Era;
@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::errand_port::ErrandPort;
+use crate::metrics::Traffic;
 use crate::session_port::SessionPort;
 
 /// Lines of noise that are logged one by one, and which of the later ones.
@@ -48,10 +49,23 @@ pub(crate) enum Health {
     Stopped,
 }
 
+/// How much waits in a lane, for metrics.
+#[derive(Debug, Clone)]
+pub(crate) struct Depths {
+    pub(crate) era: Era,
+    pub(crate) health: Health,
+    pub(crate) open_calls: usize,
+    pub(crate) waiting_calls: usize,
+    pub(crate) open_questions: usize,
+    pub(crate) outgoing_bytes: usize,
+    pub(crate) counters: Counters,
+}
+
 /// One backend and its sessions.
 pub(crate) struct Lane {
     destination: Arc<str>,
     clock: Clock,
+    traffic: Arc<Traffic>,
     inner: Mutex<Inner>,
     /// There is something to write.
     pub(crate) write: Notify,
@@ -105,10 +119,16 @@ impl std::fmt::Debug for Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(destination: Arc<str>, clock: Clock, multiplexer: Multiplexer) -> Self {
+    pub(crate) fn new(
+        destination: Arc<str>,
+        clock: Clock,
+        traffic: Arc<Traffic>,
+        multiplexer: Multiplexer,
+    ) -> Self {
         Self {
             destination,
             clock,
+            traffic,
             inner: Mutex::new(Inner {
                 multiplexer,
                 ports: HashMap::new(),
@@ -130,6 +150,10 @@ impl Lane {
 
     pub(crate) fn clock(&self) -> Clock {
         self.clock
+    }
+
+    pub(crate) fn traffic(&self) -> &Arc<Traffic> {
+        &self.traffic
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -210,6 +234,19 @@ impl Lane {
     /// Whether the headers of a call say what its arguments say, as far as its tool is known.
     pub(crate) fn judge_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
         self.lock().multiplexer.judge_mirrored(message, params)
+    }
+
+    pub(crate) fn depths(&self) -> Depths {
+        let inner = self.lock();
+        Depths {
+            era: inner.multiplexer.era(),
+            health: inner.health.clone(),
+            open_calls: inner.multiplexer.open_calls(),
+            waiting_calls: inner.multiplexer.waiting_calls(),
+            open_questions: inner.multiplexer.open_questions(),
+            outgoing_bytes: inner.multiplexer.outgoing_bytes(),
+            counters: inner.multiplexer.counters(),
+        }
     }
 
     // From the tasks of the backend.

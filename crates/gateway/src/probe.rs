@@ -39,6 +39,7 @@ impl Gateway {
     pub async fn probe(self: Arc<Self>) -> Vec<Probe> {
         let mut probes = Vec::new();
         let running: Vec<_> = self
+            .live()
             .destinations
             .values()
             .map(|destination| {
@@ -97,6 +98,7 @@ async fn present(destination: &Destination) -> Result<Presented, String> {
     let _ = port.take(
         message(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.into())?,
         Accepts::Json,
+        None,
     );
     let text = |pointer: &str| {
         welcome
@@ -143,7 +145,7 @@ async fn count_tools(port: &Arc<SessionPort>) -> Result<usize, String> {
     let mut params = "{}".to_owned();
     for _ in 0..PAGES {
         let request = format!(r#"{{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{params}}}"#);
-        let call = match port.take(message(request)?, Accepts::Json) {
+        let call = match port.take(message(request)?, Accepts::Json, None) {
             Ok(Reception::Call(call)) => call,
             Ok(Reception::Noted | Reception::Answered(_)) | Err(_) => return Err("the session ended".into()),
         };

@@ -14,6 +14,7 @@ use protocol::version::Version;
 
 use crate::client_face::body::Body;
 use crate::guard::resource::Challenge;
+use crate::trace::Failed;
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -69,6 +70,9 @@ pub(crate) enum Refusal {
     Modern(modern::Objection),
     UnsupportedVersion,
     MissingSession,
+    /// The same for a client of the old transport, whose session is in the query.
+    MissingSessionQuery,
+    DoubledSessionQuery,
     DoubledHeader(&'static str),
     MalformedSession,
     UnknownSession,
@@ -81,9 +85,36 @@ pub(crate) enum Refusal {
         limit: usize,
     },
     TooManyStreams,
+    /// More requests in a minute than the caller or the session may send; `limit` names the setting.
+    TooManyRequests {
+        retry_after: Duration,
+        limit: &'static str,
+    },
+    TooManyCallsInAll {
+        limit: usize,
+    },
+    TooManyCallsOfCaller {
+        limit: usize,
+    },
+    TooManySessionsInAll {
+        limit: usize,
+    },
+    TooManySessionsOfCaller {
+        limit: usize,
+    },
+    /// The destination's policy does not let this tool be called.
+    ToolDenied {
+        tool: String,
+    },
     UnknownEvent,
     FinishedStream,
     Draining,
+    /// The destination was removed or replaced while the request was on its way.
+    Retired,
+    /// The audit log cannot be written, and calls without a record are not wanted.
+    AuditUnavailable,
+    /// A panic, which is a mistake of ours.
+    Mishap,
 }
 
 /// Whether the answer has a JSON-RPC body.
@@ -219,6 +250,16 @@ impl Refusal {
                 invalid,
                 "the Mcp-Session-Id header is missing".into(),
             ),
+            Self::MissingSessionQuery => (
+                S::BAD_REQUEST,
+                invalid,
+                "the query must have the sessionId that the `endpoint` event named".into(),
+            ),
+            Self::DoubledSessionQuery => (
+                S::BAD_REQUEST,
+                invalid,
+                "the query has more than one sessionId".into(),
+            ),
             Self::DoubledHeader(name) => (S::BAD_REQUEST, invalid, format!("the {name} header stands twice")),
             Self::MalformedSession => (
                 S::BAD_REQUEST,
@@ -257,6 +298,37 @@ impl Refusal {
                 Rpc(error_code::INTERNAL_ERROR),
                 "too many streams are open".into(),
             ),
+            Self::TooManyRequests { limit, .. } => (
+                S::TOO_MANY_REQUESTS,
+                Rpc(error_code::INTERNAL_ERROR),
+                format!("too many requests in a minute (limits.{limit})"),
+            ),
+            Self::TooManyCallsInAll { limit } => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                format!("the gateway works on {limit} calls already (limits.calls)"),
+            ),
+            Self::TooManyCallsOfCaller { limit } => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                format!("this caller has {limit} calls open already (limits.calls_per_principal)"),
+            ),
+            Self::TooManySessionsInAll { limit } => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                format!("the gateway has {limit} sessions already (limits.sessions)"),
+            ),
+            Self::TooManySessionsOfCaller { limit } => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                format!("this caller has {limit} sessions already (limits.sessions_per_principal)"),
+            ),
+            // Answered as a server would that has no such tool: whether it exists is not for this caller to know.
+            Self::ToolDenied { tool } => (
+                S::OK,
+                Rpc(error_code::INVALID_PARAMS),
+                format!("Unknown tool: {}", shortened(tool)),
+            ),
             Self::UnknownEvent => (
                 S::BAD_REQUEST,
                 invalid,
@@ -266,6 +338,21 @@ impl Refusal {
                 S::METHOD_NOT_ALLOWED,
                 Plain,
                 "everything of this stream was delivered".into(),
+            ),
+            Self::Mishap => (
+                S::INTERNAL_SERVER_ERROR,
+                Rpc(error_code::INTERNAL_ERROR),
+                "the gateway has made a mistake; its log has the details".into(),
+            ),
+            Self::AuditUnavailable => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "the audit log cannot be written (audit.on_failure)".into(),
+            ),
+            Self::Retired => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "the configuration of this destination has just changed".into(),
             ),
             Self::Draining => (
                 S::SERVICE_UNAVAILABLE,
@@ -282,10 +369,99 @@ impl Refusal {
             Self::TooManySessions { .. } => Some("sessions_at_limit"),
             Self::TooManyChildren { .. } => Some("children_at_limit"),
             Self::TooManyStreams => Some("streams_at_limit"),
+            Self::TooManyRequests { .. } => Some("rate_limited"),
+            Self::TooManyCallsInAll { .. } => Some("gateway_calls_at_limit"),
+            Self::TooManyCallsOfCaller { .. } => Some("caller_calls_at_limit"),
+            Self::TooManySessionsInAll { .. } => Some("gateway_sessions_at_limit"),
+            Self::TooManySessionsOfCaller { .. } => Some("caller_sessions_at_limit"),
+            Self::ToolDenied { .. } => Some("tool_denied"),
             Self::Draining => Some("draining"),
+            Self::Retired => Some("reloaded"),
+            Self::AuditUnavailable => Some("audit_unavailable"),
+            Self::Mishap => Some("internal_error"),
             Self::BrokenDestination => Some("cannot_start"),
             Self::IssuerUnavailable => Some("issuer_unavailable"),
             Self::Unreached(failure) => Some(failure.reason()),
+            _ => None,
+        }
+    }
+
+    /// What metrics call it: every refusal has a word, also those that clients get no reason for.
+    pub(crate) fn label(&self) -> &'static str {
+        match self {
+            Self::UnknownPath => "unknown_path",
+            Self::Gone { .. } => "old_transport",
+            Self::WrongMethod { .. } => "wrong_method",
+            Self::UnknownMethod => "unknown_method",
+            Self::BrokenDestination => "cannot_start",
+            Self::ForeignHost => "foreign_host",
+            Self::ForeignOrigin => "foreign_origin",
+            Self::MissingHost => "missing_host",
+            Self::AmbiguousLength => "ambiguous_length",
+            Self::WrongContentType => "wrong_content_type",
+            Self::EncodedBody => "encoded_body",
+            Self::NotAcceptable { .. } => "not_acceptable",
+            Self::BodyTooLarge { .. } => "body_too_large",
+            Self::BodyBroken => "body_broken",
+            Self::BodySlow => "body_slow",
+            Self::NotAMessage(_) => "not_a_message",
+            Self::Objection(_) => "bad_request",
+            Self::Modern(_) => "bad_modern_request",
+            Self::UnsupportedVersion => "unsupported_version",
+            Self::MissingSession => "missing_session",
+            Self::DoubledHeader(_) => "doubled_header",
+            Self::MalformedSession => "malformed_session",
+            Self::UnknownSession => "unknown_session",
+            Self::AlreadyOpen => "already_open",
+            Self::TooManyCalls => "calls_at_limit",
+            Self::TooManySessions { .. } => "sessions_at_limit",
+            Self::TooManyChildren { .. } => "children_at_limit",
+            Self::TooManyStreams => "streams_at_limit",
+            Self::TooManyRequests { .. } => "rate_limited",
+            Self::TooManyCallsInAll { .. } => "gateway_calls_at_limit",
+            Self::TooManyCallsOfCaller { .. } => "caller_calls_at_limit",
+            Self::TooManySessionsInAll { .. } => "gateway_sessions_at_limit",
+            Self::TooManySessionsOfCaller { .. } => "caller_sessions_at_limit",
+            Self::ToolDenied { .. } => "tool_denied",
+            Self::Unauthorized(_) => "unauthorized",
+            Self::Forbidden(_) => "forbidden",
+            Self::TokenForElsewhere => "token_for_elsewhere",
+            Self::IssuerUnavailable => "issuer_unavailable",
+            Self::UnknownEvent => "unknown_event",
+            Self::Unreached(failure) => failure.reason(),
+            Self::FinishedStream => "finished_stream",
+            Self::Draining => "draining",
+            Self::MissingSessionQuery => "missing_session",
+            Self::DoubledSessionQuery => "doubled_session",
+            Self::Retired => "reloaded",
+            Self::AuditUnavailable => "audit_unavailable",
+            Self::Mishap => "internal_error",
+        }
+    }
+
+    /// The limit that was reached, if it is about one.
+    pub(crate) fn limit(&self) -> Option<&'static str> {
+        match self {
+            Self::BodyTooLarge { .. } => Some("max_message_bytes"),
+            Self::BodySlow => Some("body_time"),
+            Self::TooManyCalls => Some("session_calls"),
+            Self::TooManySessions { .. } => Some("max_sessions"),
+            Self::TooManyChildren { .. } => Some("max_children"),
+            Self::TooManyStreams => Some("streams"),
+            Self::TooManyRequests { limit, .. } => Some(limit),
+            Self::TooManyCallsInAll { .. } => Some("calls"),
+            Self::TooManyCallsOfCaller { .. } => Some("calls_per_principal"),
+            Self::TooManySessionsInAll { .. } => Some("sessions"),
+            Self::TooManySessionsOfCaller { .. } => Some("sessions_per_principal"),
+            _ => None,
+        }
+    }
+
+    /// When to come back: for whatever will be otherwise later.
+    fn retry_after(&self, status: StatusCode) -> Option<Duration> {
+        match self {
+            Self::TooManyRequests { retry_after, .. } => Some(*retry_after),
+            _ if status == StatusCode::SERVICE_UNAVAILABLE => Some(Duration::from_secs(1)),
             _ => None,
         }
     }
@@ -346,11 +522,26 @@ impl Refusal {
             }
             _ => {}
         }
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        if let Some(wait) = self.retry_after(status) {
+            headers.insert(header::RETRY_AFTER, whole_seconds(wait));
         }
         response
     }
+}
+
+/// Rounded up: coming back too early helps nobody.
+fn whole_seconds(wait: Duration) -> HeaderValue {
+    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+    HeaderValue::from(seconds.max(1))
+}
+
+/// As much of a peer's text as a refusal repeats.
+fn shortened(text: &str) -> &str {
+    let end = (0..=text.len().min(64))
+        .rev()
+        .find(|end| text.is_char_boundary(*end))
+        .unwrap_or_default();
+    &text[..end]
 }
 
 /// The HTTP status of a failure.
@@ -375,6 +566,9 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
 pub(crate) fn answer(body: impl Into<Written>, failure: Option<&Failure>) -> Response<Body> {
     let status = failure.map_or(StatusCode::OK, failure_status);
     let mut response = with_type(status, JSON, body);
+    if let Some(failure) = failure {
+        response.extensions_mut().insert(Failed(failure.reason()));
+    }
     let wait = match failure {
         Some(Failure::Unavailable { retry_after, .. }) => Some(*retry_after),
         Some(Failure::Exited(_) | Failure::NotWelcomed | Failure::Overloaded { .. } | Failure::Occupied) => {
@@ -394,11 +588,9 @@ pub(crate) fn answer(body: impl Into<Written>, failure: Option<&Failure>) -> Res
         | None => None,
     };
     if let Some(wait) = wait {
-        // Rounded up: coming back too early helps nobody.
-        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         response
             .headers_mut()
-            .insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+            .insert(header::RETRY_AFTER, whole_seconds(wait));
     }
     response
 }
@@ -407,6 +599,13 @@ pub(crate) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     response
+}
+
+/// The page of metrics, in the text format of OpenMetrics.
+pub(crate) fn metrics(page: String) -> Response<Body> {
+    const OPEN_METRICS: HeaderValue =
+        HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    with_type(StatusCode::OK, OPEN_METRICS, Bytes::from(page))
 }
 
 pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -20,11 +21,15 @@ use protocol::session::{
     Taken,
 };
 use protocol::time::Moment;
+use protocol::version::Era;
 
 use crate::audit::{Audit, AuditRecord, Outcome, SessionHash};
 use crate::client_face::stdio::Desk;
 use crate::clock::Clock;
+use crate::guard::limits::Permit;
+use crate::guard::rate::Allowance;
 use crate::lane::Lane;
+use crate::metrics::{self, Traffic};
 use crate::reply;
 
 /// One client's session.
@@ -36,6 +41,11 @@ pub(crate) struct SessionPort {
     lane: Arc<Lane>,
     clock: Clock,
     audit: Arc<Audit>,
+    pub(crate) traffic: Arc<Traffic>,
+    /// What the session has used of its minute.
+    pub(crate) requests: Allowance,
+    /// The session's place among all of them, until it ends.
+    place: Mutex<Option<Permit>>,
     /// Where a client that reads lines is told everything.
     desk: Option<Arc<Desk>>,
     inner: Mutex<Inner>,
@@ -44,6 +54,8 @@ pub(crate) struct SessionPort {
 struct Inner {
     session: Session,
     wakers: BTreeMap<StreamKey, Waker>,
+    /// The places of calls that have not ended.
+    permits: BTreeMap<CallKey, Permit>,
 }
 
 impl std::fmt::Debug for SessionPort {
@@ -79,13 +91,17 @@ impl SessionPort {
             principal: session.client().principal.as_str().to_owned(),
             id,
             destination,
+            traffic: Arc::clone(lane.traffic()),
             lane,
             clock,
             audit,
+            requests: Allowance::default(),
+            place: Mutex::default(),
             desk,
             inner: Mutex::new(Inner {
                 session,
                 wakers: BTreeMap::new(),
+                permits: BTreeMap::new(),
             }),
         }
     }
@@ -123,12 +139,32 @@ impl SessionPort {
         self.lock().session.idle_since()
     }
 
-    /// Takes a message of the client; what it asks for is passed on to the lane.
-    pub(crate) fn take(&self, message: Message, accepts: Accepts) -> Result<Reception, Refusal> {
-        let taken = self
-            .lock()
-            .session
-            .handle_message(self.clock.now(), message, accepts)?;
+    /// Holds the session's place among all of them until it ends.
+    pub(crate) fn hold(&self, place: Permit) {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+    }
+
+    /// Events that were dropped before anybody read them.
+    pub(crate) fn events_lost(&self) -> u64 {
+        self.lock().session.events_lost()
+    }
+
+    /// Takes a message of the client; what it asks for is passed on to the lane. A call keeps its permit to its end.
+    pub(crate) fn take(
+        &self,
+        message: Message,
+        accepts: Accepts,
+        permit: Option<Permit>,
+    ) -> Result<Reception, Refusal> {
+        let (taken, orders) = {
+            let mut inner = self.lock();
+            let taken = inner.session.handle_message(self.clock.now(), message, accepts)?;
+            if let (Taken::Call { call, .. }, Some(permit)) = (&taken, permit) {
+                inner.permits.insert(*call, permit);
+            }
+            (taken, inner.collect())
+        };
+        self.carry_out(orders);
         Ok(match taken {
             Taken::Noted(ask) => {
                 if let Some(ask) = ask {
@@ -182,10 +218,27 @@ impl SessionPort {
         if let Some(ask) = ask {
             self.lane.ask(ask);
         }
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.traffic.events_lost.fetch_add(self.events_lost(), Relaxed);
     }
 
     pub(crate) fn listen(&self) -> Result<Reader, StreamRefusal> {
         self.lock().session.listen(self.clock.now())
+    }
+
+    /// Opens the one stream of the old transport.
+    pub(crate) fn listen_to_all(&self) -> Result<Reader, StreamRefusal> {
+        self.lock().session.listen_to_all(self.clock.now())
+    }
+
+    /// Says something on that stream.
+    pub(crate) fn say(&self, data: &Bytes) {
+        let orders = {
+            let mut inner = self.lock();
+            inner.session.announce(self.clock.now(), data);
+            inner.collect()
+        };
+        self.carry_out(orders);
     }
 
     pub(crate) fn resume(&self, last: &str) -> Result<Reader, StreamRefusal> {
@@ -229,8 +282,8 @@ impl SessionPort {
     }
 
     fn record(&self, record: &CallRecord) {
-        if !self.audit.is_on() {
-            return;
+        if let Ending::Failed(failure) = &record.ending {
+            self.traffic.failed(failure);
         }
         let (status, outcome) = match &record.ending {
             Ending::Result => (200, Outcome::Ok),
@@ -258,6 +311,17 @@ impl SessionPort {
     /// Writes an audit record about this session.
     pub(crate) fn write_record(&self, audited: &Audited<'_>) {
         let message = audited.message;
+        if let Some(message) = message {
+            self.traffic.ended(
+                Era::Legacy,
+                metrics::class(message),
+                audited.outcome,
+                audited.latency,
+            );
+        }
+        if !self.audit.is_on() {
+            return;
+        }
         let bodies = self.audit.wants_bodies();
         let response_body = audited
             .response
@@ -331,7 +395,10 @@ impl Inner {
                 Output::Wake(stream) => orders.wakers.extend(self.wakers.remove(&stream)),
                 Output::Ask(ask) => orders.asks.push(*ask),
                 Output::Said(said) => orders.said.push(said),
-                Output::Ended(record) => orders.ended.push(record),
+                Output::Ended(record) => {
+                    self.permits.remove(&record.call);
+                    orders.ended.push(record);
+                }
             }
         }
         orders

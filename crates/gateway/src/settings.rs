@@ -13,11 +13,14 @@ use http::HeaderName;
 use url::Url;
 
 mod auth;
+mod limits;
 
 pub use auth::{
     AuthSettings, IssuerUrl, JwtSettings, KeysUrl, Network, OpenPath, ProxySettings, PublicUrl, Scope,
     ScopedUse, SignatureAlgorithm, StaticToken, TokenHash, TokenName,
 };
+pub use limits::LimitSettings;
+pub use protocol::tool_policy::{Glob, ToolPolicy};
 
 /// A text that must never be shown: it prints as `[redacted]`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,6 +47,8 @@ impl fmt::Debug for Secret {
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub listen: SocketAddr,
+    /// Plain HTTP, if nothing was said.
+    pub tls: Option<TlsSettings>,
     /// No answer for this long: 504. Progress resets it, up to ten times the value.
     pub request_timeout: Duration,
     /// The largest request body the door reads; the largest of the destinations' own limits.
@@ -59,6 +64,9 @@ pub struct Settings {
     /// What clients call this gateway; the address listened on, if nothing was said.
     pub public_url: Option<PublicUrl>,
     pub auth: AuthSettings,
+    pub limits: LimitSettings,
+    /// Whether `/metrics` answers.
+    pub metrics: bool,
     pub audit: AuditSettings,
     pub destinations: Vec<Destination>,
     /// The destination that also answers at the bare `/mcp` (the one of `rialto serve -- COMMAND`).
@@ -67,12 +75,32 @@ pub struct Settings {
     pub keep_going: bool,
 }
 
+/// The files of our own certificate, in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// The certificate and those that lead to its issuer.
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
 /// Where audit records go and what they carry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditSettings {
     pub sink: AuditSink,
     /// `AUDIT_LOG_BODIES`: request and response bodies, redacted and cut.
     pub bodies: bool,
+    pub on_failure: OnAuditFailure,
+    /// Every record carries a number and a hash over all records before it.
+    pub chain: bool,
+}
+
+/// What becomes of calls whose records cannot be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnAuditFailure {
+    /// They go on; lost records are counted.
+    Count,
+    /// New ones are refused until records can be written again.
+    Refuse,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +111,7 @@ pub enum AuditSink {
 }
 
 /// One named server behind Rialto.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
     /// A URL segment: `[a-z0-9][a-z0-9._-]{0,62}`.
     pub name: String,
@@ -99,6 +127,10 @@ pub struct Destination {
     pub show: Show,
     /// What a legacy server is told its client's roots are, when it asks and no client can be asked.
     pub roots: Vec<String>,
+    /// Clients of the old transport (HTTP with SSE) are served at `/{name}/sse` and `/{name}/message`.
+    pub legacy_sse: bool,
+    /// Which of its tools clients may see and call.
+    pub tools: ToolPolicy,
 }
 
 /// Which era a server is spoken to in.
@@ -120,7 +152,7 @@ pub enum Show {
 }
 
 /// How the clients of a destination share its links: children, or sessions at a remote server.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneRules {
     pub sharing: Sharing,
     pub capabilities: Capabilities,
@@ -132,14 +164,14 @@ pub struct LaneRules {
     pub linger: Duration,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BackendSpec {
     Process(ProcessSpec),
     Remote(RemoteSpec),
 }
 
 /// A stdio server: what to run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessSpec {
     /// Program and arguments; never run through a shell.
     pub argv: Vec<String>,
@@ -152,7 +184,7 @@ pub struct ProcessSpec {
 }
 
 /// A server that is reached over HTTP.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteSpec {
     pub url: Url,
     pub transport: Transport,
@@ -202,6 +234,15 @@ pub enum SignIn {
     /// By OAuth. Who is asked to sign in, if anyone, is settled in there.
     OAuth(oauth::SignIn),
 }
+
+/// What is signed in at is the address, which is compared beside it; the rest is the same for a whole process.
+impl PartialEq for SignIn {
+    fn eq(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+impl Eq for SignIn {}
 
 /// What makes a lane, and so a child or a remote session of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

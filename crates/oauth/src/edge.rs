@@ -26,7 +26,7 @@ type Request = http::Request<Vec<u8>>;
 type Response = http::Response<Vec<u8>>;
 
 /// How metadata and token endpoints are asked.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSettings {
     /// One whole exchange.
     pub timeout: Duration,

@@ -73,7 +73,7 @@ pub(crate) struct Client {
 }
 
 /// What the operator gave us to identify ourselves with.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// A client registered by hand.
     pub client_id: Option<String>,

@@ -75,6 +75,15 @@ pub enum LoginOutcome {
     NotNeeded,
 }
 
+/// Two are equal if they were made of the same settings.
+impl PartialEq for SignIn {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.settings == other.0.settings
+    }
+}
+
+impl Eq for SignIn {}
+
 impl SignIn {
     pub fn new(settings: Settings) -> Self {
         let mut endpoint = settings.resource.clone();

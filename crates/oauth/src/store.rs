@@ -31,7 +31,7 @@ const FILE_LIMIT: u64 = 1024 * 1024;
 const VERSION: u32 = 1;
 
 /// Where tokens are kept.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreSettings {
     pub directory: PathBuf,
     /// Whether to use the keyring of the operating system, if there is one.

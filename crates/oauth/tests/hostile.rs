@@ -1,5 +1,7 @@
 //! Servers, pages and visitors that mean harm: refused, nothing opened, nothing sent where it should not go.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "stage/play.rs"]
 mod play;
 

@@ -2,6 +2,8 @@
 //!
 //! The processes are this very test program, started again to run one test: [`child`].
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "stage/play.rs"]
 mod play;
 

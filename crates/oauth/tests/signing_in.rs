@@ -2,6 +2,8 @@
 //!
 //! Named after the official conformance scenarios (`auth/*`) where there is one.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "stage/play.rs"]
 mod play;
 

@@ -317,11 +317,21 @@ impl Upstream {
 }
 
 /// Whose fault a failure is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Blame {
     Client,
     Backend,
     Bridge,
+}
+
+impl Blame {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Backend => "backend",
+            Self::Bridge => "bridge",
+        }
+    }
 }
 
 impl Failure {

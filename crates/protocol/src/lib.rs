@@ -18,6 +18,8 @@ pub mod object;
 pub mod session;
 pub mod task;
 pub mod time;
+pub mod tool_policy;
 pub mod tool_schema;
+pub mod trace_context;
 pub mod version;
 pub mod wire;

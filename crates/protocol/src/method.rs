@@ -6,6 +6,9 @@ macro_rules! methods {
         pub enum Method { $($name,)+ Other }
 
         impl Method {
+            /// All of them, in the order of their discriminants.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)+ Self::Other];
+
             pub fn parse(text: &str) -> Self {
                 match text { $($text => Self::$name,)+ _ => Self::Other }
             }

@@ -47,6 +47,7 @@ use crate::exchange::{
 use crate::message::{Kind, Member, Message, ScanError};
 use crate::method::{LogLevel, Method};
 use crate::time::{Moment, earliest};
+use crate::tool_policy::ToolPolicy;
 use crate::tool_schema::TaskSupport;
 use crate::version::Era;
 use crate::wire::line::EnvelopeSeeker;
@@ -152,6 +153,18 @@ pub struct Counters {
     /// Calls that ran into a limit of ours.
     pub overloads: u64,
     pub timeouts: u64,
+}
+
+impl Counters {
+    /// Counts what another has counted as well.
+    pub const fn add(&mut self, other: &Self) {
+        self.noise += other.noise;
+        self.strays += other.strays;
+        self.unattributed += other.unattributed;
+        self.questions_refused += other.questions_refused;
+        self.overloads += other.overloads;
+        self.timeouts += other.timeouts;
+    }
 }
 
 #[derive(Debug)]
@@ -318,6 +331,8 @@ pub struct Multiplexer {
     outage: Option<Arc<Trouble>>,
     /// How a legacy server is introduced to.
     introduction: Introduction,
+    /// Which of the server's tools its clients see.
+    policy: Arc<ToolPolicy>,
     face: Face,
     /// A listen was refused or ended too often: this server is not asked again.
     listens_left: u32,
@@ -366,6 +381,7 @@ impl Multiplexer {
             link: Link::Absent,
             outage: None,
             introduction,
+            policy: Arc::default(),
             face: Face::Legacy(Handshake::new(introduction)),
             listens_left: wishes::LISTENS,
             missed: false,
@@ -395,6 +411,11 @@ impl Multiplexer {
             wake_at: None,
             counters: Counters::default(),
         }
+    }
+
+    /// Leaves tools out of every list that the server gives. Calls are judged before they come here.
+    pub fn show_tools(&mut self, policy: Arc<ToolPolicy>) {
+        self.policy = policy;
     }
 
     /// Chooses the era to speak. Only a link on which nothing was agreed can change it.
@@ -483,7 +504,6 @@ impl Multiplexer {
     }
 
     /// Bytes that wait to be written or are being written.
-    #[doc(hidden)]
     pub fn outgoing_bytes(&self) -> usize {
         self.outgoing.len() + self.being_written
     }

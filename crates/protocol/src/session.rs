@@ -62,6 +62,9 @@ pub enum Accepts {
     Json,
     Events,
     Both,
+    /// Nothing on the POST itself: whatever there is to say goes to the session's one stream (2024-11-05, HTTP
+    /// with SSE).
+    OneStream,
 }
 
 /// What became of a client's message.
@@ -111,6 +114,7 @@ pub enum Ending {
 /// What there is to say about a call that has ended.
 #[derive(Debug)]
 pub struct CallRecord {
+    pub call: CallKey,
     /// The client's message, for its method, id and name.
     pub message: Message,
     pub started: Moment,
@@ -196,6 +200,8 @@ struct Stream {
 #[derive(Debug)]
 struct Listener {
     cursor: u64,
+    /// The one stream of the old transport: it cannot be resumed, so that its events have no ids.
+    sole: bool,
     begun: bool,
     generation: u32,
     attended: bool,
@@ -425,7 +431,16 @@ impl Session {
         let session = self.key;
         Ok(match legacy::lift(&message).map_err(Refusal::Objection)? {
             Meaning::Introduction => return Err(Refusal::AlreadyOpen),
-            Meaning::Ping => Taken::Answered(legacy::lower_done(message.raw(Member::Id).unwrap_or_default())),
+            Meaning::Ping => {
+                let body = legacy::lower_done(message.raw(Member::Id).unwrap_or_default());
+                match accepts {
+                    Accepts::Json | Accepts::Events | Accepts::Both => Taken::Answered(body),
+                    Accepts::OneStream => {
+                        self.notice(now, &body, Audience::All);
+                        Taken::Noted(None)
+                    }
+                }
+            }
             Meaning::Request(request) => {
                 if self.calls.len() >= self.limits.calls {
                     return Err(Refusal::TooManyCalls);
@@ -653,7 +668,7 @@ impl Session {
         let open = self.calls.get_mut(&call)?;
         match &open.stage {
             Stage::Stream(_) => Some(StreamKey(call.0)),
-            Stage::Undecided if open.attended && open.accepts != Accepts::Json => {
+            Stage::Undecided if open.attended && matches!(open.accepts, Accepts::Events | Accepts::Both) => {
                 open.stage = Stage::Stream(Stream {
                     attended: true,
                     ..Stream::default()
@@ -696,9 +711,10 @@ impl Session {
                 ..Stream::default()
             });
         }
-        let streamed = matches!(call.stage, Stage::Stream(_));
+        let streamed = matches!(call.stage, Stage::Stream(_)) || call.accepts == Accepts::OneStream;
         if let Some(message) = &call.message {
             let record = CallRecord {
+                call: key,
                 message: message.clone(),
                 started: call.started,
                 ending: ending.clone(),
@@ -706,6 +722,10 @@ impl Session {
                 streamed,
             };
             self.outputs.push_back(Output::Ended(Box::new(record)));
+        }
+        if call.accepts == Accepts::OneStream {
+            self.notice(now, &body.into_bytes(), Audience::All);
+            return;
         }
         match std::mem::replace(&mut call.stage, Stage::Undecided) {
             Stage::Stream(mut open) => {

@@ -17,6 +17,17 @@ pub enum Era {
     Modern,
 }
 
+impl Era {
+    pub const ALL: [Self; 2] = [Self::Legacy, Self::Modern];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Legacy => "legacy",
+            Self::Modern => "modern",
+        }
+    }
+}
+
 impl Version {
     pub const LEGACY: [Self; 4] = [
         Self::V2024_11_05,

@@ -13,7 +13,7 @@ use crate::{exit, fail, serve, telemetry};
 
 pub(crate) fn run(flags: &CheckFlags, environment: &Environment) -> ExitCode {
     let loaded = config::settings(&flags.as_serve(), environment);
-    let Loaded { settings, notes } = match loaded {
+    let Loaded { settings, notes, .. } = match loaded {
         Ok(loaded) => loaded,
         Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
     };
@@ -38,7 +38,9 @@ async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
     settings.keep_going = true;
     let gateway = match Gateway::new(&settings, settings.listen, serve::launcher(), environment.all()) {
         Ok(gateway) => gateway,
-        Err(error @ StartError::Audit(_)) => return fail(exit::CONFIGURATION, &error.to_string()),
+        Err(error @ (StartError::Audit(_) | StartError::Tls(_))) => {
+            return fail(exit::CONFIGURATION, &format!("{:#}", anyhow::Error::from(error)));
+        }
         Err(error @ StartError::Command { .. }) => return fail(exit::NOTHING_STARTS, &error.to_string()),
         Err(StartError::NothingStarts(broken)) => {
             let hopeless = |(destination, why)| Probe::hopeless(destination, why);

@@ -35,6 +35,11 @@ pub(crate) struct Telemetry {
 }
 
 impl Telemetry {
+    /// Where the lines go.
+    pub(crate) fn sink(&self) -> LineSink {
+        self.sink.clone()
+    }
+
     /// Waits until the lines so far are written; for those who end the process without returning.
     pub(crate) fn flush(&self) -> bool {
         self.sink.flush(LAST_LINES)

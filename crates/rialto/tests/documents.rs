@@ -161,7 +161,7 @@ async fn every_key_is_documented_and_every_documented_key_exists() {
     // No key is near this one, so that the message lists them all.
     let unknown = "zzzzzzzzzzzzzzzz";
     let file = format!(
-        "{unknown}: 1\naudit: {{ {unknown}: 1 }}\nauth: {{ {unknown}: 1, tokens: [{{ {unknown}: 1 }}], jwt: {{ {unknown}: 1 }}, proxy: {{ {unknown}: 1 }} }}\ndestinations: {{ a: {{ command: cat, {unknown}: 1 }} }}\n"
+        "{unknown}: 1\naudit: {{ {unknown}: 1 }}\nlimits: {{ {unknown}: 1 }}\notlp: {{ {unknown}: 1 }}\nauth: {{ {unknown}: 1, tokens: [{{ {unknown}: 1 }}], jwt: {{ {unknown}: 1 }}, proxy: {{ {unknown}: 1 }} }}\ntls: {{ {unknown}: 1 }}\ndestinations: {{ a: {{ command: cat, {unknown}: 1, tools: {{ {unknown}: 1 }} }} }}\n"
     );
     let ended = Rialto::launcher().verb(&["check"]).config(&file).run(DEADLINE);
     let said = ended.await.expect("check ends").stderr_text();
@@ -172,11 +172,10 @@ async fn every_key_is_documented_and_every_documented_key_exists() {
         sorted(keys.split(", "))
     };
     let mut globals = known(&format!(": field `{unknown}`"));
-    globals.extend(
-        known(&format!(": field `audit.{unknown}`"))
-            .iter()
-            .map(|key| format!("audit.{key}")),
-    );
+    for map in ["audit", "limits", "otlp", "tls"] {
+        let keys = known(&format!(": field `{map}.{unknown}`"));
+        globals.extend(keys.iter().map(|key| format!("{map}.{key}")));
+    }
     let auth: BTreeSet<String> = ["auth", "auth.tokens", "auth.jwt", "auth.proxy"]
         .into_iter()
         .flat_map(|section| {
@@ -184,14 +183,17 @@ async fn every_key_is_documented_and_every_documented_key_exists() {
             keys.into_iter().map(move |key| format!("{section}.{key}"))
         })
         .collect();
-    let destination = known("destination `a`");
+    let mut destination = known(&format!("destination `a`, field `{unknown}`"));
+    let tools = known(&format!("destination `a`, field `tools.{unknown}`"));
+    destination.extend(tools.iter().map(|key| format!("tools.{key}")));
 
     let documented = |heading: &str| -> BTreeSet<String> {
         let tables = tables_with("Key");
         let found = tables.iter().filter(|table| table.heading == heading);
         found.flat_map(|table| table.codes("Key")).collect()
     };
-    assert_eq!(documented("The whole gateway"), globals);
+    let whole = &documented("The whole gateway") | &documented("Limits");
+    assert_eq!(whole, globals);
     assert_eq!(documented("Who may come in"), auth);
     assert_eq!(documented("A destination"), destination);
 }

@@ -5,6 +5,7 @@
 
 pub mod authority;
 pub mod client;
+pub mod collector;
 pub mod failure;
 pub mod host;
 pub mod interop;

@@ -3,9 +3,10 @@
 export const folder = 'node';
 
 export const adapt = (require, era) => {
-  if (era !== 'legacy') throw new Error(`this SDK does not know the ${era} way to connect`);
+  if (era !== 'legacy' && era !== 'old') throw new Error(`this SDK does not know the ${era} way to connect`);
   const { Client } = require('@modelcontextprotocol/sdk/client/index.js');
   const { StreamableHTTPClientTransport } = require('@modelcontextprotocol/sdk/client/streamableHttp.js');
+  const { SSEClientTransport } = require('@modelcontextprotocol/sdk/client/sse.js');
   const { StdioClientTransport } = require('@modelcontextprotocol/sdk/client/stdio.js');
   const types = require('@modelcontextprotocol/sdk/types.js');
   const schemas = {
@@ -14,7 +15,7 @@ export const adapt = (require, era) => {
     'roots/list': types.ListRootsRequestSchema,
   };
   return {
-    Transport: StreamableHTTPClientTransport,
+    Transport: era === 'old' ? SSEClientTransport : StreamableHTTPClientTransport,
     // Over stdio nobody keeps the revision, so it is kept here.
     program: (parameters) =>
       Object.assign(new StdioClientTransport(parameters), {

@@ -92,7 +92,7 @@ impl RemoteLane {
     }
 
     /// Speaks with the server until the lane is stopped.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(&self) {
         let mut outage = Outage::default();
         let mut resting: Option<(Moment, Arc<Trouble>)> = None;
         while self.rest(resting.take()).await {
@@ -189,6 +189,8 @@ impl RemoteLane {
                                 Parcel::Note { .. } => {}
                             }
                         }
+                        // Whoever noticed the loss has seen to a new session, or is about to.
+                        News::Withheld => give_back(lane, parcel),
                         News::Unreachable(trouble) => {
                             lane.outage(Some(Arc::clone(&trouble)));
                             give_back(lane, parcel);

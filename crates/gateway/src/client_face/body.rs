@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,26 +15,35 @@ use protocol::session::{Reader, Reading};
 use protocol::wire::sse;
 use tokio::time::{Instant, Sleep};
 
+use super::http_sse::OldEvents;
 use super::modern::ErrandEvents;
+use crate::guard::limits::Permit;
+use crate::metrics::StreamKind;
 use crate::session_port::SessionPort;
+use crate::trace::OpenSpan;
 
 /// Silence on a stream after which a comment is sent, so that nobody in between takes it for dead.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// A response body.
 #[derive(Debug)]
-pub(crate) struct Body(Kind);
+pub(crate) struct Body {
+    kind: Kind,
+    /// The span of its request, which ends with it.
+    span: Option<Box<OpenSpan>>,
+}
 
 #[derive(Debug)]
 enum Kind {
     Full(VecDeque<Bytes>),
     Events(Events),
     Errand(ErrandEvents),
+    Old(OldEvents),
 }
 
 impl Body {
     pub(crate) fn empty() -> Self {
-        Self(Kind::Full(VecDeque::new()))
+        Self::of(Kind::Full(VecDeque::new()))
     }
 
     pub(crate) fn full(written: Written) -> Self {
@@ -42,15 +52,28 @@ impl Body {
             Written::Cut { head, new, tail } => VecDeque::from([head, new, tail]),
         };
         pieces.retain(|piece| !piece.is_empty());
-        Self(Kind::Full(pieces))
+        Self::of(Kind::Full(pieces))
     }
 
     pub(crate) fn events(events: Events) -> Self {
-        Self(Kind::Events(events))
+        Self::of(Kind::Events(events))
+    }
+
+    pub(crate) fn old(events: OldEvents) -> Self {
+        Self::of(Kind::Old(events))
     }
 
     pub(crate) fn errand(events: ErrandEvents) -> Self {
-        Self(Kind::Errand(events))
+        Self::of(Kind::Errand(events))
+    }
+
+    fn of(kind: Kind) -> Self {
+        Self { kind, span: None }
+    }
+
+    /// Ends a span with the last byte.
+    pub(crate) fn carry(&mut self, span: OpenSpan) {
+        self.span = Some(Box::new(span));
     }
 }
 
@@ -58,6 +81,9 @@ impl Body {
 pub(crate) struct Events {
     port: Arc<SessionPort>,
     reader: Reader,
+    kind: StreamKind,
+    /// Its place among all streams, where it has one.
+    _permit: Option<Permit>,
     ended: bool,
     quiet: Option<Pin<Box<Sleep>>>,
     /// When the one who reads will have to show again who it is.
@@ -76,10 +102,28 @@ impl std::fmt::Debug for Events {
 }
 
 impl Events {
-    pub(crate) fn new(port: Arc<SessionPort>, reader: Reader) -> Self {
+    /// The rest of a call's answer.
+    pub(crate) fn answer(port: Arc<SessionPort>, reader: Reader) -> Self {
+        Self::new(port, reader, StreamKind::Answer, None)
+    }
+
+    /// A stream that the client opened to listen.
+    pub(crate) fn notices(port: Arc<SessionPort>, reader: Reader, permit: Permit) -> Self {
+        Self::new(port, reader, StreamKind::Notices, Some(permit))
+    }
+
+    /// Everything of a session in one stream, whose place its door holds.
+    pub(crate) fn everything(port: Arc<SessionPort>, reader: Reader) -> Self {
+        Self::new(port, reader, StreamKind::Notices, None)
+    }
+
+    fn new(port: Arc<SessionPort>, reader: Reader, kind: StreamKind, permit: Option<Permit>) -> Self {
+        port.traffic.stream_opened(kind);
         Self {
             port,
             reader,
+            kind,
+            _permit: permit,
             ended: false,
             quiet: None,
             until: None,
@@ -100,7 +144,7 @@ impl Events {
         self
     }
 
-    fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    pub(super) fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let is_over = |until: &mut Pin<Box<Sleep>>| until.as_mut().poll(context).is_ready();
         self.ended |= self.until.as_mut().is_some_and(is_over);
         if self.ended {
@@ -114,6 +158,7 @@ impl Events {
         if !out.is_empty() {
             self.quiet = None;
             self.sent += out.len() as u64;
+            self.port.traffic.bytes_sent.fetch_add(out.len() as u64, Relaxed);
             return Poll::Ready(Some(out.freeze()));
         }
         if self.ended {
@@ -134,6 +179,7 @@ impl Events {
 impl Drop for Events {
     fn drop(&mut self) {
         self.port.hang_up(self.reader);
+        self.port.traffic.stream_closed(self.kind);
         if let Some(report) = self.on_close.take() {
             report(self.sent);
         }
@@ -148,9 +194,12 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match &mut self.0 {
+        match &mut self.kind {
             Kind::Full(pieces) => Poll::Ready(pieces.pop_front().map(|piece| Ok(Frame::data(piece)))),
             Kind::Errand(events) => events
+                .poll_chunk(context)
+                .map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes)))),
+            Kind::Old(events) => events
                 .poll_chunk(context)
                 .map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes)))),
             Kind::Events(events) => events
@@ -160,17 +209,18 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
+        match &self.kind {
             Kind::Full(pieces) => pieces.is_empty(),
             Kind::Events(events) => events.ended,
             Kind::Errand(events) => events.is_ended(),
+            Kind::Old(events) => events.is_ended(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
+        match &self.kind {
             Kind::Full(pieces) => SizeHint::with_exact(pieces.iter().map(|piece| piece.len() as u64).sum()),
-            Kind::Events(_) | Kind::Errand(_) => SizeHint::default(),
+            Kind::Events(_) | Kind::Errand(_) | Kind::Old(_) => SizeHint::default(),
         }
     }
 }

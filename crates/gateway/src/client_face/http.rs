@@ -1,7 +1,8 @@
 //! The HTTP door: which destination, which method, which session; the rest is the session's business.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use http::header::{self, HeaderValue};
@@ -18,36 +19,43 @@ use protocol::time::Moment;
 use protocol::version::Version;
 
 use super::body::{Body, Events};
+use super::http_sse::OldPath;
 use super::intake;
 use crate::audit::{AuditRecord, Outcome};
 use crate::destination::{Destination, Opening};
 use crate::gateway::Gateway;
+use crate::guard::limits::{Account, Permit};
 use crate::guard::resource::Door;
 use crate::guard::{Caller, Knock, Room, cors};
+use crate::mishap;
+use crate::reload::Live;
 use crate::reply::{self, LAST_EVENT_ID, Refusal, SESSION_ID};
 use crate::session_port::{Answered, Audited, Reception, SessionPort};
 use crate::settings::OpenPath;
+use crate::trace::{self, Failed, OpenSpan};
 
 /// Where a path leads.
-enum Route<'a> {
+enum Route {
     Health,
     Ready,
-    Mcp(&'a Arc<Destination>, Door),
+    Metrics,
+    Mcp(Arc<Destination>, Door),
     /// Where to sign in for a destination.
-    Metadata(&'a Arc<Destination>, Door),
-    /// `/sse` or `/message` of a destination that does not speak the old transport.
-    OldTransport(&'a Arc<Destination>),
+    Metadata(Arc<Destination>, Door),
+    /// `/sse` or `/message`: the old transport.
+    OldTransport(Arc<Destination>, OldPath),
     Nowhere,
 }
 
 const MCP_METHODS: &str = "GET, POST, DELETE";
 const READING: &str = "GET, HEAD";
 
-impl Route<'_> {
+impl Route {
     fn methods(&self) -> &'static str {
         match self {
-            Self::Mcp(..) | Self::OldTransport(_) => MCP_METHODS,
-            Self::Health | Self::Ready | Self::Metadata(..) | Self::Nowhere => READING,
+            Self::Mcp(..) => MCP_METHODS,
+            Self::OldTransport(_, path) => path.methods(),
+            Self::Health | Self::Ready | Self::Metrics | Self::Metadata(..) | Self::Nowhere => READING,
         }
     }
 }
@@ -55,12 +63,13 @@ impl Route<'_> {
 impl Gateway {
     /// Answers one request.
     pub(crate) async fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
-        let origin = match self.origins.admit(request.uri(), request.headers()) {
+        let live = self.live();
+        let origin = match live.origins.admit(request.uri(), request.headers()) {
             Ok(origin) => origin,
-            Err(refusal) => return refusal.respond(None),
+            Err(refusal) => return self.turn_away(&refusal),
         };
-        let mut response = self.route(request, peer, origin.is_some()).await;
-        if origin.is_some() || self.origins.names_origins() {
+        let mut response = self.route(&live, request, peer, origin.is_some()).await;
+        if origin.is_some() || live.origins.names_origins() {
             cors::vary(&mut response);
         }
         if let Some(origin) = origin {
@@ -69,57 +78,86 @@ impl Gateway {
         response
     }
 
+    /// Refuses what is not for any destination.
+    fn turn_away(&self, refusal: &Refusal) -> Response<Body> {
+        self.tally.refused(refusal);
+        refusal.respond(None)
+    }
+
     async fn route(
         &self,
+        live: &Live,
         request: Request<Incoming>,
         peer: SocketAddr,
         cross_origin: bool,
     ) -> Response<Body> {
         let path = request.uri().path().to_owned();
-        let route = self.find(&path);
+        let route = find(self, live, &path);
         // A browser asks without credentials what it may send them with.
         if cross_origin && cors::is_preflight(request.method(), request.headers()) {
             return match route {
-                Route::Nowhere => Refusal::UnknownPath.respond(None),
+                Route::Nowhere => self.turn_away(&Refusal::UnknownPath),
                 known => cors::preflight(request.headers(), known.methods()),
             };
         }
         let is_reading = matches!(*request.method(), Method::GET | Method::HEAD);
         match route {
-            Route::Nowhere => Refusal::UnknownPath.respond(None),
-            Route::Health | Route::Ready | Route::Metadata(..) if !is_reading => {
-                Refusal::WrongMethod { allow: READING }.respond(None)
+            Route::Nowhere => self.turn_away(&Refusal::UnknownPath),
+            Route::Health | Route::Ready | Route::Metrics | Route::Metadata(..) if !is_reading => {
+                self.turn_away(&Refusal::WrongMethod { allow: READING })
             }
             Route::Health => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
             Route::Ready => {
                 let knock = knock(request.headers(), request.uri(), peer);
-                match self.guard.admit(&knock, Room::Gateway(OpenPath::Ready)).await {
+                match live.guard.admit(&knock, Room::Gateway(OpenPath::Ready)).await {
                     Ok(_) => self.readiness(),
-                    Err(refusal) => refusal.respond(None),
+                    Err(refusal) => self.turn_away(&refusal),
                 }
             }
-            Route::Metadata(destination, door) => match self.guard.metadata(&destination.name, door) {
-                Some(document) => reply::json(StatusCode::OK, document),
-                None => Refusal::UnknownPath.respond(None),
-            },
-            Route::OldTransport(destination) => Refusal::Gone {
-                destination: destination.name.to_string(),
+            Route::Metrics => {
+                let knock = knock(request.headers(), request.uri(), peer);
+                match live.guard.admit(&knock, Room::Gateway(OpenPath::Metrics)).await {
+                    Ok(_) => reply::metrics(self.metrics_page()),
+                    Err(refusal) => self.turn_away(&refusal),
+                }
             }
-            .respond(None),
-            Route::Mcp(destination, door) => {
+            Route::Metadata(destination, door) => match live.guard.metadata(&destination.name, door) {
+                Some(document) => reply::json(StatusCode::OK, document),
+                None => self.turn_away(&Refusal::UnknownPath),
+            },
+            Route::OldTransport(destination, path) => {
                 let mut visit = Visit {
                     gateway: self,
-                    destination,
-                    door,
+                    live,
+                    destination: &destination,
+                    door: Door::Named,
                     caller: Caller::nobody(),
+                    account: None,
                     began: self.clock.now(),
                 };
                 let knock = knock(request.headers(), request.uri(), peer);
-                match self.guard.admit(&knock, visit.room()).await {
-                    Ok(caller) => visit.caller = caller,
+                match live.guard.admit(&knock, visit.room()).await {
+                    Ok(caller) => visit.enter(caller, peer.ip(), request.headers()),
                     Err(refusal) => return visit.refuse(request.method().as_str(), &refusal.into()),
                 }
-                match *request.method() {
+                Box::pin(visit.old_transport(path, request)).await
+            }
+            Route::Mcp(destination, door) => {
+                let mut visit = Visit {
+                    gateway: self,
+                    live,
+                    destination: &destination,
+                    door,
+                    caller: Caller::nobody(),
+                    account: None,
+                    began: self.clock.now(),
+                };
+                let knock = knock(request.headers(), request.uri(), peer);
+                match live.guard.admit(&knock, visit.room()).await {
+                    Ok(caller) => visit.enter(caller, peer.ip(), request.headers()),
+                    Err(refusal) => return visit.refuse(request.method().as_str(), &refusal.into()),
+                }
+                let response = match *request.method() {
                     // The largest future by far: a connection that only listens need not have room for it.
                     Method::POST => Box::pin(visit.post(request)).await,
                     Method::GET => visit.get(request.headers()),
@@ -129,44 +167,52 @@ impl Gateway {
                     | Method::HEAD
                     | Method::OPTIONS
                     | Method::TRACE
-                    | Method::CONNECT => Refusal::WrongMethod { allow: MCP_METHODS }.respond(None),
-                    _ => Refusal::UnknownMethod.respond(None),
-                }
+                    | Method::CONNECT => self.turn_away(&Refusal::WrongMethod { allow: MCP_METHODS }),
+                    _ => self.turn_away(&Refusal::UnknownMethod),
+                };
+                // Streams count what they send as they send it.
+                let sent = response.body().size_hint().exact().unwrap_or(0);
+                destination.traffic.bytes_sent.fetch_add(sent, Relaxed);
+                response
             }
         }
     }
+}
 
-    fn find(&self, path: &str) -> Route<'_> {
-        if let Some(resource) = self.guard.described(path) {
-            return match self.find_door(resource) {
-                Some((destination, door)) => Route::Metadata(destination, door),
-                None => Route::Nowhere,
-            };
-        }
-        if let Some((destination, door)) = self.find_door(path) {
-            return Route::Mcp(destination, door);
-        }
-        let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
-        match (segments.next(), segments.next(), segments.next()) {
-            (Some("health"), None, None) => Route::Health,
-            (Some("ready"), None, None) => Route::Ready,
-            (Some(name), Some("sse" | "message"), None) => self
-                .destinations
-                .get(name)
-                .map_or(Route::Nowhere, Route::OldTransport),
-            _ => Route::Nowhere,
-        }
+fn find(gateway: &Gateway, live: &Live, path: &str) -> Route {
+    if let Some(resource) = live.guard.described(path) {
+        return match find_door(live, resource) {
+            Some((destination, door)) => Route::Metadata(destination, door),
+            None => Route::Nowhere,
+        };
     }
+    if let Some((destination, door)) = find_door(live, path) {
+        return Route::Mcp(destination, door);
+    }
+    let old = |name: &str, path| {
+        let found = live.destinations.get(name).cloned();
+        found.map_or(Route::Nowhere, |found| Route::OldTransport(found, path))
+    };
+    let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
+    match (segments.next(), segments.next(), segments.next()) {
+        (Some("health"), None, None) => Route::Health,
+        (Some("ready"), None, None) => Route::Ready,
+        (Some("metrics"), None, None) if gateway.shows_metrics => Route::Metrics,
+        (Some(name), Some("sse"), None) => old(name, OldPath::Stream),
+        (Some(name), Some("message"), None) => old(name, OldPath::Message),
+        _ => Route::Nowhere,
+    }
+}
 
-    /// The destination whose endpoint this path is.
-    fn find_door(&self, path: &str) -> Option<(&Arc<Destination>, Door)> {
-        let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
-        match (segments.next(), segments.next(), segments.next()) {
-            (Some("mcp"), None, None) => Some((self.root.as_ref()?, Door::Root)),
-            (Some("mcp"), Some(name), None) => Some((self.destinations.get(name)?, Door::Alias)),
-            (Some(name), Some("mcp"), None) => Some((self.destinations.get(name)?, Door::Named)),
-            _ => None,
-        }
+/// The destination whose endpoint this path is.
+fn find_door(live: &Live, path: &str) -> Option<(Arc<Destination>, Door)> {
+    let named = |name: &str| live.destinations.get(name).cloned();
+    let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
+    match (segments.next(), segments.next(), segments.next()) {
+        (Some("mcp"), None, None) => Some((live.root.clone()?, Door::Root)),
+        (Some("mcp"), Some(name), None) => Some((named(name)?, Door::Alias)),
+        (Some(name), Some("mcp"), None) => Some((named(name)?, Door::Named)),
+        _ => None,
     }
 }
 
@@ -180,20 +226,23 @@ fn knock<'a>(headers: &'a HeaderMap, target: &'a http::Uri, peer: SocketAddr) ->
 }
 
 /// One request for a destination.
-struct Visit<'a> {
-    gateway: &'a Gateway,
-    destination: &'a Arc<Destination>,
+pub(super) struct Visit<'a> {
+    pub(super) gateway: &'a Gateway,
+    live: &'a Live,
+    pub(super) destination: &'a Arc<Destination>,
     door: Door,
-    caller: Caller,
-    began: Moment,
+    pub(super) caller: Caller,
+    pub(super) began: Moment,
+    /// Who is counted with it, where limits are about callers.
+    pub(super) account: Option<Arc<Account>>,
 }
 
 /// A refused request, as far as it was understood.
-struct Refused {
-    refusal: Refusal,
-    message: Option<Message>,
+pub(super) struct Refused {
+    pub(super) refusal: Refusal,
+    pub(super) message: Option<Message>,
     /// How much was read of it, understood or not.
-    request_bytes: u64,
+    pub(super) request_bytes: u64,
 }
 
 impl From<Refusal> for Refused {
@@ -207,31 +256,71 @@ impl From<Refusal> for Refused {
 }
 
 impl Visit<'_> {
-    fn elapsed(&self) -> Duration {
+    /// The caller was let in; from now on it is counted.
+    fn enter(&mut self, caller: Caller, peer: IpAddr, headers: &HeaderMap) {
+        self.account = self
+            .gateway
+            .limiter
+            .account(self.began, &caller.principal, peer, headers);
+        self.caller = caller;
+    }
+
+    /// Counts the request against the minute of its caller, and of its session where it names one.
+    pub(super) fn admit(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        let limiter = &self.gateway.limiter;
+        limiter.request(self.began, self.account.as_ref())?;
+        if limiter.counts_sessions_requests()
+            && let Ok(Some(id)) = intake::session_id(headers)
+            && let Some(port) = self.destination.session(id, &self.principal())
+        {
+            limiter.session_request(self.began, &port.requests)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
         self.gateway.clock.now().since(self.began)
     }
 
-    fn principal(&self) -> Principal {
+    pub(super) fn principal(&self) -> Principal {
         self.caller.principal.clone()
     }
 
-    fn room(&self) -> Room<'_> {
+    pub(super) fn room(&self) -> Room<'_> {
         Room::Destination(&self.destination.name, self.door)
     }
 
     /// Whether the caller may say this.
-    fn permit(&self, message: &Message) -> Result<(), Refusal> {
-        self.gateway.guard.permit(&self.caller, self.room(), message)
+    pub(super) fn permit(&self, message: &Message) -> Result<(), Refusal> {
+        self.live.guard.permit(&self.caller, self.room(), message)
+    }
+
+    /// Whether there is still time for a message. What a call in flight may wait for is taken to the end.
+    pub(super) fn check_open(&self, message: &Message) -> Result<(), Refusal> {
+        match message.kind() {
+            Kind::Request if self.gateway.is_draining() => Err(Refusal::Draining),
+            Kind::Request | Kind::Notification | Kind::Result | Kind::Error => Ok(()),
+        }
+    }
+
+    /// Whether what is done could be recorded.
+    pub(super) fn check_recorded(&self) -> Result<(), Refusal> {
+        if self.gateway.audit.refuses() {
+            return Err(Refusal::AuditUnavailable);
+        }
+        Ok(())
     }
 
     /// Refuses, and leaves a line in the audit log.
-    fn refuse(&self, http_method: &str, refused: &Refused) -> Response<Body> {
+    pub(super) fn refuse(&self, http_method: &str, refused: &Refused) -> Response<Body> {
         let message = refused.message.as_ref();
         let id = message
             .filter(|message| message.has_valid_id())
             .and_then(|message| message.raw(Member::Id));
         let response = refused.refusal.respond(id);
-        if self.gateway.audit.is_on() {
+        self.gateway.tally.refused(&refused.refusal);
+        // The room that is left in the log is for calls that run.
+        if self.gateway.audit.is_on() && refused.refusal != Refusal::AuditUnavailable {
             let method = message.and_then(Message::method_name);
             let tool = message.and_then(|message| message.text(Member::Name));
             self.gateway.audit.record(&AuditRecord {
@@ -255,38 +344,71 @@ impl Visit<'_> {
     }
 
     async fn post(&self, request: Request<Incoming>) -> Response<Body> {
-        match self.take_post(request).await {
+        let mut span = None;
+        let mut response = match mishap::contained(self.take_post(request, &mut span)).await {
             Ok(response) => response,
-            Err(refused) => self.refuse("POST", &refused),
+            Err(refused) => {
+                let mut response = self.refuse("POST", &refused);
+                response.extensions_mut().insert(Failed(refused.refusal.label()));
+                response
+            }
+        };
+        if let Some(mut span) = span {
+            let failed = response.extensions().get::<Failed>();
+            span.answered(response.status().as_u16(), failed.map(|failed| failed.0));
+            response.body_mut().carry(span);
         }
+        response
     }
 
-    async fn take_post(&self, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
+    async fn take_post(
+        &self,
+        request: Request<Incoming>,
+        span: &mut Option<OpenSpan>,
+    ) -> Result<Response<Body>, Refused> {
         let (parts, body) = request.into_parts();
         let headers = parts.headers;
+        // Under overload most requests end here: nothing of them was read but their heads.
+        self.admit(&headers)?;
+        let permit = self.gateway.limiter.call(self.account.as_ref())?;
         intake::check_length(&headers)?;
         intake::check_content(&headers)?;
         let accepts = intake::accepts(&headers)?;
-        if self.gateway.is_draining() {
-            return Err(Refusal::Draining.into());
-        }
+        self.check_recorded()?;
         let body = intake::read_body(body, self.destination.max_message_bytes()).await?;
         let request_bytes = body.len() as u64;
+        mishap::perhaps(mishap::Place::Door, &body);
+        self.destination
+            .traffic
+            .bytes_received
+            .fetch_add(request_bytes, Relaxed);
         let message = Message::scan(body).map_err(|error| Refused {
             refusal: Refusal::NotAMessage(error),
             message: None,
             request_bytes,
         })?;
+        let spans = self.gateway.tally.spans.get();
+        let (message, begun) = trace::begin(spans, &self.destination.name, &headers, message);
+        *span = begun;
         let refused = |refusal: Refusal| Refused {
             refusal,
             message: Some(message.clone()),
             request_bytes,
         };
+        self.check_open(&message).map_err(refused)?;
         self.permit(&message).map_err(refused)?;
+        self.destination.judge_tool(&message).map_err(refused)?;
         if modern::is_modern(&message) {
-            return super::modern::post(self.destination, &self.caller, &headers, message.clone(), accepts)
-                .await
-                .map_err(refused);
+            return super::modern::post(
+                self.destination,
+                &self.caller,
+                &headers,
+                message.clone(),
+                accepts,
+                (Some(permit), &self.gateway.limiter),
+            )
+            .await
+            .map_err(refused);
         }
         if intake::names_modern(&headers) {
             return match message.kind() {
@@ -305,22 +427,27 @@ impl Visit<'_> {
                 return Err(refused(Refusal::UnknownSession));
             };
             let reception = port
-                .take(message.clone(), accepts)
+                .take(message.clone(), accepts, Some(permit))
                 .map_err(|refusal| refused(refuse_message(refusal)))?;
             return Ok(self.receive(&port, reception, &message, false).await);
         }
         match meaning {
             Meaning::Introduction | Meaning::Ping | Meaning::Request(_) => {
                 let mut response = self
-                    .open(&headers, version, &message, accepts)
+                    .open(&headers, version, &message, accepts, permit)
                     .await
                     .map_err(refused)?;
                 // Nothing was run yet: a server that will not have a legacy client may have a modern one.
                 if response.extensions_mut().remove::<NotWelcomed>().is_some()
                     && self.destination.doubt_legacy(&headers).await
                 {
+                    let permit = self
+                        .gateway
+                        .limiter
+                        .call(self.account.as_ref())
+                        .map_err(refused)?;
                     response = self
-                        .open(&headers, version, &message, accepts)
+                        .open(&headers, version, &message, accepts, permit)
                         .await
                         .map_err(refused)?;
                 }
@@ -339,19 +466,27 @@ impl Visit<'_> {
         version: Option<Version>,
         message: &Message,
         accepts: Accepts,
+        permit: Permit,
     ) -> Result<Response<Body>, Refusal> {
+        let place = self.gateway.limiter.session(self.account.as_ref())?;
         let opening = if message.method() == McpMethod::Initialize {
             Opening::Introduction(Box::new(message.clone()), accepts)
         } else {
             Opening::Implicit(version.unwrap_or(Version::ASSUMED))
         };
         let (port, call) = self.destination.open(self.principal(), headers, opening)?;
-        let reception = match call {
-            Some(call) => Reception::Call(call),
-            None => port.take(message.clone(), accepts).map_err(|refusal| {
-                self.destination.close(&port);
-                refuse_message(refusal)
-            })?,
+        port.hold(place);
+        let (reception, _handshake) = match call {
+            // A handshake is over when it is answered, here.
+            Some(call) => (Reception::Call(call), Some(permit)),
+            None => {
+                let taken = port.take(message.clone(), accepts, Some(permit));
+                let reception = taken.map_err(|refusal| {
+                    self.destination.close(&port);
+                    refuse_message(refusal)
+                })?;
+                (reception, None)
+            }
         };
         Ok(self.receive(&port, reception, message, true).await)
     }
@@ -414,7 +549,7 @@ impl Visit<'_> {
                         response
                     }
                     Answered::Stream(reader) => {
-                        reply::events(Body::events(Events::new(Arc::clone(port), reader)))
+                        reply::events(Body::events(Events::answer(Arc::clone(port), reader)))
                     }
                 }
             }
@@ -441,12 +576,14 @@ impl Visit<'_> {
     }
 
     fn open_stream(&self, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+        self.admit(headers)?;
         intake::check_accepts_events(headers)?;
         let port = self.required_session(headers)?;
         intake::version(headers)?;
         if self.gateway.is_draining() {
             return Err(Refusal::Draining);
         }
+        let permit = self.gateway.limiter.stream()?;
         let reader = match headers.get(LAST_EVENT_ID) {
             Some(last) => port.resume(last.to_str().unwrap_or_default()),
             None => port.listen(),
@@ -458,7 +595,8 @@ impl Visit<'_> {
         })?;
         let (clock, began) = (self.gateway.clock, self.began);
         let audited = Arc::clone(&port);
-        let events = Events::new(port, reader).for_at_most(self.caller.time_left(SystemTime::now()));
+        let events =
+            Events::notices(port, reader, permit).for_at_most(self.caller.time_left(SystemTime::now()));
         let events = events.on_close(move |sent| {
             audited.write_record(&Audited {
                 message: None,
@@ -474,7 +612,8 @@ impl Visit<'_> {
     }
 
     fn delete(&self, headers: &HeaderMap) -> Response<Body> {
-        match self.required_session(headers) {
+        let found = self.admit(headers).and_then(|()| self.required_session(headers));
+        match found {
             Ok(port) => {
                 self.destination.close(&port);
                 port.write_record(&Audited {

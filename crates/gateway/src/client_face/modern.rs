@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
@@ -18,11 +19,14 @@ use protocol::wire::sse;
 use tokio::time::{Instant, Sleep};
 
 use super::body::Body;
-use crate::destination::Destination;
+use crate::destination::{Destination, Journey};
 use crate::errand_port::{Came, ErrandPort, Gathering};
 use crate::guard::Caller;
+use crate::guard::limits::{Limiter, Permit};
+use crate::metrics::StreamKind;
 use crate::reply::{self, Refusal};
 use crate::seal;
+use crate::trace::Failed;
 
 /// Silence on a stream after which a comment is sent.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -34,6 +38,7 @@ pub(super) async fn post(
     headers: &HeaderMap,
     message: Message,
     accepts: Accepts,
+    (mut permit, limiter): (Option<Permit>, &Limiter),
 ) -> Result<Response<Body>, Refusal> {
     let principal = caller.principal.clone();
     match message.kind() {
@@ -48,11 +53,15 @@ pub(super) async fn post(
             .map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes())),
     );
     let meaning = judge(&mirrored, &message).map_err(Refusal::Modern)?;
+    if meaning == Meaning::Listen {
+        // It stays open as long as its client likes: a stream, and no call.
+        permit = Some(limiter.stream()?);
+    }
     let port = match retried(destination, &principal, &message, meaning)? {
         Retried::Parked(port, round) => {
             port.judge_mirrored(&message, &mirrored.kept_params())
                 .map_err(|text| Refusal::Modern(Objection::Header(text)))?;
-            port.retry(message.clone(), round, accepts)
+            port.retry(message.clone(), round, accepts, permit)
                 .map_err(|_| Refusal::Modern(unknown_state()))?;
             port
         }
@@ -63,9 +72,12 @@ pub(super) async fn post(
                     client,
                     headers,
                     message.clone(),
-                    meaning,
-                    accepts,
-                    Some(mirrored.kept_params()),
+                    Journey {
+                        meaning,
+                        accepts,
+                        mirrored: Some(mirrored.kept_params()),
+                        permit,
+                    },
                 )
                 .await?;
             // A destination that shows only its own era answers as a server of that era would.
@@ -163,7 +175,11 @@ fn complete(meaning: Meaning, body: Bytes, failure: Option<&Failure>) -> Respons
         Some(_) => StatusCode::OK,
         None => StatusCode::from_u16(status_of(&body)).unwrap_or(StatusCode::OK),
     };
-    reply::json(status, body)
+    let mut response = reply::json(status, body);
+    if let Some(failure) = failure {
+        response.extensions_mut().insert(Failed(failure.reason()));
+    }
+    response
 }
 
 /// An errand's events, for as long as its connection lasts. Dropped early, it cancels the errand.
@@ -187,6 +203,7 @@ impl std::fmt::Debug for ErrandEvents {
 
 impl ErrandEvents {
     fn new(destination: Arc<Destination>, port: Arc<ErrandPort>, time: Option<Duration>) -> Self {
+        port.traffic.stream_opened(StreamKind::Modern);
         Self {
             destination,
             port,
@@ -233,6 +250,8 @@ impl ErrandEvents {
         }
         if !out.is_empty() {
             self.quiet = None;
+            let sent = out.len() as u64;
+            self.port.traffic.bytes_sent.fetch_add(sent, Relaxed);
             return Poll::Ready(Some(out.freeze()));
         }
         if self.ended {
@@ -252,6 +271,7 @@ impl ErrandEvents {
 
 impl Drop for ErrandEvents {
     fn drop(&mut self) {
+        self.port.traffic.stream_closed(StreamKind::Modern);
         if !self.ended {
             self.port.hang_up();
         }

@@ -193,6 +193,11 @@ impl Multiplexer {
         if call.method == Method::ToolsList {
             self.note_tools(&call, &message);
         }
+        let shown = match call.method {
+            Method::ToolsList => self.policy.without_denied(&message),
+            _ => None,
+        };
+        let message = shown.unwrap_or(message);
         self.tell(Tell::Reply {
             session: call.session,
             call: call.call,

@@ -79,6 +79,7 @@ impl Session {
             request_bytes: message.len(),
         });
         self.outputs.push_back(Output::Ended(Box::new(CallRecord {
+            call: key,
             message,
             started: call.started,
             ending,

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use gateway::LineLimits;
 use gateway::settings::{
-    AuditSettings, AuditSink, AuthSettings, BackendSpec, Destination, EraChoice, LaneRules, Outages,
-    RemoteSpec, Retry, Secret, Settings, Sharing, SignIn, Transport,
+    AuditSettings, AuditSink, AuthSettings, BackendSpec, Destination, EraChoice, LaneRules, LimitSettings,
+    OnAuditFailure, Outages, RemoteSpec, Retry, Secret, Settings, Sharing, SignIn, Transport,
 };
 use http::HeaderName;
 use http::header::AUTHORIZATION;
@@ -243,6 +243,7 @@ fn name_of(url: &Url) -> String {
 /// Settings for a gateway with one destination and no door of its own.
 fn alone(destination: Destination) -> Settings {
     Settings {
+        tls: None,
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         request_timeout: destination.request_timeout,
         max_message_bytes: destination.max_message_bytes,
@@ -251,9 +252,13 @@ fn alone(destination: Destination) -> Settings {
         drain: Duration::ZERO,
         allowed_hosts: Vec::new(),
         allowed_origins: Vec::new(),
+        limits: LimitSettings::default(),
+        metrics: false,
         audit: AuditSettings {
             sink: AuditSink::Off,
             bodies: false,
+            on_failure: OnAuditFailure::Count,
+            chain: false,
         },
         root_destination: None,
         keep_going: false,

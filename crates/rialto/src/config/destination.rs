@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gateway::settings::{
-    BackendSpec, Capabilities, Destination, EraChoice, LaneRules, ProcessSpec, Secret, Sharing, Show, Start,
-    Transport,
+    BackendSpec, Capabilities, Destination, EraChoice, Glob, LaneRules, ProcessSpec, Secret, Sharing, Show,
+    Start, ToolPolicy, Transport,
 };
 
 use super::reader::{Fields, Given};
@@ -97,16 +97,12 @@ pub(super) fn read(
         .choice("show", &[("both", Show::Both), ("native", Show::Native)])
         .unwrap_or(Show::Both);
     let roots = roots(&mut fields);
+    let tools = tools(&mut fields);
     let request_timeout = fields.parsed("request_timeout", quantity::some_time);
     let max_message_bytes = fields.parsed("max_message_bytes", quantity::size);
-    if let Some(given) = fields.given("legacy_sse")
-        && fields.walk.judge(&given, quantity::truth) == Some(true)
-    {
-        fields.walk.fail(
-            given.place,
-            "the old transport is not available in this version of Rialto: remove it",
-        );
-    }
+    // Who has an old server has its clients, and they know its paths.
+    let legacy_sse =
+        fields.parsed("legacy_sse", quantity::truth) == Some(true) || kind == Kind::Remote(Transport::Sse);
     let walk = fields.walk;
     match format {
         Format::Ours => fields.finish(),
@@ -141,6 +137,8 @@ pub(super) fn read(
         era,
         show,
         roots,
+        legacy_sse,
+        tools,
     })
 }
 
@@ -206,6 +204,8 @@ pub(super) fn in_front_of(
         era: EraChoice::Auto,
         show: Show::Both,
         roots: Vec::new(),
+        legacy_sse: false,
+        tools: ToolPolicy::default(),
     }
 }
 
@@ -350,6 +350,53 @@ fn roots(fields: &mut Fields<'_, '_>) -> Vec<String> {
         })
     });
     judged.collect()
+}
+
+/// `tools: { allow: […], deny: […] }`.
+fn tools(fields: &mut Fields<'_, '_>) -> ToolPolicy {
+    let Some(node) = fields.take("tools") else {
+        return ToolPolicy::default();
+    };
+    match node.value {
+        Value::Map(entries) => {
+            let mut inner = fields.inner("tools.", node.line, entries);
+            let globs = |inner: &mut Fields<'_, '_>, key| -> Vec<Glob> {
+                let line = inner.line();
+                let Some(given) = inner.list(key) else {
+                    return Vec::new();
+                };
+                if given.is_empty() {
+                    // "None of them" and "no restriction" look alike: whoever writes it must say which.
+                    inner.walk.fail(
+                        inner.place(line, key),
+                        "the list is empty: leave the key out, or write deny: [\"*\"] for no tool at all",
+                    );
+                }
+                given
+                    .iter()
+                    .filter_map(|given| inner.walk.judge(given, glob))
+                    .collect()
+            };
+            let policy = ToolPolicy {
+                allow: globs(&mut inner, "allow"),
+                deny: globs(&mut inner, "deny"),
+            };
+            inner.finish();
+            policy
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
+            let kind = node.value.kind();
+            fields.walk.fail(
+                fields.place(node.line, "tools"),
+                format!("must be a map, not {kind}: write `allow: [read_*]` or `deny: [delete_*]` under it"),
+            );
+            ToolPolicy::default()
+        }
+    }
+}
+
+fn glob(text: &str) -> Result<Glob, String> {
+    Glob::parse(text).ok_or_else(|| "matches no tool: write a name, or a pattern such as read_*".to_owned())
 }
 
 fn env(fields: &mut Fields<'_, '_>) -> BTreeMap<String, Secret> {

@@ -83,6 +83,30 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
     }
 }
 
+/// A part of the whole: `0.1`, `1`.
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    match text.trim().parse::<f64>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        Ok(_) | Err(_) => Err("not a share: write a number from 0 to 1, such as 0.1".to_owned()),
+    }
+}
+
+/// Where a service is: `http://127.0.0.1:4318`.
+pub(super) fn web_address(text: &str) -> Result<String, String> {
+    const FORM: &str = "not a web address: write one such as http://127.0.0.1:4318";
+    let text = text.trim();
+    let rest = text
+        .strip_prefix("http://")
+        .or_else(|| text.strip_prefix("https://"));
+    let is_plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '<' | '>' | '\\' | '^' | '`');
+    match rest {
+        Some(rest) if !rest.is_empty() && !rest.starts_with('/') && rest.chars().all(is_plain) => {
+            Ok(text.to_owned())
+        }
+        Some(_) | None => Err(FORM.to_owned()),
+    }
+}
+
 /// Yes or no, in the words that variables are commonly given.
 pub(crate) fn truth(text: &str) -> Result<bool, String> {
     match text.trim().to_ascii_lowercase().as_str() {

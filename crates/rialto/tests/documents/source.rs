@@ -67,6 +67,7 @@ pub(crate) fn is_variable_of_rialto(text: &str) -> bool {
         "MAX_STDIO_CONNECTIONS",
         "STDIO_REQUEST_TIMEOUT",
         "AUDIT_LOG_BODIES",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
         "RUST_LOG",
         "URI",
         "BEARER_TOKEN",

@@ -45,6 +45,8 @@ pub(super) enum News {
     Unreachable(Arc<Trouble>),
     /// The server has forgotten us; the message was not begun. `first` to notice?
     SessionLost { first: bool },
+    /// The session was lost before the message left.
+    Withheld,
     /// What is there does not speak Streamable HTTP; the message was not begun.
     NotStreamable { status: u16 },
 }
@@ -97,9 +99,9 @@ impl Journey {
         let mut resumed: Option<Bytes> = None;
         loop {
             let agreed = self.link.agreed();
-            // Another message has found out while this one waited to be sent. It was not begun.
-            if resumed.is_none() && agreed.is_lost() && self.is_in_session() {
-                return News::SessionLost { first: false };
+            let legacy = self.link.lane.era() == Era::Legacy;
+            if legacy && agreed.is_lost() && resumed.is_none() && !self.is_handshake() {
+                return News::Withheld;
             }
             let outbound = match &resumed {
                 None => self.link.post(&self.message, &agreed),
@@ -148,16 +150,14 @@ impl Journey {
         }
     }
 
-    /// Whether the message needs what a handshake brought.
-    fn is_in_session(&self) -> bool {
-        let opens = matches!(
+    fn is_handshake(&self) -> bool {
+        matches!(
             self.parcel,
             Parcel::Request {
-                method: Method::Initialize | Method::ServerDiscover,
+                method: Method::Initialize,
                 ..
             }
-        );
-        !opens && self.link.lane.era() == Era::Legacy
+        )
     }
 
     /// How long the head of an answer is waited for. Whoever asked something sees to that himself.

@@ -8,12 +8,14 @@ use http::{HeaderMap, HeaderValue, Method};
 use protocol::backend_face::WireId;
 use protocol::message::{Member, Message};
 use protocol::object::Object;
+use protocol::trace_context::TRACEPARENT;
 use protocol::version::Era;
 use reqwest::Response;
 
 use super::mirror::mirrored;
 use super::server::{LAST_EVENT_ID, Outbound, PROTOCOL_VERSION, SESSION_ID, Server};
 use crate::lane::Lane;
+use crate::trace;
 
 /// Longer ids would not fit into the headers of other servers either.
 const MAX_SESSION_ID: usize = 4096;
@@ -33,10 +35,10 @@ pub(super) struct Link {
 pub(super) struct Agreed {
     session: Option<HeaderValue>,
     version: Option<HeaderValue>,
+    /// The server has forgotten the session, and there is no other one yet.
+    lost: bool,
     /// Counts handshakes, so that a session is lost only once however many requests notice.
     epoch: u64,
-    /// The server has forgotten the session, and the next handshake is not through.
-    lost: bool,
 }
 
 impl Agreed {
@@ -44,7 +46,7 @@ impl Agreed {
         self.session.is_some()
     }
 
-    /// Whether what was written for the session before can only be refused.
+    /// Whether nothing but a handshake makes sense at the moment.
     pub(super) fn is_lost(&self) -> bool {
         self.lost
     }
@@ -86,8 +88,8 @@ impl Link {
         let mut agreed = self.lock();
         agreed.session = session.filter(|id| is_visible(id.as_bytes()));
         agreed.version = version;
-        agreed.epoch += 1;
         agreed.lost = false;
+        agreed.epoch += 1;
     }
 
     /// The server does not know the session any more that was agreed then. Gives whether this is news.
@@ -104,10 +106,13 @@ impl Link {
 
     /// The POST of a message.
     pub(super) fn post(&self, message: &Message, agreed: &Agreed) -> Outbound {
-        let headers = match self.lane.era() {
+        let mut headers = match self.lane.era() {
             Era::Modern => mirrored(&self.lane, message),
             Era::Legacy => in_session(agreed),
         };
+        if let Some(context) = trace::header_of(message) {
+            headers.insert(TRACEPARENT, context);
+        }
         Outbound {
             method: Method::POST,
             url: self.server.spec().url.clone(),

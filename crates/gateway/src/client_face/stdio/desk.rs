@@ -266,7 +266,7 @@ impl Desk {
         let is_request = message.kind() == Kind::Request;
         let id = message.raw_copy(Member::Id);
         let taken = match session {
-            Some(port) => port.take(message, Accepts::Both).map_err(refuse_message),
+            Some(port) => port.take(message, Accepts::Both, None).map_err(refuse_message),
             None => Err(Refusal::UnknownSession),
         };
         match taken {

@@ -15,6 +15,7 @@ use protocol::session::Accepts;
 
 use super::Desk;
 use crate::client_face::modern::{Retried, retried, unknown_state};
+use crate::destination::Journey;
 use crate::errand_port::{ErrandPort, Gathering};
 use crate::reply::Refusal;
 
@@ -76,7 +77,7 @@ impl Desk {
         let principal = Principal::anonymous();
         let message = match retried(&self.destination, &principal, &message, meaning)? {
             Retried::Parked(port, round) => {
-                port.retry(message, round, Accepts::Events)
+                port.retry(message, round, Accepts::Events, None)
                     .map_err(|_| Refusal::Modern(unknown_state()))?;
                 return Ok(port);
             }
@@ -85,7 +86,17 @@ impl Desk {
         let client = modern::client(&message, principal);
         let errand = self
             .destination
-            .errand(client, &HeaderMap::new(), message, meaning, Accepts::Events, None)
+            .errand(
+                client,
+                &HeaderMap::new(),
+                message,
+                Journey {
+                    meaning,
+                    accepts: Accepts::Events,
+                    mirrored: None,
+                    permit: None,
+                },
+            )
             .await?;
         // A destination that shows only its own era answers as a server of that era would.
         errand.ok_or(Refusal::Modern(Objection::NoSuchMethod))

@@ -1,0 +1,521 @@
+//! How much: requests a minute, sessions, calls and streams at once, per caller and in all.
+//!
+//! Everything is decided before a request's body is read, so that refusing costs next to nothing. What is held
+//! (a session, a call, a stream) is held as a value that gives its place back when it is dropped: nothing can be
+//! forgotten. A caller is a principal; for those without a name, the address they come from. Callers are remembered only
+//! while they hold something or have used some of their allowance, and no more than [`MAX_ACCOUNTS`] of them: those beyond
+//! share one place, so that a flood of addresses costs no memory and gains nothing.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::HeaderMap;
+use protocol::exchange::Principal;
+use protocol::time::Moment;
+
+use super::rate::{Allowance, Rate};
+use crate::reply::Refusal;
+use crate::settings::{LimitSettings, Network};
+
+/// Callers remembered at once.
+const MAX_ACCOUNTS: usize = 65_536;
+/// Hops of `X-Forwarded-For` that are looked at, from the nearest.
+const MAX_HOPS: usize = 32;
+
+/// Who is counted together.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum AccountKey {
+    Principal(Principal),
+    /// Of IPv6 the network: whoever has one address of it has them all.
+    Address(IpAddr),
+}
+
+/// What one caller holds and has used.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    requests: Allowance,
+    sessions: Arc<AtomicUsize>,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Account {
+    fn is_idle(&self, now: Moment) -> bool {
+        self.requests.is_whole(now) && self.sessions.load(Acquire) == 0 && self.calls.load(Acquire) == 0
+    }
+}
+
+/// Places taken, each of them given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    in_all: Arc<AtomicUsize>,
+    of_caller: Option<Arc<AtomicUsize>>,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.in_all.fetch_sub(1, AcqRel);
+        if let Some(places) = &self.of_caller {
+            places.fetch_sub(1, AcqRel);
+        }
+    }
+}
+
+/// The limits and what is held of them.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    settings: LimitSettings,
+    requests: Option<Rate>,
+    session_requests: Option<Rate>,
+    callers: Mutex<HashMap<AccountKey, Arc<Account>>>,
+    /// Everyone for whom there is no room in the map.
+    others: Arc<Account>,
+    sessions: Arc<AtomicUsize>,
+    calls: Arc<AtomicUsize>,
+    streams: Arc<AtomicUsize>,
+}
+
+impl Limiter {
+    pub(crate) fn new(settings: LimitSettings) -> Self {
+        Self {
+            requests: settings.requests_per_minute.map(Rate::per_minute),
+            session_requests: settings.session_requests_per_minute.map(Rate::per_minute),
+            settings,
+            callers: Mutex::default(),
+            others: Arc::default(),
+            sessions: Arc::default(),
+            calls: Arc::default(),
+            streams: Arc::default(),
+        }
+    }
+
+    /// Who is counted with this request; nobody, if no limit is about callers.
+    pub(crate) fn account(
+        &self,
+        now: Moment,
+        principal: &Principal,
+        peer: IpAddr,
+        headers: &HeaderMap,
+    ) -> Option<Arc<Account>> {
+        let concerned = self.requests.is_some()
+            || self.settings.sessions_per_principal.is_some()
+            || self.settings.calls_per_principal.is_some();
+        if !concerned {
+            return None;
+        }
+        let key = if *principal == Principal::anonymous() {
+            let hops = headers
+                .get_all("x-forwarded-for")
+                .iter()
+                .filter_map(|value| value.to_str().ok());
+            AccountKey::Address(network_of(client_address(
+                peer,
+                hops,
+                &self.settings.trusted_proxies,
+            )))
+        } else {
+            AccountKey::Principal(principal.clone())
+        };
+        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(caller) = callers.get(&key) {
+            return Some(Arc::clone(caller));
+        }
+        if callers.len() >= MAX_ACCOUNTS {
+            forget_idle(&mut callers, now);
+            if callers.len() >= MAX_ACCOUNTS {
+                return Some(Arc::clone(&self.others));
+            }
+        }
+        let caller = Arc::new(Account::default());
+        callers.insert(key, Arc::clone(&caller));
+        Some(caller)
+    }
+
+    /// Counts a request against its caller's minute.
+    pub(crate) fn request(&self, now: Moment, caller: Option<&Arc<Account>>) -> Result<(), Refusal> {
+        match (self.requests, caller) {
+            (Some(rate), Some(caller)) => {
+                rate.admit(&caller.requests, now)
+                    .map_err(|retry_after| Refusal::TooManyRequests {
+                        retry_after,
+                        limit: "requests_per_minute",
+                    })
+            }
+            (Some(_) | None, _) => Ok(()),
+        }
+    }
+
+    /// Whether sessions have a minute of their own.
+    pub(crate) fn counts_sessions_requests(&self) -> bool {
+        self.session_requests.is_some()
+    }
+
+    /// Counts a request against its session's minute.
+    pub(crate) fn session_request(&self, now: Moment, used: &Allowance) -> Result<(), Refusal> {
+        match self.session_requests {
+            Some(rate) => rate
+                .admit(used, now)
+                .map_err(|retry_after| Refusal::TooManyRequests {
+                    retry_after,
+                    limit: "session_requests_per_minute",
+                }),
+            None => Ok(()),
+        }
+    }
+
+    /// A place for a call, taken before its body is read.
+    pub(crate) fn call(&self, caller: Option<&Arc<Account>>) -> Result<Permit, Refusal> {
+        let of_caller = caller.zip(self.settings.calls_per_principal);
+        take(
+            (&self.calls, self.settings.calls),
+            of_caller.map(|(caller, limit)| (&caller.calls, limit)),
+        )
+        .map_err(|full| match full {
+            Full::InAll => Refusal::TooManyCallsInAll {
+                limit: self.settings.calls,
+            },
+            Full::OfCaller(limit) => Refusal::TooManyCallsOfCaller { limit },
+        })
+    }
+
+    pub(crate) fn session(&self, caller: Option<&Arc<Account>>) -> Result<Permit, Refusal> {
+        let of_caller = caller.zip(self.settings.sessions_per_principal);
+        take(
+            (&self.sessions, self.settings.sessions),
+            of_caller.map(|(caller, limit)| (&caller.sessions, limit)),
+        )
+        .map_err(|full| match full {
+            Full::InAll => Refusal::TooManySessionsInAll {
+                limit: self.settings.sessions,
+            },
+            Full::OfCaller(limit) => Refusal::TooManySessionsOfCaller { limit },
+        })
+    }
+
+    /// A place for a stream that stays open as long as its client likes.
+    pub(crate) fn stream(&self) -> Result<Permit, Refusal> {
+        take((&self.streams, self.settings.streams), None).map_err(|_| Refusal::TooManyStreams)
+    }
+
+    /// Forgets callers of whom there is nothing to remember.
+    pub(crate) fn tick(&self, now: Moment) {
+        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        forget_idle(&mut callers, now);
+        // A flood leaves no large table behind.
+        if callers.capacity() > 4 * callers.len().max(256) {
+            callers.shrink_to_fit();
+        }
+    }
+
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.load(Acquire)
+    }
+
+    pub(crate) fn callers(&self) -> usize {
+        self.callers.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+/// A caller that somebody is just looking at is left: what it is about to take would be lost.
+fn forget_idle(callers: &mut HashMap<AccountKey, Arc<Account>>, now: Moment) {
+    callers.retain(|_, caller| Arc::strong_count(caller) > 1 || !caller.is_idle(now));
+}
+
+/// Which limit is reached.
+enum Full {
+    InAll,
+    OfCaller(usize),
+}
+
+fn take(
+    (in_all, limit): (&Arc<AtomicUsize>, usize),
+    of_caller: Option<(&Arc<AtomicUsize>, usize)>,
+) -> Result<Permit, Full> {
+    let one_more = |places: &AtomicUsize, limit: usize| {
+        places
+            .fetch_update(AcqRel, Acquire, |taken| (taken < limit).then_some(taken + 1))
+            .is_ok()
+    };
+    if let Some((places, limit)) = of_caller
+        && !one_more(places, limit)
+    {
+        return Err(Full::OfCaller(limit));
+    }
+    if !one_more(in_all, limit) {
+        if let Some((places, _)) = of_caller {
+            places.fetch_sub(1, AcqRel);
+        }
+        return Err(Full::InAll);
+    }
+    Ok(Permit {
+        in_all: Arc::clone(in_all),
+        of_caller: of_caller.map(|(places, _)| Arc::clone(places)),
+    })
+}
+
+/// The address a request comes from: the peer's own, unless that is a proxy that we trust. Then the nearest hop that
+/// is none of ours; what stands before it anyone may have written.
+fn client_address<'a>(peer: IpAddr, forwarded: impl Iterator<Item = &'a str>, trusted: &[Network]) -> IpAddr {
+    let is_trusted = |address: IpAddr| trusted.iter().any(|network| network.contains(address));
+    let mut nearest = peer.to_canonical();
+    if trusted.is_empty() || !is_trusted(nearest) {
+        return nearest;
+    }
+    let lines: Vec<&str> = forwarded.collect();
+    let hops = lines.iter().rev().flat_map(|line| line.rsplit(','));
+    for hop in hops.take(MAX_HOPS) {
+        let Some(address) = address_of(hop.trim()) else {
+            return nearest;
+        };
+        nearest = address;
+        if !is_trusted(address) {
+            return nearest;
+        }
+    }
+    nearest
+}
+
+/// An address as proxies write it, with or without a port.
+fn address_of(text: &str) -> Option<IpAddr> {
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    let address = bare.parse::<IpAddr>().ok().or_else(|| {
+        text.parse::<std::net::SocketAddr>()
+            .ok()
+            .map(|address| address.ip())
+    })?;
+    Some(address.to_canonical())
+}
+
+fn network_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+    }
+}
+
+/// Connections of each address. Bounded by the connections there are.
+#[derive(Debug, Default)]
+pub(crate) struct AddressRoll(Mutex<HashMap<IpAddr, usize>>);
+
+/// One connection of an address.
+#[derive(Debug)]
+pub(crate) struct Place {
+    roll: Arc<AddressRoll>,
+    address: IpAddr,
+}
+
+impl AddressRoll {
+    /// `None`: the address has as many connections as it may have.
+    pub(crate) fn enter(self: &Arc<Self>, peer: IpAddr, limit: usize) -> Option<Place> {
+        let address = network_of(peer.to_canonical());
+        let mut connections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = connections.entry(address).or_default();
+        if *count >= limit {
+            return None;
+        }
+        *count += 1;
+        Some(Place {
+            roll: Arc::clone(self),
+            address,
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut connections = self.roll.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = connections.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                connections.remove(&self.address);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn networks(texts: &[&str]) -> Vec<Network> {
+        texts.iter().map(|text| Network::parse(text).unwrap()).collect()
+    }
+
+    fn limiter(change: impl FnOnce(&mut LimitSettings)) -> Limiter {
+        let mut settings = LimitSettings::default();
+        change(&mut settings);
+        Limiter::new(settings)
+    }
+
+    #[test]
+    fn g17_forwarded_addresses_count_only_from_trusted_hops() {
+        let trusted = networks(&["127.0.0.1", "10.0.0.0/8"]);
+        let client = |peer: &str, forwarded: &[&str]| {
+            client_address(address(peer), forwarded.iter().copied(), &trusted).to_string()
+        };
+        assert_eq!(client("127.0.0.1", &["203.0.113.7"]), "203.0.113.7");
+        assert_eq!(
+            client("127.0.0.1", &["6.6.6.6, 203.0.113.7, 10.1.2.3"]),
+            "203.0.113.7"
+        );
+        assert_eq!(client("127.0.0.1", &["6.6.6.6", "203.0.113.7"]), "203.0.113.7");
+        assert_eq!(client("127.0.0.1", &["203.0.113.7:4711"]), "203.0.113.7");
+        assert_eq!(client("127.0.0.1", &["[2001:db8::1]:4711"]), "2001:db8::1");
+        assert_eq!(client("::ffff:127.0.0.1", &["203.0.113.7"]), "203.0.113.7");
+        // A stranger says what it likes.
+        assert_eq!(client("198.51.100.1", &["203.0.113.7"]), "198.51.100.1");
+        // What cannot be read ends the search at what is known.
+        assert_eq!(client("127.0.0.1", &["203.0.113.7, unknown"]), "127.0.0.1");
+        assert_eq!(client("127.0.0.1", &[]), "127.0.0.1");
+        assert_eq!(
+            client_address(address("127.0.0.1"), ["6.6.6.6"].into_iter(), &[]),
+            address("127.0.0.1")
+        );
+    }
+
+    #[test]
+    fn g17_many_sessions_and_spoofed_headers_share_one_minute() {
+        let limiter = limiter(|settings| settings.requests_per_minute = Some(3));
+        let now = Moment::START.after(Duration::from_secs(1));
+        let ask = |peer: &str, forwarded: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-forwarded-for", forwarded.parse().unwrap());
+            let caller = limiter.account(now, &Principal::anonymous(), address(peer), &headers);
+            limiter.request(now, caller.as_ref())
+        };
+        for spoofed in ["1.1.1.1", "2.2.2.2", "3.3.3.3"] {
+            assert_eq!(ask("198.51.100.1", spoofed), Ok(()));
+        }
+        assert!(matches!(
+            ask("198.51.100.1", "4.4.4.4"),
+            Err(Refusal::TooManyRequests { .. })
+        ));
+        assert_eq!(ask("198.51.100.2", "1.1.1.1"), Ok(()), "another address");
+        // Of IPv6 everyone has a whole network.
+        for host in ["2001:db8::1", "2001:db8::2", "2001:db8::3"] {
+            assert_eq!(ask(host, ""), Ok(()));
+        }
+        assert!(ask("2001:db8::4", "").is_err());
+    }
+
+    #[test]
+    fn a_principal_is_counted_wherever_it_comes_from() {
+        let limiter = limiter(|settings| settings.requests_per_minute = Some(1));
+        let (now, headers) = (Moment::START, HeaderMap::new());
+        let ask = |name: &str, peer: &str| {
+            let caller = limiter.account(now, &Principal::named(name), address(peer), &headers);
+            limiter.request(now, caller.as_ref())
+        };
+        assert!(ask("alice", "192.0.2.1").is_ok());
+        assert!(ask("alice", "192.0.2.2").is_err());
+        assert!(ask("bob", "192.0.2.2").is_ok());
+    }
+
+    #[test]
+    fn places_are_given_back_when_they_are_dropped() {
+        let limiter = limiter(|settings| {
+            settings.calls = 2;
+            settings.calls_per_principal = Some(1);
+        });
+        let caller = |name: &str| {
+            limiter.account(
+                Moment::START,
+                &Principal::named(name),
+                address("::1"),
+                &HeaderMap::new(),
+            )
+        };
+        let (alice, bob, carol) = (caller("alice"), caller("bob"), caller("carol"));
+        let first = limiter.call(alice.as_ref()).unwrap();
+        assert_eq!(
+            limiter.call(alice.as_ref()).unwrap_err(),
+            Refusal::TooManyCallsOfCaller { limit: 1 }
+        );
+        let _second = limiter.call(bob.as_ref()).unwrap();
+        assert_eq!(
+            limiter.call(carol.as_ref()).unwrap_err(),
+            Refusal::TooManyCallsInAll { limit: 2 }
+        );
+        assert_eq!(limiter.calls(), 2, "a refused call holds nothing");
+        drop(first);
+        assert!(limiter.call(carol.as_ref()).is_ok());
+    }
+
+    #[test]
+    fn callers_of_whom_nothing_is_known_are_forgotten() {
+        let limiter = limiter(|settings| settings.requests_per_minute = Some(60));
+        let now = Moment::START.after(Duration::from_secs(1));
+        for host in 0..100_u8 {
+            let caller = limiter.account(
+                now,
+                &Principal::anonymous(),
+                IpAddr::from([192, 0, 2, host]),
+                &HeaderMap::new(),
+            );
+            assert!(limiter.request(now, caller.as_ref()).is_ok());
+        }
+        limiter.tick(now);
+        assert_eq!(limiter.callers(), 100);
+        limiter.tick(now.after(Duration::from_secs(2)));
+        assert_eq!(limiter.callers(), 0);
+    }
+
+    #[test]
+    fn beyond_the_last_place_callers_share_one() {
+        let limiter = limiter(|settings| settings.requests_per_minute = Some(1));
+        let now = Moment::START.after(Duration::from_secs(1));
+        let ask = |host: u32| {
+            let caller = limiter.account(
+                now,
+                &Principal::anonymous(),
+                IpAddr::from(host.to_be_bytes()),
+                &HeaderMap::new(),
+            );
+            limiter.request(now, caller.as_ref())
+        };
+        for host in 0..MAX_ACCOUNTS as u32 {
+            assert!(ask(host).is_ok());
+        }
+        assert!(ask(1 << 30).is_ok(), "the place of all others");
+        assert!(ask((1 << 30) + 1).is_err());
+        assert_eq!(limiter.callers(), MAX_ACCOUNTS);
+    }
+
+    #[test]
+    fn without_a_limit_about_callers_nobody_is_remembered() {
+        let limiter = limiter(|_| {});
+        assert!(
+            limiter
+                .account(
+                    Moment::START,
+                    &Principal::anonymous(),
+                    address("::1"),
+                    &HeaderMap::new()
+                )
+                .is_none()
+        );
+        assert_eq!(limiter.callers(), 0);
+    }
+
+    #[test]
+    fn an_address_has_so_many_connections_and_no_more() {
+        let roll = Arc::new(AddressRoll::default());
+        let first = roll.enter(address("192.0.2.1"), 2).unwrap();
+        let _second = roll.enter(address("192.0.2.1"), 2).unwrap();
+        assert!(roll.enter(address("192.0.2.1"), 2).is_none());
+        assert!(roll.enter(address("192.0.2.2"), 2).is_some());
+        drop(first);
+        assert!(roll.enter(address("192.0.2.1"), 2).is_some());
+        assert_eq!(roll.0.lock().unwrap().len(), 1, "nobody is left in the roll");
+    }
+}

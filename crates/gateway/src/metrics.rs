@@ -1,0 +1,333 @@
+//! What is counted while calls pass: atomics that were found beforehand, nothing else.
+//!
+//! A destination's [`Traffic`] has one cell for each combination that can occur, so that counting a call is two
+//! additions at known places. What is merely *there* (sessions, children, queues) is not counted here at all: the
+//! page ([`page`]) reads it from the truth when somebody asks. No label ever holds what a peer wrote: methods
+//! come from the closed set, everything else is `other`.
+
+pub(crate) mod page;
+mod process;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use protocol::exchange::{Blame, Failure};
+use protocol::message::Message;
+use protocol::method::Method;
+use protocol::version::Era;
+
+use crate::audit::Outcome;
+use crate::line_sink::LineSink;
+use crate::reply::Refusal;
+use crate::trace::SpanSink;
+
+/// Upper bounds of the latency buckets in microseconds: from a call within this machine to one that used up a
+/// long `request_timeout`.
+const BOUNDS: [u64; 16] = [
+    250,
+    500,
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    10_000_000,
+    30_000_000,
+    120_000_000,
+];
+
+/// Counts by a word of ours. For what is rare: it takes a lock, and holds as many words as the code has.
+#[derive(Debug)]
+pub(crate) struct Tally<K>(Mutex<BTreeMap<K, u64>>);
+
+impl<K> Default for Tally<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Ord + Copy> Tally<K> {
+    pub(crate) fn count(&self, key: K) {
+        *self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(key)
+            .or_default() += 1;
+    }
+
+    fn all(&self) -> Vec<(K, u64)> {
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.iter().map(|(key, count)| (*key, *count)).collect()
+    }
+}
+
+/// How long calls took.
+#[derive(Debug, Default)]
+struct Histogram {
+    /// One more than there are bounds, for what is above all of them.
+    buckets: [AtomicU64; BOUNDS.len() + 1],
+    micros: AtomicU64,
+}
+
+impl Histogram {
+    fn observe(&self, latency: Duration) {
+        let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        let bucket = BOUNDS.partition_point(|bound| *bound < micros);
+        self.buckets[bucket].fetch_add(1, Relaxed);
+        self.micros.fetch_add(micros, Relaxed);
+    }
+
+    /// The sum in seconds, and how many fell into each bucket, with its upper bound in seconds.
+    fn read(&self) -> (f64, Vec<(f64, u64)>) {
+        let bounds = BOUNDS.iter().map(|bound| *bound as f64 / 1e6);
+        let counts = self.buckets.iter().map(|bucket| bucket.load(Relaxed));
+        (
+            self.micros.load(Relaxed) as f64 / 1e6,
+            bounds.chain([f64::INFINITY]).zip(counts).collect(),
+        )
+    }
+}
+
+/// What a stream of events is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamKind {
+    /// Opened by GET.
+    Notices,
+    /// The answer to a POST.
+    Answer,
+    /// `subscriptions/listen`, or another answer of the modern era.
+    Modern,
+}
+
+impl StreamKind {
+    const ALL: [Self; 3] = [Self::Notices, Self::Answer, Self::Modern];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Notices => "get",
+            Self::Answer => "post",
+            Self::Modern => "modern",
+        }
+    }
+}
+
+/// How a run of a child came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ChildEnd {
+    ByItself,
+    /// It gave no sign of life.
+    Replaced,
+    Stopped,
+    /// It could not even be started.
+    NotStarted,
+}
+
+impl ChildEnd {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::ByItself => "by_itself",
+            Self::Replaced => "replaced",
+            Self::Stopped => "stopped",
+            Self::NotStarted => "not_started",
+        }
+    }
+}
+
+/// What passed through one destination.
+#[derive(Debug)]
+pub(crate) struct Traffic {
+    /// One cell for each era, method and outcome.
+    calls: Box<[AtomicU64]>,
+    /// One for each method.
+    latencies: Box<[Histogram]>,
+    failures: Tally<(Blame, &'static str)>,
+    /// Calls that ran into a limit of their lane.
+    overloads: Tally<&'static str>,
+    streams: [AtomicUsize; StreamKind::ALL.len()],
+    child_ends: Tally<ChildEnd>,
+    pub(crate) sessions_opened: AtomicU64,
+    pub(crate) sessions_evicted: AtomicU64,
+    pub(crate) sessions_expired: AtomicU64,
+    pub(crate) bytes_received: AtomicU64,
+    pub(crate) bytes_sent: AtomicU64,
+    pub(crate) server_bytes_received: AtomicU64,
+    pub(crate) server_bytes_sent: AtomicU64,
+    pub(crate) child_starts: AtomicU64,
+    pub(crate) child_restarts: AtomicU64,
+    /// Of sessions that have ended; those of living ones are read from them.
+    pub(crate) events_lost: AtomicU64,
+}
+
+impl Default for Traffic {
+    fn default() -> Self {
+        let cells = Era::ALL.len() * Method::ALL.len() * Outcome::ALL.len();
+        Self {
+            calls: (0..cells).map(|_| AtomicU64::new(0)).collect(),
+            latencies: Method::ALL.iter().map(|_| Histogram::default()).collect(),
+            failures: Tally::default(),
+            overloads: Tally::default(),
+            streams: Default::default(),
+            child_ends: Tally::default(),
+            sessions_opened: AtomicU64::new(0),
+            sessions_evicted: AtomicU64::new(0),
+            sessions_expired: AtomicU64::new(0),
+            bytes_received: AtomicU64::new(0),
+            bytes_sent: AtomicU64::new(0),
+            server_bytes_received: AtomicU64::new(0),
+            server_bytes_sent: AtomicU64::new(0),
+            child_starts: AtomicU64::new(0),
+            child_restarts: AtomicU64::new(0),
+            events_lost: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Traffic {
+    fn cell(era: Era, method: Method, outcome: Outcome) -> usize {
+        (era as usize * Method::ALL.len() + method as usize) * Outcome::ALL.len() + outcome as usize
+    }
+
+    /// A message of a client has come to its end.
+    pub(crate) fn ended(&self, era: Era, method: Method, outcome: Outcome, latency: Duration) {
+        self.calls[Self::cell(era, method, outcome)].fetch_add(1, Relaxed);
+        self.latencies[method as usize].observe(latency);
+    }
+
+    /// A call got no answer from its server.
+    pub(crate) fn failed(&self, failure: &Failure) {
+        self.failures.count((failure.blame(), failure.reason()));
+        if let Failure::Overloaded { limit } = failure {
+            self.overloads.count(limit);
+        }
+    }
+
+    pub(crate) fn child_ended(&self, end: ChildEnd) {
+        self.child_ends.count(end);
+    }
+
+    /// Messages of clients that have come to their end.
+    fn calls(&self) -> impl Iterator<Item = (Era, Method, Outcome, u64)> {
+        let all = Era::ALL.into_iter().flat_map(|era| {
+            Method::ALL.iter().flat_map(move |method| {
+                Outcome::ALL
+                    .into_iter()
+                    .map(move |outcome| (era, *method, outcome))
+            })
+        });
+        all.map(|(era, method, outcome)| {
+            let count = self.calls[Self::cell(era, method, outcome)].load(Relaxed);
+            (era, method, outcome, count)
+        })
+        .filter(|(.., count)| *count > 0)
+    }
+
+    pub(crate) fn stream_opened(&self, kind: StreamKind) {
+        self.streams[kind as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn stream_closed(&self, kind: StreamKind) {
+        self.streams[kind as usize].fetch_sub(1, Relaxed);
+    }
+}
+
+/// What happened at the door, before any destination had to do with it, or whatever the destination.
+#[derive(Debug, Default)]
+pub(crate) struct DoorTally {
+    refusals: Tally<&'static str>,
+    limit_hits: Tally<&'static str>,
+    pub(crate) connections_accepted: AtomicU64,
+    /// Where the binary writes its log, for the lines that were lost.
+    pub(crate) log: OnceLock<LineSink>,
+    /// Where spans go, if anybody wants them.
+    pub(crate) spans: OnceLock<Arc<SpanSink>>,
+}
+
+impl DoorTally {
+    pub(crate) fn refused(&self, refusal: &Refusal) {
+        self.refusals.count(refusal.label());
+        if let Some(limit) = refusal.limit() {
+            self.limit_hits.count(limit);
+        }
+    }
+
+    /// A limit was reached, and whoever ran into it was told in another way than by a refusal.
+    pub(crate) fn limit_hit(&self, limit: &'static str) {
+        self.limit_hits.count(limit);
+    }
+}
+
+/// The class of a message, for a label: its method if it is one that Rialto knows.
+pub(crate) fn class(message: &Message) -> Method {
+    message.method()
+}
+
+const fn method_label(method: Method) -> &'static str {
+    match method.name() {
+        Some(name) => name,
+        None => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_has_a_cell_of_its_own() {
+        let mut cells = std::collections::BTreeSet::new();
+        for era in Era::ALL {
+            for method in Method::ALL {
+                for outcome in Outcome::ALL {
+                    assert!(cells.insert(Traffic::cell(era, *method, outcome)));
+                }
+            }
+        }
+        assert_eq!(cells.len(), Traffic::default().calls.len());
+        assert_eq!(cells.last(), Some(&(cells.len() - 1)));
+    }
+
+    #[test]
+    fn discriminants_are_places_in_the_lists() {
+        for (at, method) in Method::ALL.iter().enumerate() {
+            assert_eq!(*method as usize, at);
+        }
+        for (at, outcome) in Outcome::ALL.into_iter().enumerate() {
+            assert_eq!(outcome as usize, at);
+        }
+        for (at, kind) in StreamKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, at);
+        }
+    }
+
+    #[test]
+    fn a_latency_falls_into_the_first_bucket_that_holds_it() {
+        let histogram = Histogram::default();
+        for micros in [0, 250, 251, 120_000_000, 120_000_001] {
+            histogram.observe(Duration::from_micros(micros));
+        }
+        let (sum, buckets) = histogram.read();
+        assert!((sum - 240.000_502).abs() < 1e-6, "{sum}");
+        assert_eq!(buckets[0], (0.00025, 2));
+        assert_eq!(buckets[1], (0.0005, 1));
+        assert_eq!(buckets[15], (120.0, 1));
+        assert_eq!(buckets[16], (f64::INFINITY, 1));
+    }
+
+    #[test]
+    fn what_has_ended_is_counted_where_it_belongs() {
+        let traffic = Traffic::default();
+        traffic.ended(Era::Modern, Method::ToolsCall, Outcome::Timeout, Duration::ZERO);
+        traffic.ended(Era::Modern, Method::ToolsCall, Outcome::Timeout, Duration::ZERO);
+        let calls: Vec<_> = traffic.calls().collect();
+        assert_eq!(calls, [(Era::Modern, Method::ToolsCall, Outcome::Timeout, 2)]);
+    }
+}

@@ -1,0 +1,517 @@
+//! The page of metrics: what was counted, and what there is, at the moment of asking.
+//!
+//! Every family stands on the page even if it has no sample yet, so that a dashboard finds its name on the first day.
+//! All of them are described in `docs/metrics.md`; a test compares the two.
+
+use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::registry::Registry;
+
+use super::process::Process;
+use super::{StreamKind, method_label};
+use crate::destination::Inventory;
+use crate::gateway::Gateway;
+use crate::lane::Health;
+
+type Labels = Vec<(&'static str, String)>;
+
+/// One number of a family.
+#[derive(Debug, Clone)]
+enum Value {
+    Count(u64),
+    /// A counter that counts in parts.
+    Seconds(f64),
+    Level(f64),
+    Histogram {
+        sum: f64,
+        buckets: Vec<(f64, u64)>,
+    },
+}
+
+/// All samples of one name. A counter's name gets its `_total` from the encoder.
+#[derive(Debug)]
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    kind: MetricType,
+    samples: Vec<(Labels, Value)>,
+}
+
+impl Family {
+    fn new(name: &'static str, kind: MetricType, help: &'static str) -> Self {
+        Self {
+            name,
+            help,
+            kind,
+            samples: Vec::new(),
+        }
+    }
+
+    fn counter(name: &'static str, help: &'static str) -> Self {
+        Self::new(name, MetricType::Counter, help)
+    }
+
+    fn gauge(name: &'static str, help: &'static str) -> Self {
+        Self::new(name, MetricType::Gauge, help)
+    }
+
+    fn count(mut self, labels: Labels, count: u64) -> Self {
+        self.samples.push((labels, Value::Count(count)));
+        self
+    }
+
+    fn level(mut self, level: f64) -> Self {
+        self.samples.push((Vec::new(), Value::Level(level)));
+        self
+    }
+
+    /// A level that may not be known.
+    fn maybe(self, level: Option<f64>) -> Self {
+        match level {
+            Some(level) => self.level(level),
+            None => self,
+        }
+    }
+
+    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(self.name, self.help, None, self.kind)?;
+        for (labels, value) in &self.samples {
+            if labels.is_empty() {
+                value.encode(&mut family)?;
+            } else {
+                value.encode(&mut family.encode_family(labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Value {
+    fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+        type NoExemplar<'a> = Option<&'a Exemplar<Labels, f64>>;
+        match self {
+            Self::Count(count) => encoder.encode_counter(count, NoExemplar::None),
+            Self::Seconds(seconds) => encoder.encode_counter(seconds, NoExemplar::None),
+            Self::Level(level) => encoder.encode_gauge(level),
+            Self::Histogram { sum, buckets } => {
+                let count = buckets.iter().map(|(_, count)| count).sum();
+                encoder.encode_histogram::<Labels>(*sum, count, buckets, None)
+            }
+        }
+    }
+}
+
+/// A page that is complete.
+#[derive(Debug)]
+struct Page(Vec<Family>);
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|family| family.encode(&mut encoder))
+    }
+}
+
+/// One destination as it is now.
+struct Look<'a> {
+    name: &'a str,
+    traffic: &'a super::Traffic,
+    inventory: Inventory,
+}
+
+impl Look<'_> {
+    fn labels(&self, others: &[(&'static str, &str)]) -> Labels {
+        let destination = [("destination", self.name.to_owned())];
+        let others = others.iter().map(|(key, value)| (*key, (*value).to_owned()));
+        destination.into_iter().chain(others).collect()
+    }
+}
+
+/// A family with one sample for each destination.
+fn each(mut family: Family, looks: &[Look<'_>], value: impl Fn(&Look<'_>) -> Value) -> Family {
+    for look in looks {
+        family.samples.push((look.labels(&[]), value(look)));
+    }
+    family
+}
+
+impl Gateway {
+    /// The page, in the text format of OpenMetrics.
+    pub(crate) fn metrics_page(&self) -> String {
+        let live = self.live();
+        let looks: Vec<Look<'_>> = live
+            .destinations
+            .iter()
+            .map(|(name, destination)| Look {
+                name,
+                traffic: &destination.traffic,
+                inventory: destination.inventory(),
+            })
+            .collect();
+        let mut families = calls(&looks);
+        families.extend(self.at_the_door(&looks));
+        families.extend(presence(&looks));
+        families.extend(children(&looks));
+        families.extend(bytes(&looks));
+        families.extend(losses(&looks));
+        families.extend(self.outlets());
+        families.extend(process());
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Page(families)));
+        let mut page = String::new();
+        text::encode(&mut page, &registry).expect("writing to a String cannot fail");
+        page
+    }
+
+    fn at_the_door(&self, looks: &[Look<'_>]) -> Vec<Family> {
+        let mut refusals = Family::counter("rialto_refusals", "Requests refused, by reason");
+        for (reason, count) in self.tally.refusals.all() {
+            refusals = refusals.count(vec![("reason", reason.to_owned())], count);
+        }
+        let mut hits = std::collections::BTreeMap::new();
+        for (limit, count) in self.tally.limit_hits.all() {
+            *hits.entry(limit.to_owned()).or_insert(0) += count;
+        }
+        for (limit, count) in looks.iter().flat_map(|look| look.traffic.overloads.all()) {
+            *hits.entry(limit.replace(' ', "_")).or_insert(0) += count;
+        }
+        let mut limits = Family::counter("rialto_limit_hits", "How often a limit was reached, by limit");
+        for (limit, count) in hits {
+            limits = limits.count(vec![("limit", limit)], count);
+        }
+        vec![
+            refusals,
+            limits,
+            Family::gauge("rialto_connections", "Connections that are open")
+                .level(self.connection_count() as f64),
+            Family::counter(
+                "rialto_connections_accepted",
+                "Connections accepted, those turned away included",
+            )
+            .count(Vec::new(), self.tally.connections_accepted.load(Relaxed)),
+            Family::gauge(
+                "rialto_requests_in_progress",
+                "POST requests that hold a place of limits.calls",
+            )
+            .level(self.limiter.calls() as f64),
+            Family::gauge("rialto_callers", "Callers that limits remember")
+                .level(self.limiter.callers() as f64),
+        ]
+    }
+
+    fn outlets(&self) -> Vec<Family> {
+        let log = self.tally.log.get();
+        let spans = self.tally.spans.get();
+        let mut build = Family::gauge("rialto_build_info", "Always 1; the version is a label");
+        let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+        build.samples.push((version, Value::Level(1.0)));
+        vec![
+            build,
+            Family::counter(
+                "rialto_audit_records_lost",
+                "Audit records that could not be written",
+            )
+            .count(Vec::new(), self.audit.lost()),
+            Family::counter("rialto_spans_exported", "Spans that the collector has taken")
+                .count(Vec::new(), spans.map_or(0, |spans| spans.exported())),
+            Family::counter(
+                "rialto_spans_lost",
+                "Spans that the collector did not take, or for which there was no room",
+            )
+            .count(Vec::new(), spans.map_or(0, |spans| spans.lost())),
+            Family::counter("rialto_log_lines_lost", "Log lines that could not be written")
+                .count(Vec::new(), log.map_or(0, crate::line_sink::LineSink::lost)),
+        ]
+    }
+}
+
+fn calls(looks: &[Look<'_>]) -> Vec<Family> {
+    let mut calls = Family::counter(
+        "rialto_calls",
+        "Messages of clients that have come to their end, by method, era of the client and outcome",
+    );
+    let mut durations = Family::new(
+        "rialto_call_duration_seconds",
+        MetricType::Histogram,
+        "From the arrival of a message to its end",
+    );
+    let mut failures = Family::counter(
+        "rialto_failures",
+        "Calls that got no answer from their server, by blame and reason",
+    );
+    for look in looks {
+        for (era, method, outcome, count) in look.traffic.calls() {
+            let labels = look.labels(&[
+                ("method", method_label(method)),
+                ("era", era.as_str()),
+                ("outcome", outcome.as_str()),
+            ]);
+            calls = calls.count(labels, count);
+        }
+        for (method, histogram) in protocol::method::Method::ALL.iter().zip(&look.traffic.latencies) {
+            let (sum, buckets) = histogram.read();
+            if buckets.iter().any(|(_, count)| *count > 0) {
+                let labels = look.labels(&[("method", method_label(*method))]);
+                durations
+                    .samples
+                    .push((labels, Value::Histogram { sum, buckets }));
+            }
+        }
+        for ((blame, reason), count) in look.traffic.failures.all() {
+            let labels = look.labels(&[("blame", blame.as_str()), ("reason", reason)]);
+            failures = failures.count(labels, count);
+        }
+    }
+    vec![calls, durations, failures]
+}
+
+/// What there is at this moment, and what came and went.
+fn presence(looks: &[Look<'_>]) -> Vec<Family> {
+    let sum = |look: &Look<'_>, of: fn(&crate::lane::Depths) -> usize| {
+        Value::Level(look.inventory.lanes.iter().map(of).sum::<usize>() as f64)
+    };
+    let mut streams = Family::gauge("rialto_streams", "Event streams that are being sent, by kind");
+    for look in looks {
+        for kind in StreamKind::ALL {
+            let open = look.traffic.streams[kind as usize].load(Relaxed);
+            let labels = look.labels(&[("kind", kind.as_str())]);
+            streams.samples.push((labels, Value::Level(open as f64)));
+        }
+    }
+    vec![
+        each(
+            Family::gauge("rialto_sessions", "Sessions that are open"),
+            looks,
+            |look| Value::Level(look.inventory.sessions as f64),
+        ),
+        each(
+            Family::counter("rialto_sessions_opened", "Sessions opened"),
+            looks,
+            |look| Value::Count(look.traffic.sessions_opened.load(Relaxed)),
+        ),
+        each(
+            Family::counter("rialto_sessions_expired", "Sessions ended because they were idle"),
+            looks,
+            |look| Value::Count(look.traffic.sessions_expired.load(Relaxed)),
+        ),
+        each(
+            Family::counter(
+                "rialto_sessions_evicted",
+                "Idle sessions ended to make room for new ones",
+            ),
+            looks,
+            |look| Value::Count(look.traffic.sessions_evicted.load(Relaxed)),
+        ),
+        streams,
+        each(
+            Family::gauge("rialto_listens", "Modern listens that are open"),
+            looks,
+            |look| Value::Level(look.inventory.listens as f64),
+        ),
+        each(
+            Family::gauge(
+                "rialto_parked_calls",
+                "Modern calls that wait for their client's answer",
+            ),
+            looks,
+            |look| Value::Level(look.inventory.parked as f64),
+        ),
+        each(
+            Family::gauge("rialto_calls_in_flight", "Calls accepted that have no answer yet"),
+            looks,
+            |look| sum(look, |lane| lane.open_calls),
+        ),
+        each(
+            Family::gauge(
+                "rialto_calls_waiting",
+                "Those of them that their server has not been given yet",
+            ),
+            looks,
+            |look| sum(look, |lane| lane.waiting_calls),
+        ),
+        each(
+            Family::gauge(
+                "rialto_open_questions",
+                "Questions of servers that have no answer yet",
+            ),
+            looks,
+            |look| sum(look, |lane| lane.open_questions),
+        ),
+        each(
+            Family::gauge("rialto_queued_bytes", "Bytes that wait to be written to servers"),
+            looks,
+            |look| sum(look, |lane| lane.outgoing_bytes),
+        ),
+    ]
+}
+
+const STATES: [&str; 7] = [
+    "idle",
+    "starting",
+    "running",
+    "ready",
+    "backing_off",
+    "failed",
+    "stopped",
+];
+
+fn state(health: &Health) -> &'static str {
+    match health {
+        Health::Idle => "idle",
+        Health::Starting => "starting",
+        Health::Running { .. } => "running",
+        Health::Ready { .. } => "ready",
+        Health::BackingOff(_) => "backing_off",
+        Health::Failed(_) => "failed",
+        Health::Stopped => "stopped",
+    }
+}
+
+fn children(looks: &[Look<'_>]) -> Vec<Family> {
+    let mut states = Family::gauge("rialto_children", "Server processes, by state");
+    let mut eras = Family::gauge(
+        "rialto_server_era",
+        "Server processes, by the era they are spoken to in",
+    );
+    let mut ends = Family::counter("rialto_child_ends", "Server processes that have ended, by how");
+    for look in looks {
+        let count = |is: &dyn Fn(&crate::lane::Depths) -> bool| {
+            Value::Level(look.inventory.lanes.iter().filter(|lane| is(lane)).count() as f64)
+        };
+        for word in STATES {
+            let value = count(&|lane| state(&lane.health) == word);
+            states.samples.push((look.labels(&[("state", word)]), value));
+        }
+        for era in protocol::version::Era::ALL {
+            let value = count(&|lane| lane.era == era);
+            eras.samples.push((look.labels(&[("era", era.as_str())]), value));
+        }
+        for (end, count) in look.traffic.child_ends.all() {
+            ends = ends.count(look.labels(&[("how", end.as_str())]), count);
+        }
+    }
+    vec![
+        states,
+        eras,
+        each(
+            Family::counter("rialto_child_starts", "Server processes started"),
+            looks,
+            |look| Value::Count(look.traffic.child_starts.load(Relaxed)),
+        ),
+        each(
+            Family::counter(
+                "rialto_child_restarts",
+                "Those of them that replaced one that had failed",
+            ),
+            looks,
+            |look| Value::Count(look.traffic.child_restarts.load(Relaxed)),
+        ),
+        ends,
+    ]
+}
+
+fn bytes(looks: &[Look<'_>]) -> Vec<Family> {
+    let count = |name, help, of: fn(&super::Traffic) -> u64| {
+        each(Family::counter(name, help), looks, |look| {
+            Value::Count(of(look.traffic))
+        })
+    };
+    vec![
+        count(
+            "rialto_received_bytes",
+            "Bytes of bodies read from clients",
+            |traffic| traffic.bytes_received.load(Relaxed),
+        ),
+        count(
+            "rialto_sent_bytes",
+            "Bytes of bodies and events given to clients",
+            |traffic| traffic.bytes_sent.load(Relaxed),
+        ),
+        count(
+            "rialto_server_received_bytes",
+            "Bytes read from servers",
+            |traffic| traffic.server_bytes_received.load(Relaxed),
+        ),
+        count(
+            "rialto_server_sent_bytes",
+            "Bytes written to servers",
+            |traffic| traffic.server_bytes_sent.load(Relaxed),
+        ),
+    ]
+}
+
+/// What happened that nobody was told.
+fn losses(looks: &[Look<'_>]) -> Vec<Family> {
+    let count = |name, help, of: fn(&Inventory) -> u64| {
+        each(Family::counter(name, help), looks, |look| {
+            Value::Count(of(&look.inventory))
+        })
+    };
+    vec![
+        count(
+            "rialto_noise_lines",
+            "Lines of servers that were no messages",
+            |it| it.counters.noise,
+        ),
+        count(
+            "rialto_stray_messages",
+            "Answers and progress of servers that were for nobody: late, doubled, or with a foreign id",
+            |it| it.counters.strays,
+        ),
+        count(
+            "rialto_unattributed_notifications",
+            "Notifications of servers that belonged to nobody in particular",
+            |it| it.counters.unattributed,
+        ),
+        count(
+            "rialto_questions_refused",
+            "Questions of servers that could not be attributed or answered",
+            |it| it.counters.questions_refused,
+        ),
+        count(
+            "rialto_overloads",
+            "Calls that ran into a limit of their lane",
+            |it| it.counters.overloads,
+        ),
+        count(
+            "rialto_timeouts",
+            "Calls whose server was silent past the limit",
+            |it| it.counters.timeouts,
+        ),
+        count(
+            "rialto_events_lost",
+            "Events that were dropped from a session's log before anybody read them",
+            |it| it.events_lost,
+        ),
+    ]
+}
+
+fn process() -> Vec<Family> {
+    let seen = Process::look();
+    let whole = |number: Option<u64>| number.map(|number| number as f64);
+    let tasks = tokio::runtime::Handle::try_current()
+        .ok()
+        .map(|runtime| runtime.metrics().num_alive_tasks() as f64);
+    let mut cpu = Family::counter("process_cpu_seconds", "Processor time used, user and system");
+    if let Some(seconds) = seen.cpu_seconds {
+        cpu.samples.push((Vec::new(), Value::Seconds(seconds)));
+    }
+    vec![
+        Family::gauge("rialto_tasks", "Tasks of the runtime that are alive").maybe(tasks),
+        cpu,
+        Family::gauge("process_resident_memory_bytes", "Resident memory").maybe(whole(seen.resident_bytes)),
+        Family::gauge("process_virtual_memory_bytes", "Virtual memory").maybe(whole(seen.virtual_bytes)),
+        Family::gauge("process_threads", "Threads").maybe(whole(seen.threads)),
+        Family::gauge("process_open_fds", "File descriptors that are open").maybe(whole(seen.open_files)),
+        Family::gauge("process_max_fds", "File descriptors that may be open").maybe(whole(seen.max_files)),
+        Family::gauge(
+            "process_start_time_seconds",
+            "When the process started, since the epoch",
+        )
+        .maybe(seen.started_at),
+    ]
+}
