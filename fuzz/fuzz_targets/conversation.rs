@@ -8,12 +8,18 @@ mod check;
 mod clients;
 #[path = "../../crates/protocol/tests/simulation/dice.rs"]
 mod dice;
+#[path = "../../crates/protocol/tests/simulation/errands.rs"]
+mod errands;
 #[path = "../../crates/protocol/tests/simulation/history.rs"]
 mod history;
+#[path = "../../crates/protocol/tests/simulation/listens.rs"]
+mod listens;
 #[path = "../../crates/protocol/tests/simulation/property.rs"]
 mod property;
 #[path = "../../crates/protocol/tests/simulation/server.rs"]
 mod server;
+#[path = "../../crates/protocol/tests/simulation/tasks.rs"]
+mod tasks;
 #[path = "../../crates/protocol/tests/simulation/world.rs"]
 mod world;
 

@@ -359,7 +359,7 @@ fn goals(results: &Results) -> Vec<Goal> {
         goal(
             "remote, progress: CPU per call against the call made directly",
             AtMost,
-            (2.5, 1.5),
+            (2.0, 1.5),
             "×",
             native(Row::RemoteProgress, 1),
         ),

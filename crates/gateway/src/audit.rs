@@ -6,13 +6,18 @@
 use std::cell::RefCell;
 use std::fmt::{self, Write};
 use std::io;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::escape::{self, MAX_VALUE_BYTES};
 use crate::line_sink::{LineSink, Options};
-use crate::settings::{AuditSettings, AuditSink};
+use crate::settings::{AuditSettings, AuditSink, OnAuditFailure};
 
+mod chain;
 mod redact;
+
+use chain::Chain;
+pub use chain::{Flaw, Verified, Verifier};
 
 /// The longest body a record carries.
 const MAX_BODY_BYTES: usize = 16 * 1024;
@@ -146,11 +151,14 @@ pub struct AuditRecord<'a> {
     pub response_body: Option<&'a [u8]>,
 }
 
-/// Where records go. Cheap to clone; when it is off, a record costs one comparison.
-#[derive(Debug, Clone)]
+/// Where records go. When it is off, a record costs one comparison.
+#[derive(Debug)]
 pub struct Audit {
     sink: Option<LineSink>,
     bodies: bool,
+    on_failure: OnAuditFailure,
+    /// Held while a record is linked and handed over, so that records are written in the order of their links.
+    chain: Option<Mutex<Chain>>,
 }
 
 impl Audit {
@@ -158,12 +166,19 @@ impl Audit {
         Self {
             sink: None,
             bodies: false,
+            on_failure: OnAuditFailure::Count,
+            chain: None,
         }
     }
 
     /// Opens the sink that the settings name.
     pub fn open(settings: &AuditSettings) -> io::Result<Self> {
         let options = Options::named("audit");
+        let chain = match (&settings.sink, settings.chain) {
+            (AuditSink::File(path), true) => Some(Chain::continuing(path)?),
+            (AuditSink::Stdout, true) => Some(Chain::default()),
+            (AuditSink::Off, _) | (AuditSink::Stdout | AuditSink::File(_), false) => None,
+        };
         let sink = match &settings.sink {
             AuditSink::Off => None,
             AuditSink::Stdout => Some(LineSink::stdout(options)?),
@@ -172,6 +187,8 @@ impl Audit {
         Ok(Self {
             sink,
             bodies: settings.bodies,
+            on_failure: settings.on_failure,
+            chain: chain.map(Mutex::new),
         })
     }
 
@@ -180,6 +197,8 @@ impl Audit {
         Self {
             sink: Some(sink),
             bodies,
+            on_failure: OnAuditFailure::Count,
+            chain: None,
         }
     }
 
@@ -200,11 +219,32 @@ impl Audit {
         LINE.with_borrow_mut(|line| {
             line.clear();
             compose(line, record, self.bodies, SystemTime::now()).expect("writing to a String cannot fail");
-            let is_taken = sink.push(line.as_bytes());
+            let is_taken = match &self.chain {
+                Some(chain) => {
+                    // A record that found no room has no link; what is missing shall be known all the same.
+                    let lost = sink.lost();
+                    if lost > 0 {
+                        line.truncate(line.strip_suffix("}\n").map_or(line.len(), str::len));
+                        let _ = writeln!(line, ",\"lost\":{lost}}}");
+                    }
+                    let mut chain = chain.lock().unwrap_or_else(PoisonError::into_inner);
+                    chain.link(line, |line| sink.push(line))
+                }
+                None => sink.push(line.as_bytes()),
+            };
             line.clear();
             line.shrink_to(KEPT_CAPACITY);
             is_taken
         })
+    }
+
+    /// Whether calls are to be refused, because nobody could say afterwards that they were made. There is still
+    /// room then for the records of all that run.
+    pub fn refuses(&self) -> bool {
+        match self.on_failure {
+            OnAuditFailure::Count => false,
+            OnAuditFailure::Refuse => self.sink.as_ref().is_some_and(LineSink::is_in_trouble),
+        }
     }
 
     /// Records that were never written.
@@ -221,7 +261,11 @@ impl Audit {
 
     /// Waits until all records are written. False: not within `timeout`.
     pub fn flush(&self, timeout: Duration) -> bool {
-        self.sink.as_ref().is_none_or(|sink| sink.flush(timeout))
+        let is_written = self.sink.as_ref().is_none_or(|sink| sink.flush(timeout));
+        if !is_written {
+            tracing::error!("audit records are lost: they could not be written before the end");
+        }
+        is_written
     }
 }
 

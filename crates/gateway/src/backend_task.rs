@@ -20,6 +20,7 @@ use crate::backend_face::process::{
 };
 use crate::lane::{Health, Lane};
 use crate::metrics::ChildEnd;
+use crate::mishap;
 use crate::reply::CANNOT_RUN;
 use crate::tasks;
 
@@ -62,7 +63,7 @@ enum How {
 
 impl ProcessLane {
     /// Supervises the child until the lane is stopped.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(&self) {
         let mut policy = RestartPolicy::new();
         let mut trouble = Arc::new(Trouble::default());
         let mut wanted = self.eager;
@@ -196,7 +197,8 @@ impl ProcessLane {
         });
         let spoke = Arc::new(Notify::new());
         let broken = Arc::new(Notify::new());
-        let reader = tasks::spawn(
+        // Owned, so that no second writer ever takes what is meant for the next child.
+        let mut reader = tasks::Owned(tasks::spawn(
             "reader",
             read(
                 stdout,
@@ -204,18 +206,19 @@ impl ProcessLane {
                 self.max_message_bytes,
                 pid,
                 Arc::clone(&spoke),
-                Arc::clone(&broken),
+                Broken(Arc::clone(&broken)),
             ),
-        );
-        let writer = tasks::spawn(
+        ));
+        let mut writer = tasks::Owned(tasks::spawn(
             "writer",
-            write(stdin, Arc::clone(&self.lane), Arc::clone(&broken)),
-        );
+            write(stdin, Arc::clone(&self.lane), Broken(Arc::clone(&broken))),
+        ));
         self.lane.link_up(Some(pid));
 
         let clock = self.lane.clock();
         let mut silent = true;
         let how = loop {
+            mishap::perhaps(mishap::Place::Supervisor, &[]);
             if self.lane.is_stopping() {
                 break How::StopWanted;
             }
@@ -243,32 +246,29 @@ impl ProcessLane {
             }
         };
         // Dropping the writer closes the child's stdin.
-        writer.abort();
-        let _ = writer.await;
+        writer.0.abort();
+        let _ = (&mut writer.0).await;
         let ended = match how {
             How::Exited(exit) => {
                 // What the server wrote before it ended still counts, but nobody waits for a grandchild
                 // that holds the pipe.
-                let abort = reader.abort_handle();
-                if tokio::time::timeout(LAST_WORDS, reader).await.is_err() {
-                    abort.abort();
-                }
+                let _ = tokio::time::timeout(LAST_WORDS, &mut reader.0).await;
                 Ended::ByItself(exit)
             }
             How::PipesClosed => {
                 tracing::warn!(%destination, pid, "closed its pipes without ending; replaced");
-                reader.abort();
+                reader.0.abort();
                 Ended::ByItself(child.stop(PIPE_GRACE).await)
             }
             How::Silent(why) => {
                 tracing::warn!(%destination, pid, why, "gave no sign of life; replaced");
-                reader.abort();
+                reader.0.abort();
                 child.stop(PIPE_GRACE).await;
                 Ended::Replaced(why)
             }
             How::StopWanted => {
                 let exit = child.stop(STOP_GRACE).await;
-                reader.abort();
+                reader.0.abort();
                 tracing::info!(%destination, pid, exit = %exit, "stopped");
                 Ended::Stopped
             }
@@ -287,7 +287,7 @@ async fn read(
     max_message_bytes: usize,
     pid: u32,
     spoke: Arc<Notify>,
-    broken: Arc<Notify>,
+    _broken: Broken,
 ) {
     let mut framer = LineFramer::new(max_message_bytes);
     let mut spoken = false;
@@ -296,6 +296,10 @@ async fn read(
         match stdout.read_buf(framer.spare()).await {
             Ok(0) => break,
             Ok(count) => {
+                #[cfg(debug_assertions)]
+                if mishap::perhaps(mishap::Place::Reader, framer.spare()) {
+                    lane.look.notify_one();
+                }
                 lane.traffic()
                     .server_bytes_received
                     .fetch_add(count as u64, Relaxed);
@@ -309,11 +313,19 @@ async fn read(
             Err(_) => break,
         }
     }
-    broken.notify_one();
+}
+
+/// Says that a pipe is of no use any more when whoever used it has ended, in whatever way.
+struct Broken(Arc<Notify>);
+
+impl Drop for Broken {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
 }
 
 /// Writes what the lane has for the child, everything that has gathered at once.
-async fn write(stdin: pipe::Sender, lane: Arc<Lane>, broken: Arc<Notify>) {
+async fn write(stdin: pipe::Sender, lane: Arc<Lane>, _broken: Broken) {
     let mut chunk = BytesMut::new();
     loop {
         if chunk.capacity() > KEPT_BUFFER {
@@ -332,12 +344,12 @@ async fn write(stdin: pipe::Sender, lane: Arc<Lane>, broken: Arc<Notify>) {
                 Ok(written) => chunk.advance(written),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if stdin.writable().await.is_err() {
-                        return broken.notify_one();
+                        return;
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // The child has closed its stdin: it can hear nobody any more.
-                Err(_) => return broken.notify_one(),
+                Err(_) => return,
             }
         }
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod body;
 pub(crate) mod http;
+pub(crate) mod http_sse;
 pub(crate) mod intake;
 pub(crate) mod modern;
 pub(crate) mod slow_reader;

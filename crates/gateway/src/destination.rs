@@ -3,10 +3,12 @@
 mod era;
 
 use std::collections::{BTreeMap, HashMap};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use protocol::backend_face::legacy::Introduction;
 use protocol::capability;
@@ -17,14 +19,15 @@ use protocol::multiplexer::{self, Counters, Multiplexer};
 use protocol::session::{self, Accepts, Session};
 use protocol::time::Moment;
 use protocol::tool_policy::ToolPolicy;
-use protocol::tool_schema::{CatalogueLimits, ToolCatalogue};
 use protocol::version::{Era, Version};
+use protocol::wire::header::MirroredParams;
 use uuid::Uuid;
 
 use crate::audit::Audit;
 use crate::backend_face::process::{Environment, LaunchOrder, Launcher, environment};
 use crate::backend_face::remote::{RemoteLane, Server};
 use crate::backend_task::ProcessLane;
+use crate::client_face::http_sse::OldStreams;
 use crate::client_face::stdio::Desk;
 use crate::clock::Clock;
 use crate::errand_port::{Departure, ErrandPort};
@@ -36,7 +39,8 @@ use crate::seal::state::StateSeal;
 use crate::seal::{Sealer, Ticket};
 use crate::session_port::SessionPort;
 use crate::settings::{
-    self, BackendSpec, Capabilities, LaneRules, ProcessSpec, Secret, Sharing, Show, Start, Transport,
+    self, BackendSpec, Capabilities, LaneRules, ProcessSpec, RemoteSpec, Secret, Sharing, Show, SignIn,
+    Start, Transport,
 };
 use crate::tasks;
 use era::Verdict;
@@ -50,6 +54,8 @@ const EVICTABLE_IDLE: Duration = Duration::from_secs(60);
 const PARKED_FOR: Duration = Duration::from_secs(600);
 const MAX_PARKED: usize = 1024;
 const MAX_LISTENS: usize = 256;
+/// The pause before a supervisor that panicked begins anew.
+const AFTER_PANIC: Duration = Duration::from_millis(500);
 
 /// What a lane is for: clients with equal keys share one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,7 +81,6 @@ pub(crate) struct Surroundings {
     pub(crate) audit: Arc<Audit>,
     /// The environment of this process, from which children get an allow-listed part.
     pub(crate) environment: Arc<BTreeMap<String, String>>,
-    pub(crate) session_idle: Duration,
     pub(crate) session_numbers: Arc<AtomicU64>,
     pub(crate) sealer: Arc<Sealer>,
     /// There is authentication, so that what belongs to one caller must be kept from another.
@@ -118,6 +123,8 @@ pub(crate) struct Destination {
     lanes: Mutex<BTreeMap<LaneKey, Arc<Lane>>>,
     /// Supervisors that have not come to their end: children in use and children being ended.
     supervisors: Arc<AtomicUsize>,
+    /// It was removed or replaced: nobody new is let in.
+    retired: AtomicBool,
     /// Why nothing can be started here, if that is known beforehand.
     broken: Option<String>,
     /// What the server speaks to a modern client.
@@ -128,13 +135,39 @@ pub(crate) struct Destination {
     parked: Mutex<HashMap<u128, Arc<ErrandPort>>>,
     /// Modern listens that are open.
     listens: Mutex<HashMap<SessionKey, Weak<ErrandPort>>>,
-    /// Which arguments of which tools are mirrored in headers.
-    pub(crate) catalogue: Mutex<ToolCatalogue>,
+    /// Clients of the old transport.
+    pub(crate) old_streams: OldStreams,
     pub(crate) traffic: Arc<Traffic>,
     roll: Arc<Mutex<LaneRoll>>,
     tools: Arc<ToolPolicy>,
     /// The server itself, if it is reached over HTTP.
     remote: Option<Arc<Server>>,
+}
+
+/// Whoever looks after the server of a lane.
+enum Supervisor {
+    Process(ProcessLane),
+    Remote(RemoteLane),
+}
+
+impl Supervisor {
+    async fn run(&self) {
+        match self {
+            Self::Process(lane) => lane.run().await,
+            Self::Remote(lane) => lane.run().await,
+        }
+    }
+}
+
+/// How a modern request sets out.
+#[derive(Debug)]
+pub(crate) struct Journey {
+    pub(crate) meaning: Meaning,
+    pub(crate) accepts: Accepts,
+    /// The headers that mirror its arguments.
+    pub(crate) mirrored: Option<MirroredParams>,
+    /// Its place among the calls that may be in flight.
+    pub(crate) permit: Option<Permit>,
 }
 
 /// What a new session was opened for.
@@ -159,15 +192,62 @@ impl Destination {
             sessions: Mutex::default(),
             lanes: Mutex::default(),
             supervisors: Arc::default(),
+            retired: AtomicBool::new(false),
             broken,
             verdict: Verdict::default(),
             refuses_legacy: AtomicBool::new(false),
             parked: Mutex::default(),
             listens: Mutex::default(),
-            catalogue: Mutex::new(ToolCatalogue::new(CatalogueLimits::default())),
+            old_streams: OldStreams::default(),
             traffic: Arc::default(),
             roll: Arc::default(),
             remote,
+        }
+    }
+
+    /// Whether these settings ask for just this destination. One that could not start is worth another try.
+    pub(crate) fn is_as_wanted(&self, settings: &settings::Destination, around: &Surroundings) -> bool {
+        let is_same_world = self.around.tells_callers_apart == around.tells_callers_apart;
+        self.settings == *settings && is_same_world && self.broken.is_none()
+    }
+
+    /// From now on nobody new is let in.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+    }
+
+    /// Whether somebody new may come in. What was found before a reload may be gone after it.
+    fn check_open(&self) -> Result<(), Refusal> {
+        if self.broken.is_some() {
+            return Err(Refusal::BrokenDestination);
+        }
+        if self.retired.load(Ordering::Acquire) {
+            return Err(Refusal::Retired);
+        }
+        Ok(())
+    }
+
+    /// Whether clients of the old transport are served.
+    pub(crate) fn serves_old_transport(&self) -> bool {
+        self.settings.legacy_sse
+    }
+
+    pub(crate) fn audit(&self) -> &Audit {
+        &self.around.audit
+    }
+
+    pub(crate) fn max_sessions(&self) -> usize {
+        self.settings.max_sessions
+    }
+
+    /// Somebody really wants something of the server: signing in may do what lasts and is seen.
+    pub(crate) fn wake(&self) {
+        if let BackendSpec::Remote(RemoteSpec {
+            sign_in: SignIn::OAuth(sign_in),
+            ..
+        }) = &self.settings.backend
+        {
+            sign_in.wake();
         }
     }
 
@@ -318,7 +398,26 @@ impl Destination {
         headers: &HeaderMap,
         opening: Opening,
     ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
-        self.open_for(principal, headers, opening, None)
+        let limits = self.session_limits();
+        self.open_for(principal, headers, opening, limits, None)
+    }
+
+    /// What a session here may hold, unless its door has needs of its own.
+    pub(crate) fn session_limits(&self) -> session::Limits {
+        let mut limits = session::Limits::default();
+        limits.calls = self.settings.max_calls.unwrap_or(limits.calls);
+        limits
+    }
+
+    /// The same, with limits of one's own.
+    pub(crate) fn open_within(
+        &self,
+        principal: Principal,
+        headers: &HeaderMap,
+        opening: Opening,
+        limits: session::Limits,
+    ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
+        self.open_for(principal, headers, opening, limits, None)
     }
 
     /// The same for a client that reads lines: whatever its session says is told at that desk.
@@ -329,7 +428,8 @@ impl Destination {
         opening: Opening,
         desk: Arc<Desk>,
     ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
-        self.open_for(principal, headers, opening, Some(desk))
+        let limits = self.session_limits();
+        self.open_for(principal, headers, opening, limits, Some(desk))
     }
 
     fn open_for(
@@ -337,11 +437,10 @@ impl Destination {
         principal: Principal,
         headers: &HeaderMap,
         opening: Opening,
+        limits: session::Limits,
         desk: Option<Arc<Desk>>,
     ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
-        if self.broken.is_some() {
-            return Err(Refusal::BrokenDestination);
-        }
+        self.check_open()?;
         self.make_room()?;
         let now = self.around.clock.now();
         let key = SessionKey(self.around.session_numbers.fetch_add(1, Ordering::Relaxed));
@@ -355,8 +454,6 @@ impl Destination {
         let client = Arc::new(Client::declaring(principal, declared, info));
         let leg = self.leg_of_legacy_clients();
         let lane = self.lane_for(Some(key), &client, headers, leg)?;
-        let mut limits = session::Limits::default();
-        limits.calls = self.settings.max_calls.unwrap_or(limits.calls);
         let (session, call, ask) = match opening {
             Opening::Introduction(message, accepts) => {
                 let (session, call, ask) = Session::open(key, client, limits, now, *message, accepts);
@@ -502,25 +599,27 @@ impl Destination {
         Ok(lane)
     }
 
-    fn depart(
+    fn departure(
         &self,
-        lane: &Arc<Lane>,
         client: Arc<Client>,
         message: Message,
         meaning: Meaning,
         accepts: Accepts,
-        permit: Option<Permit>,
-    ) -> Arc<ErrandPort> {
+    ) -> Departure {
         let key = SessionKey(self.around.session_numbers.fetch_add(1, Ordering::Relaxed));
-        let departure = Departure {
+        Departure {
             key,
             states: self.state_seal(&client.principal),
             client,
             message,
             meaning,
             accepts,
-            permit,
-        };
+            mirrored: None,
+            permit: None,
+        }
+    }
+
+    fn depart(&self, lane: &Arc<Lane>, departure: Departure) -> Arc<ErrandPort> {
         let (clock, audit) = (self.around.clock, Arc::clone(&self.around.audit));
         let traffic = Arc::clone(&self.traffic);
         ErrandPort::depart(
@@ -539,21 +638,28 @@ impl Destination {
         client: Client,
         headers: &HeaderMap,
         message: Message,
-        meaning: Meaning,
-        accepts: Accepts,
-        permit: Option<Permit>,
+        journey: Journey,
     ) -> Result<Option<Arc<ErrandPort>>, Refusal> {
-        if self.broken.is_some() {
-            return Err(Refusal::BrokenDestination);
-        }
+        self.check_open()?;
         let leg = self.learn_era(headers).await?;
+        // Asking may have taken long enough for a reload.
+        self.check_open()?;
         if leg == Era::Legacy && self.settings.show == Show::Native {
             return Ok(None);
         }
         let client = Arc::new(client);
         let lane = self.lane_for(None, &client, headers, leg)?;
+        let Journey {
+            meaning,
+            accepts,
+            mirrored,
+            permit,
+        } = journey;
         let listening = meaning == Meaning::Listen;
-        let port = self.depart(&lane, client, message, meaning, accepts, permit);
+        let mut departure = self.departure(client, message, meaning, accepts);
+        departure.mirrored = mirrored;
+        departure.permit = permit;
+        let port = self.depart(&lane, departure);
         if listening {
             let mut listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
             listens.retain(|_, listen| listen.strong_count() > 0);
@@ -631,6 +737,7 @@ impl Destination {
             (Sharing::Shared | Sharing::PerIdentity, Capabilities::PerClient) => Introduction::Newest,
         };
         let mut multiplexer = Multiplexer::new(limits, introduction);
+        multiplexer.offer_roots(&self.settings.roots);
         multiplexer.show_tools(Arc::clone(&self.tools));
         let lane = Arc::new(Lane::new(
             Arc::clone(&self.name),
@@ -651,7 +758,7 @@ impl Destination {
                     max_message_bytes: self.settings.max_message_bytes,
                     eager,
                 };
-                self.supervise(&lane, supervisor.run());
+                self.supervise(&lane, Supervisor::Process(supervisor));
             }
             (BackendSpec::Remote(_), Some(server)) => {
                 let supervisor = RemoteLane::new(
@@ -660,14 +767,14 @@ impl Destination {
                     forwarded(from_headers),
                     self.settings.max_message_bytes,
                 );
-                self.supervise(&lane, supervisor.run());
+                self.supervise(&lane, Supervisor::Remote(supervisor));
             }
             (BackendSpec::Remote(_), None) => {}
         }
         lane
     }
 
-    fn supervise(&self, lane: &Arc<Lane>, supervisor: impl Future<Output = ()> + Send + 'static) {
+    fn supervise(&self, lane: &Arc<Lane>, supervisor: Supervisor) {
         let count = Arc::clone(&self.supervisors);
         count.fetch_add(1, Ordering::AcqRel);
         let (roll, lane) = (Arc::clone(&self.roll), Arc::clone(lane));
@@ -676,7 +783,17 @@ impl Destination {
             .lanes
             .push(Arc::clone(&lane));
         tasks::spawn("lane", async move {
-            supervisor.await;
+            while AssertUnwindSafe(supervisor.run()).catch_unwind().await.is_err() {
+                tracing::error!(destination = %lane.destination(), "a supervisor panicked and begins anew");
+                let trouble = Arc::new(Trouble {
+                    what: "a mistake of the gateway; its log has the details".into(),
+                    ..Trouble::default()
+                });
+                lane.set_health(Health::BackingOff(Arc::clone(&trouble)));
+                lane.link_down(&trouble);
+                // What goes wrong every time shall not do so all the time.
+                tokio::time::sleep(AFTER_PANIC).await;
+            }
             roll.lock().unwrap_or_else(PoisonError::into_inner).retire(&lane);
             count.fetch_sub(1, Ordering::AcqRel);
         });
@@ -691,14 +808,14 @@ impl Destination {
     }
 
     /// Expires what has been idle too long and lets sessions and lanes tidy up.
-    pub(crate) fn tick(&self, now: Moment) {
+    pub(crate) fn tick(&self, now: Moment, session_idle: Duration) {
         let ports: Vec<Arc<SessionPort>> = self.sessions().values().cloned().collect();
         for port in ports {
             port.tick(now);
             let limit = if port.is_implicit() {
                 IMPLICIT_IDLE
             } else {
-                self.around.session_idle
+                session_idle
             };
             if port.idle_since().is_some_and(|since| now.since(since) > limit) {
                 tracing::debug!(destination = %self.name, session = %port.hash().as_str(), "session expired");
@@ -744,9 +861,9 @@ impl Destination {
 
     /// Ends every session and every child. Whoever still waits is told that the server is going (503), and
     /// not that the session is unknown (404), at which clients would open another one here.
-    pub(crate) fn stop(&self) {
+    pub(crate) fn stop(&self, why: &str) {
         let trouble = Arc::new(Trouble {
-            what: "the gateway is shutting down".into(),
+            what: why.into(),
             ..Trouble::default()
         });
         let lanes: Vec<Arc<Lane>> = self.lanes().values().cloned().collect();
@@ -758,6 +875,7 @@ impl Destination {
         for port in ports {
             self.close(&port);
         }
+        self.old_streams.end_all();
         let listens = std::mem::take(&mut *self.listens.lock().unwrap_or_else(PoisonError::into_inner));
         for port in listens.into_values().filter_map(|listen| listen.upgrade()) {
             port.dismiss();

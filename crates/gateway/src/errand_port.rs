@@ -15,6 +15,7 @@ use protocol::message::{Member, Message};
 use protocol::session::Accepts;
 use protocol::time::Moment;
 use protocol::version::Era;
+use protocol::wire::header::MirroredParams;
 use tokio::time::Sleep;
 
 use crate::audit::{Audit, AuditRecord, Outcome};
@@ -92,6 +93,8 @@ pub(crate) struct Departure {
     pub(crate) permit: Option<Permit>,
     /// Seals the server's own states, where callers differ.
     pub(crate) states: Option<StateSeal>,
+    /// The headers that mirror its arguments.
+    pub(crate) mirrored: Option<MirroredParams>,
 }
 
 impl ErrandPort {
@@ -112,6 +115,7 @@ impl ErrandPort {
             accepts,
             permit,
             states,
+            mirrored,
         } = departure;
         let principal = client.principal.as_str().to_owned();
         let (errand, asks) = Errand::new(key, client, clock.now(), message, meaning, accepts);
@@ -130,10 +134,18 @@ impl ErrandPort {
             inner: Mutex::new(Inner { errand, waker: None }),
         });
         lane.attach_errand(&port);
-        for ask in asks {
+        for mut ask in asks {
+            if let Ask::Call(call) = &mut ask {
+                call.mirrored.clone_from(&mirrored);
+            }
             lane.ask(ask);
         }
         port
+    }
+
+    /// Whether the headers of a retry say what its arguments say, as far as its tool is known.
+    pub(crate) fn judge_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
+        self.lane.judge_mirrored(message, params)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

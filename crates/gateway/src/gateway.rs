@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -20,26 +20,30 @@ use crate::client_face::body::Body;
 use crate::client_face::slow_reader::SlowReader;
 use crate::clock::Clock;
 use crate::destination::{Destination, Surroundings};
-use crate::guard::Guard;
 use crate::guard::limits::{AddressRoll, Limiter};
 use crate::guard::origin::OriginGuard;
 use crate::lane::Health;
 use crate::line_sink::LineSink;
 use crate::metrics::DoorTally;
+use crate::reload::{self, Fixed, Live, ReloadError};
 use crate::reply;
-use crate::settings::{self, BackendSpec, LimitSettings, PublicUrl, RemoteSpec, Settings};
+use crate::settings::{self, BackendSpec, LimitSettings, RemoteSpec, Settings};
 use crate::tasks;
+use crate::tls::{Tls, TlsError};
+use crate::tls_door;
 use crate::trace::SpanSink;
 
 /// How long a client may take to send its request's headers.
-const HEADER_TIME: Duration = Duration::from_secs(10);
-const MAX_HEADERS: usize = 100;
+pub(crate) const HEADER_TIME: Duration = Duration::from_secs(10);
+pub(crate) const MAX_HEADERS: usize = 100;
 /// The longest head of a request, and the unit in which bodies are read.
-const READ_BUFFER: usize = 64 << 10;
+pub(crate) const READ_BUFFER: usize = 64 << 10;
 /// How long connections may take to close once everything has been answered.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// How long an immediate end may take to write the last answers and records.
 const LAST_ANSWERS: Duration = Duration::from_millis(200);
+/// What those learn who still wait for an answer.
+const SHUTTING_DOWN: &str = "the gateway is shutting down";
 const TICK: Duration = Duration::from_secs(1);
 
 /// Why a gateway cannot be made.
@@ -49,9 +53,21 @@ pub enum StartError {
     Command { destination: String, why: String },
     #[error("the audit log cannot be opened: {0}")]
     Audit(#[source] std::io::Error),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// Each destination, and why it cannot start.
     #[error("no destination could start")]
     NothingStarts(Vec<(String, String)>),
+}
+
+impl From<ReloadError> for StartError {
+    fn from(error: ReloadError) -> Self {
+        match error {
+            ReloadError::Command { destination, why } => Self::Command { destination, why },
+            ReloadError::Tls(error) => Self::Tls(error),
+            ReloadError::Draining => unreachable!("what is being made does not end yet"),
+        }
+    }
 }
 
 /// All destinations behind one door.
@@ -59,16 +75,20 @@ pub enum StartError {
 pub struct Gateway {
     pub(crate) clock: Clock,
     pub(crate) audit: Arc<Audit>,
-    pub(crate) origins: OriginGuard,
-    pub(crate) guard: Guard,
-    pub(crate) destinations: BTreeMap<String, Arc<Destination>>,
-    pub(crate) root: Option<Arc<Destination>>,
+    /// The address that was really bound.
+    pub(crate) listen: SocketAddr,
+    live: RwLock<Arc<Live>>,
+    leaving: Mutex<Vec<Arc<Destination>>>,
+    pub(crate) fixed: Fixed,
+    pub(crate) around: Surroundings,
+    pub(crate) tls: Option<Tls>,
+    /// The last reload changed nothing, because something was wrong with it.
+    pub(crate) reload_failed: AtomicBool,
     pub(crate) limiter: Limiter,
     pub(crate) tally: DoorTally,
     pub(crate) shows_metrics: bool,
     limits: LimitSettings,
     launcher: Arc<Launcher>,
-    drain: Duration,
     draining: AtomicBool,
     /// There was a second signal.
     hurried: AtomicBool,
@@ -84,6 +104,7 @@ impl Gateway {
         environment: BTreeMap<String, String>,
     ) -> Result<Arc<Self>, StartError> {
         let clock = Clock::new();
+        let tls = settings.tls.as_ref().map(Tls::open).transpose()?;
         let audit = Arc::new(Audit::open(&settings.audit).map_err(StartError::Audit)?);
         let launcher = Arc::new(launcher);
         let around = Surroundings {
@@ -91,26 +112,11 @@ impl Gateway {
             launcher: Arc::clone(&launcher),
             audit: Arc::clone(&audit),
             environment: Arc::new(environment),
-            session_idle: settings.session_idle,
             session_numbers: Arc::default(),
             sealer: Arc::default(),
             tells_callers_apart: settings.auth.is_on(),
         };
-        let mut destinations = BTreeMap::new();
-        for destination in &settings.destinations {
-            let broken = check_command(destination, &around.environment);
-            if let Some(why) = &broken {
-                if !settings.keep_going {
-                    return Err(StartError::Command {
-                        destination: destination.name.clone(),
-                        why: why.clone(),
-                    });
-                }
-                tracing::error!(destination = %destination.name, %why, "cannot start");
-            }
-            let made = Arc::new(Destination::new(destination.clone(), around.clone(), broken));
-            destinations.insert(destination.name.clone(), made);
-        }
+        let destinations = reload::furnish(settings, &around, &BTreeMap::new())?;
         let broken: Vec<(String, String)> = destinations
             .iter()
             .filter_map(|(name, made)| Some((name.clone(), made.broken()?.to_owned())))
@@ -123,32 +129,60 @@ impl Gateway {
             .as_ref()
             .and_then(|name| destinations.get(name))
             .cloned();
+        let live = Live {
+            origins: OriginGuard::new(settings, listen),
+            guard: reload::guard(settings, listen, clock),
+            destinations,
+            root,
+            session_idle: settings.session_idle,
+            drain: settings.drain,
+        };
         Ok(Arc::new(Self {
             clock,
             audit,
-            origins: OriginGuard::new(settings, listen),
-            guard: Guard::new(
-                &settings.auth,
-                settings
-                    .public_url
-                    .clone()
-                    .unwrap_or_else(|| PublicUrl::of_listener(listen)),
-                settings.destinations.iter().map(|destination| &*destination.name),
-                settings.root_destination.as_deref(),
-                clock,
-            ),
-            destinations,
-            root,
+            around,
+            listen,
+            live: RwLock::new(Arc::new(live)),
+            leaving: Mutex::default(),
+            fixed: Fixed::of(settings),
+            reload_failed: AtomicBool::new(false),
             limiter: Limiter::new(settings.limits.clone()),
             tally: DoorTally::default(),
             shows_metrics: settings.metrics,
             limits: settings.limits.clone(),
             launcher,
-            drain: settings.drain,
+            tls,
             draining: AtomicBool::new(false),
             hurried: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
         }))
+    }
+
+    /// What holds at the moment. A request keeps to it, whatever is reloaded meanwhile.
+    pub(crate) fn live(&self) -> Arc<Live> {
+        Arc::clone(&self.live.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set_live(&self, live: Live) {
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
+    }
+
+    /// Destinations that a reload has removed or replaced, while they come to their end.
+    pub(crate) fn leaving(&self) -> MutexGuard<'_, Vec<Arc<Destination>>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All destinations that still do something.
+    fn all(&self) -> Vec<Arc<Destination>> {
+        let live = self.live();
+        let mut all: Vec<Arc<Destination>> = live.destinations.values().cloned().collect();
+        all.extend(self.leaving().iter().cloned());
+        all
+    }
+
+    /// TLS handshakes that failed.
+    pub fn failed_handshakes(&self) -> u64 {
+        self.tls.as_ref().map_or(0, Tls::failures)
     }
 
     /// Names the sink of the log, so that metrics show what it lost.
@@ -169,7 +203,7 @@ impl Gateway {
     /// Serves until `shutdown` comes, then drains: calls in flight may finish, new ones are refused, and all
     /// children are ended.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: impl Future<Output = ()>) {
-        for destination in self.destinations.values() {
+        for destination in self.live().destinations.values() {
             destination.start();
         }
         let (closing, _) = watch::channel(false);
@@ -179,7 +213,7 @@ impl Gateway {
         });
         tasks::spawn("guard", {
             let gateway = Arc::clone(&self);
-            async move { gateway.guard.prepare().await }
+            async move { gateway.live().guard.prepare().await }
         });
         let doorkeeper = tasks::spawn("doorkeeper", {
             let gateway = Arc::clone(&self);
@@ -190,7 +224,7 @@ impl Gateway {
 
         tracing::info!(calls = self.open_calls(), "draining");
         self.draining.store(true, Ordering::Release);
-        self.wait_until(self.drain, || {
+        self.wait_until(self.live().drain, || {
             self.open_calls() == 0 || self.hurried.load(Ordering::Acquire)
         })
         .await;
@@ -205,8 +239,8 @@ impl Gateway {
 
     /// Ends every session and every child, and waits for the children to be gone.
     pub(crate) async fn stop_all(&self) {
-        for destination in self.destinations.values() {
-            destination.stop();
+        for destination in self.all() {
+            destination.stop(SHUTTING_DOWN);
         }
         // Every supervisor ends its child within its own grace period.
         self.wait_until(crate::backend_task::STOP_GRACE * 2, || self.supervisors() == 0)
@@ -216,8 +250,8 @@ impl Gateway {
     /// The second signal: nothing is waited for any more but that those who wait are told so.
     /// [`Gateway::serve`] comes to its end soon after.
     pub async fn kill(&self) {
-        for destination in self.destinations.values() {
-            destination.stop();
+        for destination in self.all() {
+            destination.stop(SHUTTING_DOWN);
         }
         self.launcher.kill_all();
         self.wait_until(LAST_ANSWERS, || self.connections.load(Ordering::Acquire) == 0)
@@ -231,20 +265,20 @@ impl Gateway {
     }
 
     fn open_calls(&self) -> usize {
-        self.destinations
-            .values()
+        self.all()
+            .iter()
             .map(|destination| destination.open_calls())
             .sum()
     }
 
     fn supervisors(&self) -> usize {
-        self.destinations
-            .values()
+        self.all()
+            .iter()
             .map(|destination| destination.supervisors())
             .sum()
     }
 
-    async fn wait_until(&self, limit: Duration, done: impl Fn() -> bool) {
+    pub(crate) async fn wait_until(&self, limit: Duration, done: impl Fn() -> bool) {
         let deadline = tokio::time::Instant::now() + limit;
         let mut pause = Duration::from_millis(1);
         while !done() && tokio::time::Instant::now() < deadline {
@@ -259,8 +293,12 @@ impl Gateway {
         loop {
             tick.tick().await;
             let now = self.clock.now();
-            for destination in self.destinations.values() {
-                destination.tick(now);
+            if let Some(tls) = &self.tls {
+                tls.tick();
+            }
+            let session_idle = self.live().session_idle;
+            for destination in self.all() {
+                destination.tick(now, session_idle);
             }
             self.limiter.tick(now);
         }
@@ -322,6 +360,14 @@ impl Gateway {
     ) {
         // An answer must not wait for the client to acknowledge the previous one.
         let _ = stream.set_nodelay(true);
+        if let Some(tls) = &self.tls {
+            let gateway = Arc::clone(&self);
+            let respond = move |request| {
+                let gateway = Arc::clone(&gateway);
+                async move { gateway.respond(request, peer).await }
+            };
+            return Box::pin(tls_door::attend(tls, stream, closing, respond)).await;
+        }
         let service = service_fn({
             let gateway = Arc::clone(&self);
             move |request| {
@@ -361,7 +407,7 @@ impl Gateway {
     pub(crate) fn readiness(&self) -> http::Response<Body> {
         let mut usable = false;
         let mut destinations = serde_json::Map::new();
-        for (name, destination) in &self.destinations {
+        for (name, destination) in &self.live().destinations {
             let lanes = destination.health();
             let state = match destination.broken() {
                 Some(_) => "failed",
@@ -383,7 +429,11 @@ impl Gateway {
             destinations.insert(name.clone(), entry);
         }
         let ready = usable && !self.is_draining();
-        let body = serde_json::json!({ "ready": ready, "destinations": destinations });
+        let mut body = serde_json::json!({ "ready": ready, "destinations": destinations });
+        if self.reload_failed.load(Ordering::Acquire) {
+            body["configuration"] =
+                "the last reload failed and changed nothing; the log has the details".into();
+        }
         let status = if ready {
             StatusCode::OK
         } else {
@@ -408,7 +458,10 @@ impl Drop for Counted<'_> {
     }
 }
 
-fn check_command(destination: &settings::Destination, parent: &BTreeMap<String, String>) -> Option<String> {
+pub(crate) fn check_command(
+    destination: &settings::Destination,
+    parent: &BTreeMap<String, String>,
+) -> Option<String> {
     let spec = match &destination.backend {
         BackendSpec::Process(spec) => spec,
         BackendSpec::Remote(spec) => return check_remote(spec),

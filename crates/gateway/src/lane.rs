@@ -12,9 +12,12 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use protocol::backend_face::WireId;
 use protocol::exchange::{Ask, Failure, SessionKey, Tell, Trouble};
+use protocol::message::{Member, Message};
 use protocol::multiplexer::{Carrier, Counters, Multiplexer, Output};
 use protocol::time::Moment;
+use protocol::tool_schema::arguments_of;
 use protocol::version::Era;
+use protocol::wire::header::MirroredParams;
 use protocol::wire::line::{Frame, LineFramer};
 use tokio::sync::Notify;
 
@@ -221,8 +224,16 @@ impl Lane {
         self.lock().multiplexer.open_calls()
     }
 
+    /// Since when nobody has used this lane; `None` also while a task goes on that was begun here.
     pub(crate) fn idle_since(&self) -> Option<Moment> {
-        self.lock().idle_since
+        let inner = self.lock();
+        let pinned = inner.multiplexer.has_live_tasks(self.clock.now());
+        inner.idle_since.filter(|_| !pinned)
+    }
+
+    /// Whether the headers of a call say what its arguments say, as far as its tool is known.
+    pub(crate) fn judge_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
+        self.lock().multiplexer.judge_mirrored(message, params)
     }
 
     pub(crate) fn depths(&self) -> Depths {
@@ -319,6 +330,32 @@ impl Lane {
 
     pub(crate) fn set_carrier(&self, carrier: Carrier) {
         self.lock().multiplexer.set_carrier(carrier);
+    }
+
+    /// The server wants to be told in headers what some arguments are.
+    pub(crate) fn mirror_arguments(&self) {
+        self.lock().multiplexer.mirror_arguments();
+    }
+
+    /// The headers that mirror a call's arguments, as far as its tool is known: names and values.
+    pub(crate) fn mirrored_arguments(&self, message: &Message) -> Vec<(String, String)> {
+        let inner = self.lock();
+        let tool = message
+            .text(Member::Name)
+            .and_then(|name| inner.multiplexer.tool(&name));
+        match (tool, arguments_of(message)) {
+            (Some(tool), Ok(arguments)) => tool.headers.values_of_raw(arguments).unwrap_or_default(),
+            (None, _) | (_, Err(_)) => Vec::new(),
+        }
+    }
+
+    /// Whether a tool says of itself that calling it twice does no harm.
+    pub(crate) fn is_repeatable(&self, message: &Message) -> bool {
+        let inner = self.lock();
+        let tool = message
+            .text(Member::Name)
+            .and_then(|name| inner.multiplexer.tool(&name));
+        tool.is_some_and(|tool| tool.repeatable)
     }
 
     /// Takes one message of the server, and the request in whose exchange it came.

@@ -11,7 +11,7 @@ use std::mem;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -139,6 +139,7 @@ impl LineSink {
             max_lines: options.max_lines,
             lost: AtomicU64::new(0),
             errors: AtomicU64::new(0),
+            is_failing: AtomicBool::new(false),
             can_reopen: matches!(output, Output::File { .. }),
         });
         let thread = Scribe {
@@ -214,6 +215,17 @@ impl LineSink {
         self.owner.shared.lost.load(Ordering::Relaxed)
     }
 
+    /// Whether lines cannot be written at the moment: the last write failed, or more waits than is usual by far.
+    pub fn is_in_trouble(&self) -> bool {
+        let shared = &*self.owner.shared;
+        if shared.is_failing.load(Ordering::Relaxed) {
+            return true;
+        }
+        let state = shared.lock();
+        state.waiting_bytes() > shared.max_bytes / 2
+            || state.lines + state.lines_in_hand > shared.max_lines / 2
+    }
+
     /// Writes that failed.
     pub fn errors(&self) -> u64 {
         self.owner.shared.errors.load(Ordering::Relaxed)
@@ -231,6 +243,8 @@ struct Shared {
     max_lines: usize,
     lost: AtomicU64,
     errors: AtomicU64,
+    /// The last write failed.
+    is_failing: AtomicBool,
     can_reopen: bool,
 }
 
@@ -376,6 +390,7 @@ impl Scribe {
                 written = memchr::memrchr(b'\n', &batch[..written]).map_or(0, |at| at + 1);
             }
             let Err(error) = self.write_some(batch, &mut written) else {
+                self.shared.is_failing.store(false, Ordering::Relaxed);
                 return;
             };
             if error.kind() == io::ErrorKind::WouldBlock {
@@ -383,6 +398,7 @@ impl Scribe {
                     continue;
                 }
             } else {
+                self.shared.is_failing.store(true, Ordering::Relaxed);
                 self.shared.errors.fetch_add(1, Ordering::Relaxed);
                 self.report(Some(&error));
                 // The reader of a broken pipe never comes back, so keeping the lines would only cost memory.

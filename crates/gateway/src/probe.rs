@@ -39,6 +39,7 @@ impl Gateway {
     pub async fn probe(self: Arc<Self>) -> Vec<Probe> {
         let mut probes = Vec::new();
         let running: Vec<_> = self
+            .live()
             .destinations
             .values()
             .map(|destination| {

@@ -70,6 +70,9 @@ pub(crate) enum Refusal {
     Modern(modern::Objection),
     UnsupportedVersion,
     MissingSession,
+    /// The same for a client of the old transport, whose session is in the query.
+    MissingSessionQuery,
+    DoubledSessionQuery,
     DoubledHeader(&'static str),
     MalformedSession,
     UnknownSession,
@@ -106,6 +109,12 @@ pub(crate) enum Refusal {
     UnknownEvent,
     FinishedStream,
     Draining,
+    /// The destination was removed or replaced while the request was on its way.
+    Retired,
+    /// The audit log cannot be written, and calls without a record are not wanted.
+    AuditUnavailable,
+    /// A panic, which is a mistake of ours.
+    Mishap,
 }
 
 /// Whether the answer has a JSON-RPC body.
@@ -241,6 +250,16 @@ impl Refusal {
                 invalid,
                 "the Mcp-Session-Id header is missing".into(),
             ),
+            Self::MissingSessionQuery => (
+                S::BAD_REQUEST,
+                invalid,
+                "the query must have the sessionId that the `endpoint` event named".into(),
+            ),
+            Self::DoubledSessionQuery => (
+                S::BAD_REQUEST,
+                invalid,
+                "the query has more than one sessionId".into(),
+            ),
             Self::DoubledHeader(name) => (S::BAD_REQUEST, invalid, format!("the {name} header stands twice")),
             Self::MalformedSession => (
                 S::BAD_REQUEST,
@@ -320,6 +339,21 @@ impl Refusal {
                 Plain,
                 "everything of this stream was delivered".into(),
             ),
+            Self::Mishap => (
+                S::INTERNAL_SERVER_ERROR,
+                Rpc(error_code::INTERNAL_ERROR),
+                "the gateway has made a mistake; its log has the details".into(),
+            ),
+            Self::AuditUnavailable => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "the audit log cannot be written (audit.on_failure)".into(),
+            ),
+            Self::Retired => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "the configuration of this destination has just changed".into(),
+            ),
             Self::Draining => (
                 S::SERVICE_UNAVAILABLE,
                 Rpc(error_code::INTERNAL_ERROR),
@@ -342,6 +376,9 @@ impl Refusal {
             Self::TooManySessionsOfCaller { .. } => Some("caller_sessions_at_limit"),
             Self::ToolDenied { .. } => Some("tool_denied"),
             Self::Draining => Some("draining"),
+            Self::Retired => Some("reloaded"),
+            Self::AuditUnavailable => Some("audit_unavailable"),
+            Self::Mishap => Some("internal_error"),
             Self::BrokenDestination => Some("cannot_start"),
             Self::IssuerUnavailable => Some("issuer_unavailable"),
             Self::Unreached(failure) => Some(failure.reason()),
@@ -394,6 +431,11 @@ impl Refusal {
             Self::Unreached(failure) => failure.reason(),
             Self::FinishedStream => "finished_stream",
             Self::Draining => "draining",
+            Self::MissingSessionQuery => "missing_session",
+            Self::DoubledSessionQuery => "doubled_session",
+            Self::Retired => "reloaded",
+            Self::AuditUnavailable => "audit_unavailable",
+            Self::Mishap => "internal_error",
         }
     }
 
@@ -509,7 +551,8 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
         Failure::Exited(_)
         | Failure::Unavailable { .. }
         | Failure::NotWelcomed
-        | Failure::Overloaded { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        | Failure::Overloaded { .. }
+        | Failure::Occupied => StatusCode::SERVICE_UNAVAILABLE,
         Failure::TooLarge { .. } | Failure::Invalid(_) | Failure::Upstream(_) => StatusCode::BAD_GATEWAY,
         // The client said so itself and expects no answer any more.
         Failure::Cancelled => StatusCode::OK,
@@ -528,7 +571,7 @@ pub(crate) fn answer(body: impl Into<Written>, failure: Option<&Failure>) -> Res
     }
     let wait = match failure {
         Some(Failure::Unavailable { retry_after, .. }) => Some(*retry_after),
-        Some(Failure::Exited(_) | Failure::NotWelcomed | Failure::Overloaded { .. }) => {
+        Some(Failure::Exited(_) | Failure::NotWelcomed | Failure::Overloaded { .. } | Failure::Occupied) => {
             Some(Duration::from_secs(1))
         }
         Some(

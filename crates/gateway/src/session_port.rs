@@ -156,14 +156,15 @@ impl SessionPort {
         accepts: Accepts,
         permit: Option<Permit>,
     ) -> Result<Reception, Refusal> {
-        let taken = {
+        let (taken, orders) = {
             let mut inner = self.lock();
             let taken = inner.session.handle_message(self.clock.now(), message, accepts)?;
             if let (Taken::Call { call, .. }, Some(permit)) = (&taken, permit) {
                 inner.permits.insert(*call, permit);
             }
-            taken
+            (taken, inner.collect())
         };
+        self.carry_out(orders);
         Ok(match taken {
             Taken::Noted(ask) => {
                 if let Some(ask) = ask {
@@ -223,6 +224,21 @@ impl SessionPort {
 
     pub(crate) fn listen(&self) -> Result<Reader, StreamRefusal> {
         self.lock().session.listen(self.clock.now())
+    }
+
+    /// Opens the one stream of the old transport.
+    pub(crate) fn listen_to_all(&self) -> Result<Reader, StreamRefusal> {
+        self.lock().session.listen_to_all(self.clock.now())
+    }
+
+    /// Says something on that stream.
+    pub(crate) fn say(&self, data: &Bytes) {
+        let orders = {
+            let mut inner = self.lock();
+            inner.session.announce(self.clock.now(), data);
+            inner.collect()
+        };
+        self.carry_out(orders);
     }
 
     pub(crate) fn resume(&self, last: &str) -> Result<Reader, StreamRefusal> {
@@ -348,7 +364,7 @@ pub(crate) fn outcome(failure: &Failure) -> Outcome {
         Failure::Timeout { .. } | Failure::StartTimeout { .. } => Outcome::Timeout,
         Failure::Exited(_) => Outcome::Crashed,
         Failure::Unavailable { .. } | Failure::NotWelcomed => Outcome::Unavailable,
-        Failure::Overloaded { .. } | Failure::Unsupported { .. } => Outcome::Refused,
+        Failure::Overloaded { .. } | Failure::Occupied | Failure::Unsupported { .. } => Outcome::Refused,
         Failure::Unanswered { .. } => Outcome::Error,
         Failure::TooLarge { .. } => Outcome::TooLarge,
         Failure::Invalid(_) => Outcome::Invalid,

@@ -47,6 +47,8 @@ impl fmt::Debug for Secret {
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub listen: SocketAddr,
+    /// Plain HTTP, if nothing was said.
+    pub tls: Option<TlsSettings>,
     /// No answer for this long: 504. Progress resets it, up to ten times the value.
     pub request_timeout: Duration,
     /// The largest request body the door reads; the largest of the destinations' own limits.
@@ -73,12 +75,32 @@ pub struct Settings {
     pub keep_going: bool,
 }
 
+/// The files of our own certificate, in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// The certificate and those that lead to its issuer.
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
 /// Where audit records go and what they carry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditSettings {
     pub sink: AuditSink,
     /// `AUDIT_LOG_BODIES`: request and response bodies, redacted and cut.
     pub bodies: bool,
+    pub on_failure: OnAuditFailure,
+    /// Every record carries a number and a hash over all records before it.
+    pub chain: bool,
+}
+
+/// What becomes of calls whose records cannot be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnAuditFailure {
+    /// They go on; lost records are counted.
+    Count,
+    /// New ones are refused until records can be written again.
+    Refuse,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +111,7 @@ pub enum AuditSink {
 }
 
 /// One named server behind Rialto.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
     /// A URL segment: `[a-z0-9][a-z0-9._-]{0,62}`.
     pub name: String,
@@ -103,6 +125,10 @@ pub struct Destination {
     pub max_calls: Option<usize>,
     pub era: EraChoice,
     pub show: Show,
+    /// What a legacy server is told its client's roots are, when it asks and no client can be asked.
+    pub roots: Vec<String>,
+    /// Clients of the old transport (HTTP with SSE) are served at `/{name}/sse` and `/{name}/message`.
+    pub legacy_sse: bool,
     /// Which of its tools clients may see and call.
     pub tools: ToolPolicy,
 }
@@ -126,7 +152,7 @@ pub enum Show {
 }
 
 /// How the clients of a destination share its links: children, or sessions at a remote server.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneRules {
     pub sharing: Sharing,
     pub capabilities: Capabilities,
@@ -138,14 +164,14 @@ pub struct LaneRules {
     pub linger: Duration,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BackendSpec {
     Process(ProcessSpec),
     Remote(RemoteSpec),
 }
 
 /// A stdio server: what to run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessSpec {
     /// Program and arguments; never run through a shell.
     pub argv: Vec<String>,
@@ -158,7 +184,7 @@ pub struct ProcessSpec {
 }
 
 /// A server that is reached over HTTP.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteSpec {
     pub url: Url,
     pub transport: Transport,
@@ -202,12 +228,21 @@ pub enum Outages {
 }
 
 /// How Rialto makes itself known to a remote server, beside the configured headers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum SignIn {
     No,
-    /// By OAuth, with the tokens of `rialto login`.
-    OAuth,
+    /// By OAuth. Who is asked to sign in, if anyone, is settled in there.
+    OAuth(oauth::SignIn),
 }
+
+/// What is signed in at is the address, which is compared beside it; the rest is the same for a whole process.
+impl PartialEq for SignIn {
+    fn eq(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+impl Eq for SignIn {}
 
 /// What makes a lane, and so a child or a remote session of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

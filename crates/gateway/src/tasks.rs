@@ -26,6 +26,16 @@ where
     })
 }
 
+/// A task that ends with whoever started it.
+#[derive(Debug)]
+pub(crate) struct Owned<T>(pub(crate) JoinHandle<T>);
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 /// The future is boxed because an `async` block around it would make every task twice as large.
 struct Named<F> {
     name: &'static str,

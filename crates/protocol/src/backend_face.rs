@@ -12,7 +12,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::exchange::{Client, Welcome};
 use crate::message::{Member, Message};
-use crate::method::LogLevel;
+use crate::method::{LogLevel, Method};
 use crate::version::Era;
 
 /// An id that Rialto gave to a request it wrote to a server. Never a client's id, not even in part, and never
@@ -74,6 +74,8 @@ pub enum Arrival {
     Log,
     ListChanged,
     Updated,
+    /// What became of a task.
+    Task,
     /// The server has begun to send what we listen for.
     Listening(Option<WireId>),
     Other,
@@ -194,7 +196,23 @@ impl Face {
                 write_line(out, &[]);
             }
             (Self::Legacy(_), _) => legacy::write_translated(out, line),
-            (Self::Modern(_), _) => modern::write_translated(out, line),
+            (Self::Modern(discovery), _) => modern::write_translated(out, line, discovery.takes_tasks()),
+        }
+    }
+
+    /// Asks about a task, on our own account.
+    pub fn write_task(&self, out: &mut BytesMut, request: &TaskRequest<'_>) {
+        match self {
+            Self::Legacy(_) => legacy::write_task(out, request),
+            Self::Modern(_) => modern::write_task(out, request),
+        }
+    }
+
+    /// Asks for a page of the list of tools, on our own account; the raw cursor of one that is not the first.
+    pub fn write_tools_list(&self, out: &mut BytesMut, id: WireId, client: &Client, cursor: Option<&str>) {
+        match self {
+            Self::Legacy(_) => legacy::write_tools_list(out, id, cursor),
+            Self::Modern(_) => modern::write_tools_list(out, id, client, cursor),
         }
     }
 
@@ -241,6 +259,18 @@ pub struct Outgoing<'a> {
     pub level: Option<LogLevel>,
     /// Members to add to the params, raw: the answers of a further round.
     pub extra: &'a [(&'static str, Bytes)],
+}
+
+/// A request of our own about a task.
+#[derive(Debug)]
+pub struct TaskRequest<'a> {
+    pub method: Method,
+    pub id: WireId,
+    pub task: &'a str,
+    /// In whose name.
+    pub client: &'a Client,
+    /// What the task wanted to know, raw (modern era).
+    pub answers: Option<String>,
 }
 
 /// Writes `notifications/cancelled` for one of our requests.

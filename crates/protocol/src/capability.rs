@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::message::{Member, Message};
 use crate::method::Method;
 use crate::object::Object;
+use crate::task;
 
 /// The capabilities a server may act upon. Two clients with equal capabilities may share a child, because
 /// a legacy server is told once, at its handshake, what its client can do.
@@ -17,6 +18,8 @@ pub struct Capabilities {
     sampling_context: bool,
     roots: bool,
     roots_list_changed: bool,
+    /// The extension of the modern era, not the core feature of the legacy one.
+    tasks: bool,
     /// `extensions` and `tasks`, as canonical JSON: servers may change what they offer because of them.
     extensions: String,
 }
@@ -49,8 +52,16 @@ impl Capabilities {
             roots: roots.is_some(),
             roots_list_changed: roots
                 .is_some_and(|value| value.get("listChanged") == Some(&Value::Bool(true))),
+            tasks: value
+                .get("extensions")
+                .is_some_and(|extensions| extensions.get(task::EXTENSION).is_some_and(Value::is_object)),
             extensions,
         }
+    }
+
+    /// Whether such a client can be given a task in place of a result.
+    pub fn takes_tasks(&self) -> bool {
+        self.tasks
     }
 
     /// Whether a server's request of this method can be answered by such a client.

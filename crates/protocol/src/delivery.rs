@@ -74,6 +74,8 @@ pub enum Fate {
     },
     /// The event stream has ended, or broke off, without the answer.
     StreamEnded,
+    /// Nobody is signed in at the server, and nobody can be now: nothing was begun.
+    NotSignedIn { what: String },
     /// The way to the server is not safe, or leads elsewhere.
     Unsafe { what: String },
     /// What came is not what the protocol allows.
@@ -164,6 +166,7 @@ impl Delivery {
                 status, retry_after, ..
             } => self.handle_status(status, retry_after),
             Fate::StreamEnded => self.handle_stream_end(),
+            Fate::NotSignedIn { what } => failed(UpstreamFault::Unauthorized, what),
             Fate::Unsafe { what } => failed(UpstreamFault::Unsafe, what),
             Fate::Nonsense { what } => failed(UpstreamFault::Nonsense, what),
         }
@@ -252,12 +255,19 @@ pub fn repeatable(parcel: Parcel) -> Repeatable {
         | Method::LoggingSetLevel
         | Method::CompletionComplete
         | Method::ServerDiscover
+        | Method::TasksGet
+        | Method::TasksResult
+        | Method::TasksList
+        | Method::TasksCancel
         | Method::Initialized
         | Method::Cancelled
         | Method::RootsListChanged => Repeatable::Yes,
         // A listen that broke off is asked for by whoever still wants it.
         Method::SubscriptionsListen
         | Method::ToolsCall
+        | Method::TasksUpdate
+        | Method::TasksStatus
+        | Method::Tasks
         | Method::SamplingCreateMessage
         | Method::ElicitationCreate
         | Method::RootsList

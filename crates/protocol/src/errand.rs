@@ -206,6 +206,7 @@ impl Errand {
             call: OPENING,
             client: Arc::clone(&client),
             introduction: None,
+            words: Era::Modern,
             hears: listening.is_some(),
         }];
         if matches!(meaning, Meaning::Call { .. }) {
@@ -215,6 +216,7 @@ impl Errand {
                 request: Request::Plain,
                 message: message.clone(),
                 words: Era::Modern,
+                mirrored: None,
             }));
         }
         let errand = Self {
@@ -290,7 +292,13 @@ impl Errand {
             Tell::Reply {
                 call, message, words, ..
             } => match (call, self.meaning) {
-                (_, Meaning::Listen) => self.handle_subscribed(call, message.kind() == Kind::Result),
+                // The handshake was refused, so there is nothing to listen to.
+                (OPENING, Meaning::Listen) => self.conclude(Outcome::Reply { message, words }),
+                (_, Meaning::Listen) => {
+                    if !self.handle_looked(call, Some((&message, words))) {
+                        self.handle_subscribed(call, message.kind() == Kind::Result);
+                    }
+                }
                 // The handshake was refused; what waited for it is told so by itself.
                 (OPENING, Meaning::Call { .. }) => {}
                 (OPENING, Meaning::Discover) | (_, Meaning::Call { .. } | Meaning::Discover) => {
@@ -306,13 +314,20 @@ impl Errand {
                 | (_, Meaning::Call { .. } | Meaning::Discover) => {
                     self.conclude(Outcome::Failed(failure));
                 }
-                (_, Meaning::Listen) => self.handle_subscribed(call, false),
+                (_, Meaning::Listen) => {
+                    if !self.handle_looked(call, None) {
+                        self.handle_subscribed(call, false);
+                    }
+                }
             },
             Tell::Related { message, .. } => self.relate(&message),
             Tell::Waiting { .. } => {
                 if self.stream() {
                     self.wake();
                 }
+            }
+            Tell::Notice { message, .. } if message.method() == Method::TasksStatus => {
+                self.look_after_task(&message);
             }
             Tell::Notice { message, .. } => {
                 let event = self

@@ -13,6 +13,7 @@ use crate::capability::Capabilities;
 use crate::message::{Message, ScanError};
 use crate::method::{LogLevel, Method};
 use crate::version::{Era, Version};
+use crate::wire::header::MirroredParams;
 
 /// One client conversation, as far as backends are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,6 +78,8 @@ pub enum Ask {
         call: CallKey,
         client: Arc<Client>,
         introduction: Option<Message>,
+        /// The era that the client speaks.
+        words: Era,
         /// The client listens for what is not about its calls: changed lists, updated resources.
         hears: bool,
     },
@@ -123,6 +126,9 @@ pub struct Call {
     pub message: Message,
     /// The era whose words the message is in. A backend of the same era gets it as it is.
     pub words: Era,
+    /// The headers that mirror its arguments, if it came by a way that has such: they are judged as soon as its tool
+    /// is known.
+    pub mirrored: Option<MirroredParams>,
 }
 
 /// What kind of request it is, as far as sharing a backend makes a difference.
@@ -138,6 +144,10 @@ pub enum Request {
     },
     SetLevel {
         level: LogLevel,
+    },
+    /// To hear what becomes of a task.
+    Watch {
+        task: String,
     },
 }
 
@@ -219,6 +229,8 @@ pub struct Welcome {
     pub changing_lists: Vec<Method>,
     /// The server can be told a log level.
     pub logs: bool,
+    /// The server may work on calls of tools as tasks.
+    pub tasks: bool,
 }
 
 /// Why a call gets no answer from its server.
@@ -239,6 +251,8 @@ pub enum Failure {
     NotWelcomed,
     /// A limit of ours was reached.
     Overloaded { limit: &'static str },
+    /// The server waits for another client's answer, and its next question could not be told from theirs.
+    Occupied,
     /// The answer was larger than messages may be.
     TooLarge { length: u64, limit: usize },
     /// The server has no such thing to offer.
@@ -330,6 +344,7 @@ impl Failure {
             Self::Unavailable { .. } => "upstream_unavailable",
             Self::NotWelcomed => "handshake_refused",
             Self::Overloaded { .. } => "overloaded",
+            Self::Occupied => "occupied",
             Self::TooLarge { .. } => "response_too_large",
             Self::Unsupported { .. } => "unsupported",
             Self::Unanswered { .. } => "unanswered",
@@ -356,7 +371,7 @@ impl Failure {
             | Self::TooLarge { .. }
             | Self::Upstream(_)
             | Self::Invalid(_) => Blame::Backend,
-            Self::Overloaded { .. } => Blame::Bridge,
+            Self::Overloaded { .. } | Self::Occupied => Blame::Bridge,
             Self::Unsupported { .. } | Self::Unanswered { .. } | Self::Cancelled | Self::SessionEnded => {
                 Blame::Client
             }

@@ -16,6 +16,7 @@ pub mod method;
 pub mod multiplexer;
 pub mod object;
 pub mod session;
+pub mod task;
 pub mod time;
 pub mod tool_policy;
 pub mod tool_schema;

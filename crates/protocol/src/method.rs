@@ -40,6 +40,11 @@ methods! {
     SamplingCreateMessage = "sampling/createMessage",
     ElicitationCreate = "elicitation/create",
     RootsList = "roots/list",
+    TasksGet = "tasks/get",
+    TasksResult = "tasks/result",
+    TasksUpdate = "tasks/update",
+    TasksCancel = "tasks/cancel",
+    TasksList = "tasks/list",
     Initialized = "notifications/initialized",
     Cancelled = "notifications/cancelled",
     Progress = "notifications/progress",
@@ -49,6 +54,8 @@ methods! {
     ResourcesListChanged = "notifications/resources/list_changed",
     ResourcesUpdated = "notifications/resources/updated",
     RootsListChanged = "notifications/roots/list_changed",
+    TasksStatus = "notifications/tasks/status",
+    Tasks = "notifications/tasks",
     SubscriptionsAcknowledged = "notifications/subscriptions/acknowledged",
 }
 
@@ -57,6 +64,16 @@ impl Method {
     /// (2026-07-28, multi round-trip requests, names the same three for the modern era).
     pub const fn may_ask(self) -> bool {
         matches!(self, Self::ToolsCall | Self::PromptsGet | Self::ResourcesRead)
+    }
+}
+
+impl Method {
+    /// Whether this request is about a task that was begun before, and names it.
+    pub const fn names_a_task(self) -> bool {
+        matches!(
+            self,
+            Self::TasksGet | Self::TasksResult | Self::TasksUpdate | Self::TasksCancel
+        )
     }
 }
 

@@ -10,6 +10,8 @@
 //! one principal have such calls is held until the calls of all but one of them have ended, and then is that one's
 //! (see `held.rs`). What still cannot be attributed is refused: of several principals, as many questions as sessions
 //! that may have asked, a call cancelled meanwhile, or nothing decided in time. Nothing is ever guessed.
+//! What a server says because of a task carries the task's id and is exact (see `tasks.rs`); roots that it asks for while no
+//! call is there wait for the next one (see `roots.rs`).
 //! A call that waits for a modern client's answer, which may never come, does not keep others of its principal from
 //! their turn (see `resting.rs`).
 
@@ -20,8 +22,12 @@ mod held;
 mod interests;
 mod link;
 mod posts;
+mod pursuit;
 mod resting;
+mod roots;
 mod rounds;
+mod tasks;
+mod tools;
 mod vigil;
 mod wishes;
 
@@ -42,14 +48,19 @@ use crate::message::{Kind, Member, Message, ScanError};
 use crate::method::{LogLevel, Method};
 use crate::time::{Moment, earliest};
 use crate::tool_policy::ToolPolicy;
+use crate::tool_schema::TaskSupport;
 use crate::version::Era;
 use crate::wire::line::EnvelopeSeeker;
 use held::Held;
 use interests::Interests;
 pub(crate) use interests::is_part;
 pub use posts::Carrier;
+use pursuit::Pursuit;
 use resting::Returning;
+use roots::Roots;
 use rounds::Round;
+use tasks::{Tasks, Watched};
+use tools::Tools;
 use vigil::Vigil;
 
 /// How much and how long.
@@ -74,6 +85,8 @@ pub struct Limits {
     pub questions: usize,
     /// Resources a session may be subscribed to.
     pub subscriptions: usize,
+    /// Tasks that are remembered with their owner.
+    pub tasks: usize,
     /// Bytes that may wait to be written to the server.
     pub outgoing_bytes: usize,
 }
@@ -103,6 +116,7 @@ impl Default for Limits {
             waiting: 1024,
             questions: 256,
             subscriptions: 256,
+            tasks: 1024,
             outgoing_bytes: 4 << 20,
         }
     }
@@ -164,6 +178,7 @@ enum Link {
 #[derive(Debug)]
 struct Attached {
     client: Arc<Client>,
+    words: Era,
     /// Wants to know what is not about its calls.
     hears: bool,
     load: Load,
@@ -184,6 +199,15 @@ struct Opener {
     deadline: Moment,
 }
 
+/// What has become of a call before it is sent, or sent again.
+#[derive(Debug, Clone, Copy, Default)]
+struct Past {
+    /// How often the server refused it for want of a session.
+    forgotten: u32,
+    /// Its server has refused it because of its headers: it waits for the list of tools, and is sent once more.
+    refreshed: bool,
+}
+
 #[derive(Debug)]
 struct Waiting {
     call: Call,
@@ -192,8 +216,9 @@ struct Waiting {
     starting: bool,
     /// When to tell the client that it takes long.
     patience: Option<Moment>,
-    /// How often the server refused it for want of a session.
-    forgotten: u32,
+    /// Its client was asked something that must be answered first.
+    asked_first: bool,
+    past: Past,
 }
 
 #[derive(Debug)]
@@ -217,6 +242,14 @@ enum Pending {
     Own {
         until: Moment,
     },
+    /// A step in the pursuit of a call's task; the call's own time limit holds for it.
+    Step {
+        of: WireId,
+    },
+    /// Our waiting for the outcome of a task, so that its server can ask.
+    Background {
+        task: String,
+    },
 }
 
 #[derive(Debug)]
@@ -231,6 +264,11 @@ struct InFlight {
     /// What the server wants to know before it goes on (modern era).
     round: Option<Round>,
     rounds: u32,
+    /// What is done about the task that it was answered with.
+    pursuit: Option<Box<Pursuit>>,
+    /// The server does it only as a task, and its client knows nothing of such.
+    drives: bool,
+    past: Past,
     /// The client's progress token, to be put back into progress notifications.
     token: Option<Bytes>,
     deadline: Moment,
@@ -243,8 +281,6 @@ struct InFlight {
     rest_at: Option<Moment>,
     /// Not counted among its session's calls: it waits for a client that may never come back.
     resting: bool,
-    /// How often the server refused it for want of a session.
-    forgotten: u32,
 }
 
 #[derive(Debug)]
@@ -253,6 +289,7 @@ struct OpenQuestion {
     /// The call that carries it.
     wire: Option<WireId>,
     asker: Asker,
+    method: Method,
     deadline: Moment,
 }
 
@@ -263,6 +300,8 @@ enum Asker {
     Server(Bytes),
     /// A round of the call, in which it has this key.
     Round(String),
+    /// The task of the call, which gave it this key.
+    Task(String),
 }
 
 /// Why a question is refused that could be several sessions'.
@@ -278,6 +317,8 @@ enum Lowered {
     TooMuch(&'static str),
     /// The server is known not to do it.
     Unsupported(&'static str),
+    /// The server has no such method.
+    NoSuchMethod(&'static str),
 }
 
 /// The machine.
@@ -289,7 +330,7 @@ pub struct Multiplexer {
     /// How a legacy server is introduced to.
     introduction: Introduction,
     /// Which of the server's tools its clients see.
-    tools: Arc<ToolPolicy>,
+    policy: Arc<ToolPolicy>,
     face: Face,
     /// A listen was refused or ended too often: this server is not asked again.
     listens_left: u32,
@@ -312,6 +353,9 @@ pub struct Multiplexer {
     /// Questions of the server of which it is not known yet whose they are, oldest first.
     held: VecDeque<Held>,
     interests: Interests,
+    tools: Tools,
+    tasks: Tasks,
+    roots: Roots,
     vigil: Vigil,
     /// The server has asked a question at some time: attribution needs one asking session at a time.
     inquisitive: bool,
@@ -334,7 +378,7 @@ impl Multiplexer {
             carrier: Carrier::default(),
             link: Link::Absent,
             introduction,
-            tools: Arc::default(),
+            policy: Arc::default(),
             face: Face::Legacy(Handshake::new(introduction)),
             listens_left: wishes::LISTENS,
             missed: false,
@@ -350,6 +394,9 @@ impl Multiplexer {
             questions: BTreeMap::new(),
             held: VecDeque::new(),
             interests: Interests::default(),
+            tools: Tools::default(),
+            tasks: Tasks::default(),
+            roots: Roots::default(),
             vigil: Vigil::default(),
             inquisitive: false,
             last_notifier: None,
@@ -365,7 +412,7 @@ impl Multiplexer {
 
     /// Leaves tools out of every list that the server gives. Calls are judged before they come here.
     pub fn show_tools(&mut self, policy: Arc<ToolPolicy>) {
-        self.tools = policy;
+        self.policy = policy;
     }
 
     /// Chooses the era to speak. Only a link on which nothing was agreed can change it.
@@ -412,7 +459,7 @@ impl Multiplexer {
 
     /// Questions of the server that have no answer yet.
     pub fn open_questions(&self) -> usize {
-        self.questions.len() + self.held.len()
+        self.questions.len() + self.held.len() + self.tasks.open_inputs() + self.roots.open()
     }
 
     pub fn is_ready(&self) -> bool {
@@ -429,10 +476,12 @@ impl Multiplexer {
     /// Calls, cancelled calls and requests of our own that are still in the books, and who left some behind.
     #[doc(hidden)]
     pub fn unsettled(&self) -> usize {
-        let requests = self
-            .pending
-            .values()
-            .filter(|pending| !matches!(pending, Pending::Handshake | Pending::Listen));
+        let requests = self.pending.values().filter(|pending| {
+            !matches!(
+                pending,
+                Pending::Handshake | Pending::Listen | Pending::Background { .. }
+            )
+        });
         requests.count() + self.departed.len()
     }
 
@@ -502,10 +551,12 @@ impl Multiplexer {
                 call,
                 client,
                 introduction,
+                words,
                 hears,
             } => {
                 let attached = Attached {
                     client,
+                    words,
                     hears,
                     load: Load::default(),
                 };
@@ -622,8 +673,9 @@ impl Multiplexer {
             });
             return;
         }
-        if self.is_ready() && self.may_go(&call) {
-            self.send(now, call, 0);
+        let asked_first = self.ask_roots_first(now, &call);
+        if !asked_first && self.is_ready() && self.may_go(&call) {
+            self.send(now, call, Past::default());
             return;
         }
         if self.waiting.len() >= self.limits.waiting {
@@ -633,6 +685,8 @@ impl Multiplexer {
         let starting = !self.is_ready();
         let deadline = now.after(if starting {
             self.limits.start_timeout
+        } else if asked_first {
+            self.limits.question_timeout + self.limits.request_timeout
         } else {
             self.limits.request_timeout
         });
@@ -642,11 +696,14 @@ impl Multiplexer {
             deadline,
             starting,
             patience: Some(patience),
-            forgotten: 0,
+            asked_first,
+            past: Past::default(),
         });
         self.wake_by(deadline.min(patience));
         if starting {
             self.pursue(now);
+        } else {
+            self.learn(now);
         }
     }
 
@@ -661,6 +718,9 @@ impl Multiplexer {
 
     /// Whether a call can be sent now without making the server's next question ambiguous.
     fn may_go(&self, call: &Call) -> bool {
+        if self.must_learn(call) {
+            return false;
+        }
         if !self.inquisitive || !call.message.method().may_ask() {
             return true;
         }
@@ -692,6 +752,10 @@ impl Multiplexer {
         }
         let mut in_turn = true;
         for waiting in std::mem::take(&mut self.waiting) {
+            if self.awaits_roots(&waiting) || self.awaits_tools(&waiting) {
+                self.waiting.push_back(waiting);
+                continue;
+            }
             if self.inquisitive && waiting.call.message.method().may_ask() {
                 let own = self
                     .attached
@@ -704,8 +768,9 @@ impl Multiplexer {
                     continue;
                 }
             }
-            self.send(now, waiting.call, waiting.forgotten);
+            self.send(now, waiting.call, waiting.past);
         }
+        self.learn(now);
     }
 
     /// Whether this much more may wait for the server to read it. One message always may.
@@ -717,18 +782,27 @@ impl Multiplexer {
     fn bytes_in_flight(&self) -> usize {
         let bytes = |pending: &Pending| match pending {
             Pending::Call(call) => call.message.len(),
-            Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => 0,
+            Pending::Cancelled { .. }
+            | Pending::Handshake
+            | Pending::Listen
+            | Pending::Step { .. }
+            | Pending::Background { .. }
+            | Pending::Own { .. } => 0,
         };
         self.pending.values().map(bytes).sum()
     }
 
-    fn send(&mut self, now: Moment, call: Call, forgotten: u32) {
+    fn send(&mut self, now: Moment, call: Call, past: Past) {
+        if self.judge_task(&call) || self.refuse_mismatch(&call) {
+            return;
+        }
         let Call {
             session,
             call,
             request,
             message,
             words,
+            mirrored: _,
         } = call;
         if !self.has_room(message.len()) {
             return self.overload(session, call, "bytes waiting for the server");
@@ -745,7 +819,8 @@ impl Multiplexer {
         self.face.confirm(None, &mut self.outgoing);
         self.heed_level(now, session, &message, words);
         let id = WireId(self.next_wire);
-        match self.lower(session, &request, &message, words, id) {
+        let (extra, drives) = self.as_task(session, &message, words);
+        match self.lower(session, &request, &message, words, id, &extra) {
             Lowered::Sent => {}
             Lowered::Done => return self.tell(Tell::Done { session, call }),
             Lowered::TooMuch(limit) => return self.overload(session, call, limit),
@@ -757,11 +832,22 @@ impl Multiplexer {
                     failure,
                 });
             }
+            Lowered::NoSuchMethod(what) => {
+                let call = Call {
+                    session,
+                    call,
+                    request,
+                    message,
+                    words,
+                    mirrored: None,
+                };
+                return self.reply_error(&call, error_code::METHOD_NOT_FOUND, what, None);
+            }
         }
         self.next_wire += 1;
         let method = message.method();
         self.count_in(session, method.may_ask());
-        let deadline = now.after(self.limits.request_timeout);
+        let deadline = self.first_deadline(now, method);
         let patience = now.after(self.limits.patience);
         self.pending.insert(
             id,
@@ -775,17 +861,38 @@ impl Multiplexer {
                 words,
                 round: None,
                 rounds: 0,
+                pursuit: None,
+                drives,
+                past,
                 deadline,
                 horizon: now.after(self.limits.request_timeout * Limits::MAX_EXTENSIONS),
                 patience: Some(patience),
                 open_questions: 0,
                 rest_at: None,
                 resting: false,
-                forgotten,
             }),
         );
         self.wake_by(deadline.min(patience));
         self.tune();
+    }
+
+    /// What is added to a call that a legacy server is to do as a task, and whether its client must not notice.
+    fn as_task(
+        &self,
+        session: SessionKey,
+        message: &Message,
+        words: Era,
+    ) -> (Vec<(&'static str, Bytes)>, bool) {
+        let declared = self
+            .attached
+            .get(&session)
+            .is_some_and(|attached| attached.client.capabilities.takes_tasks());
+        let task = || vec![("task", Bytes::from_static(b"{}"))];
+        match (self.task_support(message, words), declared) {
+            (TaskSupport::Forbidden, _) | (TaskSupport::Optional, false) => (Vec::new(), false),
+            (TaskSupport::Optional | TaskSupport::Required, true) => (task(), false),
+            (TaskSupport::Required, false) => (task(), true),
+        }
     }
 
     /// A modern call says itself which log lines it wants; a legacy server must be told before it begins.
@@ -797,11 +904,15 @@ impl Multiplexer {
         let Some(level) = wanted.and_then(|level| LogLevel::parse(&level)) else {
             return;
         };
-        let logs = self.face.welcome().is_some_and(|welcome| welcome.logs);
+        let logs = self.offers_logs();
         if let Some(level) = self.interests.request_level(session, level).filter(|_| logs) {
             let id = self.own_request(now);
             legacy::write_set_level(&mut self.outgoing, None, id, level);
         }
+    }
+
+    fn offers_logs(&self) -> bool {
+        self.face.welcome().is_some_and(|welcome| welcome.logs)
     }
 
     /// Writes a call for the server, or does without it where the wish is one that we keep.
@@ -812,6 +923,7 @@ impl Multiplexer {
         message: &Message,
         words: Era,
         id: WireId,
+        extra: &[(&'static str, Bytes)],
     ) -> Lowered {
         match request {
             Request::Plain => {}
@@ -836,6 +948,18 @@ impl Multiplexer {
                     return Lowered::Done;
                 }
             }
+            Request::Watch { task } => {
+                return match self.watch_task(session, task) {
+                    Watched::Unknown => Lowered::Unsupported(tasks::NO_TASK),
+                    Watched::Granted => Lowered::Done,
+                    Watched::Wanted if self.listens_left == 0 => Lowered::Unsupported(wishes::NO_UPDATES),
+                    // As for a resource.
+                    Watched::Wanted => Lowered::Sent,
+                };
+            }
+            Request::SetLevel { .. } if self.face.listens() && !self.offers_logs() => {
+                return Lowered::NoSuchMethod("the server has no log lines to choose from");
+            }
             Request::SetLevel { level } => match self.interests.set_level(session, *level) {
                 Some(level) if !self.face.listens() => {
                     legacy::write_set_level(&mut self.outgoing, Some(message), id, level);
@@ -854,7 +978,7 @@ impl Multiplexer {
             id,
             client: &attached.client,
             level: self.interests.level(session),
-            extra: &[],
+            extra,
         };
         self.face.write_call(&mut self.outgoing, &line);
         Lowered::Sent
@@ -894,10 +1018,15 @@ impl Multiplexer {
         let (session, may_ask, call) = match self.pending.remove(&id)? {
             Pending::Call(call) => (call.session, call.method.may_ask(), Some(call)),
             Pending::Cancelled { session, may_ask, .. } => (session, may_ask, None),
-            Pending::Handshake | Pending::Listen | Pending::Own { .. } => return None,
+            Pending::Handshake
+            | Pending::Listen
+            | Pending::Own { .. }
+            | Pending::Step { .. }
+            | Pending::Background { .. } => return None,
         };
         if let Some(call) = &call {
             self.detach_questions(id, call);
+            self.drop_steps(call);
         }
         self.count_out(session, may_ask);
         self.resolve_held(now);
@@ -916,9 +1045,11 @@ impl Multiplexer {
     ) -> Option<InFlight> {
         self.rouse(id);
         let until = now.after(Limits::CANCEL_GRACE);
+        self.abandon_task(now, id);
         let pending = self.pending.get_mut(&id)?;
         let Pending::Call(call) = pending else { return None };
-        if call.round.is_some() {
+        let task = call.pursuit.as_ref().map(|pursuit| pursuit.drives());
+        if call.round.is_some() || task == Some(false) || (task.is_some() && self.face.listens()) {
             // The server has answered and keeps nothing: there is only the round to forget.
             self.withdraw_round(id);
             return self.settle(now, id);
@@ -933,7 +1064,10 @@ impl Multiplexer {
         };
         // The client's own words may be long; ours are not, so that a cancellation can always be sent.
         let words = message.filter(|message| self.has_room(message.len()));
-        backend_face::write_cancel(&mut self.outgoing, words, id, reason);
+        if task.is_none() {
+            backend_face::write_cancel(&mut self.outgoing, words, id, reason);
+        }
+        self.drop_steps(&call);
         self.wake_by(until);
         self.detach_questions(id, &call);
         self.forsake(&call);
@@ -964,7 +1098,7 @@ impl Multiplexer {
                 self.interests.unsubscribe(call.session, uri);
             }
             Request::SetLevel { .. } => self.interests.doubt_level(),
-            Request::Plain | Request::Unsubscribe { .. } => {}
+            Request::Plain | Request::Unsubscribe { .. } | Request::Watch { .. } => {}
         }
     }
 
@@ -975,7 +1109,9 @@ impl Multiplexer {
             | Pending::Cancelled { .. }
             | Pending::Handshake
             | Pending::Listen
-            | Pending::Own { .. } => None,
+            | Pending::Own { .. }
+            | Pending::Step { .. }
+            | Pending::Background { .. } => None,
         })
     }
 
@@ -1054,6 +1190,7 @@ impl Multiplexer {
         }
         self.detach(session);
         let (orphans, level) = self.interests.forget(session);
+        self.tasks.unwatch(session);
         self.tune();
         if self.is_ready() && !self.face.listens() {
             for uri in orphans {

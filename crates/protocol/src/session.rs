@@ -62,6 +62,9 @@ pub enum Accepts {
     Json,
     Events,
     Both,
+    /// Nothing on the POST itself: whatever there is to say goes to the session's one stream (2024-11-05, HTTP
+    /// with SSE).
+    OneStream,
 }
 
 /// What became of a client's message.
@@ -197,6 +200,8 @@ struct Stream {
 #[derive(Debug)]
 struct Listener {
     cursor: u64,
+    /// The one stream of the old transport: it cannot be resumed, so that its events have no ids.
+    sole: bool,
     begun: bool,
     generation: u32,
     attended: bool,
@@ -263,6 +268,7 @@ impl Session {
             call,
             client,
             introduction: Some(introduction),
+            words: Era::Legacy,
             hears: true,
         };
         (session, call, ask)
@@ -283,6 +289,7 @@ impl Session {
             call,
             client: Arc::clone(&session.client),
             introduction: None,
+            words: Era::Legacy,
             hears: true,
         };
         (session, ask)
@@ -424,7 +431,16 @@ impl Session {
         let session = self.key;
         Ok(match legacy::lift(&message).map_err(Refusal::Objection)? {
             Meaning::Introduction => return Err(Refusal::AlreadyOpen),
-            Meaning::Ping => Taken::Answered(legacy::lower_done(message.raw(Member::Id).unwrap_or_default())),
+            Meaning::Ping => {
+                let body = legacy::lower_done(message.raw(Member::Id).unwrap_or_default());
+                match accepts {
+                    Accepts::Json | Accepts::Events | Accepts::Both => Taken::Answered(body),
+                    Accepts::OneStream => {
+                        self.notice(now, &body, Audience::All);
+                        Taken::Noted(None)
+                    }
+                }
+            }
             Meaning::Request(request) => {
                 if self.calls.len() >= self.limits.calls {
                     return Err(Refusal::TooManyCalls);
@@ -438,6 +454,7 @@ impl Session {
                         request,
                         message,
                         words: Era::Legacy,
+                        mirrored: None,
                     }),
                 }
             }
@@ -651,7 +668,7 @@ impl Session {
         let open = self.calls.get_mut(&call)?;
         match &open.stage {
             Stage::Stream(_) => Some(StreamKey(call.0)),
-            Stage::Undecided if open.attended && open.accepts != Accepts::Json => {
+            Stage::Undecided if open.attended && matches!(open.accepts, Accepts::Events | Accepts::Both) => {
                 open.stage = Stage::Stream(Stream {
                     attended: true,
                     ..Stream::default()
@@ -694,7 +711,7 @@ impl Session {
                 ..Stream::default()
             });
         }
-        let streamed = matches!(call.stage, Stage::Stream(_));
+        let streamed = matches!(call.stage, Stage::Stream(_)) || call.accepts == Accepts::OneStream;
         if let Some(message) = &call.message {
             let record = CallRecord {
                 call: key,
@@ -705,6 +722,10 @@ impl Session {
                 streamed,
             };
             self.outputs.push_back(Output::Ended(Box::new(record)));
+        }
+        if call.accepts == Accepts::OneStream {
+            self.notice(now, &body.into_bytes(), Audience::All);
+            return;
         }
         match std::mem::replace(&mut call.stage, Stage::Undecided) {
             Stage::Stream(mut open) => {

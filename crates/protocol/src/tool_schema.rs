@@ -16,9 +16,9 @@ use crate::wire::header::{PARAM_PREFIX, encode};
 
 pub use arguments::{ArgumentsError, arguments_of};
 pub(crate) use arguments::{Mirrored, same_number, task_id_of};
-pub use catalogue::{Added, CatalogueError, CatalogueLimits, KnownTool, ToolCatalogue};
+pub use catalogue::{Added, CatalogueError, CatalogueLimits, KnownTool, TaskSupport, ToolCatalogue};
 
-const ANNOTATION: &str = "x-mcp-header";
+pub(crate) const ANNOTATION: &str = "x-mcp-header";
 
 /// Annotations that one tool may have. Servers let in about a hundred headers altogether.
 pub const MAX_HEADERS: usize = 64;

@@ -8,6 +8,8 @@
 mod corpus;
 #[path = "properties/envelope.rs"]
 mod envelope;
+#[path = "properties/errands.rs"]
+mod errands;
 #[path = "properties/event_ids.rs"]
 mod event_ids;
 #[path = "properties/events.rs"]
@@ -171,6 +173,50 @@ const PEERS: &[&str] = &[
     "tz\n",
     "r0\n",
 ];
+const ERRANDS: &[&str] = &[
+    "\n",
+    "u\n",
+    "m\n",
+    "M\n",
+    "d\n",
+    "w\n",
+    "w\n",
+    "tz\n",
+    "t0\n",
+    "h0\n",
+    "h1\n",
+    "g0\n",
+    "D0\n",
+    "C",
+    "E",
+    "J",
+    "c",
+    "s",
+    "Ctools/call \"name\":\"x\"\n",
+    "Ctools/call \"name\":\"x\"\n",
+    "Jtools/list\n",
+    "Ctasks/get \"taskId\":\"t\"\n",
+    "Ctasks/update \"taskId\":\"t\",\"inputResponses\":{\"k1\":{\"action\":\"decline\"}}\n",
+    "Ctasks/cancel \"taskId\":\"t\"\n",
+    "Esubscriptions/listen \"notifications\":{\"taskIds\":[\"t\"],\"toolsListChanged\":true,\"resourceSubscriptions\":[\"x:/a\"]}\n",
+    "Ctools/call \"name\":\"x\",\"requestState\":\"0.0\",\"inputResponses\":{\"k1\":{\"action\":\"accept\",\"roots\":[]}}\n",
+    "Ctools/call \"name\":\"x\",\"requestState\":\"1.0\",\"inputResponses\":{\"k1\":{\"action\":\"accept\",\"roots\":[]}}\n",
+    "Ctools/call \"name\":\"x\",\"requestState\":\"0.1\",\"inputResponses\":{}\n",
+    "s{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"protocolVersion\":\"2025-11-25\",\"capabilities\":{\"resources\":{\"subscribe\":true},\"tasks\":{\"requests\":{\"tools\":{\"call\":{}}}}}}}\n",
+    "s{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"supportedVersions\":[\"2026-07-28\"],\"capabilities\":{\"extensions\":{\"io.modelcontextprotocol/tasks\":{}}}}}\n",
+    "s{\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{\"tools\":[{\"name\":\"x\",\"execution\":{\"taskSupport\":\"required\"}}]}}\n",
+    "s{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"task\":{\"taskId\":\"t\",\"status\":\"working\"}}}\n",
+    "s{\"jsonrpc\":\"2.0\",\"id\":4,\"result\":{\"taskId\":\"t\",\"status\":\"input_required\"}}\n",
+    "s{\"jsonrpc\":\"2.0\",\"id\":5,\"result\":{\"taskId\":\"t\",\"status\":\"completed\"}}\n",
+    "s{\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{\"resultType\":\"task\",\"taskId\":\"t\",\"status\":\"working\"}}\n",
+    "s{\"jsonrpc\":\"2.0\",\"id\":\"q\",\"method\":\"roots/list\"}\n",
+    "s{\"jsonrpc\":\"2.0\",\"id\":\"e\",\"method\":\"elicitation/create\",\"params\":{\"_meta\":{\"io.modelcontextprotocol/related-task\":{\"taskId\":\"t\"}}}}\n",
+    "s{\"jsonrpc\":\"2.0\",\"id\":\"f\",\"method\":\"elicitation/create\",\"params\":{}}\n",
+    "s{\"jsonrpc\":\"2.0\",\"method\":\"notifications/tasks/status\",\"params\":{\"taskId\":\"t\",\"status\":\"working\"}}\n",
+    "s{\"jsonrpc\":\"2.0\",\"id\":2,\"error\":{\"code\":-32020,\"message\":\"\"}}\n",
+    "s{\"jsonrpc\":\"2.0\",\"id\":3,\"error\":{\"code\":-32042,\"message\":\"\",\"data\":{\"elicitations\":[{\"url\":\"x:/\"}]}}}\n",
+    "s{\"jsonrpc\":\"2.0\",\"id\":4,\"result\":{}}\n",
+];
 
 proptest! {
     #[test]
@@ -202,6 +248,11 @@ proptest! {
     fn whatever_two_peers_write_the_machines_stay_sound(data in input(PEERS)) {
         peers::holds(&data);
     }
+
+    #[test]
+    fn whatever_modern_clients_and_their_server_write_the_machines_stay_sound(data in input(ERRANDS)) {
+        errands::holds(&data);
+    }
 }
 
 #[test]
@@ -212,4 +263,5 @@ fn every_property_holds_for_its_corpus() {
     corpus::each("headers", headers::holds);
     corpus::each("event_ids", event_ids::holds);
     corpus::each("peers", peers::holds);
+    corpus::each("errands", errands::holds);
 }

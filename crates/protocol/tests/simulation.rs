@@ -17,10 +17,14 @@ mod dice;
 mod errands;
 #[path = "simulation/history.rs"]
 mod history;
+#[path = "simulation/listens.rs"]
+mod listens;
 #[path = "simulation/property.rs"]
 mod property;
 #[path = "simulation/server.rs"]
 mod server;
+#[path = "simulation/tasks.rs"]
+mod tasks;
 #[path = "simulation/world.rs"]
 mod world;
 
@@ -89,7 +93,11 @@ fn caught(mutation: Mutation, within: u64) -> (u64, Vec<String>) {
 }
 
 fn is_caught_as(mutation: Mutation, words: &[&str]) {
-    let (seed, wrongs) = caught(mutation, 30);
+    is_caught_within(mutation, words, 30);
+}
+
+fn is_caught_within(mutation: Mutation, words: &[&str], seeds: u64) {
+    let (seed, wrongs) = caught(mutation, seeds);
     assert!(
         wrongs
             .iter()
@@ -134,6 +142,25 @@ fn a_question_to_another_principal_is_noticed() {
 #[test]
 fn a_repeated_event_is_noticed() {
     is_caught_as(Mutation::RepeatAnEvent, &["read event"]);
+}
+
+#[test]
+fn a_lost_answer_to_a_server_is_noticed() {
+    is_caught_as(Mutation::LoseAnAnswer, &["was never answered"]);
+}
+
+#[test]
+fn a_task_shown_to_a_stranger_is_noticed() {
+    is_caught_within(
+        Mutation::ShowATask,
+        &["was shown a task of another", "its server said"],
+        300,
+    );
+}
+
+#[test]
+fn a_listen_that_hears_what_it_did_not_ask_for_is_noticed() {
+    is_caught_within(Mutation::TellAListen, &["a listen"], 100);
 }
 
 proptest::proptest! {
@@ -217,6 +244,9 @@ fn the_simulation_reaches_every_corner() {
         "question answered",
         "question refused",
         "input_required",
+        "listen closed",
+        "no such task",
+        "acknowledged",
         "AskedByAnswer",
         "InputRead",
         "unanswered",

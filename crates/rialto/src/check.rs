@@ -38,7 +38,9 @@ async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
     settings.keep_going = true;
     let gateway = match Gateway::new(&settings, settings.listen, serve::launcher(), environment.all()) {
         Ok(gateway) => gateway,
-        Err(error @ StartError::Audit(_)) => return fail(exit::CONFIGURATION, &error.to_string()),
+        Err(error @ (StartError::Audit(_) | StartError::Tls(_))) => {
+            return fail(exit::CONFIGURATION, &format!("{:#}", anyhow::Error::from(error)));
+        }
         Err(error @ StartError::Command { .. }) => return fail(exit::NOTHING_STARTS, &error.to_string()),
         Err(StartError::NothingStarts(broken)) => {
             let hopeless = |(destination, why)| Probe::hopeless(destination, why);

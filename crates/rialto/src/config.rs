@@ -28,8 +28,10 @@ use std::path::{Path, PathBuf};
 
 use gateway::settings::{Destination, Settings};
 
+pub(crate) use command_line::split as command;
 pub(crate) use environment::Environment;
 pub(crate) use problem::{ConfigError, Place, Problem};
+pub(crate) use quantity::truth;
 
 use crate::flags::ServeFlags;
 use globals::Globals;
@@ -47,6 +49,8 @@ pub(crate) struct Loaded {
     /// Where spans go, if anywhere.
     pub(crate) traces: Option<TraceSettings>,
     pub(crate) notes: Vec<String>,
+    /// The files that were read.
+    pub(crate) files: Vec<PathBuf>,
 }
 
 /// Where spans go and which of them.
@@ -103,6 +107,18 @@ pub(crate) fn log_settings(
     })
 }
 
+/// Whether the files of the configuration are watched, by `--watch` or the environment.
+pub(crate) fn watch(flags: &ServeFlags, environment: &Environment) -> Result<bool, ConfigError> {
+    if flags.watch {
+        return Ok(true);
+    }
+    let given = environment.filled("RIALTO_WATCH").map(quantity::truth);
+    given.unwrap_or(Ok(false)).map_err(|message| {
+        let place = Place::Variable("RIALTO_WATCH");
+        ConfigError::Problems(vec![Problem { place, message }])
+    })
+}
+
 /// The same, with a working directory to look for the usual file in.
 fn settings_in(
     directory: &Path,
@@ -120,7 +136,11 @@ fn settings_in(
         WhatToServe::File { label, path } => {
             let base = path.parent().map(Path::to_owned).unwrap_or_default();
             match interpolate::read_text(&path) {
-                Ok(text) => from_text(&label, &text, base, flags, environment),
+                Ok(text) => {
+                    let mut loaded = from_text(&label, &text, base, flags, environment)?;
+                    loaded.files.insert(0, path);
+                    Ok(loaded)
+                }
                 Err(message) => {
                     let place = Place::File { file: label, line: 0 };
                     Err(ConfigError::Problems(vec![Problem {
@@ -219,6 +239,7 @@ fn complete(
     if let Some((globals, destinations)) = &read {
         auth::check_destinations(&walk, &globals.auth, destinations);
     }
+    let files = walk.files();
     let (problems, notes) = walk.into_findings();
     match read {
         Some((globals, destinations)) if problems.is_empty() => {
@@ -228,6 +249,7 @@ fn complete(
                 .max();
             let settings = Settings {
                 listen: globals.listen,
+                tls: globals.tls,
                 request_timeout: globals.defaults.request_timeout,
                 max_message_bytes: largest.unwrap_or(globals.defaults.max_message_bytes),
                 session_idle: globals.session_idle,
@@ -247,6 +269,7 @@ fn complete(
                 settings,
                 traces: globals.traces,
                 notes,
+                files,
             })
         }
         Some(_) | None => Err(ConfigError::Problems(problems)),

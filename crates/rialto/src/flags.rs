@@ -3,12 +3,16 @@
 //! Nothing is judged here but the shape. What a value means, and which of flag, variable and file wins, is
 //! decided in `config`; that is why values are texts here and why the variables stand in the help only.
 
+pub(crate) mod account;
+
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use gateway::settings::Secret;
 
+use self::account::{LoginFlags, LogoutFlags, StatusFlags};
 use crate::config::Environment;
 use crate::demo::DemoEra;
 
@@ -24,9 +28,21 @@ pub(crate) enum Invocation {
     /// Look over a configuration: find, start and probe every destination
     #[command(after_help = CHECK_EXAMPLES)]
     Check(CheckFlags),
+    /// Look over audit logs
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// The built-in demo server, over stdio
     #[command(after_help = DEMO_EXAMPLES)]
     DemoServer(DemoServerFlags),
+    /// Sign in at a remote server, for `serve` and `connect`
+    #[command(after_help = account::LOGIN_EXAMPLES)]
+    Login(LoginFlags),
+    /// Forget what a sign-in gave
+    #[command(after_help = account::LOGOUT_EXAMPLES)]
+    Logout(LogoutFlags),
+    /// Where Rialto is signed in, and for how long
+    #[command(after_help = account::STATUS_EXAMPLES)]
+    Status(StatusFlags),
     /// Make a bearer token: the token for a client, its hash for the configuration
     #[command(after_help = TOKEN_EXAMPLES)]
     Token(TokenFlags),
@@ -56,6 +72,15 @@ pub(crate) struct ServeFlags {
     /// Where audit records go: a file, stdout or off [env: RIALTO_AUDIT] [default: off]
     #[arg(long, value_name = "FILE|stdout|off")]
     pub(crate) audit: Option<String>,
+    /// A certificate in PEM: the listener then speaks TLS [env: RIALTO_TLS_CERT]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_cert: Option<String>,
+    /// The certificate's private key in PEM [env: RIALTO_TLS_KEY]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_key: Option<String>,
+    /// Read the configuration again when its file changes, as SIGHUP does [env: RIALTO_WATCH]
+    #[arg(long)]
+    pub(crate) watch: bool,
     /// How log lines look on stderr; RUST_LOG says which [env: RIALTO_LOG_FORMAT] [default: human]
     #[arg(long, value_name = "human|json")]
     pub(crate) log_format: Option<String>,
@@ -109,6 +134,9 @@ pub(crate) struct ConnectFlags {
     /// The variable that holds the bearer token [env: RIALTO_BEARER_ENV] [default: BEARER_TOKEN]
     #[arg(long, value_name = "VARIABLE")]
     pub(crate) bearer_env: Option<String>,
+    /// Sign in with a browser when the server asks for that [env: RIALTO_AUTH] [default: oauth, or none with an Authorization header]
+    #[arg(long, value_name = "oauth|none")]
+    pub(crate) auth: Option<String>,
     /// How the server is reached: auto tries Streamable HTTP, then HTTP+SSE [env: RIALTO_TRANSPORT] [default: auto]
     #[arg(long, value_name = "auto|streamable-http|sse")]
     pub(crate) transport: Option<String>,
@@ -185,6 +213,22 @@ impl CheckFlags {
     }
 }
 
+/// `rialto audit`.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub(crate) enum AuditCommand {
+    /// Verify the hash chain of audit files (written with audit.chain)
+    #[command(after_help = AUDIT_EXAMPLES)]
+    Verify(VerifyFlags),
+}
+
+/// `rialto audit verify`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub(crate) struct VerifyFlags {
+    /// The files in the order they were written, the oldest first
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+}
+
 /// `rialto demo-server`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct DemoServerFlags {
@@ -228,7 +272,8 @@ Examples:
   rialto serve -- npx -y @scope/server      one stdio server on HTTP; `rialto -- npx …` is the same
   rialto serve --config destinations.yml    several servers, each at /NAME/mcp
   rialto connect https://host/mcp           a remote server for a host that starts programs; `rialto https://…` is the same
-  rialto check                              is everything in destinations.yml well?";
+  rialto check                              is everything in destinations.yml well?
+  rialto login https://host/mcp             sign in at a remote server";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
@@ -237,10 +282,10 @@ Examples:
   rialto serve --listen :8080 --env API_KEY --name search -- uvx my-search-server
   rialto serve --config destinations.yml --audit audit.jsonl
 
-Variables without a flag: RIALTO_SESSION_IDLE, RIALTO_DRAIN, RIALTO_SECRETS_FILE,
-RIALTO_AUDIT_BODIES (or AUDIT_LOG_BODIES), RIALTO_LIMIT_…, RIALTO_TRUSTED_PROXIES,
-RIALTO_METRICS, RIALTO_OTLP_ENDPOINT (or OTEL_EXPORTER_OTLP_ENDPOINT),
-RIALTO_OTLP_SAMPLE, RUST_LOG.
+Variables without a flag: RIALTO_SESSION_IDLE, RIALTO_DRAIN_TIMEOUT (or RIALTO_DRAIN), RIALTO_SECRETS_FILE,
+RIALTO_AUDIT_BODIES (or AUDIT_LOG_BODIES), RIALTO_AUDIT_ON_FAILURE, RIALTO_AUDIT_CHAIN,
+RIALTO_LIMIT_…, RIALTO_TRUSTED_PROXIES, RIALTO_METRICS,
+RIALTO_OTLP_ENDPOINT (or OTEL_EXPORTER_OTLP_ENDPOINT), RIALTO_OTLP_SAMPLE, RUST_LOG.
 A flag beats a variable, a variable beats the file, the file beats the default.";
 
 const CONNECT_EXAMPLES: &str = "\
@@ -260,6 +305,10 @@ Examples:
   rialto check --config ~/.cursor/mcp.json
   rialto check -- npx -y @modelcontextprotocol/server-everything";
 
+const AUDIT_EXAMPLES: &str = "\
+Examples:
+  rialto audit verify audit.jsonl
+  rialto audit verify audit.jsonl.2 audit.jsonl.1 audit.jsonl";
 const TOKEN_EXAMPLES: &str = "\
 Examples:
   rialto token --name alice
@@ -376,6 +425,11 @@ mod tests {
             "n",
             "--audit",
             "off",
+            "--tls-cert",
+            "c.pem",
+            "--tls-key",
+            "k.pem",
+            "--watch",
             "--log-format",
             "json",
             "--request-timeout",
@@ -414,6 +468,9 @@ mod tests {
             keep_going: true,
             name: Some("n".into()),
             audit: Some("off".into()),
+            tls_cert: Some("c.pem".into()),
+            tls_key: Some("k.pem".into()),
+            watch: true,
             log_format: Some("json".into()),
             request_timeout: Some("5s".into()),
             max_message_bytes: Some("1MiB".into()),
@@ -548,7 +605,16 @@ mod tests {
 
     #[test]
     fn the_help_of_every_command_has_an_example_and_names_every_variable() {
-        for verb in ["serve", "connect", "check", "demo-server", "token"] {
+        for verb in [
+            "serve",
+            "connect",
+            "check",
+            "demo-server",
+            "login",
+            "logout",
+            "status",
+            "token",
+        ] {
             let help = parsed(&[verb, "--help"]).expect_err("help").to_string();
             assert!(help.contains("Examples:"), "{verb}");
         }
@@ -573,6 +639,12 @@ mod tests {
             "RIALTO_ENV",
             "RIALTO_SESSION_IDLE",
             "RIALTO_DRAIN",
+            "RIALTO_DRAIN_TIMEOUT",
+            "RIALTO_TLS_CERT",
+            "RIALTO_TLS_KEY",
+            "RIALTO_WATCH",
+            "RIALTO_AUDIT_ON_FAILURE",
+            "RIALTO_AUDIT_CHAIN",
             "RIALTO_SECRETS_FILE",
             "RIALTO_AUDIT_BODIES",
             "RUST_LOG",

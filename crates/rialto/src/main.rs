@@ -1,11 +1,14 @@
 //! The binary: reads flags, configuration and environment, and assembles what they ask for.
 
+mod account;
+mod audit;
 mod check;
 mod config;
 mod connect;
 mod demo;
 mod flags;
 mod serve;
+mod sign_in;
 mod telemetry;
 mod token;
 mod traces;
@@ -14,7 +17,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use config::Environment;
-use flags::Invocation;
+use flags::{AuditCommand, Invocation};
 
 /// Exit codes; 0 and clap's 2 aside.
 mod exit {
@@ -34,7 +37,11 @@ fn main() -> ExitCode {
         Invocation::Serve(flags) => serve::run(&flags, &environment),
         Invocation::Connect(flags) => connect::run(&flags, &environment),
         Invocation::Check(flags) => check::run(&flags, &environment),
+        Invocation::Audit(AuditCommand::Verify(flags)) => audit::verify(&flags.files),
         Invocation::DemoServer(flags) => demo_server(flags.era, &environment),
+        Invocation::Login(flags) => account::login(&flags, &environment),
+        Invocation::Logout(flags) => account::logout(&flags, &environment),
+        Invocation::Status(flags) => account::status(&flags, &environment),
         Invocation::Token(flags) => token::run(&flags),
         Invocation::Warden(_) => {
             gateway::backend_face::process::warden::run();

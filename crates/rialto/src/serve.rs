@@ -1,8 +1,11 @@
 //! `rialto serve`: settings in, a gateway out, until a signal says otherwise.
 
+mod reload;
+
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +22,7 @@ use tokio::sync::oneshot;
 use crate::config::{self, ConfigError, Environment, Loaded, LogFormat};
 use crate::flags::ServeFlags;
 use crate::{exit, fail, telemetry, traces};
+use reload::{Reloader, Watch};
 
 /// How long an immediate end may take to write its last lines.
 const LAST_LINES: Duration = Duration::from_millis(300);
@@ -32,6 +36,7 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
         settings,
         traces,
         notes,
+        files,
     } = match config::settings(flags, environment) {
         Ok(loaded) => loaded,
         Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
@@ -43,6 +48,14 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
     for note in notes {
         tracing::warn!("{note}");
     }
+    #[cfg(debug_assertions)]
+    if environment.filled("TEST_PANICS").is_some() {
+        gateway::mishap::arrange();
+    }
+    let watched = match config::watch(flags, environment) {
+        Ok(watch) => watch.then_some(files),
+        Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
+    };
     let (spans, exporter) = match traces.as_ref().map(traces::start).transpose() {
         Ok(started) => started.unzip(),
         Err(error) => return fail(exit::FAILED, &format!("{error:#}")),
@@ -56,7 +69,7 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
         log: telemetry.sink(),
         spans,
     };
-    let code = runtime.block_on(serve(&settings, environment, outlets));
+    let code = runtime.block_on(serve(&settings, flags, environment, outlets, watched));
     // Whatever still runs has been asked to stop and was waited for.
     runtime.shutdown_timeout(LAST_LINES);
     if let Some(exporter) = exporter {
@@ -80,7 +93,13 @@ struct Outlets {
     spans: Option<Arc<SpanSink>>,
 }
 
-async fn serve(settings: &Settings, environment: &Environment, outlets: Outlets) -> ExitCode {
+async fn serve(
+    settings: &Settings,
+    flags: &ServeFlags,
+    environment: &Environment,
+    outlets: Outlets,
+    watched: Option<Vec<PathBuf>>,
+) -> ExitCode {
     let listener = match TcpListener::bind(settings.listen).await {
         Ok(listener) => listener,
         Err(error) => return fail(exit::CANNOT_LISTEN, &cannot_listen(settings.listen, &error)),
@@ -91,7 +110,7 @@ async fn serve(settings: &Settings, environment: &Environment, outlets: Outlets)
     };
     let gateway = match Gateway::new(settings, address, launcher(), environment.all()) {
         Ok(gateway) => gateway,
-        Err(error @ StartError::Audit(_)) => {
+        Err(error @ (StartError::Audit(_) | StartError::Tls(_))) => {
             return fail(exit::CONFIGURATION, &format!("{:#}", anyhow::Error::from(error)));
         }
         Err(error @ (StartError::Command { .. } | StartError::NothingStarts(_))) => {
@@ -102,11 +121,25 @@ async fn serve(settings: &Settings, environment: &Environment, outlets: Outlets)
     if let Some(spans) = outlets.spans {
         gateway.trace_to(spans);
     }
-    let (terminate, interrupt) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-        (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
-        (Err(error), _) | (_, Err(error)) => {
-            return fail(exit::FAILED, &format!("cannot catch signals: {error}"));
-        }
+    let signals = [
+        SignalKind::terminate(),
+        SignalKind::interrupt(),
+        SignalKind::hangup(),
+    ]
+    .map(signal);
+    let [Ok(terminate), Ok(interrupt), Ok(hangup)] = signals else {
+        return fail(exit::FAILED, "cannot catch signals");
+    };
+    let watch = match watched.map(Watch::new).transpose() {
+        Ok(watch) => watch,
+        Err(error) => return fail(exit::FAILED, &format!("cannot watch the configuration: {error}")),
+    };
+    let reloader = Reloader {
+        flags,
+        environment,
+        gateway: Arc::clone(&gateway),
+        hangup,
+        watch,
     };
     tracing::info!(listening = %address, destinations = settings.destinations.len(), "listening");
     match outlets.format {
@@ -118,7 +151,7 @@ async fn serve(settings: &Settings, environment: &Environment, outlets: Outlets)
         }
         LogFormat::Json => {
             for destination in &settings.destinations {
-                let url = format!("http://{address}/{}/mcp", destination.name);
+                let url = format!("{}://{address}/{}/mcp", scheme(settings), destination.name);
                 tracing::info!(destination = %destination.name, url, "serving");
             }
         }
@@ -131,6 +164,7 @@ async fn serve(settings: &Settings, environment: &Environment, outlets: Outlets)
     tokio::pin!(serving);
     tokio::select! {
         () = &mut serving => {}
+        never = reloader.run() => match never {},
         () = signals.twice(first) => {
             tracing::warn!("second signal: ending at once");
             gateway.kill().await;
@@ -175,6 +209,13 @@ fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> String {
     format!("cannot listen on {address}: {error}{hint}")
 }
 
+fn scheme(settings: &Settings) -> &'static str {
+    match settings.tls {
+        Some(_) => "https",
+        None => "http",
+    }
+}
+
 /// What a person sees first: where everything is, and what to paste into a client.
 fn greeting(settings: &Settings, address: SocketAddr) -> String {
     let host = if address.ip().is_unspecified() {
@@ -182,6 +223,7 @@ fn greeting(settings: &Settings, address: SocketAddr) -> String {
     } else {
         address.to_string()
     };
+    let scheme = scheme(settings);
     let mut text = String::from("\n");
     for destination in &settings.destinations {
         let about = match &destination.backend {
@@ -199,14 +241,14 @@ fn greeting(settings: &Settings, address: SocketAddr) -> String {
             ),
         };
         // Writing to a `String` cannot fail.
-        let _ = writeln!(text, "  http://{host}/{}/mcp   ({about})", destination.name);
+        let _ = writeln!(text, "  {scheme}://{host}/{}/mcp   ({about})", destination.name);
     }
     if let Some(root) = &settings.root_destination {
-        let _ = writeln!(text, "  http://{host}/mcp   (the same as /{root}/mcp)");
+        let _ = writeln!(text, "  {scheme}://{host}/mcp   (the same as /{root}/mcp)");
     }
     if let Some(first) = settings.destinations.first() {
         let snippet = serde_json::json!({
-            "mcpServers": { &first.name: { "type": "http", "url": format!("http://{host}/{}/mcp", first.name) } }
+            "mcpServers": { &first.name: { "type": "http", "url": format!("{scheme}://{host}/{}/mcp", first.name) } }
         });
         let _ = writeln!(text, "\n  For your client's configuration:\n  {snippet}\n");
     }

@@ -76,10 +76,18 @@ fn tables_with(column: &str) -> Vec<Table> {
 
 #[test]
 fn every_flag_is_documented_and_every_documented_flag_exists() {
-    let lines: Vec<String> = ["serve", "check", "demo-server", "token"]
-        .into_iter()
-        .flat_map(help)
-        .collect();
+    let lines: Vec<String> = [
+        "serve",
+        "check",
+        "demo-server",
+        "login",
+        "logout",
+        "status",
+        "token",
+    ]
+    .into_iter()
+    .flat_map(help)
+    .collect();
     let exist = sorted(lines.iter().map(|line| flag_name(line)));
     let tables = tables_with("Flag");
     let documented: Vec<String> = tables.iter().flat_map(|table| table.codes("Flag")).collect();
@@ -97,7 +105,10 @@ fn every_flag_is_documented_and_every_documented_flag_exists() {
 fn documented_defaults_of_flags_are_those_of_the_help() {
     // Two commands may have a flag of the same name.
     let mut defaults: BTreeMap<String, BTreeSet<Option<String>>> = BTreeMap::new();
-    for line in ["serve", "demo-server", "token"].into_iter().flat_map(help) {
+    for line in ["serve", "demo-server", "login", "token"]
+        .into_iter()
+        .flat_map(help)
+    {
         let default = default_in_help(&line).map(str::to_owned);
         defaults
             .entry(flag_name(&line).to_owned())
@@ -150,7 +161,7 @@ async fn every_key_is_documented_and_every_documented_key_exists() {
     // No key is near this one, so that the message lists them all.
     let unknown = "zzzzzzzzzzzzzzzz";
     let file = format!(
-        "{unknown}: 1\naudit: {{ {unknown}: 1 }}\nlimits: {{ {unknown}: 1 }}\notlp: {{ {unknown}: 1 }}\nauth: {{ {unknown}: 1, tokens: [{{ {unknown}: 1 }}], jwt: {{ {unknown}: 1 }}, proxy: {{ {unknown}: 1 }} }}\ndestinations: {{ a: {{ command: cat, {unknown}: 1, tools: {{ {unknown}: 1 }} }} }}\n"
+        "{unknown}: 1\naudit: {{ {unknown}: 1 }}\nlimits: {{ {unknown}: 1 }}\notlp: {{ {unknown}: 1 }}\nauth: {{ {unknown}: 1, tokens: [{{ {unknown}: 1 }}], jwt: {{ {unknown}: 1 }}, proxy: {{ {unknown}: 1 }} }}\ntls: {{ {unknown}: 1 }}\ndestinations: {{ a: {{ command: cat, {unknown}: 1, tools: {{ {unknown}: 1 }} }} }}\n"
     );
     let ended = Rialto::launcher().verb(&["check"]).config(&file).run(DEADLINE);
     let said = ended.await.expect("check ends").stderr_text();
@@ -161,7 +172,7 @@ async fn every_key_is_documented_and_every_documented_key_exists() {
         sorted(keys.split(", "))
     };
     let mut globals = known(&format!(": field `{unknown}`"));
-    for map in ["audit", "limits", "otlp"] {
+    for map in ["audit", "limits", "otlp", "tls"] {
         let keys = known(&format!(": field `{map}.{unknown}`"));
         globals.extend(keys.iter().map(|key| format!("{map}.{key}")));
     }
@@ -205,7 +216,7 @@ fn every_variable_is_documented_and_every_documented_variable_exists() {
         .collect();
     assert_eq!(documented, exist);
     // And the help names nothing else.
-    for line in ["serve", "connect", "check"].into_iter().flat_map(help) {
+    for line in ["serve", "connect", "check", "login"].into_iter().flat_map(help) {
         if let Some(variables) = line
             .split("[env: ")
             .nth(1)
@@ -270,11 +281,20 @@ async fn every_file_shown_is_accepted() {
 #[tokio::test]
 async fn the_calls_that_readme_shows_are_answered_as_it_shows() {
     let demo = Rialto::serve(&["--demo"]).await.expect("the demo is served");
+    let program = env!("CARGO_BIN_EXE_rialto");
+    let legacy = Rialto::serve(&["--", program, "demo-server", "--era", "legacy"])
+        .await
+        .expect("a server of one era is served");
+    let mut states = transcript::States::default();
     let mut calls = 0;
     for block in markdown::blocks(README, "console") {
         for shown in transcript::commands(&block) {
-            if let Some(call) = shown.curl() {
-                let answer = call.send(demo.address()).await.expect("an answer");
+            if let Some(mut call) = shown.curl() {
+                states.fill_in(&mut call);
+                // The crossing is shown at the bare path, with a server that speaks one era.
+                let server = if call.path() == "/mcp" { &legacy } else { &demo };
+                let answer = call.send(server.address()).await.expect("an answer");
+                states.note(&shown.output, &answer);
                 assert_eq!(
                     transcript::normalised(&answer),
                     transcript::normalised(&shown.output),

@@ -33,6 +33,15 @@ testkit::interop_column!(
     client(Sdk::Python2, Era::Legacy)
 );
 
+testkit::interop_old_column!(
+    typescript_1_client_of_the_old_transport,
+    client(Sdk::TypeScript1, Era::OldTransport)
+);
+testkit::interop_old_column!(
+    python_1_client_of_the_old_transport,
+    client(Sdk::Python1, Era::OldTransport)
+);
+
 // rmcp has no way to name the event to go on after, so this scenario is in no column.
 testkit::interop_cells! { client(Sdk::TypeScript1, Era::Legacy);
     typescript_1_client_resumes_from_a_token_in_a_new_connection: resume_with_token behind everything;

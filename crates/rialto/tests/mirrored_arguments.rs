@@ -17,8 +17,8 @@ while read -r line; do
 done
 "#;
 
-/// Calls the tool for region `a`, with a header that says `header`, as the first thing that ever happens.
-async fn first_call(header: &str) -> Result<(u16, String)> {
+/// Calls the tool for region `a`, with a header that says `header` or without one, as the first thing that ever happens.
+async fn first_call(header: Option<&str>) -> Result<(u16, String)> {
     let rialto = Rialto::serve(&["--", "sh", "-c", SERVER]).await?;
     let body = json!({
         "jsonrpc": "2.0", "id": 1, "method": "tools/call",
@@ -30,14 +30,14 @@ async fn first_call(header: &str) -> Result<(u16, String)> {
             },
         },
     });
-    let headers = [
+    let mut headers = vec![
         ("content-type", "application/json"),
         ("accept", "application/json, text/event-stream"),
         ("mcp-protocol-version", "2026-07-28"),
         ("mcp-method", "tools/call"),
         ("mcp-name", "x"),
-        ("mcp-param-region", header),
     ];
+    headers.extend(header.map(|header| ("mcp-param-region", header)));
     let request = raw_http::request("POST", "/mcp", &headers, body.to_string());
     let response = rialto.raw().await?.exchange(request).await?;
     Ok((response.status, response.body_text()))
@@ -45,7 +45,7 @@ async fn first_call(header: &str) -> Result<(u16, String)> {
 
 #[tokio::test]
 async fn a_mirrored_argument_is_checked_even_if_nobody_has_listed_the_tools_yet() -> Result<()> {
-    let (status, body) = first_call("b").await?;
+    let (status, body) = first_call(Some("b")).await?;
     assert_eq!(status, 400, "{body}");
     assert!(body.contains("-32020"), "{body}");
     Ok(())
@@ -53,8 +53,16 @@ async fn a_mirrored_argument_is_checked_even_if_nobody_has_listed_the_tools_yet(
 
 #[tokio::test]
 async fn a_mirrored_argument_that_agrees_passes() -> Result<()> {
-    let (status, body) = first_call("a").await?;
+    let (status, body) = first_call(Some("a")).await?;
     assert_eq!(status, 200, "{body}");
     assert!(body.contains("\"resultType\":\"complete\""), "{body}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_mirrored_argument_without_its_header_is_refused_even_then() -> Result<()> {
+    let (status, body) = first_call(None).await?;
+    assert_eq!(status, 400, "{body}");
+    assert!(body.contains("Mcp-Param-Region is missing"), "{body}");
     Ok(())
 }

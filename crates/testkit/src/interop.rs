@@ -49,6 +49,37 @@ macro_rules! interop_column {
     };
 }
 
+/// The scenarios that a client of the old transport can play: all but those about resuming and ending a session.
+#[macro_export]
+macro_rules! interop_old_column {
+    ($column:ident, $player:expr) => {
+        mod $column {
+            use super::*;
+
+            $crate::interop_cells! { $player;
+                lists_what_the_server_has: listing behind everything_by_old_sse;
+                gets_its_own_characters_back_from_a_call: call behind everything_by_old_sse;
+                gets_structured_content: structured behind everything_by_old_sse;
+                gets_the_errors_of_the_server_as_they_are: tool_error behind everything_by_old_sse;
+                gets_progress: progress behind everything_by_old_sse;
+                cancels_a_call_and_the_server_hears_of_it: cancellation behind demo_by_old_sse;
+                answers_two_elicitations_in_a_row_in_one_call: two_elicitations behind demo_by_old_sse;
+                accepts_declines_and_cancels_elicitations: elicitation behind everything_by_old_sse;
+                answers_sampling: sampling behind everything_by_old_sse;
+                tells_its_roots_and_their_change: roots behind everything_by_old_sse;
+                gets_the_resource_updates_it_subscribed_to: subscriptions behind everything_by_old_sse;
+                hears_that_the_list_of_resources_changed: list_changed behind everything_by_old_sse;
+                hears_that_the_list_of_tools_changed: tools_changed behind demo_by_old_sse;
+                gets_logs_at_its_level: logging behind everything_by_old_sse;
+                gets_a_message_of_five_megabytes_back: large_message behind everything_by_old_sse;
+                makes_fifty_calls_at_once: fifty_at_once behind everything_by_old_sse;
+                gets_prompts_and_completions: prompts_and_completion behind everything_by_old_sse;
+                reads_resources: resources_read behind everything_by_old_sse;
+            }
+        }
+    };
+}
+
 /// Tests of one player, each with its own Rialto; the scenario's name is also its judge's.
 #[macro_export]
 macro_rules! interop_cells {

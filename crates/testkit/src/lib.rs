@@ -3,6 +3,7 @@
 //! Nothing here depends on the product's code, so that a mistake there cannot hide behind the same
 //! mistake here. Everything that waits has a deadline and says what it waited for.
 
+pub mod authority;
 pub mod client;
 pub mod collector;
 pub mod failure;

@@ -3,9 +3,10 @@
 export const folder = 'node';
 
 export const adapt = (require, era) => {
-  if (era !== 'legacy') throw new Error(`this SDK does not know the ${era} way to connect`);
+  if (era !== 'legacy' && era !== 'old') throw new Error(`this SDK does not know the ${era} way to connect`);
   const { Client } = require('@modelcontextprotocol/sdk/client/index.js');
   const { StreamableHTTPClientTransport } = require('@modelcontextprotocol/sdk/client/streamableHttp.js');
+  const { SSEClientTransport } = require('@modelcontextprotocol/sdk/client/sse.js');
   const types = require('@modelcontextprotocol/sdk/types.js');
   const schemas = {
     'sampling/createMessage': types.CreateMessageRequestSchema,
@@ -13,7 +14,7 @@ export const adapt = (require, era) => {
     'roots/list': types.ListRootsRequestSchema,
   };
   return {
-    Transport: StreamableHTTPClientTransport,
+    Transport: era === 'old' ? SSEClientTransport : StreamableHTTPClientTransport,
     newClient: (info, capabilities) => new Client(info, { capabilities }),
     answer: (client, method, handler) => client.setRequestHandler(schemas[method], handler),
     callTool: (client, params, options) => client.callTool(params, undefined, options),

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 from mcp import ClientSession, McpError, types
+from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 __all__ = ["McpError", "httpx", "types"]
@@ -26,6 +27,15 @@ async def connected(
     era: str, url: str, http_client: httpx.AsyncClient, terminate_on_close: bool, **callbacks: Any
 ) -> AsyncIterator[tuple[ClientSession, types.InitializeResult]]:
     """A session that has found its era."""
+    if era == "old":
+        # The transport wants to make its own HTTP client; what is to be watched is watched below it.
+        def watched(headers: Any = None, timeout: Any = None, auth: Any = None) -> httpx.AsyncClient:
+            return httpx.AsyncClient(transport=http_client._transport, headers=headers, timeout=timeout, auth=auth)
+
+        transport = sse_client(url, httpx_client_factory=watched)
+        async with transport as (read, write), ClientSession(read, write, **callbacks) as session:
+            yield session, await session.initialize()
+        return
     if era != "legacy":
         raise ValueError(f"this SDK does not know the {era} way to connect")
     async with session_over(url, http_client, terminate_on_close, **callbacks) as session:

@@ -1,4 +1,5 @@
 use super::*;
+use crate::settings::OnAuditFailure;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
@@ -218,6 +219,8 @@ fn the_settings_choose_the_sink() {
     let audit = Audit::open(&AuditSettings {
         sink: AuditSink::File(path.clone()),
         bodies: true,
+        on_failure: OnAuditFailure::Count,
+        chain: false,
     })
     .unwrap();
     assert!(audit.wants_bodies() && audit.record(&call()) && audit.flush(SOON));
@@ -225,6 +228,8 @@ fn the_settings_choose_the_sink() {
     let off = Audit::open(&AuditSettings {
         sink: AuditSink::Off,
         bodies: true,
+        on_failure: OnAuditFailure::Count,
+        chain: false,
     });
     assert!(!off.unwrap().is_on());
 }

@@ -11,6 +11,7 @@ mod mirror;
 mod notices;
 mod old_sse;
 mod server;
+mod signature;
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -91,7 +92,7 @@ impl RemoteLane {
     }
 
     /// Speaks with the server until the lane is stopped.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(&self) {
         let mut outage = Outage::default();
         let mut resting: Option<(Moment, Arc<Trouble>)> = None;
         while self.rest(resting.take()).await {
@@ -153,6 +154,7 @@ impl RemoteLane {
         let lane = self.lane();
         let clock = lane.clock();
         lane.set_carrier(Carrier::Posts);
+        lane.mirror_arguments();
         lane.link_up(None);
         let mut under_way = UnderWay::default();
         let mut notices: Option<Listening> = None;

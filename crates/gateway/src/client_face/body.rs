@@ -15,6 +15,7 @@ use protocol::session::{Reader, Reading};
 use protocol::wire::sse;
 use tokio::time::{Instant, Sleep};
 
+use super::http_sse::OldEvents;
 use super::modern::ErrandEvents;
 use crate::guard::limits::Permit;
 use crate::metrics::StreamKind;
@@ -22,7 +23,7 @@ use crate::session_port::SessionPort;
 use crate::trace::OpenSpan;
 
 /// Silence on a stream after which a comment is sent, so that nobody in between takes it for dead.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// A response body.
 #[derive(Debug)]
@@ -37,6 +38,7 @@ enum Kind {
     Full(VecDeque<Bytes>),
     Events(Events),
     Errand(ErrandEvents),
+    Old(OldEvents),
 }
 
 impl Body {
@@ -55,6 +57,10 @@ impl Body {
 
     pub(crate) fn events(events: Events) -> Self {
         Self::of(Kind::Events(events))
+    }
+
+    pub(crate) fn old(events: OldEvents) -> Self {
+        Self::of(Kind::Old(events))
     }
 
     pub(crate) fn errand(events: ErrandEvents) -> Self {
@@ -106,6 +112,11 @@ impl Events {
         Self::new(port, reader, StreamKind::Notices, Some(permit))
     }
 
+    /// Everything of a session in one stream, whose place its door holds.
+    pub(crate) fn everything(port: Arc<SessionPort>, reader: Reader) -> Self {
+        Self::new(port, reader, StreamKind::Notices, None)
+    }
+
     fn new(port: Arc<SessionPort>, reader: Reader, kind: StreamKind, permit: Option<Permit>) -> Self {
         port.traffic.stream_opened(kind);
         Self {
@@ -133,7 +144,7 @@ impl Events {
         self
     }
 
-    fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    pub(super) fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let is_over = |until: &mut Pin<Box<Sleep>>| until.as_mut().poll(context).is_ready();
         self.ended |= self.until.as_mut().is_some_and(is_over);
         if self.ended {
@@ -188,6 +199,9 @@ impl http_body::Body for Body {
             Kind::Errand(events) => events
                 .poll_chunk(context)
                 .map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes)))),
+            Kind::Old(events) => events
+                .poll_chunk(context)
+                .map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes)))),
             Kind::Events(events) => events
                 .poll_chunk(context)
                 .map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes)))),
@@ -199,13 +213,14 @@ impl http_body::Body for Body {
             Kind::Full(pieces) => pieces.is_empty(),
             Kind::Events(events) => events.ended,
             Kind::Errand(events) => events.is_ended(),
+            Kind::Old(events) => events.is_ended(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Full(pieces) => SizeHint::with_exact(pieces.iter().map(|piece| piece.len() as u64).sum()),
-            Kind::Events(_) | Kind::Errand(_) => SizeHint::default(),
+            Kind::Events(_) | Kind::Errand(_) | Kind::Old(_) => SizeHint::default(),
         }
     }
 }

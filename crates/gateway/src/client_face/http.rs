@@ -19,6 +19,7 @@ use protocol::time::Moment;
 use protocol::version::Version;
 
 use super::body::{Body, Events};
+use super::http_sse::OldPath;
 use super::intake;
 use crate::audit::{AuditRecord, Outcome};
 use crate::destination::{Destination, Opening};
@@ -26,31 +27,34 @@ use crate::gateway::Gateway;
 use crate::guard::limits::{Account, Permit};
 use crate::guard::resource::Door;
 use crate::guard::{Caller, Knock, Room, cors};
+use crate::mishap;
+use crate::reload::Live;
 use crate::reply::{self, LAST_EVENT_ID, Refusal, SESSION_ID};
 use crate::session_port::{Answered, Audited, Reception, SessionPort};
 use crate::settings::OpenPath;
 use crate::trace::{self, Failed, OpenSpan};
 
 /// Where a path leads.
-enum Route<'a> {
+enum Route {
     Health,
     Ready,
     Metrics,
-    Mcp(&'a Arc<Destination>, Door),
+    Mcp(Arc<Destination>, Door),
     /// Where to sign in for a destination.
-    Metadata(&'a Arc<Destination>, Door),
-    /// `/sse` or `/message` of a destination that does not speak the old transport.
-    OldTransport(&'a Arc<Destination>),
+    Metadata(Arc<Destination>, Door),
+    /// `/sse` or `/message`: the old transport.
+    OldTransport(Arc<Destination>, OldPath),
     Nowhere,
 }
 
 const MCP_METHODS: &str = "GET, POST, DELETE";
 const READING: &str = "GET, HEAD";
 
-impl Route<'_> {
+impl Route {
     fn methods(&self) -> &'static str {
         match self {
-            Self::Mcp(..) | Self::OldTransport(_) => MCP_METHODS,
+            Self::Mcp(..) => MCP_METHODS,
+            Self::OldTransport(_, path) => path.methods(),
             Self::Health | Self::Ready | Self::Metrics | Self::Metadata(..) | Self::Nowhere => READING,
         }
     }
@@ -59,12 +63,13 @@ impl Route<'_> {
 impl Gateway {
     /// Answers one request.
     pub(crate) async fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
-        let origin = match self.origins.admit(request.uri(), request.headers()) {
+        let live = self.live();
+        let origin = match live.origins.admit(request.uri(), request.headers()) {
             Ok(origin) => origin,
             Err(refusal) => return self.turn_away(&refusal),
         };
-        let mut response = self.route(request, peer, origin.is_some()).await;
-        if origin.is_some() || self.origins.names_origins() {
+        let mut response = self.route(&live, request, peer, origin.is_some()).await;
+        if origin.is_some() || live.origins.names_origins() {
             cors::vary(&mut response);
         }
         if let Some(origin) = origin {
@@ -81,12 +86,13 @@ impl Gateway {
 
     async fn route(
         &self,
+        live: &Live,
         request: Request<Incoming>,
         peer: SocketAddr,
         cross_origin: bool,
     ) -> Response<Body> {
         let path = request.uri().path().to_owned();
-        let route = self.find(&path);
+        let route = find(self, live, &path);
         // A browser asks without credentials what it may send them with.
         if cross_origin && cors::is_preflight(request.method(), request.headers()) {
             return match route {
@@ -103,36 +109,51 @@ impl Gateway {
             Route::Health => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
             Route::Ready => {
                 let knock = knock(request.headers(), request.uri(), peer);
-                match self.guard.admit(&knock, Room::Gateway(OpenPath::Ready)).await {
+                match live.guard.admit(&knock, Room::Gateway(OpenPath::Ready)).await {
                     Ok(_) => self.readiness(),
                     Err(refusal) => self.turn_away(&refusal),
                 }
             }
             Route::Metrics => {
                 let knock = knock(request.headers(), request.uri(), peer);
-                match self.guard.admit(&knock, Room::Gateway(OpenPath::Metrics)).await {
+                match live.guard.admit(&knock, Room::Gateway(OpenPath::Metrics)).await {
                     Ok(_) => reply::metrics(self.metrics_page()),
                     Err(refusal) => self.turn_away(&refusal),
                 }
             }
-            Route::Metadata(destination, door) => match self.guard.metadata(&destination.name, door) {
+            Route::Metadata(destination, door) => match live.guard.metadata(&destination.name, door) {
                 Some(document) => reply::json(StatusCode::OK, document),
                 None => self.turn_away(&Refusal::UnknownPath),
             },
-            Route::OldTransport(destination) => self.turn_away(&Refusal::Gone {
-                destination: destination.name.to_string(),
-            }),
+            Route::OldTransport(destination, path) => {
+                let mut visit = Visit {
+                    gateway: self,
+                    live,
+                    destination: &destination,
+                    door: Door::Named,
+                    caller: Caller::nobody(),
+                    account: None,
+                    began: self.clock.now(),
+                };
+                let knock = knock(request.headers(), request.uri(), peer);
+                match live.guard.admit(&knock, visit.room()).await {
+                    Ok(caller) => visit.enter(caller, peer.ip(), request.headers()),
+                    Err(refusal) => return visit.refuse(request.method().as_str(), &refusal.into()),
+                }
+                Box::pin(visit.old_transport(path, request)).await
+            }
             Route::Mcp(destination, door) => {
                 let mut visit = Visit {
                     gateway: self,
-                    destination,
+                    live,
+                    destination: &destination,
                     door,
                     caller: Caller::nobody(),
                     account: None,
                     began: self.clock.now(),
                 };
                 let knock = knock(request.headers(), request.uri(), peer);
-                match self.guard.admit(&knock, visit.room()).await {
+                match live.guard.admit(&knock, visit.room()).await {
                     Ok(caller) => visit.enter(caller, peer.ip(), request.headers()),
                     Err(refusal) => return visit.refuse(request.method().as_str(), &refusal.into()),
                 }
@@ -156,39 +177,42 @@ impl Gateway {
             }
         }
     }
+}
 
-    fn find(&self, path: &str) -> Route<'_> {
-        if let Some(resource) = self.guard.described(path) {
-            return match self.find_door(resource) {
-                Some((destination, door)) => Route::Metadata(destination, door),
-                None => Route::Nowhere,
-            };
-        }
-        if let Some((destination, door)) = self.find_door(path) {
-            return Route::Mcp(destination, door);
-        }
-        let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
-        match (segments.next(), segments.next(), segments.next()) {
-            (Some("health"), None, None) => Route::Health,
-            (Some("ready"), None, None) => Route::Ready,
-            (Some("metrics"), None, None) if self.shows_metrics => Route::Metrics,
-            (Some(name), Some("sse" | "message"), None) => self
-                .destinations
-                .get(name)
-                .map_or(Route::Nowhere, Route::OldTransport),
-            _ => Route::Nowhere,
-        }
+fn find(gateway: &Gateway, live: &Live, path: &str) -> Route {
+    if let Some(resource) = live.guard.described(path) {
+        return match find_door(live, resource) {
+            Some((destination, door)) => Route::Metadata(destination, door),
+            None => Route::Nowhere,
+        };
     }
+    if let Some((destination, door)) = find_door(live, path) {
+        return Route::Mcp(destination, door);
+    }
+    let old = |name: &str, path| {
+        let found = live.destinations.get(name).cloned();
+        found.map_or(Route::Nowhere, |found| Route::OldTransport(found, path))
+    };
+    let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
+    match (segments.next(), segments.next(), segments.next()) {
+        (Some("health"), None, None) => Route::Health,
+        (Some("ready"), None, None) => Route::Ready,
+        (Some("metrics"), None, None) if gateway.shows_metrics => Route::Metrics,
+        (Some(name), Some("sse"), None) => old(name, OldPath::Stream),
+        (Some(name), Some("message"), None) => old(name, OldPath::Message),
+        _ => Route::Nowhere,
+    }
+}
 
-    /// The destination whose endpoint this path is.
-    fn find_door(&self, path: &str) -> Option<(&Arc<Destination>, Door)> {
-        let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
-        match (segments.next(), segments.next(), segments.next()) {
-            (Some("mcp"), None, None) => Some((self.root.as_ref()?, Door::Root)),
-            (Some("mcp"), Some(name), None) => Some((self.destinations.get(name)?, Door::Alias)),
-            (Some(name), Some("mcp"), None) => Some((self.destinations.get(name)?, Door::Named)),
-            _ => None,
-        }
+/// The destination whose endpoint this path is.
+fn find_door(live: &Live, path: &str) -> Option<(Arc<Destination>, Door)> {
+    let named = |name: &str| live.destinations.get(name).cloned();
+    let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
+    match (segments.next(), segments.next(), segments.next()) {
+        (Some("mcp"), None, None) => Some((live.root.clone()?, Door::Root)),
+        (Some("mcp"), Some(name), None) => Some((named(name)?, Door::Alias)),
+        (Some(name), Some("mcp"), None) => Some((named(name)?, Door::Named)),
+        _ => None,
     }
 }
 
@@ -202,22 +226,23 @@ fn knock<'a>(headers: &'a HeaderMap, target: &'a http::Uri, peer: SocketAddr) ->
 }
 
 /// One request for a destination.
-struct Visit<'a> {
-    gateway: &'a Gateway,
-    destination: &'a Arc<Destination>,
+pub(super) struct Visit<'a> {
+    pub(super) gateway: &'a Gateway,
+    live: &'a Live,
+    pub(super) destination: &'a Arc<Destination>,
     door: Door,
-    caller: Caller,
-    began: Moment,
+    pub(super) caller: Caller,
+    pub(super) began: Moment,
     /// Who is counted with it, where limits are about callers.
-    account: Option<Arc<Account>>,
+    pub(super) account: Option<Arc<Account>>,
 }
 
 /// A refused request, as far as it was understood.
-struct Refused {
-    refusal: Refusal,
-    message: Option<Message>,
+pub(super) struct Refused {
+    pub(super) refusal: Refusal,
+    pub(super) message: Option<Message>,
     /// How much was read of it, understood or not.
-    request_bytes: u64,
+    pub(super) request_bytes: u64,
 }
 
 impl From<Refusal> for Refused {
@@ -241,7 +266,7 @@ impl Visit<'_> {
     }
 
     /// Counts the request against the minute of its caller, and of its session where it names one.
-    fn admit(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub(super) fn admit(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let limiter = &self.gateway.limiter;
         limiter.request(self.began, self.account.as_ref())?;
         if limiter.counts_sessions_requests()
@@ -253,32 +278,49 @@ impl Visit<'_> {
         Ok(())
     }
 
-    fn elapsed(&self) -> Duration {
+    pub(super) fn elapsed(&self) -> Duration {
         self.gateway.clock.now().since(self.began)
     }
 
-    fn principal(&self) -> Principal {
+    pub(super) fn principal(&self) -> Principal {
         self.caller.principal.clone()
     }
 
-    fn room(&self) -> Room<'_> {
+    pub(super) fn room(&self) -> Room<'_> {
         Room::Destination(&self.destination.name, self.door)
     }
 
     /// Whether the caller may say this.
-    fn permit(&self, message: &Message) -> Result<(), Refusal> {
-        self.gateway.guard.permit(&self.caller, self.room(), message)
+    pub(super) fn permit(&self, message: &Message) -> Result<(), Refusal> {
+        self.live.guard.permit(&self.caller, self.room(), message)
+    }
+
+    /// Whether there is still time for a message. What a call in flight may wait for is taken to the end.
+    pub(super) fn check_open(&self, message: &Message) -> Result<(), Refusal> {
+        match message.kind() {
+            Kind::Request if self.gateway.is_draining() => Err(Refusal::Draining),
+            Kind::Request | Kind::Notification | Kind::Result | Kind::Error => Ok(()),
+        }
+    }
+
+    /// Whether what is done could be recorded.
+    pub(super) fn check_recorded(&self) -> Result<(), Refusal> {
+        if self.gateway.audit.refuses() {
+            return Err(Refusal::AuditUnavailable);
+        }
+        Ok(())
     }
 
     /// Refuses, and leaves a line in the audit log.
-    fn refuse(&self, http_method: &str, refused: &Refused) -> Response<Body> {
+    pub(super) fn refuse(&self, http_method: &str, refused: &Refused) -> Response<Body> {
         let message = refused.message.as_ref();
         let id = message
             .filter(|message| message.has_valid_id())
             .and_then(|message| message.raw(Member::Id));
         let response = refused.refusal.respond(id);
         self.gateway.tally.refused(&refused.refusal);
-        if self.gateway.audit.is_on() {
+        // The room that is left in the log is for calls that run.
+        if self.gateway.audit.is_on() && refused.refusal != Refusal::AuditUnavailable {
             let method = message.and_then(Message::method_name);
             let tool = message.and_then(|message| message.text(Member::Name));
             self.gateway.audit.record(&AuditRecord {
@@ -303,7 +345,7 @@ impl Visit<'_> {
 
     async fn post(&self, request: Request<Incoming>) -> Response<Body> {
         let mut span = None;
-        let mut response = match self.take_post(request, &mut span).await {
+        let mut response = match mishap::contained(self.take_post(request, &mut span)).await {
             Ok(response) => response,
             Err(refused) => {
                 let mut response = self.refuse("POST", &refused);
@@ -332,11 +374,10 @@ impl Visit<'_> {
         intake::check_length(&headers)?;
         intake::check_content(&headers)?;
         let accepts = intake::accepts(&headers)?;
-        if self.gateway.is_draining() {
-            return Err(Refusal::Draining.into());
-        }
+        self.check_recorded()?;
         let body = intake::read_body(body, self.destination.max_message_bytes()).await?;
         let request_bytes = body.len() as u64;
+        mishap::perhaps(mishap::Place::Door, &body);
         self.destination
             .traffic
             .bytes_received
@@ -354,6 +395,7 @@ impl Visit<'_> {
             message: Some(message.clone()),
             request_bytes,
         };
+        self.check_open(&message).map_err(refused)?;
         self.permit(&message).map_err(refused)?;
         self.destination.judge_tool(&message).map_err(refused)?;
         if modern::is_modern(&message) {

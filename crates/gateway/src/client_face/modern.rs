@@ -1,8 +1,8 @@
 //! The HTTP door for modern clients (2026-07-28): requests that describe themselves, one at a time.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
@@ -12,16 +12,14 @@ use protocol::client_face::modern::{self, Meaning, Objection};
 use protocol::errand::{Reading, status_of};
 use protocol::exchange::{Failure, Principal};
 use protocol::message::{Kind, Member, Message};
-use protocol::method::Method;
 use protocol::object::Object;
 use protocol::session::Accepts;
-use protocol::tool_schema::arguments_of;
 use protocol::wire::header::{HeaderMismatch, MirroredHeaders};
 use protocol::wire::sse;
 use tokio::time::{Instant, Sleep};
 
 use super::body::Body;
-use crate::destination::Destination;
+use crate::destination::{Destination, Journey};
 use crate::errand_port::{Came, ErrandPort, Gathering};
 use crate::guard::Caller;
 use crate::guard::limits::{Limiter, Permit};
@@ -32,9 +30,6 @@ use crate::trace::Failed;
 
 /// Silence on a stream after which a comment is sent.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-
-/// Pages of tools that are read on our own account.
-const MAX_PAGES: usize = 16;
 
 /// Answers a message that describes itself.
 pub(super) async fn post(
@@ -58,18 +53,14 @@ pub(super) async fn post(
             .map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes())),
     );
     let meaning = judge(&mirrored, &message).map_err(Refusal::Modern)?;
-    if message.method() == Method::ToolsCall {
-        if !mirrored.params.is_empty() {
-            learn_beforehand(destination, &principal, headers, &message).await;
-        }
-        judge_params(destination, &mirrored, &message).map_err(Refusal::Modern)?;
-    }
     if meaning == Meaning::Listen {
         // It stays open as long as its client likes: a stream, and no call.
         permit = Some(limiter.stream()?);
     }
     let port = match retried(destination, &principal, &message, meaning)? {
         Retried::Parked(port, round) => {
+            port.judge_mirrored(&message, &mirrored.kept_params())
+                .map_err(|text| Refusal::Modern(Objection::Header(text)))?;
             port.retry(message.clone(), round, accepts, permit)
                 .map_err(|_| Refusal::Modern(unknown_state()))?;
             port
@@ -77,14 +68,24 @@ pub(super) async fn post(
         Retried::New(message) => {
             let client = modern::client(&message, principal);
             let errand = destination
-                .errand(client, headers, message.clone(), meaning, accepts, permit)
+                .errand(
+                    client,
+                    headers,
+                    message.clone(),
+                    Journey {
+                        meaning,
+                        accepts,
+                        mirrored: Some(mirrored.kept_params()),
+                        permit,
+                    },
+                )
                 .await?;
             // A destination that shows only its own era answers as a server of that era would.
             errand.ok_or(Refusal::Modern(Objection::NoSuchMethod))?
         }
     };
     Ok(match port.answer().await {
-        Came::Complete { body, failure } => complete(destination, &message, meaning, body, failure.as_ref()),
+        Came::Complete { body, failure } => complete(meaning, body, failure.as_ref()),
         Came::Ask { round } => match destination.park(&port, round) {
             Some(body) => reply::json(StatusCode::OK, body),
             None => {
@@ -116,69 +117,8 @@ fn judge(mirrored: &MirroredHeaders<'_>, message: &Message) -> Result<Meaning, O
     modern::lift(message)
 }
 
-/// Whether the headers that mirror arguments say what the arguments say, as far as the tool is known.
-fn judge_params(
-    destination: &Destination,
-    mirrored: &MirroredHeaders<'_>,
-    message: &Message,
-) -> Result<(), Objection> {
-    let Some(name) = message.text(Member::Name) else {
-        return Ok(());
-    };
-    let catalogue = destination
-        .catalogue
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
-    let Some(tool) = catalogue.find(&name) else {
-        return Ok(());
-    };
-    let arguments =
-        arguments_of(message).map_err(|_| Objection::BadParams("`params.arguments` stands twice"))?;
-    mirrored.check_params(&tool.headers, arguments).map_err(mismatch)
-}
-
 fn mismatch(error: HeaderMismatch) -> Objection {
     Objection::Header(error.to_string())
-}
-
-/// Reads the list of tools for a client that mirrors arguments, where none was seen here yet: the client knows it
-/// from before we started. If it cannot be had the call goes on; what counts for the server is the body.
-async fn learn_beforehand(
-    destination: &Destination,
-    principal: &Principal,
-    headers: &HeaderMap,
-    message: &Message,
-) {
-    let known = |destination: &Destination| {
-        let catalogue = destination.catalogue.lock();
-        !catalogue.unwrap_or_else(PoisonError::into_inner).is_empty()
-    };
-    if known(destination) {
-        return;
-    }
-    let mut cursor = None;
-    for _ in 0..MAX_PAGES {
-        let Some(list) = modern::tools_list(message, cursor.as_deref()) else {
-            return;
-        };
-        let client = modern::client(&list, principal.clone());
-        let meaning = Meaning::Call { retry: false };
-        let Ok(Some(port)) = destination
-            .errand(client, headers, list, meaning, Accepts::Json, None)
-            .await
-        else {
-            return;
-        };
-        let Came::Complete { body, failure: None } = port.answer().await else {
-            port.give_up();
-            return;
-        };
-        learn_tools(destination, &body);
-        cursor = modern::next_cursor(&body);
-        if cursor.is_none() {
-            return;
-        }
-    }
 }
 
 /// What a request is about.
@@ -228,16 +168,7 @@ pub(super) fn unknown_state() -> Objection {
     Objection::BadParams("the interactive call is unknown or has expired; call again without requestState")
 }
 
-fn complete(
-    destination: &Destination,
-    message: &Message,
-    meaning: Meaning,
-    body: Bytes,
-    failure: Option<&Failure>,
-) -> Response<Body> {
-    if message.method() == Method::ToolsList && failure.is_none() {
-        learn_tools(destination, &body);
-    }
+fn complete(meaning: Meaning, body: Bytes, failure: Option<&Failure>) -> Response<Body> {
     let status = match failure {
         // Nobody may conclude from trouble behind us that this is a server of the other era.
         Some(failure) if meaning == Meaning::Discover => reply::failure_status(failure),
@@ -249,22 +180,6 @@ fn complete(
         response.extensions_mut().insert(Failed(failure.reason()));
     }
     response
-}
-
-fn learn_tools(destination: &Destination, body: &[u8]) {
-    let Some(envelope) = Object::parse(body) else {
-        return;
-    };
-    let Some(result) = envelope.get("result") else {
-        return;
-    };
-    let mut catalogue = destination
-        .catalogue
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
-    if catalogue.add_page(result.as_bytes()).is_err() {
-        tracing::debug!(destination = %destination.name, "a list of tools that could not be read");
-    }
 }
 
 /// An errand's events, for as long as its connection lasts. Dropped early, it cancels the errand.

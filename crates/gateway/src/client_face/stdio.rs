@@ -67,7 +67,7 @@ impl Gateway {
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        let Some(destination) = self.destinations.values().next() else {
+        let Some(destination) = self.live().destinations.values().next().cloned() else {
             return Parting::Told;
         };
         destination.start();
@@ -82,7 +82,7 @@ impl Gateway {
             line,
             probe: PROBE,
         };
-        let desk = Desk::new(Arc::clone(destination), self.clock, limits);
+        let desk = Desk::new(Arc::clone(&destination), self.clock, limits);
         let parting = attend(&desk, input, output, line, shutdown).await;
         let _ = tokio::time::timeout(LEAVING, self.stop_all()).await;
         housekeeper.abort();

@@ -124,7 +124,8 @@ impl Destination {
         };
         lane.speak(Era::Modern);
         let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
-        let port = self.depart(&lane, client, discovery(), Meaning::Discover, Accepts::Json, None);
+        let departure = self.departure(client, discovery(), Meaning::Discover, Accepts::Json);
+        let port = self.depart(&lane, departure);
         let verdict = match tokio::time::timeout(PROBE_PATIENCE, port.answer()).await {
             // Any refusal is what legacy servers say to a method they do not know.
             Ok(Came::Complete { body, failure: None }) if discovers_modern(&body) => Era::Modern,
@@ -192,7 +193,10 @@ fn discovers_modern(answer: &[u8]) -> bool {
 /// Whether a failed question says nothing about the server's era: it was not there, or did not let us in.
 fn is_no_verdict(failure: &Failure) -> bool {
     match failure {
-        Failure::Unavailable { .. } | Failure::Overloaded { .. } | Failure::SessionEnded => true,
+        Failure::Unavailable { .. }
+        | Failure::Occupied
+        | Failure::Overloaded { .. }
+        | Failure::SessionEnded => true,
         Failure::Upstream(upstream) => match upstream.fault {
             UpstreamFault::Lost | UpstreamFault::Unauthorized | UpstreamFault::Unsafe => true,
             UpstreamFault::Nonsense | UpstreamFault::Refused => false,

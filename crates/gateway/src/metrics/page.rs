@@ -142,7 +142,8 @@ fn each(mut family: Family, looks: &[Look<'_>], value: impl Fn(&Look<'_>) -> Val
 impl Gateway {
     /// The page, in the text format of OpenMetrics.
     pub(crate) fn metrics_page(&self) -> String {
-        let looks: Vec<Look<'_>> = self
+        let live = self.live();
+        let looks: Vec<Look<'_>> = live
             .destinations
             .iter()
             .map(|(name, destination)| Look {

@@ -296,13 +296,13 @@ impl PublicUrl {
     }
 
     /// The address itself, where there is nothing in between.
-    pub(crate) fn of_listener(address: std::net::SocketAddr) -> Self {
+    pub(crate) fn of_listener(scheme: &str, address: std::net::SocketAddr) -> Self {
         let host = match address.ip() {
             IpAddr::V4(ip) => ip.to_string(),
             IpAddr::V6(ip) => format!("[{ip}]"),
         };
         Self {
-            origin: format!("http://{host}:{}", address.port()),
+            origin: format!("{scheme}://{host}:{}", address.port()),
             host,
             path: String::new(),
         }
@@ -442,7 +442,7 @@ mod tests {
         );
         assert_eq!(parse("http://[::1]:3000").host(), "[::1]");
         assert_eq!(
-            PublicUrl::of_listener("[::1]:7".parse().expect("an address")).origin(),
+            PublicUrl::of_listener("http", "[::1]:7".parse().expect("an address")).origin(),
             "http://[::1]:7"
         );
     }

@@ -10,12 +10,13 @@ use bytes::BytesMut;
 use serde_json::Value;
 
 use super::modern::ENVELOPE;
-use super::{Arrival, Outgoing, WireId, write_line};
+use super::{Arrival, Outgoing, TaskRequest, WireId, write_line};
 use crate::capability::Capabilities;
 use crate::exchange::{Client, Welcome};
 use crate::message::{Kind, Member, Message, quoted};
 use crate::method::{LogLevel, Method};
 use crate::object::Object;
+use crate::task;
 use crate::version::{Era, Version};
 
 /// Sorts a message of the server.
@@ -32,6 +33,7 @@ pub fn recognise(message: &Message) -> Arrival {
                 Arrival::ListChanged
             }
             Method::ResourcesUpdated => Arrival::Updated,
+            Method::TasksStatus => Arrival::Task,
             _ => Arrival::Other,
         },
     }
@@ -174,7 +176,11 @@ fn introduce(client: &Client) -> Message {
         .as_deref()
         .and_then(|raw| std::str::from_utf8(raw).ok())
         .unwrap_or(&own);
-    let capabilities = std::str::from_utf8(&client.declared).unwrap_or("{}");
+    let mut capabilities = Object::parse(&client.declared).unwrap_or_default();
+    if capabilities.get("roots").is_some() {
+        // Nobody who introduces itself in this way can tell that its roots have changed.
+        capabilities.set("roots", "{}");
+    }
     Message::own(format!(
         r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":{capabilities},"clientInfo":{info}}}}}"#,
         Version::NEWEST_LEGACY.as_str(),
@@ -196,6 +202,7 @@ fn read_welcome(message: Message) -> Welcome {
         version,
         changing_lists: changing_lists(&result),
         logs: result.pointer("/capabilities/logging").is_some(),
+        tasks: task::offered(&result, Era::Legacy),
     }
 }
 
@@ -239,6 +246,11 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
     // A server that never asked by an answer would not know these.
     params.remove("inputResponses");
     params.remove("requestState");
+    // Whether it is done as a task is not for a modern client to say.
+    params.remove("task");
+    for (name, value) in line.extra {
+        params.set(name, String::from_utf8_lossy(value).into_owned());
+    }
     let method = line.message.raw(Member::Method).unwrap_or_default();
     write_line(
         out,
@@ -296,6 +308,37 @@ pub fn write_subscription(out: &mut BytesMut, method: Method, id: WireId, uri: &
             br#"","params":{"uri":"#,
             uri.as_bytes(),
             b"}}",
+        ],
+    );
+}
+
+/// Asks about a task.
+pub(super) fn write_task(out: &mut BytesMut, request: &TaskRequest<'_>) {
+    write_line(
+        out,
+        &[
+            br#"{"jsonrpc":"2.0","id":"#,
+            &request.id.digits(),
+            br#","method":""#,
+            request.method.name().unwrap_or_default().as_bytes(),
+            br#"","params":{"taskId":"#,
+            quoted(request.task).as_bytes(),
+            b"}}",
+        ],
+    );
+}
+
+/// Asks for a page of the list of tools.
+pub(super) fn write_tools_list(out: &mut BytesMut, id: WireId, cursor: Option<&str>) {
+    let params = cursor.map_or_else(|| "{}".to_owned(), |cursor| format!(r#"{{"cursor":{cursor}}}"#));
+    write_line(
+        out,
+        &[
+            br#"{"jsonrpc":"2.0","id":"#,
+            &id.digits(),
+            br#","method":"tools/list","params":"#,
+            params.as_bytes(),
+            b"}",
         ],
     );
 }

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use serde_json::Value;
 
-use super::{Arrival, Outgoing, WireId, write_line};
+use super::{Arrival, Outgoing, TaskRequest, WireId, write_line};
 use crate::exchange::{Client, Welcome};
 use crate::message::{Kind, Member, Message, quoted};
 use crate::method::{LogLevel, Method};
 use crate::object::Object;
+use crate::task;
 use crate::version::{Era, Version};
 
 /// The members of `_meta` that describe a hop and are replaced by whoever makes it.
@@ -39,6 +40,7 @@ pub(super) fn recognise(message: &Message) -> Arrival {
                 Arrival::ListChanged
             }
             Method::ResourcesUpdated => Arrival::Updated,
+            Method::Tasks => Arrival::Task,
             Method::SubscriptionsAcknowledged => {
                 Arrival::Listening(message.number(Member::MetaSubscriptionId).map(WireId))
             }
@@ -68,8 +70,29 @@ enum Stage {
 /// is opened first and the old one is closed when the new one is acknowledged, so that nothing is missed.
 #[derive(Debug, Default)]
 struct Listen {
-    current: Option<(WireId, BTreeSet<String>)>,
-    opening: Option<(WireId, BTreeSet<String>)>,
+    current: Option<(WireId, BTreeSet<Wish>)>,
+    opening: Option<(WireId, BTreeSet<Wish>)>,
+}
+
+/// One thing that somebody wants to hear of, beside lists that change.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wish {
+    /// A resource, by its URI.
+    Resource(String),
+    /// A task, by its id.
+    Task(String),
+}
+
+impl Wish {
+    fn name(&self) -> &str {
+        match self {
+            Self::Resource(name) | Self::Task(name) => name,
+        }
+    }
+
+    const fn is_task(&self) -> bool {
+        matches!(self, Self::Task(_))
+    }
 }
 
 /// What an acknowledged listen comes to.
@@ -77,9 +100,9 @@ struct Listen {
 pub(crate) struct Listened {
     /// The listen that it takes the place of.
     pub(crate) replaced: Option<WireId>,
-    /// The resources that were asked for and will be reported, and those that will not.
-    pub(crate) honoured: BTreeSet<String>,
-    pub(crate) refused: BTreeSet<String>,
+    /// The wishes that will be fulfilled, and those that will not.
+    pub(crate) honoured: BTreeSet<Wish>,
+    pub(crate) refused: BTreeSet<Wish>,
 }
 
 impl Discovery {
@@ -125,6 +148,7 @@ impl Discovery {
             version: None,
             changing_lists: super::legacy::changing_lists(&result),
             logs: result.pointer("/capabilities/logging").is_some(),
+            tasks: task::offered(&result, Era::Modern),
             message,
         });
         self.stage = Stage::Known(Arc::clone(&welcome));
@@ -134,6 +158,11 @@ impl Discovery {
     pub(super) fn reset(&mut self) {
         self.stage = Stage::Silent;
         self.listen = Listen::default();
+    }
+
+    /// Whether a call may be given a task, so that it is worth declaring that we can deal with one.
+    pub(super) fn takes_tasks(&self) -> bool {
+        self.welcome().is_some_and(|welcome| welcome.tasks)
     }
 
     fn offers_subscriptions(&self) -> bool {
@@ -148,7 +177,7 @@ impl Discovery {
     }
 
     /// Whether what is listened for is not what is wanted. `None` wants nothing at all.
-    pub(crate) fn must_tune(&self, wanted: Option<&BTreeSet<String>>) -> bool {
+    pub(crate) fn must_tune(&self, wanted: Option<&BTreeSet<Wish>>) -> bool {
         let Some(welcome) = self.welcome() else {
             return false;
         };
@@ -157,12 +186,12 @@ impl Discovery {
             .opening
             .as_ref()
             .or(self.listen.current.as_ref())
-            .map(|(_, uris)| uris);
+            .map(|(_, wishes)| wishes);
         match wanted {
             None => newest.is_some(),
-            Some(uris) => {
-                let useful = !welcome.changing_lists.is_empty() || !uris.is_empty();
-                newest.map_or(useful, |open| open != uris)
+            Some(wishes) => {
+                let useful = !welcome.changing_lists.is_empty() || !wishes.is_empty();
+                newest.map_or(useful, |open| open != wishes)
             }
         }
     }
@@ -170,14 +199,14 @@ impl Discovery {
     /// Asks the server for what is wanted. Gives the listens that are closed thereby.
     pub(crate) fn tune(
         &mut self,
-        wanted: Option<BTreeSet<String>>,
+        wanted: Option<BTreeSet<Wish>>,
         id: WireId,
         out: &mut BytesMut,
     ) -> Vec<WireId> {
         let mut closed: Vec<WireId> = self.listen.opening.take().into_iter().map(|(id, _)| id).collect();
         match wanted {
             None => closed.extend(self.listen.current.take().map(|(id, _)| id)),
-            Some(uris) => {
+            Some(wishes) => {
                 let mut filter = String::new();
                 let lists = self
                     .welcome()
@@ -192,11 +221,21 @@ impl Discovery {
                     // Writing to a `String` cannot fail.
                     let _ = write!(filter, r#""{name}":true,"#);
                 }
+                let named = |tasks: bool| {
+                    let chosen = wishes.iter().filter(|wish| wish.is_task() == tasks);
+                    chosen
+                        .map(|wish| quoted(wish.name()))
+                        .collect::<Vec<_>>()
+                        .join(",")
+                };
+                let (uris, tasks) = (named(false), named(true));
                 if self.offers_subscriptions() && !uris.is_empty() {
-                    let uris: Vec<String> = uris.iter().map(|uri| quoted(uri)).collect();
-                    let _ = write!(filter, r#""resourceSubscriptions":[{}],"#, uris.join(","));
+                    let _ = write!(filter, r#""resourceSubscriptions":[{uris}],"#);
                 }
-                let meta = envelope(None, None);
+                if !tasks.is_empty() {
+                    let _ = write!(filter, r#""taskIds":[{tasks}],"#);
+                }
+                let meta = envelope(None, None, !tasks.is_empty());
                 write_line(
                     out,
                     &[
@@ -209,7 +248,7 @@ impl Discovery {
                         b"}}",
                     ],
                 );
-                self.listen.opening = Some((id, uris));
+                self.listen.opening = Some((id, wishes));
             }
         }
         for id in &closed {
@@ -225,17 +264,21 @@ impl Discovery {
         message: &Message,
         out: &mut BytesMut,
     ) -> Option<Listened> {
-        let (_, uris) = self.listen.opening.take_if(|(opening, _)| *opening == id)?;
+        let (_, wishes) = self.listen.opening.take_if(|(opening, _)| *opening == id)?;
         let params: Value = message
             .raw(Member::Params)
             .and_then(|raw| serde_json::from_slice(raw).ok())
             .unwrap_or_default();
-        let named = params
-            .pointer("/notifications/resourceSubscriptions")
-            .and_then(Value::as_array);
-        let named: BTreeSet<&str> = named.into_iter().flatten().filter_map(Value::as_str).collect();
-        let (honoured, refused): (BTreeSet<String>, _) =
-            uris.into_iter().partition(|uri| named.contains(uri.as_str()));
+        let named = |member: &str| -> BTreeSet<&str> {
+            let named = params.pointer(&format!("/notifications/{member}"));
+            let named = named.and_then(Value::as_array).into_iter().flatten();
+            named.filter_map(Value::as_str).collect()
+        };
+        let (uris, tasks) = (named("resourceSubscriptions"), named("taskIds"));
+        let (honoured, refused): (BTreeSet<Wish>, _) = wishes.into_iter().partition(|wish| match wish {
+            Wish::Resource(uri) => uris.contains(uri.as_str()),
+            Wish::Task(id) => tasks.contains(id.as_str()),
+        });
         let replaced = self
             .listen
             .current
@@ -281,7 +324,7 @@ impl Discovery {
 
 /// Asks the server what it is.
 pub(super) fn write_discover(out: &mut BytesMut, id: WireId) {
-    let meta = envelope(None, None);
+    let meta = envelope(None, None, false);
     write_line(
         out,
         &[
@@ -294,9 +337,48 @@ pub(super) fn write_discover(out: &mut BytesMut, id: WireId) {
     );
 }
 
-/// The `_meta` that makes a request describe itself. Without a client it is Rialto that speaks.
-fn envelope(client: Option<&Client>, level: Option<LogLevel>) -> String {
-    let declared = client.map_or("{}".into(), |client| capabilities_for_modern(&client.declared));
+/// Asks about a task.
+pub(super) fn write_task(out: &mut BytesMut, request: &TaskRequest<'_>) {
+    let mut params = Object::default();
+    params.set("taskId", quoted(request.task));
+    if let Some(answers) = &request.answers {
+        params.set("inputResponses", answers.clone());
+    }
+    params.set("_meta", envelope(Some(request.client), None, true));
+    let method = quoted(request.method.name().unwrap_or_default());
+    write_request(out, request.id, method.as_bytes(), &params);
+}
+
+/// Asks for a page of the list of tools.
+pub(super) fn write_tools_list(out: &mut BytesMut, id: WireId, client: &Client, cursor: Option<&str>) {
+    let mut params = Object::default();
+    if let Some(cursor) = cursor {
+        params.set("cursor", cursor.to_owned());
+    }
+    params.set("_meta", envelope(Some(client), None, false));
+    write_request(out, id, br#""tools/list""#, &params);
+}
+
+fn write_request(out: &mut BytesMut, id: WireId, method: &[u8], params: &Object<'_>) {
+    write_line(
+        out,
+        &[
+            br#"{"jsonrpc":"2.0","id":"#,
+            &id.digits(),
+            br#","method":"#,
+            method,
+            br#","params":"#,
+            params.to_string().as_bytes(),
+            b"}",
+        ],
+    );
+}
+
+/// The `_meta` that makes a request describe itself. Without a client it is Rialto that speaks. `tasks`: we can deal
+/// with a task, whether the client can or not.
+fn envelope(client: Option<&Client>, level: Option<LogLevel>, tasks: bool) -> String {
+    let declared = client.map_or(&b"{}"[..], |client| &client.declared);
+    let declared = capabilities_for_modern(declared, tasks);
     let own = format!(r#"{{"name":"rialto","version":"{}"}}"#, env!("CARGO_PKG_VERSION"));
     let info = client
         .and_then(|client| client.info.as_ref())
@@ -318,10 +400,8 @@ fn envelope(client: Option<&Client>, level: Option<LogLevel>) -> String {
 
 /// A legacy client's capabilities in modern words: bare elicitation meant forms, changed roots cannot be told, and
 /// core tasks are gone.
-fn capabilities_for_modern(declared: &[u8]) -> Cow<'_, str> {
-    let Some(mut capabilities) = Object::parse(declared) else {
-        return "{}".into();
-    };
+fn capabilities_for_modern(declared: &[u8], tasks: bool) -> Cow<'_, str> {
+    let mut capabilities = Object::parse(declared).unwrap_or_default();
     if capabilities
         .get("elicitation")
         .is_some_and(|raw| Object::parse(raw.as_bytes()).is_some_and(|o| o.is_empty()))
@@ -332,11 +412,18 @@ fn capabilities_for_modern(declared: &[u8]) -> Cow<'_, str> {
         capabilities.set("roots", "{}");
     }
     capabilities.remove("tasks");
+    if tasks {
+        let raw = capabilities.get("extensions").unwrap_or("{}").to_owned();
+        let mut extensions = Object::parse(raw.as_bytes()).unwrap_or_default();
+        extensions.set(task::EXTENSION, "{}");
+        capabilities.set("extensions", extensions.to_string());
+    }
     capabilities.to_string().into()
 }
 
 /// Writes a legacy client's request, or a further round of any request, so that it describes itself.
-pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
+/// `tasks`: its server may answer with a task.
+pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>, tasks: bool) {
     let mut params = line
         .message
         .raw(Member::Params)
@@ -348,7 +435,10 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
         .and_then(Object::parse)
         .unwrap_or_default();
     let stamp = match line.words {
-        Era::Legacy => envelope(Some(line.client), line.level),
+        Era::Legacy => {
+            let tasks = tasks && line.message.method() == Method::ToolsCall;
+            envelope(Some(line.client), line.level, tasks)
+        }
         Era::Modern => "{}".to_owned(),
     };
     let stamp = Object::parse(stamp.as_bytes()).unwrap_or_default();
@@ -367,18 +457,7 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
         params.set(name, String::from_utf8_lossy(value).into_owned());
     }
     let method = line.message.raw(Member::Method).unwrap_or_default();
-    write_line(
-        out,
-        &[
-            br#"{"jsonrpc":"2.0","id":"#,
-            &line.id.digits(),
-            br#","method":"#,
-            method,
-            br#","params":"#,
-            params.to_string().as_bytes(),
-            b"}",
-        ],
-    );
+    write_request(out, line.id, method, &params);
 }
 
 /// A notice without the mark of the listen that brought it: who hears it is decided by the multiplexer.
@@ -430,15 +509,8 @@ pub(crate) fn with_elicitation_id(question: Message, number: u64) -> Message {
     Message::scan(text).unwrap_or(question)
 }
 
-/// Reads a result that asks for input; `None` for any other result.
-pub fn input_required(message: &Message) -> Option<InputRequired> {
-    let result = message.raw(Member::Result)?;
-    // Most results are nothing of the kind: look before taking them apart.
-    memchr::memmem::find(result, b"input_required")?;
-    let result = Object::parse(result)?;
-    if result.text("resultType").as_deref() != Some("input_required") {
-        return None;
-    }
+/// The questions in a result, by their keys; `None` if one is none.
+fn questions_in(result: &Object<'_>) -> Option<BTreeMap<String, Bytes>> {
     let requests = result
         .get("inputRequests")
         .map(|raw| Object::parse(raw.as_bytes()).unwrap_or_default());
@@ -450,6 +522,32 @@ pub fn input_required(message: &Message) -> Option<InputRequired> {
         let question = format!(r#"{{"jsonrpc":"2.0","id":0,"method":{method},"params":{params}}}"#);
         questions.insert(key.to_owned(), Bytes::from(question));
     }
+    Some(questions)
+}
+
+/// What a task wants to know, from the answer to `tasks/get`, as messages in legacy words.
+pub(crate) fn task_questions(message: &Message) -> Vec<(String, Message)> {
+    let result = message
+        .raw(Member::Result)
+        .and_then(Object::parse)
+        .unwrap_or_default();
+    let questions = questions_in(&result).unwrap_or_default();
+    questions
+        .into_iter()
+        .filter_map(|(key, text)| Some((key, Message::scan(text).ok()?)))
+        .collect()
+}
+
+/// Reads a result that asks for input; `None` for any other result.
+pub fn input_required(message: &Message) -> Option<InputRequired> {
+    let result = message.raw(Member::Result)?;
+    // Most results are nothing of the kind: look before taking them apart.
+    memchr::memmem::find(result, b"input_required")?;
+    let result = Object::parse(result)?;
+    if result.text("resultType").as_deref() != Some("input_required") {
+        return None;
+    }
+    let questions = questions_in(&result)?;
     let state = result
         .get("requestState")
         .map(|raw| Bytes::copy_from_slice(raw.as_bytes()));
@@ -492,7 +590,7 @@ mod tests {
             level: Some(LogLevel::Info),
             extra: &[],
         };
-        write_translated(&mut out, &line);
+        write_translated(&mut out, &line, false);
         assert_eq!(
             std::str::from_utf8(&out).unwrap(),
             concat!(

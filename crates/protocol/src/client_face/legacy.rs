@@ -189,6 +189,7 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
         | Failure::Unavailable { .. }
         | Failure::NotWelcomed
         | Failure::Overloaded { .. }
+        | Failure::Occupied
         | Failure::TooLarge { .. }
         | Failure::Unanswered { .. }
         | Failure::Invalid(_)
@@ -228,6 +229,7 @@ pub fn describe_failure(failure: &Failure) -> (String, String) {
             let _ = write!(data, r#","limit":{}"#, quoted(limit));
             format!("too many {limit}")
         }
+        Failure::Occupied => "the server waits for the answer of another client".to_owned(),
         Failure::TooLarge { length, limit } => {
             let _ = write!(
                 data,
@@ -310,6 +312,7 @@ mod tests {
             Failure::Overloaded {
                 limit: "calls in flight",
             },
+            Failure::Occupied,
             Failure::TooLarge { length: 10, limit: 5 },
             Failure::Invalid(ScanError::TooDeep),
             Failure::Cancelled,
@@ -332,6 +335,7 @@ mod tests {
             version: Some(Version::V2025_11_25),
             changing_lists: vec![],
             logs: false,
+            tasks: false,
         };
         let (body, version) = lower_welcome(b"7", &welcome, Some(Version::V2025_03_26));
         assert_eq!(version, Version::V2025_03_26);

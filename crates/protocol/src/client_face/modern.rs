@@ -136,7 +136,9 @@ pub fn lift(message: &Message) -> Result<Meaning, Objection> {
         | Method::Ping
         | Method::LoggingSetLevel
         | Method::ResourcesSubscribe
-        | Method::ResourcesUnsubscribe => return Err(Objection::NoSuchMethod),
+        | Method::ResourcesUnsubscribe
+        | Method::TasksResult
+        | Method::TasksList => return Err(Objection::NoSuchMethod),
         Method::ToolsCall | Method::PromptsGet | Method::ResourcesRead => {
             let params = message
                 .raw(Member::Params)
@@ -222,10 +224,7 @@ pub fn lower_input_required<'a>(
                 .raw(Member::Params)
                 .and_then(Object::parse)
                 .unwrap_or_default();
-            // What belongs to the other era's way of asking.
-            for member in ["_meta", "elicitationId", "task"] {
-                params.remove(member);
-            }
+            without_legacy_asking(&mut params);
             if params.is_empty() {
                 format!(r#"{}:{{"method":{method}}}"#, quoted(key))
             } else {
@@ -241,6 +240,13 @@ pub fn lower_input_required<'a>(
     [br#"{"jsonrpc":"2.0","id":"#, id, text.as_bytes()]
         .concat()
         .into()
+}
+
+/// Removes from a question what belongs to the other era's way of asking.
+fn without_legacy_asking(params: &mut Object<'_>) {
+    for member in ["_meta", "elicitationId", "task"] {
+        params.remove(member);
+    }
 }
 
 /// A request for the list of tools, on behalf of whoever sent this request. Raw cursor, if it is not the first.

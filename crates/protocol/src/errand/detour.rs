@@ -73,6 +73,7 @@ impl Errand {
             request: Request::Plain,
             message: self.message.clone(),
             words: Era::Modern,
+            mirrored: None,
         }))
     }
 }

@@ -1,31 +1,41 @@
 //! `subscriptions/listen`: what a modern client wants to hear, and how it is told.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use serde_json::Value;
 
 use super::{Errand, OPENING, Outcome};
+use crate::backend_face::modern::Wish;
+use crate::client_face::modern;
+use crate::error_code;
 use crate::exchange::{Ask, Call, CallKey, Request, Welcome};
 use crate::message::{Member, Message, quoted};
 use crate::method::Method;
 use crate::multiplexer::is_part;
 use crate::object::Object;
 use crate::session::Accepts;
+use crate::task;
 use crate::version::Era;
 
 /// Resources one listen may name.
 const MAX_RESOURCES: usize = 256;
+/// Tasks one listen may name.
+const MAX_TASKS: usize = 256;
 
 /// What was asked for, and what of it is honoured.
 #[derive(Debug)]
 pub(super) struct Listening {
     lists: BTreeSet<Method>,
-    uris: Vec<String>,
-    /// URIs whose subscription the server has not answered yet, by their call.
+    /// What was asked for one by one: resources, then tasks.
+    wishes: Vec<Wish>,
+    /// Wishes that the server has not answered yet, by their call.
     awaited: BTreeSet<CallKey>,
-    honoured: BTreeSet<String>,
+    honoured: BTreeSet<Wish>,
     acknowledged: bool,
+    /// What is being found out about tasks, by the call that asks. `true`: it has changed again since.
+    looking: BTreeMap<CallKey, (String, bool)>,
+    next_call: u64,
 }
 
 const LISTS: [(&str, Method); 3] = [
@@ -41,25 +51,29 @@ impl Listening {
             .and_then(|raw| serde_json::from_slice(raw).ok())
             .unwrap_or_default();
         let wanted = &params["notifications"];
-        let uris = wanted["resourceSubscriptions"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
+        let named = |member: &str, limit: usize| {
+            let named = wanted[member].as_array().into_iter().flatten();
+            let named = named.filter_map(Value::as_str).take(limit).map(str::to_owned);
+            named.collect::<Vec<String>>()
+        };
+        let resources = named("resourceSubscriptions", MAX_RESOURCES).into_iter();
+        let tasks = named("taskIds", MAX_TASKS).into_iter();
+        let wishes: Vec<Wish> = resources
+            .map(Wish::Resource)
+            .chain(tasks.map(Wish::Task))
+            .collect();
         Self {
             lists: LISTS
                 .into_iter()
                 .filter(|(name, _)| wanted[*name] == true)
                 .map(|(_, list)| list)
                 .collect(),
-            uris: uris
-                .iter()
-                .filter_map(Value::as_str)
-                .take(MAX_RESOURCES)
-                .map(str::to_owned)
-                .collect(),
+            next_call: OPENING.0 + 2 + wishes.len() as u64,
+            wishes,
             awaited: BTreeSet::new(),
             honoured: BTreeSet::new(),
             acknowledged: false,
+            looking: BTreeMap::new(),
         }
     }
 
@@ -68,11 +82,22 @@ impl Listening {
         let wanted = match message.method() {
             Method::ResourcesUpdated => {
                 let uri = message.text(Member::Uri)?;
-                self.honoured.iter().any(|honoured| is_part(&uri, honoured))
+                self.honoured
+                    .iter()
+                    .any(|honoured| matches!(honoured, Wish::Resource(honoured) if is_part(&uri, honoured)))
             }
+            Method::Tasks => task::announced(message).is_some_and(|task| self.honours_task(&task.id)),
             list => self.lists.contains(&list),
         };
         (self.acknowledged && wanted).then(|| tagged(message, id))
+    }
+
+    fn honours_task(&self, id: &str) -> bool {
+        self.acknowledged && self.honoured.contains(&Wish::Task(id.to_owned()))
+    }
+
+    fn asks_for_tasks(&self) -> bool {
+        self.wishes.iter().any(|wish| matches!(wish, Wish::Task(_)))
     }
 
     /// The first thing the client hears: what it will hear.
@@ -83,9 +108,17 @@ impl Listening {
                 filter.set(name, "true");
             }
         }
-        if !self.honoured.is_empty() {
-            let uris: Vec<String> = self.honoured.iter().map(|uri| quoted(uri)).collect();
-            filter.set("resourceSubscriptions", format!("[{}]", uris.join(",")));
+        let (mut uris, mut tasks) = (Vec::new(), Vec::new());
+        for wish in &self.honoured {
+            match wish {
+                Wish::Resource(uri) => uris.push(quoted(uri)),
+                Wish::Task(id) => tasks.push(quoted(id)),
+            }
+        }
+        for (name, named) in [("resourceSubscriptions", uris), ("taskIds", tasks)] {
+            if !named.is_empty() {
+                filter.set(name, format!("[{}]", named.join(",")));
+            }
         }
         format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"io.modelcontextprotocol/subscriptionId":{}}},"notifications":{filter}}}}}"#,
@@ -133,22 +166,35 @@ impl Errand {
         listening
             .lists
             .retain(|list| welcome.changing_lists.contains(list));
-        if !offers_subscriptions(welcome) {
-            listening.uris.clear();
+        if welcome.tasks && listening.asks_for_tasks() && !self.client.capabilities.takes_tasks() {
+            let (message, words) = (undeclared(), Era::Modern);
+            return self.conclude(Outcome::Reply { message, words });
         }
-        for (at, uri) in listening.uris.iter().enumerate() {
+        let resources = offers_subscriptions(welcome);
+        listening.wishes.retain(|wish| match wish {
+            Wish::Resource(_) => resources,
+            Wish::Task(_) => welcome.tasks,
+        });
+        for (at, wish) in listening.wishes.iter().enumerate() {
             let call = CallKey(OPENING.0 + 2 + at as u64);
-            let text = format!(
-                r#"{{"jsonrpc":"2.0","id":0,"method":"resources/subscribe","params":{{"uri":{}}}}}"#,
-                quoted(uri)
-            );
+            let (request, text) = match wish {
+                Wish::Resource(uri) => (
+                    Request::Subscribe { uri: uri.clone() },
+                    format!(
+                        r#"{{"jsonrpc":"2.0","id":0,"method":"resources/subscribe","params":{{"uri":{}}}}}"#,
+                        quoted(uri)
+                    ),
+                ),
+                Wish::Task(id) => (Request::Watch { task: id.clone() }, about_task(id)),
+            };
             listening.awaited.insert(call);
             self.outputs.push_back(super::Output::Ask(Ask::Call(Call {
                 session,
                 call,
-                request: Request::Subscribe { uri: uri.clone() },
+                request,
                 message: Message::own(text),
                 words: Era::Legacy,
+                mirrored: None,
             })));
         }
         self.accepts = if self.accepts == Accepts::Json {
@@ -168,8 +214,8 @@ impl Errand {
             return;
         }
         let at = (call.0 - OPENING.0 - 2) as usize;
-        if let (true, Some(uri)) = (granted, listening.uris.get(at)) {
-            listening.honoured.insert(uri.clone());
+        if let (true, Some(wish)) = (granted, listening.wishes.get(at)) {
+            listening.honoured.insert(wish.clone());
         }
         self.acknowledge();
     }
@@ -188,12 +234,92 @@ impl Errand {
         self.push(event);
     }
 
+    /// A legacy server says that a task has changed, and little more. The client is to be told everything, so the server
+    /// is asked for it, for one change at a time.
+    pub(super) fn look_after_task(&mut self, notice: &Message) {
+        let Some(listening) = &mut self.listening else {
+            return;
+        };
+        let Some(task) = task::announced(notice).filter(|task| listening.honours_task(&task.id)) else {
+            return;
+        };
+        if let Some((_, again)) = listening.looking.values_mut().find(|(id, _)| *id == task.id) {
+            *again = true;
+            return;
+        }
+        self.ask_about(task.id);
+    }
+
+    fn ask_about(&mut self, id: String) {
+        let Some(listening) = &mut self.listening else {
+            return;
+        };
+        let call = CallKey(listening.next_call);
+        listening.next_call += 1;
+        let message = Message::own(about_task(&id));
+        listening.looking.insert(call, (id, false));
+        self.outputs.push_back(super::Output::Ask(Ask::Call(Call {
+            session: self.session,
+            call,
+            request: Request::Plain,
+            message,
+            words: Era::Modern,
+            mirrored: None,
+        })));
+    }
+
+    /// What was asked about a task is here, or will not come. Gives whether it was that.
+    pub(super) fn handle_looked(&mut self, call: CallKey, reply: Option<(&Message, Era)>) -> bool {
+        let id = Bytes::copy_from_slice(self.id());
+        let Some((task, again)) = self
+            .listening
+            .as_mut()
+            .and_then(|listening| listening.looking.remove(&call))
+        else {
+            return false;
+        };
+        let body =
+            reply.map(|(message, words)| modern::lower_reply(b"0", message, words, Method::TasksGet, None));
+        let result = body.as_deref().and_then(Object::parse);
+        let result = result.as_ref().and_then(|body| body.get("result"));
+        if let Some(mut params) = result.and_then(|raw| Object::parse(raw.as_bytes())) {
+            params.remove("resultType");
+            let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/tasks","params":{params}}}"#);
+            if let Ok(notice) = Message::scan(text.into()) {
+                let event = tagged(&notice, &id);
+                self.push(event);
+            }
+        }
+        if again {
+            self.ask_about(task);
+        }
+        true
+    }
+
     /// Ends a listen in the way its client understands: with a result.
     pub fn dismiss(&mut self) {
         if self.listening.is_some() {
             self.conclude(Outcome::Closed);
         }
     }
+}
+
+/// A request about a task, in the words that both eras have for it.
+fn about_task(id: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","id":0,"method":"tasks/get","params":{{"taskId":{}}}}}"#,
+        quoted(id)
+    )
+}
+
+/// The refusal of a client that wants to hear of tasks and does not say that it knows them (tasks extension, "Task
+/// Status Notifications").
+fn undeclared() -> Message {
+    Message::own(format!(
+        r#"{{"jsonrpc":"2.0","id":0,"error":{{"code":{},"message":"the client must declare the extension for tasks","data":{{"requiredCapabilities":{{"extensions":{{"{}":{{}}}}}}}}}}}}"#,
+        error_code::MISSING_CAPABILITY,
+        task::EXTENSION
+    ))
 }
 
 fn offers_subscriptions(welcome: &Welcome) -> bool {

@@ -16,7 +16,12 @@ impl Multiplexer {
     /// One message of the server. `origin` is the request in whose exchange it came, where requests have one.
     pub fn handle_message(&mut self, now: Moment, line: Bytes, origin: Option<WireId>) {
         self.handle_sign_of_life(now);
-        let message = match Message::scan(line.clone()) {
+        // A line of JSON that does not say that it is JSON-RPC is somebody's log, whatever its members are called.
+        let read = Message::scan(line.clone()).and_then(|message| match message.is_json_rpc() {
+            true => Ok(message),
+            false => Err(ScanError::NotJsonRpc),
+        });
+        let message = match read {
             Ok(message) => message,
             Err(error) => {
                 self.counters.noise += 1;
@@ -42,10 +47,16 @@ impl Multiplexer {
             Arrival::Question => self.handle_question(now, message, origin),
             Arrival::Withdrawal => self.handle_withdrawal(now, message),
             Arrival::Log => self.handle_log(&message, origin),
-            Arrival::ListChanged | Arrival::Updated if !self.is_listened_for(&message) => {
+            Arrival::ListChanged | Arrival::Updated | Arrival::Task if !self.is_listened_for(&message) => {
                 self.counters.strays += 1
             }
-            Arrival::ListChanged => self.tell_all(&modern::unmarked(&message)),
+            Arrival::ListChanged => {
+                if message.method() == Method::ToolsListChanged {
+                    self.forget_tools();
+                }
+                self.tell_all(&modern::unmarked(&message));
+            }
+            Arrival::Task => self.handle_task_notice(now, &modern::unmarked(&message)),
             Arrival::Updated => self.handle_updated(&modern::unmarked(&message)),
             Arrival::Listening(id) => self.handle_listening(now, id, &message),
             Arrival::Other => match self.hearing().count() {
@@ -101,6 +112,7 @@ impl Multiplexer {
             self.fail_waiting(&failure);
             return;
         }
+        let id = id.map(|id| self.step_of(id));
         match id.and_then(|id| self.settle(now, id)) {
             Some(call) => {
                 self.forsake(&call);
@@ -129,10 +141,34 @@ impl Multiplexer {
             self.handle_listen_end(now, id, &message);
             return;
         }
-        if self.face.listens() && self.begin_round(now, id, &message) {
+        if let Some(Pending::Step { of }) = self.pending.get(&id) {
+            let of = *of;
+            self.pending.remove(&id);
+            return self.handle_step(now, id, of, &message);
+        }
+        if let Some(Pending::Background { task }) = self.pending.get(&id) {
+            let task = task.clone();
+            self.pending.remove(&id);
+            return self.handle_background(&task);
+        }
+        if self.face.listens()
+            && (self.begin_round(now, id, &message) || self.refresh_tools(now, id, &message))
+        {
             return;
         }
+        let message = if self.offers_tasks() {
+            match self.take_task_answer(now, id, message) {
+                Some(message) => message,
+                None => return,
+            }
+        } else {
+            message
+        };
         let own = matches!(self.pending.get(&id), Some(Pending::Own { .. }));
+        if own && self.handle_page(now, id, &message) {
+            self.pending.remove(&id);
+            return;
+        }
         let Some(call) = self.settle(now, id) else {
             // Nobody waits for the answer to a request of our own, or to a cancelled call.
             self.counters.strays += u64::from(!own);
@@ -146,10 +182,19 @@ impl Multiplexer {
             (Request::SetLevel { .. }, Kind::Error) => {
                 self.interests.forget_level(call.session);
             }
-            (Request::Plain | Request::Unsubscribe { .. } | Request::SetLevel { .. }, _) => {}
+            (
+                Request::Plain
+                | Request::Unsubscribe { .. }
+                | Request::SetLevel { .. }
+                | Request::Watch { .. },
+                _,
+            ) => {}
+        }
+        if call.method == Method::ToolsList {
+            self.note_tools(&call, &message);
         }
         let shown = match call.method {
-            Method::ToolsList => self.tools.without_denied(&message),
+            Method::ToolsList => self.policy.without_denied(&message),
             _ => None,
         };
         let message = shown.unwrap_or(message);

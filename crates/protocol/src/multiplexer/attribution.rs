@@ -27,6 +27,7 @@ impl Multiplexer {
         let Some(open) = self.close_question(now, question) else {
             return;
         };
+        self.note_roots(&open, message);
         match open.asker {
             Asker::Server(id) if self.has_room(message.len()) => {
                 legacy::write_answer(&mut self.outgoing, message, &id);
@@ -36,6 +37,15 @@ impl Multiplexer {
                 self.refuse(&id, error_code::INTERNAL_ERROR, "too many bytes wait to be read");
             }
             Asker::Round(key) => self.handle_input(now, open.wire, &key, message),
+            Asker::Task(key) => self.handle_task_input(now, open.wire, &key, message),
+        }
+        self.admit_asked(now);
+    }
+
+    /// Sends the calls that waited for an answer of their client, if that was the last.
+    fn admit_asked(&mut self, now: Moment) {
+        if self.waiting.iter().any(|waiting| waiting.asked_first) {
+            self.admit(now);
         }
     }
 
@@ -61,9 +71,10 @@ impl Multiplexer {
         let Some(open) = self.close_question(now, question) else {
             return;
         };
+        self.fail_asked(open.session, why);
         match open.asker {
             Asker::Server(id) => self.refuse(&id, error_code::INTERNAL_ERROR, why),
-            Asker::Round(_) => self.fail_round(now, open.wire, why),
+            Asker::Round(_) | Asker::Task(_) => self.fail_round(now, open.wire, why),
         }
     }
 
@@ -85,7 +96,7 @@ impl Multiplexer {
         let Some(id) = message.raw_copy(Member::Id) else {
             return;
         };
-        if !self.has_room_for_a_refusal(&id) {
+        if !self.has_room_for_a_refusal(&id) || self.handle_task_question(now, &id, &message) {
             return;
         }
         if let Some(origin) = origin {
@@ -93,6 +104,9 @@ impl Multiplexer {
                 Some((session, wire)) => self.ask_session(now, session, wire, id, message),
                 None => self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, NOTHING_IN_PROGRESS),
             };
+        }
+        if self.handle_roots_question(now, &id, &message) {
+            return;
         }
         self.inquisitive = true;
         match self.attribute(message.method()) {
@@ -124,7 +138,7 @@ impl Multiplexer {
         } else if able.is_some_and(|can| !can.can_answer_in_kind(&message)) {
             let why = "the client did not declare that it can be asked in this way";
             self.refuse_unasked(&id, error_code::INVALID_PARAMS, why);
-        } else if self.questions.len() >= self.limits.questions {
+        } else if self.open_questions() >= self.limits.questions {
             let why = "too many requests to clients are open";
             self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
         } else {
@@ -163,6 +177,7 @@ impl Multiplexer {
                 session,
                 wire,
                 asker,
+                method: message.method(),
                 deadline,
             },
         );
@@ -184,7 +199,9 @@ impl Multiplexer {
                 | Pending::Cancelled { .. }
                 | Pending::Handshake
                 | Pending::Listen
-                | Pending::Own { .. } => None,
+                | Pending::Own { .. }
+                | Pending::Step { .. }
+                | Pending::Background { .. } => None,
             })
         };
         let awake = newest(&|call| call.method.may_ask() && !call.resting);
@@ -216,7 +233,7 @@ impl Multiplexer {
         let Some(id) = message.raw(Member::RequestId) else {
             return;
         };
-        if self.withdraw_held(id) {
+        if self.withdraw_held(id) || self.withdraw_input(id) || self.withdraw_roots(id) {
             return;
         }
         let found = self
@@ -235,11 +252,15 @@ impl Multiplexer {
                 message: Some(message),
             });
         }
+        self.admit_asked(now);
     }
 
     /// A log line goes to the session whose call it is about. If that cannot be known it goes to everybody
     /// while nobody is calling and all are one principal, and otherwise to nobody.
     pub(super) fn handle_log(&mut self, message: &Message, origin: Option<WireId>) {
+        if self.task_log(message) {
+            return;
+        }
         let level = message.level();
         let exact = origin.map(|origin| self.origin_of(origin));
         if exact == Some(None) {
@@ -254,7 +275,9 @@ impl Multiplexer {
                         Pending::Cancelled { .. }
                         | Pending::Handshake
                         | Pending::Listen
-                        | Pending::Own { .. },
+                        | Pending::Own { .. }
+                        | Pending::Step { .. }
+                        | Pending::Background { .. },
                     )
                     | None => None,
                 });
@@ -306,7 +329,9 @@ impl Multiplexer {
             | Pending::Cancelled { .. }
             | Pending::Handshake
             | Pending::Listen
-            | Pending::Own { .. } => None,
+            | Pending::Own { .. }
+            | Pending::Step { .. }
+            | Pending::Background { .. } => None,
         });
         match calls.next() {
             Some((session, id)) => Some((session, calls.next().is_none().then_some(id))),

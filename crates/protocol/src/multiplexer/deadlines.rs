@@ -11,6 +11,8 @@ impl Multiplexer {
         self.expire_calls(now);
         self.expire_waiting(now);
         self.expire_held(now);
+        self.expire_inputs(now);
+        self.expire_roots(now);
         let late: Vec<QuestionKey> = self
             .questions
             .iter()
@@ -64,6 +66,7 @@ impl Multiplexer {
         let mut stopped = Vec::new();
         let mut resumed = Vec::new();
         let mut resting = Vec::new();
+        let mut polled = Vec::new();
         let mut next = None;
         for (id, pending) in &mut self.pending {
             let call = match pending {
@@ -76,7 +79,9 @@ impl Multiplexer {
                     }
                     continue;
                 }
-                Pending::Handshake | Pending::Listen => continue,
+                Pending::Handshake | Pending::Listen | Pending::Step { .. } | Pending::Background { .. } => {
+                    continue;
+                }
             };
             if let Some(at) = call.rest_at {
                 if at <= now {
@@ -88,6 +93,13 @@ impl Multiplexer {
             if let Some(at) = call.round.as_ref().and_then(|round| round.resume_at) {
                 if at <= now {
                     resumed.push(*id);
+                } else {
+                    next = earliest(next, Some(at));
+                }
+            }
+            if let Some(at) = call.pursuit.as_ref().and_then(|pursuit| pursuit.poll_at) {
+                if at <= now {
+                    polled.push(*id);
                 } else {
                     next = earliest(next, Some(at));
                 }
@@ -108,6 +120,10 @@ impl Multiplexer {
         }
         for id in stopped {
             self.settle(now, id);
+            self.expire_page(now, id);
+        }
+        for id in polled {
+            self.poll_task(now, id);
         }
         for id in resumed {
             self.next_round(now, id);
@@ -154,6 +170,8 @@ impl Multiplexer {
                 self.counters.timeouts += 1;
                 let failure = if waiting.starting {
                     start.clone()
+                } else if self.strangers_rest(session, waiting.call.words) {
+                    Failure::Occupied
                 } else {
                     Failure::Timeout {
                         limit: self.limits.request_timeout,

@@ -42,6 +42,9 @@ impl Multiplexer {
         self.busy_sessions = 0;
         self.asking_sessions = 0;
         self.held.clear();
+        self.stop_learning();
+        self.tasks.lose_link();
+        self.roots.lose_link();
         for (question, open) in std::mem::take(&mut self.questions) {
             self.tell(Tell::Withdrawn {
                 session: open.session,
@@ -60,7 +63,12 @@ impl Multiplexer {
                         failure,
                     });
                 }
-                Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => {}
+                Pending::Cancelled { .. }
+                | Pending::Handshake
+                | Pending::Listen
+                | Pending::Own { .. }
+                | Pending::Step { .. }
+                | Pending::Background { .. } => {}
             }
         }
         if !self.openers.is_empty() || !self.waiting.is_empty() {

@@ -40,6 +40,10 @@ impl Multiplexer {
             self.handle_listen_lost(now, id);
             return;
         }
+        if self.lose_background(id) {
+            return;
+        }
+        let id = self.step_of(id);
         match self.settle(now, id) {
             Some(call) => {
                 self.forsake(&call);
@@ -51,14 +55,15 @@ impl Multiplexer {
             }
             None => self.counters.strays += 1,
         }
+        self.expire_page(now, id);
     }
 
     /// The server has not begun this request because it does not know the session: it waits for another one, unless
     /// that has been tried often enough.
     pub fn handle_forgotten(&mut self, now: Moment, id: WireId) {
         if let Some(Pending::Call(call)) = self.pending.get_mut(&id) {
-            call.forgotten += 1;
-            if call.forgotten > FORGIVEN {
+            call.past.forgotten += 1;
+            if call.past.forgotten > FORGIVEN {
                 let what = "the server does not know the session that it has just given";
                 let failure = Failure::Upstream(Arc::new(Upstream::new(UpstreamFault::Nonsense, what)));
                 return self.handle_undelivered(now, id, failure);
@@ -82,6 +87,14 @@ impl Multiplexer {
             }
             Some(Pending::Own { .. }) => {
                 self.pending.remove(&id);
+                return self.expire_page(now, id);
+            }
+            Some(Pending::Step { of }) => {
+                let of = *of;
+                return self.return_step(now, id, of);
+            }
+            Some(Pending::Background { .. }) => {
+                self.lose_background(id);
                 return;
             }
             Some(Pending::Call(_) | Pending::Cancelled { .. } | Pending::Handshake) | None => {}
@@ -109,11 +122,13 @@ impl Multiplexer {
                 request: call.request,
                 message: call.message,
                 words: call.words,
+                mirrored: None,
             },
             deadline,
             starting: true,
             patience: call.patience,
-            forgotten: call.forgotten,
+            asked_first: false,
+            past: call.past,
         };
         self.waiting.insert(at, waiting);
         self.wake_by(earliest(Some(deadline), call.patience).unwrap_or(deadline));
@@ -150,8 +165,14 @@ impl Multiplexer {
     /// Whether nothing that would answer this request has come yet.
     pub fn is_unanswered(&self, id: WireId) -> bool {
         match self.pending.get(&id) {
-            Some(Pending::Call(call)) => call.round.is_none(),
-            Some(Pending::Handshake | Pending::Listen | Pending::Own { .. }) => true,
+            Some(Pending::Call(call)) => call.round.is_none() && call.pursuit.is_none(),
+            Some(
+                Pending::Handshake
+                | Pending::Listen
+                | Pending::Own { .. }
+                | Pending::Step { .. }
+                | Pending::Background { .. },
+            ) => true,
             Some(Pending::Cancelled { .. }) | None => false,
         }
     }
@@ -160,7 +181,18 @@ impl Multiplexer {
     pub(super) fn origin_of(&self, id: WireId) -> Option<(SessionKey, Option<WireId>)> {
         match self.pending.get(&id) {
             Some(Pending::Call(call)) => Some((call.session, Some(id))),
-            Some(Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. })
+            // What comes while we wait for the outcome of a call's task is about that call.
+            Some(Pending::Step { of }) => match self.pending.get(of) {
+                Some(Pending::Call(call)) => Some((call.session, Some(*of))),
+                _ => None,
+            },
+            Some(
+                Pending::Cancelled { .. }
+                | Pending::Handshake
+                | Pending::Listen
+                | Pending::Own { .. }
+                | Pending::Background { .. },
+            )
             | None => None,
         }
     }

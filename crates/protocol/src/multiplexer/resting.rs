@@ -103,7 +103,9 @@ impl Multiplexer {
             | Pending::Cancelled { .. }
             | Pending::Handshake
             | Pending::Listen
-            | Pending::Own { .. } => None,
+            | Pending::Own { .. }
+            | Pending::Step { .. }
+            | Pending::Background { .. } => None,
         })
     }
 
@@ -154,7 +156,7 @@ mod tests {
     use super::super::{Limits, Output};
     use super::*;
     use crate::backend_face::legacy::Introduction;
-    use crate::exchange::{Ask, Call, CallKey, Client, Principal, Request, Tell};
+    use crate::exchange::{Ask, Call, CallKey, Client, Failure, Principal, Request, Tell};
 
     /// A legacy server that has asked once, and modern clients.
     struct Scene {
@@ -187,6 +189,7 @@ mod tests {
                 call: CallKey(0),
                 client,
                 introduction: None,
+                words: Era::Modern,
                 hears: false,
             };
             self.machine.handle_ask(self.now, open);
@@ -200,6 +203,7 @@ mod tests {
                 request: Request::Plain,
                 message,
                 words: Era::Modern,
+                mirrored: None,
             };
             self.machine.handle_ask(self.now, Ask::Call(call));
         }
@@ -291,6 +295,26 @@ mod tests {
         assert!(scene.sent().contains("decline"));
         scene.say(r#"{"jsonrpc":"2.0","id":3,"result":{"content":[]}}"#);
         assert_eq!(scene.calls_sent(), 1);
+    }
+
+    #[test]
+    fn stranger_is_told_so_after_a_bounded_wait() {
+        let (mut scene, _) = Scene::asked();
+        scene.call(2, "bob");
+        scene.now = scene.now.after(Limits::default().request_timeout);
+        scene.machine.handle_deadline(scene.now);
+        let refused = std::iter::from_fn(|| scene.machine.poll_output()).any(|output| {
+            matches!(
+                output,
+                Output::Tell(Tell::Failed {
+                    session: SessionKey(2),
+                    failure: Failure::Occupied,
+                    ..
+                })
+            )
+        });
+        assert!(refused);
+        assert_eq!(scene.calls_sent(), 0, "it never ran, so it may be said again");
     }
 
     #[test]

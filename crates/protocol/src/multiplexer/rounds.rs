@@ -77,7 +77,7 @@ impl Multiplexer {
             let able = capabilities
                 .as_ref()
                 .is_some_and(|can| can.can_answer(question.method()) && can.can_answer_in_kind(&question));
-            if !able || self.questions.len() >= self.limits.questions {
+            if !able || self.open_questions() >= self.limits.questions {
                 self.fail_round(now, Some(id), "the server asked for what this client cannot do");
                 return true;
             }
@@ -155,6 +155,7 @@ impl Multiplexer {
     /// The client cannot or will not answer: the call ends in a way that its client understands.
     pub(super) fn fail_round(&mut self, now: Moment, wire: Option<WireId>, why: &'static str) {
         let Some(id) = wire else { return };
+        self.abandon_task(now, id);
         self.withdraw_round(id);
         let Some(InFlight {
             session,
@@ -186,12 +187,12 @@ impl Multiplexer {
         }
     }
 
-    /// Nobody wants the answers to a round's questions any more.
+    /// Nobody wants the answers to a round's questions any more. What a server asked by a request it still waits for.
     pub(super) fn withdraw_round(&mut self, id: WireId) {
         let open: Vec<_> = self
             .questions
             .iter()
-            .filter(|(_, open)| open.wire == Some(id))
+            .filter(|(_, open)| open.wire == Some(id) && !matches!(open.asker, Asker::Server(_)))
             .map(|(key, open)| (*key, open.session))
             .collect();
         for (question, session) in open {

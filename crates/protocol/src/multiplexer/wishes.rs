@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Multiplexer, Pending};
+use crate::backend_face::modern::Wish;
 use crate::backend_face::{Face, WireId, legacy, modern};
 use crate::exchange::{Failure, Request, SessionKey, Tell};
 use crate::message::{Kind, Member, Message};
@@ -18,7 +19,10 @@ impl Multiplexer {
         if !self.face.listens() {
             return;
         }
-        let wanted = self.hearing().next().is_some().then(|| self.interests.uris());
+        let wanted = self.hearing().next().is_some().then(|| {
+            let resources = self.interests.uris().into_iter().map(Wish::Resource);
+            resources.chain(self.tasks.wishes()).collect::<BTreeSet<Wish>>()
+        });
         // A server that takes no more listens can still be told that one is not wanted any more.
         if !self.is_ready() || (self.listens_left == 0 && wanted.is_some()) {
             return;
@@ -59,8 +63,16 @@ impl Multiplexer {
         }
         self.settle_subscriptions(now, Some(&honoured));
         // What the server does not send any more is not wished for in vain with every later listen.
-        for uri in refused {
-            self.interests.drop(&uri);
+        for wish in refused {
+            match wish {
+                Wish::Resource(uri) => self.interests.drop(&uri),
+                Wish::Task(id) => self.tasks.confirm(&id, false),
+            }
+        }
+        for wish in &honoured {
+            if let Wish::Task(id) = wish {
+                self.tasks.confirm(id, true);
+            }
         }
         if std::mem::replace(&mut self.missed, false) {
             self.tell_to_look_again(&honoured);
@@ -77,7 +89,7 @@ impl Multiplexer {
     }
 
     /// Nobody knows what was not heard between two listens.
-    fn tell_to_look_again(&mut self, honoured: &BTreeSet<String>) {
+    fn tell_to_look_again(&mut self, honoured: &BTreeSet<Wish>) {
         let lists = self
             .face
             .welcome()
@@ -86,8 +98,12 @@ impl Multiplexer {
         for list in lists {
             self.tell_all(&legacy::list_changed(list));
         }
-        for uri in honoured {
-            self.handle_updated(&legacy::updated(uri));
+        for wish in honoured {
+            match wish {
+                Wish::Resource(uri) => self.handle_updated(&legacy::updated(uri)),
+                // Its client asks about a task by itself.
+                Wish::Task(_) => {}
+            }
         }
     }
 
@@ -127,29 +143,46 @@ impl Multiplexer {
     }
 
     /// Answers the subscriptions that waited for a listen. `None` honours none of them.
-    fn settle_subscriptions(&mut self, now: Moment, honoured: Option<&BTreeSet<String>>) {
-        let subscribing: Vec<(WireId, SessionKey, String)> = self
+    fn settle_subscriptions(&mut self, now: Moment, honoured: Option<&BTreeSet<Wish>>) {
+        let subscribing: Vec<(WireId, SessionKey, Wish)> = self
             .pending
             .iter()
             .filter_map(|(id, pending)| match pending {
-                Pending::Call(call) => match &call.request {
-                    Request::Subscribe { uri } => Some((*id, call.session, uri.clone())),
-                    Request::Plain | Request::Unsubscribe { .. } | Request::SetLevel { .. } => None,
-                },
-                Pending::Cancelled { .. } | Pending::Handshake | Pending::Listen | Pending::Own { .. } => {
-                    None
+                Pending::Call(call) => {
+                    let wish = match &call.request {
+                        Request::Subscribe { uri } => Wish::Resource(uri.clone()),
+                        Request::Watch { task } => Wish::Task(task.clone()),
+                        Request::Plain | Request::Unsubscribe { .. } | Request::SetLevel { .. } => {
+                            return None;
+                        }
+                    };
+                    Some((*id, call.session, wish))
                 }
+                Pending::Cancelled { .. }
+                | Pending::Handshake
+                | Pending::Listen
+                | Pending::Own { .. }
+                | Pending::Step { .. }
+                | Pending::Background { .. } => None,
             })
             .collect();
-        for (id, session, uri) in subscribing {
+        for (id, session, wish) in subscribing {
             let Some(call) = self.settle(now, id).map(|call| call.call) else {
                 continue;
             };
-            if honoured.is_some_and(|honoured| honoured.contains(&uri)) {
-                self.interests.confirm(&uri);
+            let granted = honoured.is_some_and(|honoured| honoured.contains(&wish));
+            if granted {
+                if let Wish::Resource(uri) = &wish {
+                    self.interests.confirm(uri);
+                }
                 self.tell(Tell::Done { session, call });
             } else {
-                self.interests.unsubscribe(session, &uri);
+                match &wish {
+                    Wish::Resource(uri) => {
+                        self.interests.unsubscribe(session, uri);
+                    }
+                    Wish::Task(id) => self.tasks.confirm(id, false),
+                }
                 let failure = Failure::Unsupported { what: NO_UPDATES };
                 self.tell(Tell::Failed {
                     session,

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::replay::{EventId, EventLog, StreamKey};
+use super::replay::{Audience, EventId, EventLog, StreamKey};
 use super::{Answer, Listener, Output, Reader, Reading, Session, Stage, StreamRefusal};
 use crate::exchange::{CallKey, Failure};
 use crate::message::Written;
@@ -62,6 +62,15 @@ impl Session {
 
     /// Opens a stream for notices.
     pub fn listen(&mut self, now: Moment) -> Result<Reader, StreamRefusal> {
+        self.open_listener(now, false)
+    }
+
+    /// Opens the one stream of the old transport, for everything that is said in this session.
+    pub fn listen_to_all(&mut self, now: Moment) -> Result<Reader, StreamRefusal> {
+        self.open_listener(now, true)
+    }
+
+    fn open_listener(&mut self, now: Moment, sole: bool) -> Result<Reader, StreamRefusal> {
         self.last_seen = now;
         self.forget_listeners(now);
         if self
@@ -77,6 +86,7 @@ impl Session {
         self.next += 1;
         let listener = Listener {
             cursor: self.heard,
+            sole,
             begun: false,
             generation: 0,
             attended: true,
@@ -93,7 +103,7 @@ impl Session {
     pub fn resume(&mut self, now: Moment, last: &str) -> Result<Reader, StreamRefusal> {
         self.last_seen = now;
         let EventId { stream, number } = EventId::parse(last).ok_or(StreamRefusal::UnknownEvent)?;
-        if let Some(listener) = self.listeners.get_mut(&stream) {
+        if let Some(listener) = self.listeners.get_mut(&stream).filter(|listener| !listener.sole) {
             if number > self.notices.newest() {
                 return Err(StreamRefusal::UnknownEvent);
             }
@@ -138,6 +148,9 @@ impl Session {
         let stream = reader.stream;
         let primes = self.version.primes_streams();
         if let Some(listener) = self.listeners.get_mut(&stream) {
+            if listener.sole {
+                return self.read_all(now, stream, out);
+            }
             if listener.generation != reader.generation || self.ended {
                 return Reading::Ended;
             }
@@ -151,7 +164,7 @@ impl Session {
                 );
             }
             mark_gap(out, &self.notices, listener.cursor);
-            listener.cursor = copy_events(out, &mut self.notices, listener.cursor, stream);
+            listener.cursor = copy_events(out, &mut self.notices, listener.cursor, stream, Ids::Written);
             self.heard = self.heard.max(listener.cursor);
             self.last_seen = now;
             return Reading::Open;
@@ -181,12 +194,40 @@ impl Session {
             );
         }
         mark_gap(out, &open.log, open.cursor);
-        open.cursor = copy_events(out, &mut open.log, open.cursor, stream);
+        open.cursor = copy_events(out, &mut open.log, open.cursor, stream, Ids::Written);
         if open.ended.is_some() {
             Reading::Ended
         } else {
             Reading::Open
         }
+    }
+
+    /// Reads the one stream of the old transport. Answers are on it too, so a reader that was too slow for them
+    /// is not sent past the gap but home; and whoever is still owed an answer at the end gets it first.
+    fn read_all(&mut self, now: Moment, stream: StreamKey, out: &mut BytesMut) -> Reading {
+        let Some(listener) = self.listeners.get_mut(&stream) else {
+            return Reading::Ended;
+        };
+        if self.notices.has_gap(listener.cursor) {
+            return Reading::Ended;
+        }
+        listener.cursor = copy_events(out, &mut self.notices, listener.cursor, stream, Ids::Omitted);
+        self.heard = self.heard.max(listener.cursor);
+        self.last_seen = now;
+        // A question that is still open stays in the log, which knows who was asked.
+        let asked = self
+            .questions
+            .values()
+            .filter(|put| put.call.is_none())
+            .map(|put| put.number);
+        self.notices
+            .forget_through(asked.min().map_or(self.heard, |open| self.heard.min(open - 1)));
+        if self.ended { Reading::Ended } else { Reading::Open }
+    }
+
+    /// Says something on the stream that all is said on.
+    pub fn announce(&mut self, now: Moment, data: &Bytes) {
+        self.notice(now, data, Audience::All);
     }
 
     /// The connection that read this stream is gone.
@@ -238,11 +279,103 @@ fn mark_gap(out: &mut BytesMut, log: &EventLog, cursor: u64) {
     }
 }
 
+/// Whether events are named, for whoever may come back for more.
+#[derive(Clone, Copy)]
+enum Ids {
+    Written,
+    Omitted,
+}
+
 /// Copies what is due from `cursor` on and gives the new cursor.
-fn copy_events(out: &mut BytesMut, log: &mut EventLog, mut cursor: u64, stream: StreamKey) -> u64 {
+fn copy_events(out: &mut BytesMut, log: &mut EventLog, mut cursor: u64, stream: StreamKey, ids: Ids) -> u64 {
     while let Some((number, data)) = log.read(cursor, stream) {
-        sse::write_message(out, Some(&EventId { stream, number }), data);
+        match ids {
+            Ids::Written => sse::write_message(out, Some(&EventId { stream, number }), data),
+            Ids::Omitted => sse::write_message(out, None, data),
+        }
         cursor = number;
     }
     log.newest().max(cursor)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::super::{Accepts, Limits, Taken};
+    use super::*;
+    use crate::exchange::{Client, Principal, SessionKey, Tell};
+    use crate::message::Message;
+    use crate::version::{Era, Version};
+
+    fn message(text: &str) -> Message {
+        Message::scan(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+    }
+
+    fn session(limits: Limits) -> Session {
+        let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
+        Session::open_implicit(SessionKey(1), client, limits, Moment::START, Version::V2025_11_25).0
+    }
+
+    /// A call of the old transport, and its answer.
+    fn answer(session: &mut Session, id: u32, text: &str) {
+        let call = message(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call"}}"#));
+        let Ok(Taken::Call { call, .. }) = session.handle_message(Moment::START, call, Accepts::OneStream)
+        else {
+            panic!("a call is taken");
+        };
+        let reply = Tell::Reply {
+            session: SessionKey(1),
+            call,
+            message: message(&format!(r#"{{"jsonrpc":"2.0","id":9,"result":"{text}"}}"#)),
+            words: Era::Legacy,
+        };
+        session.handle_tell(Moment::START, reply);
+    }
+
+    fn read(session: &mut Session, reader: Reader) -> (String, Reading) {
+        let mut out = BytesMut::new();
+        let reading = session.read(Moment::START, reader, &mut out);
+        (String::from_utf8(out.to_vec()).unwrap(), reading)
+    }
+
+    #[test]
+    fn the_one_stream_has_answers_in_their_order_without_ids_and_forgets_what_was_read() {
+        let mut session = session(Limits::default());
+        let reader = session.listen_to_all(Moment::START).unwrap();
+        answer(&mut session, 1, "a");
+        answer(&mut session, 1, "b");
+        let expected = ["a", "b"].map(|text| {
+            format!("event: message\ndata: {{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"{text}\"}}\n\n")
+        });
+        assert_eq!(read(&mut session, reader), (expected.concat(), Reading::Open));
+        assert_eq!(session.held_bytes(), 0);
+    }
+
+    #[test]
+    fn a_reader_of_the_one_stream_that_lost_an_answer_is_sent_home() {
+        let mut limits = Limits::default();
+        limits.retention.events = 2;
+        let mut session = session(limits);
+        let reader = session.listen_to_all(Moment::START).unwrap();
+        for id in 0..3 {
+            answer(&mut session, id, "x");
+        }
+        assert_eq!(read(&mut session, reader), (String::new(), Reading::Ended));
+    }
+
+    #[test]
+    fn the_one_stream_ends_after_its_last_answer_and_cannot_be_resumed() {
+        let mut session = session(Limits::default());
+        let reader = session.listen_to_all(Moment::START).unwrap();
+        answer(&mut session, 1, "last");
+        session.end();
+        let (text, reading) = read(&mut session, reader);
+        assert!(text.contains("last"));
+        assert_eq!(reading, Reading::Ended);
+        let later = Moment::START.after(Duration::from_secs(1));
+        let event = format!("{}-0", reader.stream.0);
+        assert_eq!(session.resume(later, &event), Err(StreamRefusal::UnknownEvent));
+    }
 }

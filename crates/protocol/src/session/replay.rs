@@ -126,6 +126,13 @@ impl EventLog {
         lost
     }
 
+    /// Drops everything up to this number: it was read, and nobody may come back for it.
+    pub fn forget_through(&mut self, number: u64) {
+        while self.dropped < number && !self.events.is_empty() {
+            self.drop_oldest();
+        }
+    }
+
     fn drop_oldest(&mut self) -> u64 {
         let Some(event) = self.events.pop_front() else {
             return 0;

@@ -142,6 +142,7 @@ mod tests {
             version: Some(Version::V2025_06_18),
             changing_lists: vec![],
             logs: false,
+            tasks: false,
         };
         let tell = Tell::Welcome {
             session: SessionKey(1),

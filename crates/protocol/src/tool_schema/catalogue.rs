@@ -38,8 +38,19 @@ pub struct KnownTool {
     /// What is wrong with the first invalid one. A client that speaks to the server itself must drop the
     /// tool then; one that is shown the tool by [`super::strip_invalid`] need not.
     pub problem: Option<SchemaError>,
+    /// Whether it can be worked on as a task (2025-11-25, `execution.taskSupport`).
+    pub tasks: TaskSupport,
     /// It says of itself that it only reads, or that calling it again changes nothing more.
     pub repeatable: bool,
+}
+
+/// What a tool of a legacy server says about tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TaskSupport {
+    #[default]
+    Forbidden,
+    Optional,
+    Required,
 }
 
 /// What came of a page.
@@ -165,6 +176,8 @@ fn read_tool(raw: &str) -> Option<(Cow<'_, str>, KnownTool)> {
         #[serde(borrow, default, rename = "inputSchema")]
         schema: Option<&'a RawValue>,
         #[serde(borrow, default)]
+        execution: Option<&'a RawValue>,
+        #[serde(borrow, default)]
         annotations: Option<&'a RawValue>,
     }
     if !raw.starts_with('{') {
@@ -172,6 +185,9 @@ fn read_tool(raw: &str) -> Option<(Cow<'_, str>, KnownTool)> {
     }
     let tool: Tool<'_> = serde_json::from_str(raw).ok()?;
     let repeatable = tool.annotations.is_some_and(|raw| is_repeatable(raw.get()));
+    let tasks = tool
+        .execution
+        .map_or(TaskSupport::Forbidden, |raw| task_support(raw.get()));
     let known = tool.schema.map_or_else(KnownTool::default, |schema| {
         let text = schema.get();
         // Nearly no schema is annotated: look before reading it all. A key may be spelt with escapes.
@@ -183,10 +199,26 @@ fn read_tool(raw: &str) -> Option<(Cow<'_, str>, KnownTool)> {
         KnownTool {
             headers,
             problem,
-            repeatable: false,
+            ..KnownTool::default()
         }
     });
-    Some((tool.name, KnownTool { repeatable, ..known }))
+    Some((
+        tool.name,
+        KnownTool {
+            repeatable,
+            tasks,
+            ..known
+        },
+    ))
+}
+
+fn task_support(execution: &str) -> TaskSupport {
+    let execution: Value = serde_json::from_str(execution).unwrap_or_default();
+    match execution.get("taskSupport").and_then(Value::as_str) {
+        Some("optional") => TaskSupport::Optional,
+        Some("required") => TaskSupport::Required,
+        Some(_) | None => TaskSupport::Forbidden,
+    }
 }
 
 /// Whether a tool says of itself that calling it twice does no more than calling it once.
@@ -271,6 +303,22 @@ mod tests {
         let known = catalogue.find("t").unwrap();
         assert_eq!(known.headers.entries().len(), 1);
         assert_eq!(known.problem.as_ref().unwrap().at, "b");
+    }
+
+    #[test]
+    fn tools_say_whether_they_can_be_tasks() {
+        let tools = r#"{"name":"a","execution":{"taskSupport":"optional"}},{"name":"b","execution":{"taskSupport":"required"}},{"name":"c","execution":7}"#;
+        let mut catalogue = ToolCatalogue::new(LIMITS);
+        catalogue.add_page(&page(tools)).unwrap();
+        let support = ["a", "b", "c"].map(|name| catalogue.find(name).unwrap().tasks);
+        assert_eq!(
+            support,
+            [
+                TaskSupport::Optional,
+                TaskSupport::Required,
+                TaskSupport::Forbidden
+            ]
+        );
     }
 
     #[test]

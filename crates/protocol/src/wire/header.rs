@@ -10,6 +10,7 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use thiserror::Error;
 
 use crate::message::{Kind, Member, Message, string};
@@ -298,30 +299,68 @@ impl<'a> MirroredHeaders<'a> {
     /// Whether the `Mcp-Param-*` headers that the tool's schema asks for say what the arguments say. Others
     /// are ignored, as the specification demands of whoever does not recognise them.
     pub fn check_params(&self, tool: &ToolHeaders, arguments: Option<&[u8]>) -> Result<(), HeaderMismatch> {
-        let values = tool.mirrored(arguments).map_err(|error| match error {
-            ArgumentsError::Repeated { header } => HeaderMismatch::new(
-                MirroringHeader::Param(header),
-                MismatchReason::Ambiguous(ARGUMENT),
-            ),
-            ArgumentsError::NotJson { header } => HeaderMismatch::new(
-                MirroringHeader::Param(header),
-                MismatchReason::WithoutValue(ARGUMENT),
-            ),
-        })?;
-        for (entry, value) in tool.entries().iter().zip(values) {
-            let mut given = Seen::Absent;
-            for (_, sent) in self
-                .params
-                .iter()
-                .filter(|(name, _)| name.eq_ignore_ascii_case(&entry.name))
-            {
-                given.add(sent);
-            }
-            check_param(given, &value)
-                .map_err(|reason| HeaderMismatch::new(MirroringHeader::Param(entry.name.clone()), reason))?;
-        }
-        Ok(())
+        let params = self.params.iter().map(|(name, value)| (name.as_str(), *value));
+        check_params(params, tool, arguments)
     }
+
+    /// The headers of arguments, to be judged later.
+    pub fn kept_params(&self) -> MirroredParams {
+        let kept = self.params.iter();
+        MirroredParams(
+            kept.map(|(name, value)| (name.clone(), Bytes::copy_from_slice(value)))
+                .collect(),
+        )
+    }
+}
+
+/// The `Mcp-Param-*` headers of one POST, kept until its tool is known.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct MirroredParams(Vec<(String, Bytes)>);
+
+impl MirroredParams {
+    /// Whether they say what the arguments say.
+    pub fn check(&self, tool: &ToolHeaders, arguments: Option<&[u8]>) -> Result<(), HeaderMismatch> {
+        let params = self.0.iter().map(|(name, value)| (name.as_str(), &value[..]));
+        check_params(params, tool, arguments)
+    }
+}
+
+impl fmt::Debug for MirroredParams {
+    /// Without the values: the arguments of a call have no place in a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.0.iter().map(|(name, _)| name))
+            .finish()
+    }
+}
+
+fn check_params<'a>(
+    params: impl Iterator<Item = (&'a str, &'a [u8])> + Clone,
+    tool: &ToolHeaders,
+    arguments: Option<&[u8]>,
+) -> Result<(), HeaderMismatch> {
+    let values = tool.mirrored(arguments).map_err(|error| match error {
+        ArgumentsError::Repeated { header } => HeaderMismatch::new(
+            MirroringHeader::Param(header),
+            MismatchReason::Ambiguous(ARGUMENT),
+        ),
+        ArgumentsError::NotJson { header } => HeaderMismatch::new(
+            MirroringHeader::Param(header),
+            MismatchReason::WithoutValue(ARGUMENT),
+        ),
+    })?;
+    for (entry, value) in tool.entries().iter().zip(values) {
+        let mut given = Seen::Absent;
+        for (_, sent) in params
+            .clone()
+            .filter(|(name, _)| name.eq_ignore_ascii_case(&entry.name))
+        {
+            given.add(sent);
+        }
+        check_param(given, &value)
+            .map_err(|reason| HeaderMismatch::new(MirroringHeader::Param(entry.name.clone()), reason))?;
+    }
+    Ok(())
 }
 
 /// What follows `Mcp-Param-` in a header's name, in lower case.

@@ -18,6 +18,8 @@
 //! client m.#7< event notifications/progress {…}         events of this era have no ids
 //! client m< result #7 {…,"requestState":"<sealed>"}     a state of ours; said again it is the last one heard
 //! client m.#7> hang up
+//! roots file:///a file:///b                             as configured
+//! arguments are mirrored                                the server is reached by a way that has headers
 //! listens are dismissed                                 as when the gateway is shut down
 //! server> … / server< …                                 as for clients; `server> line TEXT` for anything, `$w` filled in
 //! server> too long #3 2000                              an answer of 2000 bytes; `too long question #3 2000`
@@ -122,6 +124,11 @@ impl Script {
                 };
                 return Ok(());
             }
+            "roots" => {
+                let uris: Vec<String> = rest.split_whitespace().map(str::to_owned).collect();
+                self.stage().backend.offer_roots(&uris);
+                return Ok(());
+            }
             "client" => return self.client(rest),
             "server<" => return self.server_hears(rest),
             "waiting" | "open" | "questions" => return self.has(first, rest),
@@ -139,6 +146,10 @@ impl Script {
                 .ok_or_else(|| "nobody wants the server replaced".into());
         }
         self.all_heard()?;
+        if line == "arguments are mirrored" {
+            self.stage().backend.mirror_arguments();
+            return Ok(());
+        }
         if line == "listens are dismissed" {
             self.stage().dismiss_listens();
             return Ok(());

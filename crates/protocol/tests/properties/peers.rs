@@ -68,6 +68,7 @@ fn limits() -> multiplexer::Limits {
         waiting: 4,
         questions: 3,
         subscriptions: 2,
+        tasks: 4,
         outgoing_bytes: 2000,
     }
 }

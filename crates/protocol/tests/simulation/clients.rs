@@ -27,6 +27,7 @@ pub(crate) struct Seat {
     pub(crate) session: Option<usize>,
     /// Questions it has read and not answered.
     questions: Vec<u64>,
+    tasks: bool,
 }
 
 #[derive(Debug)]
@@ -76,7 +77,13 @@ impl Seat {
             },
             session: None,
             questions: Vec::new(),
+            tasks: dice.percent(60),
         }
+    }
+
+    /// It says that it can deal with tasks (modern era).
+    pub(crate) fn knows_tasks(&self) -> bool {
+        self.tasks
     }
 
     /// Where it calls, who it is and what it reads.

@@ -14,6 +14,8 @@ use protocol::version::Era;
 use serde_json::Value;
 
 use crate::history::{Fact, ID};
+use crate::listens::Listen;
+use crate::tasks::Look;
 use crate::world::{World, message, meta, value_of};
 
 /// Errands are sessions to a backend. In the history they are told from those of clients by their number.
@@ -33,9 +35,13 @@ pub(crate) struct Trip {
     post: usize,
     token: Option<String>,
     place: Place,
+    /// The last round that it was parked in.
+    round: Option<u32>,
     connection: usize,
     events: u64,
     keys: Vec<String>,
+    pub(crate) listen: Option<Listen>,
+    look: Option<Look>,
     pub(crate) tells: VecDeque<Tell>,
     pub(crate) tells_at: Moment,
 }
@@ -48,11 +54,18 @@ enum Place {
     Gone,
 }
 
+impl Trip {
+    pub(crate) fn dismiss(&mut self) {
+        self.errand.dismiss();
+    }
+}
+
 impl World {
     pub(crate) fn modern_client_acts(&mut self, seat: usize) {
         let own = |trip: &Trip| trip.seat == seat;
         match self.dice.below(100) {
-            0..45 => self.set_out(seat),
+            0..40 => self.set_out(seat),
+            40..45 => self.modern_client_listens(seat),
             45..53 => {
                 let attached =
                     self.some_trip(|trip| own(trip) && matches!(trip.place, Place::Waiting | Place::Reading));
@@ -71,6 +84,13 @@ impl World {
                     self.come_back(at);
                 }
             }
+            80..83 => {
+                let past = self.some_trip(|trip| own(trip) && trip.round.is_some());
+                if let Some(at) = past {
+                    self.come_too_late(at);
+                }
+            }
+            83..95 => self.look_after_a_task(seat),
             _ => {}
         }
     }
@@ -87,14 +107,21 @@ impl World {
         method: &str,
         post: usize,
         extra: &str,
+        seat: usize,
     ) -> (String, String, Option<String>, String) {
+        let mut capabilities = Capabilities::ALL_JSON.trim_end_matches('}').to_owned();
+        // The last member had a brace of its own, and the one in it.
+        capabilities.push_str("}}");
+        if self.seats[seat].knows_tasks() {
+            capabilities.push_str(r#","extensions":{"io.modelcontextprotocol/tasks":{}}"#);
+        }
+        capabilities.push('}');
         let id = ["1", "\"1\"", "7", "\"\""][self.dice.below(4)].to_owned();
         let token = self.dice.percent(50).then(|| format!("\"t{post}\""));
         let text = |id: &str, token: Option<&str>| {
             let token = token.map_or_else(String::new, |token| format!(r#","progressToken": {token}"#));
             format!(
-                r#"{{"jsonrpc":"2.0","id": {id} ,"method":"{method}","params":{{"name":"t", "arguments":{{"n":1.50e3}},{extra}"_meta":{{"post":{post}{token},"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}}}}"#,
-                Capabilities::ALL_JSON
+                r#"{{"jsonrpc":"2.0","id": {id} ,"method":"{method}","params":{{"name":"t", {extra}"_meta":{{"post":{post}{token},"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{capabilities}}}}}}}"#,
             )
         };
         let template = text(ID, token.as_ref().map(|_| ID));
@@ -103,11 +130,24 @@ impl World {
     }
 
     fn set_out(&mut self, seat: usize) {
+        let method = ["tools/call", "tools/call", "tools/call", "tools/list"][self.dice.below(4)];
+        let meaning = Meaning::Call { retry: false };
+        self.set_out_for(seat, method, r#""arguments":{"n":1.50e3},"#, meaning, None);
+    }
+
+    /// Sends a request. Gives its errand and its id.
+    pub(crate) fn set_out_for(
+        &mut self,
+        seat: usize,
+        method: &'static str,
+        extra: &str,
+        meaning: Meaning,
+        look: Option<Look>,
+    ) -> (usize, String) {
         let (backend, principal, accepts) = self.seats[seat].manners();
         let index = self.trips.len();
-        let method = ["tools/call", "tools/call", "tools/call", "tools/list"][self.dice.below(4)];
         let post = self.posts.len();
-        let (said, id, token, template) = self.modern_text(method, post, "");
+        let (said, id, token, template) = self.modern_text(method, post, extra, seat);
         let session = FIRST + index;
         self.note(Fact::SessionOpened {
             session,
@@ -119,7 +159,6 @@ impl World {
         let said = message(&said);
         let client = Arc::new(modern::client(&said, Principal::named(principal)));
         let key = protocol::exchange::SessionKey(session as u64);
-        let meaning = Meaning::Call { retry: false };
         let (errand, asks) = Errand::new(key, client, self.now, said, meaning, accepts);
         let connection = self.new_connection();
         self.trips.push(Trip {
@@ -133,11 +172,46 @@ impl World {
             connection,
             events: 0,
             keys: Vec::new(),
+            listen: None,
+            look,
+            round: None,
             tells: VecDeque::new(),
             tells_at: Moment::START,
         });
         for ask in asks {
             self.send_ask(backend, ask);
+        }
+        (index, id)
+    }
+
+    /// Who sent an errand, and where to.
+    pub(crate) fn trip_home(&self, at: usize) -> (usize, &'static str) {
+        let trip = &self.trips[at];
+        (trip.backend, self.seats[trip.seat].manners().1)
+    }
+
+    /// Comes back to a round that was answered, given up or has ended: nothing may come of it.
+    fn come_too_late(&mut self, at: usize) {
+        let trip = &self.trips[at];
+        let (Some(round), seat) = (trip.round, trip.seat) else {
+            return;
+        };
+        if matches!(trip.place, Place::Parked { round: open, .. } if open == round) {
+            return;
+        }
+        let post = self.posts.len();
+        let extra = r#""arguments":{"n":1.50e3},"inputResponses":{},"#;
+        let (said, _, _, _) = self.modern_text("tools/call", post, extra, seat);
+        let accepts = self.seats[seat].manners().2;
+        let now = self.now;
+        if self.trips[at]
+            .errand
+            .retry(now, message(&said), round, accepts)
+            .is_ok()
+        {
+            self.note(Fact::Wrong {
+                what: format!("a retry of round {round} was taken twice, or too late"),
+            });
         }
     }
 
@@ -148,6 +222,7 @@ impl World {
         };
         let stale = round > 0 && self.dice.percent(10);
         let other = self.dice.percent(5);
+        let changed = self.dice.percent(5);
         let post = self.posts.len();
         let mut answers = Vec::new();
         for key in self.trips[at].keys.clone() {
@@ -161,10 +236,16 @@ impl World {
             .iter()
             .map(|(key, nonce)| format!(r#""{key}":{{"action":"accept","roots":[],"nonce":{nonce}}}"#))
             .collect();
-        let extra = format!(r#""inputResponses":{{{}}},"#, responses.join(","));
+        let arguments = if changed { r#"{"n":2}"# } else { r#"{"n":1.50e3}"# };
+        let extra = format!(
+            r#""arguments":{arguments},"inputResponses":{{{}}},"#,
+            responses.join(",")
+        );
         let method = if other { "prompts/get" } else { "tools/call" };
-        let (said, id, token, template) = self.modern_text(method, post, &extra);
-        let accepts = self.seats[self.trips[at].seat].manners().2;
+        let seat = self.trips[at].seat;
+        let (said, id, token, template) = self.modern_text(method, post, &extra, seat);
+        let accepts = self.seats[seat].manners().2;
+        let (stale, other) = (stale, other || changed);
         let asked = if stale { round - 1 } else { round };
         let now = self.now;
         let taken = self.trips[at].errand.retry(now, message(&said), asked, accepts);
@@ -221,7 +302,7 @@ impl World {
         }
     }
 
-    fn attend_errand(&mut self, at: usize) {
+    pub(crate) fn attend_errand(&mut self, at: usize) {
         self.visit_errand(at);
         while let Some(output) = self.trips[at].errand.poll_output() {
             match output {
@@ -264,6 +345,7 @@ impl World {
             let body = self.trips[at].errand.park("sealed");
             let until = self.now.after(PARKED_FOR);
             self.trips[at].place = Place::Parked { round, until };
+            self.trips[at].round = Some(round);
             self.errand_ended(at, &body);
         }
     }
@@ -275,6 +357,9 @@ impl World {
         }
         let post = meta(&value, "of").map(|of| of as usize);
         self.note_heard(at, meta(&value, "seq"), post);
+        if self.trips[at].listen.is_some() {
+            return self.listen_heard(at, &value);
+        }
         let token = value["params"]["progressToken"].to_string();
         if value["method"] == "notifications/progress" && self.trips[at].token.as_deref() != Some(&token) {
             self.note(Fact::Wrong {
@@ -301,6 +386,18 @@ impl World {
         let value = value_of(body);
         let asks = value["result"]["resultType"] == "input_required";
         let mut reason = value["error"]["data"]["reason"].as_str().map(str::to_owned);
+        let look = self.trips[at].look;
+        reason = reason.or(self.note_task(at, look, &value));
+        if self.trips[at].listen.is_some() {
+            reason = reason.or(Some("listen closed".into()));
+        }
+        let task_asks = look.is_some() && value["result"]["inputRequests"].is_object();
+        if task_asks {
+            for question in value["result"]["inputRequests"].as_object().into_iter().flatten() {
+                let (seq, post) = said_by(question.1);
+                self.note_heard(at, seq, post);
+            }
+        }
         if asks && self.backends[self.trips[at].backend].era == Era::Legacy {
             reason = Some("input_required".into());
             let questions = value["result"]["inputRequests"]

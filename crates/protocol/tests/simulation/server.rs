@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::dice::Dice;
 use crate::history::{Fact, ID, Kind};
+use crate::tasks::{TaskBook, template};
 
 /// What a server does at some moment.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +32,30 @@ pub(crate) enum Act {
     /// Something that no call caused.
     Wander,
     Withdraw(u64),
+    /// The list of tools, for the bridge.
+    Tools(u64),
+    /// A task in place of a result.
+    Created {
+        wire: u64,
+        task: usize,
+    },
+    Describe {
+        wire: u64,
+        task: usize,
+        post: Option<usize>,
+    },
+    Outcome {
+        wire: u64,
+        task: usize,
+    },
+    AskForTask {
+        task: usize,
+    },
+    /// There is no such task.
+    Unknown {
+        wire: u64,
+        post: Option<usize>,
+    },
     Thaw,
     Crash,
 }
@@ -73,13 +98,21 @@ pub(crate) struct Server {
     /// Ids that its predecessors were given, and that it may answer all the same.
     inherited: Vec<u64>,
     next_question: u64,
+    tasks: TaskBook,
 }
 
 pub(crate) const URIS: [&str; 3] = ["x:/a", "x:/b", "x:/a/part"];
 
 impl Server {
-    pub(crate) fn new(backend: usize, epoch: u32, era: Era, inherited: Vec<u64>) -> Self {
+    pub(crate) fn new(
+        backend: usize,
+        epoch: u32,
+        era: Era,
+        tasks: Option<&'static str>,
+        inherited: Vec<u64>,
+    ) -> Self {
         Self {
+            tasks: TaskBook::new(era, tasks, format!("{backend}.{epoch}.")),
             backend,
             epoch,
             era,
@@ -114,6 +147,11 @@ impl Server {
         let mut plan = Vec::new();
         let value: Value = serde_json::from_str(line).expect("the bridge writes JSON");
         let wire = value["id"].as_u64();
+        if let Some(wire) = wire
+            && let Some(steps) = self.tasks.read(dice, &value, (backend, epoch, wire), line, facts)
+        {
+            return steps;
+        }
         match (value["method"].as_str(), wire) {
             (Some("server/discover"), Some(wire)) if self.known => {
                 plan.push((dice.millis(0, 300), Act::Welcome(wire)));
@@ -189,6 +227,7 @@ impl Server {
             (Some(_), None) => {}
             (None, Some(question)) => {
                 let nonce = value["result"]["nonce"].as_u64();
+                plan.extend(self.tasks.answered(question));
                 facts.push(Fact::AnswerRead {
                     backend,
                     epoch,
@@ -288,7 +327,8 @@ impl Server {
             Act::Welcome(wire) if self.era == Era::Modern => {
                 self.known = true;
                 format!(
-                    r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{{"tools":{{"listChanged":true}},"resources":{{"subscribe":true}}}}}}}}"#
+                    r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{{"logging":{{}},"tools":{{"listChanged":true}},"resources":{{"subscribe":true}}{}}}}}}}"#,
+                    self.tasks.capability()
                 )
             }
             Act::Listen(wire) => {
@@ -306,7 +346,8 @@ impl Server {
                 )
             }
             Act::Welcome(wire) => format!(
-                r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"protocolVersion":"2025-11-25","capabilities":{{"tools":{{"listChanged":true}}}},"serverInfo":{{"name":"s","version":"{epoch}"}}}}}}"#
+                r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"protocolVersion":"2025-11-25","capabilities":{{"tools":{{"listChanged":true}},"resources":{{"subscribe":true}}{}}},"serverInfo":{{"name":"s","version":"{epoch}"}}}}}}"#,
+                self.tasks.capability()
             ),
             Act::Refuse(wire) => {
                 format!(r#"{{"jsonrpc":"2.0","id":{wire},"error":{{"code":-32602,"message":"no"}}}}"#)
@@ -407,6 +448,80 @@ impl Server {
                 };
                 format!(
                     r#"{{"jsonrpc":"2.0","id":{question},"method":"{method}","params":{{"message":"{seq} {of}",{meta}}}}}"#
+                )
+            }
+            Act::Tools(wire) => self.tasks.tools(wire),
+            Act::Created { wire, task } => {
+                let (post, body) = (self.tasks.post(task), self.tasks.created(task));
+                let template = template(&body);
+                facts.push(Fact::Answered {
+                    backend,
+                    epoch,
+                    wire,
+                    post,
+                    template: template.clone(),
+                });
+                template.replace(ID, &wire.to_string())
+            }
+            Act::Describe { wire, task, post } => {
+                let question = if self.tasks.asks_now(task) {
+                    let of = self.tasks.post(task);
+                    let meta = said(facts, Some(of), Kind::Question, None);
+                    Some(format!(
+                        r#"{{"method":"elicitation/create","params":{{"message":"{seq} {of}",{meta}}}}}"#
+                    ))
+                } else {
+                    None
+                };
+                let template = template(&self.tasks.described(task, post, question));
+                if let Some(post) = post {
+                    facts.push(Fact::Answered {
+                        backend,
+                        epoch,
+                        wire,
+                        post,
+                        template: template.clone(),
+                    });
+                }
+                template.replace(ID, &wire.to_string())
+            }
+            Act::Outcome { wire, task } => template(&self.tasks.outcome(task)).replace(ID, &wire.to_string()),
+            Act::Unknown { wire, post } => {
+                let of = post.map_or_else(|| "null".into(), |post| post.to_string());
+                let template = template(&format!(
+                    r#""error":{{"code":-32602,"message":"no such task","data":{{"of":{of}}}}}"#
+                ));
+                if let Some(post) = post {
+                    facts.push(Fact::Answered {
+                        backend,
+                        epoch,
+                        wire,
+                        post,
+                        template: template.clone(),
+                    });
+                }
+                template.replace(ID, &wire.to_string())
+            }
+            Act::AskForTask { task } => {
+                let question = self.next_question;
+                if !self.tasks.ask(task, question) {
+                    return (None, plan);
+                }
+                self.next_question += 1;
+                let (post, id) = (self.tasks.post(task), self.tasks.id(task));
+                facts.push(Fact::Asked {
+                    backend,
+                    epoch,
+                    question,
+                    post: Some(post),
+                });
+                let meta = said(facts, Some(post), Kind::Question, None);
+                let meta = meta.replace(
+                    r#""_meta":{"#,
+                    &format!(r#""_meta":{{"io.modelcontextprotocol/related-task":{{"taskId":"{id}"}},"#),
+                );
+                format!(
+                    r#"{{"jsonrpc":"2.0","id":{question},"method":"elicitation/create","params":{{"message":"{seq} {post}",{meta}}}}}"#
                 )
             }
             Act::Withdraw(question) => {

@@ -23,6 +23,7 @@ use crate::dice::Dice;
 use crate::errands::{self, Trip};
 use crate::history::{Fact, History};
 use crate::server::{Act, Server, Written};
+use crate::tasks::{self, Given};
 
 /// A way to break the wiring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +35,9 @@ pub(crate) enum Mutation {
     TellAStranger,
     AskAStranger,
     RepeatAnEvent,
+    LoseAnAnswer,
+    ShowATask,
+    TellAListen,
 }
 
 #[derive(Debug)]
@@ -60,6 +64,8 @@ enum State {
 pub(crate) struct Backend {
     pub(crate) machine: Multiplexer,
     pub(crate) era: Era,
+    /// What its tool says of tasks, if it has such.
+    tasks: Option<&'static str>,
     state: State,
     server: Option<Server>,
     epoch: u32,
@@ -98,6 +104,8 @@ pub(crate) struct World {
     pub(crate) draining: bool,
     pub(crate) next_nonce: u64,
     pub(crate) trips: Vec<Trip>,
+    /// Tasks that clients were given.
+    pub(crate) given: Vec<Given>,
     pub(crate) next_connection: usize,
     agenda: BTreeMap<(Moment, u64), Event>,
     next_entry: u64,
@@ -126,6 +134,7 @@ pub(crate) fn limits() -> multiplexer::Limits {
         waiting: 12,
         questions: 6,
         subscriptions: 2,
+        tasks: 4,
         outgoing_bytes: 2000,
     }
 }
@@ -174,6 +183,7 @@ impl World {
             draining: false,
             next_nonce: 1,
             trips: Vec::new(),
+            given: Vec::new(),
             next_connection: 0,
             agenda: BTreeMap::new(),
             next_entry: 0,
@@ -212,6 +222,7 @@ impl World {
         for connection in 0..self.connections.len() {
             self.unpause(connection);
         }
+        self.dismiss_listens();
         self.run_until(Moment::START.after(QUIET));
         self.look_for_leftovers();
         for session in 0..self.sessions.len() {
@@ -608,7 +619,13 @@ impl World {
         let epoch = one.epoch;
         one.state = State::Up;
         one.up_since = self.now;
-        let mut server = Server::new(backend, epoch, one.era, std::mem::take(&mut one.inherited));
+        let mut server = Server::new(
+            backend,
+            epoch,
+            one.era,
+            one.tasks,
+            std::mem::take(&mut one.inherited),
+        );
         server.tame = tame;
         one.server = Some(server);
         one.machine.handle_link_up(self.now);
@@ -713,6 +730,39 @@ impl World {
                     message,
                 }]
             }
+            (
+                Mutation::ShowATask,
+                Tell::Reply {
+                    session,
+                    call,
+                    message,
+                    words,
+                },
+            ) => {
+                let refused = value_of(message.bytes())["error"]["message"] == "there is no such task";
+                let message = if refused {
+                    crate::world::message(r#"{"jsonrpc":"2.0","id":0,"result":{"taskId":"t"}}"#)
+                } else {
+                    message
+                };
+                vec![Tell::Reply {
+                    session,
+                    call,
+                    message,
+                    words,
+                }]
+            }
+            // A listen that is told before it was acknowledged, or what it never asked for.
+            (Mutation::TellAListen, Tell::Done { session, call }) => {
+                let list =
+                    r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:/z"}}"#;
+                let related = Tell::Related {
+                    session,
+                    call,
+                    message: message(list),
+                };
+                vec![Tell::Done { session, call }, related]
+            }
             (_, tell) => vec![tell],
         }
     }
@@ -736,6 +786,9 @@ impl World {
             Some(Mutation::ReplayACall) if line.contains("tools/call") && self.dice.percent(5) => {
                 vec![line.clone(), line]
             }
+            Some(Mutation::LoseAnAnswer) if !line.contains(r#""method""#) && self.dice.percent(30) => {
+                vec![]
+            }
             _ => vec![line],
         }
     }
@@ -754,6 +807,7 @@ impl Backend {
         Self {
             machine,
             era,
+            tasks: tasks::support(dice),
             state: State::Stopped,
             server: None,
             epoch: 0,

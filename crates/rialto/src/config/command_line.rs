@@ -7,7 +7,7 @@
 //! remains one argument.
 
 /// Splits a line into words, or says what to write instead.
-pub(super) fn split(line: &str) -> Result<Vec<String>, String> {
+pub(crate) fn split(line: &str) -> Result<Vec<String>, String> {
     let mut splitter = Splitter {
         rest: line,
         words: Vec::new(),

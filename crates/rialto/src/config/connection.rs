@@ -10,8 +10,10 @@ use std::time::Duration;
 use gateway::LineLimits;
 use gateway::settings::{
     AuditSettings, AuditSink, AuthSettings, BackendSpec, Destination, EraChoice, LaneRules, LimitSettings,
-    Outages, RemoteSpec, Retry, Settings, Sharing, SignIn, Transport,
+    OnAuditFailure, Outages, RemoteSpec, Retry, Secret, Settings, Sharing, SignIn, Transport,
 };
+use http::HeaderName;
+use http::header::AUTHORIZATION;
 use url::Url;
 
 use super::destination::{self, Defaults};
@@ -43,6 +45,9 @@ const TRANSPORTS: [(&str, Transport); 4] = [
     ("streamable_http", Transport::StreamableHttp),
     ("sse", Transport::Sse),
 ];
+
+/// Whether to sign in.
+const AUTHS: [(&str, bool); 2] = [("oauth", true), ("none", false)];
 
 const RETRIES: [(&str, Retry); 2] = [("safe", Retry::Safe), ("always", Retry::Always)];
 
@@ -146,17 +151,19 @@ fn server(
         "RIALTO_CA_FILE",
         environment,
     );
+    let ca_file = ca_file.map(|given| PathBuf::from(given.text));
     let headers = headers::read(flags, environment, &url, walk);
+    let sign_in = sign_in(flags, environment, &url, ca_file.as_ref(), &headers, walk);
     let name = name_of(&url);
     let spec = RemoteSpec {
         url,
         transport: transport.unwrap_or(Transport::Auto),
         headers,
         forward_headers: Vec::new(),
-        ca_file: ca_file.map(|given| PathBuf::from(given.text)),
+        ca_file,
         retry: retry.unwrap_or(Retry::Safe),
         outages: Outages::Wait,
-        sign_in: SignIn::No,
+        sign_in,
     };
     let sharing = Sharing::PerSession;
     Some(destination::in_front_of(
@@ -165,6 +172,42 @@ fn server(
         sharing,
         defaults,
     ))
+}
+
+/// Whoever brings no credentials signs in when the server asks for that; the host's user sits in front.
+fn sign_in(
+    flags: &ConnectFlags,
+    environment: &Environment,
+    url: &Url,
+    ca_file: Option<&PathBuf>,
+    headers: &[(HeaderName, Secret)],
+    walk: &Walk<'_>,
+) -> SignIn {
+    let said = given(("--auth", flags.auth.as_deref()), "RIALTO_AUTH", environment);
+    let said = said.and_then(|given| walk.judge(&given, |text| one_of(text, &AUTHS)));
+    let authorized = headers.iter().any(|(name, _)| *name == AUTHORIZATION);
+    if !said.unwrap_or(!authorized) {
+        return SignIn::No;
+    }
+    let person = crate::sign_in::person(environment);
+    let settings = crate::sign_in::settings(url.clone(), environment);
+    match settings.and_then(|settings| Ok((settings, person?))) {
+        Ok((mut settings, person)) => {
+            settings.person = Some(person);
+            settings.http.ca_file = ca_file.cloned();
+            settings.asleep = true;
+            SignIn::OAuth(oauth::SignIn::new(settings))
+        }
+        Err(message) if said == Some(true) => {
+            walk.fail(Place::Flag("--auth"), message);
+            SignIn::No
+        }
+        // Nobody has asked for it, and the server may not either.
+        Err(message) => {
+            walk.note(format!("signing in will not be possible: {message}"));
+            SignIn::No
+        }
+    }
 }
 
 /// Where the server is.
@@ -200,6 +243,7 @@ fn name_of(url: &Url) -> String {
 /// Settings for a gateway with one destination and no door of its own.
 fn alone(destination: Destination) -> Settings {
     Settings {
+        tls: None,
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         request_timeout: destination.request_timeout,
         max_message_bytes: destination.max_message_bytes,
@@ -213,6 +257,8 @@ fn alone(destination: Destination) -> Settings {
         audit: AuditSettings {
             sink: AuditSink::Off,
             bodies: false,
+            on_failure: OnAuditFailure::Count,
+            chain: false,
         },
         root_destination: None,
         keep_going: false,

@@ -96,17 +96,13 @@ pub(super) fn read(
     let show = fields
         .choice("show", &[("both", Show::Both), ("native", Show::Native)])
         .unwrap_or(Show::Both);
+    let roots = roots(&mut fields);
     let tools = tools(&mut fields);
     let request_timeout = fields.parsed("request_timeout", quantity::some_time);
     let max_message_bytes = fields.parsed("max_message_bytes", quantity::size);
-    if let Some(given) = fields.given("legacy_sse")
-        && fields.walk.judge(&given, quantity::truth) == Some(true)
-    {
-        fields.walk.fail(
-            given.place,
-            "the old transport is not available in this version of Rialto: remove it",
-        );
-    }
+    // Who has an old server has its clients, and they know its paths.
+    let legacy_sse =
+        fields.parsed("legacy_sse", quantity::truth) == Some(true) || kind == Kind::Remote(Transport::Sse);
     let walk = fields.walk;
     match format {
         Format::Ours => fields.finish(),
@@ -140,6 +136,8 @@ pub(super) fn read(
         max_calls: None,
         era,
         show,
+        roots,
+        legacy_sse,
         tools,
     })
 }
@@ -205,6 +203,8 @@ pub(super) fn in_front_of(
         max_calls: None,
         era: EraChoice::Auto,
         show: Show::Both,
+        roots: Vec::new(),
+        legacy_sse: false,
         tools: ToolPolicy::default(),
     }
 }
@@ -331,6 +331,25 @@ fn argv(fields: &mut Fields<'_, '_>, format: Format) -> Option<Vec<String>> {
         return None;
     }
     Some(words.into_iter().map(|word| word.text).collect())
+}
+
+/// URIs of directories.
+fn roots(fields: &mut Fields<'_, '_>) -> Vec<String> {
+    let Some(node) = fields.take("roots") else {
+        return Vec::new();
+    };
+    let given = fields.scalars(node, "roots");
+    let judged = given.iter().filter_map(|root| {
+        fields.walk.judge(root, |text| {
+            // The specification allows no other scheme today (2025-11-25, roots).
+            if text.starts_with("file://") {
+                Ok(text.to_owned())
+            } else {
+                Err("write a URI such as file:///srv/project".to_owned())
+            }
+        })
+    });
+    judged.collect()
 }
 
 /// `tools: { allow: […], deny: […] }`.

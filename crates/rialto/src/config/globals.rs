@@ -6,7 +6,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use gateway::settings::{AuditSettings, AuditSink, AuthSettings, LimitSettings, PublicUrl, Secret};
+use gateway::settings::{
+    AuditSettings, AuditSink, AuthSettings, LimitSettings, OnAuditFailure, PublicUrl, Secret, TlsSettings,
+};
 
 use super::TraceSettings;
 use super::auth;
@@ -16,7 +18,7 @@ use super::interpolate::{Secrets, read_text};
 use super::limits;
 use super::problem::Place;
 use super::quantity;
-use super::reader::{Fields, Given};
+use super::reader::{Fields, Given, Walk, one_of};
 use super::tree::{self, Value};
 use crate::flags::ServeFlags;
 
@@ -33,6 +35,7 @@ const OLDER_TIMEOUT: &str = "STDIO_REQUEST_TIMEOUT";
 #[derive(Debug)]
 pub(super) struct Globals {
     pub(super) listen: SocketAddr,
+    pub(super) tls: Option<TlsSettings>,
     pub(super) session_idle: Duration,
     pub(super) drain: Duration,
     pub(super) allowed_hosts: Vec<String>,
@@ -70,7 +73,11 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         "max_message_bytes",
     );
     let session_idle = layers.first(("", None), &["RIALTO_SESSION_IDLE"], "session_idle");
-    let drain = layers.first(("", None), &["RIALTO_DRAIN"], "drain");
+    let drain = layers.first(
+        ("", None),
+        &["RIALTO_DRAIN_TIMEOUT", "RIALTO_DRAIN"],
+        "drain_timeout",
+    );
     let max_sessions = layers.flag_or_variable(
         ("--max-sessions", flags.max_sessions.as_deref()),
         &["RIALTO_MAX_SESSIONS", "MAX_STDIO_CONNECTIONS"],
@@ -85,6 +92,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         &["RIALTO_ALLOWED_ORIGINS", "RIALTO_ALLOW_ORIGIN"],
         "allowed_origins",
     );
+    let tls = tls(flags, &mut layers);
     let public_url = layers
         .first(
             ("--public-url", flags.public_url.as_deref()),
@@ -132,6 +140,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
     };
     Globals {
         listen,
+        tls,
         session_idle: judged(session_idle, quantity::some_time, SESSION_IDLE),
         drain: judged(drain, quantity::duration, DRAIN),
         allowed_hosts: allowed_hosts
@@ -237,16 +246,70 @@ fn as_written(value: &str, place: Place) -> Given {
     }
 }
 
-/// `audit: off`, `audit: stdout`, `audit: FILE`, or a map of `sink` and `bodies`.
+/// `tls: { cert: FILE, key: FILE }`. The files themselves are read when they are used.
+fn tls(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> Option<TlsSettings> {
+    const BOTH: &str = "a certificate and its key go together: write `tls: { cert: FILE, key: FILE }`";
+    let walk = layers.fields.walk;
+    let (mut cert, mut key) = (None, None);
+    if let Some(node) = layers.fields.take("tls") {
+        match node.value {
+            Value::Map(entries) => {
+                let mut inner = layers.fields.inner("tls.", node.line, entries);
+                cert = inner.given("cert");
+                key = inner.given("key");
+                inner.finish();
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
+                walk.fail(layers.fields.place(node.line, "tls"), BOTH);
+            }
+        }
+    }
+    let cert = layers
+        .flag_or_variable(("--tls-cert", flags.tls_cert.as_deref()), &["RIALTO_TLS_CERT"])
+        .or(cert);
+    let key = layers
+        .flag_or_variable(("--tls-key", flags.tls_key.as_deref()), &["RIALTO_TLS_KEY"])
+        .or(key);
+    let path = |given: &Given| {
+        walk.judge(given, |text| match text {
+            "" => Err("write the path of a file".to_owned()),
+            path => Ok(beside(&given.place, walk).join(path)),
+        })
+    };
+    match (cert, key) {
+        (Some(cert), Some(key)) => Some(TlsSettings {
+            cert: path(&cert)?,
+            key: path(&key)?,
+        }),
+        (Some(given), None) | (None, Some(given)) => {
+            walk.fail(given.place, BOTH);
+            None
+        }
+        (None, None) => None,
+    }
+}
+
+/// What a relative path starts from: a path in a file is meant from where the file is.
+fn beside(place: &Place, walk: &Walk<'_>) -> PathBuf {
+    match place {
+        Place::Field { .. } => walk.sources.base.clone(),
+        Place::Flag(_) | Place::Variable(_) | Place::File { .. } => PathBuf::new(),
+    }
+}
+
+/// `audit: off`, `audit: stdout`, `audit: FILE`, or a map of `sink` and how to write to it.
 fn audit(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> AuditSettings {
     let walk = layers.fields.walk;
     let (mut sink, mut bodies) = (None, None);
+    let (mut on_failure, mut chain) = (None, None);
     if let Some(node) = layers.fields.take("audit") {
         match node.value {
             Value::Map(entries) => {
                 let mut inner = layers.fields.inner("audit.", node.line, entries);
                 sink = inner.given("sink");
                 bodies = inner.given("bodies");
+                on_failure = inner.given("on_failure");
+                chain = inner.given("chain");
                 inner.finish();
             }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
@@ -258,10 +321,7 @@ fn audit(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> AuditSettings {
         .flag_or_variable(("--audit", flags.audit.as_deref()), &["RIALTO_AUDIT"])
         .or(sink)
         .and_then(|given| {
-            let relative_to = match given.place {
-                Place::Field { .. } => walk.sources.base.clone(),
-                Place::Flag(_) | Place::Variable(_) | Place::File { .. } => PathBuf::new(),
-            };
+            let relative_to = beside(&given.place, walk);
             walk.judge(&given, |text| match text {
                 "off" | "false" => Ok(AuditSink::Off),
                 "stdout" => Ok(AuditSink::Stdout),
@@ -280,7 +340,28 @@ fn audit(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> AuditSettings {
             "bodies are wanted in the audit log, but the audit log is off: turn it on with --audit FILE",
         );
     }
-    AuditSettings { sink, bodies }
+    let on_failure = layers
+        .variable(&["RIALTO_AUDIT_ON_FAILURE"])
+        .or(on_failure)
+        .and_then(|given| {
+            let words = [
+                ("count", OnAuditFailure::Count),
+                ("refuse", OnAuditFailure::Refuse),
+            ];
+            walk.judge(&given, |text| one_of(text, &words))
+        })
+        .unwrap_or(OnAuditFailure::Count);
+    let chain = layers
+        .variable(&["RIALTO_AUDIT_CHAIN"])
+        .or(chain)
+        .and_then(|given| walk.judge(&given, quantity::truth))
+        .unwrap_or(false);
+    AuditSettings {
+        sink,
+        bodies,
+        on_failure,
+        chain,
+    }
 }
 
 /// `otlp: { endpoint: URL, sample: SHARE }`, or the endpoint alone.
@@ -321,10 +402,8 @@ fn secrets(environment: &Environment, fields: &mut Fields<'_, '_>) {
     let Some(given) = layers.first(("", None), &["RIALTO_SECRETS_FILE"], "secrets_file") else {
         return;
     };
-    let path = match given.place {
-        Place::Field { .. } => walk.sources.base.join(&given.text),
-        Place::Flag(_) | Place::Variable(_) | Place::File { .. } => PathBuf::from(&given.text),
-    };
+    let path = beside(&given.place, walk).join(&given.text);
+    walk.depends_on(path.clone());
     let secrets = match read_text(&path) {
         Ok(text) => secrets_of(&text, &given, fields),
         Err(message) => {

@@ -108,7 +108,7 @@ pub(super) fn web_address(text: &str) -> Result<String, String> {
 }
 
 /// Yes or no, in the words that variables are commonly given.
-pub(super) fn truth(text: &str) -> Result<bool, String> {
+pub(crate) fn truth(text: &str) -> Result<bool, String> {
     match text.trim().to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "on" => Ok(true),
         "false" | "0" | "no" | "off" | "" => Ok(false),

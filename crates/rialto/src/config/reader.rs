@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use super::interpolate::{self, Sources};
 use super::problem::{Place, Problem};
@@ -19,6 +20,7 @@ pub(super) struct Walk<'a> {
     pub(super) sources: Sources<'a>,
     problems: RefCell<Vec<Problem>>,
     notes: RefCell<Vec<String>>,
+    files: RefCell<Vec<PathBuf>>,
 }
 
 /// A value that was given somewhere, with what to say about it.
@@ -38,6 +40,7 @@ impl<'a> Walk<'a> {
             sources,
             problems: RefCell::default(),
             notes: RefCell::default(),
+            files: RefCell::default(),
         }
     }
 
@@ -51,6 +54,15 @@ impl<'a> Walk<'a> {
     /// Something the user should know, although it stops nothing.
     pub(super) fn note(&self, note: impl Into<String>) {
         self.notes.borrow_mut().push(note.into());
+    }
+
+    /// Another file was read, which the configuration depends on.
+    pub(super) fn depends_on(&self, file: PathBuf) {
+        self.files.borrow_mut().push(file);
+    }
+
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        self.files.borrow().clone()
     }
 
     /// Everything that was found wrong, and everything noted.

@@ -50,7 +50,10 @@ pub(super) fn read(
         .given("ca_file")
         .map(|given| fields.walk.sources.base.join(PathBuf::from(given.text)));
     let retry = fields.choice("retry", &[("safe", Retry::Safe), ("always", Retry::Always)]);
-    let sign_in = fields.choice("auth", &[("none", false), ("oauth", true)]);
+    let sign_in = match (fields.choice("auth", &[("none", false), ("oauth", true)]), &url) {
+        (Some(true), Some(url)) => signed_in(fields, url, ca_file.as_ref()),
+        (Some(false) | None, _) | (Some(true), None) => SignIn::No,
+    };
     for foreign in ["command", "args", "env", "cwd", "env_from_headers", "start"] {
         if let Some(given) = fields.take(foreign) {
             let place = fields.place(given.line, foreign);
@@ -67,12 +70,22 @@ pub(super) fn read(
         ca_file,
         retry: retry.unwrap_or(Retry::Safe),
         outages: Outages::Refuse,
-        sign_in: if sign_in == Some(true) {
-            SignIn::OAuth
-        } else {
-            SignIn::No
-        },
+        sign_in,
     })
+}
+
+/// Nobody sits in front of a gateway: it uses what `rialto login` has brought, and keeps it fresh.
+fn signed_in(fields: &Fields<'_, '_>, url: &Url, ca_file: Option<&PathBuf>) -> SignIn {
+    match crate::sign_in::settings(url.clone(), fields.walk.sources.environment) {
+        Ok(mut settings) => {
+            settings.http.ca_file = ca_file.cloned();
+            SignIn::OAuth(oauth::SignIn::new(settings))
+        }
+        Err(message) => {
+            fields.fail(format!("cannot sign in: {message}"));
+            SignIn::No
+        }
+    }
 }
 
 /// The address of a server.

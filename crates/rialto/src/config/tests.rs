@@ -6,8 +6,8 @@ mod property;
 use std::time::Duration;
 
 use gateway::settings::{
-    AuditSink, BackendSpec, Capabilities, ProcessSpec, RemoteSpec, Retry, Secret, Sharing, SignIn, Start,
-    Transport,
+    AuditSink, BackendSpec, Capabilities, OnAuditFailure, ProcessSpec, RemoteSpec, Retry, Secret, Sharing,
+    SignIn, Start, Transport,
 };
 
 use super::*;
@@ -138,6 +138,15 @@ fn the_example_of_the_contract_is_read_to_the_last_field() {
 }
 
 #[test]
+fn roots_are_uris_of_files() {
+    let loaded = load("destinations:\n  x:\n    command: x\n    roots: [file:///srv/one, file:///srv/two]\n");
+    let loaded = loaded.expect("loads");
+    assert_eq!(only(&loaded).roots, ["file:///srv/one", "file:///srv/two"]);
+    let error = load("destinations:\n  x:\n    command: x\n    roots: /srv/one\n").expect_err("refused");
+    assert!(error.to_string().contains("file:///srv/project"), "{error}");
+}
+
+#[test]
 fn the_example_word_for_word_has_one_problem_and_it_is_the_one_its_comment_names() {
     let directory = contract_directory();
     std::fs::write(directory.path().join(FILE), CONTRACT).expect("written");
@@ -175,10 +184,11 @@ listen: :0
 request_timeout: 1m
 max_message_bytes: 2MiB
 session_idle: 2h
-drain: 0s
+drain_timeout: 0s
 allowed_hosts: [mcp.example.com, Other.example.com]
 allowed_origins: https://app.example.com
-audit: { sink: logs/audit.jsonl, bodies: true }
+audit: { sink: logs/audit.jsonl, bodies: true, on_failure: refuse, chain: true }
+tls: { cert: tls/cert.pem, key: /keys/key.pem }
 destinations:
   a:
     command: [my prog, 'x y', 5]
@@ -194,7 +204,7 @@ destinations:
     capabilities: union
     request_timeout: 10m
     max_message_bytes: 5MB
-    legacy_sse: false
+    legacy_sse: true
   b:
     command: cat
     args: ['-u']
@@ -215,7 +225,11 @@ destinations:
         settings.audit.sink,
         AuditSink::File("/base/logs/audit.jsonl".into())
     );
-    assert!(settings.audit.bodies);
+    assert!(settings.audit.bodies && settings.audit.chain);
+    assert_eq!(settings.audit.on_failure, OnAuditFailure::Refuse);
+    let tls = settings.tls.as_ref().expect("a certificate was named");
+    assert_eq!(tls.cert, Path::new("/base/tls/cert.pem"));
+    assert_eq!(tls.key, Path::new("/keys/key.pem"));
     let [a, b] = settings.destinations.as_slice() else {
         panic!("two destinations")
     };
@@ -317,7 +331,7 @@ fn every_error_in_a_destination_names_file_line_destination_field_and_the_fix() 
             "env_from_headers",
             "process: per_identity",
         ),
-        ("legacy_sse: true", "legacy_sse", "not available"),
+        ("legacy_sse: old", "legacy_sse", "true or false"),
         ("comand: x", "comand", "did you mean `command`"),
         ("timeout: 5s", "timeout", "did you mean `request_timeout`"),
         ("startTimeout: 5s", "startTimeout", "did you mean `start_timeout`"),
@@ -390,7 +404,7 @@ fn a_remote_destination_needs_only_its_address() {
 
 #[test]
 fn every_key_of_a_remote_destination_can_be_said_in_a_file() {
-    let loaded = load(&destination_file(&[
+    let file = destination_file(&[
         "type: sse",
         "url: https://old.example.com/sse",
         "headers: { Authorization: \"Bearer x\", X-Team: blue }",
@@ -399,10 +413,13 @@ fn every_key_of_a_remote_destination_can_be_said_in_a_file() {
         "retry: always",
         "auth: oauth",
         "process: per_identity",
-    ]))
-    .expect("loads");
+    ]);
+    // Tokens are kept in the user's own state.
+    let environment = [("HOME", "/home/u")].into_iter().collect();
+    let loaded = load_with(&file, &ServeFlags::default(), &environment).expect("loads");
     let spec = remote(only(&loaded));
     assert_eq!((spec.transport, spec.retry), (Transport::Sse, Retry::Always));
+    assert!(only(&loaded).legacy_sse, "an old server keeps its old clients");
     let headers: Vec<(&str, &str)> = spec
         .headers
         .iter()
@@ -411,7 +428,7 @@ fn every_key_of_a_remote_destination_can_be_said_in_a_file() {
     assert_eq!(headers, [("authorization", "Bearer x"), ("x-team", "blue")]);
     assert_eq!(spec.forward_headers[0].as_str(), "x-request-id");
     assert!(spec.ca_file.as_ref().is_some_and(|file| file.ends_with("ca.pem")));
-    assert_eq!(spec.sign_in, SignIn::OAuth);
+    assert!(matches!(spec.sign_in, SignIn::OAuth(_)));
 }
 
 #[test]
@@ -458,7 +475,7 @@ fn every_error_in_a_global_key_names_file_line_field_and_the_fix() {
         ("request_timeout: 30", "request_timeout", "write 30s"),
         ("max_message_bytes: 0", "max_message_bytes", "1MiB"),
         ("session_idle: 0s", "session_idle", "write a duration"),
-        ("drain: 10", "drain", "write 10s"),
+        ("drain_timeout: 10", "drain_timeout", "write 10s"),
         ("allowed_hosts: ['a:80']", "allowed_hosts[0]", "without a port"),
         (
             "allowed_origins: [x]",
@@ -467,6 +484,19 @@ fn every_error_in_a_global_key_names_file_line_field_and_the_fix() {
         ),
         ("audit: true", "audit", "stdout"),
         ("audit: [a]", "audit", "single value"),
+        ("tls: cert.pem", "tls", "go together"),
+        ("tls: { cert: a.pem }", "tls.cert", "go together"),
+        ("tls: { crt: a.pem }", "tls.crt", "did you mean `tls.cert`"),
+        (
+            "audit: { sink: stdout, on_failure: panic }",
+            "audit.on_failure",
+            "count",
+        ),
+        (
+            "audit: { sink: stdout, chain: 7 }",
+            "audit.chain",
+            "true or false",
+        ),
         ("audit: { snik: x }", "audit.snik", "did you mean `audit.sink`"),
         (
             "audit: { sink: stdout, bodies: maybe }",
@@ -1052,7 +1082,7 @@ proptest::proptest! {
     fn any_value_of_any_key_is_read_or_refused_without_a_panic(
         key in proptest::sample::select(vec![
             "command", "args", "env", "cwd", "process", "env_from_headers", "start", "start_timeout", "max_sessions",
-            "max_children", "linger", "capabilities", "era", "show", "request_timeout", "max_message_bytes", "type", "url",
+            "max_children", "linger", "capabilities", "era", "show", "roots", "request_timeout", "max_message_bytes", "type", "url",
             "headers", "forward_headers", "ca_file", "retry", "auth",
         ]),
         value in "\\PC{0,30}",

@@ -54,6 +54,7 @@ fn arguments(flags: &ConnectFlags, environment: &Environment) -> Vec<Value> {
     for (flag, value) in [
         ("--header-file", absolute(flags.header_file.as_deref())),
         ("--bearer-env", flags.bearer_env.clone()),
+        ("--auth", flags.auth.clone()),
         ("--transport", flags.transport.clone()),
         ("--era", flags.era.clone()),
         ("--ca-file", absolute(flags.ca_file.as_deref())),

@@ -67,7 +67,35 @@ impl Shown {
     }
 }
 
+/// The states that a server seals are other ones in every run: what a document shows, and what was heard in its place.
+#[derive(Default)]
+pub(crate) struct States(Vec<(String, String)>);
+
+impl States {
+    /// Takes note of a state in an answer.
+    pub(crate) fn note(&mut self, shown: &str, heard: &str) {
+        if let (Some(shown), Some(heard)) = (state_in(shown), state_in(heard)) {
+            self.0.push((shown.to_owned(), heard.to_owned()));
+        }
+    }
+
+    /// Puts what was heard in the place of what is shown.
+    pub(crate) fn fill_in(&self, curl: &mut Curl) {
+        for (shown, heard) in &self.0 {
+            curl.body = curl.body.take().map(|body| body.replace(shown, heard));
+        }
+    }
+}
+
+fn state_in(text: &str) -> Option<&str> {
+    text.split_once(r#""requestState":""#)?.1.split('"').next()
+}
+
 impl Curl {
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Sends it as curl does, and gives what curl would print.
     pub(crate) async fn send(&self, address: &str) -> testkit::Result<String> {
         let method = if self.body.is_some() { "POST" } else { "GET" };
@@ -100,7 +128,7 @@ impl Curl {
     }
 }
 
-/// The same text from one run to the next: session ids, dates and the numbers of streams differ.
+/// The same text from one run to the next: session ids, dates, sealed states and the numbers of streams differ.
 pub(crate) fn normalised(output: &str) -> String {
     let lines = output.trim_end().lines().map(|line| {
         if line.starts_with("mcp-session-id: ") && line.len() == "mcp-session-id: ".len() + 36 {
@@ -109,6 +137,8 @@ pub(crate) fn normalised(output: &str) -> String {
             "date: DATE".to_owned()
         } else if let Some((_, event)) = line.strip_prefix("id: ").and_then(|id| id.split_once('-')) {
             format!("id: STREAM-{event}")
+        } else if let Some(state) = state_in(line) {
+            line.replace(state, "STATE")
         } else {
             line.to_owned()
         }

@@ -29,6 +29,12 @@ pub(crate) enum Sdk {
 pub(crate) enum Era {
     /// By `initialize`, without a look for anything newer.
     Legacy,
+    /// The same over the transport of before, HTTP with SSE; only the 1.x lines are told so here.
+    #[allow(
+        dead_code,
+        reason = "this file is part of two test programs, and one has no use for it"
+    )]
+    OldTransport,
     /// By asking `server/discover` first, which the 1.x lines cannot.
     Auto,
     /// By speaking 2026-07-28 and nothing else; only the 2.x line of TypeScript is told so here.
@@ -61,6 +67,7 @@ impl Sdk {
         };
         let era = match era {
             Era::Legacy => "legacy",
+            Era::OldTransport => "old",
             Era::Auto => "auto",
             Era::Modern => "modern",
         };

@@ -1,10 +1,10 @@
 //! What the upstream gets to see of secrets: its own, and nobody else's.
 
 use serde_json::json;
-use testkit::upstream::Exchange;
+use testkit::upstream::{Exchange, Step};
 use testkit::{Rialto, Upstream};
 
-use crate::stage::{self, Stage, echo};
+use crate::stage::{self, Stage, assert_failed, calls, echo};
 
 #[tokio::test]
 async fn configured_headers_go_with_every_request() {
@@ -102,6 +102,26 @@ async fn headers_that_are_to_be_forwarded_are_and_no_others() {
         assert_eq!(stage.upstream.seen(of_tenant)[0].header("x-tenant"), Some(tenant));
     }
     assert_nothing_of(&stage.upstream, &["unnamed"]);
+}
+
+#[tokio::test]
+async fn credentials_that_are_refused_are_an_error_without_the_challenge() {
+    for status in [401, 403] {
+        let stage = Stage::legacy().await;
+        let client = stage.session().await;
+        let mut refusal = Step::status(status);
+        if let Step::Respond { headers, .. } = &mut refusal {
+            let challenge = "Bearer realm=\"inside\", scope=\"everything\"";
+            headers.push(("www-authenticate".to_owned(), challenge.to_owned()));
+        }
+        stage.upstream.once(calls("pay"), vec![refusal]);
+        let reply = client.call(1, "pay", json!({})).await.expect("an answer");
+        assert_failed(&reply, &[502]);
+        assert!(reply.header("www-authenticate").is_none(), "{reply:?}");
+        assert!(!reply.answer_text().contains("inside"), "{reply:?}");
+        assert_eq!(stage.upstream.seen(calls("pay")).len(), 1);
+        assert_eq!(echo(&client, 2, "after").await, "after");
+    }
 }
 
 #[track_caller]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use serde_json::json;
-use testkit::upstream::{Step, result};
+use testkit::client::raw_http;
+use testkit::upstream::{Gate, Step, result};
 use testkit::{Upstream, wait_until};
 
 use crate::stage::{self, Stage, assert_failed, calls, echo, method, raw_answer};
@@ -98,7 +99,14 @@ async fn d6_a_server_that_is_not_up_at_the_start_is_used_when_it_is() {
         .initialize(stage::LEGACY, json!({}))
         .await
         .expect("an answer");
-    assert_failed(&reply, &[502, 503, 504]);
+    assert_failed(&reply, &[503]);
+    // Nobody is kept waiting for what is known to be away, and everybody is told when to come back.
+    let reply = client
+        .initialize(stage::LEGACY, json!({}))
+        .await
+        .expect("an answer");
+    assert_failed(&reply, &[503]);
+    assert!(reply.header("retry-after").is_some(), "{reply:?}");
 
     let _upstream = restarted(address).await;
     let opened = async {
@@ -347,4 +355,63 @@ async fn one_destination_in_trouble_does_not_touch_another() {
         text = served => assert_eq!(text, "fine"),
         reply = hanging => panic!("the stuck one answered first: {reply:?}"),
     }
+}
+
+#[tokio::test]
+async fn c3_a_legacy_client_that_hangs_up_does_not_end_the_call() {
+    let stage = Stage::legacy().await;
+    let client = stage.session().await;
+    let gate = Gate::default();
+    stage.upstream.once(
+        calls("long"),
+        vec![
+            Step::Execute,
+            Step::OpenStream,
+            Step::Wait(gate.clone()),
+            Step::result("late"),
+            Step::EndStream,
+        ],
+    );
+    let params = json!({"name": "long"});
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
+    let mut raw = stage.rialto.raw().await.expect("rialto listens");
+    let session = client.session();
+    raw.write(raw_http::post("/remote/mcp", session.as_deref(), body))
+        .await
+        .expect("sent");
+    stage.upstream.wait_for("the call", calls("long")).await;
+    raw.reset().expect("hung up");
+    assert_eq!(echo(&client, 2, "still").await, "still");
+    assert!(stage.upstream.seen(method("notifications/cancelled")).is_empty());
+    gate.open();
+    assert_eq!(echo(&client, 3, "after").await, "after");
+    assert_eq!(stage.upstream.executions("long"), 1);
+}
+
+#[tokio::test]
+async fn c4_a_modern_client_that_hangs_up_is_a_hang_up_for_the_server() {
+    let stage = Stage::modern().await;
+    stage
+        .upstream
+        .once(calls("long"), vec![Step::Execute, Step::Stall]);
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": stage::MODERN,
+                      "io.modelcontextprotocol/clientCapabilities": {}});
+    let params = json!({"name": "long", "_meta": meta});
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
+    let headers = [
+        ("Content-Type", "application/json"),
+        ("Accept", "application/json, text/event-stream"),
+        ("MCP-Protocol-Version", stage::MODERN),
+        ("Mcp-Method", "tools/call"),
+        ("Mcp-Name", "long"),
+    ];
+    let mut raw = stage.rialto.raw().await.expect("rialto listens");
+    raw.write(raw_http::request("POST", "/remote/mcp", &headers, body))
+        .await
+        .expect("sent");
+    let call = stage.upstream.wait_for("the call", calls("long")).await;
+    raw.reset().expect("hung up");
+    stage.upstream.wait_for_hang_up(&call).await;
+    // A modern server is told nothing else.
+    assert!(stage.upstream.seen(method("notifications/cancelled")).is_empty());
 }

@@ -65,6 +65,27 @@ impl Stage {
         stage
     }
 
+    /// server-everything for clients of the old transport.
+    pub fn everything_by_old_sse() -> Self {
+        Self::by_old_sse(json!({"command": "node", "args": [server_file(), "stdio"], "legacy_sse": true}))
+    }
+
+    /// The demo server, likewise.
+    pub fn demo_by_old_sse() -> Self {
+        let rialto = binary("rialto");
+        Self::by_old_sse(json!({
+            "command": rialto.to_string_lossy(),
+            "args": ["demo-server", "--era", "legacy"],
+            "legacy_sse": true,
+        }))
+    }
+
+    fn by_old_sse(destination: Value) -> Self {
+        let file = json!({"max_message_bytes": "16MiB", "destinations": {"old": destination}}).to_string();
+        let launcher = Rialto::launcher().config(&file);
+        Self::start(launcher, |rialto| format!("http://{}/old/sse", rialto.address()))
+    }
+
     fn of_command(flags: &[&str], command: &[&str]) -> Self {
         let launcher = Rialto::launcher().args(flags).args(&["--"]).args(command);
         Self::start(launcher, Rialto::url)

@@ -3,19 +3,17 @@
 //! What is to be done when an attempt fails is the [`Delivery`]'s business; this file sends, reads, and hands over
 //! each message of the server as it arrives.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
 use protocol::backend_face::WireId;
 use protocol::delivery::{Delivery, Fate, Next, Parcel, Repeatable, repeatable};
-use protocol::error_code;
 use protocol::exchange::{Failure, Trouble};
-use protocol::message::{Kind, Member, Message};
+use protocol::message::{Kind, Message};
 use protocol::method::Method;
 use protocol::object::Object;
-use protocol::version::Era;
 use protocol::wire::sse::SseParser;
 use reqwest::Response;
 
@@ -27,8 +25,6 @@ use crate::settings::{Retry, Transport};
 const NOTE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the end of a stream is waited for after its answer, so that the connection can be used again.
 const CLOSING: Duration = Duration::from_millis(100);
-/// Lists of tools that are read to learn what a call must mirror.
-const MAX_PAGES: usize = 16;
 
 /// How an exchange ended, as far as others must know.
 #[derive(Debug)]
@@ -56,8 +52,6 @@ enum Taken {
     Whole,
     Not(Fate),
     Failed(Failure),
-    /// The server does not know our headers: it wants arguments mirrored that we did not.
-    Unmirrored,
     NotStreamable(u16),
 }
 
@@ -69,7 +63,6 @@ pub(super) async fn carry(link: Arc<Link>, message: Message) -> End {
         link,
         parcel,
         message,
-        learnt: false,
     }
     .travel()
     .await;
@@ -81,20 +74,11 @@ fn harmless(link: &Link, message: &Message, parcel: Parcel) -> Repeatable {
     if link.server.spec().retry == Retry::Always {
         return Repeatable::Yes;
     }
-    let known = || {
-        let name = message.text(Member::Name)?;
-        let catalogue = link
-            .server
-            .catalogue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        Some(catalogue.find(&name)?.repeatable)
-    };
     match parcel {
         Parcel::Request {
             method: Method::ToolsCall,
             ..
-        } if known() == Some(true) => Repeatable::Yes,
+        } if link.lane.is_repeatable(message) => Repeatable::Yes,
         Parcel::Request { .. } | Parcel::Note { .. } => repeatable(parcel),
     }
 }
@@ -104,8 +88,6 @@ struct Journey {
     message: Message,
     parcel: Parcel,
     delivery: Delivery,
-    /// The list of tools was read because of this message.
-    learnt: bool,
 }
 
 impl Journey {
@@ -131,11 +113,6 @@ impl Journey {
                 Taken::Whole => return News::Delivered,
                 Taken::Failed(failure) => Next::Fail(failure),
                 Taken::NotStreamable(status) => return News::NotStreamable { status },
-                Taken::Unmirrored => {
-                    self.learnt = true;
-                    learn_tools(&self.link, &self.message).await;
-                    continue;
-                }
                 Taken::Not(fate) => self.delivery.handle_fate(fate),
             };
             match next {
@@ -223,9 +200,6 @@ impl Journey {
         session: Option<http::HeaderValue>,
     ) -> Taken {
         self.note(&answer, method, session);
-        if self.is_unmirrored(&answer) {
-            return Taken::Unmirrored;
-        }
         self.link.hear(answer, Some(id));
         if self.link.lane.is_unanswered(id) {
             return Taken::Not(Fate::Nonsense {
@@ -264,9 +238,6 @@ impl Journey {
                     continue;
                 }
                 self.note(&event.data, method, session.clone());
-                if self.is_unmirrored(&event.data) {
-                    return Taken::Unmirrored;
-                }
                 self.link.hear(event.data, Some(id));
                 if !self.link.lane.is_unanswered(id) {
                     // The server is about to end the stream; a connection that was read to its end is used again.
@@ -287,23 +258,8 @@ impl Journey {
                 self.link.agree(session, answer);
             }
             Method::ServerDiscover => self.link.server.settle(Transport::StreamableHttp),
-            Method::ToolsList => note_tools(&self.link, answer),
             _ => {}
         }
-    }
-
-    /// Whether the server refused a call because arguments were not mirrored, and it is worth asking which.
-    fn is_unmirrored(&self, answer: &Bytes) -> bool {
-        let call = matches!(
-            self.parcel,
-            Parcel::Request {
-                method: Method::ToolsCall,
-                ..
-            }
-        );
-        call && !self.learnt
-            && self.link.lane.era() == Era::Modern
-            && protocol::client_face::modern::error_code_of(answer) == Some(error_code::HEADER_MISMATCH)
     }
 
     async fn take_refusal(&mut self, response: Response, agreed: &Agreed, resuming: bool) -> Taken {
@@ -363,59 +319,4 @@ fn error_in(body: &Bytes) -> Option<String> {
 
 fn with_id(error: &str, id: WireId) -> Bytes {
     Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, id.0))
-}
-
-fn note_tools(link: &Link, answer: &[u8]) {
-    let Some(envelope) = Object::parse(answer) else {
-        return;
-    };
-    if let Some(result) = envelope.get("result") {
-        let mut catalogue = link
-            .server
-            .catalogue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let _ = catalogue.add_page(result.as_bytes());
-    }
-}
-
-/// Reads the server's list of tools, in the name of the call that needs it.
-async fn learn_tools(link: &Arc<Link>, call: &Message) {
-    let mut cursor = None;
-    for page in 0..MAX_PAGES {
-        let Some(list) = protocol::client_face::modern::tools_list(call, cursor.as_deref()) else {
-            return;
-        };
-        // A name of our own, which no request of the lane has.
-        let id = format!("\"rialto-tools-{page}\"");
-        let Ok(list) = Message::scan(list.spliced(&[(Member::Id, id.as_bytes())])) else {
-            return;
-        };
-        let outbound = link.post(&list, &link.agreed());
-        let Ok(Ok(response)) = tokio::time::timeout(NOTE_TIMEOUT, link.server.send(outbound)).await else {
-            return;
-        };
-        let events = content(&response) == Content::Events;
-        let Ok(answer) = body(response, link.max_message_bytes).await else {
-            return;
-        };
-        let answer = if events { last_event(&answer) } else { Some(answer) };
-        let Some(answer) = answer else { return };
-        note_tools(link, &answer);
-        cursor = protocol::client_face::modern::next_cursor(&answer);
-        if cursor.is_none() {
-            return;
-        }
-    }
-}
-
-/// The last message of a stream that has ended.
-fn last_event(stream: &[u8]) -> Option<Bytes> {
-    let mut parser = SseParser::new(stream.len());
-    parser.push(stream);
-    let mut last = None;
-    while let Ok(Some(event)) = parser.next() {
-        last = Some(event.data);
-    }
-    last
 }

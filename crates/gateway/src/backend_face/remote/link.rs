@@ -98,7 +98,7 @@ impl Link {
     /// The POST of a message.
     pub(super) fn post(&self, message: &Message, agreed: &Agreed) -> Outbound {
         let mut headers = match self.lane.era() {
-            Era::Modern => mirrored(&self.server, message),
+            Era::Modern => mirrored(&self.lane, message),
             Era::Legacy => in_session(agreed),
         };
         if let Some(context) = trace::header_of(message) {

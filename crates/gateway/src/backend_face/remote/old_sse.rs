@@ -55,6 +55,7 @@ async fn reach(link: &Link) -> Result<Stream, String> {
     let mut response = link.server.send(outbound).await.map_err(|fate| match fate {
         Fate::Unreachable { what }
         | Fate::BrokenOff { what }
+        | Fate::NotSignedIn { what }
         | Fate::Unsafe { what }
         | Fate::Nonsense { what } => what,
         Fate::Silent { .. } | Fate::Status { .. } | Fate::StreamEnded => "no answer".into(),

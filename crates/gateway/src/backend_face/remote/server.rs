@@ -5,18 +5,18 @@
 
 use std::error::Error as _;
 use std::path::Path;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use protocol::delivery::Fate;
-use protocol::tool_schema::{CatalogueLimits, ToolCatalogue};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, Response};
 use url::Url;
 
+use super::signature;
 use crate::settings::{RemoteSpec, Transport};
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -41,8 +41,6 @@ pub(crate) struct Server {
     client: OnceLock<Result<Client, String>>,
     /// Which transport it turned out to speak, where both were possible.
     settled: OnceLock<Transport>,
-    /// Which arguments of which tools are mirrored in headers.
-    pub(crate) catalogue: Mutex<ToolCatalogue>,
 }
 
 /// What is asked of the server.
@@ -76,7 +74,6 @@ impl Server {
             headers,
             client: OnceLock::new(),
             settled: OnceLock::new(),
-            catalogue: Mutex::new(ToolCatalogue::new(CatalogueLimits::default())),
         }
     }
 
@@ -114,8 +111,13 @@ impl Server {
             .map_err(|what| Fate::Unsafe { what: what.clone() })
     }
 
-    /// Sends a request and gives the head of the answer.
+    /// Sends a request, signed if the server wants that, and gives the head of the answer.
     pub(super) async fn send(&self, outbound: Outbound) -> Result<Response, Fate> {
+        signature::signed(self, outbound).await
+    }
+
+    /// Sends a request as it is.
+    pub(super) async fn send_plain(&self, outbound: Outbound) -> Result<Response, Fate> {
         let client = self.client()?;
         let mut url = outbound.url;
         for _ in 0..=MAX_REDIRECTS {

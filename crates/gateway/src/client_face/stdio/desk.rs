@@ -190,7 +190,10 @@ impl Desk {
 
     fn carry_out(self: &Arc<Self>, output: Output) {
         match output {
-            Output::Open(message) => self.open(message),
+            Output::Open(message) => {
+                self.destination.wake();
+                self.open(message);
+            }
             Output::Take(message) => self.pass_on(message),
             Output::Close => {
                 let session = self.lock().session.take();
@@ -210,6 +213,10 @@ impl Desk {
                 message,
                 meaning,
             } => {
+                // Hosts start a copy only to ask this, and kill it a moment later.
+                if message.method() != Method::ServerDiscover {
+                    self.destination.wake();
+                }
                 let desk = Arc::clone(self);
                 let task = tasks::spawn("errand", async move {
                     desk.run_errand(errand, message, meaning).await;

@@ -15,6 +15,7 @@ use protocol::session::Accepts;
 
 use super::Desk;
 use crate::client_face::modern::{Retried, retried, unknown_state};
+use crate::destination::Journey;
 use crate::errand_port::{ErrandPort, Gathering};
 use crate::reply::Refusal;
 
@@ -85,7 +86,17 @@ impl Desk {
         let client = modern::client(&message, principal);
         let errand = self
             .destination
-            .errand(client, &HeaderMap::new(), message, meaning, Accepts::Events, None)
+            .errand(
+                client,
+                &HeaderMap::new(),
+                message,
+                Journey {
+                    meaning,
+                    accepts: Accepts::Events,
+                    mirrored: None,
+                    permit: None,
+                },
+            )
             .await?;
         // A destination that shows only its own era answers as a server of that era would.
         errand.ok_or(Refusal::Modern(Objection::NoSuchMethod))

@@ -251,6 +251,7 @@ mod tests {
             version: None,
             changing_lists: vec![],
             logs: false,
+            tasks: false,
         };
         let (body, version) = welcome(b"1", &discovered, Some(Version::V2025_06_18));
         assert_eq!(version, Version::V2025_06_18);

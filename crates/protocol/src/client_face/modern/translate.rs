@@ -10,6 +10,8 @@ use crate::exchange::Welcome;
 use crate::message::{Member, Message};
 use crate::method::Method;
 use crate::object::{Object, elements};
+use crate::task;
+use crate::tool_schema::{ANNOTATION, strip_invalid};
 use crate::version::{Era, Version};
 
 /// A legacy answer under a modern client's id.
@@ -26,6 +28,13 @@ pub(super) fn reply(id: &[u8], message: &Message, method: Method, server: Option
             None,
         );
     };
+    match method {
+        Method::ToolsCall if is_task(&result) => return created(id, &result, server),
+        Method::TasksGet => result = detailed(&result),
+        // Both are only acknowledged.
+        Method::TasksCancel | Method::TasksUpdate => result = Object::default(),
+        _ => {}
+    }
     result.set("resultType", r#""complete""#);
     if is_cacheable(method) {
         // A legacy server says nothing about how long its answers hold.
@@ -36,9 +45,60 @@ pub(super) fn reply(id: &[u8], message: &Message, method: Method, server: Option
         stamp(&mut result, server);
     }
     if method == Method::ToolsList {
-        without_task_support(&mut result);
+        reword_tools(&mut result);
     }
     respond(id, "result", &result.to_string())
+}
+
+fn is_task(result: &Object<'_>) -> bool {
+    let task = result.get("task").and_then(|raw| Object::parse(raw.as_bytes()));
+    task.is_some_and(|task| task.get("taskId").is_some())
+}
+
+/// A task in place of a result: flat, where the legacy era has it nested.
+fn created(id: &[u8], result: &Object<'_>, server: Option<&str>) -> Bytes {
+    let raw = result.get("task").unwrap_or("{}");
+    let task = Object::parse(raw.as_bytes()).unwrap_or_default();
+    let mut flat = Object::default();
+    flat.set("resultType", r#""task""#);
+    for (name, raw) in task::renamed(&task).iter() {
+        flat.set(name, raw.to_owned());
+    }
+    if let Some(meta) = result.get("_meta") {
+        flat.set("_meta", meta.to_owned());
+    }
+    if let Some(server) = server {
+        stamp(&mut flat, server);
+    }
+    respond(id, "result", &flat.to_string())
+}
+
+/// A task with everything there is to know of it.
+fn detailed(result: &Object<'_>) -> Object<'static> {
+    let mut task = task::renamed(result);
+    if let Some(questions) = task.get("inputRequests").map(str::to_owned) {
+        task.set("inputRequests", in_modern_words(&questions));
+    }
+    task
+}
+
+/// Questions without what belongs to the legacy era's way of asking.
+fn in_modern_words(questions: &str) -> String {
+    let questions = Object::parse(questions.as_bytes()).unwrap_or_default();
+    let mut reworded = Object::default();
+    for (key, raw) in questions.iter() {
+        let mut question = Object::parse(raw.as_bytes()).unwrap_or_default();
+        let params = question.get("params").unwrap_or("{}").to_owned();
+        let mut params = Object::parse(params.as_bytes()).unwrap_or_default();
+        super::without_legacy_asking(&mut params);
+        if params.is_empty() {
+            question.remove("params");
+        } else {
+            question.set("params", params.to_string());
+        }
+        reworded.set(key, question.to_string());
+    }
+    reworded.to_string()
 }
 
 fn respond(id: &[u8], member: &str, raw: &str) -> Bytes {
@@ -73,23 +133,39 @@ fn stamp(result: &mut Object<'_>, server: &str) {
     result.set("_meta", meta.to_string());
 }
 
-/// `execution` speaks of tasks as the legacy era had them.
-fn without_task_support(result: &mut Object<'_>) {
+/// Tools as a modern client may read them. `execution` speaks of tasks as the legacy era had them; and a client that
+/// comes by HTTP would have to drop a whole tool for one invalid `x-mcp-header`, which a legacy server never meant.
+fn reword_tools(result: &mut Object<'_>) {
     let Some(raw) = result.get("tools").map(str::to_owned) else {
         return;
     };
     let Some(tools) = elements(&raw) else { return };
-    let kept: Vec<Cow<'_, str>> = tools
+    let kept: Vec<String> = tools
         .into_iter()
-        .map(|raw| match Object::parse(raw.as_bytes()) {
-            Some(mut tool) if tool.get("execution").is_some() => {
-                tool.remove("execution");
-                tool.to_string().into()
-            }
-            Some(_) | None => raw.into(),
-        })
+        .map(|raw| without_task_support(&without_invalid_headers(raw)).into_owned())
         .collect();
     result.set("tools", format!("[{}]", kept.join(",")));
+}
+
+fn without_task_support(raw: &str) -> Cow<'_, str> {
+    match Object::parse(raw.as_bytes()) {
+        Some(mut tool) if tool.get("execution").is_some() => {
+            tool.remove("execution");
+            tool.to_string().into()
+        }
+        Some(_) | None => raw.into(),
+    }
+}
+
+fn without_invalid_headers(raw: &str) -> Cow<'_, str> {
+    // Nearly no tool is annotated: look before reading it all. A key may be spelt with escapes.
+    if memchr::memmem::find(raw.as_bytes(), ANNOTATION.as_bytes()).is_none() && !raw.contains("\\u") {
+        return raw.into();
+    }
+    serde_json::from_str(raw)
+        .ok()
+        .and_then(|tool| strip_invalid(&tool))
+        .map_or(raw.into(), |tool| tool.to_string().into())
 }
 
 /// A discovery made of a legacy server's welcome.
@@ -102,6 +178,12 @@ pub(super) fn discovery(id: &[u8], welcome: &Welcome) -> Bytes {
     let raw = found.get("capabilities").unwrap_or("{}");
     let mut capabilities = Object::parse(raw.as_bytes()).unwrap_or_default();
     capabilities.remove("tasks");
+    if welcome.tasks {
+        let raw = capabilities.get("extensions").unwrap_or("{}").to_owned();
+        let mut extensions = Object::parse(raw.as_bytes()).unwrap_or_default();
+        extensions.set(task::EXTENSION, "{}");
+        capabilities.set("extensions", extensions.to_string());
+    }
     let mut result = Object::default();
     result.set("resultType", r#""complete""#);
     result.set(
@@ -200,6 +282,16 @@ mod tests {
             "{listed}"
         );
         assert!(listed.contains(r#""ttlMs":0,"cacheScope":"private""#), "{listed}");
+    }
+
+    #[test]
+    fn an_annotation_that_no_client_could_use_is_left_out_and_its_tool_stays() {
+        let listed = translated(
+            Method::ToolsList,
+            r#"{"jsonrpc":"2.0","id":4,"result":{"tools":[{"name":"a","inputSchema":{"properties":{"p":{"type":"array","x-mcp-header":"P"},"q":{"type":"string","x-mcp-header":"Q"}}}}]}}"#,
+        );
+        assert!(!listed.contains(r#""x-mcp-header":"P""#), "{listed}");
+        assert!(listed.contains(r#""x-mcp-header":"Q""#), "{listed}");
     }
 
     #[test]

@@ -1,0 +1,305 @@
+//! The door of the old transport (2024-11-05, HTTP with SSE), for clients that know no newer one.
+//!
+//! `GET /{d}/sse` opens a client's one stream, whose first event names where to post; `POST /{d}/message` takes what
+//! the client says and answers 202; everything said to the client is an event of the stream. Behind the door is
+//! the same session as behind `/{d}/mcp`, with [`Accepts::OneStream`]: only where answers go differs. When
+//! the stream ends the session ends, since nobody can come back to it.
+
+mod stream;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use hyper::body::Incoming;
+use protocol::client_face::legacy::{self, Meaning};
+use protocol::exchange::{CallKey, Principal};
+use protocol::message::{Member, Message};
+use protocol::session::Accepts;
+use protocol::version::Version;
+use uuid::Uuid;
+
+use super::body::Body;
+use super::http::{Refused, Visit, refuse_message};
+use super::intake;
+use crate::audit::Outcome;
+use crate::destination::{Destination, Opening};
+use crate::guard::limits::Permit;
+use crate::mishap;
+use crate::reply::{self, Refusal};
+use crate::session_port::{Answered, Audited, Reception, SessionPort};
+use crate::tasks;
+use stream::OldStream;
+pub(crate) use stream::{OldEvents, OldStreams};
+
+/// What a session holds for a reader that falls behind: so many of the largest messages, and never less than this.
+const HELD_MESSAGES: usize = 8;
+const HELD_BYTES: usize = 16 << 20;
+
+/// The two paths of the old transport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OldPath {
+    /// `/{d}/sse`.
+    Stream,
+    /// `/{d}/message`.
+    Message,
+}
+
+impl OldPath {
+    pub(super) const fn methods(self) -> &'static str {
+        match self {
+            Self::Stream => "GET",
+            Self::Message => "POST",
+        }
+    }
+}
+
+impl Visit<'_> {
+    pub(super) async fn old_transport(&self, path: OldPath, request: Request<Incoming>) -> Response<Body> {
+        if !self.destination.serves_old_transport() {
+            let destination = self.destination.name.to_string();
+            return Refusal::Gone { destination }.respond(None);
+        }
+        match (path, request.method()) {
+            (OldPath::Stream, &Method::GET) => self
+                .open_old_stream(request.headers())
+                .unwrap_or_else(|refusal| self.refuse("GET", &refusal.into())),
+            (OldPath::Message, &Method::POST) => mishap::contained(self.take_old_message(request))
+                .await
+                .unwrap_or_else(|refused| self.refuse("POST", &refused)),
+            (path, _) => Refusal::WrongMethod {
+                allow: path.methods(),
+            }
+            .respond(None),
+        }
+    }
+
+    fn open_old_stream(&self, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+        intake::check_accepts_events(headers)?;
+        if self.gateway.is_draining() {
+            return Err(Refusal::Draining);
+        }
+        let destination = self.destination;
+        // Here a stream is a session.
+        let limiter = &self.gateway.limiter;
+        let places = [limiter.stream()?, limiter.session(self.account.as_ref())?];
+        let stream =
+            destination
+                .old_streams
+                .open(self.principal(), self.began, destination.max_sessions())?;
+        let events = OldEvents::new(Arc::clone(destination), stream, self.gateway.clock, places)
+            .for_at_most(self.caller.time_left(SystemTime::now()));
+        Ok(reply::events(Body::old(events)))
+    }
+
+    async fn take_old_message(&self, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
+        let (parts, body) = request.into_parts();
+        // Under overload most requests end here: nothing of them was read but their heads.
+        self.admit(&parts.headers)?;
+        let place = self.gateway.limiter.call(self.account.as_ref())?;
+        intake::check_length(&parts.headers)?;
+        intake::check_content(&parts.headers)?;
+        self.check_recorded()?;
+        let id = stream_id(&parts.uri)?;
+        let stream = self
+            .destination
+            .old_streams
+            .find(id, &self.principal())
+            .ok_or(Refusal::UnknownSession)?;
+        let body = intake::read_body(body, self.destination.max_message_bytes()).await?;
+        let request_bytes = body.len() as u64;
+        let message = Message::scan(body).map_err(|error| Refused {
+            refusal: Refusal::NotAMessage(error),
+            message: None,
+            request_bytes,
+        })?;
+        let Err(refusal) = self.hear(&stream, &parts.headers, &message, place) else {
+            return Ok(reply::empty(StatusCode::ACCEPTED));
+        };
+        let refused = Refused {
+            refusal,
+            message: Some(message),
+            request_bytes,
+        };
+        // Some clients of this transport do not look at the status of a POST: a request that has an id is
+        // answered where they do look.
+        let told = refused
+            .message
+            .as_ref()
+            .filter(|message| message.has_valid_id())
+            .and_then(|message| message.raw(Member::Id))
+            .is_some_and(|id| stream.say(&refused.refusal.body(Some(id))));
+        if !told {
+            return Err(refused);
+        }
+        // For the record; the client reads it on its stream.
+        let _ = self.refuse("POST", &refused);
+        Ok(reply::empty(StatusCode::ACCEPTED))
+    }
+
+    /// Takes a client's message. The first one opens the session.
+    fn hear(
+        &self,
+        stream: &Arc<OldStream>,
+        headers: &HeaderMap,
+        message: &Message,
+        place: Permit,
+    ) -> Result<(), Refusal> {
+        self.permit(message)?;
+        self.destination.judge_tool(message)?;
+        self.check_open(message)?;
+        let meaning = legacy::lift(message).map_err(Refusal::Objection)?;
+        let port = match (stream.port(), meaning) {
+            (Some(port), _) => port,
+            (None, Meaning::Introduction) => {
+                let introduction = Introduction {
+                    destination: Arc::clone(self.destination),
+                    stream: Arc::clone(stream),
+                    principal: self.principal(),
+                    headers: headers.clone(),
+                    message: message.clone(),
+                };
+                let (port, call) = introduction.open()?;
+                tasks::spawn("old introduction", introduction.conclude(port, call));
+                return Ok(());
+            }
+            // A client that came back to a stream it had lost may think that it is still in its session.
+            (None, Meaning::Ping | Meaning::Request(_)) => {
+                let opening = Opening::Implicit(Version::ASSUMED);
+                let (port, _) = open(self.destination, stream, self.principal(), headers, opening)?;
+                stream.begin_reading(&port);
+                port
+            }
+            // Without a session there is nobody whom it could concern.
+            (None, Meaning::Ready | Meaning::Cancel(_) | Meaning::Notice | Meaning::Answer(_)) => {
+                return Ok(());
+            }
+        };
+        match port
+            .take(message.clone(), Accepts::OneStream, Some(place))
+            .map_err(refuse_message)?
+        {
+            Reception::Noted => port.write_record(&Audited {
+                message: Some(message),
+                http_method: "POST",
+                status: StatusCode::ACCEPTED.as_u16(),
+                outcome: Outcome::Ok,
+                latency: self.elapsed(),
+                response: None,
+                response_bytes: 0,
+            }),
+            // Recorded when it ends.
+            Reception::Call(_) => {}
+            Reception::Answered(body) => port.say(&body),
+        }
+        Ok(())
+    }
+}
+
+/// Opens a session for a stream.
+fn open(
+    destination: &Arc<Destination>,
+    stream: &OldStream,
+    principal: Principal,
+    headers: &HeaderMap,
+    opening: Opening,
+) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
+    let mut limits = destination.session_limits();
+    limits.retention.bytes = HELD_BYTES.max(HELD_MESSAGES * destination.max_message_bytes());
+    let (port, call) = destination.open_within(principal, headers, opening, limits)?;
+    if stream.attach(&port) {
+        return Ok((port, call));
+    }
+    destination.close(&port);
+    Err(Refusal::UnknownSession)
+}
+
+/// A client's `initialize`, until the server has answered it. The POST that brought it does not wait: clients of this
+/// transport have little patience with a POST, and a first start may take a minute.
+struct Introduction {
+    destination: Arc<Destination>,
+    stream: Arc<OldStream>,
+    principal: Principal,
+    headers: HeaderMap,
+    message: Message,
+}
+
+impl Introduction {
+    fn open(&self) -> Result<(Arc<SessionPort>, CallKey), Refusal> {
+        // The answer is waited for here, since it decides whether there is a session at all.
+        let opening = Opening::Introduction(Box::new(self.message.clone()), Accepts::Json);
+        let principal = self.principal.clone();
+        let (port, call) = open(&self.destination, &self.stream, principal, &self.headers, opening)?;
+        Ok((port, call.expect("an introduction is a call")))
+    }
+
+    async fn conclude(self, port: Arc<SessionPort>, call: CallKey) {
+        let mut answer = answer_of(&port, call).await;
+        let mut port = port;
+        if !port.is_welcomed() {
+            self.stream.detach();
+            self.destination.close(&port);
+            // Nothing was run yet: a server that will not have a legacy client may have a modern one.
+            if self.destination.doubt_legacy(&self.headers).await {
+                match self.open() {
+                    Ok((again, call)) => {
+                        answer = answer_of(&again, call).await;
+                        port = again;
+                    }
+                    Err(refusal) => answer = refusal.body(self.message.raw(Member::Id)),
+                }
+            }
+        }
+        self.stream.say(&answer);
+        if port.is_welcomed() {
+            self.stream.begin_reading(&port);
+        } else {
+            self.stream.detach();
+            self.destination.close(&port);
+        }
+    }
+}
+
+async fn answer_of(port: &Arc<SessionPort>, call: CallKey) -> Bytes {
+    match port.answer(call).await {
+        Answered::Complete { body, .. } => body.into_bytes(),
+        Answered::Stream(_) => unreachable!("what only accepts JSON does not become a stream"),
+    }
+}
+
+/// Which stream a POST belongs to.
+fn stream_id(uri: &Uri) -> Result<Uuid, Refusal> {
+    let mut ids = uri
+        .query()
+        .unwrap_or_default()
+        .split('&')
+        .filter_map(|pair| pair.strip_prefix("sessionId="));
+    match (ids.next(), ids.next()) {
+        (None, _) => Err(Refusal::MissingSessionQuery),
+        // What is no id of ours is unknown, like every other id that we did not give out.
+        (Some(id), None) => Uuid::try_parse(id).map_err(|_| Refusal::UnknownSession),
+        (Some(_), Some(_)) => Err(Refusal::DoubledSessionQuery),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_session_is_read_from_the_query_and_only_once() {
+        let id = Uuid::new_v4();
+        let of = |query: &str| stream_id(&format!("/d/message{query}").parse().unwrap());
+        assert_eq!(of(&format!("?sessionId={id}")), Ok(id));
+        assert_eq!(of(&format!("?a=1&sessionId={id}&b")), Ok(id));
+        assert_eq!(of(""), Err(Refusal::MissingSessionQuery));
+        assert_eq!(of("?session=1"), Err(Refusal::MissingSessionQuery));
+        assert_eq!(of("?sessionId="), Err(Refusal::UnknownSession));
+        assert_eq!(of("?sessionId=../../x"), Err(Refusal::UnknownSession));
+        assert_eq!(
+            of(&format!("?sessionId={id}&sessionId={id}")),
+            Err(Refusal::DoubledSessionQuery)
+        );
+    }
+}

@@ -1,0 +1,227 @@
+//! Other settings for a gateway that runs: what stays the same is not touched, what changed is replaced.
+//!
+//! Everything that can be wrong is looked at first, so that a reload either happens or changes nothing. A destination
+//! that is gone or replaced takes no more sessions; calls that run on it may finish, then it is ended. What can only
+//! be set at the start is named, and stays as it was.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::destination::{Destination, Surroundings};
+use crate::gateway::{Gateway, check_command};
+use crate::guard::Guard;
+use crate::guard::origin::OriginGuard;
+use crate::settings::{AuditSettings, PublicUrl, Settings};
+use crate::tasks;
+use crate::tls::TlsError;
+
+/// Everything about a gateway that a reload may change.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) origins: OriginGuard,
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) destinations: BTreeMap<String, Arc<Destination>>,
+    /// The destination that also answers at the bare `/mcp`.
+    pub(crate) root: Option<Arc<Destination>>,
+    pub(crate) session_idle: Duration,
+    pub(crate) drain: Duration,
+}
+
+/// Why settings cannot be taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    #[error("destination `{destination}`: {why}")]
+    Command { destination: String, why: String },
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error("the gateway is shutting down")]
+    Draining,
+}
+
+/// What a reload did, by the names of destinations.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    pub kept: Vec<String>,
+    pub added: Vec<String>,
+    pub replaced: Vec<String>,
+    pub removed: Vec<String>,
+    /// Settings that have changed and wait for the next start.
+    pub at_next_start: Vec<&'static str>,
+}
+
+/// Whoever lets callers in.
+pub(crate) fn guard(settings: &Settings, listen: SocketAddr, clock: Clock) -> Arc<Guard> {
+    let base = settings.public_url.clone();
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
+    Arc::new(Guard::new(
+        &settings.auth,
+        base.unwrap_or_else(|| PublicUrl::of_listener(scheme, listen)),
+        settings.destinations.iter().map(|destination| &*destination.name),
+        settings.root_destination.as_deref(),
+        clock,
+    ))
+}
+
+/// The destinations that settings ask for: those that there are already, as far as they are the same, and new ones.
+pub(crate) fn furnish(
+    settings: &Settings,
+    around: &Surroundings,
+    present: &BTreeMap<String, Arc<Destination>>,
+) -> Result<BTreeMap<String, Arc<Destination>>, ReloadError> {
+    let mut destinations = BTreeMap::new();
+    for wanted in &settings.destinations {
+        let same = present
+            .get(&wanted.name)
+            .filter(|present| present.is_as_wanted(wanted, around));
+        let destination = match same {
+            Some(present) => Arc::clone(present),
+            None => {
+                let broken = check_command(wanted, &around.environment);
+                if let Some(why) = &broken {
+                    if !settings.keep_going {
+                        return Err(ReloadError::Command {
+                            destination: wanted.name.clone(),
+                            why: why.clone(),
+                        });
+                    }
+                    tracing::error!(destination = %wanted.name, %why, "cannot start");
+                }
+                Arc::new(Destination::new(wanted.clone(), around.clone(), broken))
+            }
+        };
+        destinations.insert(wanted.name.clone(), destination);
+    }
+    Ok(destinations)
+}
+
+impl Gateway {
+    /// Takes other settings over. On error nothing has changed.
+    pub fn reload(self: &Arc<Self>, settings: &Settings) -> Result<Reloaded, ReloadError> {
+        let outcome = self.take_over(settings);
+        self.reload_failed.store(outcome.is_err(), Ordering::Release);
+        outcome
+    }
+
+    /// There was something to reload that could not even be read.
+    pub fn reload_failed(&self) {
+        self.reload_failed.store(true, Ordering::Release);
+    }
+
+    fn take_over(self: &Arc<Self>, settings: &Settings) -> Result<Reloaded, ReloadError> {
+        if self.is_draining() {
+            return Err(ReloadError::Draining);
+        }
+        let before = self.live();
+        let around = Surroundings {
+            tells_callers_apart: settings.auth.is_on(),
+            ..self.around.clone()
+        };
+        let destinations = furnish(settings, &around, &before.destinations)?;
+        if let (Some(tls), Some(files)) = (&self.tls, &settings.tls) {
+            tls.reload(files)?;
+        }
+        let mut report = Reloaded {
+            at_next_start: self.fixed.differences(settings),
+            ..Reloaded::default()
+        };
+        for (name, destination) in &destinations {
+            let list = match before.destinations.get(name) {
+                Some(present) if Arc::ptr_eq(present, destination) => &mut report.kept,
+                Some(_) => &mut report.replaced,
+                None => &mut report.added,
+            };
+            list.push(name.clone());
+        }
+        let leaving: Vec<Arc<Destination>> = before
+            .destinations
+            .iter()
+            .filter(|(name, _)| !report.kept.contains(name))
+            .map(|(_, destination)| Arc::clone(destination))
+            .collect();
+        let is_gone = |name: &&String| !destinations.contains_key(*name);
+        report.removed = before.destinations.keys().filter(is_gone).cloned().collect();
+        for name in report.added.iter().chain(&report.replaced) {
+            destinations[name].start();
+        }
+        let guard = guard(settings, self.listen, self.clock);
+        self.set_live(Live {
+            origins: OriginGuard::new(settings, self.listen),
+            guard: Arc::clone(&guard),
+            root: settings
+                .root_destination
+                .as_ref()
+                .and_then(|name| destinations.get(name))
+                .cloned(),
+            destinations,
+            session_idle: settings.session_idle,
+            drain: settings.drain,
+        });
+        // Keys are fetched anew; who comes before they are there waits for them.
+        tasks::spawn("guard", async move { guard.prepare().await });
+        for destination in leaving {
+            self.retire(destination, settings.drain);
+        }
+        self.audit.reopen();
+        Ok(report)
+    }
+
+    /// Lets the calls of a destination finish, then ends it.
+    fn retire(self: &Arc<Self>, destination: Arc<Destination>, drain: Duration) {
+        destination.retire();
+        self.leaving().push(Arc::clone(&destination));
+        let gateway = Arc::clone(self);
+        tasks::spawn("retirement", async move {
+            gateway
+                .wait_until(drain, || destination.open_calls() == 0 || gateway.is_draining())
+                .await;
+            if gateway.is_draining() {
+                // The drain of the whole gateway counts from here on.
+                return;
+            }
+            destination.stop("its configuration has changed");
+            gateway
+                .wait_until(crate::backend_task::STOP_GRACE * 2, || {
+                    destination.supervisors() == 0
+                })
+                .await;
+            tracing::info!(destination = %destination.name, "destination ended");
+            gateway
+                .leaving()
+                .retain(|leaving| !Arc::ptr_eq(leaving, &destination));
+        });
+    }
+}
+
+/// What can only be set when the gateway is made.
+#[derive(Debug)]
+pub(crate) struct Fixed {
+    listen: SocketAddr,
+    has_tls: bool,
+    audit: AuditSettings,
+}
+
+impl Fixed {
+    pub(crate) fn of(settings: &Settings) -> Self {
+        Self {
+            listen: settings.listen,
+            has_tls: settings.tls.is_some(),
+            audit: settings.audit.clone(),
+        }
+    }
+
+    /// What these settings have otherwise.
+    fn differences(&self, settings: &Settings) -> Vec<&'static str> {
+        let other = Self::of(settings);
+        let changed = [
+            ("listen", self.listen != other.listen),
+            ("tls", self.has_tls != other.has_tls),
+            ("audit", self.audit != other.audit),
+        ];
+        let names = changed.iter().filter(|(_, changed)| *changed);
+        names.map(|(name, _)| *name).collect()
+    }
+}

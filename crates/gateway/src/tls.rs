@@ -1,0 +1,169 @@
+//! TLS on our own listener: the certificate, how it is exchanged while we run, and the connections over it.
+//!
+//! Files are looked at once a second and read again when they have changed and stayed as they are for a second, so
+//! that a pair of which only one half was written is not taken. A pair that cannot be used changes nothing: the old
+//! certificate serves on. Nothing plain is ever said on a TLS port, and there is no way to ask for less than TLS 1.2.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::settings::TlsSettings;
+
+/// How long a client may take for the handshake.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+
+/// Why a certificate cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("tls.cert: `{file}` cannot be read as certificates in PEM: {why}")]
+    Certificate { file: String, why: String },
+    #[error("tls.key: `{file}` cannot be read as a private key in PEM: {why}")]
+    Key { file: String, why: String },
+    #[error("tls.cert and tls.key do not go together: {0}")]
+    Pair(#[source] rustls::Error),
+}
+
+/// What a file was like when it was looked at: enough to notice that it was replaced or written.
+type Stamp = (u64, u64, i64, i64, u64);
+
+/// The certificate in use and the files it came from.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    state: Mutex<State>,
+    failures: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    settings: TlsSettings,
+    config: Arc<ServerConfig>,
+    /// The files as they were when they were last read, with or without success.
+    read: [Option<Stamp>; 2],
+    /// The files as they were when they were last looked at.
+    seen: [Option<Stamp>; 2],
+}
+
+impl Tls {
+    pub(crate) fn open(settings: &TlsSettings) -> Result<Self, TlsError> {
+        let stamps = stamps(settings);
+        Ok(Self {
+            state: Mutex::new(State {
+                settings: settings.clone(),
+                config: load(settings)?,
+                read: stamps,
+                seen: stamps,
+            }),
+            failures: AtomicU64::new(0),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses what these settings name from now on. On error the old certificate stays.
+    pub(crate) fn reload(&self, settings: &TlsSettings) -> Result<(), TlsError> {
+        let stamps = stamps(settings);
+        let config = load(settings);
+        let mut state = self.lock();
+        state.read = stamps;
+        state.seen = stamps;
+        state.config = config?;
+        state.settings = settings.clone();
+        Ok(())
+    }
+
+    /// Looks whether the files have changed.
+    pub(crate) fn tick(&self) {
+        let settings = {
+            let mut state = self.lock();
+            let now = stamps(&state.settings);
+            let is_settled = std::mem::replace(&mut state.seen, now) == now;
+            if now == state.read || !is_settled {
+                return;
+            }
+            state.settings.clone()
+        };
+        match self.reload(&settings) {
+            Ok(()) => tracing::info!("the certificate has changed and is used from now on"),
+            Err(error) => tracing::error!(%error, "the new certificate cannot be used, the old one stays"),
+        }
+    }
+
+    /// The handshake. `None`: there was none, and there is nothing to say to that peer.
+    pub(crate) async fn accept(&self, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+        let config = Arc::clone(&self.lock().config);
+        let why = match tokio::time::timeout(HANDSHAKE_TIME, TlsAcceptor::from(config).accept(stream)).await {
+            Ok(Ok(stream)) => return Some(stream),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it took too long".to_owned(),
+        };
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+        // Whoever scans the port decides how often this happens, so that the log grows slower than it.
+        if failures.is_power_of_two() {
+            tracing::info!(failures, why, "TLS handshake failed");
+        }
+        None
+    }
+
+    /// Handshakes that failed.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether the files can be used, for who wants to know before it matters.
+pub fn check(settings: &TlsSettings) -> Result<(), TlsError> {
+    load(settings).map(drop)
+}
+
+fn load(settings: &TlsSettings) -> Result<Arc<ServerConfig>, TlsError> {
+    let name = |path: &Path| path.display().to_string();
+    let certificate = |why: String| TlsError::Certificate {
+        file: name(&settings.cert),
+        why,
+    };
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(&settings.cert)
+        .and_then(Iterator::collect)
+        .map_err(|error| certificate(error.to_string()))?;
+    if chain.is_empty() {
+        return Err(certificate("there is none in it".to_owned()));
+    }
+    let key = PrivateKeyDer::from_pem_file(&settings.key).map_err(|error| TlsError::Key {
+        file: name(&settings.key),
+        why: error.to_string(),
+    })?;
+    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
+        .map_err(TlsError::Pair)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn stamps(settings: &TlsSettings) -> [Option<Stamp>; 2] {
+    [&settings.cert, &settings.key].map(|path| {
+        let stamp = |found: Metadata| {
+            (
+                found.dev(),
+                found.ino(),
+                found.mtime(),
+                found.mtime_nsec(),
+                found.size(),
+            )
+        };
+        std::fs::metadata(path).ok().map(stamp)
+    })
+}

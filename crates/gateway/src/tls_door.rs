@@ -1,0 +1,115 @@
+//! Connections over TLS: HTTP/2 where the client wants it, HTTP/1.1 otherwise.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::time::Duration;
+
+use http::header::{self, HeaderValue};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use crate::client_face::body::Body;
+use crate::gateway::{HEADER_TIME, MAX_HEADERS, READ_BUFFER};
+use crate::tasks;
+use crate::tls::Tls;
+
+/// Requests at once on one HTTP/2 connection.
+const MAX_STREAMS: u32 = 256;
+/// Streams that a peer may open and reset before we hear of them: more is an attack (CVE-2023-44487).
+const MAX_RESET_STREAMS: usize = 32;
+/// A peer that is silent for this long is asked whether it is there, and has as long to say so.
+const PING_TIME: Duration = Duration::from_secs(20);
+
+/// Serves one connection until it ends.
+pub(crate) async fn attend<Respond, Responding>(
+    tls: &Tls,
+    stream: TcpStream,
+    mut closing: watch::Receiver<bool>,
+    respond: Respond,
+) where
+    Respond: Fn(Request<Incoming>) -> Responding + Clone + Send + 'static,
+    Responding: Future<Output = Response<Body>> + Send + 'static,
+{
+    let accepted = tokio::select! {
+        accepted = tls.accept(stream) => accepted,
+        // Who has not even said what he wants is not waited for.
+        _ = closing.changed() => return,
+    };
+    let Some(stream) = accepted else { return };
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        name_host(&mut request);
+        let responding = respond(request);
+        async move { Ok::<_, Infallible>(responding.await) }
+    });
+    let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let stream = TokioIo::new(stream);
+    let ended = if speaks_http2 {
+        let connection = http2::Builder::new(Tasks)
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_header_list_size(READ_BUFFER as u32)
+            .max_pending_accept_reset_streams(MAX_RESET_STREAMS)
+            .keep_alive_interval(PING_TIME)
+            .keep_alive_timeout(PING_TIME)
+            .serve_connection(stream, service);
+        tokio::pin!(connection);
+        tokio::select! {
+            ended = connection.as_mut() => ended,
+            _ = closing.changed() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    } else {
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIME)
+            .max_headers(MAX_HEADERS)
+            .max_buf_size(READ_BUFFER)
+            .serve_connection(stream, service);
+        tokio::pin!(connection);
+        tokio::select! {
+            ended = connection.as_mut() => ended,
+            _ = closing.changed() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// HTTP/2 names the host in the target, and the rest of the house looks for it in the header.
+fn name_host(request: &mut Request<Incoming>) {
+    if request.headers().contains_key(header::HOST) {
+        return;
+    }
+    let host = request
+        .uri()
+        .authority()
+        .and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    if let Some(host) = host {
+        request.headers_mut().insert(header::HOST, host);
+    }
+}
+
+/// Runs the streams of an HTTP/2 connection.
+#[derive(Clone, Copy)]
+struct Tasks;
+
+impl<F> hyper::rt::Executor<F> for Tasks
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, future: F) {
+        tasks::spawn("http2 stream", future);
+    }
+}

@@ -1,0 +1,114 @@
+//! Showing a person the page to sign in at.
+//!
+//! The address comes from the remote server's metadata and is handed to another program, so it is checked once more here, at the last
+//! step: http or https, nothing else. No shell is involved. The address is announced as well, for a machine without a browser.
+
+use std::fmt;
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use url::Url;
+
+type Opener = Arc<dyn Fn(&Url) -> std::io::Result<()> + Send + Sync>;
+type Announcer = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// The person in front of this process, and how to reach them.
+#[derive(Clone)]
+pub struct Person {
+    open: Opener,
+    announce: Announcer,
+    /// How long they may take.
+    pub patience: Duration,
+}
+
+impl Person {
+    /// The browser of the desktop; the address on stderr.
+    pub fn at_the_desktop() -> Self {
+        Self::with_browser(|url| open::that_detached(url.as_str()))
+    }
+
+    /// Another way to open a page. It may block.
+    pub fn with_browser(open: impl Fn(&Url) -> std::io::Result<()> + Send + Sync + 'static) -> Self {
+        Self {
+            open: Arc::new(open),
+            announce: Arc::new(say_on_stderr),
+            patience: Duration::from_secs(300),
+        }
+    }
+
+    /// Announces the address elsewhere than on stderr.
+    #[must_use]
+    pub fn announcing(mut self, announce: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.announce = Arc::new(announce);
+        self
+    }
+
+    /// Shows the page. That no browser opens is no failure: the address was announced.
+    pub(crate) async fn show(&self, url: &Url) {
+        if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
+            return;
+        }
+        (self.announce)(&format!("sign in at: {url}"));
+        let (open, url) = (self.open.clone(), url.clone());
+        let opened = tokio::task::spawn_blocking(move || open(&url)).await;
+        match opened {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => (self.announce)(&format!(
+                "no browser could be opened ({error}); please open the address yourself"
+            )),
+            Err(_) => (self.announce)("no browser could be opened; please open the address yourself"),
+        }
+    }
+}
+
+impl fmt::Debug for Person {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Person")
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}
+
+fn say_on_stderr(text: &str) {
+    // If stderr is closed there is nobody to tell.
+    let _ = writeln!(std::io::stderr().lock(), "rialto: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_web_pages_are_opened_and_announced() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (opened, announced) = (seen.clone(), seen.clone());
+        let person = Person::with_browser(move |url| {
+            opened.lock().unwrap().push(format!("opened {url}"));
+            Ok(())
+        })
+        .announcing(move |text| announced.lock().unwrap().push(text.to_owned()));
+        for url in [
+            "javascript:alert(1)",
+            "file:///etc/passwd",
+            "data:text/html,x",
+            "vscode://x",
+        ] {
+            person.show(&Url::parse(url).unwrap()).await;
+        }
+        assert!(seen.lock().unwrap().is_empty());
+        person
+            .show(&Url::parse("https://auth.example.com/a").unwrap())
+            .await;
+        assert_eq!(
+            *seen.lock().unwrap(),
+            [
+                "sign in at: https://auth.example.com/a",
+                "opened https://auth.example.com/a"
+            ]
+        );
+    }
+}

@@ -1,0 +1,54 @@
+//! The two pages a person sees at the end of a sign-in.
+
+use std::fmt::Write as _;
+
+/// What stands on the page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Page<'a> {
+    pub(super) title: &'a str,
+    pub(super) text: &'a str,
+}
+
+impl Page<'_> {
+    /// No script, no link, nothing loaded; every text escaped, also ours.
+    pub(super) fn html(self) -> String {
+        let (title, text) = (escaped(self.title), escaped(self.text));
+        format!(
+            "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Rialto: {title}</title>\n\
+             <style>body{{font:1.1em/1.5 system-ui,sans-serif;max-width:34em;margin:15vh auto;padding:0 1em}}</style>\n\
+             <h1>{title}</h1>\n<p>{text}</p>\n</html>\n"
+        )
+    }
+}
+
+fn escaped(text: &str) -> String {
+    let mut html = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' | '<' | '>' | '"' | '\'' | '`' => {
+                let _ = write!(html, "&#{};", u32::from(character));
+            }
+            _ if character.is_control() => html.push(' '),
+            _ => html.push(character),
+        }
+    }
+    html
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_on_the_page_is_markup_but_ours() {
+        let html = Page {
+            title: "<b>",
+            text: "\"><script>alert('1')</script>\u{0}",
+        }
+        .html();
+        assert!(
+            !html.contains("<script>") && !html.contains("<b>") && !html.contains('\0'),
+            "{html}"
+        );
+    }
+}

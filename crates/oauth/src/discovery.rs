@@ -1,0 +1,236 @@
+//! From a challenge to an authorization server whose terms are acceptable.
+//!
+//! rmcp looks for the documents (RFC 9728, RFC 8414, OpenID discovery, the fall-back of 2025-03-26) in their order and compares the issuer. What it lets pass
+//! and we do not: metadata that does not say it does PKCE, and endpoints that are no https URLs.
+
+use std::sync::Arc;
+
+use rmcp::transport::auth::{AuthorizationManager, AuthorizationMetadata, AuthorizationMetadataSource};
+use tracing::instrument::WithSubscriber as _;
+use tracing::subscriber::NoSubscriber;
+use url::Url;
+
+use crate::edge::{Edge, Network};
+use crate::error::SignInError;
+use crate::guard::{Guard, shown};
+use crate::registration::{Offer, TokenAuth};
+
+/// What an authorization server offers, judged.
+#[derive(Debug, Clone)]
+pub(crate) struct Terms {
+    /// The issuer, or the origin of a server that has no metadata at all.
+    pub(crate) issuer: String,
+    /// Whether the issuer is known from a document, and can be compared with.
+    pub(crate) named: bool,
+    /// It says that it names itself in its answers (RFC 9207).
+    pub(crate) names_itself: bool,
+    /// Whether a person may be sent there; tokens can be asked for without that.
+    pub(crate) browser: Result<(), SignInError>,
+    metadata_documents: bool,
+    registration: Option<String>,
+    pub(crate) token_auth: Option<Vec<String>>,
+    pub(crate) scopes: Vec<String>,
+}
+
+impl Terms {
+    pub(crate) fn offer(&self) -> Offer<'_> {
+        Offer {
+            metadata_documents: self.metadata_documents,
+            registration: self.registration.as_deref(),
+            token_auth: self.token_auth.as_deref(),
+        }
+    }
+}
+
+/// What was found. The manager is rmcp's, ready for one sign-in or refresh.
+pub(crate) struct Discovered {
+    pub(crate) manager: AuthorizationManager,
+    pub(crate) edge: Arc<Edge>,
+    pub(crate) terms: Terms,
+    /// Whether the resource has metadata of its own.
+    pub(crate) described: bool,
+    /// The identifier to name in `resource`, and what the resource lists.
+    pub(crate) resource: String,
+    pub(crate) resource_scopes: Vec<String>,
+    metadata: AuthorizationMetadata,
+}
+
+pub(crate) async fn discover(
+    network: &Network,
+    endpoint: &Url,
+    challenge: &[String],
+) -> Result<Discovered, SignInError> {
+    let edge = Arc::new(Edge::new(network.clone(), endpoint.clone(), challenge.to_vec()));
+    let failed = |why: String| SignInError::Discovery {
+        resource: endpoint.to_string(),
+        why: shown(&why),
+    };
+    let mut manager = AuthorizationManager::new_with_oauth_http_client(endpoint.clone(), edge.clone())
+        .await
+        .map_err(|error| failed(error.to_string()))?;
+    // rmcp logs what it exchanges, codes and identity tokens too, at debug level; nobody shall see those.
+    let found = manager
+        .resolve_metadata()
+        .with_subscriber(NoSubscriber::default())
+        .await;
+    let found = found.map_err(|error| edge.take_failure().unwrap_or_else(|| failed(error.to_string())))?;
+    let published = found.source != AuthorizationMetadataSource::LegacyEndpointFallback;
+    let terms = judge(&found.metadata, published, endpoint, &network.guard)?;
+    manager.set_metadata(found.metadata.clone());
+    let document = edge.resource();
+    let described = document.is_some();
+    let (resource, resource_scopes) = match document {
+        Some(document) => (document.resource, document.scopes),
+        None => (endpoint.to_string(), Vec::new()),
+    };
+    Ok(Discovered {
+        manager,
+        edge,
+        terms,
+        described,
+        resource,
+        resource_scopes,
+        metadata: found.metadata,
+    })
+}
+
+impl Discovered {
+    /// Tells rmcp by which of the offered methods the client proves itself; left alone it prefers `client_secret_basic`.
+    pub(crate) fn settle_token_auth(&mut self, auth: TokenAuth) {
+        let mut metadata = self.metadata.clone();
+        let settled = serde_json::json!([auth.name()]);
+        metadata
+            .additional_fields
+            .insert("token_endpoint_auth_methods_supported".to_owned(), settled);
+        self.manager.set_metadata(metadata);
+    }
+}
+
+fn judge(
+    metadata: &AuthorizationMetadata,
+    published: bool,
+    endpoint: &Url,
+    guard: &Guard,
+) -> Result<Terms, SignInError> {
+    let issuer = match &metadata.issuer {
+        Some(issuer) => issuer.clone(),
+        None => endpoint.origin().ascii_serialization(),
+    };
+    let shown_issuer = shown(&issuer);
+    let reachable = |url: &String| match guard.judge(url) {
+        Ok(_) => Ok(()),
+        Err(refusal) => Err(SignInError::Unreachable {
+            url: shown(url),
+            refusal,
+        }),
+    };
+    reachable(&metadata.token_endpoint)?;
+    metadata
+        .registration_endpoint
+        .as_ref()
+        .map_or(Ok(()), reachable)?;
+    let s256 = metadata.code_challenge_methods_supported.as_ref();
+    let s256 = s256.is_some_and(|methods| methods.iter().any(|method| method == "S256"));
+    let flag = |name: &str| {
+        metadata
+            .additional_fields
+            .get(name)
+            .and_then(serde_json::Value::as_bool)
+            == Some(true)
+    };
+    let list = |name: &str| {
+        let list = metadata.additional_fields.get(name)?.as_array()?;
+        Some(
+            list.iter()
+                .filter_map(|item| item.as_str().map(str::to_owned))
+                .collect(),
+        )
+    };
+    Ok(Terms {
+        issuer,
+        named: metadata.issuer.is_some(),
+        browser: match reachable(&metadata.authorization_endpoint) {
+            Err(error) => Err(error),
+            // A server of 2025-03-26 without any metadata has no place to say it.
+            Ok(()) if published && !s256 => Err(SignInError::NoPkce { issuer: shown_issuer }),
+            Ok(()) => Ok(()),
+        },
+        names_itself: flag("authorization_response_iss_parameter_supported"),
+        metadata_documents: flag("client_id_metadata_document_supported"),
+        registration: metadata.registration_endpoint.clone(),
+        token_auth: list("token_endpoint_auth_methods_supported"),
+        scopes: metadata.scopes_supported.clone().unwrap_or_default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(metadata: serde_json::Value, published: bool) -> Result<Terms, SignInError> {
+        let endpoint = Url::parse("https://mcp.example.com/mcp").unwrap();
+        let metadata = serde_json::from_value(metadata).unwrap();
+        let terms = judge(&metadata, published, &endpoint, &Guard::new(&endpoint, false))?;
+        terms.browser.clone().map(|()| terms)
+    }
+
+    fn good() -> serde_json::Value {
+        serde_json::json!({
+            "issuer": "https://auth.example.com",
+            "authorization_endpoint": "https://auth.example.com/authorize",
+            "token_endpoint": "https://auth.example.com/token",
+            "code_challenge_methods_supported": ["plain", "S256"],
+        })
+    }
+
+    #[test]
+    fn an_authority_with_pkce_and_https_is_accepted() {
+        let terms = judged(good(), true).unwrap();
+        assert_eq!(terms.issuer, "https://auth.example.com");
+        assert!(!terms.names_itself);
+    }
+
+    #[test]
+    fn an_authority_that_does_not_say_s256_is_refused() {
+        for methods in [
+            serde_json::json!(null),
+            serde_json::json!([]),
+            serde_json::json!(["plain"]),
+        ] {
+            let mut metadata = good();
+            metadata["code_challenge_methods_supported"] = methods;
+            assert!(matches!(judged(metadata, true), Err(SignInError::NoPkce { .. })));
+        }
+    }
+
+    #[test]
+    fn a_server_without_any_metadata_cannot_say_so() {
+        let mut metadata = good();
+        metadata["code_challenge_methods_supported"] = serde_json::json!(null);
+        assert!(judged(metadata, false).is_ok());
+    }
+
+    #[test]
+    fn endpoints_that_are_no_https_urls_are_refused() {
+        for key in [
+            "authorization_endpoint",
+            "token_endpoint",
+            "registration_endpoint",
+        ] {
+            for url in [
+                "javascript:alert(1)",
+                "file:///bin/sh",
+                "-flag",
+                "http://auth.example.com/",
+                "https://10.0.0.1/",
+            ] {
+                let mut metadata = good();
+                metadata[key] = url.into();
+                assert!(
+                    matches!(judged(metadata, true), Err(SignInError::Unreachable { .. })),
+                    "{key} {url}"
+                );
+            }
+        }
+    }
+}

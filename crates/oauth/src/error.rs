@@ -1,0 +1,101 @@
+//! Why there is no token, and what the user can do about it.
+//!
+//! The text of each error reaches a person through a JSON-RPC error or a terminal, so it ends in what to do. None of them ever
+//! carries a token, a code or a client's secret, and a peer's words only short and escaped.
+
+use crate::guard::Refusal;
+
+/// Signing in has failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum SignInError {
+    /// Nobody sits in front of this process.
+    #[error("{resource} wants a sign-in; run: rialto login {resource}{scopes}")]
+    LoginNeeded { resource: String, scopes: ScopeFlags },
+    /// See [`Settings::asleep`](crate::Settings::asleep).
+    #[error("{resource} wants a sign-in, which waits until something is asked of it")]
+    Asleep { resource: String },
+    #[error("signing in needs {url}, which is not asked: {refusal}")]
+    Unreachable {
+        url: String,
+        #[source]
+        refusal: Refusal,
+    },
+    #[error("{url} could not be asked: {why}")]
+    Network { url: String, why: String },
+    #[error("what {url} answers is larger than {limit} bytes")]
+    TooLarge { url: String, limit: usize },
+    /// Protected-resource metadata that speaks of another resource.
+    #[error(
+        "the metadata of {endpoint} is about another resource, {resource}; the server's operator must correct it"
+    )]
+    OtherResource { endpoint: String, resource: String },
+    #[error("the authorization server of {resource} could not be found: {why}")]
+    Discovery { resource: String, why: String },
+    #[error(
+        "the authorization server {issuer} does not offer PKCE with S256, without which signing in is not safe; its operator must enable it"
+    )]
+    NoPkce { issuer: String },
+    #[error(
+        "the authorization server {issuer} takes no registration from programs; register a client there by hand (redirect URI http://127.0.0.1:PORT/callback) and give --client-id, --redirect-uri and, if it has one, --client-secret-env"
+    )]
+    NoRegistration { issuer: String },
+    #[error(
+        "the authorization server {issuer} refused to register a client: {why}; register one by hand and give --client-id"
+    )]
+    Registration { issuer: String, why: String },
+    #[error(
+        "the authorization server {issuer} takes none of the ways a client can prove itself here: {offered}"
+    )]
+    NoClientAuthentication { issuer: String, offered: String },
+    #[error("the callback listener could not be opened at {address}: {why}; is the port in use?")]
+    Listener { address: String, why: String },
+    #[error("nobody signed in within {seconds} s; try again, the link is printed on stderr")]
+    NobodyCame { seconds: u64 },
+    /// The answer did not come from whom it should. Nothing of it is shown.
+    #[error(
+        "the answer to the sign-in did not come from the authorization server {issuer}; nothing of it was used"
+    )]
+    WrongIssuer { issuer: String },
+    #[error("the authorization server refused: {code}{description}; try again, or ask the server's operator")]
+    Denied { code: String, description: String },
+    #[error("the answer to the sign-in could not be read: {0}")]
+    Callback(&'static str),
+    #[error("the authorization server {issuer} gave no token: {why}")]
+    Token { issuer: String, why: String },
+    #[error(
+        "the token of {resource} could not be renewed: {why}; if that stays so, run: rialto login {resource}"
+    )]
+    Refresh { resource: String, why: String },
+    #[error(
+        "{resource} refuses the token that was just issued for it; check with its operator that your account may use it"
+    )]
+    StillRefused { resource: String },
+    #[error(
+        "{resource} keeps asking for more permissions ({scopes}) than the sign-in grants; ask its operator"
+    )]
+    ScopesNotGranted { resource: String, scopes: String },
+    #[error("{resource} forbids this; that is not a matter of signing in")]
+    Forbidden { resource: String },
+    /// A process that waited for another one's sign-in learns how that ended.
+    #[error("signing in from another process failed: {why}")]
+    Elsewhere { why: String },
+    #[error("the token store {path}: {why}")]
+    Store { path: String, why: String },
+    #[error("another rialto process has been signing in for {seconds} s; finish there or end it")]
+    Busy { seconds: u64 },
+    #[error("{0}")]
+    Settings(String),
+}
+
+/// ` --scope …` for the command line of the message, or nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ScopeFlags(pub(crate) Vec<String>);
+
+impl std::fmt::Display for ScopeFlags {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for scope in &self.0 {
+            write!(formatter, " --scope '{scope}'")?;
+        }
+        Ok(())
+    }
+}

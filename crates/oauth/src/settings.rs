@@ -1,0 +1,155 @@
+//! What one sign-in is to know.
+
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use crate::browser::Person;
+use crate::edge::HttpSettings;
+use crate::error::SignInError;
+use crate::registration::{Identity, is_metadata_url};
+use crate::store::StoreSettings;
+
+/// By which right a token is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Grant {
+    /// A person signs in with a browser.
+    #[default]
+    AuthorizationCode,
+    /// The client itself is entitled; it needs an id and a secret, and no person.
+    ClientCredentials,
+}
+
+/// For one remote resource and one process.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The MCP endpoint.
+    pub resource: Url,
+    pub store: StoreSettings,
+    /// Who can be asked to sign in. `None`: nobody, and the error says which command to run.
+    pub person: Option<Person>,
+    pub identity: Identity,
+    /// For a client registered by hand: where its answers go. A loopback address with a port.
+    pub redirect_uri: Option<Url>,
+    /// Asked for besides what the server wants.
+    pub scopes: Vec<String>,
+    pub grant: Grant,
+    pub http: HttpSettings,
+    /// Do nothing that lasts or is seen until [`SignIn::wake`](crate::SignIn::wake): no window, no refresh, no lock.
+    ///
+    /// Hosts start a copy only to probe it, and kill it a moment later.
+    pub asleep: bool,
+}
+
+impl Settings {
+    pub fn new(resource: Url, store: StoreSettings) -> Self {
+        Self {
+            resource,
+            store,
+            person: None,
+            identity: Identity::default(),
+            redirect_uri: None,
+            scopes: Vec::new(),
+            grant: Grant::default(),
+            http: HttpSettings::default(),
+            asleep: false,
+        }
+    }
+
+    /// What cannot work is said before anything is tried.
+    pub fn judge(&self) -> Result<(), SignInError> {
+        let wrong = |text: &str| Err(SignInError::Settings(text.to_owned()));
+        if let Some(uri) = &self.redirect_uri {
+            let loopback = matches!(uri.host_str(), Some("127.0.0.1" | "localhost"));
+            if uri.scheme() != "http"
+                || !loopback
+                || uri.port().is_none()
+                || uri.query().is_some()
+                || uri.fragment().is_some()
+            {
+                return wrong(
+                    "a redirect URI must look like http://127.0.0.1:PORT/callback or http://localhost:PORT/callback",
+                );
+            }
+        }
+        if self
+            .identity
+            .metadata_url
+            .as_ref()
+            .is_some_and(|url| !is_metadata_url(url))
+        {
+            return wrong("a client-id metadata document must be at an https URL with a path");
+        }
+        if self.identity.client_secret.is_some() && self.identity.client_id.is_none() {
+            return wrong("a client secret needs a client id");
+        }
+        if self.grant == Grant::ClientCredentials && self.identity.client_secret.is_none() {
+            return wrong("client credentials need a client id and a client secret");
+        }
+        Ok(())
+    }
+}
+
+/// Everything but the person: nobody can tell one from another.
+impl PartialEq for Settings {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.resource, &self.store, &self.identity, &self.redirect_uri)
+            == (
+                &other.resource,
+                &other.store,
+                &other.identity,
+                &other.redirect_uri,
+            )
+            && (&self.scopes, self.grant, &self.http, self.asleep)
+                == (&other.scopes, other.grant, &other.http, other.asleep)
+            && self.person.is_some() == other.person.is_some()
+    }
+}
+
+impl Eq for Settings {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secret::Secret;
+
+    fn settings() -> Settings {
+        Settings::new(
+            Url::parse("https://a.example/mcp").unwrap(),
+            StoreSettings::at("/nowhere"),
+        )
+    }
+
+    #[test]
+    fn a_redirect_uri_leads_back_here() {
+        for (uri, good) in [
+            ("http://127.0.0.1:8765/callback", true),
+            ("http://localhost:8765/", true),
+            ("http://localhost/callback", false),
+            ("https://127.0.0.1:8765/callback", false),
+            ("http://evil.example:8765/callback", false),
+            ("http://127.0.0.1:8765/callback?x=1", false),
+        ] {
+            let settings = Settings {
+                redirect_uri: Some(Url::parse(uri).unwrap()),
+                ..settings()
+            };
+            assert_eq!(settings.judge().is_ok(), good, "{uri}");
+        }
+    }
+
+    #[test]
+    fn a_secret_needs_an_id_and_a_document_a_path() {
+        let mut broken = settings();
+        broken.identity.client_secret = Some(Secret::new("s"));
+        assert!(broken.judge().is_err());
+        let mut broken = settings();
+        broken.identity.metadata_url = Some(Url::parse("https://a.example/").unwrap());
+        assert!(broken.judge().is_err());
+        let broken = Settings {
+            grant: Grant::ClientCredentials,
+            ..settings()
+        };
+        assert!(broken.judge().is_err());
+        assert!(settings().judge().is_ok());
+    }
+}

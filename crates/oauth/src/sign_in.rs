@@ -1,0 +1,382 @@
+//! One remote resource, one process: the token it has, and how it gets another.
+//!
+//! **Single flight.** Within the process one call renews or signs in, the others wait for it; between processes the lock of the store does the
+//! same, over the whole sign-in: ten processes started at once open one window. Whoever gets the lock looks into the store before
+//! anything else, and is mostly done then. A sign-in that fails is told to those who waited for it, so that a person who said no is not asked ten times.
+//!
+//! **What never happens by itself.** [`SignIn::authorization`] never opens a window; only a refusal by the server does.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use url::Url;
+
+use crate::discovery::discover;
+use crate::edge::Network;
+use crate::error::{ScopeFlags, SignInError};
+use crate::scope::StepUps;
+use crate::secret::Authorization;
+use crate::settings::{Grant, Settings};
+use crate::store::{Entry, Record, Store};
+
+mod attempt;
+mod exchange;
+mod remedy;
+
+use attempt::{Attempt, renew};
+use exchange::NotRenewed;
+use remedy::{Demand, Origin, Windows};
+
+/// How often the store is asked whether someone has signed in elsewhere, in milliseconds.
+const LOOK_AGAIN: u64 = 1000;
+
+/// Signing in at one remote resource. Clones share everything.
+#[derive(Debug, Clone)]
+pub struct SignIn(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    settings: Settings,
+    endpoint: Url,
+    /// Made when it is first needed: reading the system's certificates takes a while.
+    network: OnceLock<Result<Network, SignInError>>,
+    awake: AtomicBool,
+    store: Store,
+    held: Mutex<Held>,
+    /// Whoever changes something has it.
+    work: tokio::sync::Mutex<Limits>,
+}
+
+/// What is in memory.
+#[derive(Debug)]
+struct Held {
+    entry: Option<Entry>,
+    origin: Origin,
+    /// When the store was last looked into, in milliseconds since 1970.
+    looked: u64,
+}
+
+#[derive(Debug, Default)]
+struct Limits {
+    step_ups: StepUps,
+    windows: Windows,
+}
+
+/// How `login` ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LoginOutcome {
+    SignedIn {
+        issuer: String,
+        scopes: Vec<String>,
+        expires: Option<u64>,
+    },
+    /// The server asks for no token and names no authorization server.
+    NotNeeded,
+}
+
+/// Two are equal if they were made of the same settings.
+impl PartialEq for SignIn {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.settings == other.0.settings
+    }
+}
+
+impl Eq for SignIn {}
+
+impl SignIn {
+    pub fn new(settings: Settings) -> Self {
+        let mut endpoint = settings.resource.clone();
+        endpoint.set_fragment(None);
+        let store = Store::new(settings.store.clone(), endpoint.clone());
+        Self(Arc::new(Inner {
+            awake: AtomicBool::new(!settings.asleep),
+            settings,
+            endpoint,
+            network: OnceLock::new(),
+            store,
+            held: Mutex::new(Held {
+                entry: None,
+                origin: Origin::Store,
+                looked: 0,
+            }),
+            work: tokio::sync::Mutex::default(),
+        }))
+    }
+
+    /// The value of `Authorization`, if there is a token; refreshed before it expires. Never opens a browser.
+    pub async fn authorization(&self) -> Result<Option<Authorization>, SignInError> {
+        let inner = &*self.0;
+        if let Some(known) = inner.at_hand() {
+            return Ok(known);
+        }
+        if !inner.is_awake() {
+            return inner.as_it_lies().await;
+        }
+        let mut work = inner.work.lock().await;
+        if let Some(known) = inner.at_hand() {
+            return Ok(known);
+        }
+        let record = inner.store.load().await?;
+        let now = seconds();
+        let entry = inner.pick(&record).filter(|entry| entry.token.is_some()).cloned();
+        let Some(entry) = entry else {
+            inner.hold(None, Origin::Store);
+            return Ok(None);
+        };
+        if entry.token.as_ref().is_some_and(|token| token.is_fresh(now)) {
+            return Ok(inner.hold(Some(entry), Origin::Store));
+        }
+        // Boxed, so that the usual way, which ends above, stays small in every request's future.
+        Box::pin(inner.renewed_in_time(&mut work)).await
+    }
+
+    /// Ends the sleep of [`Settings::asleep`]: someone is really there.
+    pub fn wake(&self) {
+        self.0.awake.store(true, Ordering::Release);
+    }
+
+    /// The server has refused (401, or 403 with `insufficient_scope`). Ok means: worth sending the request once more with a new
+    /// [`authorization`](Self::authorization).
+    pub async fn refused(&self, status: u16, www_authenticate: &[String]) -> Result<(), SignInError> {
+        let used = self.0.held().entry.as_ref().and_then(bearer);
+        self.refused_using(used.as_ref(), status, www_authenticate).await
+    }
+
+    /// The same, for who knows which token the refused request carried: calls that were sent before someone else renewed it
+    /// are not taken for a refusal of the new one.
+    pub async fn refused_using(
+        &self,
+        used: Option<&Authorization>,
+        status: u16,
+        www_authenticate: &[String],
+    ) -> Result<(), SignInError> {
+        let inner = &*self.0;
+        let demand = Demand::of(status, www_authenticate, &inner.endpoint)?;
+        if !inner.is_awake() {
+            return Err(SignInError::Asleep {
+                resource: inner.endpoint.to_string(),
+            });
+        }
+        let began = milliseconds();
+        let mut work = inner.work.lock().await;
+        // Where nobody can sign in and nothing is kept there is nothing to wait for.
+        if inner.settings.person.is_none()
+            && inner.settings.grant == Grant::AuthorizationCode
+            && inner.store.load().await?.entries.is_empty()
+        {
+            return Err(inner.login_needed(demand.scopes()));
+        }
+        let lock = inner.store.lock().await?;
+        let record = inner.store.load().await?;
+        let grant = inner.grant(&record);
+        let mut attempt = Attempt {
+            inner,
+            limits: &mut work,
+            lock,
+            record,
+            grant,
+            began,
+        };
+        Box::pin(attempt.satisfy(used, &demand, www_authenticate)).await
+    }
+
+    /// Signs in now, whatever is kept already. For `rialto login`.
+    pub async fn login(&self) -> Result<LoginOutcome, SignInError> {
+        let inner = &*self.0;
+        let network = inner.network()?;
+        let challenge = network.challenge(&inner.endpoint).await?;
+        let mut work = inner.work.lock().await;
+        let lock = inner.store.lock().await?;
+        let record = inner.store.load().await?;
+        let found = discover(network, &inner.endpoint, challenge.as_deref().unwrap_or_default()).await?;
+        if challenge.is_none() && !found.described {
+            return Ok(LoginOutcome::NotNeeded);
+        }
+        let challenge = challenge.unwrap_or_default();
+        let demand = Demand::of(401, &challenge, &inner.endpoint)?;
+        let mut attempt = Attempt {
+            inner,
+            limits: &mut work,
+            lock,
+            record,
+            grant: inner.settings.grant,
+            began: milliseconds(),
+        };
+        let entry = attempt.obtain(found, demand.scopes(), &[], &challenge).await?;
+        Ok(LoginOutcome::SignedIn {
+            issuer: entry.issuer,
+            scopes: entry.scopes,
+            expires: entry.token.and_then(|token| token.expires),
+        })
+    }
+
+    /// Forgets everything about the resource. True if there was something.
+    pub async fn logout(&self) -> Result<bool, SignInError> {
+        let inner = &*self.0;
+        let _work = inner.work.lock().await;
+        let lock = inner.store.lock().await?;
+        inner.hold(None, Origin::Store);
+        inner.store.remove(&lock).await
+    }
+}
+
+impl Inner {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn network(&self) -> Result<&Network, SignInError> {
+        let made = self.network.get_or_init(|| {
+            self.settings.judge()?;
+            Network::new(&self.endpoint, &self.settings.http)
+        });
+        made.as_ref().map_err(SignInError::clone)
+    }
+
+    fn is_awake(&self) -> bool {
+        self.awake.load(Ordering::Acquire)
+    }
+
+    /// What is in the store and still good; nothing is renewed and nobody waited for.
+    async fn as_it_lies(&self) -> Result<Option<Authorization>, SignInError> {
+        let record = self.store.load().await?;
+        let fresh = |entry: &&Entry| {
+            entry
+                .token
+                .as_ref()
+                .is_some_and(|token| token.is_fresh(seconds()))
+        };
+        Ok(self.pick(&record).filter(fresh).and_then(bearer))
+    }
+
+    /// By which right a token is to be had: the one that the last was had by.
+    fn grant(&self, record: &Record) -> Grant {
+        match (self.settings.grant, self.pick(record)) {
+            (Grant::AuthorizationCode, Some(entry)) => entry.grant,
+            (chosen, _) => chosen,
+        }
+    }
+
+    /// The answer without any work, if memory has it; `Some(None)` means that there was no token a moment ago.
+    fn at_hand(&self) -> Option<Option<Authorization>> {
+        let held = self.held();
+        match &held.entry {
+            Some(entry) => {
+                let fresh = entry
+                    .token
+                    .as_ref()
+                    .is_some_and(|token| token.is_fresh(seconds()));
+                fresh.then(|| bearer(entry))
+            }
+            None => (milliseconds().saturating_sub(held.looked) < LOOK_AGAIN).then_some(None),
+        }
+    }
+
+    fn hold(&self, entry: Option<Entry>, origin: Origin) -> Option<Authorization> {
+        let authorization = entry.as_ref().and_then(bearer);
+        let mut held = self.held();
+        // What comes out of the store may be what this process put there; then it is known better where it is from.
+        let same = held.entry.as_ref().and_then(bearer) == authorization;
+        if origin != Origin::Store || !same {
+            held.origin = origin;
+        }
+        held.entry = entry;
+        held.looked = milliseconds();
+        authorization
+    }
+
+    /// The entry to use: the latest, or the latest of the client the operator chose.
+    fn pick<'a>(&self, record: &'a Record) -> Option<&'a Entry> {
+        match &self.settings.identity.client_id {
+            Some(id) => record.entries.iter().find(|entry| entry.client.id == *id),
+            None => record.current(),
+        }
+    }
+
+    fn login_needed(&self, scopes: &[String]) -> SignInError {
+        SignInError::LoginNeeded {
+            resource: self.endpoint.to_string(),
+            scopes: ScopeFlags(scopes.to_vec()),
+        }
+    }
+
+    /// Renews a token that is about to end. If that fails it is used as long as it lasts.
+    async fn renewed_in_time(&self, limits: &mut Limits) -> Result<Option<Authorization>, SignInError> {
+        let lock = self.store.lock().await?;
+        let mut record = self.store.load().await?;
+        let Some(entry) = self.pick(&record).cloned() else {
+            return Ok(self.hold(None, Origin::Store));
+        };
+        let Some(token) = entry.token.clone() else {
+            return Ok(self.hold(None, Origin::Store));
+        };
+        let now = seconds();
+        if token.is_fresh(now) {
+            return Ok(self.hold(Some(entry), Origin::Store));
+        }
+        let renewed = match discover(self.network()?, &self.endpoint, &entry.challenge).await {
+            Ok(found) if entry.grant == Grant::ClientCredentials => {
+                let challenge = entry.challenge.clone();
+                let scopes = entry.scopes.clone();
+                let mut attempt = Attempt {
+                    inner: self,
+                    limits,
+                    lock,
+                    record,
+                    grant: Grant::ClientCredentials,
+                    began: milliseconds(),
+                };
+                let entry = attempt.obtain(found, &scopes, &[], &challenge).await?;
+                return Ok(bearer(&entry));
+            }
+            Ok(mut found) => match renew(&mut found, &entry, now).await {
+                Ok(renewed) => renewed,
+                Err(NotRenewed::Failed(error)) => return self.make_do(entry, now, error),
+                Err(NotRenewed::Rejected | NotRenewed::UnknownClient) => {
+                    // The next request goes without, is refused, and says what is wanted.
+                    record.put(Entry { token: None, ..entry });
+                    self.store.save(&lock, &record).await?;
+                    return Ok(self.hold(None, Origin::Store));
+                }
+            },
+            Err(error) => return self.make_do(entry, now, error),
+        };
+        record.put(renewed.clone());
+        self.store.save(&lock, &record).await?;
+        tracing::debug!(resource = %self.endpoint, "token renewed");
+        Ok(self.hold(Some(renewed), Origin::Renewed))
+    }
+
+    fn make_do(
+        &self,
+        entry: Entry,
+        now: u64,
+        error: SignInError,
+    ) -> Result<Option<Authorization>, SignInError> {
+        if entry.token.as_ref().is_none_or(|token| token.is_over(now)) {
+            return Err(error);
+        }
+        tracing::warn!(%error, "a token could not be renewed before its end");
+        Ok(bearer(&entry))
+    }
+}
+
+fn bearer(entry: &Entry) -> Option<Authorization> {
+    entry
+        .token
+        .as_ref()
+        .and_then(|token| Authorization::bearer(&token.access))
+}
+
+fn since_1970() -> std::time::Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+fn seconds() -> u64 {
+    since_1970().as_secs()
+}
+
+fn milliseconds() -> u64 {
+    u64::try_from(since_1970().as_millis()).unwrap_or(u64::MAX)
+}

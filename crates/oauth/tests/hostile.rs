@@ -1,0 +1,394 @@
+//! Servers, pages and visitors that mean harm: refused, nothing opened, nothing sent where it should not go.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "stage/play.rs"]
+mod play;
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use oauth::{Person, Settings, SignIn, SignInError};
+use play::{Play, call};
+use serde_json::{Value, json};
+use testkit::authority::browser::{fetch, visit};
+use testkit::authority::{Conduct, ResourceMetadata};
+
+fn overrides(members: &[(&str, Value)]) -> BTreeMap<String, Value> {
+    members
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), value.clone()))
+        .collect()
+}
+
+/// Signing in fails, and no window was opened for it.
+async fn refused_unopened(conduct: Conduct) -> SignInError {
+    let play = Play::new(conduct);
+    let error = call(&SignIn::new(play.attended()), &play.authority.endpoint())
+        .await
+        .unwrap_err();
+    assert_eq!(play.windows(), 0, "{error}");
+    assert!(play.announced.lock().unwrap().is_empty());
+    assert!(play.authority.seen("/token").is_empty());
+    error
+}
+
+#[tokio::test]
+async fn g8_endpoints_that_are_no_web_pages_are_not_opened() {
+    for url in [
+        "javascript:alert(1)",
+        "file:///bin/sh",
+        "data:text/html,x",
+        "-flag",
+        "$(reboot)",
+        "http://example.com/a",
+    ] {
+        let endpoint = overrides(&[("authorization_endpoint", json!(url))]);
+        let error = refused_unopened(Conduct {
+            authority_overrides: endpoint,
+            ..Conduct::default()
+        })
+        .await;
+        assert!(matches!(error, SignInError::Unreachable { .. }), "{url}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn g8_a_document_of_ten_megabytes_is_not_read() {
+    let error = refused_unopened(Conduct {
+        padding: 10_000_000,
+        ..Conduct::default()
+    })
+    .await;
+    assert!(matches!(error, SignInError::TooLarge { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn g8_metadata_issuer_mismatch_is_refused() {
+    for issuer in [json!("https://evil.example"), json!(null)] {
+        let issuer = overrides(&[("issuer", issuer)]);
+        let error = refused_unopened(Conduct {
+            authority_overrides: issuer,
+            ..Conduct::default()
+        })
+        .await;
+        assert!(matches!(error, SignInError::Discovery { .. }), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn g8_without_pkce_nobody_signs_in() {
+    for methods in [json!(null), json!([]), json!(["plain"])] {
+        let methods = overrides(&[("code_challenge_methods_supported", methods)]);
+        let error = refused_unopened(Conduct {
+            authority_overrides: methods,
+            ..Conduct::default()
+        })
+        .await;
+        assert!(matches!(error, SignInError::NoPkce { .. }), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn g8_resource_mismatch_is_refused_wherever_the_document_is() {
+    for place in [
+        ResourceMetadata::Advertised,
+        ResourceMetadata::WellKnownPath,
+        ResourceMetadata::WellKnownRoot,
+    ] {
+        let resource = overrides(&[("resource", json!("https://evil.example/mcp"))]);
+        let conduct = Conduct {
+            resource_metadata: place,
+            resource_overrides: resource,
+            ..Conduct::default()
+        };
+        let error = refused_unopened(conduct).await;
+        assert!(
+            matches!(error, SignInError::OtherResource { .. }),
+            "{place:?}: {error}"
+        );
+    }
+}
+
+/// The window is opened, the answer is refused, and no code is sent anywhere.
+async fn refused_answer(conduct: Conduct) -> (SignInError, Play) {
+    let play = Play::new(conduct);
+    let error = call(&SignIn::new(play.attended()), &play.authority.endpoint())
+        .await
+        .unwrap_err();
+    assert_eq!((play.windows(), play.last_page().status), (1, 400), "{error}");
+    assert!(play.authority.seen("/token").is_empty());
+    (error, play)
+}
+
+#[tokio::test]
+async fn g8_a_wrong_state_is_nobody_s_answer() {
+    let play = Play::new(Conduct {
+        answer_state: Some("0123456789abcdef".into()),
+        ..Conduct::default()
+    });
+    let mut settings = play.attended();
+    // Long enough for the wrong answer to come, and then no right one does.
+    settings.person.as_mut().unwrap().patience = Duration::from_secs(3);
+    let error = call(&SignIn::new(settings), &play.authority.endpoint())
+        .await
+        .unwrap_err();
+    assert_eq!(play.last_page().status, 400);
+    assert!(play.authority.seen("/token").is_empty());
+    assert!(matches!(error, SignInError::NobodyCame { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn iss_wrong_issuer_is_refused_and_nothing_of_it_shown() {
+    let conduct = Conduct {
+        answer_issuer: Some("https://evil.example".into()),
+        ..Conduct::default()
+    };
+    let (error, play) = refused_answer(Conduct {
+        denies: Some("call_555".into()),
+        ..conduct
+    })
+    .await;
+    assert!(matches!(error, SignInError::WrongIssuer { .. }), "{error}");
+    let page = play.last_page().body;
+    assert!(
+        !page.contains("evil") && !page.contains("555") && !error.to_string().contains("555"),
+        "{page}"
+    );
+}
+
+#[tokio::test]
+async fn iss_normalized_is_not_the_same() {
+    let play = Play::new(Conduct::default());
+    let issuer = format!("{}/", play.authority.issuer());
+    play.authority
+        .change(|conduct| conduct.answer_issuer = Some(issuer));
+    let error = call(&SignIn::new(play.attended()), &play.authority.endpoint())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, SignInError::WrongIssuer { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn iss_supported_missing_is_refused() {
+    let named = overrides(&[("authorization_response_iss_parameter_supported", json!(true))]);
+    let (error, _play) = refused_answer(Conduct {
+        authority_overrides: named,
+        ..Conduct::default()
+    })
+    .await;
+    assert!(matches!(error, SignInError::WrongIssuer { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_person_who_says_no_is_heard() {
+    let (error, _play) = refused_answer(Conduct {
+        denies: Some("access_denied".into()),
+        ..Conduct::default()
+    })
+    .await;
+    assert!(
+        matches!(&error, SignInError::Denied { code, .. } if code == "access_denied"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_token_that_is_refused_right_away_opens_no_second_window() {
+    let play = Play::new(Conduct {
+        refuses_tokens: true,
+        ..Conduct::default()
+    });
+    let sign_in = SignIn::new(play.attended());
+    assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 401);
+    let error = call(&sign_in, &play.authority.endpoint()).await.unwrap_err();
+    assert!(matches!(error, SignInError::StillRefused { .. }), "{error}");
+    assert_eq!(play.windows(), 1);
+}
+
+#[tokio::test]
+async fn g9_metadata_elsewhere_is_not_asked_for() {
+    // A listener that must stay untouched stands for the inside of a network. The server is at an address that is
+    // kept for documents, so that nothing leaves this machine either.
+    let inside = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    inside.set_nonblocking(true).unwrap();
+    let port = inside.local_addr().unwrap().port();
+    for host in [
+        "127.0.0.1",
+        "2130706433",
+        "0x7f.1",
+        "[::ffff:127.0.0.1]",
+        "localhost",
+        "a.localhost",
+    ] {
+        let play = Play::new(Conduct::default());
+        let settings = Settings {
+            resource: "https://203.0.113.7/mcp".parse().unwrap(),
+            ..play.attended()
+        };
+        let challenge = format!("Bearer resource_metadata=\"http://{host}:{port}/secret\"");
+        let error = SignIn::new(settings)
+            .refused(401, &[challenge])
+            .await
+            .unwrap_err();
+        assert!(inside.accept().is_err(), "{host} was asked: {error}");
+        assert_eq!(play.windows(), 0);
+    }
+}
+
+#[tokio::test]
+async fn g9_redirects_of_metadata_lead_nowhere_else() {
+    for elsewhere in [
+        "http://169.254.169.254/latest",
+        "http://[fd00::1]/",
+        "https://10.0.0.1/",
+        "file:///etc/passwd",
+    ] {
+        let error = refused_unopened(Conduct {
+            redirect_metadata_to: Some(elsewhere.into()),
+            ..Conduct::default()
+        })
+        .await;
+        assert!(
+            matches!(
+                error,
+                SignInError::Discovery { .. } | SignInError::Unreachable { .. }
+            ),
+            "{elsewhere}: {error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn g9_an_authority_at_an_inner_address_is_not_asked() {
+    for authority in [
+        "https://10.0.0.1",
+        "http://169.254.169.254",
+        "https://[fe80::1]",
+        "http://0xa9fea9fe",
+    ] {
+        let named = overrides(&[("authorization_servers", json!([authority]))]);
+        let error = refused_unopened(Conduct {
+            resource_overrides: named,
+            ..Conduct::default()
+        })
+        .await;
+        assert!(
+            matches!(
+                error,
+                SignInError::Discovery { .. } | SignInError::Unreachable { .. }
+            ),
+            "{authority}: {error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn g10_only_the_one_right_visitor_gets_through_and_then_the_door_is_shut() {
+    let play = Play::new(Conduct::default());
+    let statuses = Arc::new(Mutex::new(Vec::new()));
+    let callback = Arc::new(Mutex::new(String::new()));
+    let (noted, door) = (statuses.clone(), callback.clone());
+    let mut person = Person::with_browser(move |url| {
+        let note = |status| noted.lock().unwrap().push(status);
+        let (_, redirect_uri) = url
+            .query_pairs()
+            .find(|(name, _)| name == "redirect_uri")
+            .unwrap();
+        let address = redirect_uri
+            .strip_prefix("http://")
+            .unwrap()
+            .strip_suffix("/callback")
+            .unwrap()
+            .to_owned();
+        assert!(address.starts_with("127.0.0.1:"));
+        // Someone who comes and says nothing, and someone who never finishes, do not keep others waiting.
+        let _silent = TcpStream::connect(&address)?;
+        let mut slow = TcpStream::connect(&address)?;
+        slow.write_all(b"GET /callback HTTP/1.1\r\nHost: ")?;
+        let path = |path: &str| format!("http://{address}{path}");
+        note(fetch(&path("/callback?state=x"), "GET", Some("evil.example"))?.status);
+        note(fetch(&path("/callback?state=x"), "GET", Some("localhost:1"))?.status);
+        note(fetch(&path("/other"), "GET", None)?.status);
+        note(fetch(&path("/callback?state=x"), "POST", None)?.status);
+        note(fetch(&path("/callback?state=x&code=y"), "GET", None)?.status);
+        let page = visit(url.as_str())?;
+        assert!(
+            page.head.contains("default-src 'none'") && page.head.contains("no-store"),
+            "{}",
+            page.head
+        );
+        note(page.status);
+        *door.lock().unwrap() = page.url;
+        Ok(())
+    })
+    .announcing(|_| ());
+    person.patience = Duration::from_secs(30);
+    let settings = Settings {
+        person: Some(person),
+        ..play.alone()
+    };
+    assert_eq!(
+        call(&SignIn::new(settings), &play.authority.endpoint())
+            .await
+            .unwrap(),
+        200
+    );
+    assert_eq!(*statuses.lock().unwrap(), [403, 403, 404, 405, 400, 200]);
+    let second = callback.lock().unwrap().clone();
+    assert!(visit(&second).is_err(), "the door is shut");
+}
+
+#[tokio::test]
+async fn g10_a_visitor_who_sends_no_end_is_shown_out() {
+    let play = Play::new(Conduct::default());
+    let mut person = Person::with_browser(move |url| {
+        let (_, redirect_uri) = url
+            .query_pairs()
+            .find(|(name, _)| name == "redirect_uri")
+            .unwrap();
+        let address = redirect_uri
+            .strip_prefix("http://")
+            .unwrap()
+            .strip_suffix("/callback")
+            .unwrap()
+            .to_owned();
+        let mut endless = TcpStream::connect(&address)?;
+        let head = format!(
+            "GET /callback HTTP/1.1\r\nHost: {address}\r\nX-Long: {}",
+            "x".repeat(64 * 1024)
+        );
+        // Cut off while it is still talking, or told that it is too much: either way it comes to an end.
+        let _ = endless.write_all(head.as_bytes());
+        let mut answer = Vec::new();
+        let _ = endless.read_to_end(&mut answer);
+        assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 431"));
+        visit(url.as_str()).map(drop)
+    })
+    .announcing(|_| ());
+    person.patience = Duration::from_secs(30);
+    let settings = Settings {
+        person: Some(person),
+        ..play.alone()
+    };
+    assert_eq!(
+        call(&SignIn::new(settings), &play.authority.endpoint())
+            .await
+            .unwrap(),
+        200
+    );
+}
+
+#[tokio::test]
+async fn g12_no_secret_is_in_what_is_printed() {
+    let play = Play::new(Conduct::default());
+    let sign_in = SignIn::new(play.attended());
+    assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 200);
+    let shown = format!("{sign_in:?} {:?}", sign_in.authorization().await.unwrap());
+    for secret in ["access-", "refresh-", "secret-", "code-"] {
+        assert!(!shown.contains(secret), "{secret} in {shown}");
+    }
+}

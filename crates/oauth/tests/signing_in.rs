@@ -1,0 +1,473 @@
+//! Signing in where everything is as it should be, in all the forms that are allowed.
+//!
+//! Named after the official conformance scenarios (`auth/*`) where there is one.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "stage/play.rs"]
+mod play;
+
+use oauth::{Grant, LoginOutcome, Secret, Settings, SignIn, SignInError};
+use play::{Play, call};
+use serde_json::json;
+use testkit::authority::{AuthorityMetadata, Conduct, ResourceMetadata};
+
+async fn signs_in(conduct: Conduct) -> Play {
+    let play = Play::new(conduct);
+    let sign_in = SignIn::new(play.attended());
+    assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 200);
+    assert_eq!(play.windows(), 1);
+    assert_eq!(play.last_page().status, 200);
+    play
+}
+
+fn overrides(members: &[(&str, serde_json::Value)]) -> std::collections::BTreeMap<String, serde_json::Value> {
+    members
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), value.clone()))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_nothing_gets_nothing() {
+    let play = Play::new(Conduct::default());
+    let sign_in = SignIn::new(play.attended());
+    assert_eq!(sign_in.authorization().await.unwrap(), None);
+    assert!(play.authority.paths().is_empty() && play.windows() == 0);
+    assert!(!play.home.path().join("sign-in").exists());
+}
+
+#[tokio::test]
+async fn metadata_default_is_found_through_the_challenge() {
+    let play = signs_in(Conduct::default()).await;
+    let authorize = &play.authority.seen("/authorize")[0].form;
+    assert_eq!(authorize["resource"], play.authority.endpoint());
+    assert_eq!(authorize["code_challenge_method"], "S256");
+    assert!(!authorize.contains_key("scope"));
+    assert_eq!(
+        play.authority.seen("/token")[0].form["resource"],
+        play.authority.endpoint()
+    );
+    assert!(play.announced.lock().unwrap()[0].contains("/authorize?"));
+}
+
+#[tokio::test]
+async fn metadata_var1_is_found_at_the_well_known_place_with_the_path() {
+    let conduct = Conduct {
+        resource_metadata: ResourceMetadata::WellKnownPath,
+        ..Conduct::default()
+    };
+    signs_in(Conduct {
+        authority_metadata: AuthorityMetadata::OpenIdInserted,
+        ..conduct
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn metadata_var2_is_found_at_the_root() {
+    let conduct = Conduct {
+        resource_metadata: ResourceMetadata::WellKnownRoot,
+        ..Conduct::default()
+    };
+    let play = signs_in(Conduct {
+        issuer_path: "/tenant".into(),
+        ..conduct
+    })
+    .await;
+    let paths = play.authority.paths();
+    let position = |wanted: &str| paths.iter().position(|path| path == wanted).unwrap();
+    let with_path = position("/.well-known/oauth-protected-resource/mcp");
+    assert!(with_path < position("/.well-known/oauth-protected-resource"));
+    assert!(paths.contains(&"/.well-known/oauth-authorization-server/tenant".to_owned()));
+}
+
+#[tokio::test]
+async fn metadata_var3_is_found_after_the_path_of_the_issuer() {
+    for form in [
+        AuthorityMetadata::OpenIdInserted,
+        AuthorityMetadata::OpenIdAppended,
+    ] {
+        let conduct = Conduct {
+            authority_metadata: form,
+            issuer_path: "/tenant".into(),
+            ..Conduct::default()
+        };
+        signs_in(conduct).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_of_2025_03_26_is_its_own_authority() {
+    let conduct = Conduct {
+        resource_metadata: ResourceMetadata::Absent,
+        ..Conduct::default()
+    };
+    signs_in(conduct.clone()).await;
+    // Even without metadata, by the default endpoints.
+    signs_in(Conduct {
+        authority_metadata: AuthorityMetadata::Absent,
+        ..conduct
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn pre_registration_goes_before_everything_else() {
+    let by_hand = ("by-hand".to_owned(), Some("hush hush".to_owned()));
+    let play = Play::new(Conduct {
+        client_by_hand: Some(by_hand),
+        ..Conduct::default()
+    });
+    let mut settings = play.attended();
+    settings.identity.client_id = Some("by-hand".into());
+    settings.identity.client_secret = Some(Secret::new("hush hush"));
+    settings.identity.metadata_url = Some("https://rialto.example/client.json".parse().unwrap());
+    assert_eq!(
+        call(&SignIn::new(settings), &play.authority.endpoint())
+            .await
+            .unwrap(),
+        200
+    );
+    assert!(play.authority.seen("/register").is_empty());
+}
+
+#[tokio::test]
+async fn basic_cimd_needs_no_registration() {
+    let supported = overrides(&[("client_id_metadata_document_supported", json!(true))]);
+    let play = Play::new(Conduct {
+        authority_overrides: supported,
+        ..Conduct::default()
+    });
+    let mut settings = play.attended();
+    settings.identity.metadata_url = Some("https://rialto.example/client.json".parse().unwrap());
+    assert_eq!(
+        call(&SignIn::new(settings), &play.authority.endpoint())
+            .await
+            .unwrap(),
+        200
+    );
+    assert!(play.authority.seen("/register").is_empty());
+    assert_eq!(
+        play.authority.seen("/authorize")[0].form["client_id"],
+        "https://rialto.example/client.json"
+    );
+}
+
+#[tokio::test]
+async fn registration_says_native_and_happens_once() {
+    let play = signs_in(Conduct::default()).await;
+    let body: serde_json::Value = serde_json::from_str(&play.authority.seen("/register")[0].body).unwrap();
+    assert_eq!(body["application_type"], "native");
+    // Everything is revoked, so a new process signs in again, as the same client.
+    play.authority.revoke(true);
+    assert_eq!(
+        call(&SignIn::new(play.attended()), &play.authority.endpoint())
+            .await
+            .unwrap(),
+        200
+    );
+    assert_eq!((play.windows(), play.authority.seen("/register").len()), (2, 1));
+}
+
+#[tokio::test]
+async fn without_registration_the_error_says_what_to_do() {
+    let play = Play::new(Conduct {
+        registration: false,
+        ..Conduct::default()
+    });
+    let error = call(&SignIn::new(play.attended()), &play.authority.endpoint())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, SignInError::NoRegistration { .. }), "{error}");
+    assert!(error.to_string().contains("--client-id"));
+    assert_eq!(play.windows(), 0);
+}
+
+#[tokio::test]
+async fn token_endpoint_auth_follows_what_is_offered() {
+    for method in ["none", "client_secret_basic", "client_secret_post"] {
+        let offered = overrides(&[("token_endpoint_auth_methods_supported", json!([method]))]);
+        let play = signs_in(Conduct {
+            authority_overrides: offered,
+            ..Conduct::default()
+        })
+        .await;
+        let token = &play.authority.seen("/token")[0];
+        assert_eq!(
+            token.authorization.is_some(),
+            method == "client_secret_basic",
+            "{method}"
+        );
+        assert_eq!(
+            token.form.contains_key("client_secret"),
+            method == "client_secret_post",
+            "{method}"
+        );
+        // A secret from a registration outlives the process.
+        play.authority.revoke(false);
+        assert_eq!(
+            call(&SignIn::new(play.alone()), &play.authority.endpoint())
+                .await
+                .unwrap(),
+            200
+        );
+    }
+}
+
+#[tokio::test]
+async fn scope_from_www_authenticate_beats_scopes_supported() {
+    let listed = overrides(&[("scopes_supported", json!(["read", "write", "admin"]))]);
+    let conduct = Conduct {
+        resource_overrides: listed,
+        ..Conduct::default()
+    };
+    let play = signs_in(Conduct {
+        challenge_scope: Some("read".into()),
+        ..conduct.clone()
+    })
+    .await;
+    assert_eq!(play.authority.seen("/authorize")[0].form["scope"], "read");
+    let play = signs_in(conduct).await;
+    assert_eq!(
+        play.authority.seen("/authorize")[0].form["scope"],
+        "read write admin"
+    );
+}
+
+#[tokio::test]
+async fn offline_access_scope_is_asked_for_if_it_is_known() {
+    let listed = overrides(&[("scopes_supported", json!(["read", "offline_access"]))]);
+    let conduct = Conduct {
+        challenge_scope: Some("read".into()),
+        ..Conduct::default()
+    };
+    let play = signs_in(Conduct {
+        authority_overrides: listed,
+        ..conduct
+    })
+    .await;
+    assert_eq!(
+        play.authority.seen("/authorize")[0].form["scope"],
+        "read offline_access"
+    );
+}
+
+#[tokio::test]
+async fn scope_step_up_asks_for_the_union() {
+    let conduct = Conduct {
+        challenge_scope: Some("read".into()),
+        ..Conduct::default()
+    };
+    let play = signs_in(conduct).await;
+    play.authority
+        .change(|conduct| conduct.needed_scope = Some("write".into()));
+    let sign_in = SignIn::new(play.attended());
+    assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 200);
+    assert_eq!(play.authority.seen("/authorize")[1].form["scope"], "read write");
+}
+
+#[tokio::test]
+async fn scope_retry_limit_is_two() {
+    let conduct = Conduct {
+        needed_scope: Some("write".into()),
+        grants_scope: Some("read".into()),
+        ..Conduct::default()
+    };
+    let play = Play::new(conduct);
+    let sign_in = SignIn::new(play.attended());
+    let endpoint = play.authority.endpoint();
+    let mut failed = None;
+    for _ in 0..5 {
+        if let Err(error) = call(&sign_in, &endpoint).await {
+            failed = Some(error);
+            break;
+        }
+    }
+    assert!(
+        matches!(failed, Some(SignInError::ScopesNotGranted { .. })),
+        "{failed:?}"
+    );
+    // One to sign in, two to step up.
+    assert_eq!(play.windows(), 3);
+}
+
+#[tokio::test]
+async fn iss_supported_is_compared_and_accepted() {
+    let play = Play::new(Conduct::default());
+    let issuer = play.authority.issuer();
+    play.authority.change(|conduct| {
+        conduct.answer_issuer = Some(issuer);
+        conduct.authority_overrides =
+            overrides(&[("authorization_response_iss_parameter_supported", json!(true))]);
+    });
+    assert_eq!(
+        call(&SignIn::new(play.attended()), &play.authority.endpoint())
+            .await
+            .unwrap(),
+        200
+    );
+}
+
+#[tokio::test]
+async fn a_token_is_kept_for_the_next_process() {
+    let play = signs_in(Conduct::default()).await;
+    assert_eq!(
+        call(&SignIn::new(play.alone()), &play.authority.endpoint())
+            .await
+            .unwrap(),
+        200
+    );
+    assert_eq!(play.authority.seen("/token").len(), 1);
+}
+
+#[tokio::test]
+async fn a_token_is_renewed_before_it_ends_and_the_refresh_token_rotates() {
+    let play = signs_in(Conduct {
+        expires_in: Some(0),
+        ..Conduct::default()
+    })
+    .await;
+    let before = play.authority.seen("/token").len();
+    let sign_in = SignIn::new(play.alone());
+    for _ in 0..3 {
+        assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 200);
+    }
+    let refreshes = &play.authority.seen("/token")[before..];
+    let mut used: Vec<_> = refreshes
+        .iter()
+        .map(|seen| seen.form["refresh_token"].clone())
+        .collect();
+    assert!(
+        used.len() >= 3
+            && refreshes
+                .iter()
+                .all(|seen| seen.form["resource"] == play.authority.endpoint())
+    );
+    used.dedup();
+    assert_eq!(used.len(), refreshes.len(), "each refresh token is used once");
+    assert_eq!(play.windows(), 1);
+}
+
+#[tokio::test]
+async fn many_calls_with_a_revoked_token_cause_one_refresh() {
+    let play = signs_in(Conduct::default()).await;
+    play.authority.revoke(false);
+    let sign_in = SignIn::new(play.alone());
+    let endpoint = play.authority.endpoint();
+    let calls = futures_util::future::join_all((0..8).map(|_| call(&sign_in, &endpoint)));
+    assert!(calls.await.into_iter().all(|status| status.unwrap() == 200));
+    assert_eq!(play.authority.seen("/token").len(), 2);
+}
+
+#[tokio::test]
+async fn where_nobody_sits_the_error_names_the_command() {
+    let play = Play::new(Conduct {
+        challenge_scope: Some("read".into()),
+        ..Conduct::default()
+    });
+    let endpoint = play.authority.endpoint();
+    let error = call(&SignIn::new(play.alone()), &endpoint).await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("rialto login {endpoint} --scope 'read'")),
+        "{error}"
+    );
+    assert_eq!(play.authority.paths(), ["/mcp"]);
+}
+
+#[tokio::test]
+async fn a_login_elsewhere_is_found_by_a_running_process() {
+    let play = Play::new(Conduct::default());
+    let endpoint = play.authority.endpoint();
+    let serving = SignIn::new(play.alone());
+    assert!(call(&serving, &endpoint).await.is_err());
+    let outcome = SignIn::new(play.attended()).login().await.unwrap();
+    assert!(matches!(outcome, LoginOutcome::SignedIn { expires: Some(_), .. }));
+    assert_eq!(call(&serving, &endpoint).await.unwrap(), 200);
+}
+
+#[tokio::test]
+async fn logout_forgets() {
+    let play = signs_in(Conduct::default()).await;
+    assert_eq!(oauth::list(&play.home.path().join("sign-in")).unwrap().len(), 1);
+    let sign_in = SignIn::new(play.alone());
+    assert!(sign_in.logout().await.unwrap() && !sign_in.logout().await.unwrap());
+    assert_eq!(sign_in.authorization().await.unwrap(), None);
+    assert!(oauth::list(&play.home.path().join("sign-in")).unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn authorization_server_migration_means_another_client_and_another_token() {
+    let play = signs_in(Conduct::default()).await;
+    let sign_in = SignIn::new(play.attended());
+    assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 200);
+    play.authority
+        .change(|conduct| conduct.issuer_path = "/elsewhere".into());
+    play.authority.revoke(false);
+    assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 200);
+    assert_eq!((play.windows(), play.authority.seen("/register").len()), (2, 2));
+    assert!(
+        play.authority
+            .seen("/token")
+            .iter()
+            .all(|seen| !seen.form.contains_key("refresh_token"))
+    );
+}
+
+#[tokio::test]
+async fn client_credentials_need_no_person() {
+    let by_hand = ("robot".to_owned(), Some("beep".to_owned()));
+    for method in ["client_secret_basic", "client_secret_post"] {
+        let offered = overrides(&[("token_endpoint_auth_methods_supported", json!([method]))]);
+        let conduct = Conduct {
+            client_by_hand: Some(by_hand.clone()),
+            authority_overrides: offered,
+            ..Conduct::default()
+        };
+        let play = Play::new(Conduct {
+            expires_in: Some(0),
+            ..conduct
+        });
+        let mut settings = Settings {
+            grant: Grant::ClientCredentials,
+            ..play.alone()
+        };
+        settings.identity.client_id = Some("robot".into());
+        settings.identity.client_secret = Some(Secret::new("beep"));
+        let sign_in = SignIn::new(settings);
+        for _ in 0..2 {
+            assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 200);
+        }
+        let tokens = play.authority.seen("/token");
+        assert!(
+            tokens.len() >= 2
+                && tokens
+                    .iter()
+                    .all(|seen| seen.form["grant_type"] == "client_credentials")
+        );
+        assert_eq!(tokens[0].authorization.is_some(), method == "client_secret_basic");
+    }
+}
+
+#[tokio::test]
+async fn a_probed_process_takes_what_is_there_and_does_nothing_that_lasts() {
+    let play = signs_in(Conduct {
+        expires_in: Some(0),
+        ..Conduct::default()
+    })
+    .await;
+    let (before, endpoint) = (play.authority.paths().len(), play.authority.endpoint());
+    let settings = Settings {
+        asleep: true,
+        ..play.attended()
+    };
+    let sign_in = SignIn::new(settings);
+    assert_eq!(sign_in.authorization().await.unwrap(), None);
+    let refused = sign_in.refused(401, &[]).await;
+    assert!(matches!(refused, Err(SignInError::Asleep { .. })));
+    assert_eq!((play.authority.paths().len(), play.windows()), (before, 1));
+    sign_in.wake();
+    assert_eq!(call(&sign_in, &endpoint).await.unwrap(), 200);
+}

@@ -1,0 +1,102 @@
+//! A resource with its authorization server, a person, and a client that does what a backend does.
+
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking; each test file uses its part"
+)]
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use oauth::{Authorization, Person, Settings, SignIn, SignInError, StoreSettings};
+use testkit::authority::browser::{Page, visit};
+use testkit::authority::{Authority, Conduct};
+
+pub(crate) struct Play {
+    pub(crate) authority: Authority,
+    pub(crate) home: tempfile::TempDir,
+    /// Every page that was opened, and where that led.
+    pub(crate) opened: Arc<Mutex<Vec<(String, Page)>>>,
+    pub(crate) announced: Arc<Mutex<Vec<String>>>,
+}
+
+impl Play {
+    pub(crate) fn new(conduct: Conduct) -> Self {
+        Self {
+            authority: Authority::start(conduct),
+            home: tempfile::tempdir().unwrap(),
+            opened: Arc::default(),
+            announced: Arc::default(),
+        }
+    }
+
+    /// Settings of a process that nobody sits in front of.
+    pub(crate) fn alone(&self) -> Settings {
+        let store = StoreSettings {
+            keyring: false,
+            ..StoreSettings::at(self.home.path().join("sign-in"))
+        };
+        Settings::new(self.authority.endpoint().parse().unwrap(), store)
+    }
+
+    /// Settings of a process with a person who signs in at once.
+    pub(crate) fn attended(&self) -> Settings {
+        let (opened, announced) = (self.opened.clone(), self.announced.clone());
+        let mut person = Person::with_browser(move |url| {
+            let page = visit(url.as_str())?;
+            opened.lock().unwrap().push((url.to_string(), page));
+            Ok(())
+        })
+        .announcing(move |text| announced.lock().unwrap().push(text.to_owned()));
+        person.patience = Duration::from_secs(60);
+        Settings {
+            person: Some(person),
+            ..self.alone()
+        }
+    }
+
+    pub(crate) fn windows(&self) -> usize {
+        self.opened.lock().unwrap().len()
+    }
+
+    pub(crate) fn last_page(&self) -> Page {
+        self.opened
+            .lock()
+            .unwrap()
+            .last()
+            .expect("a window was opened")
+            .1
+            .clone()
+    }
+}
+
+/// One request to the endpoint: its status and its challenges.
+pub(crate) async fn post(endpoint: &str, authorization: Option<&Authorization>) -> (u16, Vec<String>) {
+    let mut request = reqwest::Client::new()
+        .post(endpoint)
+        .body(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
+    if let Some(authorization) = authorization {
+        request = request.header("authorization", authorization.expose());
+    }
+    let response = request.send().await.unwrap();
+    let challenges = response.headers().get_all("www-authenticate").iter();
+    let challenges = challenges
+        .map(|value| value.to_str().unwrap().to_owned())
+        .collect();
+    (response.status().as_u16(), challenges)
+}
+
+/// What a backend does with a request: send it, and once more if signing in says it is worth it.
+pub(crate) async fn call(sign_in: &SignIn, endpoint: &str) -> Result<u16, SignInError> {
+    let authorization = sign_in.authorization().await?;
+    let (status, challenges) = post(endpoint, authorization.as_ref()).await;
+    if !matches!(status, 401 | 403) {
+        return Ok(status);
+    }
+    sign_in
+        .refused_using(authorization.as_ref(), status, &challenges)
+        .await?;
+    let authorization = sign_in.authorization().await?;
+    Ok(post(endpoint, authorization.as_ref()).await.0)
+}

@@ -1,0 +1,191 @@
+//! Roots that a legacy server asks for while no call is there that could carry the question.
+//!
+//! Servers like to ask right after the handshake. A modern client cannot be asked then: only an answer to one of its calls can
+//! ask it. So the server is told what a client of this lane answered before, or what is configured; else the question waits for
+//! the next call of a client that has roots, and is put to it before the call is sent. Nothing has run by then, so the
+//! client's retry begins the call.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::{Multiplexer, OpenQuestion, Pending, Waiting, legacy};
+use crate::error_code;
+use crate::exchange::{Call, Failure, Principal, SessionKey, Tell};
+use crate::message::{Kind, Member, Message, quoted};
+use crate::method::Method;
+use crate::time::Moment;
+use crate::version::Era;
+
+/// What is known of roots, and who wants to know.
+#[derive(Debug, Default)]
+pub(super) struct Roots {
+    /// The raw result for a server that nobody else answers.
+    configured: Option<Bytes>,
+    /// What a modern client last answered.
+    answered: Option<(Principal, Bytes)>,
+    asked: VecDeque<Asked>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    /// The raw id that the server gave it.
+    id: Bytes,
+    message: Message,
+    until: Moment,
+}
+
+impl Roots {
+    pub(super) fn open(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// The server has gone, and with it who would hear an answer.
+    pub(super) fn lose_link(&mut self) {
+        self.asked.clear();
+    }
+}
+
+impl Multiplexer {
+    /// Gives the roots for a server that asks when no client can be asked. None at all: there is nothing to answer with.
+    pub fn offer_roots(&mut self, uris: &[String]) {
+        let roots: Vec<String> = uris
+            .iter()
+            .map(|uri| format!(r#"{{"uri":{}}}"#, quoted(uri)))
+            .collect();
+        self.roots.configured =
+            (!roots.is_empty()).then(|| Bytes::from(format!(r#"{{"roots":[{}]}}"#, roots.join(","))));
+    }
+
+    /// Deals with a question for roots that no call can carry. Gives whether it was such.
+    pub(super) fn handle_roots_question(&mut self, now: Moment, id: &Bytes, message: &Message) -> bool {
+        if message.method() != Method::RootsList || self.has_carrier() {
+            return false;
+        }
+        if let Some(result) = self.known_roots() {
+            let text = [br#"{"jsonrpc":"2.0","id":0,"result":"#, &result[..], b"}"].concat();
+            if let Ok(answer) = Message::scan(text.into())
+                && self.has_room(answer.len())
+            {
+                legacy::write_answer(&mut self.outgoing, &answer, id);
+                return true;
+            }
+        }
+        if self.open_questions() >= self.limits.questions {
+            let why = "too many requests to clients are open";
+            self.refuse_unasked(id, error_code::METHOD_NOT_FOUND, why);
+            return true;
+        }
+        let until = now.after(self.limits.request_timeout);
+        self.roots.asked.push_back(Asked {
+            id: id.clone(),
+            message: message.clone(),
+            until,
+        });
+        self.wake_by(until);
+        true
+    }
+
+    /// Whether the question can be put to somebody now: a legacy session always can be, a modern client in a call that
+    /// may ask.
+    fn has_carrier(&self) -> bool {
+        let legacy = |session: &SessionKey| {
+            self.attached
+                .get(session)
+                .is_some_and(|attached| attached.words == Era::Legacy)
+        };
+        match self.attribute(Method::RootsList) {
+            Some((session, _)) if legacy(&session) => true,
+            Some((_, wire)) => matches!(
+                wire.and_then(|id| self.pending.get(&id)),
+                Some(Pending::Call(call)) if call.method.may_ask()
+            ),
+            None => self.asking_sessions > 0 || self.attached.keys().any(legacy),
+        }
+    }
+
+    /// What the server is told without anybody being asked. What one principal answered is not told while another is
+    /// there.
+    fn known_roots(&self) -> Option<Bytes> {
+        let answered = self.roots.answered.as_ref().filter(|(principal, _)| {
+            self.attached
+                .values()
+                .all(|attached| attached.client.principal == *principal)
+        });
+        answered
+            .map(|(_, result)| result.clone())
+            .or_else(|| self.roots.configured.clone())
+    }
+
+    /// Puts to a modern client what the server wants to know, before its call is sent. Gives whether there was something.
+    pub(super) fn ask_roots_first(&mut self, now: Moment, call: &Call) -> bool {
+        let able = call.words == Era::Modern
+            && call.message.method().may_ask()
+            && self
+                .attached
+                .get(&call.session)
+                .is_some_and(|attached| attached.client.capabilities.can_answer(Method::RootsList));
+        if !able || self.roots.asked.is_empty() {
+            return false;
+        }
+        for Asked { id, message, .. } in std::mem::take(&mut self.roots.asked) {
+            self.put_question(now, call.session, None, super::Asker::Server(id), message);
+        }
+        true
+    }
+
+    /// Whether a call still waits for what its client was asked first.
+    pub(super) fn awaits_roots(&self, waiting: &Waiting) -> bool {
+        waiting.asked_first
+            && self
+                .questions
+                .values()
+                .any(|open| open.session == waiting.call.session)
+    }
+
+    /// A client did not answer what it was asked first: it may not be there any more, and its call is not begun.
+    pub(super) fn fail_asked(&mut self, session: SessionKey, why: &'static str) {
+        let asked = |waiting: &Waiting| waiting.asked_first && waiting.call.session == session;
+        while let Some(at) = self.waiting.iter().position(asked) {
+            if let Some(Waiting { call, .. }) = self.waiting.remove(at) {
+                self.tell(Tell::Failed {
+                    session,
+                    call: call.call,
+                    failure: Failure::Unanswered { why },
+                });
+            }
+        }
+    }
+
+    /// A client has answered. What it said of its roots is kept for the next time.
+    pub(super) fn note_roots(&mut self, open: &OpenQuestion, message: &Message) {
+        let Some(attached) = self.attached.get(&open.session) else {
+            return;
+        };
+        if open.method == Method::RootsList
+            && attached.words == Era::Modern
+            && message.kind() == Kind::Result
+            && let Some(result) = message.raw_copy(Member::Result)
+        {
+            self.roots.answered = Some((attached.client.principal.clone(), result));
+        }
+    }
+
+    /// The server no longer wants to know. Gives whether it was one of these.
+    pub(super) fn withdraw_roots(&mut self, id: &[u8]) -> bool {
+        let before = self.roots.asked.len();
+        self.roots.asked.retain(|asked| asked.id != id);
+        self.roots.asked.len() < before
+    }
+
+    /// Refuses what no call came for.
+    pub(super) fn expire_roots(&mut self, now: Moment) {
+        while let Some(asked) = self.roots.asked.pop_front_if(|asked| asked.until <= now) {
+            let why = "no client request is in progress";
+            self.refuse_unasked(&asked.id, error_code::METHOD_NOT_FOUND, why);
+        }
+        if let Some(asked) = self.roots.asked.front() {
+            self.wake_by(asked.until);
+        }
+    }
+}

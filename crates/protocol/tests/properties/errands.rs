@@ -1,0 +1,353 @@
+//! Modern clients and a server of either era who write whatever they like: real errands and a real multiplexer in between.
+//!
+//! The input is a script, one act a line; the first byte says what happens, the rest is what was said. The driver does what
+//! the door does: it judges an envelope, seals a state for a round and finds the errand that a state names. It demands
+//! that nothing panics, each line, answer and event is one message, an answer has its request's id and comes once, a state is
+//! taken once, every limit holds, and once everybody has gone nothing is left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use protocol::backend_face::legacy::Introduction;
+use protocol::client_face::modern::{self, Meaning};
+use protocol::errand::{self, Answer, Errand, Reading};
+use protocol::exchange::{Principal, SessionKey, Trouble};
+use protocol::message::{Kind, Member, Message};
+use protocol::multiplexer::{self, Multiplexer};
+use protocol::object::Object;
+use protocol::session::Accepts;
+use protocol::time::Moment;
+use protocol::version::Era;
+use protocol::wire::sse::SseParser;
+
+const META: &str = r#""_meta":{"progressToken":1,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"roots":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}}"#;
+
+/// # Panics
+/// If the machines break one of the promises above.
+pub(crate) fn holds(data: &[u8]) {
+    let mut scene = Scene {
+        now: Moment::START,
+        backend: Multiplexer::new(limits(), Introduction::Newest),
+        trips: Vec::new(),
+    };
+    for line in data.split(|byte| *byte == b'\n').take(200) {
+        if let Some((act, rest)) = line.split_first() {
+            scene.act(*act, rest);
+            scene.settle();
+        }
+    }
+    scene.close();
+}
+
+/// One errand and the request that is attached to it, if one is.
+struct Trip {
+    errand: Errand,
+    id: Option<Bytes>,
+    parser: SseParser,
+    streaming: bool,
+    /// The round that the client was last asked in.
+    round: Option<u32>,
+}
+
+struct Scene {
+    now: Moment,
+    backend: Multiplexer,
+    trips: Vec<Trip>,
+}
+
+fn limits() -> multiplexer::Limits {
+    multiplexer::Limits {
+        request_timeout: Duration::from_secs(8),
+        start_timeout: Duration::from_secs(12),
+        patience: Duration::from_secs(2),
+        question_timeout: Duration::from_secs(15),
+        max_message_bytes: 4096,
+        in_flight: 6,
+        in_flight_bytes: 8000,
+        waiting: 4,
+        questions: 3,
+        subscriptions: 2,
+        tasks: 2,
+        outgoing_bytes: 2000,
+    }
+}
+
+fn trouble() -> Arc<Trouble> {
+    Arc::new(Trouble {
+        what: "exit status 3".into(),
+        stderr: vec![],
+        restarts: 0,
+    })
+}
+
+fn message(bytes: &[u8]) -> Message {
+    Message::scan(Bytes::copy_from_slice(bytes))
+        .unwrap_or_else(|error| panic!("{error}: {}", bytes.escape_ascii()))
+}
+
+/// A request whose method and members of `params` were given, or anything at all.
+fn said(act: u8, rest: &[u8]) -> Option<Message> {
+    if act == b'c' {
+        return Message::scan(Bytes::copy_from_slice(rest)).ok();
+    }
+    let text = String::from_utf8_lossy(rest);
+    let (method, params) = text.split_once(' ').unwrap_or((&text, ""));
+    let comma = if params.is_empty() { "" } else { "," };
+    let text =
+        format!(r#"{{"jsonrpc":"2.0","id":"i","method":"{method}","params":{{{params}{comma}{META}}}}}"#);
+    Message::scan(text.into()).ok()
+}
+
+impl Scene {
+    fn act(&mut self, act: u8, rest: &[u8]) {
+        match act {
+            b'c' | b'C' | b'E' | b'J' => {
+                if let Some(said) = said(act, rest) {
+                    let accepts = match act {
+                        b'E' => Accepts::Events,
+                        b'J' => Accepts::Json,
+                        _ => Accepts::Both,
+                    };
+                    self.post(&said, accepts, rest.len() % 3 == 2);
+                }
+            }
+            b'u' => self.backend.handle_link_up(self.now),
+            b'd' => self.backend.handle_link_down(&trouble()),
+            b'x' => self
+                .backend
+                .handle_unavailable(&trouble(), Duration::from_secs(5)),
+            b's' => self.backend.handle_line(self.now, Bytes::copy_from_slice(rest)),
+            b'm' => self.backend.speak(self.now, Era::Modern),
+            b'y' => self.backend.speak(self.now, Era::Legacy),
+            b'M' => self.backend.mirror_arguments(),
+            b'w' => self.write(),
+            b't' => {
+                let millis = rest.first().map_or(1000, |byte| u64::from(*byte) * 100);
+                self.now = self.now.after(Duration::from_millis(millis));
+            }
+            b'h' | b'g' | b'D' => {
+                let count = self.trips.len().max(1);
+                let which = rest.first().map_or(0, |byte| usize::from(*byte)) % count;
+                if let Some(trip) = self.trips.get_mut(which) {
+                    match act {
+                        b'h' => {
+                            trip.errand.hang_up();
+                            if !trip.errand.is_parked() {
+                                trip.id = None;
+                            }
+                        }
+                        b'g' => {
+                            trip.errand.give_up();
+                            trip.id = None;
+                        }
+                        _ => trip.errand.dismiss(),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What the door does with a request.
+    fn post(&mut self, said: &Message, accepts: Accepts, other: bool) {
+        if said.kind() != Kind::Request {
+            return;
+        }
+        let judged = modern::check_envelope(said)
+            .and_then(|()| modern::check_version(said))
+            .and_then(|()| modern::lift(said));
+        let meaning = match judged {
+            Ok(meaning) => meaning,
+            Err(objection) => {
+                let id = said.raw(Member::Id).filter(|_| said.has_valid_id());
+                assert_eq!(message(&objection.body(id)).kind(), Kind::Error);
+                return;
+            }
+        };
+        let id = said.raw_copy(Member::Id);
+        if let Some((at, round)) = self.sealed(said, meaning) {
+            let trip = &mut self.trips[at];
+            let asked = trip.round;
+            if let Ok(asks) = trip.errand.retry(self.now, said.clone(), round, accepts) {
+                assert_eq!(asked, Some(round), "a state was taken that is not the last");
+                assert_eq!(trip.id, None, "a request was attached while another was");
+                trip.round = None;
+                trip.id = id;
+                trip.streaming = false;
+                for ask in asks {
+                    self.backend.handle_ask(self.now, ask);
+                }
+            }
+            return;
+        }
+        if self.trips.len() >= 12 {
+            return;
+        }
+        let principal = Principal::named(if other { "bob" } else { "alice" });
+        let client = Arc::new(modern::client(said, principal));
+        let key = SessionKey(self.trips.len() as u64);
+        let (errand, asks) = Errand::new(key, client, self.now, said.clone(), meaning, accepts);
+        self.trips.push(Trip {
+            errand,
+            id,
+            parser: SseParser::new(1 << 20),
+            streaming: false,
+            round: None,
+        });
+        for ask in asks {
+            self.backend.handle_ask(self.now, ask);
+        }
+    }
+
+    /// The errand and the round that a state names: `TRIP.ROUND`.
+    fn sealed(&self, said: &Message, meaning: Meaning) -> Option<(usize, u32)> {
+        if meaning != (Meaning::Call { retry: true }) {
+            return None;
+        }
+        let params = said.raw(Member::Params).and_then(Object::parse)?;
+        let state = params.text("requestState")?;
+        let (trip, round) = state.split_once('.')?;
+        let (trip, round) = (trip.parse().ok()?, round.parse().ok()?);
+        (trip < self.trips.len()).then_some((trip, round))
+    }
+
+    fn settle(&mut self) {
+        while self.backend.next_deadline().is_some_and(|at| at <= self.now) {
+            self.backend.handle_deadline(self.now);
+            self.carry();
+        }
+        self.carry();
+        let (backend, limits) = (&self.backend, limits());
+        // A few words of ours may always be said: cancellations, steps of tasks, and the answer to one more message.
+        let words = 400 * (limits.in_flight + limits.questions + 12) + limits.max_message_bytes;
+        assert!(
+            backend.outgoing_bytes() <= limits.outgoing_bytes + words,
+            "outgoing bytes"
+        );
+        assert!(backend.waiting_calls() <= limits.waiting, "waiting calls");
+        assert!(backend.open_questions() <= limits.questions, "open questions");
+    }
+
+    fn carry(&mut self) {
+        loop {
+            let mut quiet = true;
+            while let Some(output) = self.backend.poll_output() {
+                quiet = false;
+                match output {
+                    multiplexer::Output::Tell(tell) => {
+                        let at = tell.session().0 as usize;
+                        let trip = self.trips.get_mut(at).expect("an errand that is there");
+                        trip.errand.handle_tell(self.now, tell);
+                    }
+                    multiplexer::Output::Replace { .. } => self.backend.handle_link_down(&trouble()),
+                    multiplexer::Output::WantLink | multiplexer::Output::Noise { .. } => {}
+                }
+            }
+            for trip in &mut self.trips {
+                while let Some(output) = trip.errand.poll_output() {
+                    quiet = false;
+                    match output {
+                        errand::Output::Ask(ask) => self.backend.handle_ask(self.now, ask),
+                        errand::Output::Wake | errand::Output::Ended(_) => {}
+                    }
+                }
+                trip.listen();
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    /// The server reads what there is: whole lines, each one message.
+    fn write(&mut self) {
+        let taken = self.backend.take_outgoing(BytesMut::new());
+        self.backend.handle_written();
+        for line in taken[..]
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+        {
+            assert!(message(line).is_json_rpc(), "{}", line.escape_ascii());
+        }
+    }
+
+    /// Everybody goes, and nothing is left.
+    fn close(mut self) {
+        self.backend.handle_link_down(&trouble());
+        self.settle();
+        self.backend
+            .handle_unavailable(&trouble(), Duration::from_secs(5));
+        self.settle();
+        for trip in &mut self.trips {
+            trip.errand.dismiss();
+        }
+        self.settle();
+        for minutes in 1..=10 {
+            self.now = self.now.after(Duration::from_secs(60 * minutes));
+            self.settle();
+        }
+        for trip in &mut self.trips {
+            assert!(trip.id.is_none(), "a client still waits");
+            trip.errand.give_up();
+        }
+        self.settle();
+        assert_eq!(self.backend.open_calls(), 0, "open calls");
+        assert_eq!(self.backend.open_questions(), 0, "open questions");
+        assert_eq!(
+            (self.backend.sessions(), self.backend.unsettled()),
+            (0, 0),
+            "left over"
+        );
+    }
+}
+
+impl Trip {
+    /// Takes what there is for the request that is attached.
+    fn listen(&mut self) {
+        let Some(id) = self.id.clone() else { return };
+        if !self.streaming {
+            match self.errand.poll_answer() {
+                Answer::Waiting => return,
+                Answer::Complete { body, .. } => return self.answered(&id, &body),
+                Answer::Ask { round } => return self.parked(&id, round),
+                Answer::Stream => self.streaming = true,
+            }
+        }
+        let mut out = BytesMut::new();
+        let reading = self.errand.read(&mut out);
+        self.parser.push(&out);
+        let mut answers = 0;
+        while let Some(event) = self.parser.next().expect("events of Rialto are small") {
+            let event = message(&event.data);
+            if matches!(event.kind(), Kind::Result | Kind::Error) {
+                assert_eq!(event.raw(Member::Id), Some(&id[..]), "somebody else's id");
+                answers += 1;
+            }
+        }
+        match reading {
+            Reading::Open => assert_eq!(answers, 0, "an answer, and no end"),
+            Reading::Ended => {
+                assert!(answers <= 1, "answered {answers} times");
+                self.id = None;
+            }
+            Reading::Ask { round } => {
+                assert_eq!(answers, 0, "an answer, and a question");
+                self.parked(&id, round);
+            }
+        }
+    }
+
+    fn parked(&mut self, id: &Bytes, round: u32) {
+        let body = self.errand.park("sealed");
+        self.round = Some(round);
+        self.answered(id, &body);
+    }
+
+    fn answered(&mut self, id: &Bytes, body: &[u8]) {
+        let answer = message(body);
+        assert_eq!(answer.raw(Member::Id), Some(&id[..]), "somebody else's id");
+        assert!(matches!(answer.kind(), Kind::Result | Kind::Error));
+        self.id = None;
+    }
+}

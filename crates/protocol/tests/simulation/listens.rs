@@ -1,0 +1,70 @@
+//! Modern clients that listen. What they hear must be what they asked for, marked as theirs, after an acknowledgement.
+
+use protocol::client_face::modern::Meaning;
+use serde_json::Value;
+
+use crate::history::Fact;
+use crate::server::URIS;
+use crate::world::World;
+
+/// What a client asked to hear.
+#[derive(Debug)]
+pub(crate) struct Listen {
+    id: Value,
+    lists: bool,
+    uris: Vec<&'static str>,
+    acknowledged: bool,
+}
+
+impl World {
+    pub(crate) fn modern_client_listens(&mut self, seat: usize) {
+        let lists = self.dice.percent(60);
+        let uris: Vec<&'static str> = URIS.into_iter().filter(|_| self.dice.percent(40)).collect();
+        let named: Vec<String> = uris.iter().map(|uri| format!(r#""{uri}""#)).collect();
+        let extra = format!(
+            r#""notifications":{{"toolsListChanged":{lists},"resourceSubscriptions":[{}]}},"#,
+            named.join(",")
+        );
+        let (at, id) = self.set_out_for(seat, "subscriptions/listen", &extra, Meaning::Listen, None);
+        self.trips[at].listen = Some(Listen {
+            id: serde_json::from_str(&id).unwrap_or_default(),
+            lists,
+            uris,
+            acknowledged: false,
+        });
+    }
+
+    /// Ends every listen, as a gateway does that is shut down.
+    pub(crate) fn dismiss_listens(&mut self) {
+        for at in 0..self.trips.len() {
+            if self.trips[at].listen.is_some() {
+                self.trips[at].dismiss();
+                self.attend_errand(at);
+            }
+        }
+    }
+
+    /// Judges an event of a listen.
+    pub(crate) fn listen_heard(&mut self, at: usize, value: &Value) {
+        let Some(listen) = &mut self.trips[at].listen else {
+            return;
+        };
+        let params = &value["params"];
+        let mark = &params["_meta"]["io.modelcontextprotocol/subscriptionId"];
+        let asked_for = match value["method"].as_str() {
+            Some("notifications/subscriptions/acknowledged") => {
+                !std::mem::replace(&mut listen.acknowledged, true)
+            }
+            Some("notifications/tools/list_changed") => listen.acknowledged && listen.lists,
+            Some("notifications/resources/updated") => {
+                let uri = params["uri"].as_str().unwrap_or_default();
+                listen.acknowledged && listen.uris.iter().any(|asked| uri.starts_with(asked))
+            }
+            _ => false,
+        };
+        if !asked_for || *mark != listen.id {
+            let what = format!("a listen {:?} heard {value}", listen.id);
+            self.note(Fact::Wrong { what });
+        }
+    }
+}

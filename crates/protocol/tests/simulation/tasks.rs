@@ -1,0 +1,392 @@
+//! Tasks: how a server works on them, and what modern clients do with those they were given, or others were.
+//!
+//! A task is begun by a call and ends by itself, after a few looks at it and perhaps a question. Whoever began it may look,
+//! answer and cancel; a client of another principal tries the same and must learn nothing.
+
+use std::time::Duration;
+
+use protocol::client_face::modern::Meaning;
+use protocol::version::Era;
+use serde_json::Value;
+
+use crate::dice::Dice;
+use crate::errands::FIRST;
+use crate::history::{Fact, ID};
+use crate::server::Act;
+use crate::world::World;
+
+/// What the tool of a server says of tasks, if the server has such.
+pub(crate) fn support(dice: &mut Dice) -> Option<&'static str> {
+    dice.percent(40)
+        .then(|| ["forbidden", "optional", "required"][dice.below(3)])
+}
+
+/// A server's tasks.
+#[derive(Debug)]
+pub(crate) struct TaskBook {
+    era: Era,
+    support: Option<&'static str>,
+    prefix: String,
+    tasks: Vec<TaskWork>,
+}
+
+#[derive(Debug)]
+struct TaskWork {
+    post: usize,
+    wire: u64,
+    /// Looks at it until it has ended.
+    looks: usize,
+    /// It asks, and has not been answered.
+    asks: bool,
+    /// The line that asks, as soon as it was said (modern era).
+    asked: Option<String>,
+    question: Option<u64>,
+    ended: Option<&'static str>,
+    fails: bool,
+    /// Requests that wait for the outcome.
+    waiting: Vec<u64>,
+}
+
+impl TaskBook {
+    pub(crate) fn new(era: Era, support: Option<&'static str>, prefix: String) -> Self {
+        Self {
+            era,
+            support,
+            prefix,
+            tasks: Vec::new(),
+        }
+    }
+
+    /// What is added to the capabilities.
+    pub(crate) fn capability(&self) -> &'static str {
+        match (self.support, self.era) {
+            (None, _) => "",
+            (Some(_), Era::Legacy) => r#","tasks":{"requests":{"tools":{"call":{}}}}"#,
+            (Some(_), Era::Modern) => r#","extensions":{"io.modelcontextprotocol/tasks":{}}"#,
+        }
+    }
+
+    /// Reads a request that has to do with tasks; `None` if it is another.
+    pub(crate) fn read(
+        &mut self,
+        dice: &mut Dice,
+        value: &Value,
+        place: (usize, u32, u64),
+        line: &str,
+        facts: &mut Vec<Fact>,
+    ) -> Option<Vec<(Duration, Act)>> {
+        let (backend, epoch, wire) = place;
+        let post = value["params"]["_meta"]["post"]
+            .as_u64()
+            .map(|post| post as usize);
+        let method = value["method"].as_str()?;
+        let soon = dice.millis(0, 200);
+        if method == "tools/list" && post.is_none() {
+            return Some(vec![(soon, Act::Tools(wire))]);
+        }
+        if let Some(post) = post.filter(|_| method.starts_with("tasks/") || method == "tools/call") {
+            if method == "tools/call" && !self.is_task(dice, value) {
+                return None;
+            }
+            facts.push(Fact::Executed {
+                backend,
+                epoch,
+                wire,
+                post,
+                line: line.into(),
+            });
+            if method == "tools/call" {
+                self.tasks.push(TaskWork {
+                    post,
+                    wire,
+                    looks: dice.below(3),
+                    asks: dice.percent(40),
+                    asked: None,
+                    question: None,
+                    ended: None,
+                    fails: dice.percent(20),
+                    waiting: Vec::new(),
+                });
+                let task = self.tasks.len() - 1;
+                return Some(vec![(soon, Act::Created { wire, task })]);
+            }
+        }
+        if !method.starts_with("tasks/") {
+            return None;
+        }
+        let named = value["params"]["taskId"]
+            .as_str()
+            .and_then(|id| id.strip_prefix(&self.prefix));
+        let named = named.and_then(|number| number.parse::<usize>().ok());
+        let Some(task) = named.filter(|task| *task < self.tasks.len()) else {
+            return Some(vec![(soon, Act::Unknown { wire, post })]);
+        };
+        let work = &mut self.tasks[task];
+        Some(match method {
+            "tasks/get" => vec![(soon, Act::Describe { wire, task, post })],
+            "tasks/result" if work.ended.is_some() => vec![(soon, Act::Outcome { wire, task })],
+            "tasks/result" => {
+                work.waiting.push(wire);
+                if work.asks && work.question.is_none() {
+                    vec![(soon, Act::AskForTask { task })]
+                } else {
+                    vec![]
+                }
+            }
+            "tasks/cancel" => {
+                let wire_of_call = work.wire;
+                work.ended.get_or_insert("cancelled");
+                facts.push(Fact::CancelRead {
+                    backend,
+                    epoch,
+                    wire: wire_of_call,
+                });
+                let mut plan = vec![(soon, Act::Acknowledge(wire))];
+                plan.extend(self.release(task));
+                plan
+            }
+            _ => {
+                if let Some(nonce) = value["params"]["inputResponses"]["k"]["nonce"].as_u64() {
+                    facts.push(Fact::InputRead {
+                        post: work.post,
+                        nonce,
+                    });
+                    work.asks = false;
+                }
+                vec![(soon, Act::Acknowledge(wire))]
+            }
+        })
+    }
+
+    /// A legacy client says that it wants one, a modern one that it can deal with one.
+    fn is_task(&self, dice: &mut Dice, value: &Value) -> bool {
+        let meta = &value["params"]["_meta"];
+        match self.era {
+            Era::Legacy => value["params"].get("task").is_some(),
+            Era::Modern => {
+                let capabilities = &meta["io.modelcontextprotocol/clientCapabilities"];
+                !capabilities["extensions"]["io.modelcontextprotocol/tasks"].is_null() && dice.percent(60)
+            }
+        }
+    }
+
+    /// Whoever waits for the outcome gets it.
+    fn release(&mut self, task: usize) -> Vec<(Duration, Act)> {
+        let waiting = std::mem::take(&mut self.tasks[task].waiting);
+        waiting
+            .into_iter()
+            .map(|wire| (Duration::ZERO, Act::Outcome { wire, task }))
+            .collect()
+    }
+
+    /// The question with this id was answered, if it is one of a task.
+    pub(crate) fn answered(&mut self, question: u64) -> Vec<(Duration, Act)> {
+        let Some(task) = self.tasks.iter().position(|task| task.question == Some(question)) else {
+            return vec![];
+        };
+        let work = &mut self.tasks[task];
+        work.asks = false;
+        if work.waiting.is_empty() {
+            return vec![];
+        }
+        work.ended.get_or_insert("completed");
+        self.release(task)
+    }
+
+    pub(crate) fn tools(&self, wire: u64) -> String {
+        let support = self.support.unwrap_or("forbidden");
+        format!(
+            r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"resultType":"complete","tools":[{{"name":"t","execution":{{"taskSupport":"{support}"}}}}]}}}}"#
+        )
+    }
+
+    /// The post that began a task.
+    pub(crate) fn post(&self, task: usize) -> usize {
+        self.tasks[task].post
+    }
+
+    pub(crate) fn id(&self, task: usize) -> String {
+        format!("{}{task}", self.prefix)
+    }
+
+    /// The server asks for a task, if it still wants to.
+    pub(crate) fn ask(&mut self, task: usize, question: u64) -> bool {
+        let work = &mut self.tasks[task];
+        let asks = work.asks && work.question.is_none() && work.ended.is_none();
+        if asks {
+            work.question = Some(question);
+        }
+        asks
+    }
+
+    /// What a call is answered with that began a task.
+    pub(crate) fn created(&self, task: usize) -> String {
+        let (id, post) = (self.id(task), self.tasks[task].post);
+        match self.era {
+            Era::Legacy => format!(
+                r#""result":{{"task":{{"taskId":"{id}","status":"working","createdAt":"c","lastUpdatedAt":"u","ttl":60000,"pollInterval":800,"of":{post}}}}}"#
+            ),
+            Era::Modern => format!(
+                r#""result":{{"resultType":"task","taskId":"{id}","status":"working","createdAt":"c","lastUpdatedAt":"u","ttlMs":60000,"pollIntervalMs":800,"of":{post}}}"#
+            ),
+        }
+    }
+
+    /// Whether the answer to a look will ask for the first time (modern era).
+    pub(crate) fn asks_now(&self, task: usize) -> bool {
+        let work = &self.tasks[task];
+        self.era == Era::Modern && work.asks && work.asked.is_none() && work.ended.is_none()
+    }
+
+    /// What somebody who looks sees. `question` is what it wants to know, if it asks now.
+    pub(crate) fn described(&mut self, task: usize, post: Option<usize>, question: Option<String>) -> String {
+        let id = self.id(task);
+        let era = self.era;
+        let work = &mut self.tasks[task];
+        work.asked = work.asked.take().or(question);
+        let status = match work.ended {
+            Some(status) => status,
+            None if work.asks => "input_required",
+            None if work.looks > 0 => {
+                work.looks -= 1;
+                "working"
+            }
+            None => *work.ended.insert(if work.fails { "failed" } else { "completed" }),
+        };
+        let of = post.unwrap_or(work.post);
+        let (ttl, poll) = match era {
+            Era::Legacy => ("ttl", "pollInterval"),
+            Era::Modern => ("ttlMs", "pollIntervalMs"),
+        };
+        let more = match (era, status) {
+            (Era::Modern, "input_required") => format!(
+                r#","inputRequests":{{"k":{}}}"#,
+                work.asked.as_deref().unwrap_or("{}")
+            ),
+            (Era::Modern, "completed") => format!(r#","result":{{"of":{},"n":1}}"#, work.post),
+            (Era::Modern, "failed") => {
+                format!(
+                    r#","error":{{"code":-32000,"message":"no","data":{{"of":{}}}}}"#,
+                    work.post
+                )
+            }
+            _ => String::new(),
+        };
+        format!(
+            r#""result":{{"resultType":"complete","taskId":"{id}","status":"{status}","createdAt":"c","lastUpdatedAt":"u","{ttl}":60000,"{poll}":800,"of":{of}{more}}}"#
+        )
+    }
+
+    /// What came of a task, for whom the legacy era tells it apart.
+    pub(crate) fn outcome(&self, task: usize) -> String {
+        let work = &self.tasks[task];
+        if work.fails || work.ended == Some("cancelled") {
+            format!(
+                r#""error":{{"code":-32000,"message":"no","data":{{"of":{}}}}}"#,
+                work.post
+            )
+        } else {
+            format!(
+                r#""result":{{"of":{},"n":2,"_meta":{{"io.modelcontextprotocol/related-task":{{"taskId":"{}"}}}}}}"#,
+                work.post,
+                self.id(task)
+            )
+        }
+    }
+}
+
+/// A task that a client was given.
+#[derive(Debug)]
+pub(crate) struct Given {
+    id: String,
+    backend: usize,
+    principal: &'static str,
+    keys: Vec<String>,
+}
+
+/// What a client does about a task.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Look {
+    given: usize,
+    foreign: bool,
+    method: &'static str,
+}
+
+impl World {
+    /// A client looks after a task of its own, or of somebody else.
+    pub(crate) fn look_after_a_task(&mut self, seat: usize) {
+        let (backend, principal, _) = self.seats[seat].manners();
+        let here: Vec<usize> = (0..self.given.len())
+            .filter(|at| self.given[*at].backend == backend)
+            .collect();
+        let Some(at) = self.dice.pick(&here).copied() else {
+            return;
+        };
+        let method = ["tasks/get", "tasks/get", "tasks/update", "tasks/cancel"][self.dice.below(4)];
+        let nonce = self.next_nonce;
+        self.next_nonce += 1;
+        let given = &self.given[at];
+        let foreign = given.principal != principal;
+        let responses: Vec<String> = given
+            .keys
+            .iter()
+            .map(|key| format!(r#""{key}":{{"action":"accept","nonce":{nonce}}}"#))
+            .collect();
+        let extra = match method {
+            "tasks/update" => format!(
+                r#""taskId":"{}","inputResponses":{{{}}},"#,
+                given.id,
+                responses.join(",")
+            ),
+            _ => format!(r#""taskId":"{}","#, given.id),
+        };
+        if method == "tasks/update" && !foreign {
+            let session = FIRST + self.trips.len();
+            self.note(Fact::Replied { session, nonce });
+        }
+        let look = Look {
+            given: at,
+            foreign,
+            method,
+        };
+        self.set_out_for(seat, method, &extra, Meaning::Call { retry: false }, Some(look));
+    }
+
+    /// Takes note of what an answer says of tasks. Gives why it is no answer of a server, if it is none.
+    pub(crate) fn note_task(&mut self, at: usize, look: Option<Look>, value: &Value) -> Option<String> {
+        let result = &value["result"];
+        let (backend, principal) = self.trip_home(at);
+        if result["resultType"] == "task"
+            && let Some(id) = result["taskId"].as_str()
+        {
+            self.given.push(Given {
+                id: id.into(),
+                backend,
+                principal,
+                keys: Vec::new(),
+            });
+        }
+        let look = look?;
+        if look.foreign && !result.is_null() {
+            self.note(Fact::Wrong {
+                what: format!("{principal} was shown a task of another: {value}"),
+            });
+        }
+        if let Some(questions) = result["inputRequests"].as_object() {
+            self.given[look.given].keys = questions.keys().cloned().collect();
+        }
+        if value["error"]["message"] == "there is no such task" {
+            return Some("no such task".into());
+        }
+        if value["error"]["code"] == -32021 {
+            return Some("tasks undeclared".into());
+        }
+        let acknowledged = look.method != "tasks/get" && !result.is_null();
+        acknowledged.then(|| "acknowledged".into())
+    }
+}
+
+/// The text of an answer, with [`ID`] for its id.
+pub(crate) fn template(body: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{ID},{body}}}"#)
+}

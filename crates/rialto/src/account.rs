@@ -1,0 +1,250 @@
+//! `rialto login`, `rialto logout`, `rialto status`.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use oauth::{Grant, Kept, LoginOutcome, Secret, Settings, SignIn};
+use url::Url;
+
+use crate::config::{self, Environment, LogFormat};
+use crate::flags::account::{GrantFlag, LoginFlags, LogoutFlags, StatusFlags};
+use crate::{exit, fail, sign_in, telemetry};
+
+pub(crate) fn login(flags: &LoginFlags, environment: &Environment) -> ExitCode {
+    let settings = match login_settings(flags, environment) {
+        Ok(settings) => settings,
+        Err(error) => return fail(exit::CONFIGURATION, &error),
+    };
+    let shown = flags.url.clone();
+    run(environment, async move {
+        match SignIn::new(settings)
+            .login()
+            .await
+            .map_err(|error| error.to_string())?
+        {
+            LoginOutcome::NotNeeded => Ok(format!("{shown} asks for no sign-in\n")),
+            LoginOutcome::SignedIn {
+                issuer,
+                scopes,
+                expires,
+            } => {
+                let mut text = format!("signed in to {shown} at {issuer}\n");
+                if !scopes.is_empty() {
+                    let _ = writeln!(text, "permissions: {}", scopes.join(" "));
+                }
+                if let Some(expires) = expires {
+                    let _ = writeln!(text, "the token is good for {}", left(expires, now()));
+                }
+                Ok(text)
+            }
+        }
+    })
+}
+
+fn login_settings(flags: &LoginFlags, environment: &Environment) -> Result<Settings, String> {
+    let named = |flag: &str, text: &Option<String>| match text {
+        Some(text) => Url::parse(text)
+            .map(Some)
+            .map_err(|error| format!("{flag} {text}: {error}")),
+        None => Ok(None),
+    };
+    let url = address(&flags.url)?;
+    let mut settings = sign_in::settings(url, environment)?;
+    settings.scopes.clone_from(&flags.scope);
+    settings.redirect_uri = named("--redirect-uri", &flags.redirect_uri)?;
+    settings.identity.client_id.clone_from(&flags.client_id);
+    settings.identity.metadata_url = named("--client-metadata-url", &flags.client_metadata_url)?;
+    settings.http.ca_file = flags.ca_file.as_ref().map(Into::into);
+    settings.http.allow_private_addresses |= flags.allow_private_addresses;
+    if let Some(name) = &flags.client_secret_env {
+        let secret = environment
+            .filled(name)
+            .ok_or_else(|| format!("--client-secret-env: {name} is not set"))?;
+        settings.identity.client_secret = Some(Secret::new(secret));
+    }
+    match flags.grant {
+        GrantFlag::Person => settings.person = Some(sign_in::person(environment)?),
+        GrantFlag::ClientCredentials => settings.grant = Grant::ClientCredentials,
+    }
+    settings.judge().map_err(|error| error.to_string())?;
+    Ok(settings)
+}
+
+pub(crate) fn logout(flags: &LogoutFlags, environment: &Environment) -> ExitCode {
+    let settings = address(&flags.url).and_then(|url| sign_in::settings(url, environment));
+    let settings = match settings {
+        Ok(settings) => settings,
+        Err(error) => return fail(exit::CONFIGURATION, &error),
+    };
+    let shown = flags.url.clone();
+    run(environment, async move {
+        let forgotten = SignIn::new(settings)
+            .logout()
+            .await
+            .map_err(|error| error.to_string())?;
+        Ok(if forgotten {
+            format!("forgot the tokens of {shown}\n")
+        } else {
+            format!("there were no tokens of {shown}\n")
+        })
+    })
+}
+
+pub(crate) fn status(_: &StatusFlags, environment: &Environment) -> ExitCode {
+    // The endpoint does not matter: only where tokens are kept.
+    let anywhere = Url::parse("https://localhost/").map_err(|error| error.to_string());
+    let settings = match anywhere.and_then(|url| sign_in::settings(url, environment)) {
+        Ok(settings) => settings,
+        Err(error) => return fail(exit::CONFIGURATION, &error),
+    };
+    match oauth::list(&settings.store.directory) {
+        Ok(kept) => {
+            say(&table(&kept, now()));
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(exit::FAILED, &error.to_string()),
+    }
+}
+
+fn address(text: &str) -> Result<Url, String> {
+    config::remote::address(text).map_err(|error| format!("{text}: {error}"))
+}
+
+fn run(environment: &Environment, work: impl Future<Output = Result<String, String>>) -> ExitCode {
+    let directives = environment.filled("RUST_LOG").unwrap_or("warn");
+    let _telemetry = match telemetry::init(LogFormat::Human, Some(directives)) {
+        Ok(telemetry) => telemetry,
+        Err(error) => return fail(exit::CONFIGURATION, &format!("{error:#}")),
+    };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(exit::FAILED, &format!("cannot start the runtime: {error}")),
+    };
+    match runtime.block_on(work) {
+        Ok(text) => {
+            say(&text);
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(exit::FAILED, &error),
+    }
+}
+
+/// If stdout is closed nobody reads this; the exit code tells the same.
+fn say(text: &str) {
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}
+
+fn table(kept: &[Kept], now: u64) -> String {
+    if kept.is_empty() {
+        return "signed in nowhere; rialto login URL signs in\n".to_owned();
+    }
+    let mut text = String::new();
+    for one in kept {
+        let state = match (one.signed_in, one.expires, one.renewable) {
+            (false, _, _) => "signed out; run rialto login".to_owned(),
+            (true, None, _) => "signed in".to_owned(),
+            (true, Some(expires), true) if expires <= now => "signed in, renewed when next used".to_owned(),
+            (true, Some(expires), false) if expires <= now => "expired; run rialto login".to_owned(),
+            (true, Some(expires), true) => format!("signed in, renewed in {}", left(expires, now)),
+            (true, Some(expires), false) => format!("signed in for {}", left(expires, now)),
+        };
+        let place = if one.in_keyring { "keyring" } else { "file" };
+        let _ = writeln!(
+            text,
+            "{}\n  {state}\n  at {} as {} ({place})",
+            one.endpoint, one.issuer, one.client
+        );
+        if !one.scopes.is_empty() {
+            let _ = writeln!(text, "  permissions: {}", one.scopes.join(" "));
+        }
+    }
+    text
+}
+
+fn left(expires: u64, now: u64) -> String {
+    humantime::format_duration(Duration::from_secs(expires.saturating_sub(now))).to_string()
+}
+
+fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(expires: Option<u64>, renewable: bool) -> Kept {
+        Kept {
+            endpoint: "https://a.example/mcp".into(),
+            issuer: "https://auth.example".into(),
+            client: "c1".into(),
+            scopes: vec!["read".into()],
+            signed_in: true,
+            expires,
+            renewable,
+            in_keyring: false,
+        }
+    }
+
+    #[test]
+    fn the_table_says_what_to_do() {
+        for (expires, renewable, words) in [
+            (None, false, "signed in\n"),
+            (Some(3700), true, "renewed in 1h"),
+            (Some(50), true, "renewed when next used"),
+            (Some(50), false, "expired; run rialto login"),
+        ] {
+            let text = table(&[kept(expires, renewable)], 100);
+            assert!(text.contains(words), "{text}");
+        }
+        assert!(table(&[], 0).contains("rialto login URL"));
+    }
+
+    #[test]
+    fn flags_that_contradict_each_other_are_refused_before_anything_is_asked() {
+        let environment: Environment = [("HOME", "/h"), ("S", "hush")].into_iter().collect();
+        let flags = LoginFlags {
+            url: "https://a.example/mcp".into(),
+            scope: Vec::new(),
+            client_id: None,
+            client_secret_env: None,
+            client_metadata_url: None,
+            redirect_uri: None,
+            grant: GrantFlag::Person,
+            ca_file: None,
+            allow_private_addresses: false,
+        };
+        assert!(login_settings(&flags, &environment).is_ok());
+        for broken in [
+            LoginFlags {
+                url: "ftp://a".into(),
+                ..flags.clone()
+            },
+            LoginFlags {
+                client_secret_env: Some("S".into()),
+                ..flags.clone()
+            },
+            LoginFlags {
+                client_id: Some("c".into()),
+                client_secret_env: Some("MISSING".into()),
+                ..flags.clone()
+            },
+            LoginFlags {
+                redirect_uri: Some("https://elsewhere/".into()),
+                ..flags.clone()
+            },
+            LoginFlags {
+                grant: GrantFlag::ClientCredentials,
+                client_id: Some("c".into()),
+                ..flags
+            },
+        ] {
+            assert!(login_settings(&broken, &environment).is_err(), "{broken:?}");
+        }
+    }
+}

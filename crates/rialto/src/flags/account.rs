@@ -1,0 +1,71 @@
+//! `rialto login`, `rialto logout`, `rialto status`: the accounts at remote servers.
+
+use clap::{Args, ValueEnum};
+
+/// `rialto login`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub(crate) struct LoginFlags {
+    /// The remote server's MCP endpoint
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+    /// A permission to ask for, besides what the server wants; may be repeated
+    #[arg(long, value_name = "SCOPE")]
+    pub(crate) scope: Vec<String>,
+    /// A client that was registered at the authorization server by hand
+    #[arg(long, value_name = "ID")]
+    pub(crate) client_id: Option<String>,
+    /// The variable that holds that client's secret
+    #[arg(long, value_name = "NAME")]
+    pub(crate) client_secret_env: Option<String>,
+    /// The address of a client-id metadata document that describes this client
+    #[arg(long, value_name = "URL")]
+    pub(crate) client_metadata_url: Option<String>,
+    /// Where the browser comes back to, if the client was registered for one address [default: a free port on 127.0.0.1]
+    #[arg(long, value_name = "URL")]
+    pub(crate) redirect_uri: Option<String>,
+    /// Who signs in: a person with a browser, or the client itself with its secret
+    #[arg(long, value_enum, default_value_t = GrantFlag::Person)]
+    pub(crate) grant: GrantFlag,
+    /// Certificates to trust besides the system's, in PEM form
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca_file: Option<String>,
+    /// The authorization server may have a private address, as in a company's network [env: RIALTO_ALLOW_PRIVATE_ADDRESSES]
+    #[arg(long)]
+    pub(crate) allow_private_addresses: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GrantFlag {
+    Person,
+    ClientCredentials,
+}
+
+/// `rialto logout`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub(crate) struct LogoutFlags {
+    /// The remote server's MCP endpoint, as it was given to `login`
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+}
+
+/// `rialto status`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub(crate) struct StatusFlags {}
+
+pub(super) const LOGIN_EXAMPLES: &str = "\
+Examples:
+  rialto login https://mcp.example.com/mcp
+  rialto login https://mcp.example.com/mcp --scope files:read --scope files:write
+  rialto login https://mcp.example.com/mcp --client-id my-client --redirect-uri http://127.0.0.1:8765/callback
+  ROBOT=… rialto login https://mcp.example.com/mcp --grant client-credentials --client-id robot --client-secret-env ROBOT
+
+Variables without a flag: RIALTO_BROWSER (a command that opens a page), RIALTO_STATE_DIR
+(where tokens are kept), RIALTO_KEYRING (off: in a file only), RUST_LOG.";
+
+pub(super) const LOGOUT_EXAMPLES: &str = "\
+Examples:
+  rialto logout https://mcp.example.com/mcp";
+
+pub(super) const STATUS_EXAMPLES: &str = "\
+Examples:
+  rialto status";

@@ -1,0 +1,174 @@
+//! Reading the configuration again, on SIGHUP or when its files change.
+//!
+//! A configuration that is wrong changes nothing: it is logged, `/ready` shows it, and the old one holds on.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gateway::Gateway;
+use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+use tokio::signal::unix::Signal;
+use tokio::sync::mpsc;
+
+use crate::config::{self, Environment};
+use crate::flags::ServeFlags;
+
+/// Files are read when nothing has happened to them for this long: editors write in several steps.
+const QUIET: Duration = Duration::from_millis(250);
+
+/// Whoever reloads.
+pub(super) struct Reloader<'a> {
+    pub(super) flags: &'a ServeFlags,
+    pub(super) environment: &'a Environment,
+    pub(super) gateway: Arc<Gateway>,
+    pub(super) hangup: Signal,
+    pub(super) watch: Option<Watch>,
+}
+
+impl Reloader<'_> {
+    /// Reloads whenever there is a reason, for as long as it is let.
+    pub(super) async fn run(mut self) -> Infallible {
+        loop {
+            let changed = async {
+                match &mut self.watch {
+                    Some(watch) => watch.changed().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let why = tokio::select! {
+                _ = self.hangup.recv() => "SIGHUP",
+                () = changed => "a file has changed",
+            };
+            self.reload(why);
+        }
+    }
+
+    fn reload(&mut self, why: &str) {
+        let loaded = match config::settings(self.flags, self.environment) {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                self.gateway.reload_failed();
+                tracing::error!(why, %error, "reload failed, nothing has changed");
+                return;
+            }
+        };
+        for note in &loaded.notes {
+            tracing::warn!("{note}");
+        }
+        match self.gateway.reload(&loaded.settings) {
+            Ok(report) => {
+                let list = |names: &[String]| names.join(", ");
+                tracing::info!(
+                    why,
+                    kept = report.kept.len(),
+                    added = %list(&report.added),
+                    replaced = %list(&report.replaced),
+                    removed = %list(&report.removed),
+                    "reloaded"
+                );
+                for setting in report.at_next_start {
+                    tracing::warn!(setting, "has changed; the new value holds from the next start on");
+                }
+            }
+            Err(error) => tracing::error!(why, %error, "reload failed, nothing has changed"),
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.follow(loaded.files);
+        }
+    }
+}
+
+/// What a file is like: enough to notice that it was replaced or written.
+type Stamp = Option<(u64, u64, i64, i64, u64)>;
+
+/// A watch on the files of a configuration.
+pub(super) struct Watch {
+    watcher: RecommendedWatcher,
+    hints: mpsc::Receiver<()>,
+    directories: BTreeSet<PathBuf>,
+    files: Vec<(PathBuf, Stamp)>,
+}
+
+impl Watch {
+    pub(super) fn new(files: Vec<PathBuf>) -> notify::Result<Self> {
+        // One hint says as much as many: look.
+        let (hint, hints) = mpsc::channel(1);
+        let watcher = notify::recommended_watcher(move |_| {
+            let _ = hint.try_send(());
+        })?;
+        let mut watch = Self {
+            watcher,
+            hints,
+            directories: BTreeSet::new(),
+            files: Vec::new(),
+        };
+        watch.follow(files);
+        Ok(watch)
+    }
+
+    /// Watches these files from now on. It is their directories that are watched: files are often replaced by others, or
+    /// are links to what is replaced.
+    fn follow(&mut self, files: Vec<PathBuf>) {
+        for file in &files {
+            let directory = match file.parent() {
+                Some(parent) if parent != Path::new("") => parent.to_owned(),
+                Some(_) | None => PathBuf::from("."),
+            };
+            if self.directories.contains(&directory) {
+                continue;
+            }
+            match self.watcher.watch(&directory, RecursiveMode::NonRecursive) {
+                Ok(()) => {
+                    self.directories.insert(directory);
+                }
+                Err(error) => {
+                    tracing::error!(directory = %directory.display(), %error, "cannot be watched");
+                }
+            }
+        }
+        self.files = files
+            .into_iter()
+            .map(|file| {
+                let stamp = stamp(&file);
+                (file, stamp)
+            })
+            .collect();
+    }
+
+    /// Comes back when one of the files has changed and nothing happens to them any more.
+    async fn changed(&mut self) {
+        loop {
+            if self.hints.recv().await.is_none() {
+                // The watcher is gone, so that nothing will ever be heard of again.
+                return std::future::pending().await;
+            }
+            while let Ok(Some(())) = tokio::time::timeout(QUIET, self.hints.recv()).await {}
+            let mut changed = false;
+            for (file, known) in &mut self.files {
+                let now = stamp(file);
+                changed |= std::mem::replace(known, now) != now;
+            }
+            if changed {
+                return;
+            }
+        }
+    }
+}
+
+fn stamp(file: &Path) -> Stamp {
+    let stamp = |found: Metadata| {
+        (
+            found.dev(),
+            found.ino(),
+            found.mtime(),
+            found.mtime_nsec(),
+            found.size(),
+        )
+    };
+    std::fs::metadata(file).ok().map(stamp)
+}

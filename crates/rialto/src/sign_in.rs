@@ -1,0 +1,130 @@
+//! Signing in at remote servers, as this process can: where tokens are kept, how a page is opened.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use oauth::{Person, Settings, StoreSettings};
+use url::Url;
+
+use crate::config::{self, Environment};
+
+/// For a process that nobody sits in front of.
+pub(crate) fn settings(url: Url, environment: &Environment) -> Result<Settings, String> {
+    let mut settings = Settings::new(url, store(environment)?);
+    settings.http.proxy_hosts = proxy_hosts(environment);
+    settings.http.allow_private_addresses =
+        truth("RIALTO_ALLOW_PRIVATE_ADDRESSES", environment)?.unwrap_or(false);
+    Ok(settings)
+}
+
+/// The directory of the token store: what a user keeps between runs, but would not carry to another machine.
+fn store(environment: &Environment) -> Result<StoreSettings, String> {
+    let of_rialto = environment.filled("RIALTO_STATE_DIR").map(PathBuf::from);
+    let of_user = environment
+        .filled("XDG_STATE_HOME")
+        .map(|state| PathBuf::from(state).join("rialto"));
+    let of_home = environment
+        .filled("HOME")
+        .map(|home| PathBuf::from(home).join(".local/state/rialto"));
+    let state = of_rialto.or(of_user).or(of_home);
+    let state = state.ok_or("there is no place to keep tokens in: set RIALTO_STATE_DIR or HOME")?;
+    let mut store = StoreSettings::at(state.join("sign-in"));
+    store.keyring &= truth("RIALTO_KEYRING", environment)?.unwrap_or(true);
+    Ok(store)
+}
+
+fn truth(name: &str, environment: &Environment) -> Result<Option<bool>, String> {
+    let said = environment.filled(name).map(config::truth);
+    said.transpose().map_err(|error| format!("{name}: {error}"))
+}
+
+/// The person in front of this process: reached by the desktop's browser, or by the command of `RIALTO_BROWSER`.
+pub(crate) fn person(environment: &Environment) -> Result<Person, String> {
+    let Some(line) = environment.filled("RIALTO_BROWSER") else {
+        return Ok(Person::at_the_desktop());
+    };
+    let command = config::command(line).map_err(|error| format!("RIALTO_BROWSER: {error}"))?;
+    let (program, arguments) = match command.split_first() {
+        Some((program, arguments)) => (program.clone(), arguments.to_vec()),
+        None => return Err("RIALTO_BROWSER is empty".to_owned()),
+    };
+    Ok(Person::with_browser(move |url| {
+        // No shell, and nothing of ours to read or write: stdout may belong to a protocol.
+        let ended = Command::new(&program)
+            .args(&arguments)
+            .arg(url.as_str())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .status()?;
+        if ended.success() {
+            Ok(())
+        } else {
+            Err(std::io::Error::other(format!("{program}: {ended}")))
+        }
+    }))
+}
+
+/// Proxies may stand at private addresses: the user has chosen them.
+fn proxy_hosts(environment: &Environment) -> Vec<String> {
+    let names = [
+        "HTTPS_PROXY",
+        "https_proxy",
+        "HTTP_PROXY",
+        "http_proxy",
+        "ALL_PROXY",
+        "all_proxy",
+    ];
+    let proxies = names.iter().filter_map(|name| environment.filled(name));
+    let host = |text: &str| {
+        let whole = if text.contains("://") {
+            text.to_owned()
+        } else {
+            format!("http://{text}")
+        };
+        Some(Url::parse(&whole).ok()?.host_str()?.to_owned())
+    };
+    proxies.filter_map(host).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(variables: &[(&str, &str)]) -> Result<String, String> {
+        let store = store(&variables.iter().copied().collect::<Environment>())?;
+        Ok(store.directory.display().to_string())
+    }
+
+    #[test]
+    fn tokens_are_kept_in_the_state_directory() {
+        let all = [
+            ("RIALTO_STATE_DIR", "/r"),
+            ("XDG_STATE_HOME", "/x"),
+            ("HOME", "/h"),
+        ];
+        assert_eq!(directory(&all).unwrap(), "/r/sign-in");
+        assert_eq!(directory(&all[1..]).unwrap(), "/x/rialto/sign-in");
+        assert_eq!(directory(&all[2..]).unwrap(), "/h/.local/state/rialto/sign-in");
+        assert!(directory(&[]).unwrap_err().contains("RIALTO_STATE_DIR"));
+    }
+
+    #[test]
+    fn the_keyring_can_be_left_alone() {
+        let variables = [("HOME", "/h"), ("RIALTO_KEYRING", "off")];
+        assert!(!store(&variables.into_iter().collect()).unwrap().keyring);
+        let variables = [("HOME", "/h"), ("RIALTO_KEYRING", "perhaps")];
+        assert!(store(&variables.into_iter().collect()).is_err());
+    }
+
+    #[test]
+    fn hosts_of_proxies_are_known_with_and_without_a_scheme() {
+        let variables = [
+            ("HTTPS_PROXY", "http://proxy.corp:3128"),
+            ("http_proxy", "10.0.0.1:80"),
+        ];
+        assert_eq!(
+            proxy_hosts(&variables.into_iter().collect()),
+            ["proxy.corp", "10.0.0.1"]
+        );
+    }
+}

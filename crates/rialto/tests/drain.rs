@@ -1,0 +1,150 @@
+//! The end, wanted and unwanted (rows F1 and F5): a drain under load, and panics that stay where they are.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::{McpClient, Result, Rialto};
+use tokio::task::JoinSet;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn expect_echo(client: &McpClient, marker: &str) -> Result<()> {
+    let reply = client.call(1, "echo", json!({"marker": marker})).await?;
+    reply.expect_status(200)?;
+    assert_eq!(reply.text(), marker);
+    Ok(())
+}
+
+/// Every call that a server has begun is answered with its result; every other is refused, and was not begun.
+#[tokio::test]
+async fn under_load_a_drain_loses_nothing_that_was_begun() -> Result<()> {
+    let rialto = Rialto::launcher()
+        .args(&["--max-sessions", "50"])
+        .stub(&[])
+        .start()
+        .await?;
+    let mut callers = JoinSet::new();
+    for caller in 0..20 {
+        let client = rialto.session().await?;
+        callers.spawn(async move {
+            let mut begun = Vec::new();
+            for call in 0.. {
+                let marker = format!("{caller}-{call}");
+                let reply = client.call(1, "delay", json!({"ms": 5, "marker": marker})).await;
+                match reply {
+                    Ok(reply) if reply.status == 200 => {
+                        assert_eq!(reply.text(), marker);
+                        begun.push(marker);
+                    }
+                    Ok(reply) => {
+                        reply.expect_error(503, -32603).expect("a refusal that says so");
+                        return (begun, Some(marker));
+                    }
+                    // The door was closed before the request could be sent.
+                    Err(_) => return (begun, Some(marker)),
+                }
+            }
+            unreachable!("numbers do not end")
+        });
+    }
+    rialto.wait_for_execution("0-20").await;
+    rialto.sigterm();
+    let mut answered = 0;
+    for (begun, refused) in callers.join_all().await {
+        answered += begun.len();
+        if let Some(refused) = refused {
+            assert_eq!(rialto.journal().executions(&refused), 0, "{refused}");
+        }
+    }
+    assert_eq!(rialto.wait(PATIENCE).await.code(), Some(0));
+    assert_eq!(rialto.journal().events("executed").len(), answered);
+    Ok(())
+}
+
+/// A call that waits for its client can still be answered: that is what the time is for.
+#[tokio::test]
+async fn a_question_is_answered_while_the_gateway_drains() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let client = rialto.client().await?;
+    client.handshake("2025-06-18", json!({"elicitation": {}})).await?;
+    let call = client
+        .open_call(1, "ask_elicit", json!({"marker": "asked"}), 1)
+        .await?;
+    let mut stream = call.events();
+    let question = stream.message().await?;
+    rialto.sigterm();
+    rialto
+        .wait_for_log("it drains", PATIENCE, |line| line["message"] == "draining")
+        .await;
+    client
+        .call(2, "echo", json!({"marker": "late"}))
+        .await?
+        .expect_error(503, -32603)?;
+    let answer = json!({"action": "accept", "content": {}});
+    client
+        .respond(&question["id"], answer)
+        .await?
+        .expect_status(202)?;
+    let answer = stream.message().await?;
+    assert_eq!(answer["id"], 1, "{answer}");
+    assert!(answer.get("result").is_some(), "{answer}");
+    assert_eq!(rialto.wait(PATIENCE).await.code(), Some(0));
+    Ok(())
+}
+
+/// Panics are arranged by words in a message, in builds for development only.
+async fn panicking() -> Result<Rialto> {
+    Rialto::launcher()
+        .env("TEST_PANICS", "1")
+        .args(&["--audit", "{dir}/audit"])
+        .stub(&[])
+        .start()
+        .await
+}
+
+#[tokio::test]
+async fn f05_a_panic_while_a_message_is_taken_costs_that_message() -> Result<()> {
+    let rialto = panicking().await?;
+    let client = rialto.session().await?;
+    for _ in 0..5 {
+        let reply = client
+            .call(1, "echo", json!({"marker": "panic at the door"}))
+            .await?;
+        reply.expect_error(500, -32603)?;
+        assert_eq!(reply.answer()["error"]["data"]["reason"], "internal_error");
+        expect_echo(&client, "goes on").await?;
+    }
+    let logged = |line: &Value| line["level"] == "ERROR" && line["message"] == "a call ended in a panic";
+    rialto.wait_for_log("it is logged", PATIENCE, logged).await;
+    assert_eq!(rialto.journal().executions("panic at the door"), 0);
+    rialto.sigterm();
+    assert_eq!(rialto.wait(PATIENCE).await.code(), Some(0));
+    let audit = std::fs::read_to_string(rialto.dir().join("audit"))?;
+    assert_eq!(audit.matches("\"status_code\":500").count(), 5, "{audit}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn f05_a_panic_beside_a_child_costs_what_it_worked_on() -> Result<()> {
+    for words in ["panic in the reader", "panic in the supervisor"] {
+        let rialto = panicking().await?;
+        let client = rialto.session().await?;
+        expect_echo(&client, "before").await?;
+        let other = client.clone();
+        let pending = async { other.call(2, "never", json!({"marker": "pending"})).await };
+        let panicking = async {
+            rialto.wait_for_execution("pending").await;
+            client.call(1, "echo", json!({"marker": words})).await
+        };
+        let (pending, answered) = tokio::join!(pending, panicking);
+        pending?.expect_error(503, -32603)?;
+        let answered = answered?;
+        assert!(matches!(answered.status, 200 | 503), "{answered:?}");
+        // The same session, with a new child.
+        expect_echo(&client, "after").await?;
+        rialto.sigterm();
+        assert_eq!(rialto.wait(PATIENCE).await.code(), Some(0));
+        rialto.wait_for_no_children(PATIENCE).await;
+    }
+    Ok(())
+}

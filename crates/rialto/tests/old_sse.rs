@@ -1,0 +1,513 @@
+//! The old transport (HTTP with SSE) at the real binary: what the door says, and what it withstands. The official SDKs'
+//! clients of it are in `interop`.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::client::EventStream;
+use testkit::{McpClient, Result, Rialto, wait_until};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const CONFIG: &str = "destinations:\n  old:\n    command: '{stub} --journal {dir}/journal'\n    legacy_sse: true\n  new:\n    command: '{stub}'\n";
+
+/// One client of the old transport.
+struct OldClient {
+    http: McpClient,
+    endpoint: String,
+    stream: EventStream,
+}
+
+impl OldClient {
+    async fn connect(rialto: &Rialto) -> Result<Self> {
+        let http = McpClient::connect(&old_url(rialto)).await?;
+        let mut stream = http.get_stream(None).await?;
+        let first = stream.next().await?.expect("the stream begins");
+        assert_eq!(first.event.as_deref(), Some("endpoint"));
+        assert_eq!(first.id, None);
+        assert!(
+            first.data.starts_with("/old/message?sessionId="),
+            "{}",
+            first.data
+        );
+        Ok(Self {
+            http,
+            endpoint: first.data,
+            stream,
+        })
+    }
+
+    async fn open(rialto: &Rialto, version: &str, capabilities: Value) -> Result<Self> {
+        let mut client = Self::connect(rialto).await?;
+        let welcome = client.introduce(version, capabilities).await?;
+        assert_eq!(welcome["result"]["protocolVersion"], version, "{welcome}");
+        client
+            .post(json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+            .await?;
+        Ok(client)
+    }
+
+    async fn introduce(&mut self, version: &str, capabilities: Value) -> Result<Value> {
+        self.post(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+            "protocolVersion": version, "capabilities": capabilities, "clientInfo": {"name": "old", "version": "1"}
+        }}))
+        .await?;
+        self.stream.message().await
+    }
+
+    /// Sends a message, which is accepted without a word.
+    async fn post(&self, message: Value) -> Result<()> {
+        let reply = self.try_post(&message.to_string()).await?;
+        assert_eq!((reply.status, reply.body.len()), (202, 0), "{reply:?}");
+        Ok(())
+    }
+
+    async fn try_post(&self, body: &str) -> Result<testkit::Reply> {
+        post_to(&self.http, &self.endpoint, body).await
+    }
+
+    async fn call(&self, id: impl Into<Value>, tool: &str, arguments: Value) -> Result<()> {
+        self.post(json!({"jsonrpc": "2.0", "id": id.into(), "method": "tools/call",
+            "params": {"name": tool, "arguments": arguments, "_meta": {"progressToken": "p"}}}))
+            .await
+    }
+}
+
+fn old_url(rialto: &Rialto) -> String {
+    format!("http://{}/old/sse", rialto.address())
+}
+
+async fn post_to(http: &McpClient, endpoint: &str, body: &str) -> Result<testkit::Reply> {
+    let headers = [("content-type", "application/json")];
+    http.send("POST", endpoint, &headers, body.to_owned())
+        .await?
+        .reply()
+        .await
+}
+
+fn text(answer: &Value) -> &str {
+    answer["result"]["content"][0]["text"]
+        .as_str()
+        .unwrap_or_default()
+}
+
+#[tokio::test]
+async fn every_word_to_the_client_is_a_message_event_without_an_id() -> Result<()> {
+    let rialto = Rialto::with_config(CONFIG).await?;
+    let mut client = OldClient::open(&rialto, "2024-11-05", json!({})).await?;
+    client
+        .call(1, "progress", json!({"n": 3, "marker": "steps"}))
+        .await?;
+    for step in 1..=3 {
+        let event = client.stream.next().await?.expect("progress comes");
+        assert_eq!((event.event.as_deref(), &event.id), (Some("message"), &None));
+        assert_eq!(event.json()["params"]["progress"], step);
+        assert_eq!(event.json()["params"]["progressToken"], "p");
+    }
+    let answer = client.stream.message().await?;
+    assert_eq!((&answer["id"], text(&answer)), (&json!(1), "steps"));
+    client
+        .post(json!({"jsonrpc": "2.0", "id": "p", "method": "ping"}))
+        .await?;
+    assert_eq!(
+        client.stream.message().await?,
+        json!({"jsonrpc": "2.0", "id": "p", "result": {}})
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_revision_is_negotiated_as_in_every_legacy_session_and_nothing_is_primed() -> Result<()> {
+    let rialto = Rialto::with_config(CONFIG).await?;
+    for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
+        let mut client = OldClient::open(&rialto, version, json!({})).await?;
+        client.call(7, "echo", json!({"marker": version})).await?;
+        assert_eq!(text(&client.stream.message().await?), version);
+        assert_eq!(client.stream.last_event_id(), None);
+    }
+    Ok(())
+}
+
+/// C1: real clients use one id for everything.
+#[tokio::test]
+async fn fifty_calls_with_one_id_are_answered_fifty_times() -> Result<()> {
+    let rialto = Rialto::with_config(CONFIG).await?;
+    let mut client = OldClient::open(&rialto, "2024-11-05", json!({})).await?;
+    for call in 0..50 {
+        client
+            .call(
+                1,
+                "delay",
+                json!({"ms": 50 - call, "marker": format!("call {call}")}),
+            )
+            .await?;
+    }
+    let mut seen = Vec::new();
+    for _ in 0..50 {
+        let answer = client.stream.message().await?;
+        assert_eq!(answer["id"], 1);
+        seen.push(text(&answer).to_owned());
+    }
+    seen.sort();
+    let mut expected: Vec<String> = (0..50).map(|call| format!("call {call}")).collect();
+    expected.sort();
+    assert_eq!(seen, expected);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_question_comes_on_the_stream_and_its_answer_by_post() -> Result<()> {
+    let rialto = Rialto::with_config(CONFIG).await?;
+    let mut client = OldClient::open(&rialto, "2025-06-18", json!({"elicitation": {}})).await?;
+    client.call(1, "ask_elicit", json!({"marker": "asked"})).await?;
+    let question = client.stream.message().await?;
+    assert_eq!(question["method"], "elicitation/create", "{question}");
+    client
+        .post(json!({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {}}}))
+        .await?;
+    let answer = client.stream.message().await?;
+    assert_eq!(answer["id"], 1, "{answer}");
+    Ok(())
+}
+
+/// The stream's end is the session's end: what runs is cancelled, and its place is free.
+#[tokio::test]
+async fn a_broken_stream_ends_its_session_and_cancels_its_calls() -> Result<()> {
+    let rialto = Rialto::with_config(CONFIG).await?;
+    let OldClient {
+        http,
+        endpoint,
+        stream,
+    } = {
+        let client = OldClient::open(&rialto, "2024-11-05", json!({})).await?;
+        client.call(1, "never", json!({"marker": "in flight"})).await?;
+        rialto.wait_for_execution("in flight").await;
+        client
+    };
+    drop(stream);
+    let journal = rialto.journal();
+    wait_until("the server hears of it", PATIENCE, || {
+        (!journal.events("cancelled").is_empty()).then_some(())
+    })
+    .await;
+    let reply = post_to(&http, &endpoint, r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#).await?;
+    reply.expect_error(404, -32600)?;
+    let ready = http.send("GET", "/ready", &[], "").await?.reply().await?;
+    assert_eq!(ready.answer()["destinations"]["old"]["sessions"], 0);
+    Ok(())
+}
+
+/// G3, G4: an id is good for its own stream, at its own destination; what is none of ours is simply unknown.
+#[tokio::test]
+async fn only_the_id_of_an_open_stream_is_known() -> Result<()> {
+    let rialto = Rialto::with_config(&CONFIG.replace("'{stub}'", "'{stub}'\n    legacy_sse: true")).await?;
+    let client = OldClient::open(&rialto, "2024-11-05", json!({})).await?;
+    let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    let id = client.endpoint.split_once('=').expect("an id").1;
+    let mut refused = Vec::new();
+    for path in [
+        "/old/message?sessionId=8f7a1c2e-1111-4222-8333-123456789abc".to_owned(),
+        "/old/message?sessionId=__proto__".to_owned(),
+        "/old/message?sessionId=".to_owned(),
+        format!("/new/message?sessionId={id}"),
+    ] {
+        let reply = post_to(&client.http, &path, ping).await?;
+        reply.expect_error(404, -32600)?;
+        refused.push(reply.body);
+        client_is_fine(&rialto).await?;
+    }
+    assert!(
+        refused.windows(2).all(|pair| pair[0] == pair[1]),
+        "byte for byte the same"
+    );
+    let reply = post_to(&client.http, "/old/message", ping).await?;
+    reply.expect_error(400, -32600)?;
+    let reply = post_to(
+        &client.http,
+        &format!("/old/message?sessionId={id}&sessionId={id}"),
+        ping,
+    )
+    .await?;
+    reply.expect_error(400, -32600)?;
+    Ok(())
+}
+
+async fn client_is_fine(rialto: &Rialto) -> Result<()> {
+    let mut client = OldClient::open(rialto, "2024-11-05", json!({})).await?;
+    client.call(1, "echo", json!({"marker": "fine"})).await?;
+    assert_eq!(text(&client.stream.message().await?), "fine");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_no_message_is_refused_on_the_post_and_what_has_an_id_on_the_stream() -> Result<()> {
+    let rialto = Rialto::with_config(CONFIG).await?;
+    let mut client = OldClient::open(&rialto, "2024-11-05", json!({})).await?;
+    for (body, code) in [
+        (r#"{"jsonrpc":"#, -32700),
+        ("[]", -32600),
+        (r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#, -32600),
+        (r#"{"jsonrpc":"2.0","id":null,"method":"tools/list"}"#, -32600),
+    ] {
+        client.try_post(body).await?.expect_error(400, code)?;
+    }
+    // Refused by what it announces; nobody reads 64 MB to say no.
+    let mut raw = rialto.raw().await?;
+    let head = format!(
+        "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 64000000\r\n\r\n",
+        client.endpoint
+    );
+    assert_eq!(raw.exchange(head).await?.status, 413);
+    let plain = [("content-type", "text/plain")];
+    let reply = client.http.send("POST", &client.endpoint, &plain, "{}").await?;
+    assert_eq!(reply.reply().await?.status, 415);
+    // C13: a session is opened once. The SDKs look for the answer on the stream.
+    let again = client.introduce("2024-11-05", json!({})).await?;
+    assert_eq!(
+        (&again["id"], &again["error"]["code"]),
+        (&json!(0), &json!(-32600)),
+        "{again}"
+    );
+    client.call(5, "echo", json!({"marker": "all the same"})).await?;
+    assert_eq!(text(&client.stream.message().await?), "all the same");
+    Ok(())
+}
+
+/// An EventSource opens a lost stream again by itself, and its client may know nothing of it.
+#[tokio::test]
+async fn a_client_that_came_back_without_an_introduction_is_answered() -> Result<()> {
+    let rialto = Rialto::with_config(CONFIG).await?;
+    let mut client = OldClient::connect(&rialto).await?;
+    client
+        .post(json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+        .await?;
+    client.call("x", "echo", json!({"marker": "implicit"})).await?;
+    let answer = client.stream.message().await?;
+    assert_eq!((&answer["id"], text(&answer)), (&json!("x"), "implicit"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_that_dies_fails_the_call_and_the_session_goes_on() -> Result<()> {
+    let rialto = Rialto::with_config(CONFIG).await?;
+    let mut client = OldClient::open(&rialto, "2024-11-05", json!({})).await?;
+    client.call(1, "exit", json!({"code": 3})).await?;
+    let failed = client.stream.message().await?;
+    assert_eq!(
+        (&failed["id"], &failed["error"]["code"]),
+        (&json!(1), &json!(-32603)),
+        "{failed}"
+    );
+    client.call(2, "echo", json!({"marker": "again"})).await?;
+    loop {
+        let message = client.stream.message().await?;
+        if message["id"] == 2 {
+            assert_eq!(text(&message), "again");
+            return Ok(());
+        }
+        // The lists may have changed with the new child.
+        assert!(
+            message["method"]
+                .as_str()
+                .is_some_and(|method| method.ends_with("list_changed")),
+            "{message}"
+        );
+    }
+}
+
+/// G1, and the methods: both paths are guarded like every other.
+#[tokio::test]
+async fn foreign_hosts_origins_and_methods_are_refused_on_both_paths() -> Result<()> {
+    let rialto = Rialto::with_config(CONFIG).await?;
+    let client = OldClient::open(&rialto, "2024-11-05", json!({})).await?;
+    let http = &client.http;
+    let accept = ("accept", "text/event-stream");
+    let json_body = ("content-type", "application/json");
+    for foreign in [
+        ("host", "evil.example"),
+        ("origin", "https://evil.example"),
+        ("origin", "null"),
+    ] {
+        let reply = http.send("GET", "/old/sse", &[accept, foreign], "").await?;
+        assert_eq!(reply.status, 403, "{foreign:?}");
+        let reply = http
+            .send("POST", &client.endpoint, &[json_body, foreign], "{}")
+            .await?;
+        assert_eq!(reply.status, 403, "{foreign:?}");
+    }
+    for (method, path, allow) in [
+        ("POST", "/old/sse", "GET"),
+        ("DELETE", "/old/sse", "GET"),
+        ("GET", client.endpoint.as_str(), "POST"),
+    ] {
+        let reply = http.send(method, path, &[json_body, accept], "").await?;
+        assert_eq!(
+            (reply.status, reply.header("allow")),
+            (405, Some(allow)),
+            "{method} {path}"
+        );
+    }
+    let reply = http
+        .send("GET", "/old/sse", &[("accept", "application/json")], "")
+        .await?;
+    assert_eq!(reply.status, 406);
+    for path in ["/new/sse", "/new/message?sessionId=x"] {
+        let reply = http.send("GET", path, &[accept], "").await?.reply().await?;
+        assert_eq!(reply.status, 410, "{path}");
+        assert!(String::from_utf8_lossy(&reply.body).contains("/new/mcp"));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn streams_are_as_many_as_sessions_and_a_refused_one_leaves_nothing() -> Result<()> {
+    let rialto =
+        Rialto::with_config(&CONFIG.replace("legacy_sse: true", "legacy_sse: true\n    max_sessions: 2"))
+            .await?;
+    let first = OldClient::open(&rialto, "2024-11-05", json!({})).await?;
+    let _second = OldClient::connect(&rialto).await?;
+    for _ in 0..10 {
+        let reply = first.http.get(None).await?.reply().await?;
+        reply.expect_error(503, -32603)?;
+        assert!(reply.header("retry-after").is_some());
+    }
+    drop(first);
+    let mut client = wait_for_room(&rialto).await?;
+    client.call(1, "echo", json!({"marker": "room"})).await?;
+    assert_eq!(text(&client.stream.message().await?), "room");
+    Ok(())
+}
+
+/// The end of a stream is noticed a little later than it happens.
+async fn wait_for_room(rialto: &Rialto) -> Result<OldClient> {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        match OldClient::open(rialto, "2024-11-05", json!({})).await {
+            Ok(client) => return Ok(client),
+            Err(failure) if tokio::time::Instant::now() > deadline => return Err(failure),
+            Err(_) => tokio::task::yield_now().await,
+        }
+    }
+}
+
+/// F1: what runs is answered on the stream, and the stream ends properly.
+#[tokio::test]
+async fn sigterm_answers_what_runs_and_ends_the_stream() -> Result<()> {
+    let rialto = Rialto::with_config(CONFIG).await?;
+    let mut client = OldClient::open(&rialto, "2024-11-05", json!({})).await?;
+    let silent = OldClient::connect(&rialto).await?;
+    client
+        .call(1, "delay", json!({"ms": 300, "marker": "late"}))
+        .await?;
+    rialto.wait_for_execution("late").await;
+    rialto.sigterm();
+    assert_eq!(text(&client.stream.message().await?), "late");
+    assert!(client.stream.next().await?.is_none());
+    let mut stream = silent.stream;
+    assert!(stream.next().await?.is_none());
+    assert!(rialto.wait(PATIENCE).await.success());
+    Ok(())
+}
+
+/// A call that never ends is answered before the stream ends.
+#[tokio::test]
+async fn the_end_of_the_drain_fails_what_still_runs_on_the_stream() -> Result<()> {
+    let rialto = Rialto::launcher()
+        .env("RIALTO_DRAIN", "100ms")
+        .config(CONFIG)
+        .start()
+        .await?;
+    let mut client = OldClient::open(&rialto, "2024-11-05", json!({})).await?;
+    client.call(1, "never", json!({"marker": "for ever"})).await?;
+    rialto.wait_for_execution("for ever").await;
+    rialto.sigterm();
+    let failed = client.stream.message().await?;
+    assert_eq!(
+        (&failed["id"], &failed["error"]["code"]),
+        (&json!(1), &json!(-32603)),
+        "{failed}"
+    );
+    assert!(client.stream.next().await?.is_none());
+    assert!(rialto.wait(PATIENCE).await.success());
+    Ok(())
+}
+
+/// An old server behind: its old clients find what they always found, and new ones find `/mcp`.
+#[tokio::test]
+async fn a_remote_server_of_the_old_transport_is_reached_both_ways() -> Result<()> {
+    let behind = Rialto::with_config(CONFIG).await?;
+    let config = format!(
+        "destinations:\n  old:\n    type: sse\n    url: {}\n",
+        old_url(&behind)
+    );
+    let rialto = Rialto::with_config(&config).await?;
+    let mut client = OldClient::open(&rialto, "2024-11-05", json!({})).await?;
+    client
+        .call(1, "progress", json!({"n": 2, "marker": "far"}))
+        .await?;
+    for step in 1..=2 {
+        assert_eq!(client.stream.message().await?["params"]["progress"], step);
+    }
+    assert_eq!(text(&client.stream.message().await?), "far");
+    let client = rialto.session_of("old").await?;
+    let reply = client.call(1, "echo", json!({"marker": "new way"})).await?;
+    assert_eq!(reply.text(), "new way");
+    Ok(())
+}
+
+/// A new server behind, and an old client in front of it.
+#[tokio::test]
+async fn a_remote_server_of_streamable_http_is_reached_by_old_clients() -> Result<()> {
+    let behind = Rialto::with_config(CONFIG).await?;
+    let config = format!(
+        "destinations:\n  old:\n    type: streamable_http\n    url: {}\n    legacy_sse: true\n",
+        behind.url_of("new")
+    );
+    let rialto = Rialto::with_config(&config).await?;
+    let mut client = OldClient::open(&rialto, "2025-06-18", json!({"elicitation": {}})).await?;
+    client.call(1, "ask_elicit", json!({"marker": "asked"})).await?;
+    let question = client.stream.message().await?;
+    client
+        .post(json!({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {}}}))
+        .await?;
+    assert_eq!(client.stream.message().await?["id"], 1);
+    Ok(())
+}
+
+/// G3: the session is its principal's. To everyone else it does not exist, and without a token there is no door.
+#[tokio::test]
+async fn another_principal_does_not_find_the_session() -> Result<()> {
+    let token = |name: &str| -> Result<(String, String)> {
+        let made = std::process::Command::new(testkit::rialto::binary("rialto"))
+            .args(["token", "--name", name])
+            .output()?;
+        let said =
+            String::from_utf8_lossy(&made.stdout).into_owned() + &String::from_utf8_lossy(&made.stderr);
+        let token = said.lines().next().expect("a token").trim().to_owned();
+        let from = said.find("sha256:").expect("its hash");
+        let hash = said[from..].split(|c: char| c.is_whitespace() || c == '"').next();
+        Ok((token, hash.expect("a hash").to_owned()))
+    };
+    let ((alice, alice_hash), (bob, bob_hash)) = (token("alice")?, token("bob")?);
+    let auth = format!(
+        "auth:\n  tokens:\n    - {{ name: alice, hash: '{alice_hash}' }}\n    - {{ name: bob, hash: '{bob_hash}' }}\n"
+    );
+    let rialto = Rialto::with_config(&format!("{auth}{CONFIG}")).await?;
+    let anyone = McpClient::connect(&old_url(&rialto)).await?;
+    assert_eq!(anyone.get(None).await?.status, 401);
+    let with = |token: &str| format!("Bearer {token}");
+    let http = McpClient::connect(&old_url(&rialto))
+        .await?
+        .with_header("authorization", &with(&alice));
+    let mut stream = http.get_stream(None).await?;
+    let endpoint = stream.next().await?.expect("the stream begins").data;
+    let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    for (authorization, status) in [(Some(&bob), 404), (None, 401), (Some(&alice), 202)] {
+        let authorization = authorization.map(|token| with(token));
+        let mut headers = vec![("content-type", "application/json")];
+        headers.extend(authorization.as_deref().map(|value| ("authorization", value)));
+        let reply = http.send("POST", &endpoint, &headers, ping).await?;
+        assert_eq!(reply.status, status);
+    }
+    assert_eq!(stream.message().await?["result"], json!({}));
+    Ok(())
+}

@@ -1,0 +1,365 @@
+//! Reload (rows F6 and F7): what stays the same is not touched, what is wrong changes nothing.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::{McpClient, Reply, Result, Rialto, wait_until};
+use tokio::task::JoinSet;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn destination(name: &str, more: &str) -> String {
+    format!("  {name}:\n    command: '{{stub}} --journal {{dir}}/journal-{name}'\n{more}")
+}
+
+/// A Rialto whose file can be written again.
+struct Reloadable {
+    rialto: Rialto,
+    file: PathBuf,
+    stub: String,
+}
+
+impl Reloadable {
+    async fn start(flags: &[&str], destinations: &str) -> Result<Self> {
+        let launcher = Rialto::launcher()
+            .args(flags)
+            .config(&format!("destinations:\n{destinations}"));
+        let rialto = launcher.start().await?;
+        let file = config_file(rialto.dir());
+        let stub = testkit::rialto::binary("testkit-server")
+            .to_string_lossy()
+            .into_owned();
+        Ok(Self { rialto, file, stub })
+    }
+
+    /// Writes the file anew, with the same stand-ins.
+    fn write(&self, text: &str) -> Result<()> {
+        let dir = self.rialto.dir().to_string_lossy();
+        std::fs::write(
+            &self.file,
+            text.replace("{stub}", &self.stub).replace("{dir}", &dir),
+        )?;
+        Ok(())
+    }
+
+    fn write_destinations(&self, destinations: &str) -> Result<()> {
+        self.write(&format!("destinations:\n{destinations}"))
+    }
+
+    /// Says SIGHUP and waits for what comes of it.
+    async fn reload(&self, outcome: &str) -> Value {
+        let before = self.outcomes(outcome).len();
+        self.rialto.signal(Signal::HUP);
+        self.wait_for(outcome, before).await
+    }
+
+    async fn wait_for(&self, outcome: &str, before: usize) -> Value {
+        wait_until(&format!("another `{outcome}`"), PATIENCE, || {
+            self.outcomes(outcome).into_iter().nth(before)
+        })
+        .await
+    }
+
+    fn outcomes(&self, outcome: &str) -> Vec<Value> {
+        let mut logs = self.rialto.logs();
+        logs.retain(|line| {
+            line["message"]
+                .as_str()
+                .is_some_and(|text| text.starts_with(outcome))
+        });
+        logs
+    }
+
+    async fn ready(&self) -> Result<Value> {
+        let client = McpClient::connect(&format!("http://{}/x/mcp", self.rialto.address())).await?;
+        Ok(client
+            .send("GET", "/ready", &[], "")
+            .await?
+            .reply()
+            .await?
+            .answer())
+    }
+}
+
+/// The file that the launcher wrote.
+fn config_file(dir: &Path) -> PathBuf {
+    let mut files = std::fs::read_dir(dir).expect("the directory is there");
+    files
+        .find_map(|entry| {
+            let path = entry.ok()?.path();
+            matches!(path.extension()?.to_str()?, "yml" | "yaml").then_some(path)
+        })
+        .expect("the launcher has written a configuration")
+}
+
+async fn echo(client: &McpClient, marker: &str) -> Result<Reply> {
+    client.call(1, "echo", json!({"marker": marker})).await
+}
+
+async fn expect_echo(client: &McpClient, marker: &str) -> Result<()> {
+    let reply = echo(client, marker).await?;
+    reply.expect_status(200)?;
+    assert_eq!(reply.text(), marker);
+    Ok(())
+}
+
+/// F6: unchanged destinations keep their children and their sessions, and no call is lost.
+#[tokio::test]
+async fn a_thousand_calls_during_reloads_are_all_answered_by_the_same_child() -> Result<()> {
+    let stays = destination("stays", "");
+    let running = Reloadable::start(&[], &format!("{stays}{}", destination("goes", ""))).await?;
+    let client = running.rialto.session_of("stays").await?;
+    expect_echo(&client, "before").await?;
+    let children = |running: &Reloadable| {
+        let children = running.rialto.children().into_iter();
+        let mut pids: Vec<u32> = children
+            .filter(|child| child.name.contains("testkit"))
+            .map(|child| child.pid)
+            .collect();
+        pids.sort_unstable();
+        pids
+    };
+    let before = children(&running);
+    let done = Arc::new(AtomicBool::new(false));
+    let mut callers = JoinSet::new();
+    for caller in 0..10 {
+        let (client, done) = (client.clone(), Arc::clone(&done));
+        callers.spawn(async move {
+            // At least a hundred each, and on until the last reload is through.
+            let mut calls = 0;
+            while calls < 100 || !done.load(Ordering::Acquire) {
+                let marker = format!("{caller}-{calls}");
+                expect_echo(&client, &marker)
+                    .await
+                    .expect("every call is answered");
+                calls += 1;
+            }
+            calls
+        });
+    }
+    for round in 0..5 {
+        let more = destination("comes", &format!("    max_sessions: {}\n", round + 1));
+        running.write_destinations(&format!("{stays}{more}"))?;
+        let report = running.reload("reloaded").await;
+        assert_eq!(report["kept"], 1, "{report}");
+        match round {
+            0 => {
+                assert_eq!(
+                    (&report["added"], &report["removed"]),
+                    (&json!("comes"), &json!("goes"))
+                );
+            }
+            _ => assert_eq!(report["replaced"], "comes", "{report}"),
+        }
+    }
+    done.store(true, Ordering::Release);
+    let calls: usize = callers.join_all().await.into_iter().sum();
+    assert!(calls >= 1000, "{calls}");
+    expect_echo(&running.rialto.session_of("comes").await?, "new").await?;
+    let kept = children(&running);
+    let stayed = before.iter().filter(|pid| kept.contains(pid)).count();
+    assert_eq!(stayed, 1, "the child of `stays` is the same: {before:?} {kept:?}");
+    Ok(())
+}
+
+/// What is gone is gone, with its child; what runs on it may finish.
+#[tokio::test]
+async fn a_removed_destination_finishes_its_calls_and_ends() -> Result<()> {
+    let running =
+        Reloadable::start(&[], &[destination("stays", ""), destination("goes", "")].concat()).await?;
+    let client = running.rialto.session_of("goes").await?;
+    let mut in_flight = JoinSet::new();
+    in_flight.spawn({
+        let client = client.clone();
+        async move {
+            client
+                .call(1, "delay", r#"{"ms":700,"marker":"in flight"}"#)
+                .await
+        }
+    });
+    let journal = testkit::Journal::at(running.rialto.dir().join("journal-goes"));
+    wait_until("the call runs", PATIENCE, || {
+        (!journal.events("executed").is_empty()).then_some(())
+    })
+    .await;
+    running.write_destinations(&destination("stays", ""))?;
+    running.reload("reloaded").await;
+    let reply = echo(&client, "too late").await?;
+    assert_eq!(reply.status, 404);
+    assert!(running.ready().await?["destinations"].get("goes").is_none());
+    for reply in in_flight.join_all().await {
+        assert_eq!(reply?.text(), "in flight");
+    }
+    running.wait_for("destination ended", 0).await;
+    wait_until("its child is gone", PATIENCE, || {
+        let children = running.rialto.children();
+        (children
+            .iter()
+            .filter(|child| child.name.contains("testkit"))
+            .count()
+            == 1)
+            .then_some(())
+    })
+    .await;
+    Ok(())
+}
+
+/// The sessions of what was replaced are unknown, and a client that initializes anew is at home.
+#[tokio::test]
+async fn a_changed_destination_is_replaced_and_its_sessions_end_with_404() -> Result<()> {
+    let running = Reloadable::start(&[], &destination("one", "")).await?;
+    let client = running.rialto.session_of("one").await?;
+    expect_echo(&client, "old").await?;
+    let stream = client.get_stream(None).await?;
+    running.write_destinations(&destination("one", "    env: { NEW: value }\n"))?;
+    let report = running.reload("reloaded").await;
+    assert_eq!(report["replaced"], "one", "{report}");
+    echo(&client, "?").await?.expect_error(404, -32600)?;
+    let mut stream = stream;
+    assert!(stream.next_message().await?.is_none(), "the stream ends properly");
+    expect_echo(&running.rialto.session_of("one").await?, "new").await?;
+    Ok(())
+}
+
+/// A call that never ends does not keep what was replaced for ever.
+#[tokio::test]
+async fn a_call_that_outlasts_the_drain_is_answered_503() -> Result<()> {
+    let text = |more: &str| {
+        format!(
+            "drain_timeout: 100ms\ndestinations:\n{}",
+            destination("one", more)
+        )
+    };
+    let running = Reloadable::start(&[], &destination("one", "")).await?;
+    running.write(&text(""))?;
+    running.reload("reloaded").await;
+    let client = running.rialto.session_of("one").await?;
+    let mut in_flight = JoinSet::new();
+    in_flight.spawn({
+        let client = client.clone();
+        async move { client.call(1, "never", r#"{"marker":"for ever"}"#).await }
+    });
+    let journal = testkit::Journal::at(running.rialto.dir().join("journal-one"));
+    wait_until("the call runs", PATIENCE, || {
+        (!journal.events("executed").is_empty()).then_some(())
+    })
+    .await;
+    running.write(&text("    max_sessions: 3\n"))?;
+    running.reload("reloaded").await;
+    for reply in in_flight.join_all().await {
+        reply?.expect_error(503, -32603)?;
+    }
+    Ok(())
+}
+
+/// F7: whatever is wrong with the file, the old configuration stays, and everybody can see it.
+#[tokio::test]
+async fn a_bad_file_changes_nothing_and_says_so() -> Result<()> {
+    let good = destination("one", "");
+    let running = Reloadable::start(&[], &good).await?;
+    let client = running.rialto.session_of("one").await?;
+    expect_echo(&client, "before").await?;
+    for (text, named) in [
+        ("destinations: [".to_owned(), "not valid"),
+        (format!("destinations:\n{good}    comand: x\n"), "comand"),
+        (format!("lisen: :1\ndestinations:\n{good}"), "lisen"),
+        (
+            "destinations:\n  two:\n    command: /no/such/program\n".to_owned(),
+            "/no/such/program",
+        ),
+        (
+            format!("secrets_file: missing.yml\ndestinations:\n{good}"),
+            "missing.yml",
+        ),
+        (String::new(), ""),
+    ] {
+        running.write(&text)?;
+        let failure = running.reload("reload failed").await;
+        assert_eq!(failure["level"], "ERROR");
+        assert!(
+            failure["error"]
+                .as_str()
+                .is_some_and(|error| error.contains(named)),
+            "{failure}"
+        );
+        expect_echo(&client, "unmoved").await?;
+        let ready = running.ready().await?;
+        assert!(
+            ready["configuration"]
+                .as_str()
+                .is_some_and(|text| text.contains("reload")),
+            "{ready}"
+        );
+        // `rialto check` says the same with its exit status.
+        let checked = std::process::Command::new(testkit::rialto::binary("rialto"))
+            .args(["check", "--config"])
+            .arg(&running.file)
+            .output()?;
+        assert!(!checked.status.success(), "{checked:?}");
+    }
+    std::fs::remove_file(&running.file)?;
+    running.reload("reload failed").await;
+    expect_echo(&client, "unmoved").await?;
+    running.write_destinations(&good)?;
+    let report = running.reload("reloaded").await;
+    assert_eq!(report["kept"], 1);
+    assert!(running.ready().await?.get("configuration").is_none());
+    expect_echo(&client, "the same session").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_only_a_start_can_change_is_named_and_kept() -> Result<()> {
+    let running = Reloadable::start(&[], &destination("one", "")).await?;
+    running.write(&format!(
+        "audit: audit.jsonl\nallowed_hosts: [gate.example]\ndestinations:\n{}",
+        destination("one", "")
+    ))?;
+    running.reload("reloaded").await;
+    let warned = |line: &Value| line["setting"] == "audit" && line["level"] == "WARN";
+    running.rialto.wait_for_log("audit waits", PATIENCE, warned).await;
+    // Hosts do not have to wait.
+    let client = running.rialto.client_of("one").await?;
+    let reply = client
+        .send("GET", "/health", &[("host", "gate.example")], "")
+        .await?;
+    assert_eq!(reply.status, 200);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_watched_file_is_read_when_it_changes() -> Result<()> {
+    let running = Reloadable::start(&["--watch"], &destination("one", "")).await?;
+    let client = running.rialto.session_of("one").await?;
+    running.write_destinations(&[destination("one", ""), destination("two", "")].concat())?;
+    let report = running.wait_for("reloaded", 0).await;
+    assert_eq!(
+        (&report["added"], &report["kept"]),
+        (&json!("two"), &json!(1)),
+        "{report}"
+    );
+    expect_echo(&running.rialto.session_of("two").await?, "watched").await?;
+    // Replaced by another file, as editors and deployments do.
+    let new = running.file.with_extension("new");
+    std::fs::write(&new, "destinations: {}\n")?;
+    std::fs::rename(&new, &running.file)?;
+    running.wait_for("reload failed", 0).await;
+    expect_echo(&client, "unmoved").await?;
+    Ok(())
+}
+
+/// Without a file there is nothing to change, and SIGHUP does no harm.
+#[tokio::test]
+async fn a_single_server_is_kept_over_sighup() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let client = rialto.session().await?;
+    rialto.signal(Signal::HUP);
+    let reloaded = |line: &Value| line["message"] == "reloaded" && line["kept"] == 1;
+    rialto.wait_for_log("it is kept", PATIENCE, reloaded).await;
+    expect_echo(&client, "kept").await?;
+    Ok(())
+}

@@ -1,0 +1,287 @@
+//! TLS on the listener: both versions of HTTP, certificates that change, and peers that do not shake hands.
+
+use std::path::Path;
+use std::time::Duration;
+
+use reqwest::{Certificate, Client, Version};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::rialto::Launcher;
+use testkit::{Result, Rialto};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Writes a new certificate for `localhost` and its key into a directory, and gives the certificate.
+fn make_certificate(directory: &Path) -> String {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()])
+        .expect("a certificate can be made");
+    let certificate = made.cert.pem();
+    replace(&directory.join("key.pem"), &made.signing_key.serialize_pem());
+    replace(&directory.join("cert.pem"), &certificate);
+    certificate
+}
+
+/// Puts a file in another's place, as a careful program does.
+fn replace(file: &Path, text: &str) {
+    let new = file.with_extension("new");
+    std::fs::write(&new, text).expect("a file can be written");
+    std::fs::rename(&new, file).expect("a file can be renamed");
+}
+
+/// A Rialto with a certificate that only `client_of` trusts.
+fn launcher() -> (Launcher, String) {
+    let launcher = Rialto::launcher().args(&["--tls-cert", "{dir}/cert.pem", "--tls-key", "{dir}/key.pem"]);
+    let certificate = make_certificate(launcher.dir());
+    (launcher, certificate)
+}
+
+fn client_of(certificate: &str) -> reqwest::ClientBuilder {
+    let root = Certificate::from_pem(certificate.as_bytes()).expect("a certificate in PEM");
+    Client::builder()
+        .no_proxy()
+        .tls_certs_only([root])
+        .timeout(PATIENCE)
+}
+
+fn url(rialto: &Rialto, path: &str) -> String {
+    let port = rialto.address().rsplit(':').next().expect("a port");
+    format!("https://localhost:{port}{path}")
+}
+
+async fn post(
+    client: &Client,
+    url: &str,
+    session: Option<&str>,
+    body: Value,
+) -> reqwest::Result<reqwest::Response> {
+    let mut request = client
+        .post(url)
+        .header("content-type", "application/json")
+        .header("accept", "application/json, text/event-stream")
+        .body(body.to_string());
+    if let Some(session) = session {
+        request = request.header("mcp-session-id", session);
+    }
+    request.send().await
+}
+
+async fn echo(client: &Client, url: &str, marker: &str) -> String {
+    let introduction = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "tls", "version": "1"}}});
+    let opened = post(client, url, None, introduction).await.expect("an answer");
+    let session = opened.headers()["mcp-session-id"]
+        .to_str()
+        .expect("an id")
+        .to_owned();
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "echo", "arguments": {"marker": marker}}});
+    let answer = post(client, url, Some(&session), call).await.expect("an answer");
+    let answer: Value = answer.json().await.expect("JSON");
+    answer["result"]["content"][0]["text"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+#[tokio::test]
+async fn calls_work_over_http_2_and_over_http_1() -> Result<()> {
+    let (launcher, certificate) = launcher();
+    let rialto = launcher.stub(&[]).start().await?;
+    let modern = client_of(&certificate).build().expect("a client");
+    let health = modern
+        .get(url(&rialto, "/health"))
+        .send()
+        .await
+        .expect("an answer");
+    assert_eq!(
+        (health.status().as_u16(), health.version()),
+        (200, Version::HTTP_2)
+    );
+    assert_eq!(echo(&modern, &url(&rialto, "/mcp"), "over 2").await, "over 2");
+    let plain = client_of(&certificate).http1_only().build().expect("a client");
+    let health = plain
+        .get(url(&rialto, "/health"))
+        .send()
+        .await
+        .expect("an answer");
+    assert_eq!(
+        (health.status().as_u16(), health.version()),
+        (200, Version::HTTP_11)
+    );
+    assert_eq!(echo(&plain, &url(&rialto, "/mcp"), "over 1").await, "over 1");
+    Ok(())
+}
+
+/// The guard sees the same request whichever way it came.
+#[tokio::test]
+async fn hosts_and_origins_are_checked_over_http_2_too() -> Result<()> {
+    let (launcher, certificate) = launcher();
+    let rialto = launcher.stub(&[]).start().await?;
+    let address = rialto.address().parse().expect("an address");
+    // The certificate is for localhost; the name in the request is what the client makes of it.
+    let client = client_of(&certificate)
+        .resolve("localhost", address)
+        .build()
+        .expect("a client");
+    let reply = client
+        .get(url(&rialto, "/health"))
+        .header("origin", "https://evil.example")
+        .send()
+        .await
+        .expect("an answer");
+    assert_eq!((reply.status().as_u16(), reply.version()), (403, Version::HTTP_2));
+    let reply = client
+        .get(url(&rialto, "/health"))
+        .header("host", "evil.example")
+        .send()
+        .await
+        .expect("an answer");
+    assert_eq!(reply.status().as_u16(), 403);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stream_comes_event_by_event_over_http_2() -> Result<()> {
+    let (launcher, certificate) = launcher();
+    let rialto = launcher.stub(&[]).start().await?;
+    let client = client_of(&certificate).build().expect("a client");
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
+        "name": "progress", "arguments": {"n": 3, "marker": "end", "every_ms": 100}, "_meta": {"progressToken": 1}}});
+    let mut reply = post(&client, &url(&rialto, "/mcp"), None, call)
+        .await
+        .expect("an answer");
+    assert_eq!(reply.headers()["content-type"], "text/event-stream");
+    let mut text = String::new();
+    while let Some(chunk) = reply.chunk().await.expect("a chunk") {
+        text.push_str(&String::from_utf8_lossy(&chunk));
+        if !text.contains("\"progress\":3") {
+            assert!(
+                !text.contains("\"result\""),
+                "the first events do not wait for the last: {text}"
+            );
+        }
+    }
+    assert!(text.contains("\"result\""), "{text}");
+    Ok(())
+}
+
+/// Nothing is ever said in the clear, and one peer's nonsense is nobody else's trouble.
+#[tokio::test]
+async fn whoever_does_not_shake_hands_gets_nothing_and_is_counted() -> Result<()> {
+    let (launcher, certificate) = launcher();
+    let rialto = launcher.stub(&[]).start().await?;
+    for _ in 0..4 {
+        let mut raw = rialto.raw().await?;
+        raw.write("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .await?;
+        let said = raw.read_to_end().await.unwrap_or_default();
+        assert!(!String::from_utf8_lossy(&said).contains("HTTP"), "{said:?}");
+    }
+    let failed = |line: &Value| line["message"] == "TLS handshake failed" && line["failures"] == 4;
+    rialto
+        .wait_for_log("the failures are counted", PATIENCE, failed)
+        .await;
+    // Connections that never say anything hold nobody up.
+    let mut silent = Vec::new();
+    for _ in 0..50 {
+        silent.push(rialto.raw().await?);
+    }
+    let client = client_of(&certificate).build().expect("a client");
+    assert_eq!(echo(&client, &url(&rialto, "/mcp"), "fine").await, "fine");
+    // They do not hold up the end either.
+    rialto.sigterm();
+    assert!(rialto.wait(PATIENCE).await.success());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_used_when_its_files_have_changed() -> Result<()> {
+    let (launcher, old) = launcher();
+    let rialto = launcher.stub(&[]).start().await?;
+    let before = client_of(&old).build().expect("a client");
+    assert_eq!(echo(&before, &url(&rialto, "/mcp"), "before").await, "before");
+    let new = make_certificate(rialto.dir());
+    let changed = |line: &Value| {
+        line["message"]
+            .as_str()
+            .is_some_and(|text| text.starts_with("the certificate has changed"))
+    };
+    rialto
+        .wait_for_log("the certificate is read", PATIENCE, changed)
+        .await;
+    let after = client_of(&new).build().expect("a client");
+    assert_eq!(echo(&after, &url(&rialto, "/mcp"), "after").await, "after");
+    let stale = client_of(&old).build().expect("a client");
+    assert!(stale.get(url(&rialto, "/health")).send().await.is_err());
+    // A connection that stands is not disturbed.
+    assert!(before.get(url(&rialto, "/health")).send().await.is_ok());
+    Ok(())
+}
+
+/// F7: what cannot be used changes nothing.
+#[tokio::test]
+async fn files_that_cannot_be_used_leave_the_old_certificate() -> Result<()> {
+    let (launcher, certificate) = launcher();
+    let rialto = launcher.stub(&[]).start().await?;
+    replace(&rialto.dir().join("key.pem"), "no key at all");
+    let kept = |line: &Value| line["level"] == "ERROR" && line.to_string().contains("the old one stays");
+    rialto
+        .wait_for_log("the new key is refused", PATIENCE, kept)
+        .await;
+    let client = client_of(&certificate).build().expect("a client");
+    assert_eq!(echo(&client, &url(&rialto, "/mcp"), "still").await, "still");
+    rialto.signal(Signal::HUP);
+    let failed = |line: &Value| {
+        line["level"] == "ERROR"
+            && line["error"]
+                .as_str()
+                .is_some_and(|error| error.contains("tls.key"))
+    };
+    rialto.wait_for_log("so is the reload", PATIENCE, failed).await;
+    let fresh = client_of(&certificate).build().expect("a client");
+    assert_eq!(
+        echo(&fresh, &url(&rialto, "/mcp"), "even then").await,
+        "even then"
+    );
+    let new = make_certificate(rialto.dir());
+    rialto.signal(Signal::HUP);
+    let reloaded = |line: &Value| line["message"] == "reloaded";
+    rialto
+        .wait_for_log("a good pair is taken", PATIENCE, reloaded)
+        .await;
+    let client = client_of(&new).build().expect("a client");
+    assert_eq!(echo(&client, &url(&rialto, "/mcp"), "mended").await, "mended");
+    Ok(())
+}
+
+/// F8: what is wrong at the start is named, by `serve` and by `check`.
+#[tokio::test]
+async fn a_certificate_that_cannot_be_used_is_named_at_the_start() -> Result<()> {
+    for (file, text, named) in [
+        ("key.pem", "no key", "tls.key"),
+        ("cert.pem", "no certificate", "tls.cert"),
+        ("cert.pem", "", "tls.cert"),
+    ] {
+        let (launcher, _) = launcher();
+        replace(&launcher.dir().join(file), text);
+        let ended = launcher.stub(&[]).run(PATIENCE).await?;
+        assert_eq!(ended.code(), Some(2), "{ended:?}");
+        assert!(ended.stderr_text().contains(named), "{ended:?}");
+    }
+    let (launcher, _) = launcher();
+    let other = tempfile::tempdir()?;
+    make_certificate(other.path());
+    std::fs::copy(other.path().join("key.pem"), launcher.dir().join("key.pem"))?;
+    let ended = launcher.stub(&[]).run(PATIENCE).await?;
+    assert_eq!(ended.code(), Some(2), "{ended:?}");
+    assert!(ended.stderr_text().contains("do not go together"), "{ended:?}");
+
+    let launcher = Rialto::launcher()
+        .verb(&["check"])
+        .config("tls: { cert: cert.pem, key: key.pem }\ndestinations: { a: { command: '{stub}' } }\n");
+    make_certificate(launcher.dir());
+    replace(&launcher.dir().join("key.pem"), "no key");
+    let ended = launcher.run(PATIENCE).await?;
+    assert_eq!(ended.code(), Some(2), "{ended:?}");
+    Ok(())
+}
