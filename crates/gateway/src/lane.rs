@@ -394,8 +394,8 @@ impl Lane {
         self.with(|multiplexer, now| multiplexer.handle_session_lost(now));
     }
 
-    pub(crate) fn outage(&self) {
-        self.with(|multiplexer, _| multiplexer.handle_outage());
+    pub(crate) fn outage(&self, trouble: Option<Arc<Trouble>>) {
+        self.with(|multiplexer, _| multiplexer.handle_outage(trouble));
     }
 
     /// Exchanges an empty buffer for everything that waits to be written.

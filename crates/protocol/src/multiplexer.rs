@@ -327,6 +327,8 @@ pub struct Multiplexer {
     limits: Limits,
     carrier: Carrier,
     link: Link,
+    /// Why a server that is reached by POSTs cannot be, until it is tried again.
+    outage: Option<Arc<Trouble>>,
     /// How a legacy server is introduced to.
     introduction: Introduction,
     /// Which of the server's tools its clients see.
@@ -377,6 +379,7 @@ impl Multiplexer {
             limits,
             carrier: Carrier::default(),
             link: Link::Absent,
+            outage: None,
             introduction,
             policy: Arc::default(),
             face: Face::Legacy(Handshake::new(introduction)),

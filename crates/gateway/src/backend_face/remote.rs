@@ -192,7 +192,7 @@ impl RemoteLane {
                         // Whoever noticed the loss has seen to a new session, or is about to.
                         News::Withheld => give_back(lane, parcel),
                         News::Unreachable(trouble) => {
-                            lane.outage();
+                            lane.outage(Some(Arc::clone(&trouble)));
                             give_back(lane, parcel);
                             // What is still under way has connections of its own, and goes on.
                             if out.is_none() {
@@ -200,7 +200,7 @@ impl RemoteLane {
                             }
                         }
                         News::NotStreamable { status } => {
-                            lane.outage();
+                            lane.outage(None);
                             give_back(lane, parcel);
                             return Left::TryOld { status };
                         }

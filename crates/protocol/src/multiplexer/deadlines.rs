@@ -1,6 +1,7 @@
 //! What happens when nothing happens: calls, waits and questions that took too long.
 
 use super::*;
+use crate::delivery::LONGEST_PAUSE;
 
 impl Multiplexer {
     pub fn handle_deadline(&mut self, now: Moment) {
@@ -149,8 +150,14 @@ impl Multiplexer {
     }
 
     pub(super) fn expire_waiting(&mut self, now: Moment) {
-        let start = Failure::StartTimeout {
-            limit: self.limits.start_timeout,
+        let start = match &self.outage {
+            Some(trouble) => Failure::Unavailable {
+                trouble: Arc::clone(trouble),
+                retry_after: LONGEST_PAUSE,
+            },
+            None => Failure::StartTimeout {
+                limit: self.limits.start_timeout,
+            },
         };
         let (late, openers): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.openers)
             .into_iter()

@@ -6,6 +6,7 @@ impl Multiplexer {
     /// The server runs and can be written to.
     pub fn handle_link_up(&mut self, now: Moment) {
         self.link = Link::Up;
+        self.outage = None;
         if let Some(welcome) = self.face.welcome().map(Arc::clone) {
             // It was only out of reach, and need not be introduced again.
             for Opener { session, call, .. } in std::mem::take(&mut self.openers) {

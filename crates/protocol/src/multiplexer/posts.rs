@@ -154,9 +154,11 @@ impl Multiplexer {
         self.pursue(now);
     }
 
-    /// The server cannot be reached at the moment. What it still works on may go on; everything else waits.
-    pub fn handle_outage(&mut self) {
+    /// The server cannot be reached at the moment. What it still works on may go on; everything else waits, and what
+    /// waits for too long is told why.
+    pub fn handle_outage(&mut self, trouble: Option<Arc<Trouble>>) {
         self.link = Link::Absent;
+        self.outage = trouble;
         if !self.openers.is_empty() || !self.waiting.is_empty() {
             self.outputs.push_back(Output::WantLink);
         }

@@ -41,7 +41,7 @@ impl Stage {
     }
 
     pub(crate) fn outage(&mut self) {
-        self.backend.handle_outage();
+        self.backend.handle_outage(None);
         self.settle();
     }
 }
