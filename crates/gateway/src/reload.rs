@@ -15,7 +15,7 @@ use crate::destination::{Destination, Surroundings};
 use crate::gateway::{Gateway, check_command};
 use crate::guard::Guard;
 use crate::guard::origin::OriginGuard;
-use crate::settings::{AuditSettings, PublicUrl, Settings};
+use crate::settings::{AuditSettings, LimitSettings, PublicUrl, Settings};
 use crate::tasks;
 use crate::tls::TlsError;
 
@@ -202,6 +202,8 @@ pub(crate) struct Fixed {
     listen: SocketAddr,
     has_tls: bool,
     audit: AuditSettings,
+    limits: LimitSettings,
+    metrics: bool,
 }
 
 impl Fixed {
@@ -210,6 +212,8 @@ impl Fixed {
             listen: settings.listen,
             has_tls: settings.tls.is_some(),
             audit: settings.audit.clone(),
+            limits: settings.limits.clone(),
+            metrics: settings.metrics,
         }
     }
 
@@ -220,6 +224,8 @@ impl Fixed {
             ("listen", self.listen != other.listen),
             ("tls", self.has_tls != other.has_tls),
             ("audit", self.audit != other.audit),
+            ("limits", self.limits != other.limits),
+            ("metrics", self.metrics != other.metrics),
         ];
         let names = changed.iter().filter(|(_, changed)| *changed);
         names.map(|(name, _)| *name).collect()

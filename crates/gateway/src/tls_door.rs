@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::client_face::body::Body;
+use crate::client_face::slow_reader::SlowReader;
 use crate::gateway::{HEADER_TIME, MAX_HEADERS, READ_BUFFER};
 use crate::tasks;
 use crate::tls::Tls;
@@ -47,7 +48,7 @@ pub(crate) async fn attend<Respond, Responding>(
         async move { Ok::<_, Infallible>(responding.await) }
     });
     let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let stream = TokioIo::new(stream);
+    let stream = TokioIo::new(SlowReader::new(stream));
     let ended = if speaks_http2 {
         let connection = http2::Builder::new(Tasks)
             .timer(TokioTimer::new())

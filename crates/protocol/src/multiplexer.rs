@@ -876,6 +876,7 @@ impl Multiplexer {
             }),
         );
         self.wake_by(deadline.min(patience));
+        self.ask_roots_with(now, id);
         self.tune();
     }
 

@@ -136,6 +136,7 @@ conversations! {
     restarted_modern_server_is_listened_to_again,
     retry_that_does_not_fit_changes_nothing,
     returned_subscription_is_said_again,
+    roots_are_asked_with_a_call_that_waited,
     roots_at_start,
     roots_outside_a_call_wait_for_the_next,
     roots_that_nobody_comes_for_are_refused,

@@ -224,6 +224,38 @@ async fn g15_the_modern_era_is_judged_by_its_body_whatever_its_headers_say() -> 
 }
 
 #[tokio::test]
+async fn the_old_transport_has_the_same_policy() -> Result<()> {
+    let config = "destinations: { old: { command: '{stub} --journal {dir}/journal', legacy_sse: true, tools: { allow: [echo] } } }";
+    let rialto = Rialto::with_config(config).await?;
+    let client = rialto.client_of("old").await?;
+    let opened = client
+        .send("GET", "/old/sse", &[("accept", "text/event-stream")], "")
+        .await?;
+    let mut stream = opened.events();
+    let endpoint = stream
+        .next()
+        .await?
+        .expect("the first event says where to post")
+        .data;
+    let calls = [("exit", json!({"code": 3})), ("echo", json!({"marker": "fine"}))];
+    for (id, (tool, arguments)) in calls.into_iter().enumerate() {
+        let params = json!({"name": tool, "arguments": arguments});
+        let body = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
+        let headers = [("content-type", "application/json")];
+        client
+            .send("POST", &endpoint, &headers, body.to_string())
+            .await?
+            .reply()
+            .await?
+            .expect_status(202)?;
+        let answer = stream.message().await?;
+        let reason = answer["error"]["data"]["reason"].as_str();
+        assert_eq!(reason, (tool == "exit").then_some("tool_denied"), "{answer}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_policy_that_says_nothing_clear_is_refused_at_start() -> Result<()> {
     for (policy, said) in [
         ("tools: [echo]", "must be a map"),

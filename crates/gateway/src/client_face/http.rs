@@ -290,9 +290,10 @@ impl Visit<'_> {
         Room::Destination(&self.destination.name, self.door)
     }
 
-    /// Whether the caller may say this.
+    /// Whether the caller may say this: by its scopes, and by the destination's policy for tools.
     pub(super) fn permit(&self, message: &Message) -> Result<(), Refusal> {
-        self.live.guard.permit(&self.caller, self.room(), message)
+        self.live.guard.permit(&self.caller, self.room(), message)?;
+        self.destination.judge_tool(message)
     }
 
     /// Whether there is still time for a message. What a call in flight may wait for is taken to the end.
@@ -397,7 +398,6 @@ impl Visit<'_> {
         };
         self.check_open(&message).map_err(refused)?;
         self.permit(&message).map_err(refused)?;
-        self.destination.judge_tool(&message).map_err(refused)?;
         if modern::is_modern(&message) {
             return super::modern::post(
                 self.destination,

@@ -76,6 +76,7 @@ impl Visit<'_> {
     }
 
     fn open_old_stream(&self, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+        self.admit(headers)?;
         intake::check_accepts_events(headers)?;
         if self.gateway.is_draining() {
             return Err(Refusal::Draining);
@@ -147,7 +148,6 @@ impl Visit<'_> {
         place: Permit,
     ) -> Result<(), Refusal> {
         self.permit(message)?;
-        self.destination.judge_tool(message)?;
         self.check_open(message)?;
         let meaning = legacy::lift(message).map_err(Refusal::Objection)?;
         let port = match (stream.port(), meaning) {

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::{Multiplexer, OpenQuestion, Pending, Waiting, legacy};
+use crate::backend_face::WireId;
 use crate::error_code;
 use crate::exchange::{Call, Failure, Principal, SessionKey, Tell};
 use crate::message::{Kind, Member, Message, quoted};
@@ -132,6 +133,35 @@ impl Multiplexer {
             self.put_question(now, call.session, None, super::Asker::Server(id), message);
         }
         true
+    }
+
+    /// The same for a call that waited for something else and has just been sent: it carries the question from now on.
+    /// The server may well answer the call only when it has its roots.
+    pub(super) fn ask_roots_with(&mut self, now: Moment, id: WireId) {
+        if self.roots.asked.is_empty() {
+            return;
+        }
+        let Some(Pending::Call(call)) = self.pending.get(&id) else {
+            return;
+        };
+        let session = call.session;
+        let able = call.words == Era::Modern
+            && call.method.may_ask()
+            && self
+                .attached
+                .get(&session)
+                .is_some_and(|attached| attached.client.capabilities.can_answer(Method::RootsList));
+        if able {
+            for asked in std::mem::take(&mut self.roots.asked) {
+                self.put_question(
+                    now,
+                    session,
+                    Some(id),
+                    super::Asker::Server(asked.id),
+                    asked.message,
+                );
+            }
+        }
     }
 
     /// Whether a call still waits for what its client was asked first.

@@ -13,7 +13,7 @@ use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, LOCATION, RETRY_AFTER
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use protocol::delivery::Fate;
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, Response};
+use reqwest::{Certificate, Client, Request, Response};
 use url::Url;
 
 use super::signature;
@@ -121,22 +121,24 @@ impl Server {
         let client = self.client()?;
         let mut url = outbound.url;
         for _ in 0..=MAX_REDIRECTS {
-            let mut request = client
-                .request(outbound.method.clone(), url.clone())
-                .headers(self.headers.clone())
-                .headers(outbound.headers.clone());
-            if outbound.method == Method::POST {
-                request = request
-                    .header(CONTENT_TYPE, HeaderValue::from_static(JSON))
-                    .header(
-                        ACCEPT,
-                        HeaderValue::from_static("application/json, text/event-stream"),
-                    )
-                    .body(outbound.body.clone());
-            } else {
-                request = request.header(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
+            let mut request = Request::new(outbound.method.clone(), url.clone());
+            let headers = request.headers_mut();
+            // One map, written once: a builder would copy each of them into its own.
+            headers.clone_from(&self.headers);
+            for (name, value) in &outbound.headers {
+                headers.insert(name.clone(), value.clone());
             }
-            let response = request.send().await.map_err(|error| fate(&error))?;
+            if outbound.method == Method::POST {
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+                headers.insert(
+                    ACCEPT,
+                    HeaderValue::from_static("application/json, text/event-stream"),
+                );
+                *request.body_mut() = Some(outbound.body.clone().into());
+            } else {
+                headers.insert(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
+            }
+            let response = client.execute(request).await.map_err(|error| fate(&error))?;
             if response.headers().contains_key(CONTENT_ENCODING) {
                 return Err(Fate::Nonsense {
                     what: "the server sent a compressed answer, which it was not asked for".into(),
