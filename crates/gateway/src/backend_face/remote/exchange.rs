@@ -186,7 +186,10 @@ impl Journey {
                 let session = session_of(&response);
                 match body(response, self.link.max_message_bytes).await {
                     Ok(answer) => self.hand_over(answer, id, method, session),
-                    Err(Unread::BrokenOff(what)) => Taken::Not(Fate::BrokenOff { what }),
+                    Err(Unread::BrokenOff(what)) => {
+                        self.link.server.doubt();
+                        Taken::Not(Fate::BrokenOff { what })
+                    }
                     Err(Unread::TooLarge(length)) => Taken::Failed(self.too_large(length)),
                 }
             }
@@ -236,6 +239,7 @@ impl Journey {
                 Ok(Some(chunk)) => parser.push(&chunk),
                 Ok(None) => return Taken::Not(Fate::StreamEnded),
                 Err(error) => {
+                    self.link.server.doubt();
                     let Fate::BrokenOff { what } = fate(&error) else {
                         return Taken::Not(Fate::StreamEnded);
                     };

@@ -5,7 +5,7 @@
 
 use std::error::Error as _;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -38,9 +38,17 @@ pub(super) const MAX_ERROR_BODY: usize = 64 << 10;
 pub(crate) struct Server {
     spec: RemoteSpec,
     headers: HeaderMap,
-    client: OnceLock<Result<Client, String>>,
+    pool: Mutex<Pool>,
     /// Which transport it turned out to speak, where both were possible.
     settled: OnceLock<Transport>,
+}
+
+/// The connections that are kept.
+#[derive(Debug, Default)]
+struct Pool {
+    client: Option<Result<Client, String>>,
+    /// Counts clients, so that one is doubted only once however many requests notice.
+    generation: u64,
 }
 
 /// What is asked of the server.
@@ -72,7 +80,7 @@ impl Server {
         Self {
             spec,
             headers,
-            client: OnceLock::new(),
+            pool: Mutex::default(),
             settled: OnceLock::new(),
         }
     }
@@ -103,12 +111,34 @@ impl Server {
         url.to_string()
     }
 
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The client is made when it is first needed: reading the system's certificates takes a while.
-    fn client(&self) -> Result<&Client, Fate> {
-        self.client
-            .get_or_init(|| build(&self.spec))
-            .as_ref()
-            .map_err(|what| Fate::Unsafe { what: what.clone() })
+    fn client(&self) -> Result<(Client, u64), Fate> {
+        let mut pool = self.pool();
+        let generation = pool.generation;
+        match pool.client.get_or_insert_with(|| build(&self.spec)) {
+            Ok(client) => Ok((client.clone(), generation)),
+            Err(what) => Err(Fate::Unsafe { what: what.clone() }),
+        }
+    }
+
+    /// The same, noticed in the middle of an answer.
+    pub(super) fn doubt(&self) {
+        let generation = self.pool().generation;
+        self.doubt_connections(generation);
+    }
+
+    /// A connection broke off. The server may have gone, and with it the others that wait to be used: whoever took one
+    /// of them would be told that nobody knows what became of its request.
+    fn doubt_connections(&self, generation: u64) {
+        let mut pool = self.pool();
+        if pool.generation == generation {
+            pool.generation += 1;
+            pool.client = None;
+        }
     }
 
     /// Sends a request, signed if the server wants that, and gives the head of the answer.
@@ -118,7 +148,7 @@ impl Server {
 
     /// Sends a request as it is.
     pub(super) async fn send_plain(&self, outbound: Outbound) -> Result<Response, Fate> {
-        let client = self.client()?;
+        let (client, generation) = self.client()?;
         let mut url = outbound.url;
         for _ in 0..=MAX_REDIRECTS {
             let mut request = Request::new(outbound.method.clone(), url.clone());
@@ -138,7 +168,13 @@ impl Server {
             } else {
                 headers.insert(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
             }
-            let response = client.execute(request).await.map_err(|error| fate(&error))?;
+            let response = client.execute(request).await.map_err(|error| {
+                let fate = fate(&error);
+                if matches!(fate, Fate::BrokenOff { .. }) {
+                    self.doubt_connections(generation);
+                }
+                fate
+            })?;
             if response.headers().contains_key(CONTENT_ENCODING) {
                 return Err(Fate::Nonsense {
                     what: "the server sent a compressed answer, which it was not asked for".into(),
