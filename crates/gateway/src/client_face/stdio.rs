@@ -22,7 +22,7 @@ pub(crate) use desk::Desk;
 
 /// How long answers that are about to come are waited for when the client has said all it had to say: someone who
 /// pipes a few lines in wants to see what they lead to.
-const LAST_ANSWERS: Duration = Duration::from_millis(250);
+const LAST_ANSWERS: Duration = Duration::from_millis(750);
 /// How long the last lines may take to be written.
 const LAST_LINES: Duration = Duration::from_millis(200);
 /// How long servers may take to be told that their client has gone.
