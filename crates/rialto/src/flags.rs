@@ -122,7 +122,7 @@ pub(crate) struct ServeFlags {
 /// `rialto connect`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub(crate) struct ConnectFlags {
-    /// The server's address, such as https://mcp.example.com/mcp [env: URI]
+    /// The server's address, an http or https URL [env: URI]
     #[arg(value_name = "URL")]
     pub(crate) url: Option<String>,
     /// A header for every request; may be repeated [env: RIALTO_HEADERS, one per line; BEARER_TOKEN for a bearer token]
