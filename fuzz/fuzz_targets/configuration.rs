@@ -7,6 +7,7 @@
 mod rialto {
     pub(crate) mod config;
     pub(crate) mod flags;
+    pub(crate) mod sign_in;
 }
 #[path = "../../crates/rialto/src/config/tests/property.rs"]
 mod property;
@@ -21,6 +22,6 @@ mod demo {
 }
 
 // The sources call each other by these names.
-use rialto::{config, flags};
+use rialto::{config, flags, sign_in};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| property::holds(data));

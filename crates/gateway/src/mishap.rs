@@ -17,6 +17,10 @@ pub(crate) enum Place {
     /// While a client's message is taken.
     Door,
     /// While the lines of a child are read.
+    #[cfg_attr(
+        not(debug_assertions),
+        expect(dead_code, reason = "the reader looks only in builds for development")
+    )]
     Reader,
     /// While a child is looked after.
     Supervisor,
