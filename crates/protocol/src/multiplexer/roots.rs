@@ -33,8 +33,14 @@ struct Asked {
     /// The raw id that the server gave it.
     id: Bytes,
     message: Message,
+    /// The only one it can be for; `None` if nobody was there, so that it is about no call at all.
+    principal: Option<Principal>,
     until: Moment,
 }
+
+/// A question could be for several.
+#[derive(Debug)]
+struct Several;
 
 impl Roots {
     pub(super) fn open(&self) -> usize {
@@ -72,6 +78,10 @@ impl Multiplexer {
                 return true;
             }
         }
+        // It may be about a call of anyone who is there, be it one that rests: what cannot be told apart is not guessed.
+        let Ok(principal) = self.sole_principal() else {
+            return false;
+        };
         if self.open_questions() >= self.limits.questions {
             let why = "too many requests to clients are open";
             self.refuse_unasked(id, error_code::METHOD_NOT_FOUND, why);
@@ -81,6 +91,7 @@ impl Multiplexer {
         self.roots.asked.push_back(Asked {
             id: id.clone(),
             message: message.clone(),
+            principal,
             until,
         });
         self.wake_by(until);
@@ -105,13 +116,24 @@ impl Multiplexer {
         }
     }
 
+    /// Whoever everything the server says is for: one principal, or nobody. An error: it could be several.
+    fn sole_principal(&self) -> Result<Option<Principal>, Several> {
+        let mut principals = self.attached.values().map(|attached| &attached.client.principal);
+        let first = principals.next();
+        if !self.departed.is_empty() || !principals.all(|principal| Some(principal) == first) {
+            return Err(Several);
+        }
+        Ok(first.cloned())
+    }
+
     /// What the server is told without anybody being asked. What one principal answered is not told while another is
     /// there.
     fn known_roots(&self) -> Option<Bytes> {
-        let answered = self.roots.answered.as_ref().filter(|(principal, _)| {
-            self.attached
-                .values()
-                .all(|attached| attached.client.principal == *principal)
+        let sole = self.sole_principal();
+        let answered = self.roots.answered.as_ref().filter(|(principal, _)| match &sole {
+            Ok(Some(sole)) => sole == principal,
+            Ok(None) => true,
+            Err(Several) => false,
         });
         answered
             .map(|(_, result)| result.clone())
@@ -126,13 +148,15 @@ impl Multiplexer {
                 .attached
                 .get(&call.session)
                 .is_some_and(|attached| attached.client.capabilities.can_answer(Method::RootsList));
-        if !able || self.roots.asked.is_empty() {
+        if !able {
             return false;
         }
-        for Asked { id, message, .. } in std::mem::take(&mut self.roots.asked) {
+        let asked = self.take_asked(call.session);
+        let any = !asked.is_empty();
+        for Asked { id, message, .. } in asked {
             self.put_question(now, call.session, None, super::Asker::Server(id), message);
         }
-        true
+        any
     }
 
     /// The same for a call that waited for something else and has just been sent: it carries the question from now on.
@@ -152,7 +176,7 @@ impl Multiplexer {
                 .get(&session)
                 .is_some_and(|attached| attached.client.capabilities.can_answer(Method::RootsList));
         if able {
-            for asked in std::mem::take(&mut self.roots.asked) {
+            for asked in self.take_asked(session) {
                 self.put_question(
                     now,
                     session,
@@ -162,6 +186,22 @@ impl Multiplexer {
                 );
             }
         }
+    }
+
+    /// What may be for this session.
+    fn take_asked(&mut self, session: SessionKey) -> VecDeque<Asked> {
+        if self.roots.asked.is_empty() {
+            return VecDeque::new();
+        }
+        let principal = self
+            .attached
+            .get(&session)
+            .map(|attached| &attached.client.principal);
+        let (taken, kept) = std::mem::take(&mut self.roots.asked)
+            .into_iter()
+            .partition(|asked| asked.principal.is_none() || asked.principal.as_ref() == principal);
+        self.roots.asked = kept;
+        taken
     }
 
     /// Whether a call still waits for what its client was asked first.

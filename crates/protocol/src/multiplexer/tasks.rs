@@ -365,7 +365,7 @@ impl Multiplexer {
         true
     }
 
-    /// A legacy server asks because of a task. Gives whether it is known which.
+    /// A legacy server asks because of a task. Gives whether it says of which.
     pub(super) fn handle_task_question(&mut self, now: Moment, id: &Bytes, message: &Message) -> bool {
         let Some(task) = task::related(message).filter(|_| self.offers_tasks()) else {
             return false;
@@ -375,7 +375,13 @@ impl Multiplexer {
             return true;
         }
         let Some(known) = self.tasks.known.get(&task) else {
-            return false;
+            // It says whose it is, and that one is forgotten: it is nobody else's.
+            self.refuse_unasked(
+                id,
+                error_code::METHOD_NOT_FOUND,
+                "the task is not known here any more",
+            );
+            return true;
         };
         match known.words {
             Era::Legacy => match self.carrier(&task) {
