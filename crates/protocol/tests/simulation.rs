@@ -164,7 +164,12 @@ fn a_listen_that_hears_what_it_did_not_ask_for_is_noticed() {
 }
 
 proptest::proptest! {
-    #![proptest_config(proptest::test_runner::Config::with_cases(64))]
+    // Always the same tapes, so that what fails belongs to the commit that made it fail; the fuzz target looks further.
+    #![proptest_config(proptest::test_runner::Config {
+        cases: 64,
+        rng_seed: proptest::test_runner::RngSeed::Fixed(2026),
+        ..proptest::test_runner::Config::default()
+    })]
 
     #[test]
     fn whatever_bytes_decide_the_promises_hold(tape in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400)) {
