@@ -413,7 +413,7 @@ fn every_conversation_named_in_the_page_about_the_eras_exists() {
     let rows = page.lines().filter(|line| line.starts_with('|'));
     let last = rows.filter_map(|row| row.trim_end_matches('|').rsplit('|').next());
     let mut names = 0;
-    for name in last.flat_map(|cell| cell.split('`').skip(1).step_by(2)) {
+    for name in last.flat_map(markdown::codes) {
         if name.contains('/') {
             continue;
         }
