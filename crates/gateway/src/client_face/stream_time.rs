@@ -93,8 +93,7 @@ mod tests {
     async fn a_term_is_up_once_and_no_term_never() {
         let mut time = StreamTime::at_most(Some(Duration::from_secs(60)));
         let mut endless = StreamTime::at_most(None);
-        let is_up =
-            async |time: &mut StreamTime| poll_fn(|context| Poll::Ready(time.is_up(context))).await;
+        let is_up = async |time: &mut StreamTime| poll_fn(|context| Poll::Ready(time.is_up(context))).await;
         assert!(!is_up(&mut time).await);
         tokio::time::advance(Duration::from_secs(61)).await;
         assert!(is_up(&mut time).await);
