@@ -31,6 +31,7 @@ mod scope;
 mod secret;
 mod settings;
 mod sign_in;
+mod signing;
 mod store;
 
 pub use browser::Person;
@@ -41,4 +42,5 @@ pub use registration::Identity;
 pub use secret::{Authorization, Secret};
 pub use settings::{Grant, Settings};
 pub use sign_in::{LoginOutcome, SignIn};
+pub use signing::SigningKey;
 pub use store::{Kept, StoreSettings, list};

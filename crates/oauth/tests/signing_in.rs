@@ -7,7 +7,7 @@
 #[path = "stage/play.rs"]
 mod play;
 
-use oauth::{Grant, LoginOutcome, Secret, Settings, SignIn, SignInError};
+use oauth::{Grant, LoginOutcome, Secret, Settings, SignIn, SignInError, SigningKey};
 use play::{Play, call};
 use serde_json::json;
 use testkit::authority::{AuthorityMetadata, Conduct, ResourceMetadata};
@@ -449,6 +449,53 @@ async fn client_credentials_need_no_person() {
         );
         assert_eq!(tokens[0].authorization.is_some(), method == "client_secret_basic");
     }
+}
+
+#[tokio::test]
+async fn a_client_with_a_key_signs_and_shows_no_secret() {
+    let pair = rcgen::KeyPair::generate().unwrap();
+    let stranger = rcgen::KeyPair::generate().unwrap();
+    let play = Play::new(Conduct {
+        client_by_hand: Some(("robot".to_owned(), None)),
+        client_key: Some(pair.public_key_pem()),
+        authority_overrides: overrides(&[(
+            "token_endpoint_auth_methods_supported",
+            json!(["private_key_jwt"]),
+        )]),
+        expires_in: Some(0),
+        ..Conduct::default()
+    });
+    let mut settings = Settings {
+        grant: Grant::ClientCredentials,
+        ..play.alone()
+    };
+    settings.identity.client_id = Some("robot".into());
+    settings.identity.client_key = SigningKey::from_pem(&pair.serialize_pem());
+    let sign_in = SignIn::new(settings.clone());
+    for _ in 0..2 {
+        assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 200);
+    }
+    let tokens = play.authority.seen("/token");
+    let quiet = |seen: &testkit::authority::Seen| {
+        seen.authorization.is_none() && !seen.form.contains_key("client_secret")
+    };
+    assert!(tokens.len() >= 2 && tokens.iter().all(quiet));
+    // Another process takes the key from the store, as after a restart.
+    let later = SignIn::new(play.alone());
+    assert_eq!(call(&later, &play.authority.endpoint()).await.unwrap(), 200);
+
+    let elsewhere = Play::new(Conduct {
+        client_by_hand: Some(("robot".to_owned(), None)),
+        client_key: Some(stranger.public_key_pem()),
+        ..Conduct::default()
+    });
+    let mut unknown = Settings {
+        grant: Grant::ClientCredentials,
+        ..elsewhere.alone()
+    };
+    unknown.identity = settings.identity;
+    let refused = call(&SignIn::new(unknown), &elsewhere.authority.endpoint()).await;
+    assert!(refused.unwrap_err().to_string().contains("invalid_client"));
 }
 
 #[tokio::test]

@@ -68,6 +68,8 @@ pub struct Conduct {
     pub registration: bool,
     /// A client that was registered by hand, with its secret.
     pub client_by_hand: Option<(String, Option<String>)>,
+    /// The public key of the client by hand, in PEM form (P-256): it signs, and has no secret.
+    pub client_key: Option<String>,
     /// In the challenge of a 401.
     pub challenge_scope: Option<String>,
     /// What a token needs, or 403.
@@ -97,6 +99,7 @@ impl Default for Conduct {
             padding: 0,
             registration: true,
             client_by_hand: None,
+            client_key: None,
             challenge_scope: None,
             needed_scope: None,
             refuses_tokens: false,
@@ -360,7 +363,8 @@ impl Site<'_> {
     }
 
     fn token(&self, form: &Form, authorization: Option<&str>, accounts: &mut Accounts) -> Answer {
-        match accounts.exchange(form, authorization, self.conduct) {
+        let issuer = self.shared.url(&self.conduct.issuer_path);
+        match accounts.exchange(form, authorization, self.conduct, &issuer) {
             Ok(token) => json_answer(StatusCode::OK, &token),
             Err(error) => error_answer(error),
         }

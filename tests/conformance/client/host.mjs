@@ -49,6 +49,10 @@ const { newClient, onQuestion, Transport } = sdk();
 const LOGINS = {
   'auth/basic-cimd': ['--client-metadata-url', 'https://conformance-test.local/client-metadata.json'],
   'auth/pre-registration': ['--client-id', context.client_id, '--client-secret-env', 'CLIENT_SECRET'],
+  'auth/client-credentials-jwt': [
+    ...['--grant', 'client-credentials'],
+    ...['--client-id', context.client_id, '--client-key-file', '/dev/stdin'],
+  ],
   'auth/client-credentials-basic': [
     ...['--grant', 'client-credentials'],
     ...['--client-id', context.client_id, '--client-secret-env', 'CLIENT_SECRET'],
@@ -58,7 +62,11 @@ const LOGINS = {
 const login = () => {
   if (!(scenario in LOGINS)) return;
   const env = { ...process.env, CLIENT_SECRET: context.client_secret };
-  const { status } = spawnSync(rialto, ['login', url, ...LOGINS[scenario]], { env, stdio: 'inherit' });
+  const { status } = spawnSync(rialto, ['login', url, ...LOGINS[scenario]], {
+    env,
+    input: context.private_key_pem ?? '',
+    stdio: ['pipe', 'inherit', 'inherit'],
+  });
   if (status !== 0) throw new Error(`rialto login ended with ${status}`);
 };
 
