@@ -6,7 +6,8 @@
 
 use bytes::Bytes;
 
-use super::{CallRecord, Ending, Output, Put, Session};
+use super::questions::Put;
+use super::{CallRecord, Ending, Output, Session};
 use crate::exchange::{CallKey, QuestionKey};
 use crate::message::Written;
 use crate::time::Moment;
