@@ -313,7 +313,7 @@ impl Gateway {
                     self.tally.connections_accepted.fetch_add(1, Ordering::Relaxed);
                     let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
                         self.tally.limit_hit("connections");
-                        turn_away(&stream);
+                        self.close_door(&stream);
                         continue;
                     };
                     let of_address = match self.connections_of(peer.ip()) {
@@ -321,7 +321,7 @@ impl Gateway {
                             Some(of_address) => Some(of_address),
                             None => {
                                 self.tally.limit_hit("connections_per_address");
-                                turn_away(&stream);
+                                self.close_door(&stream);
                                 continue;
                             }
                         },
@@ -342,6 +342,16 @@ impl Gateway {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
+        }
+    }
+
+    /// Says that there is no room, in as few words as HTTP allows, and without waiting for anything. Over TLS nothing is
+    /// said in the clear: whoever is not let in learns it from the closing.
+    fn close_door(&self, stream: &TcpStream) {
+        const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        if self.tls.is_none() {
+            // The same for a peer whose first bytes cannot even be taken by the kernel.
+            let _ = stream.try_write(FULL);
         }
     }
 
@@ -366,7 +376,8 @@ impl Gateway {
                 let gateway = Arc::clone(&gateway);
                 async move { gateway.respond(request, peer).await }
             };
-            return Box::pin(tls_door::attend(tls, stream, closing, respond)).await;
+            let reached = Box::pin(tls_door::attend(tls, stream, closing, respond)).await;
+            return reached.into_iter().for_each(|limit| self.tally.limit_hit(limit));
         }
         let service = service_fn({
             let gateway = Arc::clone(&self);
@@ -392,12 +403,8 @@ impl Gateway {
             }
         };
         if let Err(error) = ended {
-            if error.is_timeout() {
-                self.tally.limit_hit("header_time");
-            } else if error.is_parse_too_large() {
-                self.tally.limit_hit("header_bytes");
-            } else if SlowReader::<TcpStream>::is_behind(&error) {
-                self.tally.limit_hit("write_time");
+            if let Some(limit) = limit_of_http1(&error) {
+                self.tally.limit_hit(limit);
             }
             tracing::debug!(%error, "connection ended");
         }
@@ -443,11 +450,15 @@ impl Gateway {
     }
 }
 
-/// Says that there is no room, in as few words as HTTP allows, and without waiting for anything.
-fn turn_away(stream: &TcpStream) {
-    const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-    // A peer whose first bytes cannot even be taken by the kernel learns it from the closing.
-    let _ = stream.try_write(FULL);
+/// The limit that ended a connection, if it was one.
+pub(crate) fn limit_of_http1(error: &hyper::Error) -> Option<&'static str> {
+    if error.is_timeout() {
+        Some("header_time")
+    } else if error.is_parse_too_large() {
+        Some("header_bytes")
+    } else {
+        SlowReader::<TcpStream>::is_behind(error).then_some("write_time")
+    }
 }
 
 struct Counted<'a>(&'a AtomicUsize);
