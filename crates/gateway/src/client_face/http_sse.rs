@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use protocol::client_face::legacy::{self, Meaning};
-use protocol::exchange::{CallKey, Principal};
+use protocol::exchange::{CallKey, Failure, Principal};
 use protocol::message::{Member, Message};
 use protocol::session::Accepts;
 use protocol::version::Version;
@@ -108,6 +108,11 @@ impl Visit<'_> {
             .old_streams
             .find(id, &self.principal())
             .ok_or(Refusal::UnknownSession)?;
+        if let Some(port) = stream.port() {
+            // Its session is named in the query, where the usual look at the headers does not see it.
+            let limiter = &self.gateway.limiter;
+            limiter.session_request(self.began, &port.requests)?;
+        }
         let body = intake::read_body(body, self.destination.max_message_bytes()).await?;
         let request_bytes = body.len() as u64;
         let message = Message::scan(body).map_err(|error| Refused {
@@ -235,16 +240,17 @@ impl Introduction {
     }
 
     async fn conclude(self, port: Arc<SessionPort>, call: CallKey) {
-        let mut answer = answer_of(&port, call).await;
+        let (mut answer, is_refused) = answer_of(&port, call).await;
         let mut port = port;
         if !port.is_welcomed() {
             self.stream.detach();
             self.destination.close(&port);
-            // Nothing was run yet: a server that will not have a legacy client may have a modern one.
-            if self.destination.doubt_legacy(&self.headers).await {
+            // Nothing was run yet: a server that will not have a legacy client may have a modern one. One that never
+            // got to say so is not doubted: it may well speak both eras.
+            if is_refused && self.destination.doubt_legacy(&self.headers).await {
                 match self.open() {
                     Ok((again, call)) => {
-                        answer = answer_of(&again, call).await;
+                        (answer, _) = answer_of(&again, call).await;
                         port = again;
                     }
                     Err(refusal) => answer = refusal.body(self.message.raw(Member::Id)),
@@ -261,9 +267,13 @@ impl Introduction {
     }
 }
 
-async fn answer_of(port: &Arc<SessionPort>, call: CallKey) -> Bytes {
+/// The answer to an introduction, and whether it is the server that refuses, if nobody is welcomed.
+async fn answer_of(port: &Arc<SessionPort>, call: CallKey) -> (Bytes, bool) {
     match port.answer(call).await {
-        Answered::Complete { body, .. } => body.into_bytes(),
+        Answered::Complete { body, failure } => {
+            let is_refused = failure.is_none_or(|failure| failure == Failure::NotWelcomed);
+            (body.into_bytes(), is_refused)
+        }
         Answered::Stream(_) => unreachable!("what only accepts JSON does not become a stream"),
     }
 }
