@@ -82,6 +82,7 @@ impl Visit<'_> {
             return Err(Refusal::Draining);
         }
         let destination = self.destination;
+        destination.check_open()?;
         // Here a stream is a session.
         let limiter = &self.gateway.limiter;
         let places = [limiter.stream()?, limiter.session(self.account.as_ref())?];
@@ -260,9 +261,13 @@ impl Introduction {
         self.stream.say(&answer);
         if port.is_welcomed() {
             self.stream.begin_reading(&port);
-        } else {
-            self.stream.detach();
-            self.destination.close(&port);
+            return;
+        }
+        self.stream.detach();
+        self.destination.close(&port);
+        // Whoever ended the destination meanwhile has passed over a stream that was about to have a session.
+        if self.destination.check_open().is_err() {
+            self.stream.end();
         }
     }
 }
