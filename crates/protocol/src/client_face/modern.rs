@@ -140,10 +140,7 @@ pub fn lift(message: &Message) -> Result<Meaning, Objection> {
         | Method::TasksResult
         | Method::TasksList => return Err(Objection::NoSuchMethod),
         Method::ToolsCall | Method::PromptsGet | Method::ResourcesRead => {
-            let params = message
-                .raw(Member::Params)
-                .and_then(Object::parse)
-                .unwrap_or_default();
+            let params = message.object(Member::Params);
             if params
                 .get("inputResponses")
                 .is_some_and(|raw| !raw.starts_with('{'))
@@ -220,10 +217,7 @@ pub fn lower_input_required<'a>(
     let requests: Vec<String> = questions
         .map(|(key, message)| {
             let method = String::from_utf8_lossy(message.raw(Member::Method).unwrap_or_default());
-            let mut params = message
-                .raw(Member::Params)
-                .and_then(Object::parse)
-                .unwrap_or_default();
+            let mut params = message.object(Member::Params);
             without_legacy_asking(&mut params);
             if params.is_empty() {
                 format!(r#"{}:{{"method":{method}}}"#, quoted(key))
