@@ -103,7 +103,7 @@ pub struct Errand {
     round: u32,
     /// The questions of the present round have been given out.
     given: bool,
-    server: Option<String>,
+    server: Option<Arc<str>>,
     level: Option<LogLevel>,
     listening: Option<Listening>,
     closed: bool,
@@ -215,7 +215,7 @@ impl Errand {
     pub fn handle_tell(&mut self, _now: Moment, tell: Tell) {
         match tell {
             Tell::Welcome { welcome, .. } => {
-                self.server = modern::server_info(&welcome);
+                self.server.clone_from(&welcome.info);
                 match self.meaning {
                     Meaning::Discover => self.conclude(Outcome::Welcome(welcome)),
                     Meaning::Listen => self.begin_listening(&welcome),

@@ -104,7 +104,7 @@ impl Limiter {
         if !concerned {
             return None;
         }
-        let key = if *principal == Principal::anonymous() {
+        let key = if principal.is_anonymous() {
             let hops = headers
                 .get_all("x-forwarded-for")
                 .iter()

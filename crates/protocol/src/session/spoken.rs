@@ -144,6 +144,7 @@ mod tests {
             changing_lists: vec![],
             logs: false,
             tasks: false,
+            info: None,
         };
         let tell = Tell::Welcome {
             session: SessionKey(1),
