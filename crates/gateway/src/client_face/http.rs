@@ -84,6 +84,33 @@ impl Gateway {
         refusal.respond(None)
     }
 
+    /// Who is knocking, if they may come in. Credentials that are nobody's are counted, and beyond so many in a minute
+    /// their sender hears of that and of nothing else.
+    async fn admit(
+        &self,
+        live: &Live,
+        request: &Request<Incoming>,
+        peer: SocketAddr,
+        room: Room<'_>,
+    ) -> Result<Caller, Refusal> {
+        let headers = request.headers();
+        let knock = Knock {
+            headers,
+            query: request.uri().query(),
+            peer: peer.ip(),
+            now: SystemTime::now(),
+        };
+        let refusal = match live.guard.admit(&knock, room).await {
+            Ok(caller) => return Ok(caller),
+            Err(refusal) => refusal,
+        };
+        if refusal.is_about_unknown_credentials() {
+            self.limiter
+                .refused_credentials(self.clock.now(), peer.ip(), headers)?;
+        }
+        Err(refusal)
+    }
+
     async fn route(
         &self,
         live: &Live,
@@ -108,15 +135,15 @@ impl Gateway {
             }
             Route::Health => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
             Route::Ready => {
-                let knock = knock(request.headers(), request.uri(), peer);
-                match live.guard.admit(&knock, Room::Gateway(OpenPath::Ready)).await {
+                let room = Room::Gateway(OpenPath::Ready);
+                match self.admit(live, &request, peer, room).await {
                     Ok(_) => self.readiness(),
                     Err(refusal) => self.turn_away(&refusal),
                 }
             }
             Route::Metrics => {
-                let knock = knock(request.headers(), request.uri(), peer);
-                match live.guard.admit(&knock, Room::Gateway(OpenPath::Metrics)).await {
+                let room = Room::Gateway(OpenPath::Metrics);
+                match self.admit(live, &request, peer, room).await {
                     Ok(_) => reply::metrics(self.metrics_page()),
                     Err(refusal) => self.turn_away(&refusal),
                 }
@@ -135,8 +162,7 @@ impl Gateway {
                     account: None,
                     began: self.clock.now(),
                 };
-                let knock = knock(request.headers(), request.uri(), peer);
-                match live.guard.admit(&knock, visit.room()).await {
+                match self.admit(live, &request, peer, visit.room()).await {
                     Ok(caller) => visit.enter(caller, peer.ip(), request.headers()),
                     Err(refusal) => return visit.refuse(request.method().as_str(), &refusal.into()),
                 }
@@ -152,8 +178,7 @@ impl Gateway {
                     account: None,
                     began: self.clock.now(),
                 };
-                let knock = knock(request.headers(), request.uri(), peer);
-                match live.guard.admit(&knock, visit.room()).await {
+                match self.admit(live, &request, peer, visit.room()).await {
                     Ok(caller) => visit.enter(caller, peer.ip(), request.headers()),
                     Err(refusal) => return visit.refuse(request.method().as_str(), &refusal.into()),
                 }
@@ -213,15 +238,6 @@ fn find_door(live: &Live, path: &str) -> Option<(Arc<Destination>, Door)> {
         (Some("mcp"), Some(name), None) => Some((named(name)?, Door::Alias)),
         (Some(name), Some("mcp"), None) => Some((named(name)?, Door::Named)),
         _ => None,
-    }
-}
-
-fn knock<'a>(headers: &'a HeaderMap, target: &'a http::Uri, peer: SocketAddr) -> Knock<'a> {
-    Knock {
-        headers,
-        query: target.query(),
-        peer: peer.ip(),
-        now: SystemTime::now(),
     }
 }
 
