@@ -84,6 +84,33 @@ impl Gateway {
         refusal.respond(None)
     }
 
+    /// Who is knocking, if they may come in. Credentials that are nobody's are counted, and beyond so many in a minute
+    /// their sender hears of that and of nothing else.
+    async fn admit(
+        &self,
+        live: &Live,
+        request: &Request<Incoming>,
+        peer: SocketAddr,
+        room: Room<'_>,
+    ) -> Result<Caller, Refusal> {
+        let headers = request.headers();
+        let knock = Knock {
+            headers,
+            query: request.uri().query(),
+            peer: peer.ip(),
+            now: SystemTime::now(),
+        };
+        let refusal = match live.guard.admit(&knock, room).await {
+            Ok(caller) => return Ok(caller),
+            Err(refusal) => refusal,
+        };
+        if refusal.is_about_unknown_credentials() {
+            self.limiter
+                .refused_credentials(self.clock.now(), peer.ip(), headers)?;
+        }
+        Err(refusal)
+    }
+
     async fn route(
         &self,
         live: &Live,
@@ -107,15 +134,15 @@ impl Gateway {
             }
             Route::Health => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
             Route::Ready => {
-                let knock = knock(request.headers(), request.uri(), peer);
-                match live.guard.admit(&knock, Room::Gateway(OpenPath::Ready)).await {
+                let room = Room::Gateway(OpenPath::Ready);
+                match self.admit(live, &request, peer, room).await {
                     Ok(_) => self.readiness(),
                     Err(refusal) => self.turn_away(&refusal),
                 }
             }
             Route::Metrics => {
-                let knock = knock(request.headers(), request.uri(), peer);
-                match live.guard.admit(&knock, Room::Gateway(OpenPath::Metrics)).await {
+                let room = Room::Gateway(OpenPath::Metrics);
+                match self.admit(live, &request, peer, room).await {
                     Ok(_) => reply::metrics(self.metrics_page()),
                     Err(refusal) => self.turn_away(&refusal),
                 }
@@ -125,13 +152,16 @@ impl Gateway {
                 None => self.turn_away(&Refusal::UnknownPath),
             },
             Route::OldTransport(destination, path) => {
-                match self.admit(live, &destination, Door::Named, &request, peer).await {
+                match self
+                    .receive(live, &destination, Door::Named, &request, peer)
+                    .await
+                {
                     Ok(visit) => Box::pin(visit.old_transport(path, request)).await,
                     Err(refused) => refused,
                 }
             }
             Route::Mcp(destination, door) => {
-                let visit = match self.admit(live, &destination, door, &request, peer).await {
+                let visit = match self.receive(live, &destination, door, &request, peer).await {
                     Ok(visit) => visit,
                     Err(refused) => return refused,
                 };
@@ -157,7 +187,7 @@ impl Gateway {
     }
 
     /// Lets a request in at a destination, if it shows that it may; gives the refusal otherwise.
-    async fn admit<'v>(
+    async fn receive<'v>(
         &'v self,
         live: &'v Live,
         destination: &'v Arc<Destination>,
@@ -177,7 +207,7 @@ impl Gateway {
             began,
         };
         let room = Room::Destination(&destination.name, door);
-        match live.guard.admit(&knock(headers, request.uri(), peer), room).await {
+        match self.admit(live, request, peer, room).await {
             Ok(caller) => {
                 // From now on it is counted.
                 let account = self.limiter.account(began, &caller.principal, peer.ip(), headers);
@@ -224,15 +254,6 @@ fn find_door(live: &Live, path: &str) -> Option<(Arc<Destination>, Door)> {
         (Some("mcp"), Some(name), None) => Some((named(name)?, Door::Alias)),
         (Some(name), Some("mcp"), None) => Some((named(name)?, Door::Named)),
         _ => None,
-    }
-}
-
-fn knock<'a>(headers: &'a HeaderMap, target: &'a http::Uri, peer: SocketAddr) -> Knock<'a> {
-    Knock {
-        headers,
-        query: target.query(),
-        peer: peer.ip(),
-        now: SystemTime::now(),
     }
 }
 
