@@ -314,7 +314,10 @@ mod tests {
         let info = Some(Bytes::from_static(b"{\"name\":\n\"c\",\"version\":\"1\"}"));
         let client = Client::declaring(Principal::anonymous(), declared, info);
         let extra = [("inputResponses", Bytes::from_static(b"{\"k\":\n{}}"))];
-        for (face, words) in Era::ALL.into_iter().flat_map(|face| Era::ALL.map(|words| (face, words))) {
+        for (face, words) in Era::ALL
+            .into_iter()
+            .flat_map(|face| Era::ALL.map(|words| (face, words)))
+        {
             for extra in [&[][..], &extra[..]] {
                 let mut out = BytesMut::new();
                 let line = Outgoing {

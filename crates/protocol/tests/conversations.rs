@@ -78,6 +78,7 @@ conversations! {
     legacy_client_subscribes_by_a_new_listen,
     list_changed_reaches_everyone,
     listens_of_modern_clients_share_one,
+    listens_that_end_together_are_counted,
     log_level_is_the_most_verbose_and_filtered,
     log_level_needs_a_server_that_logs,
     log_level_of_a_legacy_client_goes_with_each_call,

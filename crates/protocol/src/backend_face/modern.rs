@@ -308,6 +308,11 @@ impl Discovery {
             .is_some_and(|(current, _)| *current == id)
     }
 
+    /// Whether the server has yet to acknowledge a listen.
+    pub(crate) fn is_opening(&self) -> bool {
+        self.listen.opening.is_some()
+    }
+
     /// The server ended a listen, or refused it. Gives whether it was one of ours that still counted.
     pub(crate) fn handle_listen_end(&mut self, id: WireId) -> bool {
         self.listen
