@@ -84,6 +84,7 @@ conversations! {
     log_level_of_a_legacy_client_goes_with_each_call,
     log_line_of_a_call_goes_to_its_stream,
     log_lines_are_for_modern_clients_that_ask,
+    log_lines_of_a_modern_call_do_not_depend_on_others,
     log_lines_of_a_resting_call_stay_with_its_principal,
     log_lines_of_strangers_are_not_shared,
     lost_events_leave_a_mark,
