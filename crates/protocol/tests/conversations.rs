@@ -157,6 +157,7 @@ conversations! {
     stranger_cannot_answer,
     stream_resumed_twice,
     strict_server_is_told_initialized_first,
+    subscription_given_up_before_its_listen_can_be_made_again,
     subscriptions_are_counted,
     task_of_a_legacy_client_asks_its_session,
     task_of_a_legacy_server_asks_a_modern_client,

@@ -308,6 +308,14 @@ impl Discovery {
             .is_some_and(|(current, _)| *current == id)
     }
 
+    /// Whether this is listened for already. Nothing that may be opened in place of the acknowledged listen is without it.
+    pub(crate) fn honours(&self, wish: &Wish) -> bool {
+        let has = |listen: &Option<(WireId, BTreeSet<Wish>)>| {
+            listen.as_ref().map(|(_, wishes)| wishes.contains(wish))
+        };
+        has(&self.listen.current) == Some(true) && has(&self.listen.opening) != Some(false)
+    }
+
     /// Whether the server has yet to acknowledge a listen.
     pub(crate) fn is_opening(&self) -> bool {
         self.listen.opening.is_some()

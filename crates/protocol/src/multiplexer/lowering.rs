@@ -1,6 +1,7 @@
 //! How a call is put to the server, in the words of its era, or done without it where the wish is one that we keep.
 
 use super::*;
+use crate::backend_face::modern::Wish;
 
 /// What became of a call that was to be written for the server.
 pub(super) enum Lowered {
@@ -59,7 +60,12 @@ impl Multiplexer {
                 if self.interests.subscribe(session, uri) {
                     return Lowered::Done;
                 }
-                if self.face.listens() {
+                if let Face::Modern(discovery) = &self.face {
+                    // Whoever wanted it first may have given up before the listen for it was acknowledged.
+                    if discovery.honours(&Wish::Resource(uri.clone())) {
+                        self.interests.confirm(uri);
+                        return Lowered::Done;
+                    }
                     // The listen that follows asks for it; its acknowledgement is the answer.
                     return Lowered::Sent;
                 }
