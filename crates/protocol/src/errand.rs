@@ -370,16 +370,8 @@ impl Errand {
         matches!(self.meaning, Meaning::Call { .. }) && self.original.method().may_ask()
     }
 
-    /// Progress and log lines of the call. A log line is only for those who asked for such.
+    /// Progress and log lines of the call.
     fn relate(&mut self, message: &Message) {
-        if message.method() == Method::LogMessage {
-            let wanted = self
-                .level
-                .is_some_and(|wanted| message.level().is_none_or(|level| level >= wanted));
-            if !wanted {
-                return;
-            }
-        }
         match self.stage {
             Stage::Running => {
                 if let Some(event) = self.event(message)
@@ -389,14 +381,25 @@ impl Errand {
                 }
             }
             // While nobody reads, only the newest is of interest.
-            Stage::Parked => self.kept = Some(message.clone()),
-            Stage::Over => {}
+            Stage::Parked if self.wants(message) => self.kept = Some(message.clone()),
+            Stage::Parked | Stage::Over => {}
         }
     }
 
-    /// What is related to the call as the attached request is to hear it: a retry has a progress token of its own,
-    /// or none.
+    /// A log line is only for a request that asked for such.
+    fn wants(&self, message: &Message) -> bool {
+        message.method() != Method::LogMessage
+            || self
+                .level
+                .is_some_and(|wanted| message.level().is_none_or(|level| level >= wanted))
+    }
+
+    /// What is related to the call as the attached request is to hear it: a retry has a log level and a progress token
+    /// of its own, or none.
     fn event(&self, message: &Message) -> Option<Bytes> {
+        if !self.wants(message) {
+            return None;
+        }
         if self.round == 0 || message.method() != Method::Progress {
             return Some(Bytes::copy_from_slice(message.bytes()));
         }
@@ -612,6 +615,7 @@ impl Errand {
         self.round += 1;
         self.given = false;
         self.stage = Stage::Running;
+        self.level = modern::log_level(&message);
         self.message = message;
         self.started = now;
         self.accepts = accepts;

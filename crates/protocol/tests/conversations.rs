@@ -86,6 +86,7 @@ conversations! {
     log_lines_are_for_modern_clients_that_ask,
     log_lines_of_a_modern_call_do_not_depend_on_others,
     log_lines_of_a_resting_call_stay_with_its_principal,
+    log_lines_of_a_retry_are_as_the_retry_wants,
     log_lines_of_strangers_are_not_shared,
     lost_events_leave_a_mark,
     lost_listen_is_opened_again,
