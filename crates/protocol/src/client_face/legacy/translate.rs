@@ -21,6 +21,11 @@ pub(super) fn reply(id: &[u8], message: &Message, method: Method) -> Bytes {
     let Some(mut result) = message.raw(Member::Result).and_then(Object::parse) else {
         return message.spliced(&[(Member::Id, id)]);
     };
+    // What the server asked by its answer was asked, and its task followed, before this (2026-07-28, "ResultType").
+    if result.get("resultType").is_some() && result.text("resultType").as_deref() != Some("complete") {
+        let text = "the server answered with a result of an unknown kind";
+        return super::error(Some(id), error_code::INTERNAL_ERROR, text, None);
+    }
     for member in ["resultType", "ttlMs", "cacheScope"] {
         result.remove(member);
     }
@@ -279,6 +284,20 @@ mod tests {
             whole["properties"]["result"]["items"]["$ref"],
             "#/properties/result"
         );
+    }
+
+    #[test]
+    fn a_result_of_an_unknown_kind_is_no_result() {
+        let text = translated(
+            Method::ToolsCall,
+            r#"{"jsonrpc":"2.0","id":4,"result":{"resultType":"later","content":[]}}"#,
+        );
+        assert!(text.contains(r#""code":-32603"#), "{text}");
+        let text = translated(
+            Method::ToolsCall,
+            r#"{"jsonrpc":"2.0","id":4,"result":{"content":[]}}"#,
+        );
+        assert_eq!(text, r#"{"jsonrpc":"2.0","id":"a","result":{"content":[]}}"#);
     }
 
     #[test]
