@@ -144,6 +144,7 @@ conversations! {
     roots_outside_a_call_wait_for_the_next,
     roots_that_nobody_comes_for_are_refused,
     rounds_are_capped,
+    sampled_content_is_single_for_an_old_server,
     server_silent_at_the_handshake_is_replaced,
     server_that_forgets_every_session_is_given_up,
     server_that_stops_reading_is_bounded,
