@@ -7,7 +7,7 @@
 #[path = "stage/play.rs"]
 mod play;
 
-use oauth::{Grant, LoginOutcome, Secret, Settings, SignIn, SignInError, SigningKey};
+use oauth::{Grant, LoginOutcome, LogoutOutcome, Secret, Settings, SignIn, SignInError, SigningKey};
 use play::{Play, call};
 use serde_json::json;
 use testkit::authority::{AuthorityMetadata, Conduct, ResourceMetadata};
@@ -389,13 +389,35 @@ async fn a_login_elsewhere_is_found_by_a_running_process() {
 }
 
 #[tokio::test]
-async fn logout_forgets() {
+async fn logout_forgets_and_gives_the_token_back() {
     let play = signs_in(Conduct::default()).await;
+    let endpoint = play.authority.endpoint();
     assert_eq!(oauth::list(&play.home.path().join("sign-in")).unwrap().len(), 1);
     let sign_in = SignIn::new(play.alone());
-    assert!(sign_in.logout().await.unwrap() && !sign_in.logout().await.unwrap());
+    let had = sign_in.authorization().await.unwrap().unwrap();
+    assert_eq!(play::post(&endpoint, Some(&had)).await.0, 200);
+    assert_eq!(sign_in.logout().await.unwrap(), LogoutOutcome::Revoked);
+    assert_eq!(play::post(&endpoint, Some(&had)).await.0, 401);
+    let told = &play.authority.seen("/revoke")[0].form;
+    assert_eq!(told["token_type_hint"], "refresh_token");
+    assert_eq!(sign_in.logout().await.unwrap(), LogoutOutcome::Nothing);
     assert_eq!(sign_in.authorization().await.unwrap(), None);
     assert!(oauth::list(&play.home.path().join("sign-in")).unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn logout_says_what_stays_good() {
+    let play = signs_in(Conduct {
+        revocation: false,
+        ..Conduct::default()
+    })
+    .await;
+    let sign_in = SignIn::new(play.alone());
+    let LogoutOutcome::Forgotten { why } = sign_in.logout().await.unwrap() else {
+        panic!("nothing was revoked, and it was not said");
+    };
+    assert!(why.contains("no place for that"), "{why}");
+    assert_eq!(sign_in.authorization().await.unwrap(), None);
 }
 
 #[tokio::test]

@@ -52,17 +52,18 @@ impl std::ops::Deref for Digits {
     }
 }
 
-/// Appends one line: the parts in order and a line break. What a client wrote over several lines has breaks between its
-/// tokens; turned into spaces, nobody can smuggle a second message past whoever judged the first.
+/// Appends one line: the parts in order and a line break. Parts of what a client wrote may have line breaks between their
+/// tokens, which become spaces: a line is one message, whatever it is made of.
 fn write_line(out: &mut BytesMut, parts: &[&[u8]]) {
+    let start = out.len();
     for part in parts {
-        let mut rest = *part;
-        while let Some(at) = memchr::memchr2(b'\n', b'\r', rest) {
-            out.put_slice(&rest[..at]);
-            out.put_u8(b' ');
-            rest = &rest[at + 1..];
-        }
-        out.put_slice(rest);
+        out.put_slice(part);
+    }
+    let line = &mut out[start..];
+    let mut at = 0;
+    while let Some(found) = memchr::memchr2(b'\n', b'\r', &line[at..]) {
+        line[at + found] = b' ';
+        at += found + 1;
     }
     out.put_u8(b'\n');
 }
@@ -302,47 +303,4 @@ pub fn write_cancel(out: &mut BytesMut, message: Option<&Message>, id: WireId, r
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::exchange::Principal;
-
-    #[test]
-    fn a_request_written_over_several_lines_is_one_line_for_every_server() {
-        let call = "{\"jsonrpc\":\"2.0\",\n\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"x\",\"arguments\":[\r\n{\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"tools/call\"}\n]}}";
-        let call = Message::scan(Bytes::from_static(call.as_bytes())).unwrap();
-        let declared = Some(Bytes::from_static(b"{\n\"roots\":{\n}}"));
-        let info = Some(Bytes::from_static(b"{\"name\":\n\"c\",\"version\":\"1\"}"));
-        let client = Client::declaring(Principal::anonymous(), declared, info);
-        let extra = [("inputResponses", Bytes::from_static(b"{\"k\":\n{}}"))];
-        for (face, words) in Era::ALL
-            .into_iter()
-            .flat_map(|face| Era::ALL.map(|words| (face, words)))
-        {
-            for extra in [&[][..], &extra[..]] {
-                let mut out = BytesMut::new();
-                let line = Outgoing {
-                    message: &call,
-                    words,
-                    id: WireId(7),
-                    client: &client,
-                    level: None,
-                    extra,
-                };
-                Face::new(face, legacy::Introduction::Newest).write_call(&mut out, &line);
-                let line = out.strip_suffix(b"\n").expect("a line");
-                assert!(
-                    !line.iter().any(|byte| matches!(byte, b'\n' | b'\r')),
-                    "{words:?} to {face:?}: {}",
-                    String::from_utf8_lossy(line)
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn wire_ids_are_written_in_decimal() {
-        for id in [0, 7, 10, 41, 9_007_199_254_740_993, u64::MAX] {
-            assert_eq!(&WireId(id).digits()[..], id.to_string().as_bytes());
-        }
-    }
-}
+mod tests;

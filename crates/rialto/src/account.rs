@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use oauth::{Grant, Kept, LoginOutcome, Secret, Settings, SignIn, SigningKey};
+use oauth::{Grant, Kept, LoginOutcome, LogoutOutcome, Secret, Settings, SignIn, SigningKey};
 use url::Url;
 
 use crate::config::{self, Environment, LogFormat};
@@ -87,14 +87,13 @@ pub(crate) fn logout(flags: &LogoutFlags, environment: &Environment) -> ExitCode
     };
     let shown = flags.url.clone();
     run(environment, async move {
-        let forgotten = SignIn::new(settings)
-            .logout()
-            .await
-            .map_err(|error| error.to_string())?;
-        Ok(if forgotten {
-            format!("forgot the tokens of {shown}\n")
-        } else {
-            format!("there were no tokens of {shown}\n")
+        let outcome = SignIn::new(settings).logout().await;
+        Ok(match outcome.map_err(|error| error.to_string())? {
+            LogoutOutcome::Nothing => format!("there were no tokens of {shown}\n"),
+            LogoutOutcome::Revoked => format!("forgot the tokens of {shown}; they are revoked\n"),
+            LogoutOutcome::Forgotten { why } => {
+                format!("forgot the tokens of {shown}; until they end they are good, though: {why}\n")
+            }
         })
     })
 }

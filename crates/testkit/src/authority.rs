@@ -67,6 +67,8 @@ pub struct Conduct {
     pub padding: usize,
     pub registration: bool,
     /// A client that was registered by hand, with its secret.
+    /// Tokens can be given back at `/revoke`.
+    pub revocation: bool,
     pub client_by_hand: Option<(String, Option<String>)>,
     /// The public key of the client by hand, in PEM form (P-256): it signs, and has no secret.
     pub client_key: Option<String>,
@@ -98,6 +100,7 @@ impl Default for Conduct {
             redirect_metadata_to: None,
             padding: 0,
             registration: true,
+            revocation: true,
             client_by_hand: None,
             client_key: None,
             challenge_scope: None,
@@ -278,6 +281,10 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answe
         (_, "/mcp") => site.resource(authorization.as_deref(), &body, accounts),
         (&Method::GET, "/authorize") => site.authorize(&form, accounts),
         (&Method::POST, "/token") => site.token(&form, authorization.as_deref(), accounts),
+        (&Method::POST, "/revoke") if conduct.revocation => {
+            accounts.take_back(&form);
+            plain(StatusCode::OK)
+        }
         (&Method::POST, "/register") if conduct.registration => json_answer(
             StatusCode::CREATED,
             &accounts.register(&serde_json::from_str(&body).unwrap_or_default()),
@@ -410,6 +417,9 @@ impl Site<'_> {
             "code_challenge_methods_supported": ["S256"],
             "padding": " ".repeat(conduct.padding),
         });
+        if conduct.revocation {
+            document["revocation_endpoint"] = self.shared.url("/revoke").into();
+        }
         if conduct.registration {
             document["registration_endpoint"] = self.shared.url("/register").into();
         }

@@ -61,6 +61,15 @@ impl Accounts {
         }
     }
 
+    /// A token that its client gives back: with a refresh token goes all that its client was given.
+    pub(super) fn take_back(&mut self, form: &Form) {
+        let token = form.owned("token");
+        if self.refresh.remove(&token).is_some() {
+            self.access.clear();
+        }
+        self.access.remove(&token);
+    }
+
     pub(super) fn register(&mut self, request: &Value) -> Value {
         let id = self.fresh("client");
         let method = request["token_endpoint_auth_method"]
