@@ -423,7 +423,7 @@ fn envelope(client: Option<&Client>, level: Option<LogLevel>, tasks: bool) -> St
 /// A legacy client's capabilities in modern words: bare elicitation meant forms, changed roots cannot be told, and
 /// core tasks are gone.
 fn capabilities_for_modern(declared: &[u8], tasks: bool) -> Cow<'_, str> {
-    if !tasks && !may_have(declared, &["elicitation", "roots", "tasks"]) {
+    if !tasks && declared.starts_with(b"{") && !may_have(declared, &["elicitation", "roots", "tasks"]) {
         return String::from_utf8_lossy(declared);
     }
     let mut capabilities = Object::parse(declared).unwrap_or_default();

@@ -134,3 +134,26 @@ fn a_request_written_over_several_lines_is_one_line_for_every_server() {
         }
     }
 }
+
+#[test]
+fn what_is_no_declaration_declares_nothing() {
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}"#;
+    let call = Message::scan(Bytes::from_static(call.as_bytes())).unwrap();
+    for declared in ["null", "[]", "7", r#""roots""#] {
+        let declared = Some(Bytes::from_static(declared.as_bytes()));
+        let client = Client::declaring(Principal::anonymous(), declared, None);
+        let line = Outgoing {
+            message: &call,
+            words: Era::Legacy,
+            id: WireId(7),
+            client: &client,
+            level: None,
+            extra: &[],
+        };
+        let mut out = BytesMut::new();
+        Face::new(Era::Modern, legacy::Introduction::Newest).write_call(&mut out, &line);
+        let read: Value = serde_json::from_slice(&out).unwrap();
+        let capabilities = &read["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+        assert_eq!(*capabilities, json!({}), "{client:?}");
+    }
+}
