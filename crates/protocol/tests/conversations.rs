@@ -161,6 +161,7 @@ conversations! {
     strict_server_is_told_initialized_first,
     subscription_given_up_before_its_listen_can_be_made_again,
     subscriptions_are_counted,
+    task_id_that_is_given_twice_begins_anew,
     task_of_a_legacy_client_asks_its_session,
     task_of_a_legacy_server_asks_a_modern_client,
     task_that_ends_badly_is_told_plainly,
