@@ -31,8 +31,10 @@ use rounds::{Addressee, Asked};
 pub use reading::{Answer, Line, Reading};
 pub use rounds::RetryRefusal;
 
-/// Events that may wait for a client that reads slowly. Older ones go first; the answer always stays.
+/// Events that may wait for a client that reads slowly, and their bytes. Older ones go first; the newest and the answer
+/// always stay.
 const MAX_EVENTS: usize = 1024;
+const MAX_EVENT_BYTES: usize = 4 << 20;
 /// An errand has one call, and one for its opening.
 const OPENING: CallKey = CallKey(0);
 const ERRAND: CallKey = CallKey(1);
@@ -92,6 +94,7 @@ pub struct Errand {
     stage: Stage,
     streaming: bool,
     events: VecDeque<Bytes>,
+    event_bytes: usize,
     /// The newest progress or log line that came while no request was attached.
     kept: Option<Message>,
     /// The end of the whole errand, as soon as it is known.
@@ -164,6 +167,7 @@ impl Errand {
             stage: Stage::Running,
             streaming: false,
             events: VecDeque::new(),
+            event_bytes: 0,
             kept: None,
             outcome: None,
             asked: BTreeMap::new(),
@@ -330,12 +334,21 @@ impl Errand {
     }
 
     fn push(&mut self, event: Bytes) {
-        if self.events.len() >= MAX_EVENTS {
-            self.events.pop_front();
+        while self.events.len() >= MAX_EVENTS || self.event_bytes + event.len() > MAX_EVENT_BYTES {
+            if self.next_event().is_none() {
+                break;
+            }
             self.events_lost += 1;
         }
+        self.event_bytes += event.len();
         self.events.push_back(event);
         self.wake();
+    }
+
+    fn next_event(&mut self) -> Option<Bytes> {
+        let event = self.events.pop_front()?;
+        self.event_bytes -= event.len();
+        Some(event)
     }
 
     /// Turns the attached request's answer into a stream, if its client reads streams.

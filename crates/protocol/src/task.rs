@@ -116,7 +116,9 @@ pub fn announced(message: &Message) -> Option<Task> {
 /// The task that a request names. Whose it is is judged by this, so one that could be read in two ways names none.
 pub fn named(message: &Message) -> Option<String> {
     let params = Object::parse(message.raw(Member::Params)?)?;
-    let alike = params.keys().filter(|key| key.to_uppercase().to_lowercase() == "taskid");
+    let alike = params
+        .keys()
+        .filter(|key| key.to_uppercase().to_lowercase() == "taskid");
     (alike.count() == 1).then(|| params.text("taskId"))?
 }
 
