@@ -403,11 +403,15 @@ impl Errand {
                 self.outputs.push_back(Output::Ask(answer));
             }
         }
-        if self.outcome.is_none()
-            && matches!(self.meaning, Meaning::Call { .. })
-            && matches!(self.stage, Stage::Running)
-        {
-            self.record(Ending::Failed(Failure::Cancelled), Bytes::new());
+        match self.stage {
+            // It has come to its end, though nobody has waited to hear of it.
+            Stage::Running if self.outcome.is_some() => {
+                self.finish();
+            }
+            Stage::Running if matches!(self.meaning, Meaning::Call { .. }) => {
+                self.record(Ending::Failed(Failure::Cancelled), Bytes::new());
+            }
+            Stage::Running | Stage::Parked | Stage::Over => {}
         }
         self.stage = Stage::Over;
         self.close();

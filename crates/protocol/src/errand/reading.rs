@@ -118,7 +118,7 @@ impl Errand {
     }
 
     /// The final answer, for the request that is attached.
-    fn finish(&mut self) -> (Bytes, Option<Failure>) {
+    pub(super) fn finish(&mut self) -> (Bytes, Option<Failure>) {
         self.stage = Stage::Over;
         let id = self
             .message
@@ -173,6 +173,7 @@ mod tests {
     use crate::exchange::{CallKey, Client, Principal, SessionKey, Tell};
     use crate::message::Message;
     use crate::time::Moment;
+    use crate::version::Era;
 
     const SESSION: SessionKey = SessionKey(1);
 
@@ -214,5 +215,22 @@ mod tests {
         out.clear();
         errand.read(&mut out);
         assert!(out.len() > 2 << 20);
+    }
+
+    #[test]
+    fn an_answer_that_its_client_did_not_wait_for_is_recorded_all_the_same() {
+        let mut errand = errand();
+        let reply = Tell::Reply {
+            session: SESSION,
+            call: CallKey(1),
+            message: Message::own(r#"{"jsonrpc":"2.0","id":3,"result":{"content":[]}}"#.into()),
+            words: Era::Modern,
+        };
+        errand.handle_tell(Moment::START, reply);
+        errand.hang_up();
+        errand.hang_up();
+        let recorded = std::iter::from_fn(|| errand.poll_output())
+            .filter(|output| matches!(output, Output::Ended(record) if record.ending == Ending::Result));
+        assert_eq!(recorded.count(), 1);
     }
 }
