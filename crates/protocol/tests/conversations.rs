@@ -170,6 +170,7 @@ conversations! {
     too_long_answer_fails_its_caller_only,
     too_long_question_is_refused,
     tool_that_must_be_a_task_is_pursued_for_a_modern_client,
+    unanswered_update_of_a_task_is_forgotten_with_it,
     unavailable_server_fails_who_waits,
     unheard_question_is_refused,
     union_declares_everything,
