@@ -35,15 +35,6 @@ fn assert_refused(reply: &Reply, status: u16, why: &str) {
     assert!(wait.is_some_and(|wait| wait >= 1), "Retry-After: {wait:?}");
 }
 
-async fn metrics(client: &McpClient) -> Result<String> {
-    Ok(client
-        .send("GET", "/metrics", &[], "")
-        .await?
-        .reply()
-        .await?
-        .body_text())
-}
-
 async fn echo(client: &McpClient, marker: &str) -> Result<Reply> {
     client.call(1, "echo", json!({"marker": marker})).await
 }
@@ -61,7 +52,7 @@ async fn a_session_that_asks_too_often_is_told_when_to_come_back() -> Result<()>
     let modest = rialto.session_of("one").await?;
     assert_eq!(echo(&modest, "another session").await?.text(), "another session");
     assert_eq!(rialto.journal().executions("one too many"), 0);
-    let page = metrics(&modest).await?;
+    let page = modest.metrics().await?;
     assert!(
         page.contains(r#"rialto_limit_hits_total{limit="session_requests_per_minute"} 1"#),
         "{page}"
@@ -151,7 +142,7 @@ async fn e01_calls_beyond_the_limit_are_refused_before_their_bodies_are_read() -
     }
     // Places are given back.
     assert_eq!(echo(&client, "again").await?.text(), "again");
-    let page = metrics(&client).await?;
+    let page = client.metrics().await?;
     assert!(page.contains("rialto_requests_in_progress 0.0"), "{page}");
     assert!(
         page.contains(r#"rialto_limit_hits_total{limit="calls"} 1"#),
@@ -247,7 +238,7 @@ async fn c15_sessions_of_all_destinations_together_are_capped_and_refused_ones_l
             "gateway_sessions_at_limit",
         );
     }
-    let page = metrics(&sessions[0]).await?;
+    let page = sessions[0].metrics().await?;
     assert!(
         page.contains(r#"rialto_sessions{destination="two"} 1.0"#),
         "{page}"
@@ -406,7 +397,7 @@ async fn idle_sessions_expire_and_what_servers_say_does_not_keep_them() -> Resul
         // A notification for every session, which is no activity of the sleeper's.
         let notify = json!({"n": 1, "method": "notifications/tools/list_changed", "marker": "x"});
         assert_eq!(talker.call(1, "notify", notify).await?.status, 200);
-        let page = metrics(&talker).await?;
+        let page = talker.metrics().await?;
         if page.contains(r#"rialto_sessions_expired_total{destination="one"} 1"#) {
             break;
         }

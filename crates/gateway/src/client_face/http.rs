@@ -1,6 +1,6 @@
 //! The HTTP door: which destination, which method, which session; the rest is the session's business.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
@@ -84,9 +84,81 @@ impl Gateway {
         refusal.respond(None)
     }
 
+    async fn route(
+        &self,
+        live: &Live,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+        cross_origin: bool,
+    ) -> Response<Body> {
+        let route = find(self, live, request.uri().path());
+        // A browser asks without credentials what it may send them with.
+        if cross_origin && cors::is_preflight(request.method(), request.headers()) {
+            return match route {
+                Route::Nowhere => self.turn_away(&Refusal::UnknownPath),
+                known => cors::preflight(request.headers(), known.methods()),
+            };
+        }
+        let is_reading = matches!(*request.method(), Method::GET | Method::HEAD);
+        match route {
+            Route::Nowhere => self.turn_away(&Refusal::UnknownPath),
+            Route::Health | Route::Ready | Route::Metrics | Route::Metadata(..) if !is_reading => {
+                self.turn_away(&Refusal::WrongMethod { allow: READING })
+            }
+            Route::Health => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
+            Route::Ready => {
+                let room = Room::Gateway(OpenPath::Ready);
+                match self.recognise(live, &request, peer, room).await {
+                    Ok(_) => self.readiness(),
+                    Err(refusal) => self.turn_away(&refusal),
+                }
+            }
+            Route::Metrics => {
+                let room = Room::Gateway(OpenPath::Metrics);
+                match self.recognise(live, &request, peer, room).await {
+                    Ok(_) => reply::metrics(self.metrics_page()),
+                    Err(refusal) => self.turn_away(&refusal),
+                }
+            }
+            Route::Metadata(destination, door) => match live.guard.metadata(&destination.name, door) {
+                Some(document) => reply::json(StatusCode::OK, document),
+                None => self.turn_away(&Refusal::UnknownPath),
+            },
+            Route::OldTransport(destination, path) => {
+                match self.admit(live, &destination, Door::Named, &request, peer).await {
+                    Ok(visit) => Box::pin(visit.old_transport(path, request)).await,
+                    Err(refused) => refused,
+                }
+            }
+            Route::Mcp(destination, door) => {
+                let visit = match self.admit(live, &destination, door, &request, peer).await {
+                    Ok(visit) => visit,
+                    Err(refused) => return refused,
+                };
+                let response = match *request.method() {
+                    // The largest future by far: a connection that only listens need not have room for it.
+                    Method::POST => Box::pin(visit.post(request)).await,
+                    Method::GET => visit.get(request.headers()),
+                    Method::DELETE => visit.delete(request.headers()),
+                    Method::PUT
+                    | Method::PATCH
+                    | Method::HEAD
+                    | Method::OPTIONS
+                    | Method::TRACE
+                    | Method::CONNECT => self.turn_away(&Refusal::WrongMethod { allow: MCP_METHODS }),
+                    _ => self.turn_away(&Refusal::UnknownMethod),
+                };
+                // Streams count what they send as they send it.
+                let sent = response.body().size_hint().exact().unwrap_or(0);
+                destination.traffic.bytes_sent.fetch_add(sent, Relaxed);
+                response
+            }
+        }
+    }
+
     /// Who is knocking, if they may come in. Credentials that are nobody's are counted, and beyond so many in a minute
     /// their sender hears of that and of nothing else.
-    async fn admit(
+    async fn recognise(
         &self,
         live: &Live,
         request: &Request<Incoming>,
@@ -111,94 +183,35 @@ impl Gateway {
         Err(refusal)
     }
 
-    async fn route(
-        &self,
-        live: &Live,
-        request: Request<Incoming>,
+    /// Lets a request in at a destination, if it shows that it may; gives the refusal otherwise.
+    async fn admit<'v>(
+        &'v self,
+        live: &'v Live,
+        destination: &'v Arc<Destination>,
+        door: Door,
+        request: &Request<Incoming>,
         peer: SocketAddr,
-        cross_origin: bool,
-    ) -> Response<Body> {
-        let path = request.uri().path().to_owned();
-        let route = find(self, live, &path);
-        // A browser asks without credentials what it may send them with.
-        if cross_origin && cors::is_preflight(request.method(), request.headers()) {
-            return match route {
-                Route::Nowhere => self.turn_away(&Refusal::UnknownPath),
-                known => cors::preflight(request.headers(), known.methods()),
-            };
-        }
-        let is_reading = matches!(*request.method(), Method::GET | Method::HEAD);
-        match route {
-            Route::Nowhere => self.turn_away(&Refusal::UnknownPath),
-            Route::Health | Route::Ready | Route::Metrics | Route::Metadata(..) if !is_reading => {
-                self.turn_away(&Refusal::WrongMethod { allow: READING })
+    ) -> Result<Visit<'v>, Response<Body>> {
+        let headers = request.headers();
+        let began = self.clock.now();
+        let visit = |caller, account| Visit {
+            gateway: self,
+            live,
+            destination,
+            door,
+            caller,
+            account,
+            began,
+        };
+        let room = Room::Destination(&destination.name, door);
+        match self.recognise(live, request, peer, room).await {
+            Ok(caller) => {
+                // From now on it is counted.
+                let account = self.limiter.account(began, &caller.principal, peer.ip(), headers);
+                Ok(visit(caller, account))
             }
-            Route::Health => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
-            Route::Ready => {
-                let room = Room::Gateway(OpenPath::Ready);
-                match self.admit(live, &request, peer, room).await {
-                    Ok(_) => self.readiness(),
-                    Err(refusal) => self.turn_away(&refusal),
-                }
-            }
-            Route::Metrics => {
-                let room = Room::Gateway(OpenPath::Metrics);
-                match self.admit(live, &request, peer, room).await {
-                    Ok(_) => reply::metrics(self.metrics_page()),
-                    Err(refusal) => self.turn_away(&refusal),
-                }
-            }
-            Route::Metadata(destination, door) => match live.guard.metadata(&destination.name, door) {
-                Some(document) => reply::json(StatusCode::OK, document),
-                None => self.turn_away(&Refusal::UnknownPath),
-            },
-            Route::OldTransport(destination, path) => {
-                let mut visit = Visit {
-                    gateway: self,
-                    live,
-                    destination: &destination,
-                    door: Door::Named,
-                    caller: Caller::nobody(),
-                    account: None,
-                    began: self.clock.now(),
-                };
-                match self.admit(live, &request, peer, visit.room()).await {
-                    Ok(caller) => visit.enter(caller, peer.ip(), request.headers()),
-                    Err(refusal) => return visit.refuse(request.method().as_str(), &refusal.into()),
-                }
-                Box::pin(visit.old_transport(path, request)).await
-            }
-            Route::Mcp(destination, door) => {
-                let mut visit = Visit {
-                    gateway: self,
-                    live,
-                    destination: &destination,
-                    door,
-                    caller: Caller::nobody(),
-                    account: None,
-                    began: self.clock.now(),
-                };
-                match self.admit(live, &request, peer, visit.room()).await {
-                    Ok(caller) => visit.enter(caller, peer.ip(), request.headers()),
-                    Err(refusal) => return visit.refuse(request.method().as_str(), &refusal.into()),
-                }
-                let response = match *request.method() {
-                    // The largest future by far: a connection that only listens need not have room for it.
-                    Method::POST => Box::pin(visit.post(request)).await,
-                    Method::GET => visit.get(request.headers()),
-                    Method::DELETE => visit.delete(request.headers()),
-                    Method::PUT
-                    | Method::PATCH
-                    | Method::HEAD
-                    | Method::OPTIONS
-                    | Method::TRACE
-                    | Method::CONNECT => self.turn_away(&Refusal::WrongMethod { allow: MCP_METHODS }),
-                    _ => self.turn_away(&Refusal::UnknownMethod),
-                };
-                // Streams count what they send as they send it.
-                let sent = response.body().size_hint().exact().unwrap_or(0);
-                destination.traffic.bytes_sent.fetch_add(sent, Relaxed);
-                response
+            Err(refusal) => {
+                Err(visit(Caller::nobody(), None).refuse(request.method().as_str(), &refusal.into()))
             }
         }
     }
@@ -272,15 +285,6 @@ impl From<Refusal> for Refused {
 }
 
 impl Visit<'_> {
-    /// The caller was let in; from now on it is counted.
-    fn enter(&mut self, caller: Caller, peer: IpAddr, headers: &HeaderMap) {
-        self.account = self
-            .gateway
-            .limiter
-            .account(self.began, &caller.principal, peer, headers);
-        self.caller = caller;
-    }
-
     /// Counts the request against the minute of its caller, and of its session where it names one.
     pub(super) fn admit(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let limiter = &self.gateway.limiter;
@@ -362,7 +366,12 @@ impl Visit<'_> {
 
     async fn post(&self, request: Request<Incoming>) -> Response<Body> {
         let mut span = None;
-        let mut response = match mishap::contained(self.take_post(request, &mut span)).await {
+        let taken = {
+            // Pinned here: it is large, and would be moved from hand to hand.
+            let taking = std::pin::pin!(self.take_post(request, &mut span));
+            mishap::contained(taking).await
+        };
+        let mut response = match taken {
             Ok(response) => response,
             Err(refused) => {
                 let mut response = self.refuse("POST", &refused);
@@ -414,17 +423,17 @@ impl Visit<'_> {
         };
         self.check_open(&message).map_err(refused)?;
         self.permit(&message).map_err(refused)?;
+        // What a call of a session does not do is boxed, here and below: each call would carry the room for it.
         if modern::is_modern(&message) {
-            return super::modern::post(
+            let answering = super::modern::post(
                 self.destination,
                 &self.caller,
                 &headers,
                 message.clone(),
                 accepts,
                 (Some(permit), &self.gateway.limiter),
-            )
-            .await
-            .map_err(refused);
+            );
+            return Box::pin(answering).await.map_err(refused);
         }
         if intake::names_modern(&headers) {
             return match message.kind() {
@@ -449,30 +458,33 @@ impl Visit<'_> {
         }
         match meaning {
             Meaning::Introduction | Meaning::Ping | Meaning::Request(_) => {
-                let mut response = self
-                    .open(&headers, version, &message, accepts, permit)
-                    .await
-                    .map_err(refused)?;
-                // Nothing was run yet: a server that will not have a legacy client may have a modern one.
-                if response.extensions_mut().remove::<NotWelcomed>().is_some()
-                    && self.destination.doubt_legacy(&headers).await
-                {
-                    let permit = self
-                        .gateway
-                        .limiter
-                        .call(self.account.as_ref())
-                        .map_err(refused)?;
-                    response = self
-                        .open(&headers, version, &message, accepts, permit)
-                        .await
-                        .map_err(refused)?;
-                }
-                Ok(response)
+                let opening = self.open_or_doubt(&headers, version, &message, accepts, permit);
+                Box::pin(opening).await.map_err(refused)
             }
             // Without a session there is nobody whom a notification could concern.
             Meaning::Ready | Meaning::Cancel(_) | Meaning::Notice => Ok(reply::empty(StatusCode::ACCEPTED)),
             Meaning::Answer(_) => Err(refused(Refusal::MissingSession)),
         }
+    }
+
+    /// Opens a session, in the other era if the server wants no legacy client.
+    async fn open_or_doubt(
+        &self,
+        headers: &HeaderMap,
+        version: Option<Version>,
+        message: &Message,
+        accepts: Accepts,
+        permit: Permit,
+    ) -> Result<Response<Body>, Refusal> {
+        let mut response = self.open(headers, version, message, accepts, permit).await?;
+        // Nothing was run yet: a server that will not have a legacy client may have a modern one.
+        if response.extensions_mut().remove::<NotWelcomed>().is_some()
+            && self.destination.doubt_legacy(headers).await
+        {
+            let permit = self.gateway.limiter.call(self.account.as_ref())?;
+            response = self.open(headers, version, message, accepts, permit).await?;
+        }
+        Ok(response)
     }
 
     /// Opens a session for a message that comes without one, and answers it there.

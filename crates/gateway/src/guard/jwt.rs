@@ -236,8 +236,9 @@ impl JwtJudge {
         Ok(claims)
     }
 
+    /// What was found out about a token, as long as the keys hold that it was checked with.
     fn recall(&self, hash: &[u8; 32]) -> Option<Arc<Claims>> {
-        let edition = self.issuer.edition();
+        let edition = self.issuer.standing()?;
         let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
         let found = remembered.get(hash)?;
         (found.edition == edition).then(|| Arc::clone(&found.claims))

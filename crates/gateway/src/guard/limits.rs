@@ -111,7 +111,7 @@ impl Limiter {
         if !concerned {
             return None;
         }
-        let key = if *principal == Principal::anonymous() {
+        let key = if principal.is_anonymous() {
             AccountKey::Address(self.network_of_client(peer, headers))
         } else {
             AccountKey::Principal(principal.clone())
