@@ -344,7 +344,7 @@ async fn c08_half_open_connections_that_fill_every_place_make_room_for_real_clie
     for mut raw in half_open.drain(..100) {
         assert_eq!(raw.read_to_end().await.unwrap_or_default(), b"");
     }
-    let page = metrics(&first).await?;
+    let page = first.metrics().await?;
     let evicted: u64 = page
         .lines()
         .find_map(|line| line.strip_prefix("rialto_connections_evicted_total "))
