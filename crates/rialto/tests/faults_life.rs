@@ -73,12 +73,12 @@ async fn e03_without_files_calls_in_flight_finish_and_service_recovers() -> Resu
     for reply in in_flight.join_all().await {
         assert_eq!(reply?.text(), "in flight");
     }
-    // In hundredths of a second, both: no spinning while there is nothing to do.
+    // In hundredths of a second, both: no spinning while there is nothing to do, only a few tries.
     let (used, passed) = (
         processor_ticks(rialto.pid()) - ticks,
         since.elapsed().as_millis() as u64 / 10,
     );
-    assert!(used < passed / 3 + 10, "{used} of {passed}");
+    assert!(used <= passed / 20 + 10, "{used} of {passed}");
     connections.clear();
     wait_until("the files are free again", PATIENCE, || {
         (open_files(rialto.pid()) < 40).then_some(())

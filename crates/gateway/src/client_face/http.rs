@@ -78,33 +78,6 @@ impl Gateway {
         refusal.respond(None)
     }
 
-    /// Who is knocking, if they may come in. Credentials that are nobody's are counted, and beyond so many in a minute
-    /// their sender hears of that and of nothing else.
-    async fn admit(
-        &self,
-        live: &Live,
-        request: &Request<Incoming>,
-        peer: SocketAddr,
-        room: Room<'_>,
-    ) -> Result<Caller, Refusal> {
-        let headers = request.headers();
-        let knock = Knock {
-            headers,
-            query: request.uri().query(),
-            peer: peer.ip(),
-            now: SystemTime::now(),
-        };
-        let refusal = match live.guard.admit(&knock, room).await {
-            Ok(caller) => return Ok(caller),
-            Err(refusal) => refusal,
-        };
-        if refusal.is_about_unknown_credentials() {
-            self.limiter
-                .refused_credentials(self.clock.now(), peer.ip(), headers)?;
-        }
-        Err(refusal)
-    }
-
     async fn route(
         &self,
         live: &Live,
@@ -129,14 +102,14 @@ impl Gateway {
             Route::Health => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
             Route::Ready => {
                 let room = Room::Gateway(OpenPath::Ready);
-                match self.admit(live, &request, peer, room).await {
+                match self.recognise(live, &request, peer, room).await {
                     Ok(_) => self.readiness(),
                     Err(refusal) => self.turn_away(&refusal),
                 }
             }
             Route::Metrics => {
                 let room = Room::Gateway(OpenPath::Metrics);
-                match self.admit(live, &request, peer, room).await {
+                match self.recognise(live, &request, peer, room).await {
                     Ok(_) => reply::metrics(self.metrics_page()),
                     Err(refusal) => self.turn_away(&refusal),
                 }
@@ -146,16 +119,13 @@ impl Gateway {
                 None => self.turn_away(&Refusal::UnknownPath),
             },
             Route::OldTransport(destination, path) => {
-                match self
-                    .receive(live, &destination, Door::Named, &request, peer)
-                    .await
-                {
+                match self.admit(live, &destination, Door::Named, &request, peer).await {
                     Ok(visit) => Box::pin(visit.old_transport(path, request)).await,
                     Err(refused) => refused,
                 }
             }
             Route::Mcp(destination, door) => {
-                let visit = match self.receive(live, &destination, door, &request, peer).await {
+                let visit = match self.admit(live, &destination, door, &request, peer).await {
                     Ok(visit) => visit,
                     Err(refused) => return refused,
                 };
@@ -180,8 +150,35 @@ impl Gateway {
         }
     }
 
+    /// Who is knocking, if they may come in. Credentials that are nobody's are counted, and beyond so many in a minute
+    /// their sender hears of that and of nothing else.
+    async fn recognise(
+        &self,
+        live: &Live,
+        request: &Request<Incoming>,
+        peer: SocketAddr,
+        room: Room<'_>,
+    ) -> Result<Caller, Refusal> {
+        let headers = request.headers();
+        let knock = Knock {
+            headers,
+            query: request.uri().query(),
+            peer: peer.ip(),
+            now: SystemTime::now(),
+        };
+        let refusal = match live.guard.admit(&knock, room).await {
+            Ok(caller) => return Ok(caller),
+            Err(refusal) => refusal,
+        };
+        if refusal.is_about_unknown_credentials() {
+            self.limiter
+                .refused_credentials(self.clock.now(), peer.ip(), headers)?;
+        }
+        Err(refusal)
+    }
+
     /// Lets a request in at a destination, if it shows that it may; gives the refusal otherwise.
-    async fn receive<'v>(
+    async fn admit<'v>(
         &'v self,
         live: &'v Live,
         destination: &'v Arc<Destination>,
@@ -201,7 +198,7 @@ impl Gateway {
             began,
         };
         let room = Room::Destination(&destination.name, door);
-        match self.admit(live, request, peer, room).await {
+        match self.recognise(live, request, peer, room).await {
             Ok(caller) => {
                 // From now on it is counted.
                 let account = self.limiter.account(began, &caller.principal, peer.ip(), headers);
