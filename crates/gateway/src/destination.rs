@@ -145,7 +145,7 @@ impl Destination {
     }
 
     /// Whether somebody new may come in. What was found before a reload may be gone after it.
-    fn check_open(&self) -> Result<(), Refusal> {
+    pub(crate) fn check_open(&self) -> Result<(), Refusal> {
         if self.broken.is_some() {
             return Err(Refusal::BrokenDestination);
         }

@@ -364,3 +364,58 @@ async fn a_single_server_is_kept_over_sighup() -> Result<()> {
     client.expect_echo("kept").await?;
     Ok(())
 }
+
+/// A call in flight may wait for its client, whom a reload must not keep from answering.
+#[tokio::test]
+async fn f06_a_question_is_answered_while_its_destination_is_replaced() -> Result<()> {
+    let running = Reloadable::start(&[], &destination("a", "")).await?;
+    let client = running.rialto.client_of("a").await?;
+    client.handshake("2025-06-18", json!({"elicitation": {}})).await?;
+    let call = client
+        .open_call(1, "ask_elicit", json!({"marker": "asked"}), 1)
+        .await?;
+    let mut stream = call.events();
+    let question = stream.message().await?;
+    running.write_destinations(&destination("a", "    env: { OTHER: value }\n"))?;
+    running.reload("reloaded").await;
+    // For anything new the session is gone.
+    echo(&client, "late").await?.expect_error(404, -32600)?;
+    let answer = json!({"action": "accept", "content": {}});
+    client
+        .respond(&question["id"], answer)
+        .await?
+        .expect_status(202)?;
+    let answer = stream.message().await?;
+    assert_eq!(answer["id"], 1, "{answer}");
+    assert!(answer.get("result").is_some(), "{answer}");
+    running.wait_for("destination ended", 0).await;
+    Ok(())
+}
+
+/// A client of the old transport whose destination is replaced before it was welcomed is told so, and sent home.
+#[tokio::test]
+async fn f06_an_introduction_over_the_old_transport_does_not_outlive_its_destination() -> Result<()> {
+    let old = |more: &str| {
+        format!("  a: {{ command: '{{stub}} --slow-start 600000', legacy_sse: true, start: lazy{more} }}\n")
+    };
+    let running = Reloadable::start(&[], &old("")).await?;
+    let http = McpClient::connect(&format!("http://{}/a/sse", running.rialto.address())).await?;
+    let mut stream = http.get_stream(None).await?;
+    let endpoint = stream.next().await?.expect("the stream begins").data;
+    let introduction = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}});
+    let headers = [("content-type", "application/json")];
+    let posted = http
+        .send("POST", &endpoint, &headers, introduction.to_string())
+        .await?;
+    assert_eq!(posted.reply().await?.status, 202);
+    let replaced = old(", env: { OTHER: value }");
+    running.write(&format!("drain_timeout: 500ms\ndestinations:\n{replaced}"))?;
+    running.reload("reloaded").await;
+    let answer = stream.message().await?;
+    assert!(answer["id"] == 0 && answer.get("error").is_some(), "{answer}");
+    // A stream that is left open is kept alive, so that no silence would end the wait for its end.
+    let ended = tokio::time::timeout(PATIENCE, stream.next_message()).await;
+    assert!(matches!(ended, Ok(Ok(None))), "{ended:?}");
+    Ok(())
+}

@@ -569,3 +569,27 @@ async fn a_lazy_shared_child_lingers_after_its_last_session_and_then_ends() -> R
     );
     Ok(())
 }
+
+/// A26: what cannot be run is named in the log; clients are not told where things are on this machine.
+#[tokio::test]
+async fn clients_learn_no_path_from_a_command_that_cannot_be_run() -> Result<()> {
+    let launcher =
+        Rialto::launcher().config("destinations: { a: { command: '{dir}/server', start: lazy } }\n");
+    let script = launcher.dir().join("server");
+    std::fs::write(&script, "#!/no/such/interpreter\n")?;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+    let rialto = launcher.start().await?;
+    let client = rialto.client_of("a").await?;
+    let refused = client.initialize("2025-11-25", json!({})).await?;
+    assert_eq!(refused.status, 503, "{}", refused.body_text());
+    let ready = client.send("GET", "/ready", &[], "").await?.reply().await?;
+    let place = rialto.dir().display().to_string();
+    for said in [refused.body_text(), ready.body_text()] {
+        assert!(said.contains("cannot be run") && !said.contains(&place), "{said}");
+    }
+    let told = |line: &Value| line.to_string().contains("/server");
+    rialto
+        .wait_for_log("the log names the program", PATIENCE, told)
+        .await;
+    Ok(())
+}

@@ -14,6 +14,7 @@ use protocol::message::{Kind, Message, Written};
 use protocol::method::Method as McpMethod;
 use protocol::session::{Accepts, StreamRefusal};
 use protocol::version::Version;
+use uuid::Uuid;
 
 use super::{Refused, Visit, refuse_message};
 use crate::audit::Outcome;
@@ -111,7 +112,7 @@ impl Visit<'_> {
         let version = intake::version(&headers).map_err(refused)?;
         let meaning = legacy::lift(&message).map_err(|objection| refused(Refusal::Objection(objection)))?;
         if let Some(id) = session {
-            let Some(port) = self.destination.session(id, &self.principal()) else {
+            let Some(port) = self.session_of(id, &message) else {
                 return Err(refused(Refusal::UnknownSession));
             };
             let reception = port
@@ -320,6 +321,20 @@ impl Visit<'_> {
             }
             Err(refusal) => self.refuse("DELETE", &refusal.into()),
         }
+    }
+
+    /// The session of a message. What a call in flight may wait for, its client's answers above all, also reaches a session of
+    /// the destination that stood here before a reload; for anything new that one is gone.
+    fn session_of(&self, id: Uuid, message: &Message) -> Option<Arc<SessionPort>> {
+        let principal = self.principal();
+        let here = self.destination.session(id, &principal);
+        here.or_else(|| match message.kind() {
+            Kind::Request => None,
+            Kind::Notification | Kind::Result | Kind::Error => {
+                self.gateway
+                    .leaving_session(&self.destination.name, id, &principal)
+            }
+        })
     }
 
     fn required_session(&self, headers: &HeaderMap) -> Result<Arc<SessionPort>, Refusal> {
