@@ -221,6 +221,7 @@ impl Refusal {
                     ScanError::Batch
                     | ScanError::NotObject
                     | ScanError::Duplicate(_)
+                    | ScanError::LookAlike(_)
                     | ScanError::NotJsonRpc => error_code::INVALID_REQUEST,
                 };
                 (S::BAD_REQUEST, Rpc(code), error.to_string())

@@ -317,6 +317,19 @@ impl Discovery {
             .is_some_and(|(current, _)| *current == id)
     }
 
+    /// Whether this is listened for already. Nothing that may be opened in place of the acknowledged listen is without it.
+    pub(crate) fn honours(&self, wish: &Wish) -> bool {
+        let has = |listen: &Option<(WireId, BTreeSet<Wish>)>| {
+            listen.as_ref().map(|(_, wishes)| wishes.contains(wish))
+        };
+        has(&self.listen.current) == Some(true) && has(&self.listen.opening) != Some(false)
+    }
+
+    /// Whether the server has yet to acknowledge a listen.
+    pub(crate) fn is_opening(&self) -> bool {
+        self.listen.opening.is_some()
+    }
+
     /// The server ended a listen, or refused it. Gives whether it was one of ours that still counted.
     pub(crate) fn handle_listen_end(&mut self, id: WireId) -> bool {
         self.listen
@@ -410,7 +423,7 @@ fn envelope(client: Option<&Client>, level: Option<LogLevel>, tasks: bool) -> St
 /// A legacy client's capabilities in modern words: bare elicitation meant forms, changed roots cannot be told, and
 /// core tasks are gone.
 fn capabilities_for_modern(declared: &[u8], tasks: bool) -> Cow<'_, str> {
-    if !tasks && !may_have(declared, &["elicitation", "roots", "tasks"]) {
+    if !tasks && declared.starts_with(b"{") && !may_have(declared, &["elicitation", "roots", "tasks"]) {
         return String::from_utf8_lossy(declared);
     }
     let mut capabilities = Object::parse(declared).unwrap_or_default();

@@ -109,6 +109,7 @@ impl Errand {
         self.round += 1;
         self.given = false;
         self.stage = Stage::Running;
+        self.level = modern::log_level(&message);
         self.message = message;
         self.started = now;
         self.accepts = accepts;
