@@ -301,6 +301,69 @@ async fn c08_connections_beyond_the_limit_are_told_so_at_once() -> Result<()> {
     Ok(())
 }
 
+/// Whoever fills every place with heads that never end keeps nobody out, and whoever has spoken keeps their place.
+#[tokio::test]
+async fn c08_half_open_connections_that_fill_every_place_make_room_for_real_clients() -> Result<()> {
+    let rialto = limited("limits: { connections: 20 }").await?;
+    let first = rialto.session_of("one").await?;
+    let mut stream = first.get_stream(None).await?;
+    let mut in_flight = JoinSet::new();
+    in_flight.spawn({
+        let client = rialto.session_of("one").await?;
+        async move {
+            client
+                .call(1, "delay", r#"{"ms":1000,"marker":"in flight"}"#)
+                .await
+        }
+    });
+    rialto.wait_for_execution("in flight").await;
+    let half = raw_http::post("/one/mcp", None, LIST);
+    let mut half_open = Vec::new();
+    for index in 0..200 {
+        let mut raw = RawHttp::connect(rialto.address()).await?;
+        // Nothing at all, a part of the head, all of it but the last line end.
+        let cut = [0, 40, half.len() - LIST.len() - 2][index % 3];
+        // One that was sent home already is as good as one that stays.
+        let _ = raw.write(&half[..cut]).await;
+        half_open.push(raw);
+        if index % 20 == 19 {
+            let client = rialto.session_of("two").await?;
+            assert_eq!(echo(&client, "at once").await?.text(), "at once");
+            client.delete().await?.expect_status(204)?;
+        }
+    }
+    for reply in in_flight.join_all().await {
+        assert_eq!(reply?.text(), "in flight");
+    }
+    first.call(1, "change_tools", "{}").await?.expect_status(200)?;
+    assert_eq!(
+        stream.message().await?["method"],
+        "notifications/tools/list_changed"
+    );
+    // The oldest went first, without a word, for nothing was asked.
+    for mut raw in half_open.drain(..100) {
+        assert_eq!(raw.read_to_end().await.unwrap_or_default(), b"");
+    }
+    let page = first.metrics().await?;
+    let evicted: u64 = page
+        .lines()
+        .find_map(|line| line.strip_prefix("rialto_connections_evicted_total "))
+        .and_then(|count| count.parse().ok())
+        .expect("they are counted");
+    assert!(evicted >= 180, "{evicted}");
+    assert!(
+        page.contains(&format!(
+            r#"rialto_limit_hits_total{{limit="connections"}} {evicted}"#
+        )),
+        "{page}"
+    );
+    assert!(
+        testkit::processes::open_files(rialto.pid()) < 60,
+        "there are not many more than places"
+    );
+    Ok(())
+}
+
 #[tokio::test]
 async fn c08_one_address_cannot_take_all_connections() -> Result<()> {
     let rialto = limited("limits: { connections_per_address: 2 }").await?;

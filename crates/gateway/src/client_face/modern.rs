@@ -11,7 +11,6 @@ use protocol::client_face::modern::{self, Meaning, Objection};
 use protocol::errand::{Reading, status_of};
 use protocol::exchange::{Failure, Principal};
 use protocol::message::{Kind, Member, Message};
-use protocol::object::Object;
 use protocol::session::Accepts;
 use protocol::wire::header::{HeaderMismatch, MirroredHeaders};
 use protocol::wire::sse;
@@ -138,10 +137,7 @@ pub(super) fn retried(
     if meaning != (Meaning::Call { retry: true }) {
         return Ok(Retried::New(message.clone()));
     }
-    let params = message
-        .raw(Member::Params)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let params = message.object(Member::Params);
     let Some(state) = params.text("requestState") else {
         return Ok(Retried::New(message.clone()));
     };

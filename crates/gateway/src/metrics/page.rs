@@ -104,6 +104,11 @@ impl Gateway {
                 "Connections accepted, those turned away included",
             )
             .count(Vec::new(), self.tally.connections_accepted.load(Relaxed)),
+            Family::counter(
+                "rialto_connections_evicted",
+                "Half-open connections closed to make room for others",
+            )
+            .count(Vec::new(), self.tally.connections_evicted.load(Relaxed)),
             Family::gauge(
                 "rialto_requests_in_progress",
                 "POST requests that hold a place of limits.calls",

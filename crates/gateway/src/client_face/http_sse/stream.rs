@@ -73,10 +73,11 @@ impl OldStreams {
             .cloned()
     }
 
-    /// Ends the streams that have no session; the others end with theirs.
-    pub(crate) fn end_all(&self) {
+    /// Ends those streams of these principals that have no session; the others end with theirs.
+    pub(crate) fn end_of(&self, leaves: impl Fn(&str) -> bool) {
         let streams: Vec<Arc<OldStream>> = self.lock().values().cloned().collect();
-        for stream in streams.iter().filter(|stream| stream.is_silent()) {
+        let silent = streams.iter().filter(|stream| stream.is_silent());
+        for stream in silent.filter(|stream| leaves(stream.principal.as_str())) {
             stream.end();
         }
     }
