@@ -221,7 +221,6 @@ impl Refusal {
                     ScanError::Batch
                     | ScanError::NotObject
                     | ScanError::Duplicate(_)
-                    | ScanError::LookAlike(_)
                     | ScanError::NotJsonRpc => error_code::INVALID_REQUEST,
                 };
                 (S::BAD_REQUEST, Rpc(code), error.to_string())
