@@ -16,7 +16,7 @@ impl Issuer {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let (sender, receiver) = mpsc::channel();
+        let (sender, receiver) = mpsc::sync_channel(1);
         thread::spawn(move || {
             runtime.block_on(async {
                 // Whoever asked has gone if nobody takes it.

@@ -334,7 +334,10 @@ async fn the_check_that_the_documents_show_prints_what_they_show() {
 fn every_reason_is_in_the_troubleshooting_page_and_no_other() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut reasons = BTreeSet::new();
-    for file in ["crates/gateway/src/reply.rs", "crates/protocol/src/exchange.rs"] {
+    for file in [
+        "crates/gateway/src/reply/names.rs",
+        "crates/protocol/src/exchange.rs",
+    ] {
         let text = source::without_tests(&std::fs::read_to_string(root.join(file)).expect("the source"));
         let body = source::function(&text, "fn reason(&self)");
         reasons.extend(source::texts(&body));

@@ -28,6 +28,11 @@ impl Multiplexer {
             return;
         };
         self.note_roots(&open, message);
+        let reworded = (open.method == Method::SamplingCreateMessage)
+            .then(|| self.face.welcome().and_then(|welcome| welcome.version))
+            .flatten()
+            .and_then(|version| legacy::sampled_for(version, message));
+        let message = reworded.as_ref().unwrap_or(message);
         match open.asker {
             Asker::Server(id) if self.has_room(message.len()) => {
                 legacy::write_answer(&mut self.outgoing, message, &id);

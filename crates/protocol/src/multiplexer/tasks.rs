@@ -249,6 +249,8 @@ impl Multiplexer {
         if self.tasks.known.len() >= self.limits.tasks && !self.tasks.known.contains_key(&task.id) {
             self.forget_a_task(now);
         }
+        // An id that is given once more is another task's from now on.
+        self.end_task(&task.id);
         self.tasks.count += 1;
         let known = Known {
             number: self.tasks.count,
