@@ -47,7 +47,10 @@ async fn d08_a_connection_that_is_never_taken_is_given_up_before_the_calls_own_t
     );
     let rialto = Rialto::with_config(&config).await?;
     let near = rialto.session_of("near").await?;
-    let client = rialto.client_of("hole").await?.with_deadline(Duration::from_secs(25));
+    let client = rialto
+        .client_of("hole")
+        .await?
+        .with_deadline(Duration::from_secs(25));
     let calling = client.initialize("2025-11-25", json!({}));
     let (refused, unaffected) = tokio::join!(calling, near.call(1, "echo", json!({"marker": "near"})));
     assert_eq!(unaffected?.text(), "near");
