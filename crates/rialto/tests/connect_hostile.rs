@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::Host;
 use testkit::authority::browser::{fetch, visit};
 use testkit::authority::{Authority, Conduct};
+use testkit::{Host, World};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Where the browser writes down what it saw.
@@ -74,16 +74,27 @@ fn notes(home: &Path) -> Vec<String> {
 
 /// A host that has sent its `initialize`.
 fn connect(home: &Path, authority: &Authority, person: &str) -> Host {
+    connect_in(None, home, authority, person)
+}
+
+fn connect_in(world: Option<&World>, home: &Path, authority: &Authority, person: &str) -> Host {
     let this = std::env::current_exe().unwrap();
     let browser = format!("'{}' --exact browser --nocapture", this.display());
     let notes = home.join("notes");
-    let env = [
+    let mut env = vec![
         ("RIALTO_BROWSER", browser.as_str()),
         ("RIALTO_STATE_DIR", home.to_str().unwrap()),
         ("RIALTO_KEYRING", "off"),
         (NOTES, notes.to_str().unwrap()),
         (PERSON, person),
     ];
+    let of_the_world = world.map(World::env);
+    env.extend(
+        of_the_world
+            .iter()
+            .flatten()
+            .map(|(name, value)| (*name, value.as_str())),
+    );
     let host = Host::start(&["connect", &authority.endpoint()], &env).unwrap();
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "h", "version": "1"}});
     host.ask(1, "initialize", params).unwrap();
@@ -92,11 +103,16 @@ fn connect(home: &Path, authority: &Authority, person: &str) -> Host {
 
 /// The host is told, no page was opened, no code was exchanged, nothing is kept.
 async fn assert_refused_unopened(what: &str, conduct: Conduct) {
-    let home = tempfile::tempdir().unwrap();
+    let (home, world) = (tempfile::tempdir().unwrap(), World::new().unwrap());
     let authority = Authority::start(conduct);
-    let host = connect(home.path(), &authority, "signs-in");
+    let host = connect_in(Some(&world), home.path(), &authority, "signs-in");
     let answer = host.answer(1).await;
     assert_eq!(answer["error"]["code"], -32603, "{what}: {answer}");
+    let connections = world.connections().unwrap();
+    assert!(
+        !connections.is_empty() && connections.iter().all(|address| address == "127.0.0.1"),
+        "{what}: {connections:?}"
+    );
     assert!(notes(home.path()).is_empty(), "{what}: a page was opened");
     for path in ["/authorize", "/token"] {
         assert!(authority.seen(path).is_empty(), "{what}: {path}");
