@@ -168,6 +168,7 @@ conversations! {
     tasks_are_their_principals_own,
     timeout_cancels_upstream,
     too_long_answer_fails_its_caller_only,
+    too_long_list_of_tools_is_done_without,
     too_long_question_is_refused,
     tool_that_must_be_a_task_is_pursued_for_a_modern_client,
     unanswered_update_of_a_task_is_forgotten_with_it,

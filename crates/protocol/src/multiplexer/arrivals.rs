@@ -106,22 +106,8 @@ impl Multiplexer {
             .and_then(|id| std::str::from_utf8(id).ok())
             .and_then(|id| id.parse().ok())
             .map(WireId);
-        if let Some(id) = id.filter(|id| self.face.awaits(*id)) {
-            self.pending.remove(&id);
-            self.face.reset();
-            self.fail_waiting(&failure);
-            return;
-        }
-        let id = id.map(|id| self.step_of(id));
-        match id.and_then(|id| self.settle(now, id)) {
-            Some(call) => {
-                self.forsake(&call);
-                self.tell(Tell::Failed {
-                    session: call.session,
-                    call: call.call,
-                    failure,
-                });
-            }
+        match id {
+            Some(id) => self.handle_undelivered(now, id, failure),
             None => self.counters.strays += 1,
         }
     }
