@@ -175,6 +175,7 @@ conversations! {
     unavailable_server_fails_who_waits,
     unheard_question_is_refused,
     union_declares_everything,
+    unknown_notification_needs_one_principal,
     unknown_notification_needs_one_session,
     unreadable_answer_fails_its_caller_only,
     unreadable_welcome_fails_the_openers,

@@ -59,9 +59,9 @@ impl Multiplexer {
             Arrival::Task => self.handle_task_notice(now, &modern::unmarked(&message)),
             Arrival::Updated => self.handle_updated(&modern::unmarked(&message)),
             Arrival::Listening(id) => self.handle_listening(now, id, &message),
-            Arrival::Other => match self.hearing().count() {
-                // What we do not understand can only be for the one who is there.
-                1 => self.tell_all(&modern::unmarked(&message)),
+            Arrival::Other => match (self.hearing().count(), self.sole_principal()) {
+                // What we do not understand can only be for the one who is there, unless it is about a stranger's call.
+                (1, Ok(_)) => self.tell_all(&modern::unmarked(&message)),
                 _ => self.counters.unattributed += 1,
             },
             Arrival::Forbidden => self.counters.strays += 1,
