@@ -184,10 +184,7 @@ pub fn with_questions<'a>(
 }
 
 fn with_members(message: &Message, members: &[(&str, String)]) -> Message {
-    let mut result = message
-        .raw(Member::Result)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let mut result = message.object(Member::Result);
     for (name, raw) in members {
         result.set(name, raw.clone());
     }

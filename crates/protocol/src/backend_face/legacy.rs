@@ -246,16 +246,8 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
             ],
         );
     }
-    let mut params = line
-        .message
-        .raw(Member::Params)
-        .and_then(Object::parse)
-        .unwrap_or_default();
-    let mut meta = line
-        .message
-        .raw(Member::Meta)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let mut params = line.message.object(Member::Params);
+    let mut meta = line.message.object(Member::Meta);
     meta.retain(|name| !ENVELOPE.contains(&name));
     if meta.get("progressToken").is_some() {
         meta.set("progressToken", line.id.0.to_string());

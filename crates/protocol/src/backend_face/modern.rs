@@ -469,16 +469,8 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>, tasks: b
             ],
         );
     }
-    let mut params = line
-        .message
-        .raw(Member::Params)
-        .and_then(Object::parse)
-        .unwrap_or_default();
-    let mut meta = line
-        .message
-        .raw(Member::Meta)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let mut params = line.message.object(Member::Params);
+    let mut meta = line.message.object(Member::Meta);
     let stamp = match line.words {
         Era::Legacy => envelope(Some(line.client), line.level, tasks),
         Era::Modern => "{}".to_owned(),
@@ -517,15 +509,9 @@ pub(crate) fn unmarked(message: &Message) -> Message {
     if message.raw(Member::MetaSubscriptionId).is_none() {
         return message.clone();
     }
-    let mut meta = message
-        .raw(Member::Meta)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let mut meta = message.object(Member::Meta);
     meta.remove(SUBSCRIPTION_ID);
-    let mut params = message
-        .raw(Member::Params)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let mut params = message.object(Member::Params);
     if meta.is_empty() {
         params.remove("_meta");
     } else {
@@ -546,10 +532,7 @@ pub struct InputRequired {
 
 /// A question in full legacy words: a URL to visit has an id there, which the server did not give it.
 pub(crate) fn with_elicitation_id(question: Message, number: u64) -> Message {
-    let mut params = question
-        .raw(Member::Params)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let mut params = question.object(Member::Params);
     let needed = question.method() == Method::ElicitationCreate
         && params.text("mode").as_deref() == Some("url")
         && params.get("elicitationId").is_none();
@@ -579,10 +562,7 @@ fn questions_in(result: &Object<'_>) -> Option<BTreeMap<String, Bytes>> {
 
 /// What a task wants to know, from the answer to `tasks/get`, as messages in legacy words.
 pub(crate) fn task_questions(message: &Message) -> Vec<(String, Message)> {
-    let result = message
-        .raw(Member::Result)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let result = message.object(Member::Result);
     let questions = questions_in(&result).unwrap_or_default();
     questions
         .into_iter()

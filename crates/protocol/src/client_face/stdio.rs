@@ -260,11 +260,9 @@ impl LineClient {
             ScanError::NotUtf8 | ScanError::NotJson { .. } | ScanError::TooDeep | ScanError::TooLarge => {
                 error_code::PARSE_ERROR
             }
-            ScanError::Batch
-            | ScanError::NotObject
-            | ScanError::Duplicate(_)
-            | ScanError::LookAlike(_)
-            | ScanError::NotJsonRpc => error_code::INVALID_REQUEST,
+            ScanError::Batch | ScanError::NotObject | ScanError::Duplicate(_) | ScanError::NotJsonRpc => {
+                error_code::INVALID_REQUEST
+            }
         };
         let mut seeker = EnvelopeSeeker::default();
         seeker.feed(line);

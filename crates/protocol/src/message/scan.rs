@@ -2,14 +2,12 @@
 
 mod members;
 
-use std::borrow::Cow;
-
 use bytes::Bytes;
 use thiserror::Error;
 
 use super::{Kind, Member, Message, Span, string};
 use crate::method::Method;
-use members::{Place, find, find_look_alike, name};
+use members::{Place, find, name};
 
 /// Levels of nesting that a message may have: what lies deeper could overflow a server's stack.
 pub const MAX_DEPTH: usize = 128;
@@ -29,10 +27,6 @@ pub enum ScanError {
     NotObject,
     #[error("the member `{0}` stands twice in the message")]
     Duplicate(&'static str),
-    /// Some servers do not look at the case of keys. They would read another id, method or name than the one that was
-    /// replaced or judged.
-    #[error("a member of the message is spelt almost like `{0}`")]
-    LookAlike(&'static str),
     #[error("the message is no JSON-RPC request, notification or response")]
     NotJsonRpc,
     #[error("the message is too large")]
@@ -51,7 +45,6 @@ pub(super) fn scan(bytes: Bytes) -> Result<Message, ScanError> {
         at: 0,
         line_breaks: false,
         spans: [Span::default(); Member::COUNT],
-        look_alike: None,
     };
     scanner.skip_space();
     match scanner.peek() {
@@ -70,10 +63,7 @@ pub(super) fn scan(bytes: Bytes) -> Result<Message, ScanError> {
     }
     scanner.end()?;
     let Scanner {
-        line_breaks,
-        spans,
-        look_alike,
-        ..
+        line_breaks, spans, ..
     } = scanner;
 
     let has = |member: Member| !spans[member as usize].is_absent();
@@ -95,12 +85,6 @@ pub(super) fn scan(bytes: Bytes) -> Result<Message, ScanError> {
     } else {
         Method::Other
     };
-    match look_alike {
-        // What a method that we do not know calls its params is its own business.
-        Some((Place::Params | Place::Meta, _)) if method == Method::Other => {}
-        Some((_, member)) => return Err(ScanError::LookAlike(name(member))),
-        None => {}
-    }
     Ok(Message {
         spans,
         kind,
@@ -115,8 +99,6 @@ struct Scanner<'a> {
     at: usize,
     line_breaks: bool,
     spans: [Span; Member::COUNT],
-    /// A key that could be taken for one of ours; one of the envelope's before others.
-    look_alike: Option<(Place, Member)>,
 }
 
 impl Scanner<'_> {
@@ -210,22 +192,13 @@ impl Scanner<'_> {
 
     /// A key may be written with escapes (`"\u0069d"`); servers read it as the plain key, so we do too.
     #[inline]
-    fn member(&mut self, place: Place, key: Span) -> Option<Member> {
+    fn member(&self, place: Place, key: Span) -> Option<Member> {
         let raw = key.of(self.bytes);
         let plain = raw.get(1..raw.len() - 1).unwrap_or_default();
-        let key = if memchr::memchr(b'\\', plain).is_some() {
-            Cow::Owned(string(raw)?.into_owned().into_bytes())
-        } else {
-            Cow::Borrowed(plain)
-        };
-        let found = find(place, &key);
-        if found.is_none()
-            && let Some(alike) = find_look_alike(place, &key)
-            && (matches!(place, Place::Envelope) || self.look_alike.is_none())
-        {
-            self.look_alike = Some((place, alike));
+        if memchr::memchr(b'\\', plain).is_some() {
+            return find(place, string(raw)?.as_bytes());
         }
-        found
+        find(place, plain)
     }
 
     /// Reads past any value, without recursion: which containers are open is kept in one bit each.

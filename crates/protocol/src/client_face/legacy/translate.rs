@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::backend_face::modern::SERVER_INFO;
+use crate::client_face::respond;
 use crate::error_code;
 use crate::exchange::Welcome;
 use crate::message::{Member, Message, quoted};
@@ -38,30 +39,13 @@ pub(super) fn reply(id: &[u8], message: &Message, method: Method) -> Bytes {
     respond(id, "result", &result.to_string())
 }
 
-fn respond(id: &[u8], member: &str, raw: &str) -> Bytes {
-    let head = format!(r#","{member}":"#);
-    [
-        br#"{"jsonrpc":"2.0","id":"#,
-        id,
-        head.as_bytes(),
-        raw.as_bytes(),
-        b"}",
-    ]
-    .concat()
-    .into()
-}
-
 /// An `initialize` result made of what a modern server said of itself. Gives the revision that holds.
 pub(super) fn welcome(id: &[u8], welcome: &Welcome, asked: Option<Version>) -> (Bytes, Version) {
     let version = match asked {
         Some(asked) if Version::LEGACY.contains(&asked) => asked,
         Some(_) | None => Version::NEWEST_LEGACY,
     };
-    let found = welcome
-        .message
-        .raw(Member::Result)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let found = welcome.message.object(Member::Result);
     let info = welcome
         .info
         .as_deref()

@@ -55,45 +55,17 @@ const MEMBERS: [(Place, &str, Member); Member::COUNT] = [
     ),
 ];
 
-fn members_of(place: Place) -> &'static [(Place, &'static str, Member)] {
-    match place {
+/// The member that a key names in this place, if it is one of ours.
+pub(super) fn find(place: Place, key: &[u8]) -> Option<Member> {
+    let range = match place {
         Place::Envelope => &MEMBERS[..6],
         Place::Params => &MEMBERS[6..15],
         Place::Meta => &MEMBERS[15..],
-    }
-}
-
-/// The member that a key names in this place, if it is one of ours.
-pub(super) fn find(place: Place, key: &[u8]) -> Option<Member> {
-    members_of(place)
+    };
+    range
         .iter()
         .find(|(_, text, _)| text.as_bytes() == key)
         .map(|(_, _, member)| *member)
-}
-
-/// The member that a key names for those who do not look at its case, as the readers of one language do not.
-pub(super) fn find_look_alike(place: Place, key: &[u8]) -> Option<Member> {
-    members_of(place)
-        .iter()
-        .find(|(_, text, _)| is_alike(text, key))
-        .map(|(_, _, member)| *member)
-}
-
-fn is_alike(text: &str, key: &[u8]) -> bool {
-    if key.len() == text.len() {
-        return key.eq_ignore_ascii_case(text.as_bytes());
-    }
-    // Two letters beyond ASCII fold to some within it: the long s and the sign of the kelvin.
-    let fold = |letter: char| match letter {
-        '\u{17f}' => 's',
-        '\u{212a}' => 'k',
-        other => other.to_ascii_lowercase(),
-    };
-    let folded = |text: &str| text.chars().map(fold).collect::<Vec<char>>();
-    key.len() > text.len()
-        && key.len() <= 3 * text.len()
-        && !key.is_ascii()
-        && std::str::from_utf8(key).is_ok_and(|key| folded(key) == folded(text))
 }
 
 pub(super) fn name(member: Member) -> &'static str {
