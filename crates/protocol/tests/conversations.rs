@@ -93,6 +93,7 @@ conversations! {
     methods_that_are_gone_are_not_found,
     modern_client_and_modern_server_speak_as_they_are,
     modern_client_hears_progress_under_its_own_token,
+    modern_client_is_asked_only_what_its_era_knows,
     modern_client_is_asked_twice_in_one_execution,
     modern_client_is_given_a_task_of_a_legacy_server,
     modern_client_is_introduced_to_a_legacy_server,
