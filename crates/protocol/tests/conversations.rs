@@ -103,6 +103,7 @@ conversations! {
     modern_peers_share_tasks_as_they_are,
     modern_servers_may_not_ask_by_requests,
     modern_servers_task_may_end_otherwise,
+    name_that_is_none_is_not_passed_on,
     newest_progress_is_kept_while_parked,
     noise_and_strays_are_dropped,
     notices_wait_for_the_first_listener,
