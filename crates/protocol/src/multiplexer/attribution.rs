@@ -133,11 +133,11 @@ impl Multiplexer {
         id: Bytes,
         message: Message,
     ) {
-        let able = self
-            .attached
-            .get(&session)
-            .map(|attached| &attached.client.capabilities);
-        if able.is_some_and(|can| !can.can_answer(message.method())) {
+        let attached = self.attached.get(&session);
+        let unheard_of =
+            attached.is_some_and(|attached| attached.words == Era::Modern && !message.method().is_input());
+        let able = attached.map(|attached| &attached.client.capabilities);
+        if unheard_of || able.is_some_and(|can| !can.can_answer(message.method())) {
             let why = "the client cannot answer this kind of request";
             self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
         } else if able.is_some_and(|can| !can.can_answer_in_kind(&message)) {

@@ -403,7 +403,7 @@ impl Multiplexer {
             return;
         };
         let can = &known.client.capabilities;
-        if !can.can_answer(message.method()) {
+        if !message.method().is_input() || !can.can_answer(message.method()) {
             let why = "the client cannot answer this kind of request";
             self.refuse_unasked(id, error_code::METHOD_NOT_FOUND, why);
         } else if !can.can_answer_in_kind(message) {
