@@ -19,5 +19,6 @@ pub mod report;
 pub mod request;
 pub mod row;
 pub mod runner;
+pub mod sdk;
 pub mod shallow;
 pub mod system;
