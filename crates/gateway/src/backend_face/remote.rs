@@ -368,15 +368,11 @@ fn give_back(lane: &Lane, parcel: Parcel) {
 /// The lines of a chunk that the multiplexer wrote.
 fn messages(chunk: &Bytes) -> impl Iterator<Item = Message> {
     let mut start = 0;
-    memchr::memchr_iter(b'\n', chunk)
-        .map(|end| {
-            let line = chunk.slice(start..end);
-            start = end + 1;
-            line
-        })
-        .collect::<Vec<_>>()
-        .into_iter()
-        .filter_map(|line| Message::scan(line).ok())
+    memchr::memchr_iter(b'\n', chunk).filter_map(move |end| {
+        let line = chunk.slice(start..end);
+        start = end + 1;
+        Message::scan(line).ok()
+    })
 }
 
 /// The messages that are on their way.

@@ -57,6 +57,13 @@ pub(crate) fn check_content(headers: &HeaderMap) -> Result<(), Refusal> {
 
 /// What the client of a POST reads.
 pub(crate) fn accepts(headers: &HeaderMap) -> Result<Accepts, Refusal> {
+    // What the specification tells clients to say; nearly all say it in just these words.
+    if headers
+        .get(header::ACCEPT)
+        .is_some_and(|value| value == "application/json, text/event-stream")
+    {
+        return Ok(Accepts::Both);
+    }
     match (
         allows(headers, "application/json"),
         allows(headers, "text/event-stream"),
