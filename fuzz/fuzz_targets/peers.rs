@@ -1,5 +1,7 @@
 #![no_main]
 
+#[path = "../../crates/protocol/tests/properties/far_side.rs"]
+mod far_side;
 #[path = "../../crates/protocol/tests/properties/peers.rs"]
 mod peers;
 

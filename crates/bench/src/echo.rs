@@ -7,20 +7,25 @@ use std::time::Duration;
 
 use memchr::memchr;
 
-use crate::handler::{Work, write_notice, write_progress};
+use crate::handler::{Era, Work, write_notice, write_progress};
 
 /// What one read may bring, and about how much is gathered before it is written.
 const CHUNK: usize = 256 << 10;
 
-/// Serves until stdin ends, and takes this long for whatever one read brought.
-pub fn run(delay: Option<Duration>) -> io::Result<()> {
+/// Serves one era until stdin ends, and takes this long for whatever one read brought.
+pub fn run(era: Era, delay: Option<Duration>) -> io::Result<()> {
     // The standard library's handles buffer in small pieces and under a lock.
     let mut input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    serve(&mut input, &mut output, delay)
+    serve(&mut input, &mut output, era, delay)
 }
 
-fn serve(input: &mut impl Read, output: &mut impl Write, delay: Option<Duration>) -> io::Result<()> {
+fn serve(
+    input: &mut impl Read,
+    output: &mut impl Write,
+    era: Era,
+    delay: Option<Duration>,
+) -> io::Result<()> {
     let mut buffer = vec![0; CHUNK];
     let mut filled = 0;
     let mut out = Vec::with_capacity(CHUNK);
@@ -42,7 +47,7 @@ fn serve(input: &mut impl Read, output: &mut impl Write, delay: Option<Duration>
         filled += read;
         while let Some(found) = memchr(b'\n', &buffer[search..filled]) {
             let end = search + found;
-            answer(&buffer[start..end], &mut out, output)?;
+            answer(&buffer[start..end], era, &mut out, output)?;
             start = end + 1;
             search = start;
         }
@@ -55,7 +60,7 @@ fn serve(input: &mut impl Read, output: &mut impl Write, delay: Option<Duration>
     }
 }
 
-fn answer(line: &[u8], out: &mut Vec<u8>, output: &mut impl Write) -> io::Result<()> {
+fn answer(line: &[u8], era: Era, out: &mut Vec<u8>, output: &mut impl Write) -> io::Result<()> {
     let work = Work::of(line);
     match work {
         Work::Progress {
@@ -78,13 +83,14 @@ fn answer(line: &[u8], out: &mut Vec<u8>, output: &mut impl Write) -> io::Result
         }
         Work::Nothing
         | Work::Initialize { .. }
+        | Work::Discover { .. }
         | Work::List { .. }
         | Work::Ping { .. }
         | Work::Echo { .. }
         | Work::Progress { token: None, .. }
         | Work::Unknown { .. } => {}
     }
-    if work.write_response(out) {
+    if work.write_response(era, out) {
         out.push(b'\n');
     }
     spill(out, output)
@@ -110,7 +116,7 @@ mod tests {
         );
         let input = [line.as_bytes(), line.as_bytes()].concat();
         let mut output = Vec::new();
-        serve(&mut &input[..], &mut output, None).expect("memory");
+        serve(&mut &input[..], &mut output, Era::Legacy, None).expect("memory");
         let lines: Vec<_> = output.split(|byte| *byte == b'\n').collect();
         assert_eq!(lines.len(), 3, "two lines and the end of the last one");
         assert_eq!(lines[0], lines[1]);
@@ -121,7 +127,8 @@ mod tests {
     fn notices_come_before_the_answer() {
         let input = br#"{"id":1,"method":"tools/call","params":{"name":"notify","arguments":{"count":2}}}"#;
         let mut output = Vec::new();
-        serve(&mut &[&input[..], b"\n"].concat()[..], &mut output, None).expect("memory");
+        let lines = [&input[..], b"\n"].concat();
+        serve(&mut &lines[..], &mut output, Era::Legacy, None).expect("memory");
         let text = String::from_utf8(output).expect("text");
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 3);

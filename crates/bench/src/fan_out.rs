@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use crate::connection::{Connection, Stream};
 use crate::load::{Target, check, open_sessions};
 use crate::meter;
-use crate::request::{self, Call, Session};
+use crate::request::{Call, Session};
 
 /// After so long without a delivery nothing more is expected.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -79,8 +79,8 @@ pub async fn run(target: &Target, plan: Plan) -> anyhow::Result<Delivery> {
     }
     let call = Call::Notify { count: plan.notices };
     let (mut body, mut request) = (Vec::new(), Vec::new());
-    request::write_call(&mut body, call, 7);
     let session = sessions.first().context("there is a session")?;
+    session.write_call(&mut body, call, 7);
     session.post(&mut request, &body);
     let mut connection = Connection::open(target.address).await?;
     let answer = connection.exchange(&request).await?;

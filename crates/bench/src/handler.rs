@@ -1,11 +1,24 @@
 //! The minimal MCP server that everything is measured with: what a message asks for, and the words of the answer.
 //!
-//! It hides the JSON. It knows no transport: [`crate::echo`] speaks it over stdio, [`crate::native`] over HTTP. No
+//! It hides the JSON, in the words of either era. It knows no transport: [`crate::echo`] speaks it over stdio, [`crate::native`] over HTTP. No
 //! state, no model, no validation, so that what is measured is the way there and back.
 
 use std::io::Write as _;
 
 use crate::shallow::{Members, number, unquoted};
+
+/// Whose words are spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Era {
+    /// Sessions that begin with `initialize`.
+    #[default]
+    Legacy,
+    /// Requests that describe themselves (2026-07-28).
+    Modern,
+}
+
+/// The revision of [`Era::Modern`].
+pub const MODERN_VERSION: &str = "2026-07-28";
 
 /// What a message asks for. Slices are raw JSON of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +28,9 @@ pub enum Work<'a> {
     Initialize {
         id: &'a [u8],
         version: &'a [u8],
+    },
+    Discover {
+        id: &'a [u8],
     },
     List {
         id: &'a [u8],
@@ -45,7 +61,14 @@ pub enum Work<'a> {
     },
 }
 
-const TOOLS: &str = r#"{"tools":[{"name":"echo","description":"The text comes back","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}},{"name":"progress","description":"Reports progress","inputSchema":{"type":"object","properties":{"text":{"type":"string"},"count":{"type":"integer"}}}},{"name":"notify","description":"Tells everybody","inputSchema":{"type":"object","properties":{"text":{"type":"string"},"count":{"type":"integer"}}}}]}"#;
+/// What both eras say of the server.
+const CAPABILITIES: &str = r#""capabilities":{"tools":{"listChanged":true}}"#;
+const INFO: &str = r#"serverInfo":{"name":"bench-echo","version":"1"}"#;
+/// How long an answer of the modern era stays good.
+const CACHED: &str = r#""ttlMs":60000,"cacheScope":"public""#;
+/// What every result of the modern era says of itself.
+const COMPLETE: &str = r#""resultType":"complete","#;
+const TOOLS: &str = r#""tools":[{"name":"echo","description":"The text comes back","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}},{"name":"progress","description":"Reports progress","inputSchema":{"type":"object","properties":{"text":{"type":"string"},"count":{"type":"integer"}}}},{"name":"notify","description":"Tells everybody","inputSchema":{"type":"object","properties":{"text":{"type":"string"},"count":{"type":"integer"}}}}]"#;
 
 impl<'a> Work<'a> {
     /// Reads a message.
@@ -70,6 +93,7 @@ impl<'a> Work<'a> {
                     .find(b"protocolVersion")
                     .unwrap_or(b"\"2025-06-18\""),
             },
+            b"server/discover" => Self::Discover { id },
             b"tools/list" => Self::List { id },
             b"ping" => Self::Ping { id },
             _ => Self::Unknown { id },
@@ -108,35 +132,56 @@ impl<'a> Work<'a> {
     }
 
     /// Appends the response, without a line end. `false`: there is none to give.
-    pub fn write_response(&self, out: &mut Vec<u8>) -> bool {
-        match *self {
-            Self::Nothing => return false,
-            Self::Initialize { id, version } => {
-                begin(out, id);
-                out.extend_from_slice(b"\"result\":{\"protocolVersion\":");
+    pub fn write_response(&self, era: Era, out: &mut Vec<u8>) -> bool {
+        match (*self, era) {
+            (Self::Nothing, _) => return false,
+            (Self::Initialize { id, version }, Era::Legacy) => {
+                begin_result(out, id, era);
+                out.extend_from_slice(b"\"protocolVersion\":");
                 out.extend_from_slice(version);
-                out.extend_from_slice(
-                    b",\"capabilities\":{\"tools\":{\"listChanged\":true}},\"serverInfo\":{\"name\":\"bench-echo\",\"version\":\"1\"}}}",
+                write(out, format_args!(",{CAPABILITIES},\"{INFO}}}}}"));
+            }
+            (Self::Initialize { id, .. }, Era::Modern) => {
+                begin(out, id);
+                write(
+                    out,
+                    format_args!(
+                        "\"error\":{{\"code\":-32022,\"message\":\"unsupported protocol version\",\"data\":{{\"supported\":[\"{MODERN_VERSION}\"]}}}}}}"
+                    ),
                 );
             }
-            Self::List { id } => {
-                begin(out, id);
-                out.extend_from_slice(b"\"result\":");
-                out.extend_from_slice(TOOLS.as_bytes());
-                out.push(b'}');
+            (Self::Discover { id }, Era::Modern) => {
+                begin_result(out, id, era);
+                write(
+                    out,
+                    format_args!(
+                        "\"supportedVersions\":[\"{MODERN_VERSION}\"],{CAPABILITIES},{CACHED},\"_meta\":{{\"io.modelcontextprotocol/{INFO}}}}}}}"
+                    ),
+                );
             }
-            Self::Ping { id } => {
+            (Self::List { id }, _) => {
+                begin_result(out, id, era);
+                out.extend_from_slice(TOOLS.as_bytes());
+                match era {
+                    Era::Legacy => out.extend_from_slice(b"}}"),
+                    Era::Modern => write(out, format_args!(",{CACHED}}}}}")),
+                }
+            }
+            (Self::Ping { id }, _) => {
                 begin(out, id);
                 out.extend_from_slice(b"\"result\":{}}");
             }
-            Self::Echo { id, text } | Self::Progress { id, text, .. } | Self::Notify { id, text, .. } => {
+            (
+                Self::Echo { id, text } | Self::Progress { id, text, .. } | Self::Notify { id, text, .. },
+                _,
+            ) => {
                 out.reserve(text.len() + 128);
-                begin(out, id);
-                out.extend_from_slice(b"\"result\":{\"content\":[{\"type\":\"text\",\"text\":");
+                begin_result(out, id, era);
+                out.extend_from_slice(b"\"content\":[{\"type\":\"text\",\"text\":");
                 out.extend_from_slice(text);
                 out.extend_from_slice(b"}]}}");
             }
-            Self::Unknown { id } => {
+            (Self::Unknown { id }, _) | (Self::Discover { id }, Era::Legacy) => {
                 begin(out, id);
                 out.extend_from_slice(b"\"error\":{\"code\":-32601,\"message\":\"no such thing here\"}}");
             }
@@ -164,6 +209,14 @@ pub fn write_notice(out: &mut Vec<u8>, notice: u64) {
     );
 }
 
+fn begin_result(out: &mut Vec<u8>, id: &[u8], era: Era) {
+    begin(out, id);
+    out.extend_from_slice(b"\"result\":{");
+    if era == Era::Modern {
+        out.extend_from_slice(COMPLETE.as_bytes());
+    }
+}
+
 fn begin(out: &mut Vec<u8>, id: &[u8]) {
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     out.extend_from_slice(id);
@@ -179,10 +232,25 @@ fn write(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
 mod tests {
     use super::*;
 
-    fn response(message: &str) -> String {
+    fn response_in(era: Era, message: &str) -> String {
         let mut out = Vec::new();
-        Work::of(message.as_bytes()).write_response(&mut out);
+        Work::of(message.as_bytes()).write_response(era, &mut out);
         String::from_utf8(out).expect("text")
+    }
+
+    fn response(message: &str) -> String {
+        response_in(Era::Legacy, message)
+    }
+
+    #[test]
+    fn each_era_is_answered_in_its_own_words() {
+        let of = |era, method: &str| response_in(era, &format!(r#"{{"id":1,"method":"{method}"}}"#));
+        assert!(of(Era::Legacy, "initialize").contains(r#""result":{"protocolVersion":"#));
+        assert!(of(Era::Legacy, "server/discover").contains("-32601"));
+        assert!(of(Era::Modern, "initialize").contains("-32022"));
+        assert!(of(Era::Modern, "server/discover").contains(r#""supportedVersions":["2026-07-28"]"#));
+        assert!(of(Era::Modern, "tools/list").contains(r#""result":{"resultType":"complete","tools":["#));
+        assert!(of(Era::Legacy, "tools/list").ends_with("}]}}"));
     }
 
     #[test]

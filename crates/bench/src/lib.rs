@@ -10,6 +10,7 @@ pub mod echo;
 pub mod fan_out;
 pub mod handler;
 pub mod instructions;
+pub mod issuer;
 pub mod load;
 pub mod meter;
 pub mod native;

@@ -11,8 +11,9 @@ use anyhow::{Context, bail};
 use tokio::task::JoinSet;
 
 use crate::connection::{Answer, Connection};
+use crate::handler::Era;
 use crate::meter;
-use crate::request::{self, Call, INITIALIZED, Session};
+use crate::request::{self, Call, Front, INITIALIZED, Session};
 use crate::shallow::{Members, unquoted};
 
 /// Who is measured.
@@ -22,6 +23,20 @@ pub struct Target {
     pub pid: u32,
     /// One path per destination.
     pub paths: Vec<String>,
+    /// The bearer token that is shown to it.
+    pub token: Option<String>,
+    /// The words of its clients.
+    pub words: Era,
+}
+
+impl Target {
+    fn front<'a>(&'a self, path: &'a str) -> Front<'a> {
+        Front {
+            address: self.address,
+            path,
+            token: self.token.as_deref(),
+        }
+    }
 }
 
 /// When a loop is over.
@@ -70,18 +85,23 @@ impl Outcome {
     }
 }
 
-/// Opens a session as a client does.
+/// Opens a session as a client does; a modern client has none to open.
 pub async fn open_session(
     connection: &mut Connection,
-    address: SocketAddr,
+    target: &Target,
     path: &str,
 ) -> anyhow::Result<Session> {
-    let answer = connection.exchange(&request::opening(address, path)).await?;
+    let front = target.front(path);
+    match target.words {
+        Era::Legacy => {}
+        Era::Modern => return Ok(Session::modern(front)),
+    }
+    let answer = connection.exchange(&request::opening(front)).await?;
     if answer.status != 200 {
         bail!("initialize: {}", refusal(&answer));
     }
     let id = answer.session.context("initialize: no session id came back")?;
-    let session = Session::new(address, path, &id);
+    let session = Session::new(front, &id);
     let mut request = Vec::new();
     session.post(&mut request, INITIALIZED.as_bytes());
     let answer = connection.exchange(&request).await?;
@@ -123,7 +143,7 @@ pub async fn open_sessions(target: &Target, count: usize) -> anyhow::Result<Rc<V
     let mut connection = Connection::open(target.address).await?;
     let mut sessions = Vec::with_capacity(count);
     for path in target.paths.iter().cycle().take(count) {
-        sessions.push(open_session(&mut connection, target.address, path).await?);
+        sessions.push(open_session(&mut connection, target, path).await?);
     }
     Ok(Rc::new(sessions))
 }
@@ -211,8 +231,9 @@ async fn caller(
     while !stop.is_reached(now, latencies.len() as u64) {
         let id = (number as u64 + 1) * 100_000_000 + latencies.len() as u64;
         body.clear();
-        request::write_call(&mut body, call, id);
-        sessions[turn % sessions.len()].post(&mut request, &body);
+        let session = &sessions[turn % sessions.len()];
+        session.write_call(&mut body, call, id);
+        session.post(&mut request, &body);
         turn += stride;
         let sent = now;
         let answer = connection.exchange(&request).await?;
@@ -270,8 +291,9 @@ async fn pacer(
     while due < end {
         let id = (u64::from(number) + 1) * 100_000_000 + latencies.len() as u64;
         body.clear();
-        request::write_call(&mut body, call, id);
-        sessions[number as usize % sessions.len()].post(&mut request, &body);
+        let session = &sessions[number as usize % sessions.len()];
+        session.write_call(&mut body, call, id);
+        session.post(&mut request, &body);
         let late = finished > due;
         tokio::time::sleep_until(due.into()).await;
         // The timer's own lateness is not the target's; a call that had to wait for the one before is.
@@ -318,9 +340,9 @@ async fn visitor(
     while !stop.is_reached(now, latencies.len() as u64) {
         let id = (number as u64 + 1) * 100_000_000 + latencies.len() as u64;
         let began = now;
-        let session = open_session(&mut connection, target.address, path).await?;
+        let session = open_session(&mut connection, &target, path).await?;
         body.clear();
-        request::write_call(&mut body, call, id);
+        session.write_call(&mut body, call, id);
         session.post(&mut request, &body);
         let answer = connection.exchange(&request).await?;
         check(&answer, call, id)?;

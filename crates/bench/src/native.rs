@@ -21,7 +21,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-use crate::handler::{Work, write_notice, write_progress};
+use crate::handler::{Era, Work, write_notice, write_progress};
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -126,6 +126,7 @@ impl Server {
             (
                 Some(true),
                 Work::Initialize { .. }
+                | Work::Discover { .. }
                 | Work::List { .. }
                 | Work::Ping { .. }
                 | Work::Echo { .. }
@@ -196,7 +197,7 @@ fn event(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
 
 fn json(work: &Work<'_>) -> Response<Body> {
     let mut out = Vec::with_capacity(256);
-    work.write_response(&mut out);
+    work.write_response(Era::Legacy, &mut out);
     let mut response = Response::new(Body::Full(Some(out.into())));
     response.headers_mut().insert(CONTENT_TYPE, JSON);
     response
@@ -208,7 +209,7 @@ fn progress(work: &Work<'_>, token: &[u8], count: u64) -> Response<Body> {
         event(&mut out, |out| write_progress(out, token, step, count));
     }
     event(&mut out, |out| {
-        work.write_response(out);
+        work.write_response(Era::Legacy, out);
     });
     let mut response = Response::new(Body::Full(Some(out.into())));
     response.headers_mut().insert(CONTENT_TYPE, EVENTS);

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use crate::connection::Connection;
 use crate::load::{self, Target, Until};
 use crate::meter;
-use crate::request::{self, Call, Session};
+use crate::request::{Call, Session};
 
 /// Places for calls at the gateway that is overloaded.
 pub const PLACES: usize = 64;
@@ -110,8 +110,9 @@ async fn caller(
         let id = (u64::from(number) + 1) * 100_000_000 + serial;
         serial += 1;
         body.clear();
-        request::write_call(&mut body, CALL, id);
-        sessions[number as usize % sessions.len()].post(&mut request, &body);
+        let session = &sessions[number as usize % sessions.len()];
+        session.write_call(&mut body, CALL, id);
+        session.post(&mut request, &body);
         let sent = Instant::now();
         if sent >= end {
             break;
@@ -136,7 +137,7 @@ async fn recover(target: &Target, sessions: &Rc<Vec<Session>>, stopped: Instant)
     let (mut in_a_row, mut id, mut since) = (0, 1, stopped);
     while in_a_row < NORMAL {
         body.clear();
-        request::write_call(&mut body, CALL, id);
+        sessions[0].write_call(&mut body, CALL, id);
         sessions[0].post(&mut request, &body);
         let answer = connection.exchange(&request).await?;
         id += 1;

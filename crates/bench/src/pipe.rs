@@ -9,6 +9,7 @@ use memchr::{memchr, memmem};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
+use crate::handler::Era;
 use crate::load::{Outcome, Until};
 use crate::meter;
 use crate::request::{self, Call};
@@ -154,7 +155,7 @@ impl Load {
         self.rounds[slot] += 1;
         self.begun += 1;
         let id = self.rounds[slot] * self.sent.len() as u64 + slot as u64;
-        request::write_call(&mut self.out, self.call, id);
+        request::write_call(&mut self.out, Era::Legacy, self.call, id);
         self.out.push(b'\n');
         self.open += 1;
     }

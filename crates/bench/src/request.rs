@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use anyhow::bail;
 use memchr::memmem;
 
+use crate::handler::{Era, MODERN_VERSION};
+
 /// A revision that every measured system speaks.
 pub const VERSION: &str = "2025-06-18";
 
@@ -20,9 +22,19 @@ pub enum Call {
     Notify { count: usize },
 }
 
-/// A session that was opened, and the head that all its calls share.
+/// Where requests go, and what they show there.
+#[derive(Debug, Clone, Copy)]
+pub struct Front<'a> {
+    pub address: SocketAddr,
+    pub path: &'a str,
+    /// A bearer token.
+    pub token: Option<&'a str>,
+}
+
+/// A client: the words it uses, and the head that all its calls share. In the legacy era, a session that was opened.
 #[derive(Debug, Clone)]
 pub struct Session {
+    words: Era,
     head: Vec<u8>,
     tail: Vec<u8>,
 }
@@ -38,32 +50,61 @@ pub fn initialize() -> String {
 pub const INITIALIZED: &str = "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}";
 
 /// A whole POST of `initialize`, which belongs to no session yet.
-pub fn opening(address: SocketAddr, path: &str) -> Vec<u8> {
+pub fn opening(front: Front<'_>) -> Vec<u8> {
     let body = initialize();
-    let mut out = post_head(address, path);
+    let mut out = post_head(front);
     // Writing to a `Vec` cannot fail.
     let _ = write!(out, "Content-Length: {}\r\n\r\n{body}", body.len());
     out
 }
 
-fn post_head(address: SocketAddr, path: &str) -> Vec<u8> {
+fn post_head(front: Front<'_>) -> Vec<u8> {
+    let Front { address, path, .. } = front;
     format!(
-        "POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
+        "POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n{}",
+        credentials(front)
     )
     .into_bytes()
 }
 
+fn credentials(front: Front<'_>) -> String {
+    let line = |token: &str| format!("Authorization: Bearer {token}\r\n");
+    front.token.map(line).unwrap_or_default()
+}
+
 impl Session {
-    pub fn new(address: SocketAddr, path: &str, id: &str) -> Self {
+    /// A session of the legacy era.
+    pub fn new(front: Front<'_>, id: &str) -> Self {
         let mine = format!("Mcp-Session-Id: {id}\r\nMcp-Protocol-Version: {VERSION}\r\n");
-        let mut head = post_head(address, path);
+        Self::with(Era::Legacy, front, &mine)
+    }
+
+    /// A modern client of the tool `echo`: there is nothing to open.
+    pub fn modern(front: Front<'_>) -> Self {
+        let mine =
+            format!("Mcp-Protocol-Version: {MODERN_VERSION}\r\nMcp-Method: tools/call\r\nMcp-Name: echo\r\n");
+        Self::with(Era::Modern, front, &mine)
+    }
+
+    fn with(words: Era, front: Front<'_>, mine: &str) -> Self {
+        let Front { address, path, .. } = front;
+        let mut head = post_head(front);
         head.extend_from_slice(mine.as_bytes());
         head.extend_from_slice(b"Content-Length: ");
-        let tail = format!(" {path} HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n{mine}\r\n");
+        let tail = format!(
+            " {path} HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n{}{mine}\r\n",
+            credentials(front)
+        );
         Self {
+            words,
             head,
             tail: tail.into_bytes(),
         }
+    }
+
+    /// Writes a call in the words of this client.
+    pub fn write_call(&self, out: &mut Vec<u8>, call: Call, id: u64) {
+        write_call(out, self.words, call, id);
     }
 
     /// A whole POST with this body.
@@ -86,7 +127,7 @@ impl Session {
 }
 
 /// Writes a call as JSON.
-pub fn write_call(out: &mut Vec<u8>, call: Call, id: u64) {
+pub fn write_call(out: &mut Vec<u8>, words: Era, call: Call, id: u64) {
     let (name, count, padding) = match call {
         Call::Echo { padding } => ("echo", 0, padding),
         Call::Progress { count } => ("progress", count, 0),
@@ -103,8 +144,21 @@ pub fn write_call(out: &mut Vec<u8>, call: Call, id: u64) {
         let _ = write!(out, ",\"count\":{count}");
     }
     out.push(b'}');
-    if let Call::Progress { .. } = call {
-        let _ = write!(out, ",\"_meta\":{{\"progressToken\":{id}}}");
+    match (words, call) {
+        (Era::Legacy, Call::Progress { .. }) => {
+            let _ = write!(out, ",\"_meta\":{{\"progressToken\":{id}}}");
+        }
+        (Era::Legacy, Call::Echo { .. } | Call::Notify { .. }) => {}
+        (Era::Modern, _) => {
+            let _ = write!(
+                out,
+                ",\"_meta\":{{\"io.modelcontextprotocol/protocolVersion\":\"{MODERN_VERSION}\",\"io.modelcontextprotocol/clientInfo\":{{\"name\":\"bench-load\",\"version\":\"1\"}},\"io.modelcontextprotocol/clientCapabilities\":{{}}"
+            );
+            if let Call::Progress { .. } = call {
+                let _ = write!(out, ",\"progressToken\":{id}");
+            }
+            out.push(b'}');
+        }
     }
     out.extend_from_slice(b"}}");
 }
@@ -162,18 +216,24 @@ mod tests {
     use super::*;
     use crate::handler::Work;
 
-    fn answer_to(call: Call, id: u64) -> Vec<u8> {
+    fn answer_in(era: Era, call: Call, id: u64) -> Vec<u8> {
         let (mut message, mut out) = (Vec::new(), Vec::new());
-        write_call(&mut message, call, id);
-        assert!(Work::of(&message).write_response(&mut out));
+        write_call(&mut message, era, call, id);
+        assert!(Work::of(&message).write_response(era, &mut out));
         out
+    }
+
+    fn answer_to(call: Call, id: u64) -> Vec<u8> {
+        answer_in(Era::Legacy, call, id)
     }
 
     #[test]
     fn the_handlers_answer_passes_the_check() {
         for padding in [0, 10, 10_000] {
             let call = Call::Echo { padding };
-            check_answer(&answer_to(call, 42), call, 42).expect("is the answer");
+            for era in [Era::Legacy, Era::Modern] {
+                check_answer(&answer_in(era, call, 42), call, 42).expect("is the answer");
+            }
         }
     }
 

@@ -8,13 +8,14 @@ use tokio::process::Command;
 
 use crate::connect::{self, Measure, Measured};
 use crate::fan_out::{self, Plan};
+use crate::handler::Era;
 use crate::load::{self, Outcome, Target, Until};
 use crate::meter;
 use crate::overload;
 use crate::pipe::Pipe;
 use crate::request::{Call, Session};
 use crate::sdk;
-use crate::system::{Programs, Running, Setup, System};
+use crate::system::{Credentials, Programs, Running, Setup, System};
 
 /// One kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +37,7 @@ pub enum Row {
     Destinations,
     Audit,
     Everything,
+    Translation,
     Overload,
     Remote,
     Remote1M,
@@ -47,7 +49,7 @@ pub enum Row {
     ConnectIdle,
 }
 
-pub const ALL: [Row; 26] = [
+pub const ALL: [Row; 27] = [
     Row::Flight64,
     Row::Flight16,
     Row::Flight1,
@@ -65,6 +67,7 @@ pub const ALL: [Row; 26] = [
     Row::Destinations,
     Row::Audit,
     Row::Everything,
+    Row::Translation,
     Row::Overload,
     Row::Remote,
     Row::Remote1M,
@@ -128,6 +131,7 @@ impl Row {
             Self::Destinations => "destinations",
             Self::Audit => "audit",
             Self::Everything => "everything",
+            Self::Translation => "translation",
             Self::Overload => "overload",
             Self::Remote => "remote",
             Self::Remote1M => "remote-1mb",
@@ -158,7 +162,10 @@ impl Row {
             Self::Sessions => "64 in flight over 1,000 sessions, against 10",
             Self::Destinations => "64 in flight with 50 destinations, against 1",
             Self::Audit => "64 in flight with an audit log, against none",
-            Self::Everything => "64 in flight with audit, limits and a tool policy, against none",
+            Self::Everything => {
+                "64 in flight with authentication, audit, limits and a tool policy, against none"
+            }
+            Self::Translation => "64 in flight between the eras, against the same client within its era",
             Self::Overload => "ten times as many calls as can be done",
             Self::Remote => "64 in flight, 16 sessions, in front of native",
             Self::Remote1M => "1 MB payload, 4 in flight, in front of native",
@@ -197,7 +204,15 @@ impl Row {
             Self::ConnectSdk => &[Time("p50")],
             Self::Start | Self::ConnectStart => &[Time("time")],
             Self::Idle | Self::IdleSession | Self::ConnectIdle => &[Bytes("memory")],
-            Self::Sessions | Self::Audit | Self::Everything => &[Factor("CPU per call, ×")],
+            Self::Sessions | Self::Audit => &[Factor("CPU per call, ×")],
+            Self::Everything => &[
+                Factor("CPU per call with static tokens, ×"),
+                Factor("CPU per call with signed tokens, ×"),
+            ],
+            Self::Translation => &[
+                Factor("CPU per call of a modern client at a legacy server, ×"),
+                Factor("CPU per call of a legacy client at a modern server, ×"),
+            ],
             Self::Overload => &[
                 Share("calls done, of the peak"),
                 Millis("refusals, p99"),
@@ -220,7 +235,9 @@ impl Row {
             | Self::ConnectSdk
             | Self::ConnectStart
             | Self::ConnectIdle => system == System::Native || connect::is_possible(system),
-            Self::Destinations | Self::Audit | Self::Everything | Self::Overload => system == System::Rialto,
+            Self::Destinations | Self::Audit | Self::Everything | Self::Translation | Self::Overload => {
+                system == System::Rialto
+            }
             Self::Sessions | Self::Remote | Self::Remote1M | Self::RemoteProgress => {
                 matches!(system, System::Native | System::Rialto)
             }
@@ -263,7 +280,15 @@ impl Row {
             Self::Sessions => measure_growth(Growth::Sessions, system, programs, effort).await,
             Self::Destinations => measure_growth(Growth::Destinations, system, programs, effort).await,
             Self::Audit => measure_growth(Growth::Audit, system, programs, effort).await,
-            Self::Everything => measure_growth(Growth::Everything, system, programs, effort).await,
+            Self::Everything => {
+                let mut figures = Vec::new();
+                for credentials in [Credentials::Token, Credentials::Jwt] {
+                    let growth = Growth::Everything(credentials);
+                    figures.extend(measure_growth(growth, system, programs, effort).await?);
+                }
+                Ok(figures)
+            }
+            Self::Translation => measure_translation(system, programs, effort).await,
             Self::Overload => measure_overload(system, programs, effort).await,
             Self::Payload10M
             | Self::Flight64
@@ -316,6 +341,7 @@ impl Row {
             | Self::Destinations
             | Self::Audit
             | Self::Everything
+            | Self::Translation
             | Self::Overload
             | Self::Remote => (16, 64, PLAIN),
             Self::ConnectFlight64 => (1, 64, PLAIN),
@@ -393,6 +419,7 @@ impl Row {
             | Self::Destinations
             | Self::Audit
             | Self::Everything
+            | Self::Translation
             | Self::Overload
             | Self::Remote
             | Self::Remote1M
@@ -450,7 +477,7 @@ enum Growth {
     Sessions,
     Destinations,
     Audit,
-    Everything,
+    Everything(Credentials),
 }
 
 /// Compares the cost of a call in two or three set-ups that run side by side and take turns.
@@ -464,7 +491,7 @@ async fn measure_growth(
         Growth::Sessions => (Setup::Plain, 10, 1000),
         Growth::Destinations => (Setup::Destinations(50), 50, 50),
         Growth::Audit => (Setup::Audit, 16, 16),
-        Growth::Everything => (Setup::Everything, 16, 16),
+        Growth::Everything(credentials) => (Setup::Everything(credentials), 16, 16),
     };
     let small = system.start(Setup::Plain, programs)?;
     let large = system.start(setup, programs)?;
@@ -476,6 +503,41 @@ async fn measure_growth(
         targets.push((one, many));
     }
     targets.push((large.target.clone(), many));
+    let costs = costs(targets, effort).await?;
+    small.stop().await?;
+    large.stop().await?;
+    Ok(costs.iter().skip(1).map(|cost| cost / costs[0]).collect())
+}
+
+/// Compares calls that are translated with those of the same client at a server of its own era.
+async fn measure_translation(
+    system: System,
+    programs: &Programs,
+    effort: Effort,
+) -> anyhow::Result<Vec<f64>> {
+    let legacy = system.start(Setup::Plain, programs)?;
+    let modern = system.start(Setup::ModernServer, programs)?;
+    let sites = [
+        (&legacy, Era::Modern),
+        (&modern, Era::Modern),
+        (&modern, Era::Legacy),
+        (&legacy, Era::Legacy),
+    ];
+    let targets = sites.map(|(server, words)| {
+        let target = Target {
+            words,
+            ..server.target.clone()
+        };
+        (target, 16)
+    });
+    let costs = costs(targets.into(), effort).await?;
+    legacy.stop().await?;
+    modern.stop().await?;
+    Ok(costs.chunks(2).map(|pair| pair[0] / pair[1]).collect())
+}
+
+/// What a call costs at each of several targets that take turns, with so many sessions each.
+async fn costs(targets: Vec<(Target, usize)>, effort: Effort) -> anyhow::Result<Vec<f64>> {
     let mut sites = Vec::new();
     for (target, count) in targets {
         let sessions = load::open_sessions(&target, count).await?;
@@ -490,9 +552,7 @@ async fn measure_growth(
             *cost += if turn == 0 { 0.0 } else { outcome.cpu_per_call() };
         }
     }
-    small.stop().await?;
-    large.stop().await?;
-    Ok(costs.iter().skip(1).map(|cost| cost / costs[0]).collect())
+    Ok(costs)
 }
 
 /// A minute of it, or a few seconds where less trouble is taken.

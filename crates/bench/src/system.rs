@@ -11,8 +11,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
+use crate::handler::Era;
+use crate::issuer::Issuer;
 use crate::load::Target;
-use crate::request;
+use crate::request::{self, Front};
 
 /// Who is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,14 +55,26 @@ pub enum Setup {
     Destinations(usize),
     /// With an audit log in a file (Rialto only).
     Audit,
-    /// With everything switched on that guards and tells: audit, metrics, limits, a policy (Rialto only).
-    Everything,
+    /// With everything switched on that guards and tells: callers who show who they are, audit, metrics, limits, a
+    /// policy (Rialto only).
+    Everything(Credentials),
+    /// In front of a server of the modern era (Rialto only).
+    ModernServer,
     /// A server that takes its time, and room for so many calls (Rialto only).
     Narrow {
         calls: usize,
     },
     /// In front of the native server instead of a child (Rialto only; the native server itself is as ever).
     Remote,
+}
+
+/// What callers show who are asked who they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Credentials {
+    /// A static token.
+    Token,
+    /// A token that an authorization server has signed.
+    Jwt,
 }
 
 /// What a call takes at the server of [`Setup::Narrow`].
@@ -80,6 +94,11 @@ pub struct Programs {
 /// How long a system may take to its first answer.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// A static token, and what Rialto is told of it.
+const STATIC_TOKEN: (&str, &str) = (
+    "bench-token",
+    "sha256:7137e16f75a1d75b6fd65930672814806cdc1a0d6e0aa38611afc996a402258b",
+);
 /// More sessions than any row opens; the default is meant for people, not for load.
 const MAX_SESSIONS: &str = "4000";
 
@@ -90,6 +109,8 @@ pub struct Running {
     /// From just before its start to its first answer.
     pub first_answer: Duration,
     child: Child,
+    /// Who signs the tokens of its callers.
+    _issuer: Option<Issuer>,
     /// What it is in front of, if that is no child of its own. It is killed when this is dropped.
     _behind: Option<Child>,
     _files: TempDir,
@@ -123,7 +144,17 @@ impl System {
             (Self::Rialto, Setup::Remote) => Some(native_behind(programs, files.path())?),
             _ => None,
         };
-        let (program, arguments) = self.command_line(setup, programs, address, files.path())?;
+        let issuer = match setup {
+            Setup::Everything(Credentials::Jwt) => Some(Issuer::start()?),
+            _ => None,
+        };
+        let token = match (setup, &issuer) {
+            (Setup::Everything(Credentials::Token), _) => Some(STATIC_TOKEN.0.to_owned()),
+            (_, Some(issuer)) => Some(issuer.token(&format!("http://{address}/echo/mcp"))),
+            (_, None) => None,
+        };
+        let (program, arguments) =
+            self.command_line(setup, programs, address, files.path(), issuer.as_ref())?;
         let mut words = programs.prefix.clone();
         words.push(program.to_string_lossy().into_owned());
         words.extend(arguments);
@@ -143,12 +174,18 @@ impl System {
             .with_context(|| format!("{first} does not start"))?;
         let paths = match setup {
             Setup::Destinations(count) => (1..=count).map(|number| format!("/d{number}/mcp")).collect(),
-            Setup::Everything | Setup::Narrow { .. } => vec!["/echo/mcp".to_owned()],
+            Setup::Everything(_) | Setup::Narrow { .. } => vec!["/echo/mcp".to_owned()],
             Setup::Remote => vec!["/native/mcp".to_owned()],
-            Setup::Plain | Setup::LargeMessages | Setup::Audit => vec!["/mcp".to_owned()],
+            Setup::Plain | Setup::LargeMessages | Setup::Audit | Setup::ModernServer => {
+                vec!["/mcp".to_owned()]
+            }
         };
-        let first_path = paths.first().map_or("/mcp", String::as_str);
-        let first_answer = match wait_for_answer(address, first_path, started, &mut child) {
+        let front = Front {
+            address,
+            path: paths.first().map_or("/mcp", String::as_str),
+            token: token.as_deref(),
+        };
+        let first_answer = match wait_for_answer(front, started, &mut child) {
             Ok(time) => time,
             Err(error) => {
                 let said = std::fs::read_to_string(&log).unwrap_or_default();
@@ -158,9 +195,16 @@ impl System {
         };
         let pid = child.id().context("it has just answered")?;
         Ok(Running {
-            target: Target { address, pid, paths },
+            target: Target {
+                address,
+                pid,
+                paths,
+                token,
+                words: Era::Legacy,
+            },
             first_answer,
             child,
+            _issuer: issuer,
             _behind: behind,
             _files: files,
         })
@@ -172,6 +216,7 @@ impl System {
         programs: &Programs,
         address: SocketAddr,
         files: &Path,
+        issuer: Option<&Issuer>,
     ) -> anyhow::Result<(PathBuf, Vec<String>)> {
         let echo = programs.ours.join("bench-echo").to_string_lossy().into_owned();
         let port = address.port().to_string();
@@ -185,15 +230,15 @@ impl System {
                 let listen = address.to_string();
                 let mut all = words(&["serve", "--listen", &listen, "--max-sessions", MAX_SESSIONS]);
                 match setup {
-                    Setup::Plain => {}
+                    Setup::Plain | Setup::ModernServer => {}
                     Setup::LargeMessages => all.extend(words(&["--max-message-bytes", "16MiB"])),
                     Setup::Audit => {
                         let audit = files.join("audit.jsonl").to_string_lossy().into_owned();
                         all.extend(words(&["--audit", &audit]));
                     }
-                    Setup::Destinations(_) | Setup::Everything | Setup::Narrow { .. } => {
+                    Setup::Destinations(_) | Setup::Everything(_) | Setup::Narrow { .. } => {
                         let config = files.join("destinations.yml");
-                        let text = configuration(setup, &echo, files);
+                        let text = configuration(setup, &echo, files, issuer);
                         std::fs::write(&config, text).context("cannot write a configuration")?;
                         all.extend(words(&["--config", &config.to_string_lossy()]));
                         return Ok((programs.ours.join("rialto"), all));
@@ -204,13 +249,17 @@ impl System {
                     }
                 }
                 all.extend(words(&["--", &echo]));
+                if setup == Setup::ModernServer {
+                    all.extend(words(&["--modern"]));
+                }
                 Ok((programs.ours.join("rialto"), all))
             }
             (
                 _,
                 Setup::Destinations(_)
                 | Setup::Audit
-                | Setup::Everything
+                | Setup::Everything(_)
+                | Setup::ModernServer
                 | Setup::Narrow { .. }
                 | Setup::Remote,
             ) => {
@@ -261,19 +310,25 @@ impl System {
 }
 
 /// The file of a set-up that flags do not describe.
-fn configuration(setup: Setup, echo: &str, files: &Path) -> String {
+fn configuration(setup: Setup, echo: &str, files: &Path, issuer: Option<&Issuer>) -> String {
     match setup {
-        Setup::Plain | Setup::LargeMessages | Setup::Audit | Setup::Remote => String::new(),
+        Setup::Plain | Setup::LargeMessages | Setup::Audit | Setup::Remote | Setup::ModernServer => {
+            String::new()
+        }
         Setup::Destinations(count) => {
             let entries = (1..=count).map(|number| format!("  d{number}:\n    command: ['{echo}']\n"));
             format!("destinations:\n{}", entries.collect::<String>())
         }
         // Limits that are counted and never reached.
-        Setup::Everything => format!(
-            "audit: {audit}\nlimits: {{ requests_per_minute: 4000000000, session_requests_per_minute: 4000000000, \
+        Setup::Everything(_) => format!(
+            "audit: {audit}\nauth: {{ {auth} }}\nlimits: {{ requests_per_minute: 4000000000, session_requests_per_minute: 4000000000, \
              sessions_per_principal: 4000, calls_per_principal: 4000, connections_per_address: 4000 }}\n\
              destinations:\n  echo:\n    command: ['{echo}']\n    tools: {{ allow: [echo, 'read_*'], deny: ['delete_*'] }}\n",
             audit = files.join("audit.jsonl").display(),
+            auth = match issuer {
+                Some(issuer) => format!("jwt: {{ issuer: '{}' }}", issuer.url()),
+                None => format!("tokens: [{{ name: bench, hash: '{}' }}]", STATIC_TOKEN.1),
+            },
         ),
         Setup::Narrow { calls } => format!(
             "limits: {{ calls: {calls} }}\ndestinations:\n  echo:\n    command: ['{echo}', '{delay}']\n",
@@ -297,7 +352,12 @@ fn native_behind(programs: &Programs, files: &Path) -> anyhow::Result<Child> {
         .kill_on_drop(true)
         .spawn()
         .context("bench-native does not start")?;
-    wait_for_answer(address, "/mcp", Instant::now(), &mut child)?;
+    let front = Front {
+        address,
+        path: "/mcp",
+        token: None,
+    };
+    wait_for_answer(front, Instant::now(), &mut child)?;
     let text =
         format!("destinations:\n  native:\n    type: streamable_http\n    url: http://{address}/mcp\n");
     std::fs::write(remote_config(files), text).context("cannot write a configuration")?;
@@ -336,16 +396,11 @@ fn free_address() -> anyhow::Result<SocketAddr> {
 }
 
 /// Asks until `initialize` is answered. It blocks: nothing else is going on, and a timer would be too coarse.
-fn wait_for_answer(
-    address: SocketAddr,
-    path: &str,
-    started: Instant,
-    child: &mut Child,
-) -> anyhow::Result<Duration> {
-    let request = request::opening(address, path);
+fn wait_for_answer(front: Front<'_>, started: Instant, child: &mut Child) -> anyhow::Result<Duration> {
+    let request = request::opening(front);
     let mut trouble = anyhow::anyhow!("never listened");
     while started.elapsed() < START_PATIENCE {
-        match ask(address, &request) {
+        match ask(front.address, &request) {
             Ok(()) => return Ok(started.elapsed()),
             Err(error) => trouble = error,
         }

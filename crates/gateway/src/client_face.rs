@@ -7,3 +7,4 @@ pub(crate) mod intake;
 pub(crate) mod modern;
 pub(crate) mod slow_reader;
 pub(crate) mod stdio;
+mod stream_time;

@@ -859,6 +859,48 @@ impl Destination {
         }
     }
 
+    /// Ends what these principals hold open: sessions with their calls and streams, listens, calls that wait for their
+    /// client, and children of their own. Gives the number of sessions.
+    pub(crate) fn dismiss(&self, leaves: impl Fn(&str) -> bool) -> usize {
+        let mut ports: Vec<Arc<SessionPort>> = self.sessions().values().cloned().collect();
+        ports.retain(|port| leaves(port.principal()));
+        for port in &ports {
+            self.close(port);
+        }
+        self.old_streams.end_of(&leaves);
+        let listens: Vec<Arc<ErrandPort>> = {
+            let listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
+            listens.values().filter_map(Weak::upgrade).collect()
+        };
+        for port in listens.iter().filter(|port| leaves(port.principal())) {
+            port.dismiss();
+        }
+        let parked: Vec<Arc<ErrandPort>> = {
+            let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+            let gone = parked.extract_if(|_, port| leaves(port.principal()));
+            gone.map(|(_, port)| port).collect()
+        };
+        for port in parked {
+            port.give_up();
+        }
+        let is_theirs = |key: &LaneKey| match key {
+            LaneKey::Clients {
+                identity: Some((principal, _)),
+                ..
+            } => leaves(principal.as_str()),
+            LaneKey::Clients { identity: None, .. } | LaneKey::Session(_) | LaneKey::Unclaimed => false,
+        };
+        let mut lanes = self.lanes();
+        lanes.retain(|key, lane| {
+            let goes = is_theirs(key);
+            if goes {
+                lane.stop();
+            }
+            !goes
+        });
+        ports.len()
+    }
+
     /// Ends every session and every child. Whoever still waits is told that the server is going (503), and
     /// not that the session is unknown (404), at which clients would open another one here.
     pub(crate) fn stop(&self, why: &str) {
@@ -871,19 +913,7 @@ impl Destination {
             lane.link_down(&trouble);
             lane.unavailable(&trouble, Duration::from_secs(1));
         }
-        let ports: Vec<Arc<SessionPort>> = self.sessions().values().cloned().collect();
-        for port in ports {
-            self.close(&port);
-        }
-        self.old_streams.end_all();
-        let listens = std::mem::take(&mut *self.listens.lock().unwrap_or_else(PoisonError::into_inner));
-        for port in listens.into_values().filter_map(|listen| listen.upgrade()) {
-            port.dismiss();
-        }
-        let parked = std::mem::take(&mut *self.parked.lock().unwrap_or_else(PoisonError::into_inner));
-        for port in parked.into_values() {
-            port.give_up();
-        }
+        self.dismiss(|_| true);
         for (_, lane) in std::mem::take(&mut *self.lanes()) {
             lane.stop();
         }

@@ -11,7 +11,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
 use crate::audit::Audit;
 use crate::backend_face::process::{Launcher, environment, resolve};
@@ -20,7 +21,8 @@ use crate::client_face::body::Body;
 use crate::client_face::slow_reader::SlowReader;
 use crate::clock::Clock;
 use crate::destination::{Destination, Surroundings};
-use crate::guard::limits::{AddressRoll, Limiter};
+use crate::guard::connections::{ConnectionRoll, Full, Place, Room};
+use crate::guard::limits::Limiter;
 use crate::guard::origin::OriginGuard;
 use crate::lane::Health;
 use crate::line_sink::LineSink;
@@ -305,36 +307,36 @@ impl Gateway {
     }
 
     async fn keep_door(self: Arc<Self>, listener: TcpListener, closing: watch::Sender<bool>) {
-        let places = Arc::new(Semaphore::new(self.limits.connections));
-        let addresses = Arc::new(AddressRoll::default());
+        let roll = Arc::new(ConnectionRoll::default());
         loop {
             match listener.accept().await {
                 Ok((stream, peer)) => {
                     self.tally.connections_accepted.fetch_add(1, Ordering::Relaxed);
-                    let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-                        self.tally.limit_hit("connections");
-                        turn_away(&stream);
-                        continue;
+                    let entered = match roll.enter(peer.ip(), self.room_for(peer.ip())) {
+                        Ok(entered) => entered,
+                        Err(Full(limit)) => {
+                            self.tally.limit_hit(limit);
+                            turn_away(&stream);
+                            continue;
+                        }
                     };
-                    let of_address = match self.connections_of(peer.ip()) {
-                        Some(limit) => match addresses.enter(peer.ip(), limit) {
-                            Some(of_address) => Some(of_address),
-                            None => {
-                                self.tally.limit_hit("connections_per_address");
-                                turn_away(&stream);
-                                continue;
-                            }
-                        },
-                        None => None,
-                    };
-                    let gateway = Arc::clone(&self);
+                    let (gateway, place) = (Arc::clone(&self), Arc::clone(&entered.place));
                     let closing = closing.subscribe();
-                    tasks::spawn("connection", async move {
+                    let connection = tasks::spawn("connection", async move {
                         gateway.connections.fetch_add(1, Ordering::AcqRel);
                         let _counted = Counted(&gateway.connections);
-                        Arc::clone(&gateway).attend(stream, peer, closing).await;
-                        drop((place, of_address));
+                        Arc::clone(&gateway).attend(stream, peer, place, closing).await;
                     });
+                    entered.place.can_be_ended_by(connection.abort_handle());
+                    if let Some(sent_home) = entered.sent_home {
+                        self.tally.limit_hit(sent_home.limit);
+                        self.tally.connections_evicted.fetch_add(1, Ordering::Relaxed);
+                        if let Some(connection) = sent_home.handle {
+                            connection.abort();
+                        }
+                        // It closes its socket now, so that there are never many more of them than places.
+                        tokio::task::yield_now().await;
+                    }
                 }
                 Err(error) => {
                     // Out of descriptors, most likely: trying again at once would only burn the processor.
@@ -345,17 +347,23 @@ impl Gateway {
         }
     }
 
-    /// How many connections an address may have. A proxy that we trust speaks for many.
-    fn connections_of(&self, peer: IpAddr) -> Option<usize> {
-        let trusted = &self.limits.trusted_proxies;
-        let limit = self.limits.connections_per_address?;
-        (!trusted.iter().any(|network| network.contains(peer))).then_some(limit)
+    /// How many connections there may be, and of this address. A proxy that we trust speaks for many.
+    fn room_for(&self, peer: IpAddr) -> Room {
+        let mut trusted = self.limits.trusted_proxies.iter();
+        Room {
+            in_all: self.limits.connections,
+            of_address: self
+                .limits
+                .connections_per_address
+                .filter(|_| !trusted.any(|network| network.contains(peer))),
+        }
     }
 
     async fn attend(
         self: Arc<Self>,
         stream: TcpStream,
         peer: SocketAddr,
+        place: Arc<Place<AbortHandle>>,
         mut closing: watch::Receiver<bool>,
     ) {
         // An answer must not wait for the client to acknowledge the previous one.
@@ -363,6 +371,7 @@ impl Gateway {
         if let Some(tls) = &self.tls {
             let gateway = Arc::clone(&self);
             let respond = move |request| {
+                place.introduce();
                 let gateway = Arc::clone(&gateway);
                 async move { gateway.respond(request, peer).await }
             };
@@ -371,6 +380,7 @@ impl Gateway {
         let service = service_fn({
             let gateway = Arc::clone(&self);
             move |request| {
+                place.introduce();
                 let gateway = Arc::clone(&gateway);
                 async move {
                     Ok::<http::Response<Body>, std::convert::Infallible>(gateway.respond(request, peer).await)

@@ -5,6 +5,7 @@
 //! No token is ever kept, logged or passed on: what is remembered is its hash.
 
 pub(crate) mod bearer;
+pub(crate) mod connections;
 pub(crate) mod cors;
 mod issuer;
 mod jwks;
@@ -176,13 +177,13 @@ impl Guard {
         }
         match shown {
             Shown::Nothing => Err(self.unauthorized(Complaint::Nothing, room)),
-            Shown::Else => Err(self.unauthorized(Complaint::InvalidToken(Fault::Malformed.text()), room)),
+            Shown::Else => Err(self.unauthorized(Fault::Malformed.complaint(), room)),
             Shown::Bearer(token) => self.judge(token, knock.now, room).await,
         }
     }
 
     async fn judge(&self, token: &str, now: SystemTime, room: Room<'_>) -> Result<Caller, Refusal> {
-        let fault = |fault: Fault| self.unauthorized(Complaint::InvalidToken(fault.text()), room);
+        let fault = |fault: Fault| self.unauthorized(fault.complaint(), room);
         let known = match self.tokens.is_empty() {
             true => Known::Unknown,
             false => self.tokens.judge(token, room.destination(), now),
@@ -208,6 +209,16 @@ impl Guard {
                 Err(Fault::Unavailable) => Err(Refusal::IssuerUnavailable),
                 Err(other) => Err(fault(other)),
             },
+        }
+    }
+
+    /// Whether whatever let this principal in at a destination before still does. Its requests are judged anew each time;
+    /// this is about what it holds open.
+    pub(crate) fn keeps(&self, earlier: &Self, principal: &str, destination: &str) -> bool {
+        match principal.split_once('#') {
+            None => self.tokens.keeps(&earlier.tokens, principal, destination),
+            Some((proxy::VOUCHER, _)) => self.proxies == earlier.proxies,
+            Some((issuer, _)) => self.jwt.as_ref().is_some_and(|jwt| jwt.issuer().name() == issuer),
         }
     }
 

@@ -245,6 +245,8 @@ pub(crate) struct DoorTally {
     refusals: Tally<&'static str>,
     limit_hits: Tally<&'static str>,
     pub(crate) connections_accepted: AtomicU64,
+    /// Half-open ones that were closed to make room.
+    pub(crate) connections_evicted: AtomicU64,
     /// Where the binary writes its log, for the lines that were lost.
     pub(crate) log: OnceLock<LineSink>,
     /// Where spans go, if anybody wants them.

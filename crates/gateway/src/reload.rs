@@ -49,6 +49,8 @@ pub struct Reloaded {
     pub added: Vec<String>,
     pub replaced: Vec<String>,
     pub removed: Vec<String>,
+    /// Sessions of principals who came in by something that is no longer good.
+    pub sessions_ended: usize,
     /// Settings that have changed and wait for the next start.
     pub at_next_start: Vec<&'static str>,
 }
@@ -160,6 +162,13 @@ impl Gateway {
             session_idle: settings.session_idle,
             drain: settings.drain,
         });
+        // Those who came in by what is no longer good hold nothing open any more, wherever they are.
+        for name in &report.kept {
+            if let Some(destination) = before.destinations.get(name) {
+                let leaves = |principal: &str| !guard.keeps(&before.guard, principal, name);
+                report.sessions_ended += destination.dismiss(leaves);
+            }
+        }
         // Keys are fetched anew; who comes before they are there waits for them.
         tasks::spawn("guard", async move { guard.prepare().await });
         for destination in leaving {

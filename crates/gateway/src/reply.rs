@@ -13,7 +13,7 @@ use protocol::message::{ScanError, Written};
 use protocol::version::Version;
 
 use crate::client_face::body::Body;
-use crate::guard::resource::Challenge;
+use crate::guard::resource::{Challenge, Complaint};
 use crate::trace::Failed;
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -360,6 +360,11 @@ impl Refusal {
                 "the gateway is shutting down".into(),
             ),
         }
+    }
+
+    /// Whether somebody showed credentials that are nobody's.
+    pub(crate) fn is_about_unknown_credentials(&self) -> bool {
+        matches!(self, Self::Unauthorized(challenge) if matches!(challenge.complaint, Complaint::UnknownToken(_)))
     }
 
     /// The reason in `data`, for refusals that are about limits.

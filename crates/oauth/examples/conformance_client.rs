@@ -3,7 +3,7 @@
 //! The suite starts it with the server's address as its last argument and what a scenario gives in the environment:
 //! `conformance client --command target/debug/examples/conformance_client --suite auth`.
 
-use oauth::{Grant, Identity, Person, Secret, Settings, SignIn, StoreSettings};
+use oauth::{Grant, Identity, Person, Secret, Settings, SignIn, SigningKey, StoreSettings};
 use serde_json::{Value, json};
 use testkit::authority::browser::visit;
 
@@ -29,6 +29,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         identity: Identity {
             client_id: text("client_id"),
             client_secret: text("client_secret").map(Secret::new),
+            client_key: text("private_key_pem").and_then(|pem| SigningKey::from_pem(&pem)),
             metadata_url: Some(METADATA.parse()?),
         },
         grant: if robot {

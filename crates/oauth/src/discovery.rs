@@ -95,6 +95,13 @@ pub(crate) async fn discover(
 }
 
 impl Discovered {
+    /// Where a token can be given back (RFC 7009).
+    pub(crate) fn revocation_endpoint(&self) -> Option<String> {
+        let fields = &self.metadata.additional_fields;
+        let place = fields.get("revocation_endpoint")?.as_str()?;
+        Some(place.to_owned())
+    }
+
     /// Tells rmcp by which of the offered methods the client proves itself; left alone it prefers `client_secret_basic`.
     pub(crate) fn settle_token_auth(&mut self, auth: TokenAuth) {
         let mut metadata = self.metadata.clone();

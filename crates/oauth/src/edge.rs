@@ -136,6 +136,29 @@ impl Network {
         Ok((response.status().as_u16(), response.into_body()))
     }
 
+    /// A form posted, for revocation. Gives the status; what is in the answer says nothing more.
+    pub(crate) async fn post_form(
+        &self,
+        url: &str,
+        form: String,
+        authorization: Option<&str>,
+    ) -> Result<u16, SignInError> {
+        let mut request = http::Request::builder()
+            .method(Method::POST)
+            .uri(url)
+            .header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+        if let Some(authorization) = authorization {
+            request = request.header(http::header::AUTHORIZATION, authorization);
+        }
+        let request = request
+            .body(form.into_bytes())
+            .map_err(|error| SignInError::Network {
+                url: shown(url),
+                why: error.to_string(),
+            })?;
+        Ok(self.send(request).await?.status().as_u16())
+    }
+
     /// Asks the MCP endpoint for its challenge, with a request that does nothing there.
     ///
     /// `None` means that it answers without one. Only the head of the answer is read.

@@ -79,6 +79,8 @@ pub enum SignInError {
     /// A process that waited for another one's sign-in learns how that ended.
     #[error("signing in from another process failed: {why}")]
     Elsewhere { why: String },
+    #[error("{issuer} did not revoke the token: {why}")]
+    NotRevoked { issuer: String, why: String },
     #[error("the token store {path}: {why}")]
     Store { path: String, why: String },
     #[error("another rialto process has been signing in for {seconds} s; finish there or end it")]

@@ -16,6 +16,7 @@
 //! | which client: by hand, document, registration | `registration` | registers public clients only, forgets the method |
 //! | which scopes | `scope` | adds up everything it has ever seen |
 //! | state and `iss` of the answer, of refusals too | `callback` | reads answers with a code only |
+//! | giving tokens back | `sign_in` | does not |
 //! | the door the browser comes back to, the browser | `callback::listener`, `browser` | has none |
 //! | keeping tokens, one sign-in for many processes | `store`, `sign_in` | a trait only; keeps no client secret |
 //! | silence | `discovery`, `sign_in` | logs codes and identity tokens at debug level |
@@ -31,6 +32,7 @@ mod scope;
 mod secret;
 mod settings;
 mod sign_in;
+mod signing;
 mod store;
 
 pub use browser::Person;
@@ -40,5 +42,6 @@ pub use guard::Refusal;
 pub use registration::Identity;
 pub use secret::{Authorization, Secret};
 pub use settings::{Grant, Settings};
-pub use sign_in::{LoginOutcome, SignIn};
+pub use sign_in::{LoginOutcome, LogoutOutcome, SignIn};
+pub use signing::SigningKey;
 pub use store::{Kept, StoreSettings, list};

@@ -9,6 +9,7 @@ use url::Url;
 
 use crate::guard::shown;
 use crate::secret::Secret;
+use crate::signing::SigningKey;
 
 /// How a client proves itself at the token endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +20,9 @@ pub(crate) enum TokenAuth {
     Basic,
     #[serde(rename = "client_secret_post")]
     Post,
+    /// By its signature. Nobody registers like this by itself: a key is made known by hand.
+    #[serde(rename = "private_key_jwt")]
+    Signed,
 }
 
 impl TokenAuth {
@@ -27,6 +31,7 @@ impl TokenAuth {
             Self::None => "none",
             Self::Basic => "client_secret_basic",
             Self::Post => "client_secret_post",
+            Self::Signed => "private_key_jwt",
         }
     }
 
@@ -64,6 +69,7 @@ impl TokenAuth {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Client {
     pub(crate) id: String,
+    /// For [`TokenAuth::Signed`] the private key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) secret: Option<Secret>,
     pub(crate) auth: TokenAuth,
@@ -78,6 +84,8 @@ pub struct Identity {
     /// A client registered by hand.
     pub client_id: Option<String>,
     pub client_secret: Option<Secret>,
+    /// In place of a secret, for client credentials.
+    pub client_key: Option<SigningKey>,
     /// The address of a client-id metadata document that describes this program.
     pub metadata_url: Option<Url>,
 }
@@ -116,6 +124,19 @@ pub(crate) fn choose(identity: &Identity, offer: Offer<'_>, earlier: Option<&Cli
             }),
             None => Choice::NoProof,
         };
+    if let (Some(id), Some(key)) = (&identity.client_id, &identity.client_key) {
+        let auth = TokenAuth::Signed;
+        let taken = |offered: &[String]| offered.iter().any(|name| name == auth.name());
+        return match offer.token_auth.is_none_or(taken) {
+            true => Choice::Known(Client {
+                id: id.clone(),
+                secret: Some(key.pem().clone()),
+                auth,
+                registered_for: None,
+            }),
+            false => Choice::NoProof,
+        };
+    }
     if let Some(id) = &identity.client_id {
         return match by_hand(id, identity.client_secret.as_ref()) {
             // A client without a secret was registered as a public one, whatever the list says of others.

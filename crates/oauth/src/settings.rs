@@ -15,7 +15,7 @@ pub enum Grant {
     /// A person signs in with a browser.
     #[default]
     AuthorizationCode,
-    /// The client itself is entitled; it needs an id and a secret, and no person.
+    /// The client itself is entitled; it needs an id and a secret or a signing key, and no person.
     ClientCredentials,
 }
 
@@ -82,8 +82,15 @@ impl Settings {
         if self.identity.client_secret.is_some() && self.identity.client_id.is_none() {
             return wrong("a client secret needs a client id");
         }
-        if self.grant == Grant::ClientCredentials && self.identity.client_secret.is_none() {
-            return wrong("client credentials need a client id and a client secret");
+        let (secret, key) = (&self.identity.client_secret, &self.identity.client_key);
+        if key.is_some() && (secret.is_some() || self.identity.client_id.is_none()) {
+            return wrong("a signing key needs a client id, and no client secret beside it");
+        }
+        if key.is_some() && self.grant != Grant::ClientCredentials {
+            return wrong("a signing key is for client credentials; a person signs in without it");
+        }
+        if self.grant == Grant::ClientCredentials && secret.is_none() && key.is_none() {
+            return wrong("client credentials need a client id, and a client secret or a signing key");
         }
         Ok(())
     }
@@ -111,6 +118,7 @@ impl Eq for Settings {}
 mod tests {
     use super::*;
     use crate::secret::Secret;
+    use crate::signing::SigningKey;
 
     fn settings() -> Settings {
         Settings::new(
@@ -150,6 +158,20 @@ mod tests {
             ..settings()
         };
         assert!(broken.judge().is_err());
+        let pem = rcgen::KeyPair::generate().unwrap().serialize_pem();
+        let mut signed = Settings {
+            grant: Grant::ClientCredentials,
+            ..settings()
+        };
+        signed.identity.client_key = SigningKey::from_pem(&pem);
+        assert!(signed.judge().is_err(), "no id");
+        signed.identity.client_id = Some("robot".into());
+        assert!(signed.judge().is_ok());
+        signed.identity.client_secret = Some(Secret::new("s"));
+        assert!(signed.judge().is_err(), "a secret too");
+        signed.identity.client_secret = None;
+        signed.grant = Grant::AuthorizationCode;
+        assert!(signed.judge().is_err(), "a person");
         assert!(settings().judge().is_ok());
     }
 }

@@ -23,10 +23,12 @@ use crate::store::{Entry, Record, Store};
 mod attempt;
 mod exchange;
 mod remedy;
+mod revocation;
 
 use attempt::{Attempt, renew};
 use exchange::NotRenewed;
 use remedy::{Demand, Origin, Windows};
+pub use revocation::LogoutOutcome;
 
 /// How often the store is asked whether someone has signed in elsewhere, in milliseconds.
 const LOOK_AGAIN: u64 = 1000;
@@ -211,13 +213,29 @@ impl SignIn {
         })
     }
 
-    /// Forgets everything about the resource. True if there was something.
-    pub async fn logout(&self) -> Result<bool, SignInError> {
+    /// Forgets everything about the resource, and then has its tokens revoked where that is possible.
+    pub async fn logout(&self) -> Result<LogoutOutcome, SignInError> {
         let inner = &*self.0;
         let _work = inner.work.lock().await;
         let lock = inner.store.lock().await?;
+        let record = inner.store.load().await?;
         inner.hold(None, Origin::Store);
-        inner.store.remove(&lock).await
+        if !inner.store.remove(&lock).await? {
+            return Ok(LogoutOutcome::Nothing);
+        }
+        let mut outcome = LogoutOutcome::Revoked;
+        for entry in &record.entries {
+            let revoked = match inner.network() {
+                Ok(network) => Box::pin(revocation::revoke(network, &inner.endpoint, entry)).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = revoked {
+                outcome = LogoutOutcome::Forgotten {
+                    why: error.to_string(),
+                };
+            }
+        }
+        Ok(outcome)
     }
 }
 

@@ -16,12 +16,22 @@ use play::{Play, call};
 use serde_json::{Value, json};
 use testkit::authority::browser::{fetch, visit};
 use testkit::authority::{Conduct, ResourceMetadata};
+use url::Url;
 
-fn overrides(members: &[(&str, Value)]) -> BTreeMap<String, Value> {
-    members
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), value.clone()))
-        .collect()
+/// An authority whose description of itself says this.
+fn authority_says(member: &str, value: Value) -> Conduct {
+    Conduct {
+        authority_overrides: BTreeMap::from([(member.to_owned(), value)]),
+        ..Conduct::default()
+    }
+}
+
+/// A resource whose description of itself says this.
+fn resource_says(member: &str, value: Value) -> Conduct {
+    Conduct {
+        resource_overrides: BTreeMap::from([(member.to_owned(), value)]),
+        ..Conduct::default()
+    }
 }
 
 /// Signing in fails, and no window was opened for it.
@@ -46,12 +56,7 @@ async fn g8_endpoints_that_are_no_web_pages_are_not_opened() {
         "$(reboot)",
         "http://example.com/a",
     ] {
-        let endpoint = overrides(&[("authorization_endpoint", json!(url))]);
-        let error = refused_unopened(Conduct {
-            authority_overrides: endpoint,
-            ..Conduct::default()
-        })
-        .await;
+        let error = refused_unopened(authority_says("authorization_endpoint", json!(url))).await;
         assert!(matches!(error, SignInError::Unreachable { .. }), "{url}: {error}");
     }
 }
@@ -69,12 +74,7 @@ async fn g8_a_document_of_ten_megabytes_is_not_read() {
 #[tokio::test]
 async fn g8_metadata_issuer_mismatch_is_refused() {
     for issuer in [json!("https://evil.example"), json!(null)] {
-        let issuer = overrides(&[("issuer", issuer)]);
-        let error = refused_unopened(Conduct {
-            authority_overrides: issuer,
-            ..Conduct::default()
-        })
-        .await;
+        let error = refused_unopened(authority_says("issuer", issuer)).await;
         assert!(matches!(error, SignInError::Discovery { .. }), "{error}");
     }
 }
@@ -82,12 +82,7 @@ async fn g8_metadata_issuer_mismatch_is_refused() {
 #[tokio::test]
 async fn g8_without_pkce_nobody_signs_in() {
     for methods in [json!(null), json!([]), json!(["plain"])] {
-        let methods = overrides(&[("code_challenge_methods_supported", methods)]);
-        let error = refused_unopened(Conduct {
-            authority_overrides: methods,
-            ..Conduct::default()
-        })
-        .await;
+        let error = refused_unopened(authority_says("code_challenge_methods_supported", methods)).await;
         assert!(matches!(error, SignInError::NoPkce { .. }), "{error}");
     }
 }
@@ -99,11 +94,9 @@ async fn g8_resource_mismatch_is_refused_wherever_the_document_is() {
         ResourceMetadata::WellKnownPath,
         ResourceMetadata::WellKnownRoot,
     ] {
-        let resource = overrides(&[("resource", json!("https://evil.example/mcp"))]);
         let conduct = Conduct {
             resource_metadata: place,
-            resource_overrides: resource,
-            ..Conduct::default()
+            ..resource_says("resource", json!("https://evil.example/mcp"))
         };
         let error = refused_unopened(conduct).await;
         assert!(
@@ -174,12 +167,8 @@ async fn iss_normalized_is_not_the_same() {
 
 #[tokio::test]
 async fn iss_supported_missing_is_refused() {
-    let named = overrides(&[("authorization_response_iss_parameter_supported", json!(true))]);
-    let (error, _play) = refused_answer(Conduct {
-        authority_overrides: named,
-        ..Conduct::default()
-    })
-    .await;
+    let conduct = authority_says("authorization_response_iss_parameter_supported", json!(true));
+    let (error, _play) = refused_answer(conduct).await;
     assert!(matches!(error, SignInError::WrongIssuer { .. }), "{error}");
 }
 
@@ -239,6 +228,14 @@ async fn g9_metadata_elsewhere_is_not_asked_for() {
     }
 }
 
+/// What it asked was not there, or not to be asked.
+fn found_nothing(error: &SignInError) -> bool {
+    matches!(
+        error,
+        SignInError::Discovery { .. } | SignInError::Unreachable { .. }
+    )
+}
+
 #[tokio::test]
 async fn g9_redirects_of_metadata_lead_nowhere_else() {
     for elsewhere in [
@@ -252,13 +249,7 @@ async fn g9_redirects_of_metadata_lead_nowhere_else() {
             ..Conduct::default()
         })
         .await;
-        assert!(
-            matches!(
-                error,
-                SignInError::Discovery { .. } | SignInError::Unreachable { .. }
-            ),
-            "{elsewhere}: {error}"
-        );
+        assert!(found_nothing(&error), "{elsewhere}: {error}");
     }
 }
 
@@ -270,20 +261,31 @@ async fn g9_an_authority_at_an_inner_address_is_not_asked() {
         "https://[fe80::1]",
         "http://0xa9fea9fe",
     ] {
-        let named = overrides(&[("authorization_servers", json!([authority]))]);
-        let error = refused_unopened(Conduct {
-            resource_overrides: named,
-            ..Conduct::default()
-        })
-        .await;
-        assert!(
-            matches!(
-                error,
-                SignInError::Discovery { .. } | SignInError::Unreachable { .. }
-            ),
-            "{authority}: {error}"
-        );
+        let error = refused_unopened(resource_says("authorization_servers", json!([authority]))).await;
+        assert!(found_nothing(&error), "{authority}: {error}");
     }
+}
+
+/// Where the person's browser is to come back to.
+fn callback_address(page: &Url) -> String {
+    let (_, redirect_uri) = page
+        .query_pairs()
+        .find(|(name, _)| name == "redirect_uri")
+        .unwrap();
+    let address = redirect_uri.strip_prefix("http://").unwrap();
+    address.strip_suffix("/callback").unwrap().to_owned()
+}
+
+/// This person signs in, whatever else comes to the door.
+async fn signs_in(play: &Play, person: Person) {
+    let mut person = person.announcing(|_| ());
+    person.patience = Duration::from_secs(30);
+    let settings = Settings {
+        person: Some(person),
+        ..play.alone()
+    };
+    let status = call(&SignIn::new(settings), &play.authority.endpoint()).await;
+    assert_eq!(status.unwrap(), 200);
 }
 
 #[tokio::test]
@@ -292,18 +294,9 @@ async fn g10_only_the_one_right_visitor_gets_through_and_then_the_door_is_shut()
     let statuses = Arc::new(Mutex::new(Vec::new()));
     let callback = Arc::new(Mutex::new(String::new()));
     let (noted, door) = (statuses.clone(), callback.clone());
-    let mut person = Person::with_browser(move |url| {
+    let person = Person::with_browser(move |url| {
         let note = |status| noted.lock().unwrap().push(status);
-        let (_, redirect_uri) = url
-            .query_pairs()
-            .find(|(name, _)| name == "redirect_uri")
-            .unwrap();
-        let address = redirect_uri
-            .strip_prefix("http://")
-            .unwrap()
-            .strip_suffix("/callback")
-            .unwrap()
-            .to_owned();
+        let address = callback_address(url);
         assert!(address.starts_with("127.0.0.1:"));
         // Someone who comes and says nothing, and someone who never finishes, do not keep others waiting.
         let _silent = TcpStream::connect(&address)?;
@@ -324,19 +317,8 @@ async fn g10_only_the_one_right_visitor_gets_through_and_then_the_door_is_shut()
         note(page.status);
         *door.lock().unwrap() = page.url;
         Ok(())
-    })
-    .announcing(|_| ());
-    person.patience = Duration::from_secs(30);
-    let settings = Settings {
-        person: Some(person),
-        ..play.alone()
-    };
-    assert_eq!(
-        call(&SignIn::new(settings), &play.authority.endpoint())
-            .await
-            .unwrap(),
-        200
-    );
+    });
+    signs_in(&play, person).await;
     assert_eq!(*statuses.lock().unwrap(), [403, 403, 404, 405, 400, 200]);
     let second = callback.lock().unwrap().clone();
     assert!(visit(&second).is_err(), "the door is shut");
@@ -345,17 +327,8 @@ async fn g10_only_the_one_right_visitor_gets_through_and_then_the_door_is_shut()
 #[tokio::test]
 async fn g10_a_visitor_who_sends_no_end_is_shown_out() {
     let play = Play::new(Conduct::default());
-    let mut person = Person::with_browser(move |url| {
-        let (_, redirect_uri) = url
-            .query_pairs()
-            .find(|(name, _)| name == "redirect_uri")
-            .unwrap();
-        let address = redirect_uri
-            .strip_prefix("http://")
-            .unwrap()
-            .strip_suffix("/callback")
-            .unwrap()
-            .to_owned();
+    let person = Person::with_browser(move |url| {
+        let address = callback_address(url);
         let mut endless = TcpStream::connect(&address)?;
         let head = format!(
             "GET /callback HTTP/1.1\r\nHost: {address}\r\nX-Long: {}",
@@ -367,19 +340,8 @@ async fn g10_a_visitor_who_sends_no_end_is_shown_out() {
         let _ = endless.read_to_end(&mut answer);
         assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 431"));
         visit(url.as_str()).map(drop)
-    })
-    .announcing(|_| ());
-    person.patience = Duration::from_secs(30);
-    let settings = Settings {
-        person: Some(person),
-        ..play.alone()
-    };
-    assert_eq!(
-        call(&SignIn::new(settings), &play.authority.endpoint())
-            .await
-            .unwrap(),
-        200
-    );
+    });
+    signs_in(&play, person).await;
 }
 
 #[tokio::test]

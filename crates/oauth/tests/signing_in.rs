@@ -7,7 +7,7 @@
 #[path = "stage/play.rs"]
 mod play;
 
-use oauth::{Grant, LoginOutcome, Secret, Settings, SignIn, SignInError};
+use oauth::{Grant, LoginOutcome, LogoutOutcome, Secret, Settings, SignIn, SignInError, SigningKey};
 use play::{Play, call};
 use serde_json::json;
 use testkit::authority::{AuthorityMetadata, Conduct, ResourceMetadata};
@@ -389,13 +389,35 @@ async fn a_login_elsewhere_is_found_by_a_running_process() {
 }
 
 #[tokio::test]
-async fn logout_forgets() {
+async fn logout_forgets_and_gives_the_token_back() {
     let play = signs_in(Conduct::default()).await;
+    let endpoint = play.authority.endpoint();
     assert_eq!(oauth::list(&play.home.path().join("sign-in")).unwrap().len(), 1);
     let sign_in = SignIn::new(play.alone());
-    assert!(sign_in.logout().await.unwrap() && !sign_in.logout().await.unwrap());
+    let had = sign_in.authorization().await.unwrap().unwrap();
+    assert_eq!(play::post(&endpoint, Some(&had)).await.0, 200);
+    assert_eq!(sign_in.logout().await.unwrap(), LogoutOutcome::Revoked);
+    assert_eq!(play::post(&endpoint, Some(&had)).await.0, 401);
+    let told = &play.authority.seen("/revoke")[0].form;
+    assert_eq!(told["token_type_hint"], "refresh_token");
+    assert_eq!(sign_in.logout().await.unwrap(), LogoutOutcome::Nothing);
     assert_eq!(sign_in.authorization().await.unwrap(), None);
     assert!(oauth::list(&play.home.path().join("sign-in")).unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn logout_says_what_stays_good() {
+    let play = signs_in(Conduct {
+        revocation: false,
+        ..Conduct::default()
+    })
+    .await;
+    let sign_in = SignIn::new(play.alone());
+    let LogoutOutcome::Forgotten { why } = sign_in.logout().await.unwrap() else {
+        panic!("nothing was revoked, and it was not said");
+    };
+    assert!(why.contains("no place for that"), "{why}");
+    assert_eq!(sign_in.authorization().await.unwrap(), None);
 }
 
 #[tokio::test]
@@ -449,6 +471,53 @@ async fn client_credentials_need_no_person() {
         );
         assert_eq!(tokens[0].authorization.is_some(), method == "client_secret_basic");
     }
+}
+
+#[tokio::test]
+async fn a_client_with_a_key_signs_and_shows_no_secret() {
+    let pair = rcgen::KeyPair::generate().unwrap();
+    let stranger = rcgen::KeyPair::generate().unwrap();
+    let play = Play::new(Conduct {
+        client_by_hand: Some(("robot".to_owned(), None)),
+        client_key: Some(pair.public_key_pem()),
+        authority_overrides: overrides(&[(
+            "token_endpoint_auth_methods_supported",
+            json!(["private_key_jwt"]),
+        )]),
+        expires_in: Some(0),
+        ..Conduct::default()
+    });
+    let mut settings = Settings {
+        grant: Grant::ClientCredentials,
+        ..play.alone()
+    };
+    settings.identity.client_id = Some("robot".into());
+    settings.identity.client_key = SigningKey::from_pem(&pair.serialize_pem());
+    let sign_in = SignIn::new(settings.clone());
+    for _ in 0..2 {
+        assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 200);
+    }
+    let tokens = play.authority.seen("/token");
+    let quiet = |seen: &testkit::authority::Seen| {
+        seen.authorization.is_none() && !seen.form.contains_key("client_secret")
+    };
+    assert!(tokens.len() >= 2 && tokens.iter().all(quiet));
+    // Another process takes the key from the store, as after a restart.
+    let later = SignIn::new(play.alone());
+    assert_eq!(call(&later, &play.authority.endpoint()).await.unwrap(), 200);
+
+    let elsewhere = Play::new(Conduct {
+        client_by_hand: Some(("robot".to_owned(), None)),
+        client_key: Some(stranger.public_key_pem()),
+        ..Conduct::default()
+    });
+    let mut unknown = Settings {
+        grant: Grant::ClientCredentials,
+        ..elsewhere.alone()
+    };
+    unknown.identity = settings.identity;
+    let refused = call(&SignIn::new(unknown), &elsewhere.authority.endpoint()).await;
+    assert!(refused.unwrap_err().to_string().contains("invalid_client"));
 }
 
 #[tokio::test]

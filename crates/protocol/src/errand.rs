@@ -9,23 +9,27 @@
 
 mod detour;
 mod listening;
+mod reading;
+mod rounds;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::client_face::modern::{self, Meaning};
 use crate::error_code;
-use crate::exchange::{Ask, Call, CallKey, Client, Failure, QuestionKey, Request, SessionKey, Tell};
+use crate::exchange::{Ask, Call, CallKey, Client, Failure, Request, SessionKey, Tell};
 use crate::message::{Kind, Member, Message};
 use crate::method::{LogLevel, Method};
-use crate::object::Object;
 use crate::session::Accepts;
 use crate::time::Moment;
 use crate::version::Era;
-use crate::wire::sse;
 use listening::Listening;
+use rounds::{Addressee, Asked};
+
+pub use reading::{Answer, Line, Reading};
+pub use rounds::RetryRefusal;
 
 /// Events that may wait for a client that reads slowly. Older ones go first; the answer always stays.
 const MAX_EVENTS: usize = 1024;
@@ -61,77 +65,6 @@ pub struct ErrandRecord {
     pub ending: Ending,
     pub response: Bytes,
     pub streamed: bool,
-}
-
-/// What can be read of the answer to the request that is attached.
-#[derive(Debug)]
-pub enum Answer {
-    Waiting,
-    /// All of it; `failure` or the body's error code decide the HTTP status.
-    Complete {
-        body: Bytes,
-        failure: Option<Failure>,
-    },
-    /// The server asks: seal a state for this round and give it to [`Errand::park`].
-    Ask {
-        round: u32,
-    },
-    /// It comes as events: read them.
-    Stream,
-}
-
-/// What reading gave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reading {
-    Open,
-    Ended,
-    /// The stream ends with a question: seal a state for this round and give it to [`Errand::park`], then read on.
-    Ask {
-        round: u32,
-    },
-}
-
-/// What there is for a client that reads lines.
-#[derive(Debug)]
-pub enum Line {
-    Waiting,
-    /// Something about the request; more follows.
-    Event(Bytes),
-    /// The final answer.
-    Answer {
-        body: Bytes,
-        failure: Option<Failure>,
-    },
-    /// The server asks: seal a state for this round and give it to [`Errand::park`].
-    Ask {
-        round: u32,
-    },
-    /// The errand was given up; nothing will be said.
-    Over,
-}
-
-/// Why a retry is not taken. In each case nothing has changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RetryRefusal {
-    /// Not this errand's request, or not its present round.
-    Mismatch,
-    /// An answer that does not fit its question.
-    BadAnswer,
-}
-
-#[derive(Debug)]
-struct Asked {
-    addressee: Addressee,
-    message: Message,
-}
-
-/// Whom the client's answer is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Addressee {
-    /// The server, which waits for it.
-    Server(QuestionKey),
-    /// The errand itself, which then sends the call anew.
-    Detour,
 }
 
 #[derive(Debug)]
@@ -170,7 +103,7 @@ pub struct Errand {
     round: u32,
     /// The questions of the present round have been given out.
     given: bool,
-    server: Option<String>,
+    server: Option<Arc<str>>,
     level: Option<LogLevel>,
     listening: Option<Listening>,
     closed: bool,
@@ -282,7 +215,7 @@ impl Errand {
     pub fn handle_tell(&mut self, _now: Moment, tell: Tell) {
         match tell {
             Tell::Welcome { welcome, .. } => {
-                self.server = modern::server_info(&welcome);
+                self.server.clone_from(&welcome.info);
                 match self.meaning {
                     Meaning::Discover => self.conclude(Outcome::Welcome(welcome)),
                     Meaning::Listen => self.begin_listening(&welcome),
@@ -359,17 +292,6 @@ impl Errand {
         }
     }
 
-    /// What the client is to call one more question.
-    fn new_key(&mut self) -> String {
-        self.next_key += 1;
-        format!("k{}", self.next_key - 1)
-    }
-
-    /// Only some requests can be answered by a question (2026-07-28, multi round-trip requests).
-    fn may_be_asked(&self) -> bool {
-        matches!(self.meaning, Meaning::Call { .. }) && self.original.method().may_ask()
-    }
-
     /// Progress and log lines of the call. A log line is only for those who asked for such.
     fn relate(&mut self, message: &Message) {
         if message.method() == Method::LogMessage {
@@ -437,210 +359,6 @@ impl Errand {
                 session: self.session,
             }));
         }
-    }
-
-    // From whoever reads.
-
-    /// What there is of the answer to the attached request.
-    pub fn poll_answer(&mut self) -> Answer {
-        if self.streaming {
-            return Answer::Stream;
-        }
-        if self.outcome.is_some() {
-            if self.accepts == Accepts::Events {
-                self.streaming = true;
-                return Answer::Stream;
-            }
-            let (body, failure) = self.finish();
-            return Answer::Complete { body, failure };
-        }
-        if !self.asked.is_empty() {
-            if self.accepts == Accepts::Events {
-                self.streaming = true;
-                return Answer::Stream;
-            }
-            return Answer::Ask { round: self.round };
-        }
-        Answer::Waiting
-    }
-
-    /// Writes what is new into `out` as events. This era has no event ids: what is lost is lost.
-    pub fn read(&mut self, out: &mut BytesMut) -> Reading {
-        while let Some(event) = self.events.pop_front() {
-            sse::write_message(out, None, &event);
-        }
-        if matches!(self.stage, Stage::Over) {
-            return Reading::Ended;
-        }
-        if self.outcome.is_some() {
-            let (body, _) = self.finish();
-            sse::write_message(out, None, &body);
-            return Reading::Ended;
-        }
-        if !self.asked.is_empty() {
-            return Reading::Ask { round: self.round };
-        }
-        Reading::Open
-    }
-
-    /// The next thing to tell a client that reads lines. Its requests accept events.
-    pub fn poll_line(&mut self) -> Line {
-        if let Some(event) = self.events.pop_front() {
-            return Line::Event(event);
-        }
-        if matches!(self.stage, Stage::Over) {
-            return Line::Over;
-        }
-        if self.outcome.is_some() {
-            let (body, failure) = self.finish();
-            return Line::Answer { body, failure };
-        }
-        if !self.asked.is_empty() {
-            return Line::Ask { round: self.round };
-        }
-        Line::Waiting
-    }
-
-    /// The final answer, for the request that is attached.
-    fn finish(&mut self) -> (Bytes, Option<Failure>) {
-        self.stage = Stage::Over;
-        let id = self
-            .message
-            .raw_bytes(Member::Id)
-            .unwrap_or(Bytes::from_static(b"null"));
-        let (body, ending) = match self.outcome.take() {
-            Some(Outcome::Welcome(welcome)) => (modern::lower_welcome(&id, &welcome), Ending::Result),
-            Some(Outcome::Reply { message, words }) => {
-                let ending = if message.kind() == Kind::Error {
-                    Ending::Error
-                } else {
-                    Ending::Result
-                };
-                let method = self.original.method();
-                (
-                    modern::lower_reply(&id, &message, words, method, self.server.as_deref()),
-                    ending,
-                )
-            }
-            Some(Outcome::Closed) => (listening::farewell(&id), Ending::Result),
-            Some(Outcome::Failed(failure)) => (modern::lower_failure(&id, &failure), Ending::Failed(failure)),
-            None => (
-                modern::lower_failure(&id, &Failure::SessionEnded),
-                Ending::Failed(Failure::SessionEnded),
-            ),
-        };
-        self.record(ending.clone(), body.clone());
-        let failure = match ending {
-            Ending::Failed(failure) => Some(failure),
-            Ending::Result | Ending::Error | Ending::InputRequired => None,
-        };
-        (body, failure)
-    }
-
-    fn record(&mut self, ending: Ending, response: Bytes) {
-        self.outputs.push_back(Output::Ended(ErrandRecord {
-            message: self.message.clone(),
-            started: self.started,
-            ending,
-            response,
-            streamed: self.streaming,
-        }));
-    }
-
-    /// Gives the server's questions to the client. The attached request ends with them; the errand is parked.
-    pub fn park(&mut self, state: &str) -> Bytes {
-        let questions = self
-            .asked
-            .iter()
-            .map(|(key, asked)| (key.as_str(), &asked.message));
-        let body = modern::lower_input_required(self.id(), questions, state);
-        self.given = true;
-        self.stage = Stage::Parked;
-        self.record(Ending::InputRequired, body.clone());
-        self.streaming = false;
-        body
-    }
-
-    /// The client comes back. The errand goes on under the new request.
-    pub fn retry(
-        &mut self,
-        now: Moment,
-        message: Message,
-        round: u32,
-        accepts: Accepts,
-    ) -> Result<Vec<Ask>, RetryRefusal> {
-        if !self.is_parked() || !self.given || round != self.round || !self.agrees(&message) {
-            return Err(RetryRefusal::Mismatch);
-        }
-        let params = message
-            .raw(Member::Params)
-            .and_then(Object::parse)
-            .unwrap_or_default();
-        let raw = params.get("inputResponses").unwrap_or("{}").to_owned();
-        let responses = Object::parse(raw.as_bytes()).ok_or(RetryRefusal::BadAnswer)?;
-        let mut answers = Vec::new();
-        for (key, raw) in responses.iter() {
-            // Keys that were never asked about, or no longer, are nobody's business.
-            let Some(asked) = self.asked.get(key) else {
-                continue;
-            };
-            if !modern::is_answer(asked.message.method(), raw) {
-                return Err(RetryRefusal::BadAnswer);
-            }
-            answers.push((key.to_owned(), asked.addressee, raw.to_owned()));
-        }
-        let mut asks = Vec::new();
-        let mut visited = None;
-        for (key, addressee, raw) in answers {
-            let Addressee::Server(question) = addressee else {
-                visited = Some(visited.unwrap_or(true) && modern::is_consent(&raw));
-                self.asked.remove(&key);
-                continue;
-            };
-            let Ok(answer) = Message::scan(Bytes::from(format!(
-                r#"{{"jsonrpc":"2.0","id":0,"result":{raw}}}"#
-            ))) else {
-                return Err(RetryRefusal::BadAnswer);
-            };
-            self.asked.remove(&key);
-            asks.push(Ask::Answer {
-                session: self.session,
-                question,
-                message: answer,
-            });
-        }
-        self.round += 1;
-        self.given = false;
-        self.stage = Stage::Running;
-        self.message = message;
-        self.started = now;
-        self.accepts = accepts;
-        if let Some(event) = self.kept.take().and_then(|kept| self.event(&kept))
-            && self.stream()
-        {
-            self.push(event);
-        }
-        if let Some(visited) = visited {
-            asks.extend(self.end_detour(visited));
-        }
-        Ok(asks)
-    }
-
-    /// Whether a retry asks for the same as the first request did.
-    fn agrees(&self, message: &Message) -> bool {
-        let subject = |message: &Message| {
-            let params = message
-                .raw(Member::Params)
-                .and_then(Object::parse)
-                .unwrap_or_default();
-            let read = |name: &str| {
-                params
-                    .get(name)
-                    .and_then(|raw| serde_json::from_str::<serde_json::Value>(raw).ok())
-            };
-            (message.method(), read("name"), read("uri"), read("arguments"))
-        };
-        subject(message) == subject(&self.original)
     }
 
     /// The client's connection is gone. In this era that cancels, unless the errand is parked.

@@ -33,7 +33,7 @@ pub struct Principal(Arc<str>);
 
 impl Principal {
     pub fn anonymous() -> Self {
-        Self("anonymous".into())
+        Self(ANONYMOUS.into())
     }
 
     pub fn named(name: &str) -> Self {
@@ -43,7 +43,14 @@ impl Principal {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Nobody in particular.
+    pub fn is_anonymous(&self) -> bool {
+        &*self.0 == ANONYMOUS
+    }
 }
+
+const ANONYMOUS: &str = "anonymous";
 
 /// Who is calling and what they can do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -231,6 +238,8 @@ pub struct Welcome {
     pub logs: bool,
     /// The server may work on calls of tools as tasks.
     pub tasks: bool,
+    /// What the server calls itself: raw JSON, read once for all answers that are to name it.
+    pub info: Option<Arc<str>>,
 }
 
 /// Why a call gets no answer from its server.

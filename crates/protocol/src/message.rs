@@ -153,6 +153,17 @@ impl Message {
         self.raw(member).map(Bytes::copy_from_slice)
     }
 
+    /// What stands in one member before and after another that is part of it.
+    pub(crate) fn around(&self, whole: Member, part: Member) -> Option<(&[u8], &[u8])> {
+        let (whole, part) = (self.spans[whole as usize], self.spans[part as usize]);
+        if whole.is_absent() || part.is_absent() {
+            return None;
+        }
+        let before = self.bytes.get(whole.start as usize..part.start as usize)?;
+        let after = self.bytes.get(part.end as usize..whole.end as usize)?;
+        Some((before, after))
+    }
+
     /// A member that is a JSON string, decoded.
     pub fn text(&self, member: Member) -> Option<Cow<'_, str>> {
         string(self.raw(member)?)
@@ -278,7 +289,16 @@ pub(crate) fn string(raw: &[u8]) -> Option<Cow<'_, str>> {
 
 /// Quotes a text as JSON.
 pub fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    // Names of members and the like have nothing to escape.
+    match needs_escapes(text) {
+        false => ["\"", text, "\""].concat(),
+        true => serde_json::Value::from(text).to_string(),
+    }
+}
+
+/// Whether a text cannot stand between quotes as it is.
+pub(crate) fn needs_escapes(text: &str) -> bool {
+    text.bytes().any(|byte| matches!(byte, 0..=0x1f | b'"' | b'\\'))
 }
 
 fn is_valid_id(raw: &[u8]) -> bool {

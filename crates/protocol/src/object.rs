@@ -9,7 +9,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::message::quoted;
+use crate::message::{needs_escapes, quoted};
 
 /// The members of an object, in the order they were written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -67,12 +67,32 @@ impl<'a> Object<'a> {
     }
 }
 
+/// Whether an object may have one of these members, at any depth: looked at before it is taken apart, which nearly no
+/// message needs. A name may be spelt with escapes.
+pub(crate) fn may_have(raw: &[u8], names: &[&str]) -> bool {
+    names
+        .iter()
+        .any(|name| memchr::memmem::find(raw, name.as_bytes()).is_some())
+        || memchr::memmem::find(raw, br"\u").is_some()
+}
+
 impl fmt::Display for Object<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("{")?;
+        // Piece by piece, without the machinery of formats: translation writes little else.
         for (at, (name, value)) in self.members.iter().enumerate() {
-            let comma = if at == 0 { "" } else { "," };
-            write!(f, "{comma}{}:{value}", quoted(name))?;
+            if at > 0 {
+                f.write_str(",")?;
+            }
+            if needs_escapes(name) {
+                f.write_str(&quoted(name))?;
+            } else {
+                f.write_str("\"")?;
+                f.write_str(name)?;
+                f.write_str("\"")?;
+            }
+            f.write_str(":")?;
+            f.write_str(value)?;
         }
         f.write_str("}")
     }

@@ -4,6 +4,8 @@
 //! client reads. A call's answer is JSON if it is the first thing to come; as soon as something else about the
 //! call comes first, the answer becomes a stream. Streams are logs (see [`replay`]); connections come and go.
 
+mod calls;
+mod questions;
 mod readers;
 pub mod replay;
 mod spoken;
@@ -20,9 +22,13 @@ use crate::message::{Kind, Member, Message, Written};
 use crate::method::Method;
 use crate::time::Moment;
 use crate::version::{Era, Version};
-use replay::{Audience, Claim, EventLog, Retention, StreamKey};
+use calls::{OpenCall, Stage, Stream};
+use questions::Put;
+use readers::Listener;
+use replay::{Audience, EventLog, Retention, StreamKey};
 use spoken::Hearing;
 
+pub use readers::{Answer, Reader, Reading, StreamRefusal};
 pub use spoken::Said;
 
 /// How much a session may hold and for how long.
@@ -122,100 +128,6 @@ pub struct CallRecord {
     pub response: Written,
     /// The answer went out as an event of a stream.
     pub streamed: bool,
-}
-
-/// What can be read of a call's answer.
-#[derive(Debug)]
-pub enum Answer {
-    /// Nothing yet.
-    Waiting,
-    /// All of it; `failure` decides the HTTP status.
-    Complete { body: Written, failure: Option<Failure> },
-    /// It comes as events: read the stream.
-    Stream(Reader),
-}
-
-/// The right to read a stream. A newer reader of the same stream takes it away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reader {
-    pub stream: StreamKey,
-    generation: u32,
-}
-
-/// What reading a stream gave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reading {
-    /// Events were written into the buffer, or there are none at the moment.
-    Open,
-    /// There will be no more.
-    Ended,
-}
-
-/// Why a stream cannot be opened or resumed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StreamRefusal {
-    /// That is no event id of this session, or its stream is long forgotten.
-    UnknownEvent,
-    /// Everything of that stream was read. An empty stream here would make clients come back for ever.
-    Finished,
-    TooMany,
-}
-
-#[derive(Debug)]
-struct OpenCall {
-    /// The client's message; `None` for a handshake that Rialto does by itself.
-    message: Option<Message>,
-    started: Moment,
-    accepts: Accepts,
-    stage: Stage,
-    /// Someone waits for the answer.
-    attended: bool,
-}
-
-#[derive(Debug)]
-enum Stage {
-    /// Nothing has come yet.
-    Undecided,
-    /// The answer is ready to be taken.
-    Complete {
-        body: Written,
-        failure: Option<Failure>,
-    },
-    Stream(Stream),
-}
-
-/// A call's stream.
-#[derive(Debug, Default)]
-struct Stream {
-    log: EventLog,
-    cursor: u64,
-    /// The priming event has been sent.
-    begun: bool,
-    generation: u32,
-    ended: Option<Moment>,
-    attended: bool,
-}
-
-/// A stream opened by GET: a cursor in the session's notices.
-#[derive(Debug)]
-struct Listener {
-    cursor: u64,
-    /// The one stream of the old transport: it cannot be resumed, so that its events have no ids.
-    sole: bool,
-    begun: bool,
-    generation: u32,
-    attended: bool,
-    since: Moment,
-}
-
-/// Where a question was put, and until when somebody has to have come for it.
-#[derive(Debug)]
-struct Put {
-    /// The call on whose stream it is; `None` for the session's notices.
-    call: Option<CallKey>,
-    number: u64,
-    /// `None` once it was given to a reader.
-    deadline: Option<Moment>,
 }
 
 /// The machine.
@@ -399,23 +311,6 @@ impl Session {
         (!in_use).then_some(self.last_seen)
     }
 
-    fn begin(&mut self, now: Moment, message: Option<Message>, accepts: Accepts) -> CallKey {
-        let call = CallKey(self.next);
-        self.next += 1;
-        let attended = message.is_some();
-        self.calls.insert(
-            call,
-            Box::new(OpenCall {
-                message,
-                started: now,
-                accepts,
-                stage: Stage::Undecided,
-                attended,
-            }),
-        );
-        call
-    }
-
     // From the client.
 
     pub fn handle_message(
@@ -475,22 +370,6 @@ impl Session {
             ),
             Meaning::Notice => Taken::Noted(Some(Ask::Notice { session, message })),
         })
-    }
-
-    /// The newest open call with this id: clients may use one id many times. An `initialize` cannot be
-    /// cancelled (2025-03-26, cancellation).
-    fn call_with_id(&self, id: &[u8]) -> Option<CallKey> {
-        self.calls
-            .iter()
-            .rev()
-            .find(|(_, call)| {
-                let open = matches!(call.stage, Stage::Undecided)
-                    || matches!(&call.stage, Stage::Stream(stream) if stream.ended.is_none());
-                open && call.message.as_ref().is_some_and(|message| {
-                    message.raw(Member::Id) == Some(id) && message.method() != Method::Initialize
-                })
-            })
-            .map(|(key, _)| *key)
     }
 
     /// The session is over: whoever reads its streams is sent home.
@@ -571,114 +450,6 @@ impl Session {
         }
     }
 
-    fn id_of(&self, call: CallKey) -> Bytes {
-        self.calls
-            .get(&call)
-            .and_then(|call| call.message.as_ref()?.raw_bytes(Member::Id))
-            .unwrap_or(Bytes::from_static(b"null"))
-    }
-
-    fn put_question(&mut self, now: Moment, call: Option<CallKey>, question: QuestionKey, message: &Message) {
-        let data = legacy::lower_question(question, message);
-        if self.reads_lines() {
-            self.say_question(call, question, data);
-            return;
-        }
-        let patience = now.after(self.limits.question_patience);
-        if let Some(key) = call
-            && self.relate(now, key, &data)
-            && let Some(stream) = self.open_stream(key)
-        {
-            let put = Put {
-                call,
-                number: stream.log.newest(),
-                deadline: (!stream.attended).then_some(patience),
-            };
-            self.questions.insert(question, put);
-            return;
-        }
-        let listener = self.liveliest_listener();
-        let number = self.notice(now, &data, Audience::One(listener));
-        let put = Put {
-            call: None,
-            number,
-            deadline: listener.is_none().then_some(patience),
-        };
-        self.questions.insert(question, put);
-    }
-
-    /// Tells whoever was given a question that it is withdrawn; if nobody was, it is taken back.
-    fn withdraw(&mut self, now: Moment, put: &Put, data: &Bytes) {
-        if self.reads_lines() {
-            self.say(Said::Notice(data.clone()));
-            return;
-        }
-        if let Some(call) = put.call {
-            if !self.relate(now, call, data) {
-                let listener = self.liveliest_listener();
-                self.notice(now, data, Audience::One(listener));
-            }
-            return;
-        }
-        match self.notices.claim(put.number) {
-            Claim::Unclaimed => self.notices.retract(put.number),
-            Claim::By(stream) => {
-                self.notice(now, data, Audience::One(Some(stream)));
-            }
-            Claim::Never => {}
-        }
-    }
-
-    /// The stream opened last is the one most likely to be alive.
-    fn liveliest_listener(&self) -> Option<StreamKey> {
-        self.listeners
-            .iter()
-            .rev()
-            .find(|(_, listener)| listener.attended)
-            .map(|(key, _)| *key)
-    }
-
-    fn open_stream(&self, call: CallKey) -> Option<&Stream> {
-        match self.calls.get(&call).map(|call| &call.stage) {
-            Some(Stage::Stream(stream)) => Some(stream),
-            Some(Stage::Undecided | Stage::Complete { .. }) | None => None,
-        }
-    }
-
-    /// Puts something on a call's own stream, which begins with it if need be.
-    fn relate(&mut self, now: Moment, call: CallKey, data: &Bytes) -> bool {
-        let Some(key) = self.upgrade(call) else {
-            return false;
-        };
-        let Some(Stage::Stream(stream)) = self.calls.get_mut(&call).map(|call| &mut call.stage) else {
-            return false;
-        };
-        // Whoever resumes the stream finds it here; the bytes are copied out of the server's large buffer.
-        let data = Bytes::copy_from_slice(data);
-        self.events_lost += stream.log.push(now, data, Audience::All, &self.limits.retention);
-        self.outputs.push_back(Output::Wake(key));
-        true
-    }
-
-    /// Turns a call's answer into a stream, if its client reads streams and is still there.
-    fn upgrade(&mut self, call: CallKey) -> Option<StreamKey> {
-        if self.reads_lines() {
-            return None;
-        }
-        let open = self.calls.get_mut(&call)?;
-        match &open.stage {
-            Stage::Stream(_) => Some(StreamKey(call.0)),
-            Stage::Undecided if open.attended && matches!(open.accepts, Accepts::Events | Accepts::Both) => {
-                open.stage = Stage::Stream(Stream {
-                    attended: true,
-                    ..Stream::default()
-                });
-                Some(StreamKey(call.0))
-            }
-            Stage::Undecided | Stage::Complete { .. } => None,
-        }
-    }
-
     fn notice(&mut self, now: Moment, data: &Bytes, audience: Audience) -> u64 {
         if self.reads_lines() {
             self.say(Said::Notice(data.clone()));
@@ -694,79 +465,6 @@ impl Session {
         self.notices.newest()
     }
 
-    fn finish(&mut self, now: Moment, key: CallKey, ending: Ending, body: impl Into<Written>) {
-        let body = body.into();
-        if self.reads_lines() {
-            self.say_answer(now, key, ending, body);
-            return;
-        }
-        let Some(mut call) = self.calls.remove(&key) else {
-            return;
-        };
-        self.last_seen = self.last_seen.max(now);
-        let stream = StreamKey(key.0);
-        if matches!(call.stage, Stage::Undecided) && call.accepts == Accepts::Events && call.attended {
-            call.stage = Stage::Stream(Stream {
-                attended: true,
-                ..Stream::default()
-            });
-        }
-        let streamed = matches!(call.stage, Stage::Stream(_)) || call.accepts == Accepts::OneStream;
-        if let Some(message) = &call.message {
-            let record = CallRecord {
-                call: key,
-                message: message.clone(),
-                started: call.started,
-                ending: ending.clone(),
-                response: body.clone(),
-                streamed,
-            };
-            self.outputs.push_back(Output::Ended(Box::new(record)));
-        }
-        if call.accepts == Accepts::OneStream {
-            self.notice(now, &body.into_bytes(), Audience::All);
-            return;
-        }
-        match std::mem::replace(&mut call.stage, Stage::Undecided) {
-            Stage::Stream(mut open) => {
-                self.events_lost +=
-                    open.log
-                        .push(now, body.into_bytes(), Audience::All, &self.limits.retention);
-                open.ended = Some(now);
-                self.past.push_back((stream, open));
-                self.forget_past(now);
-                self.outputs.push_back(Output::Wake(stream));
-            }
-            Stage::Undecided | Stage::Complete { .. } if call.attended => {
-                let failure = match ending {
-                    Ending::Failed(failure) => Some(failure),
-                    Ending::Result | Ending::Error => None,
-                };
-                call.stage = Stage::Complete { body, failure };
-                self.calls.insert(key, call);
-                self.outputs.push_back(Output::Wake(stream));
-            }
-            // Nobody waits any more, and no event id was given out to come back with.
-            Stage::Undecided | Stage::Complete { .. } => {}
-        }
-    }
-
-    /// Forgets streams that have ended, oldest first, beyond what may be kept.
-    fn forget_past(&mut self, now: Moment) {
-        let keep = self.limits.retention;
-        let mut bytes: usize = self.past.iter().map(|(_, stream)| stream.log.bytes()).sum();
-        let mut excess = self.past.len().saturating_sub(self.limits.ended_streams);
-        self.past.retain(|(_, stream)| {
-            let expired = stream.ended.is_some_and(|ended| now.since(ended) > keep.age);
-            if !stream.attended && (expired || excess > 0 || bytes > keep.bytes) {
-                excess = excess.saturating_sub(1);
-                bytes -= stream.log.bytes();
-                return false;
-            }
-            true
-        });
-    }
-
     // From the clock. Housekeeping is cheap and never urgent, so it asks for no particular moment.
 
     pub fn handle_tick(&mut self, now: Moment) {
@@ -774,44 +472,5 @@ impl Session {
         self.forget_listeners(now);
         self.notices.forget_old(now, &self.limits.retention);
         self.give_up_questions(now);
-    }
-
-    /// Questions that nobody came for are answered by nobody.
-    fn give_up_questions(&mut self, now: Moment) {
-        let mut given_up = Vec::new();
-        for (question, put) in &mut self.questions {
-            let Some(deadline) = put.deadline else { continue };
-            let heard = match put.call {
-                Some(call) => match self.calls.get(&call).map(|call| &call.stage) {
-                    Some(Stage::Stream(stream)) => stream.cursor >= put.number,
-                    // The call has ended, and with it the interest in what it asked.
-                    Some(Stage::Undecided | Stage::Complete { .. }) | None => false,
-                },
-                None => matches!(self.notices.claim(put.number), Claim::By(_)),
-            };
-            if heard {
-                put.deadline = None;
-            } else if deadline <= now {
-                given_up.push(*question);
-            }
-        }
-        for question in given_up {
-            let Some(put) = self.questions.remove(&question) else {
-                continue;
-            };
-            match put.call {
-                Some(call) => {
-                    if let Some(Stage::Stream(stream)) = self.calls.get_mut(&call).map(|call| &mut call.stage)
-                    {
-                        stream.log.retract(put.number);
-                    }
-                }
-                None => self.notices.retract(put.number),
-            }
-            self.outputs.push_back(Output::Ask(Box::new(Ask::Unanswerable {
-                session: self.key,
-                question,
-            })));
-        }
     }
 }

@@ -6,4 +6,6 @@
 
 pub mod header;
 pub mod line;
+#[cfg(test)]
+mod pieces;
 pub mod sse;

@@ -14,6 +14,8 @@ mod errands;
 mod event_ids;
 #[path = "properties/events.rs"]
 mod events;
+#[path = "properties/far_side.rs"]
+mod far_side;
 #[path = "properties/headers.rs"]
 mod headers;
 #[path = "properties/lines.rs"]

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use oauth::{Grant, Kept, LoginOutcome, Secret, Settings, SignIn};
+use oauth::{Grant, Kept, LoginOutcome, LogoutOutcome, Secret, Settings, SignIn, SigningKey};
 use url::Url;
 
 use crate::config::{self, Environment, LogFormat};
@@ -64,6 +64,13 @@ fn login_settings(flags: &LoginFlags, environment: &Environment) -> Result<Setti
             .ok_or_else(|| format!("--client-secret-env: {name} is not set"))?;
         settings.identity.client_secret = Some(Secret::new(secret));
     }
+    if let Some(path) = &flags.client_key_file {
+        let told = |why: &str| format!("--client-key-file {path}: {why}");
+        let pem = std::fs::read_to_string(path).map_err(|error| told(&error.to_string()))?;
+        let key = SigningKey::from_pem(&pem);
+        let key = key.ok_or_else(|| told("no private key in PEM form for RSA, P-256 or P-384"))?;
+        settings.identity.client_key = Some(key);
+    }
     match flags.grant {
         GrantFlag::Person => settings.person = Some(sign_in::person(environment)?),
         GrantFlag::ClientCredentials => settings.grant = Grant::ClientCredentials,
@@ -80,14 +87,13 @@ pub(crate) fn logout(flags: &LogoutFlags, environment: &Environment) -> ExitCode
     };
     let shown = flags.url.clone();
     run(environment, async move {
-        let forgotten = SignIn::new(settings)
-            .logout()
-            .await
-            .map_err(|error| error.to_string())?;
-        Ok(if forgotten {
-            format!("forgot the tokens of {shown}\n")
-        } else {
-            format!("there were no tokens of {shown}\n")
+        let outcome = SignIn::new(settings).logout().await;
+        Ok(match outcome.map_err(|error| error.to_string())? {
+            LogoutOutcome::Nothing => format!("there were no tokens of {shown}\n"),
+            LogoutOutcome::Revoked => format!("forgot the tokens of {shown}; they are revoked\n"),
+            LogoutOutcome::Forgotten { why } => {
+                format!("forgot the tokens of {shown}; until they end they are good, though: {why}\n")
+            }
         })
     })
 }
@@ -213,6 +219,7 @@ mod tests {
             scope: Vec::new(),
             client_id: None,
             client_secret_env: None,
+            client_key_file: None,
             client_metadata_url: None,
             redirect_uri: None,
             grant: GrantFlag::Person,
@@ -236,6 +243,12 @@ mod tests {
             },
             LoginFlags {
                 redirect_uri: Some("https://elsewhere/".into()),
+                ..flags.clone()
+            },
+            LoginFlags {
+                grant: GrantFlag::ClientCredentials,
+                client_id: Some("c".into()),
+                client_key_file: Some("/nowhere/key.pem".into()),
                 ..flags.clone()
             },
             LoginFlags {

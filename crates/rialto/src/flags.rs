@@ -4,6 +4,7 @@
 //! decided in `config`; that is why values are texts here and why the variables stand in the help only.
 
 pub(crate) mod account;
+mod examples;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,19 +21,19 @@ use crate::demo::DemoEra;
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub(crate) enum Invocation {
     /// Put MCP servers on HTTP, each at /NAME/mcp
-    #[command(after_help = SERVE_EXAMPLES)]
+    #[command(after_help = examples::SERVE)]
     Serve(ServeFlags),
     /// Use a remote MCP server from a host that starts programs: stdio in front, HTTP behind
-    #[command(after_help = CONNECT_EXAMPLES)]
+    #[command(after_help = examples::CONNECT)]
     Connect(ConnectFlags),
     /// Look over a configuration: find, start and probe every destination
-    #[command(after_help = CHECK_EXAMPLES)]
+    #[command(after_help = examples::CHECK)]
     Check(CheckFlags),
     /// Look over audit logs
     #[command(subcommand)]
     Audit(AuditCommand),
     /// The built-in demo server, over stdio
-    #[command(after_help = DEMO_EXAMPLES)]
+    #[command(after_help = examples::DEMO)]
     DemoServer(DemoServerFlags),
     /// Sign in at a remote server, for `serve` and `connect`
     #[command(after_help = account::LOGIN_EXAMPLES)]
@@ -44,7 +45,7 @@ pub(crate) enum Invocation {
     #[command(after_help = account::STATUS_EXAMPLES)]
     Status(StatusFlags),
     /// Make a bearer token: the token for a client, its hash for the configuration
-    #[command(after_help = TOKEN_EXAMPLES)]
+    #[command(after_help = examples::TOKEN)]
     Token(TokenFlags),
     /// Stays behind to end the children of a Rialto that was killed.
     #[command(hide = true)]
@@ -217,7 +218,7 @@ impl CheckFlags {
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub(crate) enum AuditCommand {
     /// Verify the hash chain of audit files (written with audit.chain)
-    #[command(after_help = AUDIT_EXAMPLES)]
+    #[command(after_help = examples::AUDIT)]
     Verify(VerifyFlags),
 }
 
@@ -257,7 +258,7 @@ pub(crate) struct WardenFlags {
     name = "rialto",
     version,
     about = "Any MCP client, any MCP server: one native binary in between",
-    after_help = EXAMPLES,
+    after_help = examples::RIALTO,
     subcommand_required = true,
     arg_required_else_help = true
 )]
@@ -265,59 +266,6 @@ struct CommandLine {
     #[command(subcommand)]
     invocation: Invocation,
 }
-
-const EXAMPLES: &str = "\
-Examples:
-  rialto serve --demo                       the built-in demo server at http://127.0.0.1:3000/mcp
-  rialto serve -- npx -y @scope/server      one stdio server on HTTP; `rialto -- npx …` is the same
-  rialto serve --config destinations.yml    several servers, each at /NAME/mcp
-  rialto connect https://host/mcp           a remote server for a host that starts programs; `rialto https://…` is the same
-  rialto check                              is everything in destinations.yml well?
-  rialto login https://host/mcp             sign in at a remote server";
-
-const SERVE_EXAMPLES: &str = "\
-Examples:
-  rialto serve --demo
-  rialto serve -- npx -y @modelcontextprotocol/server-everything
-  rialto serve --listen :8080 --env API_KEY --name search -- uvx my-search-server
-  rialto serve --config destinations.yml --audit audit.jsonl
-
-Variables without a flag: RIALTO_SESSION_IDLE, RIALTO_DRAIN_TIMEOUT (or RIALTO_DRAIN), RIALTO_SECRETS_FILE,
-RIALTO_AUDIT_BODIES (or AUDIT_LOG_BODIES), RIALTO_AUDIT_ON_FAILURE, RIALTO_AUDIT_CHAIN,
-RIALTO_LIMIT_…, RIALTO_TRUSTED_PROXIES, RIALTO_METRICS,
-RIALTO_OTLP_ENDPOINT (or OTEL_EXPORTER_OTLP_ENDPOINT), RIALTO_OTLP_SAMPLE, RUST_LOG.
-A flag beats a variable, a variable beats the file, the file beats the default.";
-
-const CONNECT_EXAMPLES: &str = "\
-Examples:
-  rialto connect https://mcp.example.com/mcp --print-config claude-desktop
-  rialto connect https://mcp.example.com/mcp --bearer-env EXAMPLE_TOKEN
-  rialto connect https://mcp.example.com/mcp --header 'X-Api-Key: …' --timeout 5m
-  URI=https://mcp.example.com/mcp BEARER_TOKEN=… rialto
-  rialto connect -- npx -y @modelcontextprotocol/server-everything
-
-stdout belongs to the protocol; logs go to stderr. The program ends when its stdin does.
-A flag beats a variable, a variable beats the default.";
-
-const CHECK_EXAMPLES: &str = "\
-Examples:
-  rialto check
-  rialto check --config ~/.cursor/mcp.json
-  rialto check -- npx -y @modelcontextprotocol/server-everything";
-
-const AUDIT_EXAMPLES: &str = "\
-Examples:
-  rialto audit verify audit.jsonl
-  rialto audit verify audit.jsonl.2 audit.jsonl.1 audit.jsonl";
-const TOKEN_EXAMPLES: &str = "\
-Examples:
-  rialto token --name alice
-  rialto token --name ci | head -1          only the token";
-
-const DEMO_EXAMPLES: &str = "\
-Examples:
-  rialto demo-server
-  rialto serve -- rialto demo-server --era legacy";
 
 /// Why there is no invocation.
 #[derive(Debug, thiserror::Error)]
@@ -384,277 +332,4 @@ fn is_about_rialto(argument: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parsed(line: &[&str]) -> Result<Invocation, UsageError> {
-        parse_with(line, &Environment::default())
-    }
-
-    fn parse_with(line: &[&str], environment: &Environment) -> Result<Invocation, UsageError> {
-        let args = std::iter::once("rialto")
-            .chain(line.iter().copied())
-            .map(OsString::from);
-        parse(args, environment)
-    }
-
-    fn serve(line: &[&str]) -> ServeFlags {
-        match parsed(line).expect("parses") {
-            Invocation::Serve(flags) => flags,
-            other => panic!("not serve: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn the_definition_of_the_command_line_is_sound() {
-        use clap::CommandFactory as _;
-        CommandLine::command().debug_assert();
-    }
-
-    #[test]
-    fn serve_takes_all_its_flags() {
-        let flags = serve(&[
-            "serve",
-            "--config",
-            "d.yml",
-            "--listen",
-            ":0",
-            "--demo",
-            "--keep-going",
-            "--name",
-            "n",
-            "--audit",
-            "off",
-            "--tls-cert",
-            "c.pem",
-            "--tls-key",
-            "k.pem",
-            "--watch",
-            "--log-format",
-            "json",
-            "--request-timeout",
-            "5s",
-            "--max-message-bytes",
-            "1MiB",
-            "--process",
-            "per_session",
-            "--max-sessions",
-            "3",
-            "--allow-host",
-            "a",
-            "--allow-host",
-            "b",
-            "--allow-origin",
-            "https://c",
-            "--public-url",
-            "https://d",
-            "--token-hash",
-            "e=sha256:f",
-            "--allow-unauthenticated",
-            "--env",
-            "K=V=W",
-            "--env",
-            "L",
-            "--",
-            "npx",
-            "-y",
-            "--listen",
-            "x",
-        ]);
-        let expected = ServeFlags {
-            config: Some("d.yml".into()),
-            listen: Some(":0".into()),
-            demo: true,
-            keep_going: true,
-            name: Some("n".into()),
-            audit: Some("off".into()),
-            tls_cert: Some("c.pem".into()),
-            tls_key: Some("k.pem".into()),
-            watch: true,
-            log_format: Some("json".into()),
-            request_timeout: Some("5s".into()),
-            max_message_bytes: Some("1MiB".into()),
-            process: Some("per_session".into()),
-            max_sessions: Some("3".into()),
-            allow_host: vec!["a".into(), "b".into()],
-            allow_origin: vec!["https://c".into()],
-            public_url: Some("https://d".into()),
-            token_hash: vec!["e=sha256:f".into()],
-            allow_unauthenticated: true,
-            env: vec![Secret::new("K=V=W"), Secret::new("L")],
-            command: ["npx", "-y", "--listen", "x"].map(String::from).to_vec(),
-        };
-        assert_eq!(flags, expected);
-        assert!(
-            !format!("{flags:?}").contains("V=W"),
-            "the value of --env is never shown"
-        );
-    }
-
-    #[test]
-    fn a_command_without_a_verb_is_served() {
-        assert_eq!(serve(&["--", "cat", "-u"]).command, ["cat", "-u"]);
-        assert!(serve(&["--demo"]).demo);
-        assert_eq!(
-            serve(&["--listen", ":0", "--", "cat"]).listen.as_deref(),
-            Some(":0")
-        );
-    }
-
-    #[test]
-    fn check_and_demo_server_are_known() {
-        match parsed(&["check", "--config", "x", "--env", "A=1"]).expect("parses") {
-            Invocation::Check(flags) => {
-                let serve = flags.as_serve();
-                assert_eq!(serve.config.as_deref(), Some("x"));
-                assert_eq!(serve.env, [Secret::new("A=1")]);
-            }
-            other => panic!("not check: {other:?}"),
-        }
-        for (word, era) in [
-            ("legacy", DemoEra::Legacy),
-            ("modern", DemoEra::Modern),
-            ("both", DemoEra::Both),
-        ] {
-            let invocation = parsed(&["demo-server", "--era", word]).expect("parses");
-            assert_eq!(invocation, Invocation::DemoServer(DemoServerFlags { era }));
-        }
-        match parsed(&["warden", "--fd", "3", "-x"]).expect("parses") {
-            Invocation::Warden(flags) => assert_eq!(flags.arguments, ["--fd", "3", "-x"]),
-            other => panic!("not warden: {other:?}"),
-        }
-    }
-
-    fn connect(line: &[&str], environment: &Environment) -> ConnectFlags {
-        match parse_with(line, environment).expect("parses") {
-            Invocation::Connect(flags) => flags,
-            other => panic!("not connect: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn connect_is_meant_by_its_name_by_a_url_and_by_the_variable_uri() {
-        let none = Environment::default();
-        let with_uri = Environment::from_iter([("URI", "https://example.com/mcp")]);
-        for line in [
-            &["connect", "https://example.com/mcp"][..],
-            &["https://example.com/mcp"],
-        ] {
-            assert_eq!(
-                connect(line, &none).url.as_deref(),
-                Some("https://example.com/mcp")
-            );
-        }
-        assert_eq!(
-            connect(&["HTTP://example.com", "--era", "modern"], &none)
-                .era
-                .as_deref(),
-            Some("modern")
-        );
-        assert_eq!(connect(&[], &with_uri), ConnectFlags::default());
-        assert_eq!(
-            connect(&["connect", "--", "cat", "-u"], &none).command,
-            ["cat", "-u"]
-        );
-        assert!(matches!(
-            parse_with(&["serve"], &with_uri),
-            Ok(Invocation::Serve(_))
-        ));
-        let flags = connect(
-            &[
-                "connect",
-                "https://a",
-                "--header",
-                "A: geheim",
-                "--print-config",
-                "claude-desktop",
-            ],
-            &none,
-        );
-        assert_eq!(flags.print_config, Some(Host::ClaudeDesktop));
-        assert!(
-            !format!("{flags:?}").contains("geheim"),
-            "the value of --header is never shown"
-        );
-    }
-
-    #[test]
-    fn bad_usage_exits_with_2_and_help_with_0() {
-        for line in [
-            &[][..],
-            &["serv"],
-            &["serve", "--nope"],
-            &["serve", "cat"],
-            &["serve", "--", ""],
-            &["connect", "https://a", "--", "cat"],
-            &["connect", "https://a", "--print-config", "emacs"],
-            &["--nope"],
-        ] {
-            assert_eq!(parsed(line).expect_err("bad usage").exit_code(), 2, "{line:?}");
-        }
-        for line in [
-            &["--help"][..],
-            &["-h"],
-            &["--version"],
-            &["serve", "--help"],
-            &["check", "-h"],
-        ] {
-            assert_eq!(parsed(line).expect_err("help").exit_code(), 0, "{line:?}");
-        }
-    }
-
-    #[test]
-    fn the_help_of_every_command_has_an_example_and_names_every_variable() {
-        for verb in [
-            "serve",
-            "connect",
-            "check",
-            "demo-server",
-            "login",
-            "logout",
-            "status",
-            "token",
-        ] {
-            let help = parsed(&[verb, "--help"]).expect_err("help").to_string();
-            assert!(help.contains("Examples:"), "{verb}");
-        }
-        let serve = parsed(&["serve", "--help"]).expect_err("help").to_string();
-        for variable in [
-            "RIALTO_CONFIG",
-            "RIALTO_LISTEN",
-            "RIALTO_DEMO",
-            "RIALTO_KEEP_GOING",
-            "RIALTO_NAME",
-            "RIALTO_AUDIT",
-            "RIALTO_LOG_FORMAT",
-            "RIALTO_REQUEST_TIMEOUT",
-            "RIALTO_MAX_MESSAGE_BYTES",
-            "RIALTO_PROCESS",
-            "RIALTO_MAX_SESSIONS",
-            "RIALTO_ALLOWED_HOSTS",
-            "RIALTO_ALLOWED_ORIGINS",
-            "RIALTO_PUBLIC_URL",
-            "RIALTO_TOKEN_HASH",
-            "RIALTO_ALLOW_UNAUTHENTICATED",
-            "RIALTO_ENV",
-            "RIALTO_SESSION_IDLE",
-            "RIALTO_DRAIN",
-            "RIALTO_DRAIN_TIMEOUT",
-            "RIALTO_TLS_CERT",
-            "RIALTO_TLS_KEY",
-            "RIALTO_WATCH",
-            "RIALTO_AUDIT_ON_FAILURE",
-            "RIALTO_AUDIT_CHAIN",
-            "RIALTO_SECRETS_FILE",
-            "RIALTO_AUDIT_BODIES",
-            "RUST_LOG",
-            "MAX_STDIO_CONNECTIONS",
-            "AUDIT_LOG_BODIES",
-            "STDIO_REQUEST_TIMEOUT",
-        ] {
-            assert!(serve.contains(variable), "{variable}");
-        }
-        let whole = parsed(&["--help"]).expect_err("help").to_string();
-        assert!(!whole.contains("warden"), "the warden is nobody's business");
-    }
-}
+mod tests;

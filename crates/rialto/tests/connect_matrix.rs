@@ -14,6 +14,8 @@ mod pair;
 mod road;
 #[path = "interop/sdk.rs"]
 mod sdk;
+#[path = "eras/stages.rs"]
+mod stages;
 
 use client::Client;
 use pair::{Pair, SCENARIOS, Server};

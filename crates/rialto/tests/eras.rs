@@ -13,6 +13,10 @@ mod judge;
 mod pair;
 #[path = "interop/sdk.rs"]
 mod sdk;
+#[path = "eras/stages.rs"]
+mod stages;
+#[path = "eras/through_serve.rs"]
+mod through_serve;
 
 use client::Client;
 use pair::{Pair, Server};

@@ -2,6 +2,7 @@
 //! one caller ever reaches another. The issuer is the testkit's; a real provider is in `interop_oauth`.
 
 mod guard {
+    pub(crate) mod changes;
     pub(crate) mod doors;
     pub(crate) mod house;
     pub(crate) mod issuer;

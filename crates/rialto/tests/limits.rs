@@ -35,15 +35,6 @@ fn assert_refused(reply: &Reply, status: u16, why: &str) {
     assert!(wait.is_some_and(|wait| wait >= 1), "Retry-After: {wait:?}");
 }
 
-async fn metrics(client: &McpClient) -> Result<String> {
-    Ok(client
-        .send("GET", "/metrics", &[], "")
-        .await?
-        .reply()
-        .await?
-        .body_text())
-}
-
 async fn echo(client: &McpClient, marker: &str) -> Result<Reply> {
     client.call(1, "echo", json!({"marker": marker})).await
 }
@@ -61,7 +52,7 @@ async fn a_session_that_asks_too_often_is_told_when_to_come_back() -> Result<()>
     let modest = rialto.session_of("one").await?;
     assert_eq!(echo(&modest, "another session").await?.text(), "another session");
     assert_eq!(rialto.journal().executions("one too many"), 0);
-    let page = metrics(&modest).await?;
+    let page = modest.metrics().await?;
     assert!(
         page.contains(r#"rialto_limit_hits_total{limit="session_requests_per_minute"} 1"#),
         "{page}"
@@ -151,7 +142,7 @@ async fn e01_calls_beyond_the_limit_are_refused_before_their_bodies_are_read() -
     }
     // Places are given back.
     assert_eq!(echo(&client, "again").await?.text(), "again");
-    let page = metrics(&client).await?;
+    let page = client.metrics().await?;
     assert!(page.contains("rialto_requests_in_progress 0.0"), "{page}");
     assert!(
         page.contains(r#"rialto_limit_hits_total{limit="calls"} 1"#),
@@ -247,7 +238,7 @@ async fn c15_sessions_of_all_destinations_together_are_capped_and_refused_ones_l
             "gateway_sessions_at_limit",
         );
     }
-    let page = metrics(&sessions[0]).await?;
+    let page = sessions[0].metrics().await?;
     assert!(
         page.contains(r#"rialto_sessions{destination="two"} 1.0"#),
         "{page}"
@@ -310,6 +301,69 @@ async fn c08_connections_beyond_the_limit_are_told_so_at_once() -> Result<()> {
     Ok(())
 }
 
+/// Whoever fills every place with heads that never end keeps nobody out, and whoever has spoken keeps their place.
+#[tokio::test]
+async fn c08_half_open_connections_that_fill_every_place_make_room_for_real_clients() -> Result<()> {
+    let rialto = limited("limits: { connections: 20 }").await?;
+    let first = rialto.session_of("one").await?;
+    let mut stream = first.get_stream(None).await?;
+    let mut in_flight = JoinSet::new();
+    in_flight.spawn({
+        let client = rialto.session_of("one").await?;
+        async move {
+            client
+                .call(1, "delay", r#"{"ms":1000,"marker":"in flight"}"#)
+                .await
+        }
+    });
+    rialto.wait_for_execution("in flight").await;
+    let half = raw_http::post("/one/mcp", None, LIST);
+    let mut half_open = Vec::new();
+    for index in 0..200 {
+        let mut raw = RawHttp::connect(rialto.address()).await?;
+        // Nothing at all, a part of the head, all of it but the last line end.
+        let cut = [0, 40, half.len() - LIST.len() - 2][index % 3];
+        // One that was sent home already is as good as one that stays.
+        let _ = raw.write(&half[..cut]).await;
+        half_open.push(raw);
+        if index % 20 == 19 {
+            let client = rialto.session_of("two").await?;
+            assert_eq!(echo(&client, "at once").await?.text(), "at once");
+            client.delete().await?.expect_status(204)?;
+        }
+    }
+    for reply in in_flight.join_all().await {
+        assert_eq!(reply?.text(), "in flight");
+    }
+    first.call(1, "change_tools", "{}").await?.expect_status(200)?;
+    assert_eq!(
+        stream.message().await?["method"],
+        "notifications/tools/list_changed"
+    );
+    // The oldest went first, without a word, for nothing was asked.
+    for mut raw in half_open.drain(..100) {
+        assert_eq!(raw.read_to_end().await.unwrap_or_default(), b"");
+    }
+    let page = first.metrics().await?;
+    let evicted: u64 = page
+        .lines()
+        .find_map(|line| line.strip_prefix("rialto_connections_evicted_total "))
+        .and_then(|count| count.parse().ok())
+        .expect("they are counted");
+    assert!(evicted >= 180, "{evicted}");
+    assert!(
+        page.contains(&format!(
+            r#"rialto_limit_hits_total{{limit="connections"}} {evicted}"#
+        )),
+        "{page}"
+    );
+    assert!(
+        testkit::processes::open_files(rialto.pid()) < 60,
+        "there are not many more than places"
+    );
+    Ok(())
+}
+
 #[tokio::test]
 async fn c08_one_address_cannot_take_all_connections() -> Result<()> {
     let rialto = limited("limits: { connections_per_address: 2 }").await?;
@@ -343,7 +397,7 @@ async fn idle_sessions_expire_and_what_servers_say_does_not_keep_them() -> Resul
         // A notification for every session, which is no activity of the sleeper's.
         let notify = json!({"n": 1, "method": "notifications/tools/list_changed", "marker": "x"});
         assert_eq!(talker.call(1, "notify", notify).await?.status, 200);
-        let page = metrics(&talker).await?;
+        let page = talker.metrics().await?;
         if page.contains(r#"rialto_sessions_expired_total{destination="one"} 1"#) {
             break;
         }

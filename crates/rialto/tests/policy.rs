@@ -123,12 +123,7 @@ async fn a_denied_tool_is_unknown_is_not_run_and_leaves_a_record() -> Result<()>
     })
     .await;
     assert!(refused[0].contains(r#""tool":"mirror""#), "{refused:?}");
-    let page = client
-        .send("GET", "/metrics", &[], "")
-        .await?
-        .reply()
-        .await?
-        .body_text();
+    let page = client.metrics().await?;
     assert!(
         page.contains(r#"rialto_refusals_total{reason="tool_denied"} 2"#),
         "{page}"
@@ -147,12 +142,7 @@ async fn a_denied_call_opens_no_session_and_starts_no_child() -> Result<()> {
     let reply = client.call(1, "exit", "{}").await?;
     assert_denied(&reply, "exit");
     assert_eq!(reply.header("mcp-session-id"), None);
-    let page = client
-        .send("GET", "/metrics", &[], "")
-        .await?
-        .reply()
-        .await?
-        .body_text();
+    let page = client.metrics().await?;
     assert!(
         page.contains(r#"rialto_sessions_opened_total{destination="some"} 0"#),
         "{page}"

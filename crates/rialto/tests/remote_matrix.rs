@@ -14,6 +14,10 @@ mod pair;
 mod road;
 #[path = "interop/sdk.rs"]
 mod sdk;
+#[path = "eras/stages.rs"]
+mod stages;
+#[path = "eras/through_serve.rs"]
+mod through_serve;
 
 use client::Client;
 use pair::{Pair, SCENARIOS, Server};

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::client::raw_http;
 use testkit::collector::Collector;
-use testkit::{RawHttp, Result, Rialto};
+use testkit::{Result, Rialto};
 
 const CONTEXT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const OTHER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -148,12 +147,7 @@ async fn without_a_collector_a_header_is_passed_on_and_a_body_stays_as_it_is() -
     let own = call("from-body", Some(json!({"traceparent": OTHER})));
     client.post(own).await?.reply().await?.expect_status(200)?;
     assert_eq!(meta_of(&rialto, "from-body"), json!({"traceparent": OTHER}));
-    let page = rialto
-        .raw()
-        .await?
-        .exchange(raw_http::request("GET", "/metrics", &[], ""))
-        .await?
-        .body_text();
+    let page = client.metrics().await?;
     assert!(page.contains("rialto_spans_lost_total 0"), "{page}");
     Ok(())
 }
@@ -177,11 +171,7 @@ async fn a_collector_that_is_away_costs_spans_and_nothing_else() -> Result<()> {
     }
     let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
     loop {
-        let mut raw = RawHttp::connect(rialto.address()).await?;
-        let page = raw
-            .exchange(raw_http::request("GET", "/metrics", &[], ""))
-            .await?
-            .body_text();
+        let page = client.metrics().await?;
         let lost = page
             .lines()
             .find_map(|line| line.strip_prefix("rialto_spans_lost_total ")?.parse::<u64>().ok());

@@ -67,7 +67,11 @@ pub struct Conduct {
     pub padding: usize,
     pub registration: bool,
     /// A client that was registered by hand, with its secret.
+    /// Tokens can be given back at `/revoke`.
+    pub revocation: bool,
     pub client_by_hand: Option<(String, Option<String>)>,
+    /// The public key of the client by hand, in PEM form (P-256): it signs, and has no secret.
+    pub client_key: Option<String>,
     /// In the challenge of a 401.
     pub challenge_scope: Option<String>,
     /// What a token needs, or 403.
@@ -96,7 +100,9 @@ impl Default for Conduct {
             redirect_metadata_to: None,
             padding: 0,
             registration: true,
+            revocation: true,
             client_by_hand: None,
+            client_key: None,
             challenge_scope: None,
             needed_scope: None,
             refuses_tokens: false,
@@ -275,6 +281,10 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answe
         (_, "/mcp") => site.resource(authorization.as_deref(), &body, accounts),
         (&Method::GET, "/authorize") => site.authorize(&form, accounts),
         (&Method::POST, "/token") => site.token(&form, authorization.as_deref(), accounts),
+        (&Method::POST, "/revoke") if conduct.revocation => {
+            accounts.take_back(&form);
+            plain(StatusCode::OK)
+        }
         (&Method::POST, "/register") if conduct.registration => json_answer(
             StatusCode::CREATED,
             &accounts.register(&serde_json::from_str(&body).unwrap_or_default()),
@@ -360,7 +370,8 @@ impl Site<'_> {
     }
 
     fn token(&self, form: &Form, authorization: Option<&str>, accounts: &mut Accounts) -> Answer {
-        match accounts.exchange(form, authorization, self.conduct) {
+        let issuer = self.shared.url(&self.conduct.issuer_path);
+        match accounts.exchange(form, authorization, self.conduct, &issuer) {
             Ok(token) => json_answer(StatusCode::OK, &token),
             Err(error) => error_answer(error),
         }
@@ -406,6 +417,9 @@ impl Site<'_> {
             "code_challenge_methods_supported": ["S256"],
             "padding": " ".repeat(conduct.padding),
         });
+        if conduct.revocation {
+            document["revocation_endpoint"] = self.shared.url("/revoke").into();
+        }
         if conduct.registration {
             document["registration_endpoint"] = self.shared.url("/register").into();
         }

@@ -222,6 +222,12 @@ impl McpClient {
             .await
     }
 
+    /// The page of metrics of whoever serves this client.
+    pub async fn metrics(&self) -> Result<String> {
+        let page = self.send("GET", "/metrics", &[], "").await?.reply().await?;
+        Ok(page.body_text())
+    }
+
     /// Ends the session; the id is kept, so that a test can see it refused afterwards.
     pub async fn delete(&self) -> Result<Reply> {
         let headers = self.standing_headers();

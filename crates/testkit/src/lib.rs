@@ -17,6 +17,7 @@ pub mod rialto;
 pub mod sse;
 pub mod stub;
 pub mod upstream;
+pub mod world;
 
 pub use client::raw_http::RawHttp;
 pub use client::{McpClient, Reply};
@@ -28,3 +29,4 @@ pub use patience::wait_until;
 pub use rialto::Rialto;
 pub use sse::Event;
 pub use upstream::Upstream;
+pub use world::World;

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
+
+use crate::failure::{Failure, Result};
 
 /// One process at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +111,8 @@ pub struct Memory {
     pub peak: u64,
     /// `Pss`: shared pages are counted in proportion.
     pub proportional: u64,
+    /// `VmData`: what it may write to and shares with nobody, used or not.
+    pub data: u64,
 }
 
 impl Memory {
@@ -120,6 +124,7 @@ impl Memory {
             resident,
             peak: kibibytes(&status, "VmHWM:").unwrap_or(resident),
             proportional: kibibytes(&rollup, "Pss:").unwrap_or(resident),
+            data: kibibytes(&status, "VmData:")?,
         })
     }
 }
@@ -137,6 +142,20 @@ pub fn processor_ticks(pid: u32) -> u64 {
         .map_or(Vec::new(), |(_, tail)| tail.split_whitespace().collect());
     let number = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
     number(11).unwrap_or(0) + number(12).unwrap_or(0)
+}
+
+/// Sets a limit of a process that we started and that runs; `None` is what it was in the beginning.
+pub fn limit(pid: u32, resource: Resource, current: Option<u64>) -> Result<()> {
+    let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    // It has inherited ours.
+    let ours = rustix::process::getrlimit(resource);
+    let wanted = Rlimit {
+        current: current.or(ours.current),
+        maximum: ours.maximum,
+    };
+    rustix::process::prlimit(process, resource, wanted)
+        .map_err(|error| Failure::from(std::io::Error::from(error)).during("limiting a process"))?;
+    Ok(())
 }
 
 /// How many files a process has open.

@@ -4,6 +4,8 @@
 //! orphaned. When a test ends with one of them still alive, the test fails.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -177,6 +179,29 @@ impl Rialto {
     /// When Rialto has exited.
     pub fn memory(&self) -> Memory {
         Memory::of(self.pid).expect("rialto runs, so that its memory can be read")
+    }
+
+    /// How many processes its user may have from now on; `None`: as many as in the beginning. Only that user may say so.
+    pub fn limit_processes(&self, most: Option<u64>) -> Result<()> {
+        let owner = std::fs::metadata(self.dir())?;
+        let beside = self.dir().join("testkit-server");
+        let program = if beside.exists() {
+            beside
+        } else {
+            binary("testkit-server")
+        };
+        let mut command = std::process::Command::new(program);
+        if owner.uid() != rustix::process::getuid().as_raw() {
+            command.uid(owner.uid()).gid(owner.gid());
+        }
+        let done = command
+            .args(["--limit-processes", &self.pid.to_string()])
+            .args(most.map(|most| most.to_string()))
+            .output()?;
+        if done.status.success() {
+            return Ok(());
+        }
+        Err(Failure::new(String::from_utf8_lossy(&done.stderr)))
     }
 
     /// Every process alive that Rialto started, or that one of those started, orphans included.

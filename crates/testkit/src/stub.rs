@@ -40,6 +40,9 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(Role::Serve(options)) => serve(options),
         Ok(Role::Stubborn(pid_file)) => be_stubborn(&pid_file).map(|()| ExitCode::SUCCESS),
         Ok(Role::Launch(launch)) => launch_in_new_session(&launch).map(|never| match never {}),
+        Ok(Role::LimitProcesses(pid, most)) => {
+            crate::processes::limit(pid, Resource::Nproc, most).map(|()| ExitCode::SUCCESS)
+        }
         Err(failure) => Err(failure),
     };
     done.unwrap_or_else(|failure| {
@@ -172,6 +175,10 @@ fn launch_in_new_session(launch: &Launch) -> Result<Infallible> {
         };
         rustix::process::setrlimit(Resource::Nofile, limit).map_err(std::io::Error::from)?;
     }
-    let error = Command::new(&launch.program).args(&launch.args).exec();
+    let mut program = Command::new(&launch.program);
+    if let Some(user) = launch.user {
+        program.uid(user).gid(user);
+    }
+    let error = program.args(&launch.args).exec();
     Err(Failure::from(error).during(&format!("cannot run {}", launch.program.to_string_lossy())))
 }

@@ -8,11 +8,12 @@
 // Rialto's doing. It ends with an error if a call fails that the scenario lets succeed.
 
 import { spawnSync } from 'node:child_process';
+import { mkdirSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
 const url = process.argv[2];
-const { RIALTO_TEST_DEPS: testDeps, CONFORMANCE_RIALTO: rialto } = process.env;
+const { RIALTO_TEST_DEPS: testDeps, CONFORMANCE_RIALTO: rialto, RIALTO_STATE_DIR: state } = process.env;
 const scenario = process.env.MCP_CONFORMANCE_SCENARIO;
 const revision = process.env.MCP_CONFORMANCE_PROTOCOL_VERSION;
 const context = JSON.parse(process.env.MCP_CONFORMANCE_CONTEXT ?? '{}');
@@ -45,10 +46,17 @@ const sdk = () => {
 
 const { newClient, onQuestion, Transport } = sdk();
 
+/** Where the user has the client's key. */
+const KEY_FILE = join(state, 'client-key.pem');
+
 /** What a user does first where the client is not just anybody. */
 const LOGINS = {
   'auth/basic-cimd': ['--client-metadata-url', 'https://conformance-test.local/client-metadata.json'],
   'auth/pre-registration': ['--client-id', context.client_id, '--client-secret-env', 'CLIENT_SECRET'],
+  'auth/client-credentials-jwt': [
+    ...['--grant', 'client-credentials'],
+    ...['--client-id', context.client_id, '--client-key-file', KEY_FILE],
+  ],
   'auth/client-credentials-basic': [
     ...['--grant', 'client-credentials'],
     ...['--client-id', context.client_id, '--client-secret-env', 'CLIENT_SECRET'],
@@ -58,6 +66,10 @@ const LOGINS = {
 const login = () => {
   if (!(scenario in LOGINS)) return;
   const env = { ...process.env, CLIENT_SECRET: context.client_secret };
+  if (context.private_key_pem) {
+    mkdirSync(state, { recursive: true });
+    writeFileSync(KEY_FILE, context.private_key_pem, { mode: 0o600 });
+  }
   const { status } = spawnSync(rialto, ['login', url, ...LOGINS[scenario]], { env, stdio: 'inherit' });
   if (status !== 0) throw new Error(`rialto login ended with ${status}`);
 };

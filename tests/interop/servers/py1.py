@@ -6,14 +6,12 @@ middle of a call or right after the start.
 
 import json
 import os
-import sys
 from typing import Any
 
 import anyio
+import doors
 from mcp import McpError, types
 from mcp.server.lowlevel import NotificationOptions, Server
-from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import AnyUrl
 
 WATCHED = "memo://watched"
@@ -193,19 +191,4 @@ def options() -> Any:
     return made
 
 
-async def over_stdio() -> None:
-    async with stdio_server() as (read, write):
-        await server.run(read, write, options())
-
-
-async def over_http() -> None:
-    from http_door import serve
-
-    made = options()
-    server.create_initialization_options = lambda *_arguments, **_named: made
-    manager = StreamableHTTPSessionManager(server)
-    async with manager.run():
-        await serve(manager.handle_request)
-
-
-anyio.run(over_http if sys.argv[1:] == ["http"] else over_stdio)
+doors.run(server, options())

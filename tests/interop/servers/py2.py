@@ -6,16 +6,14 @@ legacy era it asks its client by requests of its own, in the modern one by answe
 
 import json
 import os
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import anyio
+import doors
 import mcp_types as types
 from mcp.server.lowlevel import NotificationOptions, Server
-from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated, ToolsListChanged
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 
@@ -240,19 +238,4 @@ def options() -> Any:
     return server.create_initialization_options(NotificationOptions(tools_changed=True, resources_changed=True))
 
 
-async def over_stdio() -> None:
-    async with stdio_server() as (read, write):
-        await server.run(read, write, options())
-
-
-async def over_http() -> None:
-    from http_door import serve
-
-    made = options()
-    server.create_initialization_options = lambda *_arguments, **_named: made
-    manager = StreamableHTTPSessionManager(server)
-    async with manager.run():
-        await serve(manager.handle_request)
-
-
-anyio.run(over_http if sys.argv[1:] == ["http"] else over_stdio)
+doors.run(server, options())

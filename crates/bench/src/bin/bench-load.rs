@@ -13,6 +13,7 @@ use bench::{instructions, report};
 const HELP: &str = "\
 bench-load [FLAGS]
 
+  --help             this text
   --quick            Rialto and native only, one short round
   --instructions     only instructions per call, under valgrind
   --works TEXT       … of works whose names hold this, and where the instructions go
@@ -35,6 +36,15 @@ struct Flags {
 }
 
 fn main() -> anyhow::Result<()> {
+    if std::env::args()
+        .skip(1)
+        .any(|word| matches!(word.as_str(), "--help" | "-h"))
+    {
+        return std::io::stdout()
+            .lock()
+            .write_all(HELP.as_bytes())
+            .context("stdout");
+    }
     let flags = flags(std::env::args().skip(1))?;
     let own = std::env::current_exe().context("where am I?")?;
     let programs = Programs {

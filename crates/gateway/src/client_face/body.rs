@@ -12,18 +12,14 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Frame, SizeHint};
 use protocol::message::Written;
 use protocol::session::{Reader, Reading};
-use protocol::wire::sse;
-use tokio::time::{Instant, Sleep};
 
 use super::http_sse::OldEvents;
 use super::modern::ErrandEvents;
+use super::stream_time::StreamTime;
 use crate::guard::limits::Permit;
 use crate::metrics::StreamKind;
 use crate::session_port::SessionPort;
 use crate::trace::OpenSpan;
-
-/// Silence on a stream after which a comment is sent, so that nobody in between takes it for dead.
-pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// A response body.
 #[derive(Debug)]
@@ -85,9 +81,7 @@ pub(crate) struct Events {
     /// Its place among all streams, where it has one.
     _permit: Option<Permit>,
     ended: bool,
-    quiet: Option<Pin<Box<Sleep>>>,
-    /// When the one who reads will have to show again who it is.
-    until: Option<Pin<Box<Sleep>>>,
+    time: StreamTime,
     /// What to do when the connection is gone.
     on_close: Option<Box<dyn FnOnce(u64) + Send + Sync>>,
     sent: u64,
@@ -125,8 +119,7 @@ impl Events {
             kind,
             _permit: permit,
             ended: false,
-            quiet: None,
-            until: None,
+            time: StreamTime::default(),
             on_close: None,
             sent: 0,
         }
@@ -140,13 +133,12 @@ impl Events {
 
     /// Ends after this time, if any; a client that comes back goes on where it was.
     pub(crate) fn for_at_most(mut self, time: Option<Duration>) -> Self {
-        self.until = time.map(|time| Box::pin(tokio::time::sleep(time)));
+        self.time = StreamTime::at_most(time);
         self
     }
 
     pub(super) fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let is_over = |until: &mut Pin<Box<Sleep>>| until.as_mut().poll(context).is_ready();
-        self.ended |= self.until.as_mut().is_some_and(is_over);
+        self.ended |= self.time.is_up(context);
         if self.ended {
             return Poll::Ready(None);
         }
@@ -156,7 +148,7 @@ impl Events {
             Reading::Ended => self.ended = true,
         }
         if !out.is_empty() {
-            self.quiet = None;
+            self.time.spoke();
             self.sent += out.len() as u64;
             self.port.traffic.bytes_sent.fetch_add(out.len() as u64, Relaxed);
             return Poll::Ready(Some(out.freeze()));
@@ -164,15 +156,7 @@ impl Events {
         if self.ended {
             return Poll::Ready(None);
         }
-        let quiet = self
-            .quiet
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(KEEP_ALIVE)));
-        if quiet.as_mut().poll(context).is_ready() {
-            quiet.as_mut().reset(Instant::now() + KEEP_ALIVE);
-            sse::write_comment(&mut out, "keep-alive");
-            return Poll::Ready(Some(out.freeze()));
-        }
-        Poll::Pending
+        self.time.poll_keep_alive(context).map(Some)
     }
 }
 
@@ -194,18 +178,13 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match &mut self.kind {
-            Kind::Full(pieces) => Poll::Ready(pieces.pop_front().map(|piece| Ok(Frame::data(piece)))),
-            Kind::Errand(events) => events
-                .poll_chunk(context)
-                .map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes)))),
-            Kind::Old(events) => events
-                .poll_chunk(context)
-                .map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes)))),
-            Kind::Events(events) => events
-                .poll_chunk(context)
-                .map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes)))),
-        }
+        let chunk = match &mut self.kind {
+            Kind::Full(pieces) => Poll::Ready(pieces.pop_front()),
+            Kind::Events(events) => events.poll_chunk(context),
+            Kind::Errand(events) => events.poll_chunk(context),
+            Kind::Old(events) => events.poll_chunk(context),
+        };
+        chunk.map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,6 +1,6 @@
 //! The HTTP door: which destination, which method, which session; the rest is the session's business.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
@@ -84,6 +84,33 @@ impl Gateway {
         refusal.respond(None)
     }
 
+    /// Who is knocking, if they may come in. Credentials that are nobody's are counted, and beyond so many in a minute
+    /// their sender hears of that and of nothing else.
+    async fn admit(
+        &self,
+        live: &Live,
+        request: &Request<Incoming>,
+        peer: SocketAddr,
+        room: Room<'_>,
+    ) -> Result<Caller, Refusal> {
+        let headers = request.headers();
+        let knock = Knock {
+            headers,
+            query: request.uri().query(),
+            peer: peer.ip(),
+            now: SystemTime::now(),
+        };
+        let refusal = match live.guard.admit(&knock, room).await {
+            Ok(caller) => return Ok(caller),
+            Err(refusal) => refusal,
+        };
+        if refusal.is_about_unknown_credentials() {
+            self.limiter
+                .refused_credentials(self.clock.now(), peer.ip(), headers)?;
+        }
+        Err(refusal)
+    }
+
     async fn route(
         &self,
         live: &Live,
@@ -91,8 +118,7 @@ impl Gateway {
         peer: SocketAddr,
         cross_origin: bool,
     ) -> Response<Body> {
-        let path = request.uri().path().to_owned();
-        let route = find(self, live, &path);
+        let route = find(self, live, request.uri().path());
         // A browser asks without credentials what it may send them with.
         if cross_origin && cors::is_preflight(request.method(), request.headers()) {
             return match route {
@@ -108,15 +134,15 @@ impl Gateway {
             }
             Route::Health => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
             Route::Ready => {
-                let knock = knock(request.headers(), request.uri(), peer);
-                match live.guard.admit(&knock, Room::Gateway(OpenPath::Ready)).await {
+                let room = Room::Gateway(OpenPath::Ready);
+                match self.admit(live, &request, peer, room).await {
                     Ok(_) => self.readiness(),
                     Err(refusal) => self.turn_away(&refusal),
                 }
             }
             Route::Metrics => {
-                let knock = knock(request.headers(), request.uri(), peer);
-                match live.guard.admit(&knock, Room::Gateway(OpenPath::Metrics)).await {
+                let room = Room::Gateway(OpenPath::Metrics);
+                match self.admit(live, &request, peer, room).await {
                     Ok(_) => reply::metrics(self.metrics_page()),
                     Err(refusal) => self.turn_away(&refusal),
                 }
@@ -126,37 +152,19 @@ impl Gateway {
                 None => self.turn_away(&Refusal::UnknownPath),
             },
             Route::OldTransport(destination, path) => {
-                let mut visit = Visit {
-                    gateway: self,
-                    live,
-                    destination: &destination,
-                    door: Door::Named,
-                    caller: Caller::nobody(),
-                    account: None,
-                    began: self.clock.now(),
-                };
-                let knock = knock(request.headers(), request.uri(), peer);
-                match live.guard.admit(&knock, visit.room()).await {
-                    Ok(caller) => visit.enter(caller, peer.ip(), request.headers()),
-                    Err(refusal) => return visit.refuse(request.method().as_str(), &refusal.into()),
+                match self
+                    .receive(live, &destination, Door::Named, &request, peer)
+                    .await
+                {
+                    Ok(visit) => Box::pin(visit.old_transport(path, request)).await,
+                    Err(refused) => refused,
                 }
-                Box::pin(visit.old_transport(path, request)).await
             }
             Route::Mcp(destination, door) => {
-                let mut visit = Visit {
-                    gateway: self,
-                    live,
-                    destination: &destination,
-                    door,
-                    caller: Caller::nobody(),
-                    account: None,
-                    began: self.clock.now(),
+                let visit = match self.receive(live, &destination, door, &request, peer).await {
+                    Ok(visit) => visit,
+                    Err(refused) => return refused,
                 };
-                let knock = knock(request.headers(), request.uri(), peer);
-                match live.guard.admit(&knock, visit.room()).await {
-                    Ok(caller) => visit.enter(caller, peer.ip(), request.headers()),
-                    Err(refusal) => return visit.refuse(request.method().as_str(), &refusal.into()),
-                }
                 let response = match *request.method() {
                     // The largest future by far: a connection that only listens need not have room for it.
                     Method::POST => Box::pin(visit.post(request)).await,
@@ -174,6 +182,39 @@ impl Gateway {
                 let sent = response.body().size_hint().exact().unwrap_or(0);
                 destination.traffic.bytes_sent.fetch_add(sent, Relaxed);
                 response
+            }
+        }
+    }
+
+    /// Lets a request in at a destination, if it shows that it may; gives the refusal otherwise.
+    async fn receive<'v>(
+        &'v self,
+        live: &'v Live,
+        destination: &'v Arc<Destination>,
+        door: Door,
+        request: &Request<Incoming>,
+        peer: SocketAddr,
+    ) -> Result<Visit<'v>, Response<Body>> {
+        let headers = request.headers();
+        let began = self.clock.now();
+        let visit = |caller, account| Visit {
+            gateway: self,
+            live,
+            destination,
+            door,
+            caller,
+            account,
+            began,
+        };
+        let room = Room::Destination(&destination.name, door);
+        match self.admit(live, request, peer, room).await {
+            Ok(caller) => {
+                // From now on it is counted.
+                let account = self.limiter.account(began, &caller.principal, peer.ip(), headers);
+                Ok(visit(caller, account))
+            }
+            Err(refusal) => {
+                Err(visit(Caller::nobody(), None).refuse(request.method().as_str(), &refusal.into()))
             }
         }
     }
@@ -216,15 +257,6 @@ fn find_door(live: &Live, path: &str) -> Option<(Arc<Destination>, Door)> {
     }
 }
 
-fn knock<'a>(headers: &'a HeaderMap, target: &'a http::Uri, peer: SocketAddr) -> Knock<'a> {
-    Knock {
-        headers,
-        query: target.query(),
-        peer: peer.ip(),
-        now: SystemTime::now(),
-    }
-}
-
 /// One request for a destination.
 pub(super) struct Visit<'a> {
     pub(super) gateway: &'a Gateway,
@@ -256,15 +288,6 @@ impl From<Refusal> for Refused {
 }
 
 impl Visit<'_> {
-    /// The caller was let in; from now on it is counted.
-    fn enter(&mut self, caller: Caller, peer: IpAddr, headers: &HeaderMap) {
-        self.account = self
-            .gateway
-            .limiter
-            .account(self.began, &caller.principal, peer, headers);
-        self.caller = caller;
-    }
-
     /// Counts the request against the minute of its caller, and of its session where it names one.
     pub(super) fn admit(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let limiter = &self.gateway.limiter;
@@ -346,7 +369,12 @@ impl Visit<'_> {
 
     async fn post(&self, request: Request<Incoming>) -> Response<Body> {
         let mut span = None;
-        let mut response = match mishap::contained(self.take_post(request, &mut span)).await {
+        let taken = {
+            // Pinned here: it is large, and would be moved from hand to hand.
+            let taking = std::pin::pin!(self.take_post(request, &mut span));
+            mishap::contained(taking).await
+        };
+        let mut response = match taken {
             Ok(response) => response,
             Err(refused) => {
                 let mut response = self.refuse("POST", &refused);
@@ -398,17 +426,17 @@ impl Visit<'_> {
         };
         self.check_open(&message).map_err(refused)?;
         self.permit(&message).map_err(refused)?;
+        // What a call of a session does not do is boxed, here and below: each call would carry the room for it.
         if modern::is_modern(&message) {
-            return super::modern::post(
+            let answering = super::modern::post(
                 self.destination,
                 &self.caller,
                 &headers,
                 message.clone(),
                 accepts,
                 (Some(permit), &self.gateway.limiter),
-            )
-            .await
-            .map_err(refused);
+            );
+            return Box::pin(answering).await.map_err(refused);
         }
         if intake::names_modern(&headers) {
             return match message.kind() {
@@ -433,30 +461,33 @@ impl Visit<'_> {
         }
         match meaning {
             Meaning::Introduction | Meaning::Ping | Meaning::Request(_) => {
-                let mut response = self
-                    .open(&headers, version, &message, accepts, permit)
-                    .await
-                    .map_err(refused)?;
-                // Nothing was run yet: a server that will not have a legacy client may have a modern one.
-                if response.extensions_mut().remove::<NotWelcomed>().is_some()
-                    && self.destination.doubt_legacy(&headers).await
-                {
-                    let permit = self
-                        .gateway
-                        .limiter
-                        .call(self.account.as_ref())
-                        .map_err(refused)?;
-                    response = self
-                        .open(&headers, version, &message, accepts, permit)
-                        .await
-                        .map_err(refused)?;
-                }
-                Ok(response)
+                let opening = self.open_or_doubt(&headers, version, &message, accepts, permit);
+                Box::pin(opening).await.map_err(refused)
             }
             // Without a session there is nobody whom a notification could concern.
             Meaning::Ready | Meaning::Cancel(_) | Meaning::Notice => Ok(reply::empty(StatusCode::ACCEPTED)),
             Meaning::Answer(_) => Err(refused(Refusal::MissingSession)),
         }
+    }
+
+    /// Opens a session, in the other era if the server wants no legacy client.
+    async fn open_or_doubt(
+        &self,
+        headers: &HeaderMap,
+        version: Option<Version>,
+        message: &Message,
+        accepts: Accepts,
+        permit: Permit,
+    ) -> Result<Response<Body>, Refusal> {
+        let mut response = self.open(headers, version, message, accepts, permit).await?;
+        // Nothing was run yet: a server that will not have a legacy client may have a modern one.
+        if response.extensions_mut().remove::<NotWelcomed>().is_some()
+            && self.destination.doubt_legacy(headers).await
+        {
+            let permit = self.gateway.limiter.call(self.account.as_ref())?;
+            response = self.open(headers, version, message, accepts, permit).await?;
+        }
+        Ok(response)
     }
 
     /// Opens a session for a message that comes without one, and answers it there.

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt as _;
 use http::header::{self, HeaderMap, HeaderName};
 use http_body_util::BodyExt;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::{Body as _, Frame, Incoming};
 use protocol::session::Accepts;
 use protocol::version::Version;
 use uuid::{Uuid, Variant};
@@ -55,12 +56,15 @@ pub(crate) fn check_content(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
+/// What clients write who follow the specification to the letter; the official libraries do.
+const USUAL_ACCEPT: &[u8] = b"application/json, text/event-stream";
+
 /// What the client of a POST reads.
 pub(crate) fn accepts(headers: &HeaderMap) -> Result<Accepts, Refusal> {
-    // What the specification tells clients to say; nearly all say it in just these words.
+    // Another `Accept` beside it could only allow more.
     if headers
         .get(header::ACCEPT)
-        .is_some_and(|value| value == "application/json, text/event-stream")
+        .is_some_and(|accept| accept.as_bytes() == USUAL_ACCEPT)
     {
         return Ok(Accepts::Both);
     }
@@ -174,50 +178,41 @@ fn single<'a>(
 }
 
 /// Reads a whole body, never more than `limit` bytes of it, and waits for it no longer than for a head.
-pub(crate) async fn read_body(body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
-    tokio::time::timeout(BODY_TIME, read_frames(body, limit))
-        .await
-        .unwrap_or(Err(Refusal::BodySlow))
-}
-
-async fn read_frames(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
-    let too_large = Refusal::BodyTooLarge { limit };
+pub(crate) async fn read_body(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > limit {
-        return Err(too_large);
+        return Err(Refusal::BodyTooLarge { limit });
     }
     let mut whole = Whole::Nothing;
-    loop {
-        let Ok(frame) = tokio::time::timeout(BODY_SILENCE, body.frame()).await else {
-            return Err(Refusal::BodySlow);
-        };
-        let Some(frame) = frame else { break };
-        let Ok(frame) = frame else {
-            return Err(Refusal::BodyBroken);
-        };
-        let Ok(data) = frame.into_data() else { continue };
-        if whole.len() + data.len() > limit {
-            return Err(too_large);
+    // Most bodies came together with their heads: no clock is set for what is there already.
+    while !body.is_end_stream() {
+        match body.frame().now_or_never() {
+            Some(Some(frame)) => whole = whole.with(frame, announced, limit)?,
+            Some(None) => break,
+            None => {
+                let rest = tokio::time::timeout(BODY_TIME, read_rest(body, whole, announced, limit));
+                // Boxed, since it is rare: each call would carry the room for two timers.
+                whole = Box::pin(rest).await.unwrap_or(Err(Refusal::BodySlow))?;
+                break;
+            }
         }
-        whole = match whole {
-            Whole::Nothing => Whole::OnePiece(data),
-            Whole::OnePiece(first) => {
-                let mut pieces = BytesMut::with_capacity(announced.max(first.len() + data.len()));
-                pieces.extend_from_slice(&first);
-                pieces.extend_from_slice(&data);
-                Whole::Pieces(pieces)
-            }
-            Whole::Pieces(mut pieces) => {
-                pieces.extend_from_slice(&data);
-                Whole::Pieces(pieces)
-            }
-        };
     }
-    Ok(match whole {
-        Whole::Nothing => Bytes::new(),
-        Whole::OnePiece(bytes) => bytes,
-        Whole::Pieces(pieces) => pieces.freeze(),
-    })
+    Ok(whole.into_bytes())
+}
+
+async fn read_rest(
+    mut body: Incoming,
+    mut whole: Whole,
+    announced: usize,
+    limit: usize,
+) -> Result<Whole, Refusal> {
+    loop {
+        match tokio::time::timeout(BODY_SILENCE, body.frame()).await {
+            Ok(Some(frame)) => whole = whole.with(frame, announced, limit)?,
+            Ok(None) => return Ok(whole),
+            Err(_) => return Err(Refusal::BodySlow),
+        }
+    }
 }
 
 /// A body as far as it has come. Most arrive in one piece, which then is not copied.
@@ -228,6 +223,42 @@ enum Whole {
 }
 
 impl Whole {
+    /// The body with another frame of it; `announced` is how long it will be, as far as that is known.
+    fn with(
+        self,
+        frame: hyper::Result<Frame<Bytes>>,
+        announced: usize,
+        limit: usize,
+    ) -> Result<Self, Refusal> {
+        let Ok(data) = frame.map_err(|_| Refusal::BodyBroken)?.into_data() else {
+            return Ok(self);
+        };
+        if self.len() + data.len() > limit {
+            return Err(Refusal::BodyTooLarge { limit });
+        }
+        Ok(match self {
+            Self::Nothing => Self::OnePiece(data),
+            Self::OnePiece(first) => {
+                let mut pieces = BytesMut::with_capacity(announced.max(first.len() + data.len()));
+                pieces.extend_from_slice(&first);
+                pieces.extend_from_slice(&data);
+                Self::Pieces(pieces)
+            }
+            Self::Pieces(mut pieces) => {
+                pieces.extend_from_slice(&data);
+                Self::Pieces(pieces)
+            }
+        })
+    }
+
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Nothing => Bytes::new(),
+            Self::OnePiece(bytes) => bytes,
+            Self::Pieces(pieces) => pieces.freeze(),
+        }
+    }
+
     fn len(&self) -> usize {
         match self {
             Self::Nothing => 0,

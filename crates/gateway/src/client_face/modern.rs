@@ -1,6 +1,5 @@
 //! The HTTP door for modern clients (2026-07-28): requests that describe themselves, one at a time.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
@@ -16,9 +15,9 @@ use protocol::object::Object;
 use protocol::session::Accepts;
 use protocol::wire::header::{HeaderMismatch, MirroredHeaders};
 use protocol::wire::sse;
-use tokio::time::{Instant, Sleep};
 
 use super::body::Body;
+use super::stream_time::StreamTime;
 use crate::destination::{Destination, Journey};
 use crate::errand_port::{Came, ErrandPort, Gathering};
 use crate::guard::Caller;
@@ -27,9 +26,6 @@ use crate::metrics::StreamKind;
 use crate::reply::{self, Refusal};
 use crate::seal;
 use crate::trace::Failed;
-
-/// Silence on a stream after which a comment is sent.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Answers a message that describes itself.
 pub(super) async fn post(
@@ -188,9 +184,7 @@ pub(crate) struct ErrandEvents {
     port: Arc<ErrandPort>,
     ended: bool,
     gathering: Gathering,
-    quiet: Option<Pin<Box<Sleep>>>,
-    /// When the one who listens will have to show again who it is.
-    until: Option<Pin<Box<Sleep>>>,
+    time: StreamTime,
 }
 
 impl std::fmt::Debug for ErrandEvents {
@@ -209,8 +203,7 @@ impl ErrandEvents {
             port,
             ended: false,
             gathering: Gathering::default(),
-            quiet: None,
-            until: time.map(|time| Box::pin(tokio::time::sleep(time))),
+            time: StreamTime::at_most(time),
         }
     }
 
@@ -222,10 +215,7 @@ impl ErrandEvents {
         if self.ended {
             return Poll::Ready(None);
         }
-        if let Some(until) = &mut self.until
-            && until.as_mut().poll(context).is_ready()
-        {
-            self.until = None;
+        if self.time.is_up(context) {
             self.port.dismiss();
         }
         let mut out = BytesMut::new();
@@ -249,7 +239,7 @@ impl ErrandEvents {
             }
         }
         if !out.is_empty() {
-            self.quiet = None;
+            self.time.spoke();
             let sent = out.len() as u64;
             self.port.traffic.bytes_sent.fetch_add(sent, Relaxed);
             return Poll::Ready(Some(out.freeze()));
@@ -257,15 +247,7 @@ impl ErrandEvents {
         if self.ended {
             return Poll::Ready(None);
         }
-        let quiet = self
-            .quiet
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(KEEP_ALIVE)));
-        if quiet.as_mut().poll(context).is_ready() {
-            quiet.as_mut().reset(Instant::now() + KEEP_ALIVE);
-            sse::write_comment(&mut out, "keep-alive");
-            return Poll::Ready(Some(out.freeze()));
-        }
-        Poll::Pending
+        self.time.poll_keep_alive(context).map(Some)
     }
 }
 

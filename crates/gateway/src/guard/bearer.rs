@@ -27,23 +27,41 @@ pub(crate) fn shown(headers: &HeaderMap) -> Result<Shown<'_>, Refusal> {
         return Err(Refusal::DoubledHeader("Authorization"));
     }
     let token = value
-        .to_str()
-        .ok()
-        .and_then(|text| text.split_once(' '))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-        .map(|(_, token)| token.trim_matches(' '))
-        .filter(|token| is_token(token));
+        .as_bytes()
+        .split_at_checked(SCHEME.len())
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(SCHEME))
+        .map(|(_, token)| trimmed(token))
+        .filter(|token| is_token(token))
+        .and_then(|token| std::str::from_utf8(token).ok());
     Ok(token.map_or(Shown::Else, Shown::Bearer))
 }
 
-/// The grammar of a bearer token (RFC 6750, 2.1).
-fn is_token(text: &str) -> bool {
-    !text.is_empty()
-        && text.len() <= MAX_TOKEN
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte))
+/// The scheme, and the blank that must follow it.
+const SCHEME: &[u8] = b"bearer ";
+
+fn trimmed(mut text: &[u8]) -> &[u8] {
+    while let [b' ', rest @ ..] | [rest @ .., b' '] = text {
+        text = rest;
+    }
+    text
 }
+
+/// The grammar of a bearer token (RFC 6750, 2.1).
+fn is_token(text: &[u8]) -> bool {
+    !text.is_empty() && text.len() <= MAX_TOKEN && text.iter().all(|byte| OF_TOKENS[usize::from(*byte)])
+}
+
+/// Which bytes a token may have. A table, because every byte of every token is looked up.
+const OF_TOKENS: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 128 {
+        table[byte as usize] =
+            byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'+' | b'/' | b'=');
+        byte += 1;
+    }
+    table
+};
 
 /// Whether the query carries a token: addresses end up in logs and histories, so none is taken from there.
 pub(crate) fn is_in_query(query: Option<&str>) -> bool {

@@ -76,9 +76,21 @@ impl Issuer {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which set of keys is in use.
-    pub(crate) fn edition(&self) -> u64 {
-        self.ring().edition()
+    /// Which set of keys is in use; `None` if there is none that may be. Keys that have become old are fetched anew
+    /// meanwhile: where all callers are known by now, nobody else would notice that one was withdrawn.
+    pub(crate) fn standing(self: &Arc<Self>) -> Option<u64> {
+        let now = self.clock.now();
+        let (edition, is_due) = {
+            let ring = self.ring();
+            (ring.is_usable(now).then(|| ring.edition())?, ring.is_due(now))
+        };
+        if is_due {
+            let issuer = Arc::clone(self);
+            tasks::spawn("issuer keys", async move {
+                issuer.fetch(Want::Fresher, edition).await;
+            });
+        }
+        Some(edition)
     }
 
     /// Fetches the keys before anyone needs them, so that a mistake is in the log from the start.

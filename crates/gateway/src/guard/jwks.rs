@@ -128,6 +128,11 @@ impl KeyRing {
         }
     }
 
+    /// Whether fresher keys are wanted, and may be fetched.
+    pub(crate) fn is_due(&self, now: Moment) -> bool {
+        self.want(true, now) == Some(Want::Fresher) && self.may_fetch(Want::Fresher, now)
+    }
+
     /// Whether there were ever keys that may still be used.
     pub(crate) fn is_usable(&self, now: Moment) -> bool {
         self.came.is_some_and(|came| now.since(came) < STALE)
@@ -135,12 +140,7 @@ impl KeyRing {
 
     /// Takes leave to fetch; false if it was done too recently.
     pub(crate) fn begin_fetch(&mut self, want: Want, now: Moment) -> bool {
-        let long_ago = |last: Option<Moment>, pause| last.is_none_or(|last| now.since(last) >= pause);
-        let may = match want {
-            Want::First => long_ago(self.tried, FIRST_KEYS),
-            Want::Unknown => long_ago(self.tried_for_unknown, UNKNOWN_KEY),
-            Want::Fresher => long_ago(self.tried, UNKNOWN_KEY),
-        };
+        let may = self.may_fetch(want, now);
         if may {
             self.tried = Some(now);
             if want == Want::Unknown {
@@ -148,6 +148,15 @@ impl KeyRing {
             }
         }
         may
+    }
+
+    fn may_fetch(&self, want: Want, now: Moment) -> bool {
+        let long_ago = |last: Option<Moment>, pause| last.is_none_or(|last| now.since(last) >= pause);
+        match want {
+            Want::First => long_ago(self.tried, FIRST_KEYS),
+            Want::Unknown => long_ago(self.tried_for_unknown, UNKNOWN_KEY),
+            Want::Fresher => long_ago(self.tried, UNKNOWN_KEY),
+        }
     }
 
     /// Keys have come. A set without any usable key is more likely a mistake than a wish, and changes nothing.

@@ -9,6 +9,7 @@ use protocol::exchange::Principal;
 use serde_json::Value;
 
 use super::issuer::{Issuer, NoKey};
+use super::resource::Complaint;
 use super::tokens::hash_of;
 use crate::clock::Clock;
 use crate::settings::{JwtSettings, SignatureAlgorithm};
@@ -47,6 +48,21 @@ impl Fault {
             Self::NotYet => "the token is not valid yet",
             Self::NoSubject => "the token does not say whom it is about",
             Self::Unavailable => "the keys of the issuer cannot be fetched",
+        }
+    }
+
+    /// The same as a complaint. What was found wrong after the signature was found right is a genuine token.
+    pub(crate) fn complaint(self) -> Complaint {
+        match self {
+            Self::Malformed | Self::Algorithm | Self::UnknownKey | Self::Signature => {
+                Complaint::UnknownToken(self.text())
+            }
+            Self::Issuer
+            | Self::Audience
+            | Self::Expired
+            | Self::NotYet
+            | Self::NoSubject
+            | Self::Unavailable => Complaint::InvalidToken(self.text()),
         }
     }
 }
@@ -220,8 +236,9 @@ impl JwtJudge {
         Ok(claims)
     }
 
+    /// What was found out about a token, as long as the keys hold that it was checked with.
     fn recall(&self, hash: &[u8; 32]) -> Option<Arc<Claims>> {
-        let edition = self.issuer.edition();
+        let edition = self.issuer.standing()?;
         let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
         let found = remembered.get(hash)?;
         (found.edition == edition).then(|| Arc::clone(&found.claims))

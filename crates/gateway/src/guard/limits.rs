@@ -71,6 +71,10 @@ pub(crate) struct Limiter {
     callers: Mutex<HashMap<AccountKey, Arc<Account>>>,
     /// Everyone for whom there is no room in the map.
     others: Arc<Account>,
+    refused_credentials: Rate,
+    /// What addresses have used of their wrong guesses. Apart from callers, whom no flood of guesses shall crowd out.
+    strangers: Mutex<HashMap<IpAddr, Allowance>>,
+    other_strangers: Allowance,
     sessions: Arc<AtomicUsize>,
     calls: Arc<AtomicUsize>,
     streams: Arc<AtomicUsize>,
@@ -81,9 +85,12 @@ impl Limiter {
         Self {
             requests: settings.requests_per_minute.map(Rate::per_minute),
             session_requests: settings.session_requests_per_minute.map(Rate::per_minute),
-            settings,
             callers: Mutex::default(),
             others: Arc::default(),
+            refused_credentials: Rate::per_minute(settings.refused_credentials_per_minute),
+            strangers: Mutex::default(),
+            other_strangers: Allowance::default(),
+            settings,
             sessions: Arc::default(),
             calls: Arc::default(),
             streams: Arc::default(),
@@ -104,16 +111,8 @@ impl Limiter {
         if !concerned {
             return None;
         }
-        let key = if *principal == Principal::anonymous() {
-            let hops = headers
-                .get_all("x-forwarded-for")
-                .iter()
-                .filter_map(|value| value.to_str().ok());
-            AccountKey::Address(network_of(client_address(
-                peer,
-                hops,
-                &self.settings.trusted_proxies,
-            )))
+        let key = if principal.is_anonymous() {
+            AccountKey::Address(self.network_of_client(peer, headers))
         } else {
             AccountKey::Principal(principal.clone())
         };
@@ -130,6 +129,41 @@ impl Limiter {
         let caller = Arc::new(Account::default());
         callers.insert(key, Arc::clone(&caller));
         Some(caller)
+    }
+
+    /// The address, or of IPv6 the network, that a request comes from.
+    fn network_of_client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        let hops = headers
+            .get_all("x-forwarded-for")
+            .iter()
+            .filter_map(|value| value.to_str().ok());
+        network_of(client_address(peer, hops, &self.settings.trusted_proxies))
+    }
+
+    /// Counts credentials that are nobody's against the minute of the address they come from. Nothing else of that address
+    /// is affected: many may sit behind it, and a good token is good whatever the neighbours try.
+    pub(crate) fn refused_credentials(
+        &self,
+        now: Moment,
+        peer: IpAddr,
+        headers: &HeaderMap,
+    ) -> Result<(), Refusal> {
+        let address = self.network_of_client(peer, headers);
+        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        if strangers.len() >= MAX_ACCOUNTS && !strangers.contains_key(&address) {
+            strangers.retain(|_, used| !used.is_whole(now));
+        }
+        let used = if strangers.len() < MAX_ACCOUNTS || strangers.contains_key(&address) {
+            strangers.entry(address).or_default()
+        } else {
+            &self.other_strangers
+        };
+        self.refused_credentials
+            .admit(used, now)
+            .map_err(|retry_after| Refusal::TooManyRequests {
+                retry_after,
+                limit: "refused_credentials_per_minute",
+            })
     }
 
     /// Counts a request against its caller's minute.
@@ -202,10 +236,11 @@ impl Limiter {
     pub(crate) fn tick(&self, now: Moment) {
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
         forget_idle(&mut callers, now);
-        // A flood leaves no large table behind.
-        if callers.capacity() > 4 * callers.len().max(256) {
-            callers.shrink_to_fit();
-        }
+        tidy(&mut callers);
+        drop(callers);
+        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        strangers.retain(|_, used| !used.is_whole(now));
+        tidy(&mut strangers);
     }
 
     pub(crate) fn calls(&self) -> usize {
@@ -220,6 +255,13 @@ impl Limiter {
 /// A caller that somebody is just looking at is left: what it is about to take would be lost.
 fn forget_idle(callers: &mut HashMap<AccountKey, Arc<Account>>, now: Moment) {
     callers.retain(|_, caller| Arc::strong_count(caller) > 1 || !caller.is_idle(now));
+}
+
+/// A flood leaves no large table behind.
+fn tidy<K: Eq + std::hash::Hash, V>(table: &mut HashMap<K, V>) {
+    if table.capacity() > 4 * table.len().max(256) {
+        table.shrink_to_fit();
+    }
 }
 
 /// Which limit is reached.
@@ -287,52 +329,13 @@ fn address_of(text: &str) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
-fn network_of(address: IpAddr) -> IpAddr {
+/// Of IPv6 the network: whoever has one address of it has them all.
+pub(super) fn network_of(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();
             IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-        }
-    }
-}
-
-/// Connections of each address. Bounded by the connections there are.
-#[derive(Debug, Default)]
-pub(crate) struct AddressRoll(Mutex<HashMap<IpAddr, usize>>);
-
-/// One connection of an address.
-#[derive(Debug)]
-pub(crate) struct Place {
-    roll: Arc<AddressRoll>,
-    address: IpAddr,
-}
-
-impl AddressRoll {
-    /// `None`: the address has as many connections as it may have.
-    pub(crate) fn enter(self: &Arc<Self>, peer: IpAddr, limit: usize) -> Option<Place> {
-        let address = network_of(peer.to_canonical());
-        let mut connections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = connections.entry(address).or_default();
-        if *count >= limit {
-            return None;
-        }
-        *count += 1;
-        Some(Place {
-            roll: Arc::clone(self),
-            address,
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut connections = self.roll.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = connections.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                connections.remove(&self.address);
-            }
         }
     }
 }
@@ -406,6 +409,55 @@ mod tests {
             assert_eq!(ask(host, ""), Ok(()));
         }
         assert!(ask("2001:db8::4", "").is_err());
+    }
+
+    #[test]
+    fn wrong_credentials_are_counted_by_address_and_forgotten_after_a_minute() {
+        let limiter = limiter(|settings| {
+            settings.refused_credentials_per_minute = 2;
+            settings.trusted_proxies = networks(&["127.0.0.1"]);
+        });
+        let now = Moment::START.after(Duration::from_secs(1));
+        let guess = |peer: &str, forwarded: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-forwarded-for", forwarded.parse().unwrap());
+            limiter.refused_credentials(now, address(peer), &headers)
+        };
+        for spoofed in ["1.1.1.1", "2.2.2.2"] {
+            assert_eq!(guess("198.51.100.1", spoofed), Ok(()));
+        }
+        let refused = guess("198.51.100.1", "3.3.3.3");
+        assert!(matches!(
+            refused,
+            Err(Refusal::TooManyRequests {
+                limit: "refused_credentials_per_minute",
+                ..
+            })
+        ));
+        assert_eq!(guess("198.51.100.2", "1.1.1.1"), Ok(()), "another address");
+        assert_eq!(guess("127.0.0.1", "198.51.100.3"), Ok(()), "whom the proxy names");
+        assert!(
+            guess("127.0.0.1", "198.51.100.1").is_err(),
+            "the same by another road"
+        );
+        limiter.tick(now.after(Duration::from_secs(61)));
+        assert!(limiter.strangers.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_flood_of_guessing_addresses_is_counted_together() {
+        let limiter = limiter(|settings| settings.refused_credentials_per_minute = 1);
+        let now = Moment::START.after(Duration::from_secs(1));
+        let guess = |host: u32| {
+            let host = IpAddr::from(host.to_be_bytes());
+            limiter.refused_credentials(now, host, &HeaderMap::new())
+        };
+        for host in 0..MAX_ACCOUNTS as u32 {
+            assert!(guess(host).is_ok());
+        }
+        assert!(guess(1 << 30).is_ok(), "the place of all others");
+        assert!(guess((1 << 30) + 1).is_err());
+        assert_eq!(limiter.strangers.lock().unwrap().len(), MAX_ACCOUNTS);
     }
 
     #[test]
@@ -505,17 +557,5 @@ mod tests {
                 .is_none()
         );
         assert_eq!(limiter.callers(), 0);
-    }
-
-    #[test]
-    fn an_address_has_so_many_connections_and_no_more() {
-        let roll = Arc::new(AddressRoll::default());
-        let first = roll.enter(address("192.0.2.1"), 2).unwrap();
-        let _second = roll.enter(address("192.0.2.1"), 2).unwrap();
-        assert!(roll.enter(address("192.0.2.1"), 2).is_none());
-        assert!(roll.enter(address("192.0.2.2"), 2).is_some());
-        drop(first);
-        assert!(roll.enter(address("192.0.2.1"), 2).is_some());
-        assert_eq!(roll.0.lock().unwrap().len(), 1, "nobody is left in the roll");
     }
 }

@@ -8,10 +8,12 @@ use protocol::exchange::Principal;
 use crate::reply::Refusal;
 use crate::settings::ProxySettings;
 
+/// Who vouches stands in front of a user's name, so that no user can be named like the bearer of a token.
+pub(super) const VOUCHER: &str = "proxy";
 /// Longer than any honest user name.
 const MAX_USER: usize = 256;
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TrustedProxies {
     settings: ProxySettings,
 }
@@ -36,8 +38,7 @@ impl TrustedProxies {
         }
         let user = std::str::from_utf8(value.as_bytes()).unwrap_or_default().trim();
         let is_plain = !user.is_empty() && user.len() <= MAX_USER && !user.chars().any(char::is_control);
-        // Who vouches stands in front, so that no user can be named like the bearer of a token.
-        Ok(is_plain.then(|| Principal::named(&format!("proxy#{user}"))))
+        Ok(is_plain.then(|| Principal::named(&format!("{VOUCHER}#{user}"))))
     }
 }
 

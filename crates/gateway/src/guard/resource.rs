@@ -93,7 +93,10 @@ pub(crate) enum Complaint {
     /// It showed nothing.
     Nothing,
     InvalidRequest(&'static str),
+    /// A token that is somebody's, and not good here and now.
     InvalidToken(&'static str),
+    /// Nobody's: a guess, or a mistake.
+    UnknownToken(&'static str),
     InsufficientScope,
 }
 
@@ -110,7 +113,7 @@ impl Challenge {
         let (error, description) = match self.complaint {
             Complaint::Nothing => (None, None),
             Complaint::InvalidRequest(why) => (Some("invalid_request"), Some(why)),
-            Complaint::InvalidToken(why) => (Some("invalid_token"), Some(why)),
+            Complaint::InvalidToken(why) | Complaint::UnknownToken(why) => (Some("invalid_token"), Some(why)),
             Complaint::InsufficientScope => (Some("insufficient_scope"), None),
         };
         let scope = (!self.scopes.is_empty()).then(|| self.scopes.join(" "));
@@ -134,7 +137,9 @@ impl Challenge {
     pub(crate) fn text(&self) -> String {
         match self.complaint {
             Complaint::Nothing => "authentication is needed: send `Authorization: Bearer TOKEN`".to_owned(),
-            Complaint::InvalidRequest(why) | Complaint::InvalidToken(why) => why.to_owned(),
+            Complaint::InvalidRequest(why) | Complaint::InvalidToken(why) | Complaint::UnknownToken(why) => {
+                why.to_owned()
+            }
             Complaint::InsufficientScope => format!("needs the scopes {}", self.scopes.join(" ")),
         }
     }

@@ -43,6 +43,19 @@ impl TokenBook {
         self.entries.is_empty()
     }
 
+    /// Whether every token by which this principal came in at a destination is still good there.
+    pub(crate) fn keeps(&self, earlier: &Self, principal: &str, destination: &str) -> bool {
+        let good_for = |book: &'_ Self| -> Vec<TokenHash> {
+            let entries = book.entries.iter();
+            entries
+                .filter(|(entry, name)| name.as_str() == principal && is_for(entry, destination))
+                .map(|(entry, _)| entry.hash.clone())
+                .collect()
+        };
+        let good_now = good_for(self);
+        good_for(earlier).iter().all(|hash| good_now.contains(hash))
+    }
+
     /// Judges a token for a destination, or for the gateway itself. Every entry is compared, each in constant
     /// time, so that the time taken tells nothing about any of them.
     pub(crate) fn judge(&self, token: &str, destination: Option<&str>, now: SystemTime) -> Known {
@@ -56,20 +69,20 @@ impl TokenBook {
         let Some((entry, principal)) = found else {
             return Known::Unknown;
         };
-        let is_allowed = |name: &str| {
-            entry
-                .destinations
-                .as_ref()
-                .is_none_or(|names| names.contains(name))
-        };
         if entry.expires.is_some_and(|expires| expires <= now) {
             Known::Expired
-        } else if destination.is_none_or(is_allowed) {
+        } else if destination.is_none_or(|name| is_for(entry, name)) {
             Known::Good(principal.clone(), entry.expires)
         } else {
             Known::Elsewhere(principal.clone())
         }
     }
+}
+
+/// Whether a token may be shown at a destination.
+fn is_for(token: &StaticToken, destination: &str) -> bool {
+    let destinations = token.destinations.as_ref();
+    destinations.is_none_or(|names| names.contains(destination))
 }
 
 pub(crate) fn hash_of(token: &str) -> TokenHash {
@@ -156,6 +169,25 @@ mod tests {
             matches!(book.judge("a", None, NOW), Known::Good(..)),
             "the gateway itself"
         );
+    }
+
+    #[test]
+    fn a_principal_is_kept_while_everything_it_came_in_by_is_good() {
+        let only = |name: &str| StaticToken {
+            destinations: Some([name.to_owned()].into()),
+            ..entry("alice", "a")
+        };
+        let before = TokenBook::new(&[entry("alice", "a"), entry("bob", "b")]);
+        let keeps = |now: &[StaticToken]| TokenBook::new(now).keeps(&before, "alice", "demo");
+        assert!(keeps(&[entry("alice", "a")]));
+        assert!(keeps(&[entry("alice", "a"), entry("alice", "a2")]), "one more");
+        assert!(keeps(&[only("demo")]));
+        assert!(!keeps(&[entry("bob", "b")]), "taken back");
+        assert!(!keeps(&[entry("alice", "a2")]), "exchanged");
+        assert!(!keeps(&[only("other")]), "good elsewhere only");
+        assert!(!keeps(&[entry("bob", "a")]), "given to another");
+        let nobody = TokenBook::default();
+        assert!(nobody.keeps(&nobody, "anonymous", "demo"));
     }
 
     #[test]

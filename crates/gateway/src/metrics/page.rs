@@ -3,118 +3,20 @@
 //! Every family stands on the page even if it has no sample yet, so that a dashboard finds its name on the first day.
 //! All of them are described in `docs/metrics.md`; a test compares the two.
 
-use std::fmt;
+mod family;
+
 use std::sync::atomic::Ordering::Relaxed;
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, text};
+use prometheus_client::encoding::text;
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
 
+use self::family::{Family, Labels, Page, Value};
 use super::process::Process;
 use super::{StreamKind, method_label};
 use crate::destination::Inventory;
 use crate::gateway::Gateway;
-use crate::lane::Health;
-
-type Labels = Vec<(&'static str, String)>;
-
-/// One number of a family.
-#[derive(Debug, Clone)]
-enum Value {
-    Count(u64),
-    /// A counter that counts in parts.
-    Seconds(f64),
-    Level(f64),
-    Histogram {
-        sum: f64,
-        buckets: Vec<(f64, u64)>,
-    },
-}
-
-/// All samples of one name. A counter's name gets its `_total` from the encoder.
-#[derive(Debug)]
-struct Family {
-    name: &'static str,
-    help: &'static str,
-    kind: MetricType,
-    samples: Vec<(Labels, Value)>,
-}
-
-impl Family {
-    fn new(name: &'static str, kind: MetricType, help: &'static str) -> Self {
-        Self {
-            name,
-            help,
-            kind,
-            samples: Vec::new(),
-        }
-    }
-
-    fn counter(name: &'static str, help: &'static str) -> Self {
-        Self::new(name, MetricType::Counter, help)
-    }
-
-    fn gauge(name: &'static str, help: &'static str) -> Self {
-        Self::new(name, MetricType::Gauge, help)
-    }
-
-    fn count(mut self, labels: Labels, count: u64) -> Self {
-        self.samples.push((labels, Value::Count(count)));
-        self
-    }
-
-    fn level(mut self, level: f64) -> Self {
-        self.samples.push((Vec::new(), Value::Level(level)));
-        self
-    }
-
-    /// A level that may not be known.
-    fn maybe(self, level: Option<f64>) -> Self {
-        match level {
-            Some(level) => self.level(level),
-            None => self,
-        }
-    }
-
-    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut family = encoder.encode_descriptor(self.name, self.help, None, self.kind)?;
-        for (labels, value) in &self.samples {
-            if labels.is_empty() {
-                value.encode(&mut family)?;
-            } else {
-                value.encode(&mut family.encode_family(labels)?)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Value {
-    fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
-        type NoExemplar<'a> = Option<&'a Exemplar<Labels, f64>>;
-        match self {
-            Self::Count(count) => encoder.encode_counter(count, NoExemplar::None),
-            Self::Seconds(seconds) => encoder.encode_counter(seconds, NoExemplar::None),
-            Self::Level(level) => encoder.encode_gauge(level),
-            Self::Histogram { sum, buckets } => {
-                let count = buckets.iter().map(|(_, count)| count).sum();
-                encoder.encode_histogram::<Labels>(*sum, count, buckets, None)
-            }
-        }
-    }
-}
-
-/// A page that is complete.
-#[derive(Debug)]
-struct Page(Vec<Family>);
-
-impl Collector for Page {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|family| family.encode(&mut encoder))
-    }
-}
+use crate::lane::{Depths, Health};
 
 /// One destination as it is now.
 struct Look<'a> {
@@ -129,6 +31,10 @@ impl Look<'_> {
         let others = others.iter().map(|(key, value)| (*key, (*value).to_owned()));
         destination.into_iter().chain(others).collect()
     }
+
+    fn in_all_lanes(&self, of: fn(&Depths) -> usize) -> usize {
+        self.inventory.lanes.iter().map(of).sum()
+    }
 }
 
 /// A family with one sample for each destination.
@@ -137,6 +43,11 @@ fn each(mut family: Family, looks: &[Look<'_>], value: impl Fn(&Look<'_>) -> Val
         family.samples.push((look.labels(&[]), value(look)));
     }
     family
+}
+
+/// A counter of each destination.
+fn count(looks: &[Look<'_>], name: &'static str, help: &'static str, of: fn(&Look<'_>) -> u64) -> Family {
+    each(Family::counter(name, help), looks, |look| Value::Count(of(look)))
 }
 
 impl Gateway {
@@ -193,6 +104,11 @@ impl Gateway {
                 "Connections accepted, those turned away included",
             )
             .count(Vec::new(), self.tally.connections_accepted.load(Relaxed)),
+            Family::counter(
+                "rialto_connections_evicted",
+                "Half-open connections closed to make room for others",
+            )
+            .count(Vec::new(), self.tally.connections_evicted.load(Relaxed)),
             Family::gauge(
                 "rialto_requests_in_progress",
                 "POST requests that hold a place of limits.calls",
@@ -271,9 +187,6 @@ fn calls(looks: &[Look<'_>]) -> Vec<Family> {
 
 /// What there is at this moment, and what came and went.
 fn presence(looks: &[Look<'_>]) -> Vec<Family> {
-    let sum = |look: &Look<'_>, of: fn(&crate::lane::Depths) -> usize| {
-        Value::Level(look.inventory.lanes.iter().map(of).sum::<usize>() as f64)
-    };
     let mut streams = Family::gauge("rialto_streams", "Event streams that are being sent, by kind");
     for look in looks {
         for kind in StreamKind::ALL {
@@ -282,69 +195,58 @@ fn presence(looks: &[Look<'_>]) -> Vec<Family> {
             streams.samples.push((labels, Value::Level(open as f64)));
         }
     }
+    let gauge = |name, help, of: fn(&Look<'_>) -> usize| {
+        each(Family::gauge(name, help), looks, |look| {
+            Value::Level(of(look) as f64)
+        })
+    };
     vec![
-        each(
-            Family::gauge("rialto_sessions", "Sessions that are open"),
+        gauge("rialto_sessions", "Sessions that are open", |look| {
+            look.inventory.sessions
+        }),
+        count(looks, "rialto_sessions_opened", "Sessions opened", |look| {
+            look.traffic.sessions_opened.load(Relaxed)
+        }),
+        count(
             looks,
-            |look| Value::Level(look.inventory.sessions as f64),
+            "rialto_sessions_expired",
+            "Sessions ended because they were idle",
+            |look| look.traffic.sessions_expired.load(Relaxed),
         ),
-        each(
-            Family::counter("rialto_sessions_opened", "Sessions opened"),
+        count(
             looks,
-            |look| Value::Count(look.traffic.sessions_opened.load(Relaxed)),
-        ),
-        each(
-            Family::counter("rialto_sessions_expired", "Sessions ended because they were idle"),
-            looks,
-            |look| Value::Count(look.traffic.sessions_expired.load(Relaxed)),
-        ),
-        each(
-            Family::counter(
-                "rialto_sessions_evicted",
-                "Idle sessions ended to make room for new ones",
-            ),
-            looks,
-            |look| Value::Count(look.traffic.sessions_evicted.load(Relaxed)),
+            "rialto_sessions_evicted",
+            "Idle sessions ended to make room for new ones",
+            |look| look.traffic.sessions_evicted.load(Relaxed),
         ),
         streams,
-        each(
-            Family::gauge("rialto_listens", "Modern listens that are open"),
-            looks,
-            |look| Value::Level(look.inventory.listens as f64),
+        gauge("rialto_listens", "Modern listens that are open", |look| {
+            look.inventory.listens
+        }),
+        gauge(
+            "rialto_parked_calls",
+            "Modern calls that wait for their client's answer",
+            |look| look.inventory.parked,
         ),
-        each(
-            Family::gauge(
-                "rialto_parked_calls",
-                "Modern calls that wait for their client's answer",
-            ),
-            looks,
-            |look| Value::Level(look.inventory.parked as f64),
+        gauge(
+            "rialto_calls_in_flight",
+            "Calls accepted that have no answer yet",
+            |look| look.in_all_lanes(|lane| lane.open_calls),
         ),
-        each(
-            Family::gauge("rialto_calls_in_flight", "Calls accepted that have no answer yet"),
-            looks,
-            |look| sum(look, |lane| lane.open_calls),
+        gauge(
+            "rialto_calls_waiting",
+            "Those of them that their server has not been given yet",
+            |look| look.in_all_lanes(|lane| lane.waiting_calls),
         ),
-        each(
-            Family::gauge(
-                "rialto_calls_waiting",
-                "Those of them that their server has not been given yet",
-            ),
-            looks,
-            |look| sum(look, |lane| lane.waiting_calls),
+        gauge(
+            "rialto_open_questions",
+            "Questions of servers that have no answer yet",
+            |look| look.in_all_lanes(|lane| lane.open_questions),
         ),
-        each(
-            Family::gauge(
-                "rialto_open_questions",
-                "Questions of servers that have no answer yet",
-            ),
-            looks,
-            |look| sum(look, |lane| lane.open_questions),
-        ),
-        each(
-            Family::gauge("rialto_queued_bytes", "Bytes that wait to be written to servers"),
-            looks,
-            |look| sum(look, |lane| lane.outgoing_bytes),
+        gauge(
+            "rialto_queued_bytes",
+            "Bytes that wait to be written to servers",
+            |look| look.in_all_lanes(|lane| lane.outgoing_bytes),
         ),
     ]
 }
@@ -379,7 +281,7 @@ fn children(looks: &[Look<'_>]) -> Vec<Family> {
     );
     let mut ends = Family::counter("rialto_child_ends", "Server processes that have ended, by how");
     for look in looks {
-        let count = |is: &dyn Fn(&crate::lane::Depths) -> bool| {
+        let count = |is: &dyn Fn(&Depths) -> bool| {
             Value::Level(look.inventory.lanes.iter().filter(|lane| is(lane)).count() as f64)
         };
         for word in STATES {
@@ -397,95 +299,92 @@ fn children(looks: &[Look<'_>]) -> Vec<Family> {
     vec![
         states,
         eras,
-        each(
-            Family::counter("rialto_child_starts", "Server processes started"),
+        count(looks, "rialto_child_starts", "Server processes started", |look| {
+            look.traffic.child_starts.load(Relaxed)
+        }),
+        count(
             looks,
-            |look| Value::Count(look.traffic.child_starts.load(Relaxed)),
-        ),
-        each(
-            Family::counter(
-                "rialto_child_restarts",
-                "Those of them that replaced one that had failed",
-            ),
-            looks,
-            |look| Value::Count(look.traffic.child_restarts.load(Relaxed)),
+            "rialto_child_restarts",
+            "Those of them that replaced one that had failed",
+            |look| look.traffic.child_restarts.load(Relaxed),
         ),
         ends,
     ]
 }
 
 fn bytes(looks: &[Look<'_>]) -> Vec<Family> {
-    let count = |name, help, of: fn(&super::Traffic) -> u64| {
-        each(Family::counter(name, help), looks, |look| {
-            Value::Count(of(look.traffic))
-        })
-    };
     vec![
         count(
+            looks,
             "rialto_received_bytes",
             "Bytes of bodies read from clients",
-            |traffic| traffic.bytes_received.load(Relaxed),
+            |look| look.traffic.bytes_received.load(Relaxed),
         ),
         count(
+            looks,
             "rialto_sent_bytes",
             "Bytes of bodies and events given to clients",
-            |traffic| traffic.bytes_sent.load(Relaxed),
+            |look| look.traffic.bytes_sent.load(Relaxed),
         ),
         count(
+            looks,
             "rialto_server_received_bytes",
             "Bytes read from servers",
-            |traffic| traffic.server_bytes_received.load(Relaxed),
+            |look| look.traffic.server_bytes_received.load(Relaxed),
         ),
         count(
+            looks,
             "rialto_server_sent_bytes",
             "Bytes written to servers",
-            |traffic| traffic.server_bytes_sent.load(Relaxed),
+            |look| look.traffic.server_bytes_sent.load(Relaxed),
         ),
     ]
 }
 
 /// What happened that nobody was told.
 fn losses(looks: &[Look<'_>]) -> Vec<Family> {
-    let count = |name, help, of: fn(&Inventory) -> u64| {
-        each(Family::counter(name, help), looks, |look| {
-            Value::Count(of(&look.inventory))
-        })
-    };
     vec![
         count(
+            looks,
             "rialto_noise_lines",
             "Lines of servers that were no messages",
-            |it| it.counters.noise,
+            |look| look.inventory.counters.noise,
         ),
         count(
+            looks,
             "rialto_stray_messages",
             "Answers and progress of servers that were for nobody: late, doubled, or with a foreign id",
-            |it| it.counters.strays,
+            |look| look.inventory.counters.strays,
         ),
         count(
+            looks,
             "rialto_unattributed_notifications",
             "Notifications of servers that belonged to nobody in particular",
-            |it| it.counters.unattributed,
+            |look| look.inventory.counters.unattributed,
         ),
         count(
+            looks,
             "rialto_questions_refused",
             "Questions of servers that could not be attributed or answered",
-            |it| it.counters.questions_refused,
+            |look| look.inventory.counters.questions_refused,
         ),
         count(
+            looks,
             "rialto_overloads",
             "Calls that ran into a limit of their lane",
-            |it| it.counters.overloads,
+            |look| look.inventory.counters.overloads,
         ),
         count(
+            looks,
             "rialto_timeouts",
             "Calls whose server was silent past the limit",
-            |it| it.counters.timeouts,
+            |look| look.inventory.counters.timeouts,
         ),
         count(
+            looks,
             "rialto_events_lost",
             "Events that were dropped from a session's log before anybody read them",
-            |it| it.events_lost,
+            |look| look.inventory.events_lost,
         ),
     ]
 }

@@ -197,7 +197,7 @@ impl SignatureAlgorithm {
 }
 
 /// A proxy in front that says who is calling.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProxySettings {
     pub header: http::HeaderName,
     /// The addresses it may speak from.

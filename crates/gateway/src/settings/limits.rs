@@ -9,6 +9,8 @@ pub struct LimitSettings {
     pub requests_per_minute: Option<u32>,
     /// Requests of one session in a minute.
     pub session_requests_per_minute: Option<u32>,
+    /// Credentials of one address in a minute that are nobody's.
+    pub refused_credentials_per_minute: u32,
     /// Sessions at once, of all destinations together.
     pub sessions: usize,
     pub sessions_per_principal: Option<usize>,
@@ -28,6 +30,8 @@ impl Default for LimitSettings {
         Self {
             requests_per_minute: None,
             session_requests_per_minute: None,
+            // A client with a wrong token may try once a second without being told anything else.
+            refused_credentials_per_minute: 60,
             sessions: 10_000,
             sessions_per_principal: None,
             calls: 8192,

@@ -181,7 +181,7 @@ impl Attempt<'_> {
         }
     }
 
-    async fn by_own_right(&mut self, mut found: Discovered, scopes: &[String]) -> Result<Entry, SignInError> {
+    async fn by_own_right(&mut self, found: Discovered, scopes: &[String]) -> Result<Entry, SignInError> {
         let known = self.inner.pick(&self.record);
         let known = known
             .filter(|entry| entry.grant == Grant::ClientCredentials && entry.issuer == found.terms.issuer);
@@ -191,9 +191,9 @@ impl Attempt<'_> {
             Choice::Register { .. } | Choice::Nothing | Choice::NoProof => return Err(no_proof(&found)),
         };
         let now = seconds();
+        let entry = Entry::new(found.terms.issuer.clone(), found.resource.clone(), client);
         let Granted { token, scopes } =
-            exchange::client_credentials(&mut found, &client, scopes, now).await?;
-        let entry = Entry::new(found.terms.issuer, found.resource, client);
+            exchange::client_credentials(found, &entry.client, scopes, now).await?;
         Ok(Entry {
             scopes,
             token: Some(token),

@@ -15,6 +15,7 @@ use crate::guard::shown;
 use crate::registration::{Client, TokenAuth};
 use crate::scope;
 use crate::secret::{Authorization, Secret};
+use crate::signing;
 use crate::store::{Entry, Token};
 
 /// A token, and the permissions that came with it.
@@ -129,12 +130,12 @@ pub(super) async fn refresh(found: &mut Discovered, entry: &Entry, now: u64) -> 
 }
 
 pub(super) async fn client_credentials(
-    found: &mut Discovered,
+    mut found: Discovered,
     client: &Client,
     scopes: &[String],
     now: u64,
 ) -> Result<Granted, SignInError> {
-    let Some(secret) = client.secret.as_ref().filter(|_| client.auth != TokenAuth::None) else {
+    let Some(config) = own_right(client, scopes, &found.resource) else {
         let offered = found.terms.token_auth.clone().unwrap_or_default().join(", ");
         return Err(SignInError::NoClientAuthentication {
             issuer: shown(&found.terms.issuer),
@@ -142,29 +143,49 @@ pub(super) async fn client_credentials(
         });
     };
     found.settle_token_auth(client.auth);
-    let config = ClientCredentialsConfig::ClientSecret {
-        client_id: client.id.clone(),
-        client_secret: secret.expose().to_owned(),
-        scopes: scopes.to_vec(),
-        resource: Some(found.resource.clone()),
-    };
     let issuer = found.terms.issuer.clone();
     found
         .manager
         .configure_client_credentials(&config)
         .map_err(|error| no_token(&issuer, &error))?;
-    let answer = found
-        .manager
-        .exchange_client_credentials(&config)
-        .with_subscriber(NoSubscriber::default())
-        .await;
-    let failed = |error| {
-        found
-            .edge
-            .take_failure()
-            .unwrap_or_else(|| no_token(&issuer, &error))
-    };
+    let Discovered { manager, edge, .. } = found;
+    // rmcp holds something over an await here that no other thread may see, so it stays on one.
+    let runtime = tokio::runtime::Handle::current();
+    let exchange = tokio::task::spawn_blocking(move || {
+        let exchange = manager.exchange_client_credentials(&config);
+        runtime.block_on(exchange.with_subscriber(NoSubscriber::default()))
+    });
+    let failed = |error| edge.take_failure().unwrap_or_else(|| no_token(&issuer, &error));
+    let answer = exchange.await.map_err(|error| SignInError::Token {
+        issuer: shown(&issuer),
+        why: error.to_string(),
+    })?;
     granted(&answer.map_err(failed)?, scopes, now, &issuer)
+}
+
+/// How a client proves itself, if it can.
+fn own_right(client: &Client, scopes: &[String], resource: &str) -> Option<ClientCredentialsConfig> {
+    let client_id = client.id.clone();
+    let secret = client.secret.as_ref()?.expose();
+    let scopes = scopes.to_vec();
+    let resource = Some(resource.to_owned());
+    match client.auth {
+        TokenAuth::None => None,
+        TokenAuth::Basic | TokenAuth::Post => Some(ClientCredentialsConfig::ClientSecret {
+            client_id,
+            client_secret: secret.to_owned(),
+            scopes,
+            resource,
+        }),
+        TokenAuth::Signed => Some(ClientCredentialsConfig::PrivateKeyJwt {
+            client_id,
+            signing_key: secret.into(),
+            signing_algorithm: signing::algorithm(secret)?,
+            token_endpoint_audience: None,
+            scopes,
+            resource,
+        }),
+    }
 }
 
 fn no_token(issuer: &str, error: &AuthError) -> SignInError {

@@ -15,7 +15,7 @@ use crate::capability::Capabilities;
 use crate::exchange::{Client, Welcome};
 use crate::message::{Kind, Member, Message, quoted};
 use crate::method::{LogLevel, Method};
-use crate::object::Object;
+use crate::object::{Object, may_have};
 use crate::task;
 use crate::version::{Era, Version};
 
@@ -196,8 +196,13 @@ fn read_welcome(message: Message) -> Welcome {
         .get("protocolVersion")
         .and_then(Value::as_str)
         .and_then(Version::parse);
+    let info = message
+        .raw(Member::Result)
+        .and_then(Object::parse)
+        .and_then(|result| result.get("serverInfo").map(Into::into));
     Welcome {
         message,
+        info,
         words: Era::Legacy,
         version,
         changing_lists: changing_lists(&result),
@@ -224,6 +229,22 @@ pub(super) fn changing_lists(result: &Value) -> Vec<Method> {
 /// Writes a modern client's request without what describes its hop.
 pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
     let digits = line.id.digits();
+    let method = line.message.raw(Member::Method).unwrap_or_default();
+    if let Some((before, after)) = plain_params(line) {
+        return write_line(
+            out,
+            &[
+                br#"{"jsonrpc":"2.0","id":"#,
+                &digits,
+                br#","method":"#,
+                method,
+                br#","params":"#,
+                before,
+                after,
+                b"}",
+            ],
+        );
+    }
     let mut params = line
         .message
         .raw(Member::Params)
@@ -251,7 +272,6 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
     for (name, value) in line.extra {
         params.set(name, String::from_utf8_lossy(value).into_owned());
     }
-    let method = line.message.raw(Member::Method).unwrap_or_default();
     write_line(
         out,
         &[
@@ -264,6 +284,32 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
             b"}",
         ],
     );
+}
+
+/// The params of a request that has nothing to translate but an envelope around it: the pieces before and after `_meta`,
+/// which is left out where it stands. `None`: they must be taken apart.
+fn plain_params<'a>(line: &Outgoing<'a>) -> Option<(&'a [u8], &'a [u8])> {
+    let params = line.message.raw(Member::Params)?;
+    if !line.extra.is_empty() || may_have(params, &["inputResponses", "requestState", "task"]) {
+        return None;
+    }
+    let meta = Object::parse(line.message.raw(Member::Meta)?)?;
+    if !meta.keys().all(|name| ENVELOPE.contains(&name)) {
+        return None;
+    }
+    let (before, after) = line.message.around(Member::Params, Member::Meta)?;
+    let before = before
+        .trim_ascii_end()
+        .strip_suffix(b":")?
+        .trim_ascii_end()
+        .strip_suffix(br#""_meta""#)?
+        .trim_ascii_end();
+    // One of the commas around it goes with it.
+    let after = after.trim_ascii_start();
+    match before.strip_suffix(b",") {
+        Some(before) => Some((before, after)),
+        None => Some((before, after.strip_prefix(b",").unwrap_or(after))),
+    }
 }
 
 /// Writes `logging/setLevel` under our id, with the level the whole lane wants.

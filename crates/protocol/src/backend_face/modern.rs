@@ -13,7 +13,7 @@ use super::{Arrival, Outgoing, TaskRequest, WireId, write_line};
 use crate::exchange::{Client, Welcome};
 use crate::message::{Kind, Member, Message, quoted};
 use crate::method::{LogLevel, Method};
-use crate::object::Object;
+use crate::object::{Object, may_have};
 use crate::task;
 use crate::version::{Era, Version};
 
@@ -143,8 +143,17 @@ impl Discovery {
             self.stage = Stage::Silent;
             return Err(Box::new(message));
         }
+        let info = message
+            .raw(Member::Result)
+            .and_then(Object::parse)
+            .and_then(|result| {
+                Object::parse(result.get("_meta")?.as_bytes())?
+                    .get(SERVER_INFO)
+                    .map(Into::into)
+            });
         let welcome = Arc::new(Welcome {
             words: Era::Modern,
+            info,
             version: None,
             changing_lists: super::legacy::changing_lists(&result),
             logs: result.pointer("/capabilities/logging").is_some(),
@@ -401,6 +410,9 @@ fn envelope(client: Option<&Client>, level: Option<LogLevel>, tasks: bool) -> St
 /// A legacy client's capabilities in modern words: bare elicitation meant forms, changed roots cannot be told, and
 /// core tasks are gone.
 fn capabilities_for_modern(declared: &[u8], tasks: bool) -> Cow<'_, str> {
+    if !tasks && !may_have(declared, &["elicitation", "roots", "tasks"]) {
+        return String::from_utf8_lossy(declared);
+    }
     let mut capabilities = Object::parse(declared).unwrap_or_default();
     if capabilities
         .get("elicitation")
@@ -424,6 +436,26 @@ fn capabilities_for_modern(declared: &[u8], tasks: bool) -> Cow<'_, str> {
 /// Writes a legacy client's request, or a further round of any request, so that it describes itself.
 /// `tasks`: its server may answer with a task.
 pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>, tasks: bool) {
+    let tasks = tasks && line.message.method() == Method::ToolsCall;
+    if let Some(members) = plain_members(line) {
+        let stamp = envelope(Some(line.client), line.level, tasks);
+        let comma: &[u8] = if members.is_empty() { b"" } else { b"," };
+        return write_line(
+            out,
+            &[
+                br#"{"jsonrpc":"2.0","id":"#,
+                &line.id.digits(),
+                br#","method":"#,
+                line.message.raw(Member::Method).unwrap_or_default(),
+                br#","params":{"#,
+                members,
+                comma,
+                br#""_meta":"#,
+                stamp.as_bytes(),
+                b"}}",
+            ],
+        );
+    }
     let mut params = line
         .message
         .raw(Member::Params)
@@ -435,10 +467,7 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>, tasks: b
         .and_then(Object::parse)
         .unwrap_or_default();
     let stamp = match line.words {
-        Era::Legacy => {
-            let tasks = tasks && line.message.method() == Method::ToolsCall;
-            envelope(Some(line.client), line.level, tasks)
-        }
+        Era::Legacy => envelope(Some(line.client), line.level, tasks),
         Era::Modern => "{}".to_owned(),
     };
     let stamp = Object::parse(stamp.as_bytes()).unwrap_or_default();
@@ -458,6 +487,16 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>, tasks: b
     }
     let method = line.message.raw(Member::Method).unwrap_or_default();
     write_request(out, line.id, method, &params);
+}
+
+/// The members of a legacy client's params, if they only lack an envelope. `None`: they must be taken apart.
+fn plain_members<'a>(line: &Outgoing<'a>) -> Option<&'a [u8]> {
+    if line.words != Era::Legacy || !line.extra.is_empty() || line.message.raw(Member::Meta).is_some() {
+        return None;
+    }
+    let params = line.message.raw(Member::Params)?;
+    let members = params.strip_prefix(b"{")?.strip_suffix(b"}")?.trim_ascii();
+    (!may_have(params, &["task", "_meta"])).then_some(members)
 }
 
 /// A notice without the mark of the listen that brought it: who hears it is decided by the multiplexer.

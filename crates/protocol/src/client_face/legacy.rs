@@ -336,6 +336,7 @@ mod tests {
             changing_lists: vec![],
             logs: false,
             tasks: false,
+            info: None,
         };
         let (body, version) = lower_welcome(b"7", &welcome, Some(Version::V2025_03_26));
         assert_eq!(version, Version::V2025_03_26);

@@ -10,7 +10,7 @@ use crate::error_code;
 use crate::exchange::{Client, Failure, Principal, Welcome};
 use crate::message::{Member, Message, quoted};
 use crate::method::{LogLevel, Method};
-use crate::object::Object;
+use crate::object::{Object, may_have};
 use crate::version::{Era, Version};
 
 use super::legacy;
@@ -142,6 +142,7 @@ pub fn lift(message: &Message) -> Result<Meaning, Objection> {
         Method::ToolsCall | Method::PromptsGet | Method::ResourcesRead => {
             let params = message
                 .raw(Member::Params)
+                .filter(|raw| may_have(raw, &["inputResponses", "requestState"]))
                 .and_then(Object::parse)
                 .unwrap_or_default();
             if params
@@ -199,11 +200,6 @@ pub fn lower_welcome(id: &[u8], welcome: &Welcome) -> Bytes {
         Era::Modern => welcome.message.spliced(&[(Member::Id, id)]),
         Era::Legacy => translate::discovery(id, welcome),
     }
-}
-
-/// The server's name for itself, raw, from either era's welcome.
-pub fn server_info(welcome: &Welcome) -> Option<String> {
-    translate::server_info(welcome)
 }
 
 /// A failure as a JSON-RPC error.

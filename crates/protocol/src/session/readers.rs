@@ -2,12 +2,62 @@
 
 use bytes::{Bytes, BytesMut};
 
+use super::calls::Stage;
 use super::replay::{Audience, EventId, EventLog, StreamKey};
-use super::{Answer, Listener, Output, Reader, Reading, Session, Stage, StreamRefusal};
+use super::{Output, Session};
 use crate::exchange::{CallKey, Failure};
 use crate::message::Written;
 use crate::time::Moment;
 use crate::wire::sse;
+
+/// What can be read of a call's answer.
+#[derive(Debug)]
+pub enum Answer {
+    /// Nothing yet.
+    Waiting,
+    /// All of it; `failure` decides the HTTP status.
+    Complete { body: Written, failure: Option<Failure> },
+    /// It comes as events: read the stream.
+    Stream(Reader),
+}
+
+/// The right to read a stream. A newer reader of the same stream takes it away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reader {
+    pub stream: StreamKey,
+    generation: u32,
+}
+
+/// What reading a stream gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// Events were written into the buffer, or there are none at the moment.
+    Open,
+    /// There will be no more.
+    Ended,
+}
+
+/// Why a stream cannot be opened or resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamRefusal {
+    /// That is no event id of this session, or its stream is long forgotten.
+    UnknownEvent,
+    /// Everything of that stream was read. An empty stream here would make clients come back for ever.
+    Finished,
+    TooMany,
+}
+
+/// A stream opened by GET: a cursor in the session's notices.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) cursor: u64,
+    /// The one stream of the old transport: it cannot be resumed, so that its events have no ids.
+    pub(super) sole: bool,
+    pub(super) begun: bool,
+    pub(super) generation: u32,
+    pub(super) attended: bool,
+    pub(super) since: Moment,
+}
 
 impl Session {
     /// What there is of a call's answer.

@@ -6,7 +6,8 @@
 
 use bytes::Bytes;
 
-use super::{CallRecord, Ending, Output, Put, Session};
+use super::questions::Put;
+use super::{CallRecord, Ending, Output, Session};
 use crate::exchange::{CallKey, QuestionKey};
 use crate::message::Written;
 use crate::time::Moment;
@@ -143,6 +144,7 @@ mod tests {
             changing_lists: vec![],
             logs: false,
             tasks: false,
+            info: None,
         };
         let tell = Tell::Welcome {
             session: SessionKey(1),

@@ -318,6 +318,10 @@ impl<'a> MirroredHeaders<'a> {
 pub struct MirroredParams(Vec<(String, Bytes)>);
 
 impl MirroredParams {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether they say what the arguments say.
     pub fn check(&self, tool: &ToolHeaders, arguments: Option<&[u8]>) -> Result<(), HeaderMismatch> {
         let params = self.0.iter().map(|(name, value)| (name.as_str(), &value[..]));

@@ -12,14 +12,14 @@ use bytes::{Bytes, BytesMut};
 use protocol::backend_face::legacy::Introduction;
 use protocol::client_face::modern::{self, Meaning};
 use protocol::errand::{self, Answer, Errand, Reading};
-use protocol::exchange::{Principal, SessionKey, Trouble};
+use protocol::exchange::{Principal, SessionKey};
 use protocol::message::{Kind, Member, Message};
-use protocol::multiplexer::{self, Multiplexer};
+use protocol::multiplexer;
 use protocol::object::Object;
 use protocol::session::Accepts;
-use protocol::time::Moment;
-use protocol::version::Era;
 use protocol::wire::sse::SseParser;
+
+use super::far_side::{FarSide, acts, message};
 
 const META: &str = r#""_meta":{"progressToken":1,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"roots":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}}"#;
 
@@ -27,15 +27,12 @@ const META: &str = r#""_meta":{"progressToken":1,"io.modelcontextprotocol/protoc
 /// If the machines break one of the promises above.
 pub(crate) fn holds(data: &[u8]) {
     let mut scene = Scene {
-        now: Moment::START,
-        backend: Multiplexer::new(limits(), Introduction::Newest),
+        far: FarSide::new(Introduction::Newest, 2),
         trips: Vec::new(),
     };
-    for line in data.split(|byte| *byte == b'\n').take(200) {
-        if let Some((act, rest)) = line.split_first() {
-            scene.act(*act, rest);
-            scene.settle();
-        }
+    for (act, rest) in acts(data) {
+        scene.act(act, rest);
+        scene.settle();
     }
     scene.close();
 }
@@ -51,39 +48,8 @@ struct Trip {
 }
 
 struct Scene {
-    now: Moment,
-    backend: Multiplexer,
+    far: FarSide,
     trips: Vec<Trip>,
-}
-
-fn limits() -> multiplexer::Limits {
-    multiplexer::Limits {
-        request_timeout: Duration::from_secs(8),
-        start_timeout: Duration::from_secs(12),
-        patience: Duration::from_secs(2),
-        question_timeout: Duration::from_secs(15),
-        max_message_bytes: 4096,
-        in_flight: 6,
-        in_flight_bytes: 8000,
-        waiting: 4,
-        questions: 3,
-        subscriptions: 2,
-        tasks: 2,
-        outgoing_bytes: 2000,
-    }
-}
-
-fn trouble() -> Arc<Trouble> {
-    Arc::new(Trouble {
-        what: "exit status 3".into(),
-        stderr: vec![],
-        restarts: 0,
-    })
-}
-
-fn message(bytes: &[u8]) -> Message {
-    Message::scan(Bytes::copy_from_slice(bytes))
-        .unwrap_or_else(|error| panic!("{error}: {}", bytes.escape_ascii()))
 }
 
 /// A request whose method and members of `params` were given, or anything at all.
@@ -112,20 +78,7 @@ impl Scene {
                     self.post(&said, accepts, rest.len() % 3 == 2);
                 }
             }
-            b'u' => self.backend.handle_link_up(self.now),
-            b'd' => self.backend.handle_link_down(&trouble()),
-            b'x' => self
-                .backend
-                .handle_unavailable(&trouble(), Duration::from_secs(5)),
-            b's' => self.backend.handle_line(self.now, Bytes::copy_from_slice(rest)),
-            b'm' => self.backend.speak(self.now, Era::Modern),
-            b'y' => self.backend.speak(self.now, Era::Legacy),
-            b'M' => self.backend.mirror_arguments(),
-            b'w' => self.write(),
-            b't' => {
-                let millis = rest.first().map_or(1000, |byte| u64::from(*byte) * 100);
-                self.now = self.now.after(Duration::from_millis(millis));
-            }
+            b'M' => self.far.backend.mirror_arguments(),
             b'h' | b'g' | b'D' => {
                 let count = self.trips.len().max(1);
                 let which = rest.first().map_or(0, |byte| usize::from(*byte)) % count;
@@ -145,7 +98,9 @@ impl Scene {
                     }
                 }
             }
-            _ => {}
+            _ => {
+                self.far.act(act, rest);
+            }
         }
     }
 
@@ -169,15 +124,13 @@ impl Scene {
         if let Some((at, round)) = self.sealed(said, meaning) {
             let trip = &mut self.trips[at];
             let asked = trip.round;
-            if let Ok(asks) = trip.errand.retry(self.now, said.clone(), round, accepts) {
+            if let Ok(asks) = trip.errand.retry(self.far.now, said.clone(), round, accepts) {
                 assert_eq!(asked, Some(round), "a state was taken that is not the last");
                 assert_eq!(trip.id, None, "a request was attached while another was");
                 trip.round = None;
                 trip.id = id;
                 trip.streaming = false;
-                for ask in asks {
-                    self.backend.handle_ask(self.now, ask);
-                }
+                self.far.ask(asks);
             }
             return;
         }
@@ -187,7 +140,7 @@ impl Scene {
         let principal = Principal::named(if other { "bob" } else { "alice" });
         let client = Arc::new(modern::client(said, principal));
         let key = SessionKey(self.trips.len() as u64);
-        let (errand, asks) = Errand::new(key, client, self.now, said.clone(), meaning, accepts);
+        let (errand, asks) = Errand::new(key, client, self.far.now, said.clone(), meaning, accepts);
         self.trips.push(Trip {
             errand,
             id,
@@ -195,9 +148,7 @@ impl Scene {
             streaming: false,
             round: None,
         });
-        for ask in asks {
-            self.backend.handle_ask(self.now, ask);
-        }
+        self.far.ask(asks);
     }
 
     /// The errand and the round that a state names: `TRIP.ROUND`.
@@ -213,34 +164,28 @@ impl Scene {
     }
 
     fn settle(&mut self) {
-        while self.backend.next_deadline().is_some_and(|at| at <= self.now) {
-            self.backend.handle_deadline(self.now);
+        while self.far.meets_a_deadline() {
             self.carry();
         }
         self.carry();
-        let (backend, limits) = (&self.backend, limits());
-        // A few words of ours may always be said: cancellations, steps of tasks, and the answer to one more message.
-        let words = 400 * (limits.in_flight + limits.questions + 12) + limits.max_message_bytes;
-        assert!(
-            backend.outgoing_bytes() <= limits.outgoing_bytes + words,
-            "outgoing bytes"
-        );
-        assert!(backend.waiting_calls() <= limits.waiting, "waiting calls");
-        assert!(backend.open_questions() <= limits.questions, "open questions");
+        // Cancellations, and the steps of tasks.
+        let limits = &self.far.limits;
+        self.far
+            .assert_limits(400 * (limits.in_flight + limits.questions + 12));
     }
 
     fn carry(&mut self) {
         loop {
             let mut quiet = true;
-            while let Some(output) = self.backend.poll_output() {
+            while let Some(output) = self.far.backend.poll_output() {
                 quiet = false;
                 match output {
                     multiplexer::Output::Tell(tell) => {
                         let at = tell.session().0 as usize;
                         let trip = self.trips.get_mut(at).expect("an errand that is there");
-                        trip.errand.handle_tell(self.now, tell);
+                        trip.errand.handle_tell(self.far.now, tell);
                     }
-                    multiplexer::Output::Replace { .. } => self.backend.handle_link_down(&trouble()),
+                    multiplexer::Output::Replace { .. } => self.far.goes_down(),
                     multiplexer::Output::WantLink | multiplexer::Output::Noise { .. } => {}
                 }
             }
@@ -248,7 +193,7 @@ impl Scene {
                 while let Some(output) = trip.errand.poll_output() {
                     quiet = false;
                     match output {
-                        errand::Output::Ask(ask) => self.backend.handle_ask(self.now, ask),
+                        errand::Output::Ask(ask) => self.far.backend.handle_ask(self.far.now, ask),
                         errand::Output::Wake | errand::Output::Ended(_) => {}
                     }
                 }
@@ -260,31 +205,18 @@ impl Scene {
         }
     }
 
-    /// The server reads what there is: whole lines, each one message.
-    fn write(&mut self) {
-        let taken = self.backend.take_outgoing(BytesMut::new());
-        self.backend.handle_written();
-        for line in taken[..]
-            .split(|byte| *byte == b'\n')
-            .filter(|line| !line.is_empty())
-        {
-            assert!(message(line).is_json_rpc(), "{}", line.escape_ascii());
-        }
-    }
-
     /// Everybody goes, and nothing is left.
     fn close(mut self) {
-        self.backend.handle_link_down(&trouble());
+        self.far.goes_down();
         self.settle();
-        self.backend
-            .handle_unavailable(&trouble(), Duration::from_secs(5));
+        self.far.is_unavailable();
         self.settle();
         for trip in &mut self.trips {
             trip.errand.dismiss();
         }
         self.settle();
         for minutes in 1..=10 {
-            self.now = self.now.after(Duration::from_secs(60 * minutes));
+            self.far.now = self.far.now.after(Duration::from_secs(60 * minutes));
             self.settle();
         }
         for trip in &mut self.trips {
@@ -292,13 +224,7 @@ impl Scene {
             trip.errand.give_up();
         }
         self.settle();
-        assert_eq!(self.backend.open_calls(), 0, "open calls");
-        assert_eq!(self.backend.open_questions(), 0, "open questions");
-        assert_eq!(
-            (self.backend.sessions(), self.backend.unsettled()),
-            (0, 0),
-            "left over"
-        );
+        self.far.assert_empty();
     }
 }
 

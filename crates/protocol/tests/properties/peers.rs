@@ -11,16 +11,18 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::backend_face::legacy::Introduction;
-use protocol::exchange::{Ask, CallKey, Client, Principal, SessionKey, Trouble};
+use protocol::exchange::{Ask, CallKey, Client, Principal, SessionKey};
 use protocol::message::{Kind, Member, Message};
 use protocol::method::Method;
-use protocol::multiplexer::{self, Multiplexer};
+use protocol::multiplexer;
 use protocol::session::replay::{Retention, StreamKey};
 use protocol::session::{self, Accepts, Answer, Reader, Reading, Session, Taken};
 use protocol::time::Moment;
-use protocol::version::{Era, Version};
+use protocol::version::Version;
 use protocol::wire::line::EnvelopeSeeker;
 use protocol::wire::sse::SseParser;
+
+use super::far_side::{FarSide, acts, message};
 
 const INITIALIZE: &[u8] = br#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{},"sampling":{},"roots":{}},"clientInfo":{"name":"c","version":"1"}}}"#;
 
@@ -32,11 +34,9 @@ pub(crate) fn holds(data: &[u8]) {
     } else {
         Introduction::Union
     });
-    for line in data.split(|byte| *byte == b'\n').take(200) {
-        if let Some((act, rest)) = line.split_first() {
-            scene.act(*act, rest);
-            scene.settle();
-        }
+    for (act, rest) in acts(data) {
+        scene.act(act, rest);
+        scene.settle();
     }
     scene.close();
 }
@@ -51,26 +51,8 @@ struct Guest {
 }
 
 struct Scene {
-    now: Moment,
-    backend: Multiplexer,
+    far: FarSide,
     guests: Vec<Guest>,
-}
-
-fn limits() -> multiplexer::Limits {
-    multiplexer::Limits {
-        request_timeout: Duration::from_secs(8),
-        start_timeout: Duration::from_secs(12),
-        patience: Duration::from_secs(2),
-        question_timeout: Duration::from_secs(15),
-        max_message_bytes: 4096,
-        in_flight: 6,
-        in_flight_bytes: 8000,
-        waiting: 4,
-        questions: 3,
-        subscriptions: 2,
-        tasks: 4,
-        outgoing_bytes: 2000,
-    }
 }
 
 fn session_limits() -> session::Limits {
@@ -87,24 +69,10 @@ fn session_limits() -> session::Limits {
     }
 }
 
-fn trouble() -> Arc<Trouble> {
-    Arc::new(Trouble {
-        what: "exit status 3".into(),
-        stderr: vec![],
-        restarts: 0,
-    })
-}
-
-fn message(bytes: &[u8]) -> Message {
-    Message::scan(Bytes::copy_from_slice(bytes))
-        .unwrap_or_else(|error| panic!("{error}: {}", bytes.escape_ascii()))
-}
-
 impl Scene {
     fn new(words: Introduction) -> Self {
         Self {
-            now: Moment::START,
-            backend: Multiplexer::new(limits(), words),
+            far: FarSide::new(words, 4),
             guests: Vec::new(),
         }
     }
@@ -112,27 +80,19 @@ impl Scene {
     fn act(&mut self, act: u8, rest: &[u8]) {
         match act {
             b'o' => self.open(rest),
-            b'u' => self.backend.handle_link_up(self.now),
-            b'd' => self.backend.handle_link_down(&trouble()),
-            b'x' => self
-                .backend
-                .handle_unavailable(&trouble(), Duration::from_secs(5)),
-            b's' => self.backend.handle_line(self.now, Bytes::copy_from_slice(rest)),
             b'l' => {
                 let mut seeker = EnvelopeSeeker::default();
                 seeker.feed(rest);
                 let (id, method) = seeker.finish();
-                self.backend
-                    .handle_too_long(self.now, id.as_deref(), method, 9999);
+                self.far
+                    .backend
+                    .handle_too_long(self.far.now, id.as_deref(), method, 9999);
             }
-            b'm' => self.backend.speak(self.now, Era::Modern),
-            b'y' => self.backend.speak(self.now, Era::Legacy),
-            b'w' => self.write(),
-            b't' => {
-                let millis = rest.first().map_or(1000, |byte| u64::from(*byte) * 100);
-                self.now = self.now.after(Duration::from_millis(millis));
+            _ => {
+                if !self.far.act(act, rest) {
+                    self.guest_acts(act, rest);
+                }
             }
-            _ => self.guest_acts(act, rest),
         }
     }
 
@@ -152,7 +112,7 @@ impl Scene {
         ));
         let mut waiting = BTreeMap::new();
         let (machine, ask) = if rest.first() == Some(&b'i') {
-            Session::open_implicit(key, client, session_limits(), self.now, Version::V2025_06_18)
+            Session::open_implicit(key, client, session_limits(), self.far.now, Version::V2025_06_18)
         } else {
             let accepts = if rest.first() == Some(&b'j') {
                 Accepts::Json
@@ -161,7 +121,7 @@ impl Scene {
             };
             let id = introduction.raw_copy(Member::Id);
             let (machine, call, ask) =
-                Session::open(key, client, session_limits(), self.now, introduction, accepts);
+                Session::open(key, client, session_limits(), self.far.now, introduction, accepts);
             waiting.insert(call, id);
             (machine, ask)
         };
@@ -172,7 +132,7 @@ impl Scene {
             readers: BTreeMap::new(),
             ended: 0,
         });
-        self.backend.handle_ask(self.now, ask);
+        self.far.ask([ask]);
     }
 
     fn guest_acts(&mut self, act: u8, rest: &[u8]) {
@@ -185,24 +145,24 @@ impl Scene {
         };
         match act {
             b'c' => {
-                let ask = guest.say(self.now, rest, Accepts::Both);
-                self.ask(ask);
+                let ask = guest.say(self.far.now, rest, Accepts::Both);
+                self.far.ask(ask);
             }
             b'j' => {
-                let ask = guest.say(self.now, rest, Accepts::Json);
-                self.ask(ask);
+                let ask = guest.say(self.far.now, rest, Accepts::Json);
+                self.far.ask(ask);
             }
             b'r' => {
-                let reader = guest.machine.listen(self.now);
-                guest.attach(self.now, reader.ok());
+                let reader = guest.machine.listen(self.far.now);
+                guest.attach(self.far.now, reader.ok());
             }
             b'R' => {
-                let reader = guest.machine.resume(self.now, &String::from_utf8_lossy(rest));
-                guest.attach(self.now, reader.ok());
+                let reader = guest.machine.resume(self.far.now, &String::from_utf8_lossy(rest));
+                guest.attach(self.far.now, reader.ok());
             }
             b'h' => {
                 if let Some((_, (reader, _))) = guest.readers.pop_first() {
-                    guest.machine.hang_up(self.now, reader);
+                    guest.machine.hang_up(self.far.now, reader);
                 }
             }
             b'a' => {
@@ -212,42 +172,33 @@ impl Scene {
             }
             b'e' => {
                 let ask = guest.machine.end();
-                self.ask(ask);
+                self.far.ask(ask);
             }
             _ => {}
         }
     }
 
-    fn ask(&mut self, ask: Option<Ask>) {
-        if let Some(ask) = ask {
-            self.backend.handle_ask(self.now, ask);
-        }
-    }
-
     /// Everything the machines order, until they order nothing more.
     fn settle(&mut self) {
-        while self.backend.next_deadline().is_some_and(|at| at <= self.now) {
-            self.backend.handle_deadline(self.now);
+        while self.far.meets_a_deadline() {
             self.carry();
         }
         for guest in &mut self.guests {
-            guest.machine.handle_tick(self.now);
+            guest.machine.handle_tick(self.far.now);
         }
         self.carry();
-        let (backend, limits) = (&self.backend, limits());
-        // A few words of ours may always be said: cancellations, and the answer to one more message.
-        let words = 130 * (limits.in_flight + limits.questions) + limits.max_message_bytes;
+        // Cancellations.
+        let limits = &self.far.limits;
+        self.far
+            .assert_limits(130 * (limits.in_flight + limits.questions));
         assert!(
-            backend.outgoing_bytes() <= limits.outgoing_bytes + words,
-            "outgoing bytes"
+            self.far.backend.unsettled() <= 3 * limits.in_flight,
+            "unsettled requests"
         );
-        assert!(backend.waiting_calls() <= limits.waiting, "waiting calls");
-        assert!(backend.open_questions() <= limits.questions, "open questions");
-        assert!(backend.unsettled() <= 3 * limits.in_flight, "unsettled requests");
         for guest in &mut self.guests {
             let limits = session_limits();
             // A stream that is being read is kept until it was read to its end, which has happened by now.
-            guest.machine.handle_tick(self.now);
+            guest.machine.handle_tick(self.far.now);
             assert!(guest.machine.open_calls() <= limits.calls + 1, "open calls");
             assert!(
                 guest.machine.past_streams() <= limits.ended_streams,
@@ -259,7 +210,7 @@ impl Scene {
     fn carry(&mut self) {
         loop {
             let mut quiet = true;
-            while let Some(output) = self.backend.poll_output() {
+            while let Some(output) = self.far.backend.poll_output() {
                 quiet = false;
                 match output {
                     multiplexer::Output::Tell(tell) => {
@@ -267,9 +218,9 @@ impl Scene {
                             .guests
                             .get_mut(tell.session().0 as usize)
                             .expect("a session that is there");
-                        guest.machine.handle_tell(self.now, tell);
+                        guest.machine.handle_tell(self.far.now, tell);
                     }
-                    multiplexer::Output::Replace { .. } => self.backend.handle_link_down(&trouble()),
+                    multiplexer::Output::Replace { .. } => self.far.goes_down(),
                     multiplexer::Output::WantLink | multiplexer::Output::Noise { .. } => {}
                 }
             }
@@ -278,14 +229,14 @@ impl Scene {
                     quiet = false;
                     match output {
                         session::Output::Wake(_) | session::Output::Said(_) => {}
-                        session::Output::Ask(ask) => self.backend.handle_ask(self.now, *ask),
+                        session::Output::Ask(ask) => self.far.backend.handle_ask(self.far.now, *ask),
                         session::Output::Ended(record) => {
                             self.guests[at].ended += 1;
                             message(&record.response.clone().into_bytes());
                         }
                     }
                 }
-                self.guests[at].listen(self.now);
+                self.guests[at].listen(self.far.now);
             }
             if quiet {
                 return;
@@ -293,32 +244,17 @@ impl Scene {
         }
     }
 
-    /// The server reads what there is: whole lines, each one message.
-    fn write(&mut self) {
-        let taken = self.backend.take_outgoing(BytesMut::new());
-        self.backend.handle_written();
-        if let Some(lines) = taken.strip_suffix(b"\n") {
-            for line in lines.split(|byte| *byte == b'\n') {
-                assert!(message(line).is_json_rpc(), "{}", line.escape_ascii());
-            }
-        } else {
-            assert!(taken.is_empty(), "half a line was written");
-        }
-    }
-
     /// Everybody goes, and nothing is left.
     fn close(mut self) {
-        self.backend.handle_link_down(&trouble());
+        self.far.goes_down();
         self.settle();
-        self.backend
-            .handle_unavailable(&trouble(), Duration::from_secs(5));
+        self.far.is_unavailable();
         self.settle();
         for minutes in 1..=10 {
-            self.now = self.now.after(Duration::from_secs(60 * minutes));
+            self.far.now = self.far.now.after(Duration::from_secs(60 * minutes));
             self.settle();
         }
-        assert_eq!(self.backend.open_calls(), 0, "open calls");
-        assert_eq!(self.backend.open_questions(), 0, "open questions");
+        self.far.assert_quiet();
         for at in 0..self.guests.len() {
             let guest = &self.guests[at];
             assert!(guest.waiting.is_empty(), "a caller still waits");
@@ -329,14 +265,10 @@ impl Scene {
                 guest.ended
             );
             let ask = self.guests[at].machine.end();
-            self.ask(ask);
+            self.far.ask(ask);
             self.settle();
         }
-        assert_eq!(
-            (self.backend.sessions(), self.backend.unsettled()),
-            (0, 0),
-            "left over"
-        );
+        self.far.assert_empty();
     }
 }
 

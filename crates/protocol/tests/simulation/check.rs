@@ -66,7 +66,8 @@ struct Judge {
     /// The last event and the last number of a server's message on each connection.
     places: BTreeMap<usize, (u64, u64)>,
     seqs: BTreeMap<usize, u64>,
-    /// Of each stream, which of the server's messages its events carried.
+    /// Of each stream, which of the server's messages its events carried, but for questions: those may have been held
+    /// back, and say nothing about what else the stream has carried.
     events: BTreeMap<(usize, u64, u64), u64>,
     gaps: BTreeSet<usize>,
     notices: BTreeMap<usize, Option<u64>>,
@@ -154,12 +155,13 @@ impl Judge {
                     case.abandoned = false;
                 }
                 self.places.insert(*connection, (*stream, *number));
-                let seq = self.events.get(&(*session, *stream, *number)).copied();
-                if let Some(seq) = seq {
+                let read = (*session, *stream, 0)..=(*session, *stream, *number);
+                let last = self.events.range(read).next_back().map(|(_, seq)| *seq);
+                if let Some(seq) = last {
                     self.seqs.insert(*connection, seq);
                 }
                 if post.is_none() {
-                    self.notices.insert(*connection, seq);
+                    self.notices.insert(*connection, last);
                 }
             }
             Fact::Listened { connection, .. } => {
@@ -427,7 +429,6 @@ impl Judge {
         }
         self.no_stranger(at, post, session, "heard");
         let Some(seq) = seq else { return };
-        self.events.insert((session, event.0, event.1), seq);
         let Some((backend, kind, uri, attached)) = self.said.get(&seq).cloned() else {
             return self.wrong(at, format!("session {session} heard {seq}, which nobody said"));
         };
@@ -438,6 +439,7 @@ impl Judge {
             // One that was held comes when it is known whose it is, and others go before.
             return;
         }
+        self.events.insert((session, event.0, event.1), seq);
         if let Some(before) = self.seqs.insert(connection, seq)
             && before >= seq
         {

@@ -22,8 +22,11 @@ pub(crate) enum Act {
     /// Acknowledges a listen.
     Listen(u64),
     Refuse(u64),
-    /// Answers a request of the bridge itself.
-    Acknowledge(u64),
+    /// Answers a request of the bridge itself, or one of a client that asks for no more than that.
+    Acknowledge {
+        wire: u64,
+        post: Option<usize>,
+    },
     Answer(u64),
     Progress(u64),
     Log(u64),
@@ -215,7 +218,7 @@ impl Server {
                 }
                 None => {
                     if !dice.percent(10) {
-                        plan.push((dice.millis(0, 300), Act::Acknowledge(wire)));
+                        plan.push((dice.millis(0, 300), Act::Acknowledge { wire, post: None }));
                     }
                 }
             },
@@ -323,6 +326,18 @@ impl Server {
             let post = post.map_or_else(|| "null".into(), |post| post.to_string());
             format!(r#""_meta":{{"seq":{seq},"of":{post}}}"#)
         };
+        // The line that answers, and, if a client asked for it, that it was answered.
+        let answer = |facts: &mut Vec<Fact>, wire: u64, post: Option<usize>, template: String| {
+            let line = template.replace(ID, &wire.to_string());
+            facts.extend(post.map(|post| Fact::Answered {
+                backend,
+                epoch,
+                wire,
+                post,
+                template,
+            }));
+            line
+        };
         let line = match act {
             Act::Welcome(wire) if self.era == Era::Modern => {
                 self.known = true;
@@ -352,7 +367,7 @@ impl Server {
             Act::Refuse(wire) => {
                 format!(r#"{{"jsonrpc":"2.0","id":{wire},"error":{{"code":-32602,"message":"no"}}}}"#)
             }
-            Act::Acknowledge(wire) => format!(r#"{{"jsonrpc":"2.0","id":{wire},"result":{{}}}}"#),
+            Act::Acknowledge { wire, post } => answer(facts, wire, post, template(r#""result":{}"#)),
             Act::Answer(wire) => {
                 let Some(work) = self.work.get_mut(&wire) else {
                     return (None, plan);
@@ -382,14 +397,7 @@ impl Server {
                     )
                 };
                 let template = format!(r#"{{"jsonrpc":"2.0","id":{ID},{body}}}"#);
-                facts.push(Fact::Answered {
-                    backend,
-                    epoch,
-                    wire,
-                    post: work.post,
-                    template: template.clone(),
-                });
-                template.replace(ID, &wire.to_string())
+                answer(facts, wire, Some(work.post), template)
             }
             Act::TooLong(wire) => {
                 let Some(post) = self.post_of(now, wire) else {
@@ -454,14 +462,7 @@ impl Server {
             Act::Created { wire, task } => {
                 let (post, body) = (self.tasks.post(task), self.tasks.created(task));
                 let template = template(&body);
-                facts.push(Fact::Answered {
-                    backend,
-                    epoch,
-                    wire,
-                    post,
-                    template: template.clone(),
-                });
-                template.replace(ID, &wire.to_string())
+                answer(facts, wire, Some(post), template)
             }
             Act::Describe { wire, task, post } => {
                 let question = if self.tasks.asks_now(task) {
@@ -474,16 +475,7 @@ impl Server {
                     None
                 };
                 let template = template(&self.tasks.described(task, post, question));
-                if let Some(post) = post {
-                    facts.push(Fact::Answered {
-                        backend,
-                        epoch,
-                        wire,
-                        post,
-                        template: template.clone(),
-                    });
-                }
-                template.replace(ID, &wire.to_string())
+                answer(facts, wire, post, template)
             }
             Act::Outcome { wire, task } => template(&self.tasks.outcome(task)).replace(ID, &wire.to_string()),
             Act::Unknown { wire, post } => {
@@ -491,16 +483,7 @@ impl Server {
                 let template = template(&format!(
                     r#""error":{{"code":-32602,"message":"no such task","data":{{"of":{of}}}}}"#
                 ));
-                if let Some(post) = post {
-                    facts.push(Fact::Answered {
-                        backend,
-                        epoch,
-                        wire,
-                        post,
-                        template: template.clone(),
-                    });
-                }
-                template.replace(ID, &wire.to_string())
+                answer(facts, wire, post, template)
             }
             Act::AskForTask { task } => {
                 let question = self.next_question;

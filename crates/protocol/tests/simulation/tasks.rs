@@ -141,7 +141,7 @@ impl TaskBook {
                     epoch,
                     wire: wire_of_call,
                 });
-                let mut plan = vec![(soon, Act::Acknowledge(wire))];
+                let mut plan = vec![(soon, Act::Acknowledge { wire, post })];
                 plan.extend(self.release(task));
                 plan
             }
@@ -153,7 +153,7 @@ impl TaskBook {
                     });
                     work.asks = false;
                 }
-                vec![(soon, Act::Acknowledge(wire))]
+                vec![(soon, Act::Acknowledge { wire, post })]
             }
         })
     }

@@ -26,6 +26,12 @@ pub(super) fn read(layers: &mut Layers<'_, '_, '_>) -> LimitSettings {
                 "RIALTO_LIMIT_SESSION_REQUESTS_PER_MINUTE",
             )
             .map(rate),
+        refused_credentials_per_minute: read
+            .count(
+                "refused_credentials_per_minute",
+                "RIALTO_LIMIT_REFUSED_CREDENTIALS_PER_MINUTE",
+            )
+            .map_or(default.refused_credentials_per_minute, rate),
         sessions: read
             .count("sessions", "RIALTO_LIMIT_SESSIONS")
             .unwrap_or(default.sessions),

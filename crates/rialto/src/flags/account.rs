@@ -17,13 +17,16 @@ pub(crate) struct LoginFlags {
     /// The variable that holds that client's secret
     #[arg(long, value_name = "NAME")]
     pub(crate) client_secret_env: Option<String>,
+    /// That client's private key in PEM form, with which it signs instead of showing a secret; for `--grant client-credentials`
+    #[arg(long, value_name = "FILE", conflicts_with = "client_secret_env")]
+    pub(crate) client_key_file: Option<String>,
     /// The address of a client-id metadata document that describes this client
     #[arg(long, value_name = "URL")]
     pub(crate) client_metadata_url: Option<String>,
     /// Where the browser comes back to, if the client was registered for one address [default: a free port on 127.0.0.1]
     #[arg(long, value_name = "URL")]
     pub(crate) redirect_uri: Option<String>,
-    /// Who signs in: a person with a browser, or the client itself with its secret
+    /// Who signs in: a person with a browser, or the client itself with its secret or key
     #[arg(long, value_enum, default_value_t = GrantFlag::Person)]
     pub(crate) grant: GrantFlag,
     /// Certificates to trust besides the system's, in PEM form
@@ -58,6 +61,7 @@ Examples:
   rialto login https://mcp.example.com/mcp --scope files:read --scope files:write
   rialto login https://mcp.example.com/mcp --client-id my-client --redirect-uri http://127.0.0.1:8765/callback
   ROBOT=… rialto login https://mcp.example.com/mcp --grant client-credentials --client-id robot --client-secret-env ROBOT
+  rialto login https://mcp.example.com/mcp --grant client-credentials --client-id robot --client-key-file robot.pem
 
 Variables without a flag: RIALTO_BROWSER (a command that opens a page), RIALTO_STATE_DIR
 (where tokens are kept), RIALTO_KEYRING (off: in a file only), RUST_LOG.";

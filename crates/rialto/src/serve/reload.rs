@@ -69,6 +69,7 @@ impl Reloader<'_> {
                     added = %list(&report.added),
                     replaced = %list(&report.replaced),
                     removed = %list(&report.removed),
+                    sessions_ended = report.sessions_ended,
                     "reloaded"
                 );
                 for setting in report.at_next_start {

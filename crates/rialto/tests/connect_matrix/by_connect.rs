@@ -1,7 +1,8 @@
 //! The road by `rialto connect`: the client starts it as a stdio server, as hosts do, and it reaches the server.
 
-use crate::pair::{Pair, Played, Server};
+use crate::pair::{Pair, Server};
 use crate::sdk::{Road, traveller};
+use crate::stages::Played;
 
 pub(crate) fn play(pair: Pair, origin: &str, scenarios: &str) -> Played {
     let url = match pair.server {

@@ -13,7 +13,7 @@ const B: &str = "https://mcp.example.com/b/mcp";
 
 async fn serve(issuer: &Issuer, further: &str) -> Result<Rialto> {
     let config = format!(
-        "public_url: {PUBLIC}\naudit: {{dir}}/audit.jsonl\nauth:\n  jwt:\n    issuer: {}\n{further}destinations:\n  a: {{ command: ['{{stub}}', --journal, '{{dir}}/journal'] }}\n  b: {{ command: '{{stub}}' }}\n",
+        "public_url: {PUBLIC}\naudit: {{dir}}/audit.jsonl\nlimits: {{ refused_credentials_per_minute: 100000 }}\nauth:\n  jwt:\n    issuer: {}\n{further}destinations:\n  a: {{ command: ['{{stub}}', --journal, '{{dir}}/journal'] }}\n  b: {{ command: '{{stub}}' }}\n",
         issuer.url()
     );
     Rialto::with_config(&config).await

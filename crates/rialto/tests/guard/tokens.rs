@@ -84,6 +84,61 @@ destinations:
     Ok(())
 }
 
+/// Guesses are slowed down by address. Who sits behind the same address and has a good token, or none yet, or one
+/// that has expired, notices nothing of it.
+#[tokio::test]
+async fn credentials_that_are_nobodys_are_refused_with_429_after_a_while_and_good_ones_never() -> Result<()> {
+    let (good, old) = (token("good"), token("old"));
+    let config = format!(
+        "limits: {{ refused_credentials_per_minute: 5 }}\nauth:\n  public: [metrics]\n  tokens:\n    - {{ name: good, hash: \"{}\" }}\n    - {{ name: old, hash: \"{}\", expires: 2001-01-01T00:00:00Z }}\ndestinations: {{ a: {{ command: '{{stub}}' }} }}\n",
+        good.hash, old.hash
+    );
+    let rialto = Rialto::with_config(&config).await?;
+    let client = rialto.client_of("a").await?;
+    let show = async |credentials: &str| call(&client, "/a/mcp", &[("authorization", credentials)]).await;
+    let right = format!("Bearer {}", good.token);
+    for at in 0..5 {
+        let guess = format!("Bearer rialto_guess{at}");
+        assert_eq!(show(&guess).await?.status, 401, "{at}");
+    }
+    for guess in ["Bearer rialto_another", "Basic dXNlcjpndWVzcw=="] {
+        let refused = show(guess).await?;
+        assert_eq!(refused.status, 429);
+        let wait = refused.header("retry-after").and_then(|wait| wait.parse().ok());
+        assert!(
+            wait.is_some_and(|seconds: u64| (1..=60).contains(&seconds)),
+            "{refused:?}"
+        );
+        let error = &refused.answer()["error"];
+        assert_eq!(error["data"]["reason"], "rate_limited", "{error}");
+        assert!(
+            error["message"]
+                .as_str()
+                .is_some_and(|text| text.contains("refused_credentials_per_minute")),
+            "{error}"
+        );
+        assert_eq!(show(&right).await?.expect_status(200)?.text(), "hello");
+    }
+    assert_eq!(
+        call(&client, "/a/mcp", &[]).await?.status,
+        401,
+        "nothing was guessed"
+    );
+    let expired = show(&format!("Bearer {}", old.token)).await?;
+    assert_eq!(expired.status, 401, "its client must learn that it needs another");
+    let page = client
+        .send("GET", "/metrics", &[], "")
+        .await?
+        .reply()
+        .await?
+        .body_text();
+    assert!(
+        page.contains(r#"rialto_limit_hits_total{limit="refused_credentials_per_minute"} 2"#),
+        "{page}"
+    );
+    Ok(())
+}
+
 #[tokio::test]
 async fn nothing_of_the_gateway_but_its_health_is_open_unless_it_is_said() -> Result<()> {
     let house = House::with_stub().await?;

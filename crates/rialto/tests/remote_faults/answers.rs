@@ -1,7 +1,8 @@
 //! D15: answers that are not the answer.
 
 use serde_json::json;
-use testkit::upstream::{Step, result};
+use testkit::upstream::{Gate, Step, result};
+use testkit::{McpClient, Reply};
 
 use crate::stage::{Stage, assert_failed, calls, echo, method};
 
@@ -9,43 +10,31 @@ use crate::stage::{Stage, assert_failed, calls, echo, method};
 async fn d15_the_id_of_another_call_is_nobodys_answer() {
     let stage = Stage::legacy().await;
     let client = stage.session().await;
-    let gate = testkit::upstream::Gate::default();
-    stage.upstream.once(
-        calls("victim"),
-        vec![
-            Step::Execute,
-            Step::OpenStream,
-            Step::Wait(gate.clone()),
-            Step::result("mine"),
-            Step::EndStream,
-        ],
-    );
-    let victim = client.call(1, "victim", json!({}));
-    let thief = async {
-        let waiting = stage.upstream.wait_for("the victim", calls("victim")).await;
-        let stolen = result("stolen").replace("{id}", &waiting.body["id"].to_string());
-        stage.upstream.once(
-            calls("thief"),
-            vec![
-                Step::Execute,
-                Step::OpenStream,
-                Step::Event(stolen),
-                Step::EndStream,
-            ],
-        );
-        let reply = client.call(2, "thief", json!({})).await.expect("an answer");
-        assert_failed(&reply, &[502, 503]);
-        gate.open();
-    };
-    let (reply, ()) = tokio::join!(victim, thief);
-    assert_eq!(reply.expect("an answer").text(), "mine");
+    let in_a_stream = |stolen| vec![Step::OpenStream, Step::Event(stolen), Step::EndStream];
+    let reply = theft(&stage, &client, &client, in_a_stream).await;
+    assert_failed(&reply, &[502, 503]);
 }
 
 #[tokio::test]
 async fn d15_the_id_of_another_sessions_call_is_nobodys_answer() {
     let stage = Stage::legacy().await;
-    let (one, other) = (stage.session().await, stage.session().await);
-    let gate = testkit::upstream::Gate::default();
+    let (victim, thief) = (stage.session().await, stage.session().await);
+    let reply = theft(&stage, &victim, &thief, |stolen| vec![Step::json(&stolen)]).await;
+    assert!(
+        !reply.answer_text().contains("stolen") || reply.answer()["id"] == 2,
+        "{reply:?}"
+    );
+}
+
+/// While the victim's call waits, the thief's is answered with the victim's id. The victim gets what is its own; gives
+/// what the thief got.
+async fn theft(
+    stage: &Stage,
+    victim: &McpClient,
+    thief: &McpClient,
+    answering: impl FnOnce(String) -> Vec<Step>,
+) -> Reply {
+    let gate = Gate::default();
     stage.upstream.once(
         calls("victim"),
         vec![
@@ -56,22 +45,20 @@ async fn d15_the_id_of_another_sessions_call_is_nobodys_answer() {
             Step::EndStream,
         ],
     );
-    let victim = one.call(1, "victim", json!({}));
-    let thief = async {
+    let robbed = victim.call(1, "victim", json!({}));
+    let robbing = async {
         let waiting = stage.upstream.wait_for("the victim", calls("victim")).await;
         let stolen = result("stolen").replace("{id}", &waiting.body["id"].to_string());
-        stage
-            .upstream
-            .once(calls("thief"), vec![Step::Execute, Step::json(&stolen)]);
-        let reply = other.call(2, "thief", json!({})).await.expect("an answer");
-        assert!(
-            !reply.answer_text().contains("stolen") || reply.answer()["id"] == 2,
-            "{reply:?}"
-        );
+        let mut steps = vec![Step::Execute];
+        steps.extend(answering(stolen));
+        stage.upstream.once(calls("thief"), steps);
+        let reply = thief.call(2, "thief", json!({})).await.expect("an answer");
         gate.open();
+        reply
     };
-    let (reply, ()) = tokio::join!(victim, thief);
-    assert_eq!(reply.expect("an answer").text(), "mine");
+    let (robbed, reply) = tokio::join!(robbed, robbing);
+    assert_eq!(robbed.expect("an answer").text(), "mine");
+    reply
 }
 
 #[tokio::test]

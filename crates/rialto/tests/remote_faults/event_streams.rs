@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use testkit::Upstream;
 use testkit::upstream::{Exchange, Gate, Step, result};
 
-use crate::stage::{Stage, assert_failed, calls, echo};
+use crate::stage::{Stage, assert_failed, calls, chunk, echo};
 
 #[tokio::test]
 async fn streams_are_forwarded_event_by_event() {
@@ -277,13 +277,7 @@ async fn d14_a_million_empty_events_are_only_so_many_bytes() {
     let client = stage.session().await;
     assert_eq!(echo(&client, 1, "warm").await, "warm");
     let before = stage.rialto.memory().resident;
-    let piece = b"data:\n\n".repeat(10_000);
-    let chunk = [
-        format!("{:x}\r\n", piece.len()).into_bytes(),
-        piece,
-        b"\r\n".to_vec(),
-    ]
-    .concat();
+    let chunk = chunk(&b"data:\n\n".repeat(10_000));
     stage.upstream.once(
         calls("odd"),
         vec![

@@ -12,38 +12,20 @@ const ROOM: u64 = 32 << 10;
 
 #[tokio::test]
 async fn d13_an_endless_event_line_is_cut_at_the_limit() {
-    let piece = b"10000\r\n".iter().copied();
-    let chunk: Vec<u8> = piece.chain([b'x'; 0x10000]).chain(*b"\r\n").collect();
+    let chunk = stage::chunk(&[b'x'; 1 << 16]);
     flood(vec![
         Step::Execute,
         Step::OpenStream,
         Step::piece("data: "),
-        Step::Flood {
-            piece: chunk,
-            bytes: HUNDRED_MEGABYTES,
-        },
+        endless(chunk),
     ])
     .await;
 }
 
 #[tokio::test]
 async fn d13_an_event_of_endless_lines_is_cut_at_the_limit() {
-    let lines = b"data: x\n".repeat(8192);
-    let chunk = [
-        format!("{:x}\r\n", lines.len()).into_bytes(),
-        lines,
-        b"\r\n".to_vec(),
-    ]
-    .concat();
-    flood(vec![
-        Step::Execute,
-        Step::OpenStream,
-        Step::Flood {
-            piece: chunk,
-            bytes: HUNDRED_MEGABYTES,
-        },
-    ])
-    .await;
+    let chunk = stage::chunk(&b"data: x\n".repeat(8192));
+    flood(vec![Step::Execute, Step::OpenStream, endless(chunk)]).await;
 }
 
 #[tokio::test]
@@ -52,10 +34,7 @@ async fn d13_endless_headers_are_cut_at_the_limit() {
     flood(vec![
         Step::Execute,
         Step::Raw(b"HTTP/1.1 200 OK\r\n".to_vec()),
-        Step::Flood {
-            piece: line,
-            bytes: HUNDRED_MEGABYTES,
-        },
+        endless(line),
     ])
     .await;
 }
@@ -65,10 +44,7 @@ async fn d13_one_endless_header_is_cut_at_the_limit() {
     flood(vec![
         Step::Execute,
         Step::Raw(b"HTTP/1.1 200 OK\r\nx-more: ".to_vec()),
-        Step::Flood {
-            piece: vec![b'y'; 1 << 16],
-            bytes: HUNDRED_MEGABYTES,
-        },
+        endless(vec![b'y'; 1 << 16]),
     ])
     .await;
 }
@@ -79,25 +55,14 @@ async fn d13_an_endless_body_is_cut_at_the_limit() {
         "content-type: application/json\r\n",
         "{\"jsonrpc\":\"2.0\",\"x\":\"",
     );
-    flood(vec![
-        Step::Execute,
-        head,
-        Step::Flood {
-            piece: vec![b'x'; 1 << 16],
-            bytes: HUNDRED_MEGABYTES,
-        },
-    ])
-    .await;
+    flood(vec![Step::Execute, head, endless(vec![b'x'; 1 << 16])]).await;
 }
 
 #[tokio::test]
 async fn d13_an_endless_refusal_is_cut_at_the_limit() {
     flood(vec![
         Step::Raw(b"HTTP/1.1 500 Oops\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n".to_vec()),
-        Step::Flood {
-            piece: vec![b'x'; 1 << 16],
-            bytes: HUNDRED_MEGABYTES,
-        },
+        endless(vec![b'x'; 1 << 16]),
     ])
     .await;
 }
@@ -108,15 +73,15 @@ async fn d13_a_body_that_is_announced_too_large_is_not_read() {
         "content-type: application/json\r\ncontent-length: 104857600\r\n",
         "{\"jsonrpc\":\"2.0\",\"x\":\"",
     );
-    flood(vec![
-        Step::Execute,
-        head,
-        Step::Flood {
-            piece: vec![b'x'; 1 << 16],
-            bytes: HUNDRED_MEGABYTES,
-        },
-    ])
-    .await;
+    flood(vec![Step::Execute, head, endless(vec![b'x'; 1 << 16])]).await;
+}
+
+/// So much of it that it will not be read to its end.
+fn endless(piece: Vec<u8>) -> Step {
+    Step::Flood {
+        piece,
+        bytes: HUNDRED_MEGABYTES,
+    }
 }
 
 /// The call fails, the connection is closed before all of it was sent, little of it is held, and service goes on.

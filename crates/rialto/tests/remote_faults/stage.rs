@@ -97,3 +97,9 @@ pub(crate) fn assert_failed(reply: &Reply, statuses: &[u16]) {
 pub(crate) fn raw_answer(headers: &str, body: &str) -> Step {
     Step::Raw(format!("HTTP/1.1 200 OK\r\n{headers}\r\n{body}").into_bytes())
 }
+
+/// A chunk of a body whose length nobody has announced.
+pub(crate) fn chunk(content: &[u8]) -> Vec<u8> {
+    let head = format!("{:x}\r\n", content.len());
+    [head.as_bytes(), content, b"\r\n"].concat()
+}

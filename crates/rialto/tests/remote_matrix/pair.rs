@@ -1,18 +1,16 @@
-//! One client in front of one server that is reached over HTTP, played once however many tests want to know.
+//! One client in front of one server that is reached over HTTP.
 //!
 //! Says which cells do not exist and why: what a server cannot do over HTTP even without a bridge, no bridge can do.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::panic;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde_json::Value;
 use testkit::interop::{RemoteServer, test_deps};
 
 use crate::client::{Client, LEGACY};
 use crate::road;
+use crate::stages::Stages;
 
 /// In the order in which clients play them.
 pub(crate) const SCENARIOS: [&str; 11] = [
@@ -50,8 +48,6 @@ pub(crate) struct Pair {
     pub(crate) client: Client,
     pub(crate) server: Server,
 }
-
-pub(crate) type Played = Result<Value, String>;
 
 impl Server {
     fn command(self) -> Vec<OsString> {
@@ -143,33 +139,11 @@ impl Pair {
     /// # Panics
     /// When the pair could not be played, or the client failed in this scenario.
     pub(crate) fn seen_in(self, scenario: &str) -> Value {
-        let played = self.played();
-        let seen = match played.get_or_init(|| self.play()) {
-            Ok(seen) => &seen[scenario],
-            Err(why) => panic!("the pair could not be played: {why}"),
-        };
-        match seen.get("error") {
-            Some(error) => panic!(
-                "the client failed in {scenario}: {}",
-                error.as_str().unwrap_or_default()
-            ),
-            None => seen.clone(),
-        }
-    }
-
-    fn played(self) -> Arc<OnceLock<Played>> {
-        static STAGES: Mutex<BTreeMap<Pair, Arc<OnceLock<Played>>>> = Mutex::new(BTreeMap::new());
-        let mut stages = STAGES.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(stages.entry(self).or_default())
-    }
-
-    fn play(self) -> Played {
-        panic::catch_unwind(|| self.play_once())
-            .unwrap_or_else(|_| Err("see the panic of the test that played it".to_owned()))
-    }
-
-    fn play_once(self) -> Played {
-        let server = RemoteServer::start(&self.server.command()).map_err(|failure| failure.to_string())?;
-        road::play(self, &server.origin(), &self.playable().join(","))
+        static STAGES: Stages<Pair> = Stages::new();
+        STAGES.seen_in(self, scenario, || {
+            let server =
+                RemoteServer::start(&self.server.command()).map_err(|failure| failure.to_string())?;
+            road::play(self, &server.origin(), &self.playable().join(","))
+        })
     }
 }

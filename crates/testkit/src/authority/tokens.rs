@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde_json::{Value, json};
 
 use super::Conduct;
@@ -58,6 +59,15 @@ impl Accounts {
         if refresh_tokens {
             self.refresh.clear();
         }
+    }
+
+    /// A token that its client gives back: with a refresh token goes all that its client was given.
+    pub(super) fn take_back(&mut self, form: &Form) {
+        let token = form.owned("token");
+        if self.refresh.remove(&token).is_some() {
+            self.access.clear();
+        }
+        self.access.remove(&token);
     }
 
     pub(super) fn register(&mut self, request: &Value) -> Value {
@@ -149,8 +159,9 @@ impl Accounts {
         form: &Form,
         authorization: Option<&str>,
         conduct: &Conduct,
+        issuer: &str,
     ) -> Result<Value, Refusal> {
-        let client = self.proven(form, authorization, conduct)?;
+        let client = self.proven(form, authorization, conduct, issuer)?;
         let grant = match form.get("grant_type") {
             Some("authorization_code") => {
                 let code = self.codes.remove(&form.owned("code")).ok_or("invalid_grant")?;
@@ -202,7 +213,16 @@ impl Accounts {
     }
 
     /// Who asks, having proven it the way that was agreed and no other.
-    fn proven(&self, form: &Form, authorization: Option<&str>, conduct: &Conduct) -> Result<String, Refusal> {
+    fn proven(
+        &self,
+        form: &Form,
+        authorization: Option<&str>,
+        conduct: &Conduct,
+        issuer: &str,
+    ) -> Result<String, Refusal> {
+        if let Some(assertion) = form.get("client_assertion") {
+            return signed(form, assertion, conduct, issuer).ok_or("invalid_client");
+        }
         let basic = authorization
             .and_then(|value| value.strip_prefix("Basic "))
             .and_then(|value| {
@@ -230,4 +250,18 @@ impl Accounts {
         }
         Ok(id)
     }
+}
+
+/// Who asks, having signed it for us and for a moment (RFC 7523, section 3).
+fn signed(form: &Form, assertion: &str, conduct: &Conduct, issuer: &str) -> Option<String> {
+    let (id, _) = conduct.client_by_hand.as_ref()?;
+    let kind = form.get("client_assertion_type")?;
+    let key = DecodingKey::from_ec_pem(conduct.client_key.as_ref()?.as_bytes()).ok()?;
+    let mut rules = Validation::new(Algorithm::ES256);
+    rules.set_required_spec_claims(&["exp", "aud", "iss", "sub"]);
+    rules.set_issuer(&[id]);
+    rules.sub = Some(id.clone());
+    rules.set_audience(&[issuer]);
+    jsonwebtoken::decode::<Value>(assertion, &key, &rules).ok()?;
+    (kind == "urn:ietf:params:oauth:client-assertion-type:jwt-bearer").then(|| id.clone())
 }

@@ -30,6 +30,7 @@ pub struct Launcher {
     config: Option<String>,
     env: Vec<(String, String)>,
     max_files: Option<u64>,
+    user: Option<u32>,
     survivor_patience: Duration,
     dir: TempDir,
 }
@@ -63,6 +64,7 @@ impl Launcher {
             config: None,
             env: Vec::new(),
             max_files: None,
+            user: None,
             survivor_patience: SURVIVOR_PATIENCE,
             dir: tempfile::tempdir().expect("a temporary directory can be made"),
         }
@@ -111,6 +113,16 @@ impl Launcher {
     #[must_use]
     pub fn max_files(mut self, files: u64) -> Self {
         self.max_files = Some(files);
+        self
+    }
+
+    /// As a user who has no other processes, so that the kernel's limits for users can be reached. Who runs the tests as
+    /// somebody else than root is such a user: for root those limits do not hold.
+    #[must_use]
+    pub fn as_limited_user(mut self) -> Self {
+        if rustix::process::getuid().is_root() {
+            self.user = Some(1_000_000 + std::process::id());
+        }
         self
     }
 
@@ -181,7 +193,16 @@ impl Launcher {
         if let Some(files) = self.max_files {
             args.extend(["--max-files".into(), files.to_string().into()]);
         }
-        args.push(self.program.clone().unwrap_or_else(|| binary("rialto")).into());
+        if let Some(user) = self.user {
+            args.extend(["--user".into(), user.to_string().into()]);
+            self.move_in(user)?;
+        }
+        args.push(
+            self.program
+                .clone()
+                .unwrap_or_else(|| self.of_this_build("rialto"))
+                .into(),
+        );
         args.extend(self.before.iter().map(|arg| self.filled_in(arg).into()));
         if let Some(yaml) = &self.config {
             let file = self.dir.path().join("destinations.yml");
@@ -214,8 +235,27 @@ impl Launcher {
         })
     }
 
+    /// Where another user finds a program of this workspace: beside his files, for those of the build may be out of
+    /// his reach.
+    fn of_this_build(&self, name: &str) -> PathBuf {
+        match self.user {
+            Some(_) => self.dir.path().join(name),
+            None => binary(name),
+        }
+    }
+
+    /// Gives the directory, and the programs in it, to another user.
+    fn move_in(&self, user: u32) -> Result<()> {
+        std::os::unix::fs::chown(self.dir.path(), Some(user), Some(user))?;
+        for name in ["rialto", "testkit-server"] {
+            let (built, here) = (binary(name), self.dir.path().join(name));
+            std::fs::hard_link(&built, &here).or_else(|_| std::fs::copy(&built, &here).map(drop))?;
+        }
+        Ok(())
+    }
+
     fn filled_in(&self, text: &str) -> String {
-        let stub = binary("testkit-server");
+        let stub = self.of_this_build("testkit-server");
         text.replace("{stub}", &stub.to_string_lossy())
             .replace("{dir}", &self.dir.path().to_string_lossy())
     }

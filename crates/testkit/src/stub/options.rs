@@ -13,13 +13,16 @@ pub(super) enum Role {
     Serve(Options),
     /// `--stubborn PIDFILE`: the grandchild of `--grandchild`.
     Stubborn(PathBuf),
-    /// `--launch [--max-files N] PROGRAM ARG…`: becomes that program, in a new session.
+    /// `--launch [--max-files N] [--user N] PROGRAM ARG…`: becomes that program, in a new session.
     Launch(Launch),
+    /// `--limit-processes PID N`: sets the limit of a process of the same user.
+    LimitProcesses(u32, Option<u64>),
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Launch {
     pub(super) max_files: Option<u64>,
+    pub(super) user: Option<u32>,
     pub(super) program: OsString,
     pub(super) args: Vec<OsString>,
 }
@@ -109,6 +112,10 @@ pub(super) fn parse(mut args: impl Iterator<Item = OsString>) -> Result<Role> {
             "--no-completions" => _ = options.without.insert(Feature::Completions),
             "--stubborn" => return Ok(Role::Stubborn(value(&flag, &mut args)?.into())),
             "--launch" => return launch(&mut args),
+            "--limit-processes" => {
+                let pid = number(&flag, &mut args)?;
+                return Ok(Role::LimitProcesses(pid, number(&flag, &mut args).ok()));
+            }
             _ => return Err(Failure::new(format!("unknown flag {flag}"))),
         }
     }
@@ -127,8 +134,14 @@ fn launch(args: &mut impl Iterator<Item = OsString>) -> Result<Role> {
         max_files = Some(number("--max-files", args)?);
         program = value("--launch", args)?;
     }
+    let mut user = None;
+    if program == "--user" {
+        user = Some(number("--user", args)?);
+        program = value("--launch", args)?;
+    }
     Ok(Role::Launch(Launch {
         max_files,
+        user,
         program,
         args: args.collect(),
     }))

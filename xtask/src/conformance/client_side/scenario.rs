@@ -77,10 +77,7 @@ pub const SCENARIOS: &[Scenario] = &[
     played("auth/iss-unexpected", MODERN),
     played("auth/iss-normalized", MODERN),
     played("auth/metadata-issuer-mismatch", MODERN),
-    left_out(
-        "auth/client-credentials-jwt",
-        "an extension: a client that shows who it is with a signature; Rialto's client credentials are an id and a secret",
-    ),
+    played("auth/client-credentials-jwt", EXTENSIONS),
     played("auth/client-credentials-basic", EXTENSIONS),
     left_out("auth/enterprise-managed-authorization", OTHER_GRANTS),
     left_out("auth/dpop", PROOF_OF_POSSESSION),

@@ -435,8 +435,8 @@ mod tests {
             }
             for from in &starts {
                 let window = *from..(*from + COOL_DOWN);
-                let started = starts.iter().filter(|moment| window.contains(moment)).count();
-                let stopped = stops.iter().filter(|moment| window.contains(moment)).count();
+                let started = starts.iter().filter(|moment| window.contains(*moment)).count();
+                let stopped = stops.iter().filter(|moment| window.contains(*moment)).count();
                 prop_assert!(started <= 1 + WAITS.len() + stopped, "{} starts from {:?}", started, from);
             }
         }

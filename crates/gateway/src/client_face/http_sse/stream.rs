@@ -1,7 +1,6 @@
 //! The streams of the old transport: opened before their session, read until they break.
 
 use std::collections::{HashMap, VecDeque};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -10,10 +9,10 @@ use bytes::{Bytes, BytesMut};
 use protocol::exchange::Principal;
 use protocol::time::Moment;
 use protocol::wire::sse;
-use tokio::time::{Instant, Sleep};
 use uuid::Uuid;
 
-use super::super::body::{Events, KEEP_ALIVE};
+use super::super::body::Events;
+use super::super::stream_time::StreamTime;
 use crate::audit::{AuditRecord, Outcome};
 use crate::clock::Clock;
 use crate::destination::Destination;
@@ -74,10 +73,11 @@ impl OldStreams {
             .cloned()
     }
 
-    /// Ends the streams that have no session; the others end with theirs.
-    pub(crate) fn end_all(&self) {
+    /// Ends those streams of these principals that have no session; the others end with theirs.
+    pub(crate) fn end_of(&self, leaves: impl Fn(&str) -> bool) {
         let streams: Vec<Arc<OldStream>> = self.lock().values().cloned().collect();
-        for stream in streams.iter().filter(|stream| stream.is_silent()) {
+        let silent = streams.iter().filter(|stream| stream.is_silent());
+        for stream in silent.filter(|stream| leaves(stream.principal.as_str())) {
             stream.end();
         }
     }
@@ -215,9 +215,7 @@ pub(crate) struct OldEvents {
     /// The session's events, once they may be sent.
     events: Option<Events>,
     ended: bool,
-    quiet: Option<Pin<Box<Sleep>>>,
-    /// When what the client showed is no longer good.
-    until: Option<Pin<Box<Sleep>>>,
+    time: StreamTime,
     sent: u64,
     /// Its places among all streams and all sessions.
     _places: [Permit; 2],
@@ -243,8 +241,7 @@ impl OldEvents {
             begun: false,
             events: None,
             ended: false,
-            quiet: None,
-            until: None,
+            time: StreamTime::default(),
             sent: 0,
             _places: places,
         }
@@ -252,7 +249,7 @@ impl OldEvents {
 
     /// Ends after this time, if any; a client that comes back shows something better.
     pub(super) fn for_at_most(mut self, time: Option<Duration>) -> Self {
-        self.until = time.map(|time| Box::pin(tokio::time::sleep(time)));
+        self.time = StreamTime::at_most(time);
         self
     }
 
@@ -271,9 +268,7 @@ impl OldEvents {
     }
 
     fn poll_any(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        if let Some(until) = &mut self.until
-            && until.as_mut().poll(context).is_ready()
-        {
+        if self.ended || self.time.is_up(context) {
             return Poll::Ready(None);
         }
         if !self.begun {
@@ -299,7 +294,7 @@ impl OldEvents {
             }
         };
         if !out.is_empty() {
-            self.quiet = None;
+            self.time.spoke();
             return Poll::Ready(Some(out.freeze()));
         }
         if let Some(port) = port {
@@ -309,15 +304,7 @@ impl OldEvents {
             let events = self.events.insert(Events::everything(port, reader));
             return events.poll_chunk(context);
         }
-        let quiet = self
-            .quiet
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(KEEP_ALIVE)));
-        if quiet.as_mut().poll(context).is_ready() {
-            quiet.as_mut().reset(Instant::now() + KEEP_ALIVE);
-            sse::write_comment(&mut out, "keep-alive");
-            return Poll::Ready(Some(out.freeze()));
-        }
-        Poll::Pending
+        self.time.poll_keep_alive(context).map(Some)
     }
 
     /// The first event says where to post, relative to where the client is: same origin by construction.

@@ -57,10 +57,9 @@ pub(super) fn welcome(id: &[u8], welcome: &Welcome, asked: Option<Version>) -> (
         .raw(Member::Result)
         .and_then(Object::parse)
         .unwrap_or_default();
-    let meta = found.get("_meta").and_then(|raw| Object::parse(raw.as_bytes()));
-    let info = meta
-        .as_ref()
-        .and_then(|meta| meta.get(SERVER_INFO))
+    let info = welcome
+        .info
+        .as_deref()
         .unwrap_or(r#"{"name":"server","version":"0"}"#);
     let capabilities = found.get("capabilities").unwrap_or("{}");
     let mut result = Object::default();
@@ -252,6 +251,7 @@ mod tests {
             changing_lists: vec![],
             logs: false,
             tasks: false,
+            info: Some(r#"{"name":"s","version":"1"}"#.into()),
         };
         let (body, version) = welcome(b"1", &discovered, Some(Version::V2025_06_18));
         assert_eq!(version, Version::V2025_06_18);

@@ -12,7 +12,7 @@ use crate::method::Method;
 use crate::object::{Object, elements};
 use crate::task;
 use crate::tool_schema::{ANNOTATION, strip_invalid};
-use crate::version::{Era, Version};
+use crate::version::Version;
 
 /// A legacy answer under a modern client's id.
 pub(super) fn reply(id: &[u8], message: &Message, method: Method, server: Option<&str>) -> Bytes {
@@ -127,10 +127,15 @@ fn is_cacheable(method: Method) -> bool {
 }
 
 fn stamp(result: &mut Object<'_>, server: &str) {
-    let raw = result.get("_meta").unwrap_or("{}").to_owned();
-    let mut meta = Object::parse(raw.as_bytes()).unwrap_or_default();
-    meta.set(SERVER_INFO, server.to_owned());
-    result.set("_meta", meta.to_string());
+    let stamped = match result.get("_meta") {
+        None => [r#"{""#, SERVER_INFO, r#"":"#, server, "}"].concat(),
+        Some(raw) => {
+            let mut meta = Object::parse(raw.as_bytes()).unwrap_or_default();
+            meta.set(SERVER_INFO, server);
+            meta.to_string()
+        }
+    };
+    result.set("_meta", stamped);
 }
 
 /// Tools as a modern client may read them. `execution` speaks of tasks as the legacy era had them; and a client that
@@ -196,20 +201,10 @@ pub(super) fn discovery(id: &[u8], welcome: &Welcome) -> Bytes {
     }
     result.set("ttlMs", "0");
     result.set("cacheScope", r#""private""#);
-    if let Some(server) = server_info(welcome) {
-        stamp(&mut result, &server);
+    if let Some(server) = &welcome.info {
+        stamp(&mut result, server);
     }
     respond(id, "result", &result.to_string())
-}
-
-pub(super) fn server_info(welcome: &Welcome) -> Option<String> {
-    let result = welcome.message.raw(Member::Result).and_then(Object::parse)?;
-    match welcome.words {
-        Era::Legacy => result.get("serverInfo").map(str::to_owned),
-        Era::Modern => Object::parse(result.get("_meta")?.as_bytes())?
-            .get(SERVER_INFO)
-            .map(str::to_owned),
-    }
 }
 
 /// "URL elicitation required" of 2025-11-25. Without URLs it is an error like others.

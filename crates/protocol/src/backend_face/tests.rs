@@ -1,0 +1,104 @@
+//! Calls that cross from one era to the other, as the server reads them.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::exchange::Principal;
+
+/// What makes a request modern.
+const META: &str = r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}"#;
+
+/// What a server of this era reads when a client of the other one calls with these params.
+fn translated(to: Era, params: &str) -> Value {
+    let text = format!(r#"{{"id":3,"params":{params},"method":"tools/call","jsonrpc":"2.0"}}"#);
+    let client = Client::declaring(Principal::anonymous(), None, None);
+    let message = Message::scan(Bytes::from(text)).unwrap();
+    let line = Outgoing {
+        message: &message,
+        words: match to {
+            Era::Legacy => Era::Modern,
+            Era::Modern => Era::Legacy,
+        },
+        id: WireId(7),
+        client: &client,
+        level: None,
+        extra: &[],
+    };
+    let mut out = BytesMut::new();
+    Face::new(to, legacy::Introduction::Newest).write_call(&mut out, &line);
+    let line = out.strip_suffix(b"\n").unwrap();
+    assert!(!line.contains(&b'\n') && !line.contains(&b'\r'), "{params}");
+    let mut read: Value = serde_json::from_slice(line).unwrap();
+    assert_eq!((&read["id"], &read["method"]), (&json!(7), &json!("tools/call")));
+    read["params"].take()
+}
+
+#[test]
+fn wire_ids_are_written_in_decimal() {
+    for id in [0, 7, 10, 41, 9_007_199_254_740_993, u64::MAX] {
+        assert_eq!(&WireId(id).digits()[..], id.to_string().as_bytes());
+    }
+}
+
+#[test]
+fn an_envelope_is_left_out_wherever_it_stands() {
+    for (params, wanted) in [
+        (format!(r#"{{"_meta":{{{META}}}}}"#), json!({})),
+        (
+            format!(r#"{{"_meta":{{{META}}},"name":"t"}}"#),
+            json!({"name": "t"}),
+        ),
+        (
+            format!(r#"{{"name":"t","_meta":{{{META}}}}}"#),
+            json!({"name": "t"}),
+        ),
+        (
+            format!("{{ \"name\" : \"t\" ,\n \"_meta\" : {{{META}}} \r\n, \"arguments\":{{\"a\":[\n1]}} }}"),
+            json!({"name": "t", "arguments": {"a": [1]}}),
+        ),
+        (
+            format!(r#"{{"name":"t","_meta":{{{META},"x":1,"progressToken":"p"}}}}"#),
+            json!({"name": "t", "_meta": {"x": 1, "progressToken": 7}}),
+        ),
+        (
+            format!(r#"{{"name":"task","t\u0061sk":{{}},"_meta":{{{META}}},"requestState":"s"}}"#),
+            json!({"name": "task"}),
+        ),
+    ] {
+        assert_eq!(translated(Era::Legacy, &params), wanted, "{params}");
+    }
+}
+
+#[test]
+fn an_envelope_is_added_to_whatever_is_there() {
+    for (params, wanted) in [
+        ("{}", json!({"_meta": {}})),
+        ("{ }", json!({"_meta": {}})),
+        (r#"{"name":"t"}"#, json!({"name": "t", "_meta": {}})),
+        (
+            "{ \"name\":\"t\",\n\"arguments\":{\r\n} }",
+            json!({"name": "t", "arguments": {}, "_meta": {}}),
+        ),
+        (
+            r#"{"name":"t","task":{"ttl":1}}"#,
+            json!({"name": "t", "_meta": {}}),
+        ),
+        (
+            r#"{"t\u0061sk":{},"name":"t"}"#,
+            json!({"name": "t", "_meta": {}}),
+        ),
+        (r#"{"name":"task"}"#, json!({"name": "task", "_meta": {}})),
+        (
+            r#"{"_meta":{"x":1},"name":"t"}"#,
+            json!({"name": "t", "_meta": {"x": 1}}),
+        ),
+    ] {
+        let mut read = translated(Era::Modern, params);
+        let meta = read["_meta"].as_object_mut().unwrap();
+        for name in modern::ENVELOPE.iter().take(3) {
+            assert!(meta.remove(*name).is_some(), "{name} in {params}");
+        }
+        assert_eq!(read, wanted, "{params}");
+    }
+}

@@ -1,0 +1,140 @@
+//! What is written down: sessions, calls on their way and in flight, and questions without an answer.
+
+use super::*;
+
+#[derive(Debug)]
+pub(super) enum Link {
+    /// There is none; one has been asked for if anybody waits.
+    Absent,
+    Up,
+    Unavailable,
+}
+
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub(super) client: Arc<Client>,
+    pub(super) words: Era,
+    /// Wants to know what is not about its calls.
+    pub(super) hears: bool,
+    pub(super) load: Load,
+}
+
+/// What the server may be working on for a session, cancelled calls included.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Load {
+    pub(super) in_flight: u32,
+    /// Those of them that may ask something.
+    pub(super) asking: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Opener {
+    pub(super) session: SessionKey,
+    pub(super) call: CallKey,
+    pub(super) deadline: Moment,
+}
+
+/// What has become of a call before it is sent, or sent again.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Past {
+    /// How often the server refused it for want of a session.
+    pub(super) forgotten: u32,
+    /// Its server has refused it because of its headers: it waits for the list of tools, and is sent once more.
+    pub(super) refreshed: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) call: Call,
+    pub(super) deadline: Moment,
+    /// What to say if it is reached: a slow start is not a slow call.
+    pub(super) starting: bool,
+    /// When to tell the client that it takes long.
+    pub(super) patience: Option<Moment>,
+    /// Its client was asked something that must be answered first.
+    pub(super) asked_first: bool,
+    pub(super) past: Past,
+}
+
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "almost all are calls, and a box would cost each of them"
+)]
+pub(super) enum Pending {
+    Call(InFlight),
+    /// A call that was cancelled. Nobody waits for it, but until the server has stopped it may still ask or log
+    /// something because of it, which must not be taken for another session's.
+    Cancelled {
+        session: SessionKey,
+        may_ask: bool,
+        until: Moment,
+    },
+    Handshake,
+    /// Our own listening for what sessions want to hear (modern era).
+    Listen,
+    /// A request of our own; its answer interests nobody.
+    Own {
+        until: Moment,
+    },
+    /// A step in the pursuit of a call's task; the call's own time limit holds for it.
+    Step {
+        of: WireId,
+    },
+    /// Our waiting for the outcome of a task, so that its server can ask.
+    Background {
+        task: String,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub(super) session: SessionKey,
+    pub(super) call: CallKey,
+    pub(super) method: Method,
+    pub(super) request: Request,
+    /// What the client wrote, for as long as it may have to be said again in a further round.
+    pub(super) message: Message,
+    pub(super) words: Era,
+    /// What the server wants to know before it goes on (modern era).
+    pub(super) round: Option<Round>,
+    pub(super) rounds: u32,
+    /// What is done about the task that it was answered with.
+    pub(super) pursuit: Option<Box<Pursuit>>,
+    /// The server does it only as a task, and its client knows nothing of such.
+    pub(super) drives: bool,
+    pub(super) past: Past,
+    /// The client's progress token, to be put back into progress notifications.
+    pub(super) token: Option<Bytes>,
+    pub(super) deadline: Moment,
+    /// The last moment that progress can move the deadline to.
+    pub(super) horizon: Moment,
+    pub(super) patience: Option<Moment>,
+    /// Questions the client has not answered yet; the clock stands still meanwhile.
+    pub(super) open_questions: u32,
+    /// When the call will rest, if the server asks nothing more by then.
+    pub(super) rest_at: Option<Moment>,
+    /// Not counted among its session's calls: it waits for a client that may never come back.
+    pub(super) resting: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct OpenQuestion {
+    pub(super) session: SessionKey,
+    /// The call that carries it.
+    pub(super) wire: Option<WireId>,
+    pub(super) asker: Asker,
+    pub(super) method: Method,
+    pub(super) deadline: Moment,
+}
+
+/// Who waits for the answer to a question.
+#[derive(Debug)]
+pub(super) enum Asker {
+    /// The server, which gave it this raw id.
+    Server(Bytes),
+    /// A round of the call, in which it has this key.
+    Round(String),
+    /// The task of the call, which gave it this key.
+    Task(String),
+}

@@ -1,0 +1,238 @@
+//! The way of a call to the server: whether it may go now, must wait its turn, or does not fit.
+
+use super::*;
+
+impl Multiplexer {
+    pub(super) fn call(&mut self, now: Moment, call: Call) {
+        if !self.attached.contains_key(&call.session) {
+            let Call { session, call, .. } = call;
+            self.tell(Tell::Failed {
+                session,
+                call,
+                failure: Failure::SessionEnded,
+            });
+            return;
+        }
+        let asked_first = self.ask_roots_first(now, &call);
+        if !asked_first && self.is_ready() && self.may_go(&call) {
+            self.send(now, call, Past::default());
+            return;
+        }
+        if self.waiting.len() >= self.limits.waiting {
+            self.overload(call.session, call.call, "waiting calls");
+            return;
+        }
+        let starting = !self.is_ready();
+        let deadline = now.after(if starting {
+            self.limits.start_timeout
+        } else if asked_first {
+            self.limits.question_timeout + self.limits.request_timeout
+        } else {
+            self.limits.request_timeout
+        });
+        let patience = now.after(self.limits.patience);
+        self.waiting.push_back(Waiting {
+            call,
+            deadline,
+            starting,
+            patience: Some(patience),
+            asked_first,
+            past: Past::default(),
+        });
+        self.wake_by(deadline.min(patience));
+        if starting {
+            self.pursue(now);
+        } else {
+            self.learn(now);
+        }
+    }
+
+    pub(super) fn overload(&mut self, session: SessionKey, call: CallKey, limit: &'static str) {
+        self.counters.overloads += 1;
+        self.tell(Tell::Failed {
+            session,
+            call,
+            failure: Failure::Overloaded { limit },
+        });
+    }
+
+    /// Whether a call can be sent now without making the server's next question ambiguous.
+    pub(super) fn may_go(&self, call: &Call) -> bool {
+        if self.must_learn(call) {
+            return false;
+        }
+        if !self.inquisitive || !call.message.method().may_ask() {
+            return true;
+        }
+        let own = self
+            .attached
+            .get(&call.session)
+            .is_some_and(|attached| attached.load.asking > 0);
+        let others = self.asking_sessions > usize::from(own);
+        // First come, first served: nobody overtakes a call that waits its turn.
+        !others
+            && !self.strangers_rest(call.session, call.words)
+            && self
+                .waiting
+                .iter()
+                .all(|waiting| waiting.call.session == call.session)
+    }
+
+    /// Sends what has waited, in order, as far as the rules allow. A call that waits its turn holds up only those
+    /// that have to take turns.
+    pub(super) fn admit(&mut self, now: Moment) {
+        if !self.is_ready() {
+            return;
+        }
+        if !self.returning.is_empty() {
+            self.admit_answers(now);
+        }
+        if self.waiting.is_empty() {
+            return;
+        }
+        let mut in_turn = true;
+        for waiting in std::mem::take(&mut self.waiting) {
+            if self.awaits_roots(&waiting) || self.awaits_tools(&waiting) {
+                self.waiting.push_back(waiting);
+                continue;
+            }
+            if self.inquisitive && waiting.call.message.method().may_ask() {
+                let own = self
+                    .attached
+                    .get(&waiting.call.session)
+                    .is_some_and(|attached| attached.load.asking > 0);
+                in_turn &= self.asking_sessions <= usize::from(own)
+                    && !self.strangers_rest(waiting.call.session, waiting.call.words);
+                if !in_turn {
+                    self.waiting.push_back(waiting);
+                    continue;
+                }
+            }
+            self.send(now, waiting.call, waiting.past);
+        }
+        self.learn(now);
+    }
+
+    /// Whether this much more may wait for the server to read it. One message always may.
+    pub(super) fn has_room(&self, length: usize) -> bool {
+        let queued = self.outgoing.len() + self.being_written;
+        queued == 0 || queued + length <= self.limits.outgoing_bytes
+    }
+
+    pub(super) fn bytes_in_flight(&self) -> usize {
+        let bytes = |pending: &Pending| match pending {
+            Pending::Call(call) => call.message.len(),
+            Pending::Cancelled { .. }
+            | Pending::Handshake
+            | Pending::Listen
+            | Pending::Step { .. }
+            | Pending::Background { .. }
+            | Pending::Own { .. } => 0,
+        };
+        self.pending.values().map(bytes).sum()
+    }
+
+    pub(super) fn send(&mut self, now: Moment, call: Call, past: Past) {
+        if self.judge_task(&call) || self.refuse_mismatch(&call) {
+            return;
+        }
+        let Call {
+            session,
+            call,
+            request,
+            message,
+            words,
+            mirrored: _,
+        } = call;
+        if !self.has_room(message.len()) {
+            return self.overload(session, call, "bytes waiting for the server");
+        }
+        if self.pending.len() >= self.limits.in_flight {
+            return self.overload(session, call, "calls in flight");
+        }
+        // Small ones are bounded by their number.
+        if message.len() > Limits::SMALL
+            && self.bytes_in_flight() + message.len() > self.limits.in_flight_bytes
+        {
+            return self.overload(session, call, "bytes in flight");
+        }
+        self.face.confirm(None, &mut self.outgoing);
+        self.heed_level(now, session, &message, words);
+        let id = WireId(self.next_wire);
+        let (extra, drives) = self.as_task(session, &message, words);
+        match self.lower(session, &request, &message, words, id, &extra) {
+            Lowered::Sent => {}
+            Lowered::Done => return self.tell(Tell::Done { session, call }),
+            Lowered::TooMuch(limit) => return self.overload(session, call, limit),
+            Lowered::Unsupported(what) => {
+                let failure = Failure::Unsupported { what };
+                return self.tell(Tell::Failed {
+                    session,
+                    call,
+                    failure,
+                });
+            }
+            Lowered::NoSuchMethod(what) => {
+                let call = Call {
+                    session,
+                    call,
+                    request,
+                    message,
+                    words,
+                    mirrored: None,
+                };
+                return self.reply_error(&call, error_code::METHOD_NOT_FOUND, what, None);
+            }
+        }
+        self.next_wire += 1;
+        let method = message.method();
+        self.count_in(session, method.may_ask());
+        let deadline = self.first_deadline(now, method);
+        let patience = now.after(self.limits.patience);
+        self.pending.insert(
+            id,
+            Pending::Call(InFlight {
+                session,
+                call,
+                method,
+                request,
+                token: message.raw_copy(Member::MetaProgressToken),
+                message,
+                words,
+                round: None,
+                rounds: 0,
+                pursuit: None,
+                drives,
+                past,
+                deadline,
+                horizon: now.after(self.limits.request_timeout * Limits::MAX_EXTENSIONS),
+                patience: Some(patience),
+                open_questions: 0,
+                rest_at: None,
+                resting: false,
+            }),
+        );
+        self.wake_by(deadline.min(patience));
+        self.ask_roots_with(now, id);
+        self.tune();
+    }
+
+    /// What is added to a call that a legacy server is to do as a task, and whether its client must not notice.
+    pub(super) fn as_task(
+        &self,
+        session: SessionKey,
+        message: &Message,
+        words: Era,
+    ) -> (Vec<(&'static str, Bytes)>, bool) {
+        let declared = self
+            .attached
+            .get(&session)
+            .is_some_and(|attached| attached.client.capabilities.takes_tasks());
+        let task = || vec![("task", Bytes::from_static(b"{}"))];
+        match (self.task_support(message, words), declared) {
+            (TaskSupport::Forbidden, _) | (TaskSupport::Optional, false) => (Vec::new(), false),
+            (TaskSupport::Optional | TaskSupport::Required, true) => (task(), false),
+            (TaskSupport::Required, false) => (task(), true),
+        }
+    }
+}

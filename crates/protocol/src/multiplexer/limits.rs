@@ -1,0 +1,90 @@
+//! How much and how long a server may be kept busy, and how often something was counted instead of told.
+
+use std::time::Duration;
+
+/// How much and how long.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Silence after which a call has failed. Progress starts it anew, up to [`Limits::MAX_EXTENSIONS`] times.
+    pub request_timeout: Duration,
+    /// How long calls wait for a server that is getting ready.
+    pub start_timeout: Duration,
+    /// After this long whoever waits for an answer is told so.
+    pub patience: Duration,
+    /// How long a client may take to answer a server's question.
+    pub question_timeout: Duration,
+    pub max_message_bytes: usize,
+    /// Calls the server may be working on.
+    pub in_flight: usize,
+    /// Bytes of the calls that the server may be working on: they are kept until it has answered.
+    pub in_flight_bytes: usize,
+    /// Calls that may wait for the server to get ready.
+    pub waiting: usize,
+    /// Questions of the server that may be open.
+    pub questions: usize,
+    /// Resources a session may be subscribed to.
+    pub subscriptions: usize,
+    /// Tasks that are remembered with their owner.
+    pub tasks: usize,
+    /// Bytes that may wait to be written to the server.
+    pub outgoing_bytes: usize,
+}
+
+impl Limits {
+    /// A call may last this many request timeouts, however much progress it reports.
+    pub const MAX_EXTENSIONS: u32 = 10;
+
+    /// A message of up to this many bytes is not counted by its bytes.
+    pub(super) const SMALL: usize = 4096;
+
+    /// How long a server may take to stop working on a cancelled call. Until then its questions and log lines may
+    /// be that call's. Most servers do not answer a cancelled call, so there is no better sign that it has stopped.
+    pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            request_timeout: Duration::from_secs(30),
+            start_timeout: Duration::from_secs(60),
+            patience: Duration::from_secs(5),
+            question_timeout: Duration::from_secs(600),
+            max_message_bytes: 1 << 20,
+            in_flight: 4096,
+            in_flight_bytes: 64 << 20,
+            waiting: 1024,
+            questions: 256,
+            subscriptions: 256,
+            tasks: 1024,
+            outgoing_bytes: 4 << 20,
+        }
+    }
+}
+
+/// How often something happened that nobody was told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Lines that were no messages.
+    pub noise: u64,
+    /// Answers and progress for nobody: late, doubled, or with an id that is not ours.
+    pub strays: u64,
+    /// Notifications that belong to nobody in particular.
+    pub unattributed: u64,
+    /// Questions refused because they could not be attributed or answered.
+    pub questions_refused: u64,
+    /// Calls that ran into a limit of ours.
+    pub overloads: u64,
+    pub timeouts: u64,
+}
+
+impl Counters {
+    /// Counts what another has counted as well.
+    pub const fn add(&mut self, other: &Self) {
+        self.noise += other.noise;
+        self.strays += other.strays;
+        self.unattributed += other.unattributed;
+        self.questions_refused += other.questions_refused;
+        self.overloads += other.overloads;
+        self.timeouts += other.timeouts;
+    }
+}

@@ -1,0 +1,313 @@
+//! Where a setting comes from: flags, variables, one command, the usual file.
+
+use super::*;
+
+#[test]
+fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
+    let plain = destination_file(&["command: cat"]);
+    let file = format!("listen: :1\nrequest_timeout: 1s\naudit: stdout\nallowed_hosts: [file]\n{plain}");
+    let variables = environment([
+        ("RIALTO_LISTEN", ":2"),
+        ("RIALTO_REQUEST_TIMEOUT", "2s"),
+        ("RIALTO_AUDIT", "two.jsonl"),
+        ("RIALTO_ALLOWED_HOSTS", "two, zwei"),
+        ("RIALTO_KEEP_GOING", "true"),
+    ]);
+    let flags = ServeFlags {
+        listen: Some(":3".into()),
+        request_timeout: Some("3s".into()),
+        audit: Some("off".into()),
+        allow_host: vec!["three".into()],
+        ..ServeFlags::default()
+    };
+    let seen = |text: &str, flags: &ServeFlags, environment: &Environment| {
+        let settings = load_with(text, flags, environment).expect("loads").settings;
+        (
+            settings.listen.port(),
+            settings.request_timeout.as_secs(),
+            settings.audit.sink,
+            settings.allowed_hosts.join(" "),
+        )
+    };
+    let (none, unset) = (ServeFlags::default(), Environment::default());
+    assert_eq!(
+        seen(&plain, &none, &unset),
+        (3000, 30, AuditSink::Off, String::new())
+    );
+    assert_eq!(
+        seen(&file, &none, &unset),
+        (1, 1, AuditSink::Stdout, "file".into())
+    );
+    assert_eq!(
+        seen(&file, &none, &variables),
+        (2, 2, AuditSink::File("two.jsonl".into()), "two zwei".into())
+    );
+    assert_eq!(
+        seen(&file, &flags, &variables),
+        (3, 3, AuditSink::Off, "three".into())
+    );
+    assert!(
+        load_with(&file, &none, &variables)
+            .expect("loads")
+            .settings
+            .keep_going
+    );
+}
+
+#[test]
+fn variables_that_people_have_already_still_work() {
+    let older = environment([
+        ("MAX_STDIO_CONNECTIONS", "2"),
+        ("STDIO_REQUEST_TIMEOUT", "45"),
+        ("AUDIT_LOG_BODIES", "true"),
+        ("RIALTO_SESSION_IDLE", "5m"),
+        ("RIALTO_DRAIN", "1s"),
+        ("RIALTO_MAX_MESSAGE_BYTES", "2MiB"),
+        ("RIALTO_LISTEN", ""),
+    ]);
+    let text = destination_file(&["command: cat", "max_sessions: 9"]);
+    let loaded = load_with(&text, &ServeFlags::default(), &older).expect("loads");
+    assert_eq!(only(&loaded).max_sessions, 2, "the environment beats the file");
+    assert_eq!(only(&loaded).request_timeout, Duration::from_secs(45));
+    assert_eq!(loaded.settings.session_idle, Duration::from_secs(300));
+    assert_eq!(loaded.settings.drain, Duration::from_secs(1));
+    assert_eq!(loaded.settings.max_message_bytes, 2 << 20);
+    assert_eq!(
+        loaded.settings.listen.port(),
+        3000,
+        "a variable set to nothing is not set"
+    );
+    assert!(loaded.settings.audit.bodies);
+    assert!(loaded.notes[0].contains("audit log is off"), "{:?}", loaded.notes);
+}
+
+#[test]
+fn wrong_flags_and_variables_are_named_as_such() {
+    let text = destination_file(&["command: cat"]);
+    let flags = ServeFlags {
+        listen: Some("x".into()),
+        max_sessions: Some("0".into()),
+        allow_origin: vec!["x".into()],
+        name: Some("n".into()),
+        process: Some("shared".into()),
+        env: vec![Secret::new("KEY=hunter2")],
+        ..ServeFlags::default()
+    };
+    let environment = environment([
+        ("RIALTO_REQUEST_TIMEOUT", "30"),
+        ("STDIO_REQUEST_TIMEOUT", "7"),
+        ("RIALTO_AUDIT_BODIES", "perhaps"),
+    ]);
+    let all = problems_with(&text, &flags, &environment).join("\n");
+    for start in [
+        "--listen: `x` is wrong",
+        "--max-sessions: `0` is wrong",
+        "--allow-origin: `x` is wrong",
+        "--name: is for `-- COMMAND` only",
+        "--process: is for `-- COMMAND` only",
+        "--env: is for `-- COMMAND` only",
+        "environment variable RIALTO_REQUEST_TIMEOUT: `30` is wrong: a duration needs a unit: write 30s",
+        "environment variable RIALTO_AUDIT_BODIES: ",
+    ] {
+        assert!(all.lines().any(|line| line.starts_with(start)), "{start}:\n{all}");
+    }
+    assert!(!all.contains("hunter2"));
+}
+
+#[test]
+fn a_single_command_is_served_at_the_root_too() {
+    let flags = ServeFlags {
+        command: ["npx", "-y", "@scope/server-everything", "a | b"]
+            .map(String::from)
+            .to_vec(),
+        env: vec![Secret::new("A=b=c"), Secret::new("TOKEN")],
+        process: Some("per_session".into()),
+        max_sessions: Some("3".into()),
+        ..ServeFlags::default()
+    };
+    let loaded = settings(
+        &flags,
+        &environment([("TOKEN", "t"), ("RIALTO_CONFIG", "ignored.yml")]),
+    )
+    .expect("loads");
+    let destination = only(&loaded);
+    assert_eq!(destination.name, "server-everything");
+    assert_eq!(
+        loaded.settings.root_destination.as_deref(),
+        Some("server-everything")
+    );
+    assert_eq!(destination.max_sessions, 3);
+    let process = process(destination);
+    assert_eq!(process.argv, flags.command);
+    assert_eq!(process.env["A"].expose(), "b=c");
+    assert_eq!(process.env["TOKEN"].expose(), "t");
+    assert_eq!(
+        (destination.lanes.sharing, process.start),
+        (Sharing::PerSession, Start::Lazy)
+    );
+}
+
+#[test]
+fn a_single_command_takes_its_name_and_environment_from_variables_too() {
+    let flags = ServeFlags {
+        command: vec!["cat".into()],
+        ..ServeFlags::default()
+    };
+    let variables = environment([
+        ("RIALTO_NAME", "kitty"),
+        ("RIALTO_PROCESS", "per_identity"),
+        ("RIALTO_ENV", "A=1\nB=x,y\n"),
+    ]);
+    let loaded = settings(&flags, &variables).expect("loads");
+    assert_eq!(only(&loaded).name, "kitty");
+    assert_eq!(only(&loaded).lanes.sharing, Sharing::PerIdentity);
+    assert_eq!(process(only(&loaded)).env["B"].expose(), "x,y");
+}
+
+#[test]
+fn a_wrong_flag_of_a_single_command_is_named() {
+    for (flags, start) in [
+        (
+            ServeFlags {
+                name: Some("A B".into()),
+                ..ServeFlags::default()
+            },
+            "--name: `A B` is wrong",
+        ),
+        (
+            ServeFlags {
+                name: Some("mcp".into()),
+                ..ServeFlags::default()
+            },
+            "--name: `mcp` is wrong",
+        ),
+        (
+            ServeFlags {
+                process: Some("x".into()),
+                ..ServeFlags::default()
+            },
+            "--process: `x` is wrong",
+        ),
+        (
+            ServeFlags {
+                env: vec![Secret::new("=x")],
+                ..ServeFlags::default()
+            },
+            "--env: ",
+        ),
+        (
+            ServeFlags {
+                env: vec![Secret::new("NOPE")],
+                ..ServeFlags::default()
+            },
+            "--env: the variable NOPE is not set",
+        ),
+        (
+            ServeFlags {
+                demo: true,
+                ..ServeFlags::default()
+            },
+            "--demo: does not go together",
+        ),
+        (
+            ServeFlags {
+                config: Some("x".into()),
+                ..ServeFlags::default()
+            },
+            "--config: does not go together",
+        ),
+    ] {
+        let flags = ServeFlags {
+            command: vec!["cat".into()],
+            ..flags
+        };
+        let error = settings(&flags, &Environment::default())
+            .expect_err("wrong")
+            .to_string();
+        assert!(error.starts_with(start), "{error}");
+    }
+}
+
+#[test]
+fn the_demo_is_this_program_itself() {
+    for (flags, environment) in [
+        (
+            ServeFlags {
+                demo: true,
+                ..ServeFlags::default()
+            },
+            Environment::default(),
+        ),
+        (ServeFlags::default(), environment([("RIALTO_DEMO", "1")])),
+    ] {
+        let loaded = settings(&flags, &environment).expect("loads");
+        assert_eq!(only(&loaded).name, "demo");
+        assert_eq!(loaded.settings.root_destination.as_deref(), Some("demo"));
+        let argv = &process(only(&loaded)).argv;
+        assert_eq!(argv.len(), 2);
+        assert!(Path::new(&argv[0]).is_absolute());
+        assert_eq!(argv[1], "demo-server");
+    }
+}
+
+#[test]
+fn without_anything_to_serve_the_error_says_what_to_type() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let error =
+        settings_in(directory.path(), &ServeFlags::default(), &Environment::default()).expect_err("nothing");
+    assert_eq!(error, ConfigError::NothingToServe);
+    for part in ["rialto serve --demo", "rialto serve -- npx -y", "destinations:"] {
+        assert!(error.to_string().contains(part), "{part}");
+    }
+}
+
+#[test]
+fn the_usual_file_is_found_and_a_named_one_that_is_missing_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let flags = ServeFlags {
+        config: Some("other.yml".into()),
+        ..ServeFlags::default()
+    };
+    let error = settings_in(directory.path(), &flags, &Environment::default())
+        .expect_err("missing")
+        .to_string();
+    assert!(error.starts_with("other.yml: the file cannot be read"), "{error}");
+    std::fs::write(directory.path().join("other.yml"), b"\xff").expect("written");
+    let error = settings_in(directory.path(), &flags, &Environment::default())
+        .expect_err("binary")
+        .to_string();
+    assert!(error.contains("not UTF-8"), "{error}");
+    std::fs::write(
+        directory.path().join("other.yml"),
+        destination_file(&["command: cat"]),
+    )
+    .expect("written");
+    let by_variable = environment([("RIALTO_CONFIG", "other.yml")]);
+    assert!(settings_in(directory.path(), &ServeFlags::default(), &by_variable).is_ok());
+    std::fs::write(directory.path().join(FILE), destination_file(&["command: dog"])).expect("written");
+    let loaded =
+        settings_in(directory.path(), &ServeFlags::default(), &Environment::default()).expect("loads");
+    assert_eq!(process(only(&loaded)).argv, ["dog"]);
+}
+
+#[test]
+fn how_to_log_is_known_before_the_settings() {
+    let flags = ServeFlags {
+        log_format: Some("json".into()),
+        ..ServeFlags::default()
+    };
+    let environment = environment([("RUST_LOG", "debug"), ("RIALTO_LOG_FORMAT", "xml")]);
+    let log = log_settings(flags.log_format.as_deref(), &environment).expect("settings");
+    assert_eq!(
+        log,
+        LogSettings {
+            format: LogFormat::Json,
+            filter: Some("debug".into())
+        }
+    );
+    let error = log_settings(None, &environment).expect_err("xml").to_string();
+    assert!(
+        error.starts_with("environment variable RIALTO_LOG_FORMAT: `xml` is wrong"),
+        "{error}"
+    );
+}

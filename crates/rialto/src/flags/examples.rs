@@ -1,0 +1,55 @@
+//! What the help of each command ends with.
+
+pub(super) const RIALTO: &str = "\
+Examples:
+  rialto serve --demo                       the built-in demo server at http://127.0.0.1:3000/mcp
+  rialto serve -- npx -y @scope/server      one stdio server on HTTP; `rialto -- npx …` is the same
+  rialto serve --config destinations.yml    several servers, each at /NAME/mcp
+  rialto connect https://host/mcp           a remote server for a host that starts programs; `rialto https://…` is the same
+  rialto check                              is everything in destinations.yml well?
+  rialto login https://host/mcp             sign in at a remote server";
+
+pub(super) const SERVE: &str = "\
+Examples:
+  rialto serve --demo
+  rialto serve -- npx -y @modelcontextprotocol/server-everything
+  rialto serve --listen :8080 --env API_KEY --name search -- uvx my-search-server
+  rialto serve --config destinations.yml --audit audit.jsonl
+
+Variables without a flag: RIALTO_SESSION_IDLE, RIALTO_DRAIN_TIMEOUT (or RIALTO_DRAIN), RIALTO_SECRETS_FILE,
+RIALTO_AUDIT_BODIES (or AUDIT_LOG_BODIES), RIALTO_AUDIT_ON_FAILURE, RIALTO_AUDIT_CHAIN,
+RIALTO_LIMIT_…, RIALTO_TRUSTED_PROXIES, RIALTO_METRICS,
+RIALTO_OTLP_ENDPOINT (or OTEL_EXPORTER_OTLP_ENDPOINT), RIALTO_OTLP_SAMPLE, RUST_LOG.
+A flag beats a variable, a variable beats the file, the file beats the default.";
+
+pub(super) const CONNECT: &str = "\
+Examples:
+  rialto connect https://mcp.example.com/mcp --print-config claude-desktop
+  rialto connect https://mcp.example.com/mcp --bearer-env EXAMPLE_TOKEN
+  rialto connect https://mcp.example.com/mcp --header 'X-Api-Key: …' --timeout 5m
+  URI=https://mcp.example.com/mcp BEARER_TOKEN=… rialto
+  rialto connect -- npx -y @modelcontextprotocol/server-everything
+
+stdout belongs to the protocol; logs go to stderr. The program ends when its stdin does.
+A flag beats a variable, a variable beats the default.";
+
+pub(super) const CHECK: &str = "\
+Examples:
+  rialto check
+  rialto check --config ~/.cursor/mcp.json
+  rialto check -- npx -y @modelcontextprotocol/server-everything";
+
+pub(super) const AUDIT: &str = "\
+Examples:
+  rialto audit verify audit.jsonl
+  rialto audit verify audit.jsonl.2 audit.jsonl.1 audit.jsonl";
+
+pub(super) const TOKEN: &str = "\
+Examples:
+  rialto token --name alice
+  rialto token --name ci | head -1          only the token";
+
+pub(super) const DEMO: &str = "\
+Examples:
+  rialto demo-server
+  rialto serve -- rialto demo-server --era legacy";

@@ -1,0 +1,272 @@
+use super::*;
+
+fn parsed(line: &[&str]) -> Result<Invocation, UsageError> {
+    parse_with(line, &Environment::default())
+}
+
+fn parse_with(line: &[&str], environment: &Environment) -> Result<Invocation, UsageError> {
+    let args = std::iter::once("rialto")
+        .chain(line.iter().copied())
+        .map(OsString::from);
+    parse(args, environment)
+}
+
+fn serve(line: &[&str]) -> ServeFlags {
+    match parsed(line).expect("parses") {
+        Invocation::Serve(flags) => flags,
+        other => panic!("not serve: {other:?}"),
+    }
+}
+
+#[test]
+fn the_definition_of_the_command_line_is_sound() {
+    use clap::CommandFactory as _;
+    CommandLine::command().debug_assert();
+}
+
+#[test]
+fn serve_takes_all_its_flags() {
+    let flags = serve(&[
+        "serve",
+        "--config",
+        "d.yml",
+        "--listen",
+        ":0",
+        "--demo",
+        "--keep-going",
+        "--name",
+        "n",
+        "--audit",
+        "off",
+        "--tls-cert",
+        "c.pem",
+        "--tls-key",
+        "k.pem",
+        "--watch",
+        "--log-format",
+        "json",
+        "--request-timeout",
+        "5s",
+        "--max-message-bytes",
+        "1MiB",
+        "--process",
+        "per_session",
+        "--max-sessions",
+        "3",
+        "--allow-host",
+        "a",
+        "--allow-host",
+        "b",
+        "--allow-origin",
+        "https://c",
+        "--public-url",
+        "https://d",
+        "--token-hash",
+        "e=sha256:f",
+        "--allow-unauthenticated",
+        "--env",
+        "K=V=W",
+        "--env",
+        "L",
+        "--",
+        "npx",
+        "-y",
+        "--listen",
+        "x",
+    ]);
+    let expected = ServeFlags {
+        config: Some("d.yml".into()),
+        listen: Some(":0".into()),
+        demo: true,
+        keep_going: true,
+        name: Some("n".into()),
+        audit: Some("off".into()),
+        tls_cert: Some("c.pem".into()),
+        tls_key: Some("k.pem".into()),
+        watch: true,
+        log_format: Some("json".into()),
+        request_timeout: Some("5s".into()),
+        max_message_bytes: Some("1MiB".into()),
+        process: Some("per_session".into()),
+        max_sessions: Some("3".into()),
+        allow_host: vec!["a".into(), "b".into()],
+        allow_origin: vec!["https://c".into()],
+        public_url: Some("https://d".into()),
+        token_hash: vec!["e=sha256:f".into()],
+        allow_unauthenticated: true,
+        env: vec![Secret::new("K=V=W"), Secret::new("L")],
+        command: ["npx", "-y", "--listen", "x"].map(String::from).to_vec(),
+    };
+    assert_eq!(flags, expected);
+    assert!(
+        !format!("{flags:?}").contains("V=W"),
+        "the value of --env is never shown"
+    );
+}
+
+#[test]
+fn a_command_without_a_verb_is_served() {
+    assert_eq!(serve(&["--", "cat", "-u"]).command, ["cat", "-u"]);
+    assert!(serve(&["--demo"]).demo);
+    assert_eq!(
+        serve(&["--listen", ":0", "--", "cat"]).listen.as_deref(),
+        Some(":0")
+    );
+}
+
+#[test]
+fn check_and_demo_server_are_known() {
+    match parsed(&["check", "--config", "x", "--env", "A=1"]).expect("parses") {
+        Invocation::Check(flags) => {
+            let serve = flags.as_serve();
+            assert_eq!(serve.config.as_deref(), Some("x"));
+            assert_eq!(serve.env, [Secret::new("A=1")]);
+        }
+        other => panic!("not check: {other:?}"),
+    }
+    for (word, era) in [
+        ("legacy", DemoEra::Legacy),
+        ("modern", DemoEra::Modern),
+        ("both", DemoEra::Both),
+    ] {
+        let invocation = parsed(&["demo-server", "--era", word]).expect("parses");
+        assert_eq!(invocation, Invocation::DemoServer(DemoServerFlags { era }));
+    }
+    match parsed(&["warden", "--fd", "3", "-x"]).expect("parses") {
+        Invocation::Warden(flags) => assert_eq!(flags.arguments, ["--fd", "3", "-x"]),
+        other => panic!("not warden: {other:?}"),
+    }
+}
+
+fn connect(line: &[&str], environment: &Environment) -> ConnectFlags {
+    match parse_with(line, environment).expect("parses") {
+        Invocation::Connect(flags) => flags,
+        other => panic!("not connect: {other:?}"),
+    }
+}
+
+#[test]
+fn connect_is_meant_by_its_name_by_a_url_and_by_the_variable_uri() {
+    let none = Environment::default();
+    let with_uri = Environment::from_iter([("URI", "https://example.com/mcp")]);
+    for line in [
+        &["connect", "https://example.com/mcp"][..],
+        &["https://example.com/mcp"],
+    ] {
+        assert_eq!(
+            connect(line, &none).url.as_deref(),
+            Some("https://example.com/mcp")
+        );
+    }
+    assert_eq!(
+        connect(&["HTTP://example.com", "--era", "modern"], &none)
+            .era
+            .as_deref(),
+        Some("modern")
+    );
+    assert_eq!(connect(&[], &with_uri), ConnectFlags::default());
+    assert_eq!(
+        connect(&["connect", "--", "cat", "-u"], &none).command,
+        ["cat", "-u"]
+    );
+    assert!(matches!(
+        parse_with(&["serve"], &with_uri),
+        Ok(Invocation::Serve(_))
+    ));
+    let flags = connect(
+        &[
+            "connect",
+            "https://a",
+            "--header",
+            "A: geheim",
+            "--print-config",
+            "claude-desktop",
+        ],
+        &none,
+    );
+    assert_eq!(flags.print_config, Some(Host::ClaudeDesktop));
+    assert!(
+        !format!("{flags:?}").contains("geheim"),
+        "the value of --header is never shown"
+    );
+}
+
+#[test]
+fn bad_usage_exits_with_2_and_help_with_0() {
+    for line in [
+        &[][..],
+        &["serv"],
+        &["serve", "--nope"],
+        &["serve", "cat"],
+        &["serve", "--", ""],
+        &["connect", "https://a", "--", "cat"],
+        &["connect", "https://a", "--print-config", "emacs"],
+        &["--nope"],
+    ] {
+        assert_eq!(parsed(line).expect_err("bad usage").exit_code(), 2, "{line:?}");
+    }
+    for line in [
+        &["--help"][..],
+        &["-h"],
+        &["--version"],
+        &["serve", "--help"],
+        &["check", "-h"],
+    ] {
+        assert_eq!(parsed(line).expect_err("help").exit_code(), 0, "{line:?}");
+    }
+}
+
+#[test]
+fn the_help_of_every_command_has_an_example_and_names_every_variable() {
+    for verb in [
+        "serve",
+        "connect",
+        "check",
+        "demo-server",
+        "login",
+        "logout",
+        "status",
+        "token",
+    ] {
+        let help = parsed(&[verb, "--help"]).expect_err("help").to_string();
+        assert!(help.contains("Examples:"), "{verb}");
+    }
+    let serve = parsed(&["serve", "--help"]).expect_err("help").to_string();
+    for variable in [
+        "RIALTO_CONFIG",
+        "RIALTO_LISTEN",
+        "RIALTO_DEMO",
+        "RIALTO_KEEP_GOING",
+        "RIALTO_NAME",
+        "RIALTO_AUDIT",
+        "RIALTO_LOG_FORMAT",
+        "RIALTO_REQUEST_TIMEOUT",
+        "RIALTO_MAX_MESSAGE_BYTES",
+        "RIALTO_PROCESS",
+        "RIALTO_MAX_SESSIONS",
+        "RIALTO_ALLOWED_HOSTS",
+        "RIALTO_ALLOWED_ORIGINS",
+        "RIALTO_PUBLIC_URL",
+        "RIALTO_TOKEN_HASH",
+        "RIALTO_ALLOW_UNAUTHENTICATED",
+        "RIALTO_ENV",
+        "RIALTO_SESSION_IDLE",
+        "RIALTO_DRAIN",
+        "RIALTO_DRAIN_TIMEOUT",
+        "RIALTO_TLS_CERT",
+        "RIALTO_TLS_KEY",
+        "RIALTO_WATCH",
+        "RIALTO_AUDIT_ON_FAILURE",
+        "RIALTO_AUDIT_CHAIN",
+        "RIALTO_SECRETS_FILE",
+        "RIALTO_AUDIT_BODIES",
+        "RUST_LOG",
+        "MAX_STDIO_CONNECTIONS",
+        "AUDIT_LOG_BODIES",
+        "STDIO_REQUEST_TIMEOUT",
+    ] {
+        assert!(serve.contains(variable), "{variable}");
+    }
+    let whole = parsed(&["--help"]).expect_err("help").to_string();
+    assert!(!whole.contains("warden"), "the warden is nobody's business");
+}

@@ -1,0 +1,76 @@
+//! A world of its own for one Rialto: its wall clock and its resolver say what a test wants, and change while it runs.
+//!
+//! Nothing in the product knows of it. A small library (`world/world.c`) is compiled with the C compiler that Rust links with
+//! anyway, and loaded into the process by the dynamic linker; it replaces two functions of the C library. Timers are
+//! not touched: a product that counted on the wall clock for one of them would be found out.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::failure::{Failure, Result};
+
+/// The library, and the files by which it is told.
+#[derive(Debug)]
+pub struct World {
+    dir: TempDir,
+}
+
+impl World {
+    /// Compiles the library.
+    pub fn new() -> Result<Self> {
+        let world = Self {
+            dir: tempfile::tempdir()?,
+        };
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/world/world.c");
+        let compiled = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"])
+            .arg(world.library())
+            .args([source, "-ldl"])
+            .output()?;
+        if !compiled.status.success() {
+            let said = String::from_utf8_lossy(&compiled.stderr).into_owned();
+            return Err(Failure::new(said).during("compiling world.c"));
+        }
+        world.set_clock(0)?;
+        world.set_names(&[])?;
+        Ok(world)
+    }
+
+    fn library(&self) -> PathBuf {
+        self.dir.path().join("world.so")
+    }
+
+    /// What a process of this world is started with.
+    pub fn env(&self) -> [(&'static str, String); 3] {
+        let path = |name: &str| self.dir.path().join(name).to_string_lossy().into_owned();
+        [
+            ("LD_PRELOAD", self.library().to_string_lossy().into_owned()),
+            ("RIALTO_TEST_CLOCK", path("clock")),
+            ("RIALTO_TEST_NAMES", path("names")),
+        ]
+    }
+
+    /// By how many seconds the wall clock is wrong from now on.
+    pub fn set_clock(&self, seconds: i64) -> Result<()> {
+        self.replace("clock", &seconds.to_string())
+    }
+
+    /// What names resolve to from now on; `-` means that the resolver does not answer.
+    pub fn set_names(&self, names: &[(&str, &str)]) -> Result<()> {
+        let lines: String = names
+            .iter()
+            .map(|(name, address)| format!("{name} {address}\n"))
+            .collect();
+        self.replace("names", &lines)
+    }
+
+    /// As a whole, so that nobody ever reads half of it.
+    fn replace(&self, name: &str, text: &str) -> Result<()> {
+        let (new, file) = (self.dir.path().join("new"), self.dir.path().join(name));
+        std::fs::write(&new, text)?;
+        std::fs::rename(new, file)?;
+        Ok(())
+    }
+}
