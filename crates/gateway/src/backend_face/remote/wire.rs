@@ -451,20 +451,4 @@ where
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_has_the_forms_that_requests_need() {
-        let address =
-            Address::new(Url::parse("https://mcp.example.com:8443/a/mcp?key=1#x").unwrap()).unwrap();
-        assert_eq!(address.whole, "https://mcp.example.com:8443/a/mcp?key=1");
-        assert_eq!(address.path, "/a/mcp?key=1");
-        assert_eq!(address.host, "mcp.example.com:8443");
-        let usual = Address::new(Url::parse("http://[::1]:80").unwrap()).unwrap();
-        assert_eq!(
-            (usual.path.to_string(), usual.host.to_str().unwrap()),
-            ("/".into(), "[::1]")
-        );
-    }
-}
+mod tests;

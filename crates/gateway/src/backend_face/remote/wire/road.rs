@@ -66,6 +66,15 @@ impl Road {
         }
     }
 
+    /// The same way through a proxy, whatever the environment says.
+    #[cfg(test)]
+    pub(super) fn behind(self, proxy: Intercept) -> Self {
+        Self {
+            proxy: OnceLock::from(Some(proxy)),
+            ..self
+        }
+    }
+
     fn is_secure(&self) -> bool {
         self.origin.scheme() == "https"
     }
@@ -332,6 +341,43 @@ impl AsyncWrite for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_proxy_is_asked_for_a_tunnel_and_nothing_of_what_follows_is_lost() {
+        let road = Road::new(&Url::parse("https://mcp.example.com/mcp?key=1").unwrap(), None);
+        let (ours, mut theirs) = tokio::io::duplex(4096);
+        let authorization = HeaderValue::from_static("Basic dTpw");
+        let proxy = async {
+            let mut request = vec![0; 4096];
+            let read = theirs.read(&mut request).await.unwrap();
+            theirs
+                .write_all(b"HTTP/1.1 200 Go on\r\nX: y\r\n\r\nand so on")
+                .await
+                .unwrap();
+            String::from_utf8(request[..read].to_vec()).unwrap()
+        };
+        let stream = Stream::Layered(Box::new(ours));
+        let (tunnel, request) = tokio::join!(road.tunnel(stream, Some(&authorization)), proxy);
+        assert_eq!(
+            request,
+            "CONNECT mcp.example.com:443 HTTP/1.1\r\nHost: mcp.example.com:443\r\nProxy-Authorization: Basic dTpw\r\n\r\n"
+        );
+        let mut rest = [0; 9];
+        tunnel.unwrap().read_exact(&mut rest).await.unwrap();
+        assert_eq!(&rest, b"and so on");
+    }
+
+    #[tokio::test]
+    async fn a_proxy_that_refuses_a_tunnel_makes_the_server_unreachable() {
+        let road = Road::new(&Url::parse("https://mcp.example.com/mcp").unwrap(), None);
+        for answer in ["HTTP/1.1 407 No\r\n\r\n", "220 mail\r\n\r\n", "HTTP/1.1 200 half"] {
+            let (ours, mut theirs) = tokio::io::duplex(4096);
+            theirs.write_all(answer.as_bytes()).await.unwrap();
+            drop(theirs);
+            let tunnel = road.tunnel(Stream::Layered(Box::new(ours)), None).await;
+            assert!(matches!(tunnel, Err(Lost::Unreachable(_))), "{answer}");
+        }
+    }
 
     #[test]
     fn loopback_addresses_are_known_in_every_form() {
