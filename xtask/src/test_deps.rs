@@ -129,6 +129,9 @@ const RUNTIME: &str = "conformance-runtime";
 /// The conformance suite calls `fs.globSync`, which came with this major version of Node.
 const MODERN_NODE: u32 = 22;
 
+/// The official client that `bench` has call, too.
+const SDK: &str = "node";
+
 /// What only `bench` needs.
 const PEERS: &[Environment] = &[
     Environment {
@@ -191,7 +194,8 @@ fn major(version: &str) -> Option<u32> {
 /// Installs the peers, and gives what went wrong with each that cannot be: a bench without them is still one.
 pub fn install_peers(repository: &Path, folder: &Path) -> anyhow::Result<Vec<anyhow::Error>> {
     let _lock = lock(folder)?;
-    let tried = PEERS.iter().map(|environment| {
+    let client = ENVIRONMENTS.iter().filter(|environment| environment.name == SDK);
+    let tried = PEERS.iter().chain(client).map(|environment| {
         environment
             .install(repository, folder)
             .with_context(|| format!("`{}` is left out", environment.name))

@@ -9,11 +9,12 @@ use anyhow::{Context, bail};
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use crate::load::Target;
+use crate::load::{Outcome, Target, Until};
 use crate::meter;
 use crate::pipe::Pipe;
 use crate::request::Call;
 use crate::row::Effort;
+use crate::sdk;
 use crate::system::{Programs, Running, Setup, System, installed};
 
 const PLAIN: Call = Call::Echo { padding: 0 };
@@ -23,6 +24,8 @@ const PLAIN: Call = Call::Echo { padding: 0 };
 pub enum Measure {
     /// So many calls in flight over the one connection that there is.
     Calls(usize),
+    /// One call after the other, by an official client.
+    Sdk,
     /// From its start to the answer to `initialize`.
     Start,
     /// Memory after some calls.
@@ -53,8 +56,22 @@ pub async fn measure(
 /// What came of it.
 #[derive(Debug)]
 pub enum Measured {
-    Calls(crate::load::Outcome),
+    Calls(Outcome),
     Number(f64),
+}
+
+/// Has Rialto make so many calls, for whoever counts what that takes.
+pub async fn calls(in_flight: usize, calls: u64, programs: &Programs) -> anyhow::Result<Outcome> {
+    let plain = Programs {
+        prefix: Vec::new(),
+        ..programs.clone()
+    };
+    let native = System::Native.start(Setup::Plain, &plain)?;
+    let (mut pipe, _, _files) = start(System::Rialto, programs, &native.target).await?;
+    let outcome = pipe.closed_loop(in_flight, PLAIN, Until::Calls(calls)).await?;
+    pipe.stop().await?;
+    native.stop().await?;
+    Ok(outcome)
 }
 
 async fn measure_in_front(
@@ -67,10 +84,20 @@ async fn measure_in_front(
     match what {
         Measure::Calls(in_flight) => {
             let (mut pipe, _, _files) = start(system, programs, &native.target).await?;
-            pipe.closed_loop(in_flight, PLAIN, effort.time / 5).await?;
-            let outcome = pipe.closed_loop(in_flight, PLAIN, effort.time).await?;
+            pipe.closed_loop(in_flight, PLAIN, Until::Passed(effort.time / 5))
+                .await?;
+            let outcome = pipe
+                .closed_loop(in_flight, PLAIN, Until::Passed(effort.time))
+                .await?;
             pipe.stop().await?;
             Ok(Measured::Calls(outcome))
+        }
+        Measure::Sdk => {
+            let files = tempfile::tempdir().context("cannot make a folder for temporary files")?;
+            let (program, arguments) = command_line(system, programs, &url_of(&native.target))?;
+            let kept = kept_in(files.path());
+            let median = sdk::over_stdio(programs, &program, &arguments, &kept, effort.time).await?;
+            Ok(Measured::Number(median))
         }
         Measure::Start => {
             let starts = if system.is_peer() { 3 } else { 15 };
@@ -85,7 +112,7 @@ async fn measure_in_front(
         }
         Measure::Idle => {
             let (mut pipe, _, _files) = start(system, programs, &native.target).await?;
-            pipe.closed_loop(1, PLAIN, effort.time / 5).await?;
+            pipe.closed_loop(1, PLAIN, Until::Passed(effort.time / 5)).await?;
             tokio::time::sleep(Duration::from_millis(300)).await;
             let memory = meter::proportional_memory(pipe.pid)?;
             pipe.stop().await?;
@@ -101,18 +128,28 @@ async fn start(
     behind: &Target,
 ) -> anyhow::Result<(Pipe, Duration, TempDir)> {
     let files = tempfile::tempdir().context("cannot make a folder for temporary files")?;
-    let url = format!("http://{}/mcp", behind.address);
-    let (program, arguments) = command_line(system, programs, &url)?;
-    let mut command = Command::new(program);
+    let (program, arguments) = command_line(system, programs, &url_of(behind))?;
+    let mut words = programs.prefix.clone();
+    words.push(program.to_string_lossy().into_owned());
+    words.extend(arguments);
+    let (first, rest) = words.split_first().context("a command has a program")?;
+    let mut command = Command::new(first);
     command
-        .args(arguments)
-        // Whatever it keeps between its runs, it keeps here.
-        .env("MCP_REMOTE_CONFIG_DIR", files.path())
-        .env("RIALTO_STATE_DIR", files.path())
+        .args(rest)
+        .envs(kept_in(files.path()))
         .stderr(Stdio::from(log(files.path())?));
     let started = Instant::now();
     let pipe = Pipe::start(&mut command).await?;
     Ok((pipe, started.elapsed(), files))
+}
+
+fn url_of(target: &Target) -> String {
+    format!("http://{}/mcp", target.address)
+}
+
+/// Whatever a program keeps between its runs, it keeps here.
+fn kept_in(files: &Path) -> [(&'static str, &Path); 2] {
+    [("MCP_REMOTE_CONFIG_DIR", files), ("RIALTO_STATE_DIR", files)]
 }
 
 fn log(files: &Path) -> anyhow::Result<std::fs::File> {

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-use crate::load::{self, Until};
+use crate::connect;
+use crate::load::{self, Outcome, Until};
 use crate::request::Call;
 use crate::runner::say;
 use crate::system::{Programs, Setup, System};
@@ -28,10 +29,14 @@ enum Work {
         call: Call,
     },
     Churn,
+    /// Over stdio, in front of the native server; for native the same calls made directly.
+    Connect {
+        in_flight: usize,
+    },
 }
 
 const PLAIN: Call = Call::Echo { padding: 0 };
-const WORKS: [(&str, Work, Setup); 6] = [
+const WORKS: [(&str, Work, Setup); 11] = [
     (
         "64 in flight, 16 sessions",
         Work::Calls {
@@ -78,6 +83,43 @@ const WORKS: [(&str, Work, Setup); 6] = [
         Setup::Plain,
     ),
     ("session opened, used, deleted", Work::Churn, Setup::Plain),
+    (
+        "64 in flight, 16 sessions, in front of native",
+        Work::Calls {
+            sessions: 16,
+            in_flight: 64,
+            call: PLAIN,
+        },
+        Setup::Remote,
+    ),
+    (
+        "10 KB payload, 16 in flight, in front of native",
+        Work::Calls {
+            sessions: 4,
+            in_flight: 16,
+            call: Call::Echo { padding: 10_000 },
+        },
+        Setup::Remote,
+    ),
+    (
+        "10 progress messages, 16 in flight, in front of native",
+        Work::Calls {
+            sessions: 4,
+            in_flight: 16,
+            call: Call::Progress { count: 10 },
+        },
+        Setup::Remote,
+    ),
+    (
+        "stdio in front of native: 1 in flight",
+        Work::Connect { in_flight: 1 },
+        Setup::Plain,
+    ),
+    (
+        "stdio in front of native: 64 in flight",
+        Work::Connect { in_flight: 64 },
+        Setup::Plain,
+    ),
 ];
 
 /// The short and the long run; both can be divided by every number in flight.
@@ -95,7 +137,9 @@ pub fn is_possible() -> bool {
 }
 
 /// Counts every kind of work, for native and for Rialto.
-pub async fn count(programs: &Programs) -> anyhow::Result<Vec<Count>> {
+///
+/// `only`: kinds whose names hold this, instead of all.
+pub async fn count(programs: &Programs, only: Option<&str>) -> anyhow::Result<Vec<Count>> {
     if !is_possible() {
         bail!(
             "counting instructions needs valgrind, which does not run here: install the package `valgrind`"
@@ -104,12 +148,15 @@ pub async fn count(programs: &Programs) -> anyhow::Result<Vec<Count>> {
     let folder = tempfile::tempdir().context("cannot make a folder for temporary files")?;
     let mut counts = Vec::new();
     for (name, work, setup) in WORKS {
+        if only.is_some_and(|word| !name.contains(word)) {
+            continue;
+        }
         let native = per_call(System::Native, work, Setup::Plain, programs, folder.path()).await?;
         let rialto = per_call(System::Rialto, work, setup, programs, folder.path()).await?;
         say(&format!(
             "{name}: native {native:.0}, Rialto {rialto:.0} instructions per call"
         ));
-        if counts.is_empty() {
+        if counts.is_empty() || only.is_some() {
             say(&top_functions(&folder.path().join("callgrind"))?);
         }
         counts.push(Count {
@@ -150,8 +197,33 @@ async fn one_run(
         ],
         ..programs.clone()
     };
-    let running = system.start(setup, &under_valgrind)?;
     let until = Until::Calls(calls);
+    let outcome = match (work, system) {
+        (Work::Connect { in_flight }, System::Rialto) => {
+            connect::calls(in_flight, calls, &under_valgrind).await?
+        }
+        (work, system) => over_http(system, work, setup, &under_valgrind, until).await?,
+    };
+    if outcome.calls != calls {
+        bail!("{} of {calls} calls were made", outcome.calls);
+    }
+    let text = std::fs::read_to_string(&file).context("callgrind wrote nothing")?;
+    let line = text
+        .lines()
+        .rev()
+        .find_map(|line| line.strip_prefix("totals: ").or(line.strip_prefix("summary: ")));
+    line.and_then(|line| line.trim().parse().ok())
+        .context("callgrind wrote no total")
+}
+
+async fn over_http(
+    system: System,
+    work: Work,
+    setup: Setup,
+    programs: &Programs,
+    until: Until,
+) -> anyhow::Result<Outcome> {
+    let running = system.start(setup, programs)?;
     let outcome = match work {
         Work::Calls {
             sessions,
@@ -161,19 +233,14 @@ async fn one_run(
             let sessions = load::open_sessions(&running.target, sessions).await?;
             load::closed_loop(&running.target, &sessions, in_flight, call, until).await?
         }
+        Work::Connect { in_flight } => {
+            let sessions = load::open_sessions(&running.target, 1).await?;
+            load::closed_loop(&running.target, &sessions, in_flight, PLAIN, until).await?
+        }
         Work::Churn => load::churn(&running.target, 8, until).await?,
     };
-    if outcome.calls != calls {
-        bail!("{} of {calls} calls were made", outcome.calls);
-    }
     running.stop().await?;
-    let text = std::fs::read_to_string(&file).context("callgrind wrote nothing")?;
-    let line = text
-        .lines()
-        .rev()
-        .find_map(|line| line.strip_prefix("totals: ").or(line.strip_prefix("summary: ")));
-    line.and_then(|line| line.trim().parse().ok())
-        .context("callgrind wrote no total")
+    Ok(outcome)
 }
 
 /// Where the instructions go, as `callgrind_annotate` tells it.

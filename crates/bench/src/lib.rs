@@ -20,5 +20,6 @@ pub mod report;
 pub mod request;
 pub mod row;
 pub mod runner;
+pub mod sdk;
 pub mod shallow;
 pub mod system;

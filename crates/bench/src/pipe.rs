@@ -2,7 +2,7 @@
 //! programs that have a remote server behind them.
 
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use memchr::{memchr, memmem};
@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::handler::Era;
-use crate::load::Outcome;
+use crate::load::{Outcome, Until};
 use crate::meter;
 use crate::request::{self, Call};
 
@@ -63,18 +63,20 @@ impl Pipe {
         Ok(())
     }
 
-    /// Keeps so many calls in flight for so long.
+    /// Keeps so many calls in flight until it is over.
     pub async fn closed_loop(
         &mut self,
         in_flight: usize,
         call: Call,
-        time: Duration,
+        until: Until,
     ) -> anyhow::Result<Outcome> {
         let cpu = meter::cpu(self.pid)?;
         let started = Instant::now();
         let mut load = Load {
             call,
-            end: started + time,
+            until,
+            started,
+            begun: 0,
             sent: vec![started; in_flight],
             rounds: vec![0; in_flight],
             open: 0,
@@ -134,7 +136,10 @@ impl Pipe {
 
 struct Load {
     call: Call,
-    end: Instant,
+    until: Until,
+    started: Instant,
+    /// How many calls were sent.
+    begun: u64,
     /// Per slot: when its call was sent, and how many it has had.
     sent: Vec<Instant>,
     rounds: Vec<u64>,
@@ -148,6 +153,7 @@ impl Load {
     fn send(&mut self, slot: usize, now: Instant) {
         self.sent[slot] = now;
         self.rounds[slot] += 1;
+        self.begun += 1;
         let id = self.rounds[slot] * self.sent.len() as u64 + slot as u64;
         request::write_call(&mut self.out, Era::Legacy, self.call, id);
         self.out.push(b'\n');
@@ -174,7 +180,11 @@ impl Load {
         self.latencies
             .push(u32::try_from((now - self.sent[slot]).as_nanos()).unwrap_or(u32::MAX));
         self.finished = now;
-        if now < self.end {
+        let go_on = match self.until {
+            Until::Passed(time) => now - self.started < time,
+            Until::Calls(calls) => self.begun < calls,
+        };
+        if go_on {
             self.send(slot, now);
         }
         Ok(true)

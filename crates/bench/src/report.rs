@@ -294,6 +294,13 @@ fn goals(results: &Results) -> Vec<Goal> {
             native(Row::ConnectFlight1, 0),
         ),
         goal(
+            "`connect`, 1 in flight: p50 against a direct HTTP call, both by an official client",
+            AtMost,
+            (1.5, 1.25),
+            "×",
+            native(Row::ConnectSdk, 0),
+        ),
+        goal(
             "`connect`, 64 in flight: throughput against mcp-remote",
             AtLeast,
             (10.0, 20.0),

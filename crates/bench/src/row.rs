@@ -14,6 +14,7 @@ use crate::meter;
 use crate::overload;
 use crate::pipe::Pipe;
 use crate::request::{Call, Session};
+use crate::sdk;
 use crate::system::{Credentials, Programs, Running, Setup, System};
 
 /// One kind of work.
@@ -43,11 +44,12 @@ pub enum Row {
     RemoteProgress,
     ConnectFlight64,
     ConnectFlight1,
+    ConnectSdk,
     ConnectStart,
     ConnectIdle,
 }
 
-pub const ALL: [Row; 26] = [
+pub const ALL: [Row; 27] = [
     Row::Flight64,
     Row::Flight16,
     Row::Flight1,
@@ -72,6 +74,7 @@ pub const ALL: [Row; 26] = [
     Row::RemoteProgress,
     Row::ConnectFlight64,
     Row::ConnectFlight1,
+    Row::ConnectSdk,
     Row::ConnectStart,
     Row::ConnectIdle,
 ];
@@ -135,6 +138,7 @@ impl Row {
             Self::RemoteProgress => "remote-progress",
             Self::ConnectFlight64 => "connect64",
             Self::ConnectFlight1 => "connect1",
+            Self::ConnectSdk => "connect-sdk",
             Self::ConnectStart => "connect-start",
             Self::ConnectIdle => "connect-idle",
         }
@@ -168,6 +172,7 @@ impl Row {
             Self::RemoteProgress => "call with 10 progress messages, 16 in flight, in front of native",
             Self::ConnectFlight64 => "stdio in front of native: 64 in flight",
             Self::ConnectFlight1 => "stdio in front of native: 1 in flight",
+            Self::ConnectSdk => "the same, called by the TypeScript SDK 1.32",
             Self::ConnectStart => "stdio in front of native: start to first initialize answer",
             Self::ConnectIdle => "stdio in front of native: idle memory (PSS)",
         }
@@ -196,6 +201,7 @@ impl Row {
                 Cpu("CPU per delivery"),
                 Share("delivered, in order"),
             ],
+            Self::ConnectSdk => &[Time("p50")],
             Self::Start | Self::ConnectStart => &[Time("time")],
             Self::Idle | Self::IdleSession | Self::ConnectIdle => &[Bytes("memory")],
             Self::Sessions | Self::Audit => &[Factor("CPU per call, ×")],
@@ -224,9 +230,11 @@ impl Row {
     fn objection(self, system: System) -> Option<&'static str> {
         let possible = match self {
             // The native server is what the same calls would be without a program in between.
-            Self::ConnectFlight64 | Self::ConnectFlight1 | Self::ConnectStart | Self::ConnectIdle => {
-                system == System::Native || connect::is_possible(system)
-            }
+            Self::ConnectFlight64
+            | Self::ConnectFlight1
+            | Self::ConnectSdk
+            | Self::ConnectStart
+            | Self::ConnectIdle => system == System::Native || connect::is_possible(system),
             Self::Destinations | Self::Audit | Self::Everything | Self::Translation | Self::Overload => {
                 system == System::Rialto
             }
@@ -267,6 +275,7 @@ impl Row {
             return self.measure_pipe(programs, effort).await;
         }
         match self {
+            Self::ConnectSdk => measure_directly(programs, effort).await,
             Self::Start | Self::ConnectStart => first_answer(system, programs).await,
             Self::Sessions => measure_growth(Growth::Sessions, system, programs, effort).await,
             Self::Destinations => measure_growth(Growth::Destinations, system, programs, effort).await,
@@ -317,6 +326,7 @@ impl Row {
         match self {
             Self::ConnectFlight64 => Some(Measure::Calls(64)),
             Self::ConnectFlight1 => Some(Measure::Calls(1)),
+            Self::ConnectSdk => Some(Measure::Sdk),
             Self::ConnectStart => Some(Measure::Start),
             Self::ConnectIdle => Some(Measure::Idle),
             _ => None,
@@ -348,7 +358,7 @@ impl Row {
             Self::Progress | Self::RemoteProgress => (4, 16, Call::Progress { count: 10 }),
             Self::Flight1 | Self::Paced | Self::Churn | Self::FanOut => (1, 1, PLAIN),
             Self::Start | Self::Idle | Self::IdleSession => (1, 1, PLAIN),
-            Self::ConnectFlight1 | Self::ConnectStart | Self::ConnectIdle => (1, 1, PLAIN),
+            Self::ConnectFlight1 | Self::ConnectSdk | Self::ConnectStart | Self::ConnectIdle => (1, 1, PLAIN),
         }
     }
 
@@ -415,6 +425,7 @@ impl Row {
             | Self::Remote1M
             | Self::RemoteProgress
             | Self::ConnectFlight64
+            | Self::ConnectSdk
             | Self::ConnectFlight1 => {
                 let (sessions, in_flight, call) = self.shape();
                 let sessions = load::open_sessions(target, sessions).await?;
@@ -432,9 +443,12 @@ impl Row {
         let mut pipe = Pipe::start(&mut Command::new(programs.ours.join("bench-echo"))).await?;
         let (_, in_flight, call) = self.shape();
         let resident = meter::resident_memory(pipe.pid)?;
-        pipe.closed_loop(in_flight, call, effort.time / 5).await?;
+        pipe.closed_loop(in_flight, call, Until::Passed(effort.time / 5))
+            .await?;
         meter::reset_peak(pipe.pid)?;
-        let outcome = pipe.closed_loop(in_flight, call, effort.time).await?;
+        let outcome = pipe
+            .closed_loop(in_flight, call, Until::Passed(effort.time))
+            .await?;
         let growth = meter::peak_memory(pipe.pid)?.saturating_sub(resident);
         pipe.stop().await?;
         Ok(self.told(&outcome, growth))
@@ -569,6 +583,15 @@ async fn measure_overload(system: System, programs: &Programs, effort: Effort) -
         measured.growth,
         measured.recovery,
     ])
+}
+
+/// The official client, straight to the native server.
+async fn measure_directly(programs: &Programs, effort: Effort) -> anyhow::Result<Vec<f64>> {
+    let native = System::Native.start(Setup::Plain, programs)?;
+    let url = format!("http://{}/mcp", native.target.address);
+    let median = sdk::over_http(programs, &url, effort.time).await;
+    native.stop().await?;
+    Ok(vec![median?])
 }
 
 /// The median of several starts: one alone is at the mercy of whatever else the machine does.

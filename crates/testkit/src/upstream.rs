@@ -21,12 +21,14 @@ use crate::failure::Result;
 use crate::patience::wait_until;
 
 mod exchange;
+mod http2;
 mod manner;
 mod script;
 mod tls;
 mod wire;
 
 pub use exchange::Exchange;
+pub use http2::Http2Door;
 pub use script::{Gate, Step, result};
 pub use tls::{Authority, Flaw};
 

@@ -16,6 +16,7 @@ bench-load [FLAGS]
   --help             this text
   --quick            Rialto and native only, one short round
   --instructions     only instructions per call, under valgrind
+  --works TEXT       … of works whose names hold this, and where the instructions go
   --only ROW         only this row; may be repeated
   --rounds N         rounds per row
   --seconds S        length of one measurement
@@ -26,6 +27,7 @@ bench-load [FLAGS]
 struct Flags {
     quick: bool,
     instructions: bool,
+    works: Option<String>,
     rows: Vec<Row>,
     rounds: Option<usize>,
     seconds: Option<f64>,
@@ -60,7 +62,8 @@ fn main() -> anyhow::Result<()> {
 async fn run(flags: Flags, programs: Programs) -> anyhow::Result<()> {
     let mut out = String::new();
     if flags.instructions {
-        out.push_str(&report::instructions(&instructions::count(&programs).await?));
+        let counts = instructions::count(&programs, flags.works.as_deref()).await?;
+        out.push_str(&report::instructions(&counts));
     } else {
         let systems = match flags.quick {
             true => system::QUICK.to_vec(),
@@ -87,7 +90,7 @@ async fn run(flags: Flags, programs: Programs) -> anyhow::Result<()> {
         out.push_str(&report::targets(&results));
         if let Some(file) = flags.write {
             let counts = match instructions::is_possible() {
-                true => Some(instructions::count(&run.programs).await?),
+                true => Some(instructions::count(&run.programs, None).await?),
                 false => {
                     say("no valgrind here: instructions are not counted");
                     None
@@ -111,6 +114,7 @@ fn flags(mut words: impl Iterator<Item = String>) -> anyhow::Result<Flags> {
     let mut flags = Flags {
         quick: false,
         instructions: false,
+        works: None,
         rows: Vec::new(),
         rounds: None,
         seconds: None,
@@ -122,6 +126,7 @@ fn flags(mut words: impl Iterator<Item = String>) -> anyhow::Result<Flags> {
         match word.as_str() {
             "--quick" => flags.quick = true,
             "--instructions" => flags.instructions = true,
+            "--works" => flags.works = Some(value()?),
             "--only" => flags.rows.push(row_named(&value()?)?),
             "--rounds" => flags.rounds = Some(value()?.parse().context("--rounds N")?),
             "--seconds" => flags.seconds = Some(value()?.parse().context("--seconds S")?),

@@ -12,10 +12,12 @@ mod notices;
 mod old_sse;
 mod server;
 mod signature;
+mod wire;
 
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -36,7 +38,9 @@ use tokio::sync::oneshot;
 use self::exchange::{End, News};
 use self::link::Link;
 use self::notices::Silence;
-pub(crate) use self::server::{Server, certificates};
+pub(crate) use self::server::Server;
+pub(crate) use self::wire::certificates;
+use crate::clock::Alarm;
 use crate::lane::{Health, Lane};
 use crate::settings::{Outages, Transport};
 
@@ -159,6 +163,9 @@ impl RemoteLane {
         let mut under_way = UnderWay::default();
         let mut notices: Option<Listening> = None;
         let mut out: Option<(Moment, Arc<Trouble>)> = None;
+        let mut ends = Vec::new();
+        let mut old = None;
+        let mut alarm = Alarm::new(clock);
         loop {
             if lane.is_stopping() {
                 return Left::Stopped;
@@ -172,38 +179,40 @@ impl RemoteLane {
                 .filter(|until| *until > clock.now());
             tokio::select! {
                 () = lane.write.notified(), if under_way.first.is_none() => {}
-                end = under_way.next() => {
-                    let Some(End { parcel, news }) = end else { continue };
-                    match news {
-                        News::Delivered => {
-                            outage.handle_success();
-                        }
-                        News::Failed => {}
-                        News::SessionLost { first } => {
-                            if first {
-                                self.lose_session();
-                                notices = None;
+                () = under_way.gather(&mut ends) => {
+                    for End { parcel, news } in ends.drain(..) {
+                        match news {
+                            News::Delivered => outage.handle_success(),
+                            News::Failed => {}
+                            News::SessionLost { first } => {
+                                if first {
+                                    self.lose_session();
+                                    notices = None;
+                                }
+                                match parcel {
+                                    Parcel::Request { id, .. } => lane.forgotten(id),
+                                    Parcel::Note { .. } => {}
+                                }
                             }
-                            match parcel {
-                                Parcel::Request { id, .. } => lane.forgotten(id),
-                                Parcel::Note { .. } => {}
+                            // Whoever noticed the loss has seen to a new session, or is about to.
+                            News::Withheld => give_back(lane, parcel),
+                            News::Unreachable(trouble) => {
+                                lane.outage(Some(Arc::clone(&trouble)));
+                                give_back(lane, parcel);
+                                // What is still under way has connections of its own, and goes on.
+                                if out.is_none() {
+                                    out = Some(self.note_outage(outage, &trouble));
+                                }
+                            }
+                            News::NotStreamable { status } => {
+                                lane.outage(None);
+                                give_back(lane, parcel);
+                                old = Some(status);
                             }
                         }
-                        // Whoever noticed the loss has seen to a new session, or is about to.
-                        News::Withheld => give_back(lane, parcel),
-                        News::Unreachable(trouble) => {
-                            lane.outage(Some(Arc::clone(&trouble)));
-                            give_back(lane, parcel);
-                            // What is still under way has connections of its own, and goes on.
-                            if out.is_none() {
-                                out = Some(self.note_outage(outage, &trouble));
-                            }
-                        }
-                        News::NotStreamable { status } => {
-                            lane.outage(None);
-                            give_back(lane, parcel);
-                            return Left::TryOld { status };
-                        }
+                    }
+                    if let Some(status) = old {
+                        return Left::TryOld { status };
                     }
                 }
                 silence = async { notices.as_mut().expect("only polled if there is one").await }, if notices.is_some() => {
@@ -216,7 +225,7 @@ impl RemoteLane {
                 }
                 _ = clock.reach(retry) => {}
                 () = lane.look.notified() => {}
-                now = clock.reach(deadline) => lane.reach_deadline(now),
+                now = alarm.ring(deadline) => lane.reach_deadline(now),
             }
         }
     }
@@ -283,7 +292,7 @@ impl RemoteLane {
         self.link.server.settle(Transport::Sse);
         lane.set_carrier(Carrier::Pipe);
         lane.link_up(None);
-        let endpoint = stream.endpoint().clone();
+        let endpoint = Arc::clone(stream.endpoint());
         let mut writing: Option<Writing> = None;
         let trouble = loop {
             if lane.is_stopping() {
@@ -295,7 +304,7 @@ impl RemoteLane {
             if writing.is_none() {
                 let chunk = lane.take_outgoing(BytesMut::new()).freeze();
                 if !chunk.is_empty() {
-                    let (link, endpoint) = (Arc::clone(&self.link), endpoint.clone());
+                    let (link, endpoint) = (Arc::clone(&self.link), Arc::clone(&endpoint));
                     writing = Some(Box::pin(async move {
                         for message in messages(&chunk) {
                             old_sse::write(&link, &endpoint, &message).await?;
@@ -359,15 +368,11 @@ fn give_back(lane: &Lane, parcel: Parcel) {
 /// The lines of a chunk that the multiplexer wrote.
 fn messages(chunk: &Bytes) -> impl Iterator<Item = Message> {
     let mut start = 0;
-    memchr::memchr_iter(b'\n', chunk)
-        .map(|end| {
-            let line = chunk.slice(start..end);
-            start = end + 1;
-            line
-        })
-        .collect::<Vec<_>>()
-        .into_iter()
-        .filter_map(|line| Message::scan(line).ok())
+    memchr::memchr_iter(b'\n', chunk).filter_map(move |end| {
+        let line = chunk.slice(start..end);
+        start = end + 1;
+        Message::scan(line).ok()
+    })
 }
 
 /// The messages that are on their way.
@@ -455,31 +460,40 @@ impl UnderWay {
         }
     }
 
-    /// The next message that has come to its end.
-    async fn next(&mut self) -> Option<End> {
-        let end = match (&mut self.first, &mut self.patience) {
-            (Some(first), Some(patience)) => tokio::select! {
-                end = first => {
-                    self.first = None;
-                    end
-                }
-                Some(end) = self.carrying.next(), if !self.carrying.is_empty() => end,
-                () = patience => {
-                    // It is carried on beside what follows.
-                    self.carrying.extend(self.first.take());
-                    None
-                }
-            },
-            _ if self.carrying.is_empty() => std::future::pending().await,
-            _ => self.carrying.next().await.flatten(),
-        };
-        if let Some(End {
-            parcel: Parcel::Request { id, .. },
-            ..
-        }) = &end
+    /// Waits for messages to come to their end, and gives all that have.
+    async fn gather(&mut self, ends: &mut Vec<End>) {
+        std::future::poll_fn(|context| self.poll_gather(context, ends)).await;
+    }
+
+    fn poll_gather(&mut self, context: &mut Context<'_>, ends: &mut Vec<End>) -> Poll<()> {
+        let mut going_on = false;
+        if let Some(first) = &mut self.first
+            && let Poll::Ready(end) = first.as_mut().poll(context)
         {
-            self.handles.remove(id);
+            (self.first, self.patience) = (None, None);
+            ends.extend(end);
+            going_on = true;
         }
-        end
+        if let Some(patience) = &mut self.patience
+            && patience.as_mut().poll(context).is_ready()
+        {
+            // It is carried on beside what follows.
+            self.patience = None;
+            self.carrying.extend(self.first.take());
+            going_on = true;
+        }
+        while let Poll::Ready(Some(end)) = self.carrying.poll_next_unpin(context) {
+            ends.extend(end);
+        }
+        for end in &*ends {
+            match end.parcel {
+                Parcel::Request { id, .. } => self.handles.remove(&id),
+                Parcel::Note { .. } => None,
+            };
+        }
+        match going_on || !ends.is_empty() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
     }
 }

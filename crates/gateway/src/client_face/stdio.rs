@@ -61,11 +61,11 @@ impl Gateway {
         input: R,
         output: W,
         limits: &LineLimits,
-        shutdown: impl Future<Output = ()>,
+        shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Parting
     where
-        R: AsyncRead + Unpin,
-        W: AsyncWrite + Unpin,
+        R: AsyncRead + Send + Unpin + 'static,
+        W: AsyncWrite + Send + Unpin + 'static,
     {
         let Some(destination) = self.live().destinations.values().next().cloned() else {
             return Parting::Told;
@@ -83,7 +83,14 @@ impl Gateway {
             probe: PROBE,
         };
         let desk = Desk::new(Arc::clone(&destination), self.clock, limits);
-        let parting = attend(&desk, input, output, line, shutdown).await;
+        // A task of its own: the runtime looks for news from outside each time before it goes on with what is not one,
+        // which would be a system call more for each answer.
+        let mut attending = tasks::Owned(tasks::spawn("client", {
+            let desk = Arc::clone(&desk);
+            async move { attend(&desk, input, output, line, shutdown).await }
+        }));
+        // Whatever made it end early is in the log.
+        let parting = (&mut attending.0).await.unwrap_or(Parting::Told);
         let _ = tokio::time::timeout(LEAVING, self.stop_all()).await;
         housekeeper.abort();
         report(desk.counters());

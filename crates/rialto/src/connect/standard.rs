@@ -16,8 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 
-type Input = Box<dyn AsyncRead + Unpin>;
-type Output = Box<dyn AsyncWrite + Unpin>;
+type Input = Box<dyn AsyncRead + Send + Unpin>;
+type Output = Box<dyn AsyncWrite + Send + Unpin>;
 
 const INPUT: &str = "/proc/self/fd/0";
 const OUTPUT: &str = "/proc/self/fd/1";

@@ -1,7 +1,7 @@
 //! D11: certificates that do not hold, and no way round them.
 
 use serde_json::{Value, json};
-use testkit::upstream::{Authority, Flaw, Step};
+use testkit::upstream::{Authority, Flaw, Http2Door, Step};
 use testkit::{Rialto, Upstream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -40,6 +40,18 @@ async fn d11_a_certificate_of_a_trusted_authority_is_accepted() {
     let rialto = in_front_of(&upstream.url(), Some(&authority)).await;
     let client = stage::session(&rialto).await;
     assert_eq!(echo(&client, 1, "secret").await, "secret");
+}
+
+#[tokio::test]
+async fn one_connection_of_http2_carries_all_requests() {
+    let authority = Authority::new();
+    let upstream = Upstream::legacy().start().await.expect("an upstream");
+    let door = Http2Door::open(&authority, &upstream).await.expect("a door");
+    let rialto = in_front_of(&door.url(), Some(&authority)).await;
+    let client = stage::session(&rialto).await;
+    let both = tokio::join!(echo(&client, 1, "one"), echo(&client, 2, "other"));
+    assert_eq!(both, ("one".to_owned(), "other".to_owned()));
+    assert_eq!(door.connections(), 1);
 }
 
 #[tokio::test]

@@ -17,10 +17,10 @@ use protocol::object::Object;
 use protocol::tool_schema::without_invalid;
 use protocol::version::Era;
 use protocol::wire::sse::SseParser;
-use reqwest::Response;
 
 use super::link::{Agreed, Link, session_of};
-use super::server::{Content, MAX_ERROR_BODY, Unread, body, content, fate, retry_after};
+use super::server::{Content, MAX_ERROR_BODY, Unread, body, broken_off, content, retry_after};
+use super::wire::Response;
 use crate::settings::{Retry, Transport};
 
 /// How long a message that has no answer may take to be taken.
@@ -186,10 +186,7 @@ impl Journey {
                 let session = session_of(&response);
                 match body(response, self.link.max_message_bytes).await {
                     Ok(answer) => self.hand_over(answer, id, method, session),
-                    Err(Unread::BrokenOff(what)) => {
-                        self.link.server.doubt();
-                        Taken::Not(Fate::BrokenOff { what })
-                    }
+                    Err(Unread::BrokenOff(what)) => Taken::Not(Fate::BrokenOff { what }),
                     Err(Unread::TooLarge(length)) => Taken::Failed(self.too_large(length)),
                 }
             }
@@ -238,11 +235,8 @@ impl Journey {
             match response.chunk().await {
                 Ok(Some(chunk)) => parser.push(&chunk),
                 Ok(None) => return Taken::Not(Fate::StreamEnded),
-                Err(error) => {
-                    self.link.server.doubt();
-                    let Fate::BrokenOff { what } = fate(&error) else {
-                        return Taken::Not(Fate::StreamEnded);
-                    };
+                Err(what) => {
+                    let what = broken_off(&what);
                     tracing::debug!(destination = %self.link.lane.destination(), %what, "event stream");
                     return Taken::Not(Fate::StreamEnded);
                 }

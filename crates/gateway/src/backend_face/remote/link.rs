@@ -10,10 +10,10 @@ use protocol::message::{Member, Message};
 use protocol::object::Object;
 use protocol::trace_context::TRACEPARENT;
 use protocol::version::Era;
-use reqwest::Response;
 
 use super::mirror::mirrored;
 use super::server::{LAST_EVENT_ID, Outbound, PROTOCOL_VERSION, SESSION_ID, Server};
+use super::wire::{Address, Response};
 use crate::lane::Lane;
 use crate::trace;
 
@@ -26,7 +26,9 @@ pub(super) struct Link {
     pub(super) lane: Arc<Lane>,
     /// What this lane's client sent and the configuration passes on.
     forwarded: HeaderMap,
-    agreed: Mutex<Agreed>,
+    /// What the POST of a modern message carries whatever it is.
+    plain: Arc<HeaderMap>,
+    agreed: Mutex<Arc<Agreed>>,
     pub(super) max_message_bytes: usize,
 }
 
@@ -35,6 +37,8 @@ pub(super) struct Link {
 pub(super) struct Agreed {
     session: Option<HeaderValue>,
     version: Option<HeaderValue>,
+    /// What the POST of a legacy message carries: the same for all of them.
+    post: Arc<HeaderMap>,
     /// The server has forgotten the session, and there is no other one yet.
     lost: bool,
     /// Counts handshakes, so that a session is lost only once however many requests notice.
@@ -59,21 +63,33 @@ impl Link {
         forwarded: HeaderMap,
         max_message_bytes: usize,
     ) -> Self {
+        let plain = Arc::new(server.headers(&Method::POST, &[&forwarded]));
+        let agreed = Agreed {
+            post: Arc::clone(&plain),
+            ..Agreed::default()
+        };
         Self {
             server,
             lane,
             forwarded,
-            agreed: Mutex::default(),
+            plain,
+            agreed: Mutex::new(Arc::new(agreed)),
             max_message_bytes,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Agreed> {
+    fn lock(&self) -> MutexGuard<'_, Arc<Agreed>> {
         self.agreed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn agreed(&self) -> Agreed {
-        self.lock().clone()
+    pub(super) fn agreed(&self) -> Arc<Agreed> {
+        Arc::clone(&self.lock())
+    }
+
+    fn settle(&self, mut agreed: Agreed) -> Arc<Agreed> {
+        let headers = [&in_session(&agreed), &self.forwarded];
+        agreed.post = Arc::new(self.server.headers(&Method::POST, &headers));
+        Arc::new(agreed)
     }
 
     /// The server has accepted the handshake. Only such an answer gives a session: some servers put an id on
@@ -86,10 +102,13 @@ impl Link {
                 HeaderValue::from_str(&result.text("protocolVersion")?).ok()
             });
         let mut agreed = self.lock();
-        agreed.session = session.filter(|id| is_visible(id.as_bytes()));
-        agreed.version = version;
-        agreed.lost = false;
-        agreed.epoch += 1;
+        *agreed = self.settle(Agreed {
+            session: session.filter(|id| is_visible(id.as_bytes())),
+            version,
+            lost: false,
+            epoch: agreed.epoch + 1,
+            ..Agreed::default()
+        });
     }
 
     /// The server does not know the session any more that was agreed then. Gives whether this is news.
@@ -97,9 +116,11 @@ impl Link {
         let mut agreed = self.lock();
         let news = agreed.epoch == then.epoch && agreed.session.is_some();
         if news {
-            agreed.session = None;
-            agreed.version = None;
-            agreed.lost = true;
+            *agreed = self.settle(Agreed {
+                lost: true,
+                epoch: agreed.epoch,
+                ..Agreed::default()
+            });
         }
         news
     }
@@ -107,18 +128,32 @@ impl Link {
     /// The POST of a message.
     pub(super) fn post(&self, message: &Message, agreed: &Agreed) -> Outbound {
         let mut headers = match self.lane.era() {
-            Era::Modern => mirrored(&self.lane, message),
-            Era::Legacy => in_session(agreed),
+            Era::Modern => Arc::new(self.mirroring(message)),
+            Era::Legacy => Arc::clone(&agreed.post),
         };
-        if let Some(context) = trace::header_of(message) {
-            headers.insert(TRACEPARENT, context);
+        if let Some(context) = trace::header_of(message)
+            && !self.forwarded.contains_key(TRACEPARENT)
+        {
+            Arc::make_mut(&mut headers).insert(TRACEPARENT, context);
         }
         Outbound {
             method: Method::POST,
-            url: self.server.spec().url.clone(),
-            headers: self.forwarded(headers),
+            at: None,
+            headers,
             body: message.bytes().clone(),
         }
+    }
+
+    fn mirroring(&self, message: &Message) -> HeaderMap {
+        let mut headers = HeaderMap::clone(&self.plain);
+        for (name, value) in mirrored(&self.lane, message) {
+            if let Some(name) = name
+                && !self.forwarded.contains_key(&name)
+            {
+                headers.insert(name, value);
+            }
+        }
+        headers
     }
 
     /// The GET of a stream, after an event if there was one.
@@ -129,8 +164,8 @@ impl Link {
         }
         Outbound {
             method: Method::GET,
-            url: self.server.spec().url.clone(),
-            headers: self.forwarded(headers),
+            at: None,
+            headers: Arc::new(self.server.headers(&Method::GET, &[&headers, &self.forwarded])),
             body: Bytes::new(),
         }
     }
@@ -143,12 +178,14 @@ impl Link {
         }
     }
 
-    /// Adds what is passed on of the client's own headers.
-    pub(super) fn forwarded(&self, mut headers: HeaderMap) -> HeaderMap {
-        for (name, value) in &self.forwarded {
-            headers.insert(name.clone(), value.clone());
+    /// The POST of a message to an address that the server has named.
+    pub(super) fn post_to(&self, at: &Arc<Address>, message: &Message) -> Outbound {
+        Outbound {
+            method: Method::POST,
+            at: Some(Arc::clone(at)),
+            headers: Arc::clone(&self.plain),
+            body: message.bytes().clone(),
         }
-        headers
     }
 
     pub(super) fn hear(&self, message: Bytes, origin: Option<WireId>) {

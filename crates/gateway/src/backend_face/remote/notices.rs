@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use protocol::delivery::Outage;
 use protocol::wire::sse::SseParser;
-use reqwest::Response;
 use tokio::sync::oneshot;
 
 use super::link::Link;
 use super::server::{Content, content};
+use super::wire::Response;
 
 /// How the stream ended for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,16 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method};
 use protocol::delivery::{Delivery, Fate, Next, Parcel, repeatable};
 use protocol::exchange::Trouble;
 use protocol::message::Message;
 use protocol::wire::sse::{SseEvent, SseParser};
-use reqwest::Response;
 use url::Url;
 
 use super::link::Link;
-use super::server::{Content, Outbound, content};
+use super::server::{Content, content};
+use super::wire::{Address, Response};
 
 /// How long a server may take to say where it is to be written to.
 const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,7 +28,7 @@ const MAX_ENDPOINT: usize = 64 << 10;
 pub(super) struct Stream {
     response: Response,
     parser: SseParser,
-    endpoint: Url,
+    endpoint: Arc<Address>,
 }
 
 /// Opens the stream and waits for the address.
@@ -51,7 +50,7 @@ fn trouble(what: String) -> Arc<Trouble> {
 
 async fn reach(link: &Link) -> Result<Stream, String> {
     let outbound = link.get(&link.agreed(), None);
-    let at = outbound.url.clone();
+    let at = &link.server.spec().url;
     let mut response = link.server.send(outbound).await.map_err(|fate| match fate {
         Fate::Unreachable { what }
         | Fate::BrokenOff { what }
@@ -74,7 +73,8 @@ async fn reach(link: &Link) -> Result<Stream, String> {
         }
         while let Some(event) = parser.next().map_err(|error| error.to_string())? {
             if event.event.as_deref() == Some(b"endpoint".as_slice()) {
-                let endpoint = endpoint(&at, &event)?;
+                let endpoint = Address::new(endpoint(at, &event)?);
+                let endpoint = Arc::new(endpoint.ok_or("the server's endpoint is no address")?);
                 return Ok(Stream {
                     response,
                     parser,
@@ -117,22 +117,21 @@ impl Stream {
         }
     }
 
-    pub(super) fn endpoint(&self) -> &Url {
+    pub(super) fn endpoint(&self) -> &Arc<Address> {
         &self.endpoint
     }
 }
 
 /// Writes one message. `Err`: the stream's session is gone.
-pub(super) async fn write(link: &Link, endpoint: &Url, message: &Message) -> Result<(), Arc<Trouble>> {
+pub(super) async fn write(
+    link: &Link,
+    endpoint: &Arc<Address>,
+    message: &Message,
+) -> Result<(), Arc<Trouble>> {
     let parcel = Parcel::of(message);
     let mut delivery = Delivery::new(parcel, repeatable(parcel));
     loop {
-        let outbound = Outbound {
-            method: Method::POST,
-            url: endpoint.clone(),
-            headers: link.forwarded(HeaderMap::new()),
-            body: message.bytes().clone(),
-        };
+        let outbound = link.post_to(endpoint, message);
         let fate = match tokio::time::timeout(POST_TIMEOUT, link.server.send(outbound)).await {
             Ok(Ok(response)) if response.status().is_success() => return Ok(()),
             Ok(Ok(response)) => Fate::Status {

@@ -3,20 +3,17 @@
 //! Redirects are followed here and only within the server's own origin, so that neither a token nor a body ever
 //! leaves it. Nothing is decompressed: no encoding is offered, and an answer that has one is refused.
 
-use std::error::Error as _;
-use std::path::Path;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, LOCATION, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HOST, LOCATION, RETRY_AFTER, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
+use http_body_util::Full;
 use protocol::delivery::Fate;
-use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, Request, Response};
-use url::Url;
 
 use super::signature;
+use super::wire::{Address, Lost, Response, Wire};
 use crate::settings::{RemoteSpec, Transport};
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -24,11 +21,8 @@ pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-pro
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const EVENT_STREAM: &str = "text/event-stream";
 const JSON: &str = "application/json";
+const ANY_ANSWER: &str = "application/json, text/event-stream";
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Common servers close a connection after five idle seconds. A request that meets the closing would be lost, and
-/// nobody could say whether it was carried out; so ours are closed before.
-const POOL_IDLE: Duration = Duration::from_secs(4);
 const MAX_REDIRECTS: usize = 3;
 /// What is read of an answer that is an error.
 pub(super) const MAX_ERROR_BODY: usize = 64 << 10;
@@ -37,26 +31,22 @@ pub(super) const MAX_ERROR_BODY: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct Server {
     spec: RemoteSpec,
+    /// `None`: the configured address is none that HTTP could name.
+    address: Option<Arc<Address>>,
+    /// What every request carries.
     headers: HeaderMap,
-    pool: Mutex<Pool>,
+    wire: Wire,
     /// Which transport it turned out to speak, where both were possible.
     settled: OnceLock<Transport>,
-}
-
-/// The connections that are kept.
-#[derive(Debug, Default)]
-struct Pool {
-    client: Option<Result<Client, String>>,
-    /// Counts clients, so that one is doubted only once however many requests notice.
-    generation: u64,
 }
 
 /// What is asked of the server.
 #[derive(Debug, Clone)]
 pub(super) struct Outbound {
     pub(super) method: Method,
-    pub(super) url: Url,
-    pub(super) headers: HeaderMap,
+    /// Where, if it is not the server's own address.
+    pub(super) at: Option<Arc<Address>>,
+    pub(super) headers: Arc<HeaderMap>,
     pub(super) body: Bytes,
 }
 
@@ -70,7 +60,13 @@ pub(super) enum Content {
 
 impl Server {
     pub(crate) fn new(spec: RemoteSpec) -> Self {
+        let address = Address::new(spec.url.clone());
         let mut headers = HeaderMap::new();
+        if let Some(address) = &address {
+            headers.insert(HOST, address.host().clone());
+        }
+        let name = HeaderValue::from_static(concat!("rialto/", env!("CARGO_PKG_VERSION")));
+        headers.insert(USER_AGENT, name);
         for (name, value) in &spec.headers {
             if let Ok(mut value) = HeaderValue::from_str(value.expose()) {
                 value.set_sensitive(true);
@@ -78,11 +74,28 @@ impl Server {
             }
         }
         Self {
+            wire: Wire::new(&spec.url, spec.ca_file.as_deref()),
             spec,
+            address: address.map(Arc::new),
             headers,
-            pool: Mutex::default(),
             settled: OnceLock::new(),
         }
+    }
+
+    /// What every request of a kind carries, with `more` of whoever sends it. What kind of message is sent and
+    /// understood is not theirs to say.
+    pub(super) fn headers(&self, method: &Method, more: &[&HeaderMap]) -> HeaderMap {
+        let mut headers = self.headers.clone();
+        for (name, value) in more.iter().copied().flatten() {
+            headers.insert(name.clone(), value.clone());
+        }
+        if *method == Method::POST {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+            headers.insert(ACCEPT, HeaderValue::from_static(ANY_ANSWER));
+        } else {
+            headers.insert(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
+        }
+        headers
     }
 
     pub(crate) fn spec(&self) -> &RemoteSpec {
@@ -111,36 +124,6 @@ impl Server {
         url.to_string()
     }
 
-    fn pool(&self) -> MutexGuard<'_, Pool> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The client is made when it is first needed: reading the system's certificates takes a while.
-    fn client(&self) -> Result<(Client, u64), Fate> {
-        let mut pool = self.pool();
-        let generation = pool.generation;
-        match pool.client.get_or_insert_with(|| build(&self.spec)) {
-            Ok(client) => Ok((client.clone(), generation)),
-            Err(what) => Err(Fate::Unsafe { what: what.clone() }),
-        }
-    }
-
-    /// The same, noticed in the middle of an answer.
-    pub(super) fn doubt(&self) {
-        let generation = self.pool().generation;
-        self.doubt_connections(generation);
-    }
-
-    /// A connection broke off. The server may have gone, and with it the others that wait to be used: whoever took one
-    /// of them would be told that nobody knows what became of its request.
-    fn doubt_connections(&self, generation: u64) {
-        let mut pool = self.pool();
-        if pool.generation == generation {
-            pool.generation += 1;
-            pool.client = None;
-        }
-    }
-
     /// Sends a request, signed if the server wants that, and gives the head of the answer.
     pub(super) async fn send(&self, outbound: Outbound) -> Result<Response, Fate> {
         signature::signed(self, outbound).await
@@ -148,33 +131,17 @@ impl Server {
 
     /// Sends a request as it is.
     pub(super) async fn send_plain(&self, outbound: Outbound) -> Result<Response, Fate> {
-        let (client, generation) = self.client()?;
-        let mut url = outbound.url;
-        for _ in 0..=MAX_REDIRECTS {
-            let mut request = Request::new(outbound.method.clone(), url.clone());
-            let headers = request.headers_mut();
-            // One map, written once: a builder would copy each of them into its own.
-            headers.clone_from(&self.headers);
-            for (name, value) in &outbound.headers {
-                headers.insert(name.clone(), value.clone());
-            }
-            if outbound.method == Method::POST {
-                headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
-                headers.insert(
-                    ACCEPT,
-                    HeaderValue::from_static("application/json, text/event-stream"),
-                );
-                *request.body_mut() = Some(outbound.body.clone().into());
-            } else {
-                headers.insert(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
-            }
-            let response = client.execute(request).await.map_err(|error| {
-                let fate = fate(&error);
-                if matches!(fate, Fate::BrokenOff { .. }) {
-                    self.doubt_connections(generation);
-                }
-                fate
-            })?;
+        let at = outbound.at.as_ref().or(self.address.as_ref());
+        let mut at = Arc::clone(at.ok_or_else(|| Fate::Unsafe {
+            what: "the server's `url` is no address for HTTP".into(),
+        })?);
+        let mut redirects = 0;
+        loop {
+            // A redirect wants the same once more.
+            let mut request = Request::new(Full::new(outbound.body.clone()));
+            *request.method_mut() = outbound.method.clone();
+            *request.headers_mut() = HeaderMap::clone(&outbound.headers);
+            let response = self.wire.send(request, &at).await.map_err(fate)?;
             if response.headers().contains_key(CONTENT_ENCODING) {
                 return Err(Fate::Nonsense {
                     what: "the server sent a compressed answer, which it was not asked for".into(),
@@ -183,52 +150,14 @@ impl Server {
             if !is_redirect(response.status()) {
                 return Ok(response);
             }
-            url = followed(&url, &response)?;
+            if redirects == MAX_REDIRECTS {
+                return Err(Fate::Unsafe {
+                    what: format!("the server redirects more than {MAX_REDIRECTS} times"),
+                });
+            }
+            redirects += 1;
+            at = followed(&at, &response)?;
         }
-        Err(Fate::Unsafe {
-            what: format!("the server redirects more than {MAX_REDIRECTS} times"),
-        })
-    }
-}
-
-fn build(spec: &RemoteSpec) -> Result<Client, String> {
-    let mut builder = Client::builder()
-        .user_agent(concat!("rialto/", env!("CARGO_PKG_VERSION")))
-        .redirect(Policy::none())
-        .connect_timeout(CONNECT_TIMEOUT)
-        .pool_idle_timeout(POOL_IDLE)
-        .tcp_nodelay(true)
-        // Whether something is sent again is decided by the delivery, which knows what it is.
-        .retry(reqwest::retry::never());
-    if is_loopback(&spec.url) {
-        builder = builder.no_proxy();
-    }
-    if let Some(file) = &spec.ca_file {
-        builder = builder.tls_certs_merge(certificates(file)?);
-    }
-    builder
-        .build()
-        .map_err(|error| format!("cannot make an HTTP client: {}", causes(&error)))
-}
-
-/// The certificates of a file in PEM form.
-pub(crate) fn certificates(file: &Path) -> Result<Vec<Certificate>, String> {
-    let shown = file.display();
-    let text = std::fs::read(file).map_err(|error| format!("cannot read `ca_file` {shown}: {error}"))?;
-    let found = Certificate::from_pem_bundle(&text)
-        .map_err(|error| format!("`ca_file` {shown} holds no certificates: {}", causes(&error)))?;
-    if found.is_empty() {
-        return Err(format!("`ca_file` {shown} holds no certificates"));
-    }
-    Ok(found)
-}
-
-fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(url::Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
-        Some(url::Host::Ipv4(address)) => address.is_loopback(),
-        Some(url::Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
     }
 }
 
@@ -237,7 +166,8 @@ fn is_redirect(status: StatusCode) -> bool {
 }
 
 /// Where a redirect leads, if it may be followed.
-fn followed(from: &Url, response: &Response) -> Result<Url, Fate> {
+fn followed(from: &Address, response: &Response) -> Result<Arc<Address>, Fate> {
+    let from = from.url();
     if response.status() == StatusCode::SEE_OTHER {
         return Err(Fate::Unsafe {
             what: "the server redirects a message to a page".into(),
@@ -259,59 +189,28 @@ fn followed(from: &Url, response: &Response) -> Result<Url, Fate> {
             ),
         });
     }
-    Ok(to)
+    Address::new(to).map(Arc::new).ok_or_else(|| Fate::Nonsense {
+        what: "the server redirects to nowhere".into(),
+    })
 }
 
 /// What a request that got no answer means.
-pub(super) fn fate(error: &reqwest::Error) -> Fate {
-    let what = causes(error);
-    if !error.is_connect() {
-        return Fate::BrokenOff {
-            what: format!("the connection to the server broke off: {what}"),
-        };
-    }
-    if is_about_tls(error) {
-        return Fate::Unsafe {
+fn fate(lost: Lost) -> Fate {
+    match lost {
+        Lost::Unreachable(what) => Fate::Unreachable {
+            what: format!("cannot reach the server: {what}"),
+        },
+        Lost::Unsafe(what) => Fate::Unsafe {
             what: format!("no secure connection to the server: {what}"),
-        };
-    }
-    Fate::Unreachable {
-        what: format!("cannot reach the server: {what}"),
+        },
+        Lost::BrokenOff(what) => Fate::BrokenOff {
+            what: broken_off(&what),
+        },
     }
 }
 
-fn is_about_tls(error: &reqwest::Error) -> bool {
-    let mut source = error.source();
-    while let Some(cause) = source {
-        if cause.is::<rustls::Error>() {
-            return true;
-        }
-        // An I/O error hides what it was made of from `source`.
-        if let Some(inner) = cause
-            .downcast_ref::<std::io::Error>()
-            .and_then(std::io::Error::get_ref)
-            && inner.is::<rustls::Error>()
-        {
-            return true;
-        }
-        source = cause.source();
-    }
-    false
-}
-
-/// The deepest reason, which is the one that helps. The others name the address, which may hold a key.
-fn causes(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    if std::ptr::eq(
-        std::ptr::from_ref(cause).cast::<()>(),
-        std::ptr::from_ref(error).cast::<()>(),
-    ) {
-        return "the request failed".into();
-    }
-    cause.to_string()
+pub(super) fn broken_off(what: &str) -> String {
+    format!("the connection to the server broke off: {what}")
 }
 
 /// What kind of body an answer has, by its media type; parameters do not matter.
@@ -347,7 +246,8 @@ pub(super) enum Unread {
 
 /// Reads a body that has at most this many bytes.
 pub(super) async fn body(mut response: Response, limit: usize) -> Result<Bytes, Unread> {
-    if let Some(length) = response.content_length()
+    let length = response.length();
+    if let Some(length) = length
         && length > limit as u64
     {
         return Err(Unread::TooLarge(length));
@@ -359,35 +259,23 @@ pub(super) async fn body(mut response: Response, limit: usize) -> Result<Bytes, 
                 return Err(Unread::TooLarge((whole.len() + chunk.len()) as u64));
             }
             // The usual answer comes in one piece, which need not be copied.
-            Ok(Some(chunk)) if whole.is_empty() && Some(chunk.len() as u64) == response.content_length() => {
-                return Ok(chunk);
+            Ok(Some(chunk)) if whole.is_empty() && Some(chunk.len() as u64) == length => return Ok(chunk),
+            Ok(Some(chunk)) => {
+                if whole.is_empty() {
+                    // It is within the limit; growing would copy it again and again.
+                    whole.reserve(
+                        length
+                            .and_then(|length| length.try_into().ok())
+                            .unwrap_or(chunk.len()),
+                    );
+                }
+                whole.extend_from_slice(&chunk);
+                if Some(whole.len() as u64) == length {
+                    return Ok(whole.freeze());
+                }
             }
-            Ok(Some(chunk)) => whole.extend_from_slice(&chunk),
             Ok(None) => return Ok(whole.freeze()),
-            Err(error) => {
-                return Err(Unread::BrokenOff(format!(
-                    "the connection to the server broke off: {}",
-                    causes(&error)
-                )));
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn loopback_addresses_are_known_in_every_form() {
-        for (text, loopback) in [
-            ("http://localhost:1/mcp", true),
-            ("http://127.0.0.1/mcp", true),
-            ("http://[::1]:8/mcp", true),
-            ("https://mcp.example.com/mcp", false),
-            ("http://10.0.0.1/mcp", false),
-        ] {
-            assert_eq!(is_loopback(&Url::parse(text).unwrap()), loopback, "{text}");
+            Err(what) => return Err(Unread::BrokenOff(broken_off(&what))),
         }
     }
 }

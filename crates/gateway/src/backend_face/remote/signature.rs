@@ -3,13 +3,15 @@
 //! It decides nothing about signing in; that is `oauth`. A sign-in under way goes on even if the request that caused it is given up:
 //! a person may take longer than a client waits, and its next try finds the token.
 
+use std::sync::Arc;
+
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue};
 use oauth::{Authorization, SignInError};
 use protocol::delivery::Fate;
-use reqwest::Response;
 
 use super::server::{Outbound, Server};
+use super::wire::Response;
 use crate::settings::SignIn;
 use crate::tasks;
 
@@ -57,7 +59,7 @@ fn with(outbound: &Outbound, authorization: Option<&Authorization>) -> Outbound 
     let mut outbound = outbound.clone();
     if let Some(mut value) = authorization.and_then(|value| HeaderValue::from_str(value.expose()).ok()) {
         value.set_sensitive(true);
-        outbound.headers.insert(AUTHORIZATION, value);
+        Arc::make_mut(&mut outbound.headers).insert(AUTHORIZATION, value);
     }
     outbound
 }

@@ -1,0 +1,454 @@
+//! Connections to one remote server: which one a request takes, how it is driven, and when it is used again.
+//!
+//! A connection of HTTP/1 is no task. It is driven by whoever waits for an answer on it, in the same step that looks
+//! at the answer: a task of its own would have to be woken for each request and would have to wake the one who
+//! waits, which costs as much as the rest of an exchange. While nobody uses it, it lies in the [`Pool`]; what happened to
+//! it there is seen before it is given a request. HTTP/2, where many share a connection, does have a task.
+//!
+//! Nothing is sent twice. A request that a connection hands back untouched takes another one; for everything
+//! else the error says that nobody knows.
+
+mod pool;
+mod road;
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::header::HOST;
+use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri};
+use http_body::Body as _;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::{TrySendError, http1, http2};
+use hyper_util::rt::TokioIo;
+use tokio::task::coop;
+use tokio::time::Instant;
+use url::Url;
+
+use self::pool::Pool;
+pub(crate) use self::road::certificates;
+use self::road::{Road, Stream};
+use crate::tasks;
+
+/// How often a request is handed back untouched before nobody tries any more.
+const MAX_HANDED_BACK: usize = 4;
+
+pub(super) type Outgoing = Request<Full<Bytes>>;
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Lost {
+    /// Nothing has left: no connection came about.
+    Unreachable(String),
+    /// No connection came about, and none should: the server is not who it should be.
+    Unsafe(String),
+    /// The request may have reached the server.
+    BrokenOff(String),
+}
+
+/// An address at the server, in the forms that requests need.
+#[derive(Debug)]
+pub(super) struct Address {
+    url: Url,
+    whole: Uri,
+    /// Path and query alone.
+    path: Uri,
+    host: HeaderValue,
+}
+
+impl Address {
+    /// `None`: it is no address that HTTP could name.
+    pub(super) fn new(url: Url) -> Option<Self> {
+        let mut bare = url.clone();
+        bare.set_fragment(None);
+        let whole: Uri = bare.as_str().parse().ok()?;
+        let path: Uri = whole.path_and_query()?.as_str().parse().ok()?;
+        let name = bare.host_str()?;
+        let host = match bare.port() {
+            Some(port) => HeaderValue::try_from(format!("{name}:{port}")),
+            None => HeaderValue::try_from(name),
+        };
+        Some(Self {
+            url,
+            whole,
+            path,
+            host: host.ok()?,
+        })
+    }
+
+    pub(super) fn url(&self) -> &Url {
+        &self.url
+    }
+
+    pub(super) fn host(&self) -> &HeaderValue {
+        &self.host
+    }
+}
+
+/// All connections to one origin.
+#[derive(Debug)]
+pub(super) struct Wire {
+    road: Road,
+    pool: Arc<Mutex<Pool<Box<Line>, Shared>>>,
+    /// Who connects first learns whether one connection is enough for all; the others wait for that.
+    first: tokio::sync::Mutex<()>,
+}
+
+/// A connection of HTTP/1 and the means to drive it.
+#[derive(Debug)]
+struct Line {
+    sender: http1::SendRequest<Full<Bytes>>,
+    /// `None` when it has come to its end.
+    connection: Option<http1::Connection<TokioIo<Stream>, Full<Bytes>>>,
+}
+
+type Shared = http2::SendRequest<Full<Bytes>>;
+
+/// What a request is sent on.
+enum Carriage {
+    Own(Box<Line>),
+    Shared(Shared),
+}
+
+impl Wire {
+    pub(super) fn new(origin: &Url, ca_file: Option<&std::path::Path>) -> Self {
+        Self {
+            road: Road::new(origin, ca_file),
+            pool: Arc::default(),
+            first: tokio::sync::Mutex::default(),
+        }
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Pool<Box<Line>, Shared>> {
+        lock(&self.pool)
+    }
+
+    /// A connection broke off. The server may have gone, and with it the others that wait to be used: whoever took one
+    /// of them would be told that nobody knows what became of its request.
+    fn doubt(&self, generation: u64) {
+        self.pool().doubt(generation);
+    }
+
+    /// Sends a request and gives the head of its answer.
+    pub(super) async fn send(&self, mut request: Outgoing, at: &Address) -> Result<Response, Lost> {
+        let mut handed_back = 0;
+        loop {
+            let (carriage, generation) = self.carriage().await?;
+            self.address(&mut request, &carriage, at);
+            let sent = match carriage {
+                Carriage::Own(line) => {
+                    let lent = Lent {
+                        line,
+                        pool: Arc::clone(&self.pool),
+                        generation,
+                    };
+                    lent.send(request).await
+                }
+                Carriage::Shared(mut sender) => sender
+                    .try_send_request(request)
+                    .await
+                    .map(|response| Response::new(response, None)),
+            };
+            let mut error = match sent {
+                Ok(response) => return Ok(response),
+                Err(error) => error,
+            };
+            handed_back += 1;
+            match error.take_message() {
+                Some(untouched) if handed_back <= MAX_HANDED_BACK => request = untouched,
+                Some(_) => return Err(Lost::Unreachable(causes(error.error()))),
+                None => {
+                    self.doubt(generation);
+                    return Err(Lost::BrokenOff(causes(error.error())));
+                }
+            }
+        }
+    }
+
+    /// Writes the address in the form that the connection wants.
+    fn address(&self, request: &mut Outgoing, carriage: &Carriage, at: &Address) {
+        match carriage {
+            Carriage::Own(_) => match self.road.through_proxy() {
+                Some(authorization) => {
+                    *request.uri_mut() = at.whole.clone();
+                    if let Some(value) = authorization {
+                        let name = http::header::PROXY_AUTHORIZATION;
+                        request.headers_mut().insert(name, value.clone());
+                    }
+                }
+                None => *request.uri_mut() = at.path.clone(),
+            },
+            Carriage::Shared(_) => {
+                *request.uri_mut() = at.whole.clone();
+                // The address says it already.
+                if request.headers().get(HOST) == Some(&at.host) {
+                    request.headers_mut().remove(HOST);
+                }
+            }
+        }
+    }
+
+    /// A connection that is at hand, or a new one.
+    async fn carriage(&self) -> Result<(Carriage, u64), Lost> {
+        if let Some(found) = self.at_hand().await {
+            return Ok(found);
+        }
+        if !self.road.may_be_shared() || self.pool().is_exclusive() {
+            return self.connect().await;
+        }
+        let _first = self.first.lock().await;
+        match self.at_hand().await {
+            Some(found) => Ok(found),
+            None => self.connect().await,
+        }
+    }
+
+    /// What is at hand and still good: what has ended while nobody looked is seen now.
+    async fn at_hand(&self) -> Option<(Carriage, u64)> {
+        loop {
+            let (mut line, generation) = {
+                let mut pool = self.pool();
+                let generation = pool.generation();
+                let now = Instant::now();
+                if let Some(shared) = pool.shared(now) {
+                    match shared.is_closed() {
+                        true => pool.forget_shared(),
+                        false => return Some((Carriage::Shared(shared.clone()), generation)),
+                    }
+                }
+                (pool.take(now)?, generation)
+            };
+            let is_good = poll_fn(|context| {
+                line.drive(context);
+                Poll::Ready(line.is_free())
+            })
+            .await;
+            if is_good {
+                return Some((Carriage::Own(line), generation));
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<(Carriage, u64), Lost> {
+        let generation = self.pool().generation();
+        let (stream, shared) = self.road.connect().await?;
+        if !shared {
+            let (sender, connection) = http1::Builder::new()
+                .handshake(TokioIo::new(stream))
+                .await
+                .map_err(|error| Lost::Unreachable(causes(&error)))?;
+            self.pool().note_exclusive();
+            let line = Line {
+                sender,
+                connection: Some(connection),
+            };
+            return Ok((Carriage::Own(Box::new(line)), generation));
+        }
+        let (sender, connection) = http2::Builder::new(Spawner)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| Lost::Unreachable(causes(&error)))?;
+        tasks::spawn("http2 connection", async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection of HTTP/2 has ended");
+            }
+        });
+        let reap = self.pool().share(Instant::now(), generation, sender.clone());
+        if reap {
+            spawn_reaper(&self.pool);
+        }
+        Ok((Carriage::Shared(sender), generation))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Closes what nobody has used for too long, as long as there is anything.
+fn spawn_reaper(pool: &Arc<Mutex<Pool<Box<Line>, Shared>>>) {
+    let pool = Arc::downgrade(pool);
+    tasks::spawn("idle connections", async move {
+        while let Some(next) = Weak::upgrade(&pool).and_then(|pool| lock(&pool).reap(Instant::now())) {
+            tokio::time::sleep_until(next).await;
+        }
+    });
+}
+
+impl Line {
+    /// Writes and reads whatever can be.
+    fn drive(&mut self, context: &mut Context<'_>) {
+        if let Some(connection) = &mut self.connection
+            && Pin::new(connection).poll(context).is_ready()
+        {
+            // Whoever waits for something that will not come hears of it when this is dropped.
+            self.connection = None;
+        }
+    }
+
+    /// Whether a request may be given to it.
+    fn is_free(&self) -> bool {
+        self.connection.is_some() && self.sender.is_ready()
+    }
+}
+
+/// A connection that is in use.
+struct Lent {
+    line: Box<Line>,
+    pool: Arc<Mutex<Pool<Box<Line>, Shared>>>,
+    generation: u64,
+}
+
+impl std::fmt::Debug for Lent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lent").finish_non_exhaustive()
+    }
+}
+
+impl Lent {
+    async fn send(mut self, request: Outgoing) -> Result<Response, TrySendError<Outgoing>> {
+        let mut sending = pin!(self.line.sender.try_send_request(request));
+        let response = poll_fn(|context| {
+            self.line.drive(context);
+            sending.as_mut().poll(context)
+        })
+        .await?;
+        let over = response.body().is_end_stream();
+        let mut response = Response::new(response, Some(self));
+        if over {
+            poll_fn(|context| {
+                response.give_back(context);
+                Poll::Ready(())
+            })
+            .await;
+        }
+        Ok(response)
+    }
+
+    /// The answer was read to its end: the next request may have the connection, if it can still be used.
+    fn give_back(mut self, context: &mut Context<'_>) {
+        if !self.line.is_free() {
+            self.line.drive(context);
+        }
+        if !self.line.is_free() {
+            return;
+        }
+        let reap = lock(&self.pool).put(Instant::now(), self.generation, self.line);
+        if reap {
+            spawn_reaper(&self.pool);
+        }
+    }
+}
+
+/// The head of an answer, and its body as it comes.
+#[derive(Debug)]
+pub(super) struct Response {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Incoming,
+    /// How many bytes the body has, where that is known from the start.
+    length: Option<u64>,
+    lent: Option<Lent>,
+}
+
+impl Response {
+    fn new(response: http::Response<Incoming>, lent: Option<Lent>) -> Self {
+        let (head, body) = response.into_parts();
+        Self {
+            status: head.status,
+            headers: head.headers,
+            length: body.size_hint().exact(),
+            body,
+            lent,
+        }
+    }
+
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub(super) fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    pub(super) fn length(&self) -> Option<u64> {
+        self.length
+    }
+
+    fn give_back(&mut self, context: &mut Context<'_>) {
+        if let Some(lent) = self.lent.take() {
+            lent.give_back(context);
+        }
+    }
+
+    /// The next piece of the body; `None` when it was the last.
+    pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, String> {
+        poll_fn(|context| self.poll_chunk(context)).await
+    }
+
+    /// The next piece of the body, if it is there already.
+    pub(super) fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, String>> {
+        // Thousands of pieces may lie in what was read at once, and nobody else has a turn between them.
+        let turn = ready!(coop::poll_proceed(context));
+        let mut driven = false;
+        loop {
+            match Pin::new(&mut self.body).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    let Ok(data) = frame.into_data() else { continue };
+                    turn.made_progress();
+                    if self.body.is_end_stream() {
+                        self.give_back(context);
+                    }
+                    return Poll::Ready(Ok(Some(data)));
+                }
+                Poll::Ready(None) => {
+                    self.give_back(context);
+                    return Poll::Ready(Ok(None));
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    if let Some(lent) = self.lent.take() {
+                        lock(&lent.pool).doubt(lent.generation);
+                    }
+                    return Poll::Ready(Err(causes(&error)));
+                }
+                Poll::Pending if driven => return Poll::Pending,
+                Poll::Pending => {
+                    let Some(lent) = &mut self.lent else {
+                        return Poll::Pending;
+                    };
+                    lent.line.drive(context);
+                    driven = true;
+                }
+            }
+        }
+    }
+}
+
+/// The deepest reason, which is the one that helps.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
+}
+
+/// Starts what HTTP/2 wants done beside.
+#[derive(Debug, Clone, Copy)]
+struct Spawner;
+
+impl<F> hyper::rt::Executor<F> for Spawner
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, future: F) {
+        tasks::spawn("http2 stream", future);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! Connections against a server of the test's own, which answers what it is told to.
+
+use super::*;
+use hyper_util::client::proxy::matcher::Matcher;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+const FINE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+/// A server that has connections one after the other. On each it answers one request after the other with these
+/// words, and then closes it. It gives what it was told, connection by connection.
+async fn serve(listener: TcpListener, connections: &[&[&str]]) -> Vec<Vec<String>> {
+    let mut told = Vec::new();
+    for answers in connections {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut requests = Vec::new();
+        for answer in *answers {
+            let mut request = vec![0; 4096];
+            let read = stream.read(&mut request).await.unwrap();
+            requests.push(String::from_utf8(request[..read].to_vec()).unwrap());
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+        told.push(requests);
+    }
+    told
+}
+
+async fn listener() -> (TcpListener, Url) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    (listener, Url::parse(&url).unwrap())
+}
+
+async fn post(wire: &Wire, at: &Address) -> Result<Bytes, Lost> {
+    let mut request = Request::new(Full::new(Bytes::from_static(b"{}")));
+    *request.method_mut() = http::Method::POST;
+    request.headers_mut().insert(HOST, at.host().clone());
+    let mut response = wire.send(request, at).await?;
+    let mut whole = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(Lost::BrokenOff)? {
+        whole.extend_from_slice(&chunk);
+    }
+    // Whatever has happened outside meanwhile is seen.
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+    Ok(whole.into())
+}
+
+#[test]
+fn an_address_has_the_forms_that_requests_need() {
+    let url = Url::parse("https://mcp.example.com:8443/a/mcp?key=1#x").unwrap();
+    let address = Address::new(url).unwrap();
+    assert_eq!(address.whole, "https://mcp.example.com:8443/a/mcp?key=1");
+    assert_eq!(address.path, "/a/mcp?key=1");
+    assert_eq!(address.host, "mcp.example.com:8443");
+    let usual = Address::new(Url::parse("http://[::1]:80").unwrap()).unwrap();
+    assert_eq!(
+        (usual.path, usual.host.to_str().unwrap()),
+        ("/".parse().unwrap(), "[::1]")
+    );
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again_until_its_server_closes_it() {
+    let (listener, url) = listener().await;
+    let (wire, at) = (Wire::new(&url, None), Address::new(url).unwrap());
+    let calls = async {
+        for _ in 0..3 {
+            assert_eq!(post(&wire, &at).await.unwrap(), "ok");
+        }
+    };
+    let (told, ()) = tokio::join!(serve(listener, &[&[FINE, FINE], &[FINE]]), calls);
+    let start = format!("POST /mcp HTTP/1.1\r\nhost: {}\r\n", at.host.to_str().unwrap());
+    assert_eq!(told.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
+    assert!(
+        told.iter().flatten().all(|request| request.starts_with(&start)),
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_request_whose_connection_breaks_off_is_not_sent_again() {
+    for half in [
+        "",
+        "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nha",
+        "HTTP/1.1 200 OK\r\ncont",
+    ] {
+        let (listener, url) = listener().await;
+        let (wire, at) = (Wire::new(&url, None), Address::new(url).unwrap());
+        let answers: &[&[&str]] = &[&[half]];
+        let (told, lost) = tokio::join!(serve(listener, answers), post(&wire, &at));
+        assert!(matches!(lost, Err(Lost::BrokenOff(_))), "{half:?}: {lost:?}");
+        assert_eq!(told.len(), 1);
+        assert_eq!(wire.pool().generation(), 1, "the others are doubted");
+    }
+}
+
+#[tokio::test]
+async fn nobody_at_the_address_means_that_nothing_has_left() {
+    let (listener, url) = listener().await;
+    drop(listener);
+    let (wire, at) = (Wire::new(&url, None), Address::new(url).unwrap());
+    let lost = post(&wire, &at).await;
+    assert!(matches!(lost, Err(Lost::Unreachable(_))), "{lost:?}");
+}
+
+#[tokio::test]
+async fn a_proxy_is_told_whole_addresses_and_who_asks() {
+    let (listener, proxy) = listener().await;
+    let target = Url::parse("http://mcp.example.com/mcp").unwrap();
+    let matcher = Matcher::builder()
+        .http(format!("http://u:p@{}", proxy.authority()))
+        .build();
+    let intercept = matcher.intercept(&target.as_str().parse().unwrap()).unwrap();
+    let wire = Wire {
+        road: Road::new(&target, None).behind(intercept),
+        ..Wire::new(&target, None)
+    };
+    let at = Address::new(target).unwrap();
+    let (told, answer) = tokio::join!(serve(listener, &[&[FINE]]), post(&wire, &at));
+    assert_eq!(answer.unwrap(), "ok");
+    let request = &told[0][0];
+    assert!(
+        request.starts_with("POST http://mcp.example.com/mcp HTTP/1.1\r\n"),
+        "{request}"
+    );
+    assert!(
+        request.contains("\r\nproxy-authorization: Basic dTpw\r\n"),
+        "{request}"
+    );
+}
