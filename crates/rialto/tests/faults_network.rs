@@ -7,8 +7,6 @@ use testkit::upstream::{Authority, Flaw, Gate, Step};
 use testkit::{Host, Result, Rialto, Upstream, World};
 use tokio::net::{TcpSocket, TcpStream};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// A listener whose queue is full: the kernel takes no further connection, and says nothing about it. That is what an address
 /// looks like behind which nobody is.
 struct BlackHole {
