@@ -7,6 +7,9 @@ use testkit::upstream::{Authority, Flaw, Gate, Step};
 use testkit::{Host, Result, Rialto, Upstream, World};
 use tokio::net::{TcpSocket, TcpStream};
 
+/// Above the limit for a connection, below every other that could end the wait.
+const PATIENCE: Duration = Duration::from_secs(25);
+
 /// A listener whose queue is full: the kernel takes no further connection, and says nothing about it. That is what an address
 /// looks like behind which nobody is.
 struct BlackHole {
@@ -45,10 +48,7 @@ async fn d08_a_connection_that_is_never_taken_is_given_up_before_the_calls_own_t
     );
     let rialto = Rialto::with_config(&config).await?;
     let near = rialto.session_of("near").await?;
-    let client = rialto
-        .client_of("hole")
-        .await?
-        .with_deadline(Duration::from_secs(25));
+    let client = rialto.client_of("hole").await?.with_deadline(PATIENCE);
     let calling = client.initialize("2025-11-25", json!({}));
     let (refused, unaffected) = tokio::join!(calling, near.call(1, "echo", json!({"marker": "near"})));
     assert_eq!(unaffected?.text(), "near");
