@@ -5,17 +5,26 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-/// User and system time of a process and all its threads, without its children.
+/// User and system time of a process and all its threads, without its children. To the nanosecond: the ticks of
+/// `/proc/PID/stat` are a hundredth of a second, which is too coarse for short turns. Threads that have ended do not count.
 pub fn cpu(pid: u32) -> anyhow::Result<Duration> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the process has ended")?;
-    // The second field is a name in brackets, which may itself hold spaces and brackets.
-    let fields = stat.rsplit(')').next().unwrap_or_default();
-    let mut ticks = fields.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
-    let (Some(Ok(user)), Some(Ok(system))) = (ticks.next(), ticks.next()) else {
-        bail!("/proc/{pid}/stat cannot be read");
-    };
-    let rate = rustix::param::clock_ticks_per_second();
-    Ok(Duration::from_secs_f64((user + system) as f64 / rate as f64))
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).context("the process has ended")?;
+    let mut nanos = 0;
+    for thread in threads {
+        let schedule = thread
+            .context("its threads cannot be listed")?
+            .path()
+            .join("schedstat");
+        // A thread may end while it is looked at.
+        let Ok(text) = fs::read_to_string(schedule) else {
+            continue;
+        };
+        let Some(Ok(time)) = text.split_ascii_whitespace().next().map(str::parse::<u64>) else {
+            bail!("/proc/{pid}/task/*/schedstat cannot be read");
+        };
+        nanos += time;
+    }
+    Ok(Duration::from_nanos(nanos))
 }
 
 /// Memory in bytes, with shared pages divided among those who share them.

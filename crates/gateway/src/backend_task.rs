@@ -105,13 +105,7 @@ impl ProcessLane {
                 Err(error) => {
                     self.lane.traffic().child_ended(ChildEnd::NotStarted);
                     trouble = Arc::new(Trouble {
-                        what: match &error {
-                            LaunchError::Program(_) => CANNOT_RUN.into(),
-                            LaunchError::WorkingDirectory { .. }
-                            | LaunchError::Shortage { .. }
-                            | LaunchError::Unrunnable { .. }
-                            | LaunchError::Start { .. } => error.to_string(),
-                        },
+                        what: told(&error),
                         stderr: Vec::new(),
                         restarts: u32::try_from(policy.failures()).unwrap_or(u32::MAX),
                     });
@@ -277,6 +271,23 @@ impl ProcessLane {
             let _ = tokio::time::timeout(PIPE_GRACE, drain).await;
         });
         ended
+    }
+}
+
+/// Why a child was not started, as clients are told. Where things are on this machine is for the log.
+fn told(error: &LaunchError) -> String {
+    match error {
+        LaunchError::Program(_) => CANNOT_RUN.into(),
+        LaunchError::WorkingDirectory { .. } => {
+            "its working directory is not a directory: create it or correct `cwd`".into()
+        }
+        LaunchError::Shortage { source, .. } => {
+            format!("this machine has no processes, files or memory left to start it: {source}")
+        }
+        LaunchError::Unrunnable { .. } => {
+            "it cannot be run by this system: if it is a script, check that its first line names an interpreter that exists".into()
+        }
+        LaunchError::Start { source, .. } => format!("it could not be started: {source}"),
     }
 }
 

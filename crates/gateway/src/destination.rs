@@ -1,77 +1,46 @@
 //! A destination: one named server, its sessions and its lanes.
 
 mod era;
+mod errands;
+mod lanes;
 
 use std::collections::{BTreeMap, HashMap};
-use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
-use http::{HeaderMap, HeaderName, HeaderValue};
-use protocol::backend_face::legacy::Introduction;
-use protocol::capability;
-use protocol::client_face::modern::Meaning;
+use http::HeaderMap;
 use protocol::exchange::{CallKey, Client, Principal, SessionKey, Trouble};
 use protocol::message::{Member, Message};
-use protocol::multiplexer::{self, Counters, Multiplexer};
+use protocol::multiplexer::Counters;
 use protocol::session::{self, Accepts, Session};
 use protocol::time::Moment;
 use protocol::tool_policy::ToolPolicy;
-use protocol::version::{Era, Version};
-use protocol::wire::header::MirroredParams;
+use protocol::version::Version;
 use uuid::Uuid;
 
 use crate::audit::Audit;
-use crate::backend_face::process::{Environment, LaunchOrder, Launcher, environment};
-use crate::backend_face::remote::{RemoteLane, Server};
-use crate::backend_task::ProcessLane;
+use crate::backend_face::process::Launcher;
+use crate::backend_face::remote::Server;
 use crate::client_face::http_sse::OldStreams;
 use crate::client_face::stdio::Desk;
 use crate::clock::Clock;
-use crate::errand_port::{Departure, ErrandPort};
-use crate::guard::limits::Permit;
+use crate::errand_port::ErrandPort;
 use crate::lane::{Depths, Health, Lane};
 use crate::metrics::Traffic;
 use crate::reply::Refusal;
-use crate::seal::state::StateSeal;
-use crate::seal::{Sealer, Ticket};
+use crate::seal::Sealer;
 use crate::session_port::SessionPort;
-use crate::settings::{
-    self, BackendSpec, Capabilities, LaneRules, ProcessSpec, RemoteSpec, Secret, Sharing, Show, SignIn,
-    Start, Transport,
-};
-use crate::tasks;
+use crate::settings::{self, BackendSpec, LaneRules, RemoteSpec, Sharing, SignIn, Start, Transport};
 use era::Verdict;
+use lanes::{LaneKey, LaneRoll};
+
+pub(crate) use errands::Journey;
 
 /// Sessions that nobody opened on purpose do not live long.
 const IMPLICIT_IDLE: Duration = Duration::from_secs(60);
 /// A session idle for this long may have to make room for a new one.
 const EVICTABLE_IDLE: Duration = Duration::from_secs(60);
-
-/// How long a call waits for its client to come back with answers.
-const PARKED_FOR: Duration = Duration::from_secs(600);
-const MAX_PARKED: usize = 1024;
-const MAX_LISTENS: usize = 256;
-/// The pause before a supervisor that panicked begins anew.
-const AFTER_PANIC: Duration = Duration::from_millis(500);
-
-/// What a lane is for: clients with equal keys share one.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum LaneKey {
-    /// Started before anyone came; the first client adopts it.
-    Unclaimed,
-    Session(SessionKey),
-    Clients {
-        /// The era their server is spoken to in.
-        leg: Era,
-        /// Of whom, where identities do not share.
-        identity: Option<(Principal, BTreeMap<String, Secret>)>,
-        /// Who can do what, where a server is told exactly that.
-        capabilities: Option<capability::Capabilities>,
-    },
-}
 
 /// What all destinations have in common.
 #[derive(Debug, Clone)]
@@ -85,21 +54,6 @@ pub(crate) struct Surroundings {
     pub(crate) sealer: Arc<Sealer>,
     /// There is authentication, so that what belongs to one caller must be kept from another.
     pub(crate) tells_callers_apart: bool,
-}
-
-/// Every lane that has a supervisor, in use or being ended, and what those counted that are gone: a sum over these
-/// never goes back.
-#[derive(Debug, Default)]
-struct LaneRoll {
-    lanes: Vec<Arc<Lane>>,
-    retired: Counters,
-}
-
-impl LaneRoll {
-    fn retire(&mut self, lane: &Arc<Lane>) {
-        self.retired.add(&lane.depths().counters);
-        self.lanes.retain(|known| !Arc::ptr_eq(known, lane));
-    }
 }
 
 /// What there is of a destination at one moment, for metrics.
@@ -142,32 +96,6 @@ pub(crate) struct Destination {
     tools: Arc<ToolPolicy>,
     /// The server itself, if it is reached over HTTP.
     remote: Option<Arc<Server>>,
-}
-
-/// Whoever looks after the server of a lane.
-enum Supervisor {
-    Process(ProcessLane),
-    Remote(RemoteLane),
-}
-
-impl Supervisor {
-    async fn run(&self) {
-        match self {
-            Self::Process(lane) => lane.run().await,
-            Self::Remote(lane) => lane.run().await,
-        }
-    }
-}
-
-/// How a modern request sets out.
-#[derive(Debug)]
-pub(crate) struct Journey {
-    pub(crate) meaning: Meaning,
-    pub(crate) accepts: Accepts,
-    /// The headers that mirror its arguments.
-    pub(crate) mirrored: Option<MirroredParams>,
-    /// Its place among the calls that may be in flight.
-    pub(crate) permit: Option<Permit>,
 }
 
 /// What a new session was opened for.
@@ -217,7 +145,7 @@ impl Destination {
     }
 
     /// Whether somebody new may come in. What was found before a reload may be gone after it.
-    fn check_open(&self) -> Result<(), Refusal> {
+    pub(crate) fn check_open(&self) -> Result<(), Refusal> {
         if self.broken.is_some() {
             return Err(Refusal::BrokenDestination);
         }
@@ -274,26 +202,6 @@ impl Destination {
         match &self.settings.backend {
             BackendSpec::Process(spec) => spec.start == Start::Eager,
             BackendSpec::Remote(_) => false,
-        }
-    }
-
-    /// What of a client's headers its server is given: by the name it is given under.
-    fn passed_on(&self, headers: &HeaderMap) -> BTreeMap<String, Secret> {
-        let given = |name: &str, header: &str| {
-            let value = headers.get(header)?.to_str().ok()?;
-            Some((name.to_owned(), Secret::new(value)))
-        };
-        match &self.settings.backend {
-            BackendSpec::Process(spec) => spec
-                .env_from_headers
-                .iter()
-                .filter_map(|(variable, header)| given(variable, header))
-                .collect(),
-            BackendSpec::Remote(spec) => spec
-                .forward_headers
-                .iter()
-                .filter_map(|header| given(header.as_str(), header.as_str()))
-                .collect(),
         }
     }
 
@@ -533,280 +441,6 @@ impl Destination {
         }
     }
 
-    /// The lane for a client: of a session, or of a modern client that has none.
-    fn lane_for(
-        &self,
-        session: Option<SessionKey>,
-        client: &Client,
-        headers: &HeaderMap,
-        leg: Era,
-    ) -> Result<Arc<Lane>, Refusal> {
-        let rules = self.rules();
-        let from_headers = self.passed_on(headers);
-        let capabilities = match (leg, rules.capabilities) {
-            (Era::Legacy, Capabilities::PerClient) => Some(client.capabilities.clone()),
-            // A modern server is told with every request.
-            (Era::Modern, _) | (Era::Legacy, Capabilities::Union) => None,
-        };
-        let key = match (rules.sharing, session) {
-            (Sharing::PerSession, Some(session)) => LaneKey::Session(session),
-            // Without sessions the next smaller unit is who is calling.
-            (Sharing::PerIdentity, _) | (Sharing::PerSession, None) => LaneKey::Clients {
-                leg,
-                identity: Some((client.principal.clone(), from_headers.clone())),
-                capabilities,
-            },
-            (Sharing::Shared, _) => LaneKey::Clients {
-                leg,
-                identity: None,
-                capabilities,
-            },
-        };
-        let mut lanes = self.lanes();
-        if let Some(lane) = lanes.get(&key) {
-            return Ok(Arc::clone(lane));
-        }
-        // A child that was started before anyone came has nobody's credentials in its environment.
-        if from_headers.is_empty()
-            && lanes.get(&LaneKey::Unclaimed).is_some_and(|lane| lane.speak(leg))
-            && let Some(lane) = lanes.remove(&LaneKey::Unclaimed)
-        {
-            lanes.insert(key, Arc::clone(&lane));
-            return Ok(lane);
-        }
-        let limit = match rules.sharing {
-            Sharing::Shared => rules.max_children,
-            Sharing::PerSession | Sharing::PerIdentity => self.settings.max_sessions,
-        };
-        if lanes.len() >= limit {
-            let idle = lanes
-                .iter()
-                .filter_map(|(key, lane)| Some((lane.idle_since()?, key.clone())))
-                .min()
-                .map(|(_, key)| key)
-                .ok_or(Refusal::TooManyChildren { limit })?;
-            if let Some(lane) = lanes.remove(&idle) {
-                lane.stop();
-            }
-        }
-        // Children that are being ended still are processes; a storm of sessions must not pile them up.
-        if self.supervisors() >= limit.saturating_mul(2).max(16) {
-            return Err(Refusal::TooManyChildren { limit });
-        }
-        let lane = self.start_lane(&from_headers, false);
-        lane.speak(leg);
-        lanes.insert(key, Arc::clone(&lane));
-        Ok(lane)
-    }
-
-    fn departure(
-        &self,
-        client: Arc<Client>,
-        message: Message,
-        meaning: Meaning,
-        accepts: Accepts,
-    ) -> Departure {
-        let key = SessionKey(self.around.session_numbers.fetch_add(1, Ordering::Relaxed));
-        Departure {
-            key,
-            states: self.state_seal(&client.principal),
-            client,
-            message,
-            meaning,
-            accepts,
-            mirrored: None,
-            permit: None,
-        }
-    }
-
-    fn depart(&self, lane: &Arc<Lane>, departure: Departure) -> Arc<ErrandPort> {
-        let (clock, audit) = (self.around.clock, Arc::clone(&self.around.audit));
-        let traffic = Arc::clone(&self.traffic);
-        ErrandPort::depart(
-            departure,
-            Arc::clone(&self.name),
-            Arc::clone(lane),
-            clock,
-            audit,
-            traffic,
-        )
-    }
-
-    /// Sets out on a modern request. `None`: this destination does not show itself to modern clients.
-    pub(crate) async fn errand(
-        &self,
-        client: Client,
-        headers: &HeaderMap,
-        message: Message,
-        journey: Journey,
-    ) -> Result<Option<Arc<ErrandPort>>, Refusal> {
-        self.check_open()?;
-        let leg = self.learn_era(headers).await?;
-        // Asking may have taken long enough for a reload.
-        self.check_open()?;
-        if leg == Era::Legacy && self.settings.show == Show::Native {
-            return Ok(None);
-        }
-        let client = Arc::new(client);
-        let lane = self.lane_for(None, &client, headers, leg)?;
-        let Journey {
-            meaning,
-            accepts,
-            mirrored,
-            permit,
-        } = journey;
-        let listening = meaning == Meaning::Listen;
-        let mut departure = self.departure(client, message, meaning, accepts);
-        departure.mirrored = mirrored;
-        departure.permit = permit;
-        let port = self.depart(&lane, departure);
-        if listening {
-            let mut listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
-            listens.retain(|_, listen| listen.strong_count() > 0);
-            if listens.len() >= MAX_LISTENS {
-                port.give_up();
-                return Err(Refusal::TooManyStreams);
-            }
-            listens.insert(port.key(), Arc::downgrade(&port));
-        }
-        Ok(Some(port))
-    }
-
-    /// What a state is bound to.
-    fn binding(&self, principal: &str) -> String {
-        format!("{}/{principal}", self.name)
-    }
-
-    /// What seals the server's own states for a caller, where callers differ.
-    pub(crate) fn state_seal(&self, principal: &Principal) -> Option<StateSeal> {
-        self.around
-            .tells_callers_apart
-            .then(|| StateSeal::new(Arc::clone(&self.around.sealer), &self.binding(principal.as_str())))
-    }
-
-    /// Parks an errand whose server has asked. Gives the answer that asks the client.
-    pub(crate) fn park(&self, port: &Arc<ErrandPort>, round: u32) -> Option<bytes::Bytes> {
-        let expires = self.around.clock.now().after(PARKED_FOR);
-        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-        if parked.len() >= MAX_PARKED && !parked.contains_key(&port.name) {
-            return None;
-        }
-        let ticket = Ticket {
-            errand: port.name,
-            round,
-            expires,
-        };
-        let state = self.around.sealer.seal(ticket, &self.binding(port.principal()))?;
-        parked.insert(port.name, Arc::clone(port));
-        Some(port.park(&state, expires))
-    }
-
-    /// The parked errand that a state names, and the round it is for.
-    pub(crate) fn parked(&self, state: &str, principal: &Principal) -> Option<(Arc<ErrandPort>, u32)> {
-        let ticket = self
-            .around
-            .sealer
-            .open(state, &self.binding(principal.as_str()))?;
-        if ticket.expires <= self.around.clock.now() {
-            return None;
-        }
-        let parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-        let port = parked
-            .get(&ticket.errand)
-            .filter(|port| port.principal() == principal.as_str())?;
-        Some((Arc::clone(port), ticket.round))
-    }
-
-    /// Makes a lane and its supervisor.
-    fn start_lane(&self, from_headers: &BTreeMap<String, Secret>, eager: bool) -> Arc<Lane> {
-        let rules = self.rules();
-        let usual = multiplexer::Limits::default();
-        let limits = multiplexer::Limits {
-            in_flight: self.settings.max_calls.unwrap_or(usual.in_flight),
-            waiting: self.settings.max_calls.unwrap_or(usual.waiting),
-            request_timeout: self.settings.request_timeout,
-            start_timeout: rules.start_timeout,
-            max_message_bytes: self.settings.max_message_bytes,
-            outgoing_bytes: usual.outgoing_bytes.max(8 * self.settings.max_message_bytes),
-            in_flight_bytes: usual.in_flight_bytes.max(8 * self.settings.max_message_bytes),
-            ..usual
-        };
-        let introduction = match (rules.sharing, rules.capabilities) {
-            (Sharing::PerSession, Capabilities::PerClient) => Introduction::Verbatim,
-            (_, Capabilities::Union) => Introduction::Union,
-            (Sharing::Shared | Sharing::PerIdentity, Capabilities::PerClient) => Introduction::Newest,
-        };
-        let mut multiplexer = Multiplexer::new(limits, introduction);
-        multiplexer.offer_roots(&self.settings.roots);
-        multiplexer.show_tools(Arc::clone(&self.tools));
-        let lane = Arc::new(Lane::new(
-            Arc::clone(&self.name),
-            self.around.clock,
-            Arc::clone(&self.traffic),
-            multiplexer,
-        ));
-        match (&self.settings.backend, &self.remote) {
-            (BackendSpec::Process(spec), _) => {
-                let supervisor = ProcessLane {
-                    lane: Arc::clone(&lane),
-                    launcher: Arc::clone(&self.around.launcher),
-                    order: LaunchOrder {
-                        argv: spec.argv.clone(),
-                        env: self.child_environment(spec, from_headers),
-                        cwd: spec.cwd.clone(),
-                    },
-                    max_message_bytes: self.settings.max_message_bytes,
-                    eager,
-                };
-                self.supervise(&lane, Supervisor::Process(supervisor));
-            }
-            (BackendSpec::Remote(_), Some(server)) => {
-                let supervisor = RemoteLane::new(
-                    Arc::clone(server),
-                    Arc::clone(&lane),
-                    forwarded(from_headers),
-                    self.settings.max_message_bytes,
-                );
-                self.supervise(&lane, Supervisor::Remote(supervisor));
-            }
-            (BackendSpec::Remote(_), None) => {}
-        }
-        lane
-    }
-
-    fn supervise(&self, lane: &Arc<Lane>, supervisor: Supervisor) {
-        let count = Arc::clone(&self.supervisors);
-        count.fetch_add(1, Ordering::AcqRel);
-        let (roll, lane) = (Arc::clone(&self.roll), Arc::clone(lane));
-        roll.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .lanes
-            .push(Arc::clone(&lane));
-        tasks::spawn("lane", async move {
-            while AssertUnwindSafe(supervisor.run()).catch_unwind().await.is_err() {
-                tracing::error!(destination = %lane.destination(), "a supervisor panicked and begins anew");
-                let trouble = Arc::new(Trouble {
-                    what: "a mistake of the gateway; its log has the details".into(),
-                    ..Trouble::default()
-                });
-                lane.set_health(Health::BackingOff(Arc::clone(&trouble)));
-                lane.link_down(&trouble);
-                // What goes wrong every time shall not do so all the time.
-                tokio::time::sleep(AFTER_PANIC).await;
-            }
-            roll.lock().unwrap_or_else(PoisonError::into_inner).retire(&lane);
-            count.fetch_sub(1, Ordering::AcqRel);
-        });
-    }
-
-    fn child_environment(&self, spec: &ProcessSpec, from_headers: &BTreeMap<String, Secret>) -> Environment {
-        let mut child = environment(self.around.environment.iter(), &spec.env);
-        for (name, value) in from_headers {
-            child.set(name, value);
-        }
-        child
-    }
-
     /// Expires what has been idle too long and lets sessions and lanes tidy up.
     pub(crate) fn tick(&self, now: Moment, session_idle: Duration) {
         let ports: Vec<Arc<SessionPort>> = self.sessions().values().cloned().collect();
@@ -840,22 +474,6 @@ impl Destination {
                 tracing::debug!(destination = %self.name, "child no longer used");
                 lane.stop();
             }
-        }
-    }
-
-    /// Gives up on clients that did not come back in time.
-    fn forget_errands(&self, now: Moment) {
-        let late: Vec<Arc<ErrandPort>> = {
-            let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-            parked.retain(|_, port| !port.is_over());
-            parked
-                .values()
-                .filter(|port| port.parked_until().is_some_and(|until| until <= now))
-                .cloned()
-                .collect()
-        };
-        for port in late {
-            port.give_up();
         }
     }
 
@@ -918,19 +536,4 @@ impl Destination {
             lane.stop();
         }
     }
-}
-
-/// The headers that a remote server is passed on.
-fn forwarded(from_headers: &BTreeMap<String, Secret>) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    for (name, value) in from_headers {
-        if let (Ok(name), Ok(mut value)) = (
-            HeaderName::from_bytes(name.as_bytes()),
-            HeaderValue::from_str(value.expose()),
-        ) {
-            value.set_sensitive(true);
-            headers.insert(name, value);
-        }
-    }
-    headers
 }

@@ -10,9 +10,11 @@ use http::StatusCode;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use protocol::exchange::Principal;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use uuid::Uuid;
 
 use crate::audit::Audit;
 use crate::backend_face::process::{Launcher, environment, resolve};
@@ -29,6 +31,7 @@ use crate::line_sink::LineSink;
 use crate::metrics::DoorTally;
 use crate::reload::{self, Fixed, Live, ReloadError};
 use crate::reply;
+use crate::session_port::SessionPort;
 use crate::settings::{self, BackendSpec, LimitSettings, RemoteSpec, Settings};
 use crate::tasks;
 use crate::tls::{Tls, TlsError};
@@ -174,6 +177,20 @@ impl Gateway {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A session of a destination that comes to its end, if it is this principal's.
+    pub(crate) fn leaving_session(
+        &self,
+        destination: &str,
+        id: Uuid,
+        principal: &Principal,
+    ) -> Option<Arc<SessionPort>> {
+        let leaving: Vec<Arc<Destination>> = self.leaving().clone();
+        leaving
+            .iter()
+            .filter(|leaving| *leaving.name == *destination)
+            .find_map(|leaving| leaving.session(id, principal))
+    }
+
     /// All destinations that still do something.
     fn all(&self) -> Vec<Arc<Destination>> {
         let live = self.live();
@@ -316,7 +333,7 @@ impl Gateway {
                         Ok(entered) => entered,
                         Err(Full(limit)) => {
                             self.tally.limit_hit(limit);
-                            turn_away(&stream);
+                            self.close_door(&stream);
                             continue;
                         }
                     };
@@ -344,6 +361,16 @@ impl Gateway {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
+        }
+    }
+
+    /// Says that there is no room, in as few words as HTTP allows, and without waiting for anything. Over TLS nothing is
+    /// said in the clear: whoever is not let in learns it from the closing.
+    fn close_door(&self, stream: &TcpStream) {
+        const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        if self.tls.is_none() {
+            // The same for a peer whose first bytes cannot even be taken by the kernel.
+            let _ = stream.try_write(FULL);
         }
     }
 
@@ -375,7 +402,8 @@ impl Gateway {
                 let gateway = Arc::clone(&gateway);
                 async move { gateway.respond(request, peer).await }
             };
-            return Box::pin(tls_door::attend(tls, stream, closing, respond)).await;
+            let reached = Box::pin(tls_door::attend(tls, stream, closing, respond)).await;
+            return reached.into_iter().for_each(|limit| self.tally.limit_hit(limit));
         }
         let service = service_fn({
             let gateway = Arc::clone(&self);
@@ -402,12 +430,8 @@ impl Gateway {
             }
         };
         if let Err(error) = ended {
-            if error.is_timeout() {
-                self.tally.limit_hit("header_time");
-            } else if error.is_parse_too_large() {
-                self.tally.limit_hit("header_bytes");
-            } else if SlowReader::<TcpStream>::is_behind(&error) {
-                self.tally.limit_hit("write_time");
+            if let Some(limit) = limit_of_http1(&error) {
+                self.tally.limit_hit(limit);
             }
             tracing::debug!(%error, "connection ended");
         }
@@ -453,11 +477,15 @@ impl Gateway {
     }
 }
 
-/// Says that there is no room, in as few words as HTTP allows, and without waiting for anything.
-fn turn_away(stream: &TcpStream) {
-    const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-    // A peer whose first bytes cannot even be taken by the kernel learns it from the closing.
-    let _ = stream.try_write(FULL);
+/// The limit that ended a connection, if it was one.
+pub(crate) fn limit_of_http1(error: &hyper::Error) -> Option<&'static str> {
+    if error.is_timeout() {
+        Some("header_time")
+    } else if error.is_parse_too_large() {
+        Some("header_bytes")
+    } else {
+        SlowReader::<TcpStream>::is_behind(error).then_some("write_time")
+    }
 }
 
 struct Counted<'a>(&'a AtomicUsize);

@@ -9,6 +9,7 @@ mod clock;
 mod destination;
 mod errand_port;
 pub mod escape;
+mod file_stamp;
 mod gateway;
 mod guard;
 mod lane;
@@ -27,6 +28,7 @@ mod tls_door;
 pub mod trace;
 
 pub use client_face::stdio::{LineLimits, Parting};
+pub use file_stamp::FileStamp;
 pub use gateway::{Gateway, StartError};
 pub use guard::tokens;
 pub use probe::{Presented, Probe};

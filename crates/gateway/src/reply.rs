@@ -1,5 +1,8 @@
 //! The one table that spells refusals and failures on the wire: a new one must choose its row.
 
+mod answer;
+mod names;
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,19 +12,18 @@ use protocol::client_face::legacy::{self, Objection};
 use protocol::client_face::modern;
 use protocol::error_code;
 use protocol::exchange::Failure;
-use protocol::message::{ScanError, Written};
+use protocol::message::ScanError;
 use protocol::version::Version;
 
 use crate::client_face::body::Body;
 use crate::guard::resource::{Challenge, Complaint};
-use crate::trace::Failed;
+use answer::{JSON, TEXT, with_type};
+
+pub(crate) use answer::{answer, empty, events, failure_status, json, metrics};
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 /// What clients learn about a command that cannot be run. What was looked for, and where, is not for them.
 pub(crate) const CANNOT_RUN: &str = "its command cannot be run; the log has the details";
@@ -367,101 +369,6 @@ impl Refusal {
         matches!(self, Self::Unauthorized(challenge) if matches!(challenge.complaint, Complaint::UnknownToken(_)))
     }
 
-    /// The reason in `data`, for refusals that are about limits.
-    fn reason(&self) -> Option<&'static str> {
-        match self {
-            Self::TooManyCalls => Some("calls_at_limit"),
-            Self::TooManySessions { .. } => Some("sessions_at_limit"),
-            Self::TooManyChildren { .. } => Some("children_at_limit"),
-            Self::TooManyStreams => Some("streams_at_limit"),
-            Self::TooManyRequests { .. } => Some("rate_limited"),
-            Self::TooManyCallsInAll { .. } => Some("gateway_calls_at_limit"),
-            Self::TooManyCallsOfCaller { .. } => Some("caller_calls_at_limit"),
-            Self::TooManySessionsInAll { .. } => Some("gateway_sessions_at_limit"),
-            Self::TooManySessionsOfCaller { .. } => Some("caller_sessions_at_limit"),
-            Self::ToolDenied { .. } => Some("tool_denied"),
-            Self::Draining => Some("draining"),
-            Self::Retired => Some("reloaded"),
-            Self::AuditUnavailable => Some("audit_unavailable"),
-            Self::Mishap => Some("internal_error"),
-            Self::BrokenDestination => Some("cannot_start"),
-            Self::IssuerUnavailable => Some("issuer_unavailable"),
-            Self::Unreached(failure) => Some(failure.reason()),
-            _ => None,
-        }
-    }
-
-    /// What metrics call it: every refusal has a word, also those that clients get no reason for.
-    pub(crate) fn label(&self) -> &'static str {
-        match self {
-            Self::UnknownPath => "unknown_path",
-            Self::Gone { .. } => "old_transport",
-            Self::WrongMethod { .. } => "wrong_method",
-            Self::UnknownMethod => "unknown_method",
-            Self::BrokenDestination => "cannot_start",
-            Self::ForeignHost => "foreign_host",
-            Self::ForeignOrigin => "foreign_origin",
-            Self::MissingHost => "missing_host",
-            Self::AmbiguousLength => "ambiguous_length",
-            Self::WrongContentType => "wrong_content_type",
-            Self::EncodedBody => "encoded_body",
-            Self::NotAcceptable { .. } => "not_acceptable",
-            Self::BodyTooLarge { .. } => "body_too_large",
-            Self::BodyBroken => "body_broken",
-            Self::BodySlow => "body_slow",
-            Self::NotAMessage(_) => "not_a_message",
-            Self::Objection(_) => "bad_request",
-            Self::Modern(_) => "bad_modern_request",
-            Self::UnsupportedVersion => "unsupported_version",
-            Self::MissingSession => "missing_session",
-            Self::DoubledHeader(_) => "doubled_header",
-            Self::MalformedSession => "malformed_session",
-            Self::UnknownSession => "unknown_session",
-            Self::AlreadyOpen => "already_open",
-            Self::TooManyCalls => "calls_at_limit",
-            Self::TooManySessions { .. } => "sessions_at_limit",
-            Self::TooManyChildren { .. } => "children_at_limit",
-            Self::TooManyStreams => "streams_at_limit",
-            Self::TooManyRequests { .. } => "rate_limited",
-            Self::TooManyCallsInAll { .. } => "gateway_calls_at_limit",
-            Self::TooManyCallsOfCaller { .. } => "caller_calls_at_limit",
-            Self::TooManySessionsInAll { .. } => "gateway_sessions_at_limit",
-            Self::TooManySessionsOfCaller { .. } => "caller_sessions_at_limit",
-            Self::ToolDenied { .. } => "tool_denied",
-            Self::Unauthorized(_) => "unauthorized",
-            Self::Forbidden(_) => "forbidden",
-            Self::TokenForElsewhere => "token_for_elsewhere",
-            Self::IssuerUnavailable => "issuer_unavailable",
-            Self::UnknownEvent => "unknown_event",
-            Self::Unreached(failure) => failure.reason(),
-            Self::FinishedStream => "finished_stream",
-            Self::Draining => "draining",
-            Self::MissingSessionQuery => "missing_session",
-            Self::DoubledSessionQuery => "doubled_session",
-            Self::Retired => "reloaded",
-            Self::AuditUnavailable => "audit_unavailable",
-            Self::Mishap => "internal_error",
-        }
-    }
-
-    /// The limit that was reached, if it is about one.
-    pub(crate) fn limit(&self) -> Option<&'static str> {
-        match self {
-            Self::BodyTooLarge { .. } => Some("max_message_bytes"),
-            Self::BodySlow => Some("body_time"),
-            Self::TooManyCalls => Some("session_calls"),
-            Self::TooManySessions { .. } => Some("max_sessions"),
-            Self::TooManyChildren { .. } => Some("max_children"),
-            Self::TooManyStreams => Some("streams"),
-            Self::TooManyRequests { limit, .. } => Some(limit),
-            Self::TooManyCallsInAll { .. } => Some("calls"),
-            Self::TooManyCallsOfCaller { .. } => Some("calls_per_principal"),
-            Self::TooManySessionsInAll { .. } => Some("sessions"),
-            Self::TooManySessionsOfCaller { .. } => Some("sessions_per_principal"),
-            _ => None,
-        }
-    }
-
     /// When to come back: for whatever will be otherwise later.
     fn retry_after(&self, status: StatusCode) -> Option<Duration> {
         match self {
@@ -549,143 +456,5 @@ fn shortened(text: &str) -> &str {
     &text[..end]
 }
 
-/// The HTTP status of a failure.
-pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
-    match failure {
-        Failure::Timeout { .. } | Failure::StartTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
-        Failure::Exited(_)
-        | Failure::Unavailable { .. }
-        | Failure::NotWelcomed
-        | Failure::Overloaded { .. }
-        | Failure::Occupied => StatusCode::SERVICE_UNAVAILABLE,
-        Failure::TooLarge { .. } | Failure::Invalid(_) | Failure::Upstream(_) => StatusCode::BAD_GATEWAY,
-        // The client said so itself and expects no answer any more.
-        Failure::Cancelled => StatusCode::OK,
-        // Answers like any other of the server's.
-        Failure::Unsupported { .. } | Failure::Unanswered { .. } => StatusCode::OK,
-        Failure::SessionEnded => StatusCode::NOT_FOUND,
-    }
-}
-
-/// A complete answer to a call.
-pub(crate) fn answer(body: impl Into<Written>, failure: Option<&Failure>) -> Response<Body> {
-    let status = failure.map_or(StatusCode::OK, failure_status);
-    let mut response = with_type(status, JSON, body);
-    if let Some(failure) = failure {
-        response.extensions_mut().insert(Failed(failure.reason()));
-    }
-    let wait = match failure {
-        Some(Failure::Unavailable { retry_after, .. }) => Some(*retry_after),
-        Some(Failure::Exited(_) | Failure::NotWelcomed | Failure::Overloaded { .. } | Failure::Occupied) => {
-            Some(Duration::from_secs(1))
-        }
-        Some(
-            Failure::Timeout { .. }
-            | Failure::StartTimeout { .. }
-            | Failure::TooLarge { .. }
-            | Failure::Unsupported { .. }
-            | Failure::Unanswered { .. }
-            | Failure::Invalid(_)
-            | Failure::Upstream(_)
-            | Failure::Cancelled
-            | Failure::SessionEnded,
-        )
-        | None => None,
-    };
-    if let Some(wait) = wait {
-        response
-            .headers_mut()
-            .insert(header::RETRY_AFTER, whole_seconds(wait));
-    }
-    response
-}
-
-pub(crate) fn empty(status: StatusCode) -> Response<Body> {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = status;
-    response
-}
-
-/// The page of metrics, in the text format of OpenMetrics.
-pub(crate) fn metrics(page: String) -> Response<Body> {
-    const OPEN_METRICS: HeaderValue =
-        HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
-    with_type(StatusCode::OK, OPEN_METRICS, Bytes::from(page))
-}
-
-pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
-    with_type(status, JSON, body.into())
-}
-
-/// An event stream that proxies and browsers are told not to hold back.
-pub(crate) fn events(body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("text/event-stream"),
-    );
-    headers.insert(
-        header::CACHE_CONTROL,
-        HeaderValue::from_static("no-cache, no-transform"),
-    );
-    headers.insert(
-        HeaderName::from_static("x-accel-buffering"),
-        HeaderValue::from_static("no"),
-    );
-    response
-}
-
-fn with_type(status: StatusCode, content_type: HeaderValue, body: impl Into<Written>) -> Response<Body> {
-    let mut response = Response::new(Body::full(body.into()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
-    response
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refusals_say_what_to_do_and_limits_say_when_to_come_back() {
-        let response = Refusal::TooManySessions { limit: 10 }.respond(Some(b"7"));
-        assert_eq!(response.status(), 503);
-        assert_eq!(response.headers()[header::RETRY_AFTER], "1");
-        let response = Refusal::WrongMethod {
-            allow: "GET, POST, DELETE",
-        }
-        .respond(None);
-        assert_eq!(
-            (
-                response.status().as_u16(),
-                response.headers()[header::ALLOW].to_str().unwrap()
-            ),
-            (405, "GET, POST, DELETE")
-        );
-        assert_eq!(
-            Refusal::Gone {
-                destination: "a".into()
-            }
-            .respond(None)
-            .status(),
-            410
-        );
-        assert_eq!(
-            Refusal::BodyTooLarge { limit: 1 }.respond(None).headers()[header::CONNECTION],
-            "close"
-        );
-    }
-
-    #[test]
-    fn retry_after_is_rounded_up() {
-        let failure = Failure::Unavailable {
-            trouble: Default::default(),
-            retry_after: Duration::from_millis(28_100),
-        };
-        assert_eq!(
-            answer(Bytes::new(), Some(&failure)).headers()[header::RETRY_AFTER],
-            "29"
-        );
-    }
-}
+mod tests;

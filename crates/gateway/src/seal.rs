@@ -67,17 +67,8 @@ impl Sealer {
 
     /// What a state says, if it is ours and was made for this.
     pub(crate) fn open(&self, state: &str, bound_to: &str) -> Option<Ticket> {
-        let mut bytes = decode(state.strip_prefix(PREFIX)?)?;
-        if bytes.len() <= NONCE_LEN {
-            return None;
-        }
-        let mut sealed = bytes.split_off(NONCE_LEN);
-        let nonce = Nonce::try_assume_unique_for_key(&bytes).ok()?;
-        let plain = self
-            .key()?
-            .open_in_place(nonce, Aad::from(bound_to.as_bytes()), &mut sealed)
-            .ok()?;
-        let plain: &[u8; PLAIN] = (&*plain).try_into().ok()?;
+        let plain = self.opened(decode(state.strip_prefix(PREFIX)?)?, bound_to.as_bytes())?;
+        let plain: [u8; PLAIN] = plain.try_into().ok()?;
         let (errand, rest) = plain.split_first_chunk::<16>()?;
         let (round, rest) = rest.split_first_chunk::<4>()?;
         let (expires, _) = rest.split_first_chunk::<8>()?;
@@ -102,17 +93,22 @@ impl Sealer {
 
     /// A server's own state, if it was sealed for this.
     fn unwrap(&self, state: &str, bound_to: &str) -> Option<String> {
-        let mut bytes = URL_SAFE_NO_PAD.decode(state.strip_prefix(WRAPPED)?).ok()?;
-        if bytes.len() <= NONCE_LEN {
+        let bytes = URL_SAFE_NO_PAD.decode(state.strip_prefix(WRAPPED)?).ok()?;
+        String::from_utf8(self.opened(bytes, &wrapping(bound_to))?).ok()
+    }
+
+    /// What was sealed for this, of a nonce and all that follows it.
+    fn opened(&self, mut nonce: Vec<u8>, bound_to: &[u8]) -> Option<Vec<u8>> {
+        if nonce.len() <= NONCE_LEN {
             return None;
         }
-        let mut sealed = bytes.split_off(NONCE_LEN);
-        let nonce = Nonce::try_assume_unique_for_key(&bytes).ok()?;
+        let mut sealed = nonce.split_off(NONCE_LEN);
+        let nonce = Nonce::try_assume_unique_for_key(&nonce).ok()?;
         let plain = self
             .key()?
-            .open_in_place(nonce, Aad::from(wrapping(bound_to)), &mut sealed)
+            .open_in_place(nonce, Aad::from(bound_to), &mut sealed)
             .ok()?;
-        String::from_utf8(plain.to_vec()).ok()
+        Some(plain.to_vec())
     }
 }
 

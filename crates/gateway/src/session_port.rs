@@ -53,9 +53,16 @@ pub(crate) struct SessionPort {
 
 struct Inner {
     session: Session,
-    wakers: BTreeMap<StreamKey, Waker>,
+    wakers: BTreeMap<StreamKey, Waiting>,
     /// The places of calls that have not ended.
     permits: BTreeMap<CallKey, Permit>,
+}
+
+/// Whoever waits for more of a stream.
+struct Waiting {
+    /// Nobody has the right to read yet while the answer may still be no stream.
+    reader: Option<Reader>,
+    waker: Waker,
 }
 
 impl std::fmt::Debug for SessionPort {
@@ -255,13 +262,20 @@ impl SessionPort {
         let mut inner = self.lock();
         let reading = inner.session.read(self.clock.now(), reader, out);
         if out.is_empty() && reading == Reading::Open {
-            inner.wait(reader.stream, waker);
+            inner.wait(reader.stream, Some(reader), waker);
         }
         reading
     }
 
     pub(crate) fn hang_up(&self, reader: Reader) {
-        self.lock().session.hang_up(self.clock.now(), reader);
+        let mut inner = self.lock();
+        inner.session.hang_up(self.clock.now(), reader);
+        // A newer reader of the same stream may wait by now.
+        if let Some(waiting) = inner.wakers.get(&reader.stream)
+            && waiting.reader == Some(reader)
+        {
+            inner.wakers.remove(&reader.stream);
+        }
     }
 
     fn carry_out(&self, orders: Orders) {
@@ -392,7 +406,10 @@ impl Inner {
         let mut orders = Orders::default();
         while let Some(output) = self.session.poll_output() {
             match output {
-                Output::Wake(stream) => orders.wakers.extend(self.wakers.remove(&stream)),
+                Output::Wake(stream) => {
+                    let waiting = self.wakers.remove(&stream);
+                    orders.wakers.extend(waiting.map(|waiting| waiting.waker));
+                }
                 Output::Ask(ask) => orders.asks.push(*ask),
                 Output::Said(said) => orders.said.push(said),
                 Output::Ended(record) => {
@@ -404,11 +421,15 @@ impl Inner {
         orders
     }
 
-    fn wait(&mut self, stream: StreamKey, waker: &Waker) {
+    fn wait(&mut self, stream: StreamKey, reader: Option<Reader>, waker: &Waker) {
         match self.wakers.get_mut(&stream) {
-            Some(known) => known.clone_from(waker),
+            Some(known) => {
+                known.reader = reader;
+                known.waker.clone_from(waker);
+            }
             None => {
-                self.wakers.insert(stream, waker.clone());
+                let waker = waker.clone();
+                self.wakers.insert(stream, Waiting { reader, waker });
             }
         }
     }
@@ -437,7 +458,7 @@ impl Future for AwaitAnswer {
             let mut inner = self.port.lock();
             match inner.session.poll_answer(call) {
                 Answer::Waiting => {
-                    inner.wait(StreamKey(call.0), context.waker());
+                    inner.wait(StreamKey(call.0), None, context.waker());
                     return Poll::Pending;
                 }
                 Answer::Complete { body, failure } => Answered::Complete { body, failure },
@@ -456,5 +477,79 @@ impl Drop for AwaitAnswer {
             inner.session.abandon(self.call);
             inner.wakers.remove(&StreamKey(self.call.0));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::backend_face::legacy::Introduction;
+    use protocol::exchange::{Client, Principal};
+    use protocol::multiplexer::{self, Multiplexer};
+    use protocol::session::Limits;
+    use protocol::version::Version;
+
+    fn port() -> SessionPort {
+        let clock = Clock::new();
+        let destination: Arc<str> = "demo".into();
+        let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
+        let multiplexer = Multiplexer::new(multiplexer::Limits::default(), Introduction::Newest);
+        let lane = Lane::new(Arc::clone(&destination), clock, Arc::default(), multiplexer);
+        let (session, _) = Session::open_implicit(
+            SessionKey(1),
+            client,
+            Limits::default(),
+            clock.now(),
+            Version::NEWEST_LEGACY,
+        );
+        let audit = Arc::new(Audit::off());
+        SessionPort::new(
+            "id".to_owned(),
+            destination,
+            session,
+            Arc::new(lane),
+            clock,
+            audit,
+            None,
+        )
+    }
+
+    /// Reads what there is, and waits for more. Gives what was read.
+    fn wait_for_more(port: &SessionPort, reader: Reader) -> String {
+        let mut read = BytesMut::new();
+        loop {
+            let mut out = BytesMut::new();
+            assert_eq!(port.read(reader, &mut out, Waker::noop()), Reading::Open);
+            if out.is_empty() {
+                return String::from_utf8_lossy(&read).into_owned();
+            }
+            read.extend_from_slice(&out);
+        }
+    }
+
+    #[test]
+    fn c09_streams_that_come_and_go_leave_nothing_behind() {
+        let port = port();
+        for _ in 0..1000 {
+            let reader = port.listen().expect("there is room again");
+            wait_for_more(&port, reader);
+            port.hang_up(reader);
+        }
+        assert_eq!(port.lock().wakers.len(), 0);
+    }
+
+    #[test]
+    fn c12_whoever_was_replaced_does_not_take_the_newer_reader_along() {
+        let port = port();
+        let older = port.listen().expect("there is room");
+        let primed = wait_for_more(&port, older);
+        let id = primed
+            .lines()
+            .find_map(|line| line.strip_prefix("id: "))
+            .expect("the stream is primed");
+        let newer = port.resume(id).expect("the stream is known");
+        wait_for_more(&port, newer);
+        port.hang_up(older);
+        assert_eq!(port.lock().wakers.len(), 1, "the newer one is still to be woken");
     }
 }

@@ -4,8 +4,6 @@
 //! that a pair of which only one half was written is not taken. A pair that cannot be used changes nothing: the old
 //! certificate serves on. Nothing plain is ever said on a TLS port, and there is no way to ask for less than TLS 1.2.
 
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::file_stamp::FileStamp;
 use crate::settings::TlsSettings;
 
 /// How long a client may take for the handshake.
@@ -35,9 +34,6 @@ pub enum TlsError {
     Pair(#[source] rustls::Error),
 }
 
-/// What a file was like when it was looked at: enough to notice that it was replaced or written.
-type Stamp = (u64, u64, i64, i64, u64);
-
 /// The certificate in use and the files it came from.
 #[derive(Debug)]
 pub(crate) struct Tls {
@@ -50,9 +46,9 @@ struct State {
     settings: TlsSettings,
     config: Arc<ServerConfig>,
     /// The files as they were when they were last read, with or without success.
-    read: [Option<Stamp>; 2],
+    read: [Option<FileStamp>; 2],
     /// The files as they were when they were last looked at.
-    seen: [Option<Stamp>; 2],
+    seen: [Option<FileStamp>; 2],
 }
 
 impl Tls {
@@ -153,17 +149,6 @@ fn load(settings: &TlsSettings) -> Result<Arc<ServerConfig>, TlsError> {
     Ok(Arc::new(config))
 }
 
-fn stamps(settings: &TlsSettings) -> [Option<Stamp>; 2] {
-    [&settings.cert, &settings.key].map(|path| {
-        let stamp = |found: Metadata| {
-            (
-                found.dev(),
-                found.ino(),
-                found.mtime(),
-                found.mtime_nsec(),
-                found.size(),
-            )
-        };
-        std::fs::metadata(path).ok().map(stamp)
-    })
+fn stamps(settings: &TlsSettings) -> [Option<FileStamp>; 2] {
+    [&settings.cert, &settings.key].map(|file| FileStamp::of(file))
 }

@@ -2,6 +2,8 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::header::{self, HeaderValue};
@@ -15,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::client_face::body::Body;
 use crate::client_face::slow_reader::SlowReader;
-use crate::gateway::{HEADER_TIME, MAX_HEADERS, READ_BUFFER};
+use crate::gateway::{HEADER_TIME, MAX_HEADERS, READ_BUFFER, limit_of_http1};
 use crate::tasks;
 use crate::tls::Tls;
 
@@ -26,23 +28,27 @@ const MAX_RESET_STREAMS: usize = 32;
 /// A peer that is silent for this long is asked whether it is there, and has as long to say so.
 const PING_TIME: Duration = Duration::from_secs(20);
 
-/// Serves one connection until it ends.
+/// Serves one connection until it ends. Gives the limit that ended it, if one did.
 pub(crate) async fn attend<Respond, Responding>(
     tls: &Tls,
     stream: TcpStream,
     mut closing: watch::Receiver<bool>,
     respond: Respond,
-) where
+) -> Option<&'static str>
+where
     Respond: Fn(Request<Incoming>) -> Responding + Clone + Send + 'static,
     Responding: Future<Output = Response<Body>> + Send + 'static,
 {
     let accepted = tokio::select! {
         accepted = tls.accept(stream) => accepted,
         // Who has not even said what he wants is not waited for.
-        _ = closing.changed() => return,
+        _ = closing.changed() => return None,
     };
-    let Some(stream) = accepted else { return };
+    let stream = accepted?;
+    let asked = Arc::new(AtomicBool::new(false));
+    let asking = Arc::clone(&asked);
     let service = service_fn(move |mut request: Request<Incoming>| {
+        asking.store(true, Ordering::Relaxed);
         name_host(&mut request);
         let responding = respond(request);
         async move { Ok::<_, Infallible>(responding.await) }
@@ -59,13 +65,17 @@ pub(crate) async fn attend<Respond, Responding>(
             .keep_alive_timeout(PING_TIME)
             .serve_connection(stream, service);
         tokio::pin!(connection);
-        tokio::select! {
+        let ended = tokio::select! {
             ended = connection.as_mut() => ended,
+            // Here nobody else sees to it that something is asked, not even that the peer begins at all.
+            () = silence(&asked) => return Some("header_time"),
             _ = closing.changed() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
-        }
+        };
+        let behind = |error: &hyper::Error| SlowReader::<TcpStream>::is_behind(error).then_some("write_time");
+        ended.map_err(|error| (behind(&error), error))
     } else {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -74,16 +84,25 @@ pub(crate) async fn attend<Respond, Responding>(
             .max_buf_size(READ_BUFFER)
             .serve_connection(stream, service);
         tokio::pin!(connection);
-        tokio::select! {
+        let ended = tokio::select! {
             ended = connection.as_mut() => ended,
             _ = closing.changed() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
-        }
+        };
+        ended.map_err(|error| (limit_of_http1(&error), error))
     };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "connection ended");
+    let (limit, error) = ended.err()?;
+    tracing::debug!(%error, "connection ended");
+    limit
+}
+
+/// Comes back when a peer has had the time that a head may take and has asked for nothing.
+async fn silence(asked: &AtomicBool) {
+    tokio::time::sleep(HEADER_TIME).await;
+    if asked.load(Ordering::Relaxed) {
+        std::future::pending().await
     }
 }
 

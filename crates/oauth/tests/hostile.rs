@@ -5,41 +5,22 @@
 #[path = "stage/play.rs"]
 mod play;
 
-use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oauth::{Person, Settings, SignIn, SignInError};
-use play::{Play, call};
-use serde_json::{Value, json};
+use play::{Play, authority_says, call, resource_says};
+use serde_json::json;
 use testkit::authority::browser::{fetch, visit};
 use testkit::authority::{Conduct, ResourceMetadata};
 use url::Url;
 
-/// An authority whose description of itself says this.
-fn authority_says(member: &str, value: Value) -> Conduct {
-    Conduct {
-        authority_overrides: BTreeMap::from([(member.to_owned(), value)]),
-        ..Conduct::default()
-    }
-}
-
-/// A resource whose description of itself says this.
-fn resource_says(member: &str, value: Value) -> Conduct {
-    Conduct {
-        resource_overrides: BTreeMap::from([(member.to_owned(), value)]),
-        ..Conduct::default()
-    }
-}
-
 /// Signing in fails, and no window was opened for it.
 async fn refused_unopened(conduct: Conduct) -> SignInError {
     let play = Play::new(conduct);
-    let error = call(&SignIn::new(play.attended()), &play.authority.endpoint())
-        .await
-        .unwrap_err();
+    let error = play.call_as(play.attended()).await.unwrap_err();
     assert_eq!(play.windows(), 0, "{error}");
     assert!(play.announced.lock().unwrap().is_empty());
     assert!(play.authority.seen("/token").is_empty());
@@ -109,9 +90,7 @@ async fn g8_resource_mismatch_is_refused_wherever_the_document_is() {
 /// The window is opened, the answer is refused, and no code is sent anywhere.
 async fn refused_answer(conduct: Conduct) -> (SignInError, Play) {
     let play = Play::new(conduct);
-    let error = call(&SignIn::new(play.attended()), &play.authority.endpoint())
-        .await
-        .unwrap_err();
+    let error = play.call_as(play.attended()).await.unwrap_err();
     assert_eq!((play.windows(), play.last_page().status), (1, 400), "{error}");
     assert!(play.authority.seen("/token").is_empty());
     (error, play)
@@ -126,9 +105,7 @@ async fn g8_a_wrong_state_is_nobody_s_answer() {
     let mut settings = play.attended();
     // Long enough for the wrong answer to come, and then no right one does.
     settings.person.as_mut().unwrap().patience = Duration::from_secs(3);
-    let error = call(&SignIn::new(settings), &play.authority.endpoint())
-        .await
-        .unwrap_err();
+    let error = play.call_as(settings).await.unwrap_err();
     assert_eq!(play.last_page().status, 400);
     assert!(play.authority.seen("/token").is_empty());
     assert!(matches!(error, SignInError::NobodyCame { .. }), "{error}");
@@ -159,9 +136,7 @@ async fn iss_normalized_is_not_the_same() {
     let issuer = format!("{}/", play.authority.issuer());
     play.authority
         .change(|conduct| conduct.answer_issuer = Some(issuer));
-    let error = call(&SignIn::new(play.attended()), &play.authority.endpoint())
-        .await
-        .unwrap_err();
+    let error = play.call_as(play.attended()).await.unwrap_err();
     assert!(matches!(error, SignInError::WrongIssuer { .. }), "{error}");
 }
 
@@ -284,7 +259,7 @@ async fn signs_in(play: &Play, person: Person) {
         person: Some(person),
         ..play.alone()
     };
-    let status = call(&SignIn::new(settings), &play.authority.endpoint()).await;
+    let status = play.call_as(settings).await;
     assert_eq!(status.unwrap(), 200);
 }
 

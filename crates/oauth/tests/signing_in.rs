@@ -8,7 +8,7 @@
 mod play;
 
 use oauth::{Grant, LoginOutcome, LogoutOutcome, Secret, Settings, SignIn, SignInError, SigningKey};
-use play::{Play, call};
+use play::{Play, authority_says, call, resource_says};
 use serde_json::json;
 use testkit::authority::{AuthorityMetadata, Conduct, ResourceMetadata};
 
@@ -19,13 +19,6 @@ async fn signs_in(conduct: Conduct) -> Play {
     assert_eq!(play.windows(), 1);
     assert_eq!(play.last_page().status, 200);
     play
-}
-
-fn overrides(members: &[(&str, serde_json::Value)]) -> std::collections::BTreeMap<String, serde_json::Value> {
-    members
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), value.clone()))
-        .collect()
 }
 
 #[tokio::test]
@@ -123,30 +116,19 @@ async fn pre_registration_goes_before_everything_else() {
     settings.identity.client_id = Some("by-hand".into());
     settings.identity.client_secret = Some(Secret::new("hush hush"));
     settings.identity.metadata_url = Some("https://rialto.example/client.json".parse().unwrap());
-    assert_eq!(
-        call(&SignIn::new(settings), &play.authority.endpoint())
-            .await
-            .unwrap(),
-        200
-    );
+    assert_eq!(play.call_as(settings).await.unwrap(), 200);
     assert!(play.authority.seen("/register").is_empty());
 }
 
 #[tokio::test]
 async fn basic_cimd_needs_no_registration() {
-    let supported = overrides(&[("client_id_metadata_document_supported", json!(true))]);
-    let play = Play::new(Conduct {
-        authority_overrides: supported,
-        ..Conduct::default()
-    });
+    let play = Play::new(authority_says(
+        "client_id_metadata_document_supported",
+        json!(true),
+    ));
     let mut settings = play.attended();
     settings.identity.metadata_url = Some("https://rialto.example/client.json".parse().unwrap());
-    assert_eq!(
-        call(&SignIn::new(settings), &play.authority.endpoint())
-            .await
-            .unwrap(),
-        200
-    );
+    assert_eq!(play.call_as(settings).await.unwrap(), 200);
     assert!(play.authority.seen("/register").is_empty());
     assert_eq!(
         play.authority.seen("/authorize")[0].form["client_id"],
@@ -161,12 +143,7 @@ async fn registration_says_native_and_happens_once() {
     assert_eq!(body["application_type"], "native");
     // Everything is revoked, so a new process signs in again, as the same client.
     play.authority.revoke(true);
-    assert_eq!(
-        call(&SignIn::new(play.attended()), &play.authority.endpoint())
-            .await
-            .unwrap(),
-        200
-    );
+    assert_eq!(play.call_as(play.attended()).await.unwrap(), 200);
     assert_eq!((play.windows(), play.authority.seen("/register").len()), (2, 1));
 }
 
@@ -176,9 +153,7 @@ async fn without_registration_the_error_says_what_to_do() {
         registration: false,
         ..Conduct::default()
     });
-    let error = call(&SignIn::new(play.attended()), &play.authority.endpoint())
-        .await
-        .unwrap_err();
+    let error = play.call_as(play.attended()).await.unwrap_err();
     assert!(matches!(error, SignInError::NoRegistration { .. }), "{error}");
     assert!(error.to_string().contains("--client-id"));
     assert_eq!(play.windows(), 0);
@@ -187,11 +162,10 @@ async fn without_registration_the_error_says_what_to_do() {
 #[tokio::test]
 async fn token_endpoint_auth_follows_what_is_offered() {
     for method in ["none", "client_secret_basic", "client_secret_post"] {
-        let offered = overrides(&[("token_endpoint_auth_methods_supported", json!([method]))]);
-        let play = signs_in(Conduct {
-            authority_overrides: offered,
-            ..Conduct::default()
-        })
+        let play = signs_in(authority_says(
+            "token_endpoint_auth_methods_supported",
+            json!([method]),
+        ))
         .await;
         let token = &play.authority.seen("/token")[0];
         assert_eq!(
@@ -206,22 +180,13 @@ async fn token_endpoint_auth_follows_what_is_offered() {
         );
         // A secret from a registration outlives the process.
         play.authority.revoke(false);
-        assert_eq!(
-            call(&SignIn::new(play.alone()), &play.authority.endpoint())
-                .await
-                .unwrap(),
-            200
-        );
+        assert_eq!(play.call_as(play.alone()).await.unwrap(), 200);
     }
 }
 
 #[tokio::test]
 async fn scope_from_www_authenticate_beats_scopes_supported() {
-    let listed = overrides(&[("scopes_supported", json!(["read", "write", "admin"]))]);
-    let conduct = Conduct {
-        resource_overrides: listed,
-        ..Conduct::default()
-    };
+    let conduct = resource_says("scopes_supported", json!(["read", "write", "admin"]));
     let play = signs_in(Conduct {
         challenge_scope: Some("read".into()),
         ..conduct.clone()
@@ -237,14 +202,9 @@ async fn scope_from_www_authenticate_beats_scopes_supported() {
 
 #[tokio::test]
 async fn offline_access_scope_is_asked_for_if_it_is_known() {
-    let listed = overrides(&[("scopes_supported", json!(["read", "offline_access"]))]);
-    let conduct = Conduct {
-        challenge_scope: Some("read".into()),
-        ..Conduct::default()
-    };
     let play = signs_in(Conduct {
-        authority_overrides: listed,
-        ..conduct
+        challenge_scope: Some("read".into()),
+        ..authority_says("scopes_supported", json!(["read", "offline_access"]))
     })
     .await;
     assert_eq!(
@@ -294,30 +254,20 @@ async fn scope_retry_limit_is_two() {
 
 #[tokio::test]
 async fn iss_supported_is_compared_and_accepted() {
-    let play = Play::new(Conduct::default());
+    let play = Play::new(authority_says(
+        "authorization_response_iss_parameter_supported",
+        json!(true),
+    ));
     let issuer = play.authority.issuer();
-    play.authority.change(|conduct| {
-        conduct.answer_issuer = Some(issuer);
-        conduct.authority_overrides =
-            overrides(&[("authorization_response_iss_parameter_supported", json!(true))]);
-    });
-    assert_eq!(
-        call(&SignIn::new(play.attended()), &play.authority.endpoint())
-            .await
-            .unwrap(),
-        200
-    );
+    play.authority
+        .change(|conduct| conduct.answer_issuer = Some(issuer));
+    assert_eq!(play.call_as(play.attended()).await.unwrap(), 200);
 }
 
 #[tokio::test]
 async fn a_token_is_kept_for_the_next_process() {
     let play = signs_in(Conduct::default()).await;
-    assert_eq!(
-        call(&SignIn::new(play.alone()), &play.authority.endpoint())
-            .await
-            .unwrap(),
-        200
-    );
+    assert_eq!(play.call_as(play.alone()).await.unwrap(), 200);
     assert_eq!(play.authority.seen("/token").len(), 1);
 }
 
@@ -442,15 +392,10 @@ async fn authorization_server_migration_means_another_client_and_another_token()
 async fn client_credentials_need_no_person() {
     let by_hand = ("robot".to_owned(), Some("beep".to_owned()));
     for method in ["client_secret_basic", "client_secret_post"] {
-        let offered = overrides(&[("token_endpoint_auth_methods_supported", json!([method]))]);
-        let conduct = Conduct {
-            client_by_hand: Some(by_hand.clone()),
-            authority_overrides: offered,
-            ..Conduct::default()
-        };
         let play = Play::new(Conduct {
+            client_by_hand: Some(by_hand.clone()),
             expires_in: Some(0),
-            ..conduct
+            ..authority_says("token_endpoint_auth_methods_supported", json!([method]))
         });
         let mut settings = Settings {
             grant: Grant::ClientCredentials,
@@ -480,12 +425,11 @@ async fn a_client_with_a_key_signs_and_shows_no_secret() {
     let play = Play::new(Conduct {
         client_by_hand: Some(("robot".to_owned(), None)),
         client_key: Some(pair.public_key_pem()),
-        authority_overrides: overrides(&[(
+        expires_in: Some(0),
+        ..authority_says(
             "token_endpoint_auth_methods_supported",
             json!(["private_key_jwt"]),
-        )]),
-        expires_in: Some(0),
-        ..Conduct::default()
+        )
     });
     let mut settings = Settings {
         grant: Grant::ClientCredentials,

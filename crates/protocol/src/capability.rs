@@ -4,7 +4,6 @@ use serde_json::Value;
 
 use crate::message::{Member, Message};
 use crate::method::Method;
-use crate::object::Object;
 use crate::task;
 
 /// The capabilities a server may act upon. Two clients with equal capabilities may share a child, because
@@ -77,12 +76,7 @@ impl Capabilities {
     /// Whether such a client can answer in the very way that a question wants: forms and URLs, and sampling with
     /// tools, are declared one by one. `includeContext` is not looked at: before 2025-11-25 it needed no declaration.
     pub fn can_answer_in_kind(&self, question: &Message) -> bool {
-        let params = || {
-            question
-                .raw(Member::Params)
-                .and_then(Object::parse)
-                .unwrap_or_default()
-        };
+        let params = || question.object(Member::Params);
         match question.method() {
             Method::ElicitationCreate => match params().text("mode").as_deref() {
                 None | Some("form") => self.elicitation_form,

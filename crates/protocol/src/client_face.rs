@@ -3,3 +3,19 @@
 pub mod legacy;
 pub mod modern;
 pub mod stdio;
+
+use bytes::Bytes;
+
+/// A response with a `result` or an `error` that is written already.
+fn respond(id: &[u8], member: &str, raw: &str) -> Bytes {
+    let head = format!(r#","{member}":"#);
+    [
+        br#"{"jsonrpc":"2.0","id":"#,
+        id,
+        head.as_bytes(),
+        raw.as_bytes(),
+        b"}",
+    ]
+    .concat()
+    .into()
+}

@@ -31,8 +31,10 @@ use rounds::{Addressee, Asked};
 pub use reading::{Answer, Line, Reading};
 pub use rounds::RetryRefusal;
 
-/// Events that may wait for a client that reads slowly. Older ones go first; the answer always stays.
+/// Events that may wait for a client that reads slowly, and their bytes. Older ones go first; the newest and the answer
+/// always stay.
 const MAX_EVENTS: usize = 1024;
+const MAX_EVENT_BYTES: usize = 4 << 20;
 /// An errand has one call, and one for its opening.
 const OPENING: CallKey = CallKey(0);
 const ERRAND: CallKey = CallKey(1);
@@ -92,6 +94,7 @@ pub struct Errand {
     stage: Stage,
     streaming: bool,
     events: VecDeque<Bytes>,
+    event_bytes: usize,
     /// The newest progress or log line that came while no request was attached.
     kept: Option<Message>,
     /// The end of the whole errand, as soon as it is known.
@@ -164,6 +167,7 @@ impl Errand {
             stage: Stage::Running,
             streaming: false,
             events: VecDeque::new(),
+            event_bytes: 0,
             kept: None,
             outcome: None,
             asked: BTreeMap::new(),
@@ -292,16 +296,8 @@ impl Errand {
         }
     }
 
-    /// Progress and log lines of the call. A log line is only for those who asked for such.
+    /// Progress and log lines of the call.
     fn relate(&mut self, message: &Message) {
-        if message.method() == Method::LogMessage {
-            let wanted = self
-                .level
-                .is_some_and(|wanted| message.level().is_none_or(|level| level >= wanted));
-            if !wanted {
-                return;
-            }
-        }
         match self.stage {
             Stage::Running => {
                 if let Some(event) = self.event(message)
@@ -311,14 +307,25 @@ impl Errand {
                 }
             }
             // While nobody reads, only the newest is of interest.
-            Stage::Parked => self.kept = Some(message.clone()),
-            Stage::Over => {}
+            Stage::Parked if self.wants(message) => self.kept = Some(message.clone()),
+            Stage::Parked | Stage::Over => {}
         }
     }
 
-    /// What is related to the call as the attached request is to hear it: a retry has a progress token of its own,
-    /// or none.
+    /// A log line is only for a request that asked for such.
+    fn wants(&self, message: &Message) -> bool {
+        message.method() != Method::LogMessage
+            || self
+                .level
+                .is_some_and(|wanted| message.level().is_none_or(|level| level >= wanted))
+    }
+
+    /// What is related to the call as the attached request is to hear it: a retry has a log level and a progress token
+    /// of its own, or none.
     fn event(&self, message: &Message) -> Option<Bytes> {
+        if !self.wants(message) {
+            return None;
+        }
         if self.round == 0 || message.method() != Method::Progress {
             return Some(Bytes::copy_from_slice(message.bytes()));
         }
@@ -327,12 +334,21 @@ impl Errand {
     }
 
     fn push(&mut self, event: Bytes) {
-        if self.events.len() >= MAX_EVENTS {
-            self.events.pop_front();
+        while self.events.len() >= MAX_EVENTS || self.event_bytes + event.len() > MAX_EVENT_BYTES {
+            if self.next_event().is_none() {
+                break;
+            }
             self.events_lost += 1;
         }
+        self.event_bytes += event.len();
         self.events.push_back(event);
         self.wake();
+    }
+
+    fn next_event(&mut self) -> Option<Bytes> {
+        let event = self.events.pop_front()?;
+        self.event_bytes -= event.len();
+        Some(event)
     }
 
     /// Turns the attached request's answer into a stream, if its client reads streams.
@@ -387,11 +403,15 @@ impl Errand {
                 self.outputs.push_back(Output::Ask(answer));
             }
         }
-        if self.outcome.is_none()
-            && matches!(self.meaning, Meaning::Call { .. })
-            && matches!(self.stage, Stage::Running)
-        {
-            self.record(Ending::Failed(Failure::Cancelled), Bytes::new());
+        match self.stage {
+            // It has come to its end, though nobody has waited to hear of it.
+            Stage::Running if self.outcome.is_some() => {
+                self.finish();
+            }
+            Stage::Running if matches!(self.meaning, Meaning::Call { .. }) => {
+                self.record(Ending::Failed(Failure::Cancelled), Bytes::new());
+            }
+            Stage::Running | Stage::Parked | Stage::Over => {}
         }
         self.stage = Stage::Over;
         self.close();

@@ -70,7 +70,8 @@ impl Client {
             principal,
             capabilities: Capabilities::parse(declared.as_deref()),
             declared: declared.unwrap_or(Bytes::from_static(b"{}")),
-            info,
+            // A server would refuse whoever has anything else for a name, and with it all who share the handshake.
+            info: info.filter(|info| info.starts_with(b"{")),
         }
     }
 }

@@ -12,6 +12,7 @@ use std::borrow::Cow;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::method::{LogLevel, Method};
+use crate::object::Object;
 
 pub use scan::{MAX_DEPTH, ScanError};
 
@@ -142,7 +143,12 @@ impl Message {
         (!span.is_absent()).then(|| span.of(&self.bytes))
     }
 
-    /// The same, sharing the message's buffer.
+    /// A member taken apart; without members if it is absent, or anything but an object.
+    pub fn object(&self, member: Member) -> Object<'_> {
+        self.raw(member).and_then(Object::parse).unwrap_or_default()
+    }
+
+    /// A member's raw JSON, sharing the message's buffer.
     pub fn raw_bytes(&self, member: Member) -> Option<Bytes> {
         let span = self.spans[member as usize];
         (!span.is_absent()).then(|| self.bytes.slice(span.start as usize..span.end as usize))

@@ -68,6 +68,15 @@ impl Method {
 }
 
 impl Method {
+    /// Whether a client of the modern era can be asked this, by an answer that wants input (2026-07-28, multi
+    /// round-trip requests).
+    pub const fn is_input(self) -> bool {
+        matches!(
+            self,
+            Self::SamplingCreateMessage | Self::ElicitationCreate | Self::RootsList
+        )
+    }
+
     /// Whether this request is about a task that was begun before, and names it.
     pub const fn names_a_task(self) -> bool {
         matches!(

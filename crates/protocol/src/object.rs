@@ -49,13 +49,19 @@ impl<'a> Object<'a> {
         self.members.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// Puts a raw value in place of a member's, or at the end if there was none.
+    /// Puts a raw value in place of a member's, or at the end if there was none. If it stood there several times it does
+    /// so no more: whichever of them a reader believes, it must be this one.
     pub fn set(&mut self, key: &str, raw: impl Into<Cow<'a, str>>) {
         let raw = raw.into();
-        match self.members.iter_mut().find(|(name, _)| name == key) {
-            Some((_, value)) => *value = raw,
-            None => self.members.push((Cow::Owned(key.to_owned()), raw)),
-        }
+        let Some(first) = self.members.iter().position(|(name, _)| name == key) else {
+            return self.members.push((Cow::Owned(key.to_owned()), raw));
+        };
+        self.members[first].1 = raw;
+        let mut at = 0;
+        self.members.retain(|(name, _)| {
+            at += 1;
+            at <= first + 1 || name != key
+        });
     }
 
     pub fn remove(&mut self, key: &str) {
@@ -168,6 +174,15 @@ mod tests {
         assert_eq!(object.text("d").as_deref(), Some("A"));
         object.remove("a");
         assert_eq!(object.keys().collect::<Vec<_>>(), ["b", "d", "e"]);
+    }
+
+    #[test]
+    fn what_is_set_is_what_every_reader_finds() {
+        let mut object = Object::parse(br#"{"a":1,"b":2,"a":3}"#).unwrap();
+        assert_eq!(object.get("a"), Some("3"));
+        object.set("a", "4");
+        assert_eq!(object.get("a"), Some("4"));
+        assert_eq!(object.to_string(), r#"{"a":4,"b":2}"#);
     }
 
     #[test]

@@ -113,9 +113,13 @@ pub fn announced(message: &Message) -> Option<Task> {
     Task::read(&Object::parse(message.raw(Member::Params)?)?)
 }
 
-/// The task that a request names.
+/// The task that a request names. Whose it is is judged by this, so one that could be read in two ways names none.
 pub fn named(message: &Message) -> Option<String> {
-    Object::parse(message.raw(Member::Params)?)?.text("taskId")
+    let params = Object::parse(message.raw(Member::Params)?)?;
+    let alike = params
+        .keys()
+        .filter(|key| key.to_uppercase().to_lowercase() == "taskid");
+    (alike.count() == 1).then(|| params.text("taskId"))?
 }
 
 /// The task that a legacy server's request or notification says it belongs to.
@@ -180,10 +184,7 @@ pub fn with_questions<'a>(
 }
 
 fn with_members(message: &Message, members: &[(&str, String)]) -> Message {
-    let mut result = message
-        .raw(Member::Result)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let mut result = message.object(Member::Result);
     for (name, raw) in members {
         result.set(name, raw.clone());
     }
@@ -258,6 +259,26 @@ mod tests {
         assert_eq!(created(&modern, Era::Legacy), None);
         let text = message(r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"text":"taskId"}]}}"#);
         assert_eq!(created(&text, Era::Legacy), None);
+    }
+
+    #[test]
+    fn a_task_that_could_be_one_or_another_is_none() {
+        let names = |params: &str| {
+            named(&message(&format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{params}}}"#
+            )))
+        };
+        assert_eq!(names(r#"{"taskId":"a"}"#).as_deref(), Some("a"));
+        for params in [
+            "{}",
+            r#"{"taskId":"a","taskId":"b"}"#,
+            r#"{"taskId":"a","TaskID":"b"}"#,
+            r#"{"TaskId":"b"}"#,
+            "{\"taskId\":\"a\",\"tas\u{212a}Id\":\"b\"}",
+            "{\"taskId\":\"a\",\"ta\u{17f}kId\":\"b\"}",
+        ] {
+            assert_eq!(names(params), None, "{params}");
+        }
     }
 
     #[test]

@@ -28,6 +28,10 @@ mod exit {
 }
 
 fn main() -> ExitCode {
+    // It is started beside the first child, which is when a client waits, and needs nothing of what follows.
+    if std::env::args_os().nth(1).is_some_and(|word| word == "warden") {
+        return warden();
+    }
     let environment = Environment::of_this_process();
     let invocation = match flags::parse(std::env::args_os(), &environment) {
         Ok(invocation) => invocation,
@@ -43,11 +47,13 @@ fn main() -> ExitCode {
         Invocation::Logout(flags) => account::logout(&flags, &environment),
         Invocation::Status(flags) => account::status(&flags, &environment),
         Invocation::Token(flags) => token::run(&flags),
-        Invocation::Warden(_) => {
-            gateway::backend_face::process::warden::run();
-            ExitCode::SUCCESS
-        }
+        Invocation::Warden(_) => warden(),
     }
+}
+
+fn warden() -> ExitCode {
+    gateway::backend_face::process::warden::run();
+    ExitCode::SUCCESS
 }
 
 fn demo_server(era: demo::DemoEra, environment: &Environment) -> ExitCode {

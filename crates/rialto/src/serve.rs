@@ -232,7 +232,9 @@ fn greeting(settings: &Settings, address: SocketAddr) -> String {
                     Start::Eager => "starting",
                     Start::Lazy => "starts with its first client",
                 };
-                format!("{state}: {}", process.argv.join(" "))
+                // The program alone: what follows it may hold a secret of the configuration.
+                let program = process.argv.first().map(String::as_str).unwrap_or_default();
+                format!("{state}: {program}")
             }
             BackendSpec::Remote(remote) => format!(
                 "remote: {}{}",
@@ -276,6 +278,22 @@ mod tests {
         ] {
             assert!(text.contains(part), "{text}");
         }
+    }
+
+    #[test]
+    fn g12_the_greeting_names_the_program_and_none_of_its_arguments() {
+        let flags = ServeFlags {
+            command: ["weather-server", "--key", "geheim"].map(str::to_owned).to_vec(),
+            ..ServeFlags::default()
+        };
+        let settings = config::settings(&flags, &Environment::default())
+            .unwrap()
+            .settings;
+        let text = greeting(&settings, "127.0.0.1:4711".parse().unwrap());
+        assert!(
+            text.contains("weather-server") && !text.contains("geheim"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Tests are named after their row. What holds for any front is tried at length in `remote_faults.rs`; here it is shown
 //! that a host on stdio sees it as one line per request and nothing else, that what waits is sent in its place, and how
-//! the program ends. D16 is with the unit tests of the address policy; D6 and D18 in `connect.rs` have a well-behaved
+//! the program ends. D16 is in `faults_network.rs`; D6 and D18 in `connect.rs` have a well-behaved
 //! server behind them, here a scripted one.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

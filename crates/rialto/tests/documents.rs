@@ -5,6 +5,7 @@
 //! not needed: its few options are read here, and one that is not known fails the test.
 
 mod documents {
+    pub(crate) mod catalogue;
     pub(crate) mod markdown;
     pub(crate) mod source;
     pub(crate) mod transcript;
@@ -16,7 +17,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use documents::markdown::{self, Table};
-use documents::{source, transcript};
+use documents::{catalogue, source, transcript};
 use testkit::Rialto;
 
 const README: &str = include_str!("../../../README.md");
@@ -333,7 +334,10 @@ async fn the_check_that_the_documents_show_prints_what_they_show() {
 fn every_reason_is_in_the_troubleshooting_page_and_no_other() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut reasons = BTreeSet::new();
-    for file in ["crates/gateway/src/reply.rs", "crates/protocol/src/exchange.rs"] {
+    for file in [
+        "crates/gateway/src/reply/names.rs",
+        "crates/protocol/src/exchange.rs",
+    ] {
         let text = source::without_tests(&std::fs::read_to_string(root.join(file)).expect("the source"));
         let body = source::function(&text, "fn reason(&self)");
         reasons.extend(source::texts(&body));
@@ -424,6 +428,24 @@ fn every_conversation_named_in_the_page_about_the_eras_exists() {
         );
     }
     assert!(names > 25, "the page names {names} conversations");
+}
+
+#[test]
+fn every_row_of_the_fault_catalogue_names_tests_that_are_there() {
+    let tables = markdown::tables(include_str!("../../../docs/testing.md"));
+    let tables = tables.iter().filter(|table| table.has("Row"));
+    let mut tests = catalogue::Tests::default();
+    let mut rows = BTreeSet::new();
+    for row in tables.flat_map(Table::rows) {
+        let id = row.cell("Row").to_owned();
+        let named = markdown::codes(row.cell("Shown by"));
+        assert!(!named.is_empty(), "{id} is shown by nothing");
+        for name in named {
+            assert!(tests.have(&name), "{id} names `{name}`, which is no test");
+        }
+        assert!(rows.insert(id.clone()), "{id} stands twice");
+    }
+    assert_eq!(rows, catalogue::rows());
 }
 
 #[test]

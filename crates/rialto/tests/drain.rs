@@ -3,17 +3,10 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{McpClient, Result, Rialto};
+use testkit::{Result, Rialto};
 use tokio::task::JoinSet;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-
-async fn expect_echo(client: &McpClient, marker: &str) -> Result<()> {
-    let reply = client.call(1, "echo", json!({"marker": marker})).await?;
-    reply.expect_status(200)?;
-    assert_eq!(reply.text(), marker);
-    Ok(())
-}
 
 /// Every call that a server has begun is answered with its result; every other is refused, and was not begun.
 #[tokio::test]
@@ -112,7 +105,7 @@ async fn f05_a_panic_while_a_message_is_taken_costs_that_message() -> Result<()>
             .await?;
         reply.expect_error(500, -32603)?;
         assert_eq!(reply.answer()["error"]["data"]["reason"], "internal_error");
-        expect_echo(&client, "goes on").await?;
+        client.expect_echo("goes on").await?;
     }
     let logged = |line: &Value| line["level"] == "ERROR" && line["message"] == "a call ended in a panic";
     rialto.wait_for_log("it is logged", PATIENCE, logged).await;
@@ -129,7 +122,7 @@ async fn f05_a_panic_beside_a_child_costs_what_it_worked_on() -> Result<()> {
     for words in ["panic in the reader", "panic in the supervisor"] {
         let rialto = panicking().await?;
         let client = rialto.session().await?;
-        expect_echo(&client, "before").await?;
+        client.expect_echo("before").await?;
         let other = client.clone();
         let pending = async { other.call(2, "never", json!({"marker": "pending"})).await };
         let panicking = async {
@@ -141,7 +134,7 @@ async fn f05_a_panic_beside_a_child_costs_what_it_worked_on() -> Result<()> {
         let answered = answered?;
         assert!(matches!(answered.status, 200 | 503), "{answered:?}");
         // The same session, with a new child.
-        expect_echo(&client, "after").await?;
+        client.expect_echo("after").await?;
         rialto.sigterm();
         assert_eq!(rialto.wait(PATIENCE).await.code(), Some(0));
         rialto.wait_for_no_children(PATIENCE).await;

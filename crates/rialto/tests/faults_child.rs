@@ -13,14 +13,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// What a flood may cost in memory, in KiB, with limits of 1 MiB a message and 4 MiB a queue.
 const BOUNDED: u64 = 48 << 10;
 
-/// Calls `echo` and expects it back.
-async fn expect_echo(client: &McpClient, marker: &str) -> Result<()> {
-    let reply = client.call(1, "echo", json!({"marker": marker})).await?;
-    reply.expect_status(200)?;
-    assert_eq!(reply.text(), marker);
-    Ok(())
-}
-
 /// An error of Rialto's own, with this reason in its data.
 fn expect_failure(reply: &Reply, status: u16, reason: &str) -> Result<()> {
     reply.expect_error(status, INTERNAL_ERROR)?;
@@ -84,12 +76,12 @@ async fn b01_a_crash_fails_every_call_in_flight_and_the_next_session_is_served()
             expect_failure(&reply?, 503, "upstream_exited")?;
         }
         let next = rialto.session().await?;
-        expect_echo(&next, "after").await?;
+        next.expect_echo("after").await?;
         // Never a second execution, and the old session goes on as well.
         assert_eq!(journal.executions("pending"), pending);
         assert_eq!(journal.executions("crash"), 1);
         assert_eq!(journal.starts().len(), 2);
-        expect_echo(&client, "same session").await?;
+        client.expect_echo("same session").await?;
     }
     Ok(())
 }
@@ -136,8 +128,8 @@ async fn b02_a_neighbour_keeps_its_session_when_the_shared_child_is_killed() -> 
         expect_failure(&reply?, 503, "upstream_exited")?;
     }
     // The strict stub refuses calls before a handshake, so Rialto must have done one.
-    expect_echo(&neighbour, "still there").await?;
-    expect_echo(&killer, "me too").await?;
+    neighbour.expect_echo("still there").await?;
+    killer.expect_echo("me too").await?;
     assert_eq!(rialto.journal().received("initialize").len(), 2);
     assert_eq!(rialto.journal().received("notifications/initialized").len(), 2);
     assert_eq!(rialto.journal().executions("neighbour"), 1);
@@ -155,7 +147,7 @@ async fn b03_a_child_that_cannot_start_is_tried_four_times_and_then_left_alone()
     reply.expect_error(503, INTERNAL_ERROR)?;
     assert!(reply.header("retry-after").is_some(), "{reply:?}");
     let good = rialto.session_of("good").await?;
-    expect_echo(&good, "meanwhile").await?;
+    good.expect_echo("meanwhile").await?;
 
     let journal = Journal::at(rialto.dir().join("bad"));
     wait_for_starts(&journal, 4).await;
@@ -171,7 +163,7 @@ async fn b03_a_child_that_cannot_start_is_tried_four_times_and_then_left_alone()
         expect_failure(&reply, 503, "upstream_unavailable")?;
     }
     assert_eq!(journal.starts().len(), 4);
-    expect_echo(&good, "afterwards").await?;
+    good.expect_echo("afterwards").await?;
     assert!(rialto.exit_status().is_none());
     wait_until("every ended child was reaped", PATIENCE, || {
         rialto.zombies().is_empty().then_some(())
@@ -231,13 +223,13 @@ async fn b05_first_calls_wait_for_a_slow_start_up_to_the_limit() -> Result<()> {
     .await?;
     // The start is longer than a call may take, which does not matter: a slow start is not a slow call.
     let slow = rialto.session_of("slow").await?;
-    expect_echo(&slow, "patience").await?;
+    slow.expect_echo("patience").await?;
     assert_eq!(Journal::at(rialto.dir().join("slow")).starts().len(), 1);
 
     let stuck = rialto.client_of("stuck").await?;
     let reply = stuck.initialize("2025-11-25", json!({})).await?;
     expect_failure(&reply, 504, "start_timeout")?;
-    expect_echo(&slow, "unaffected").await?;
+    slow.expect_echo("unaffected").await?;
     // It is no crash: the destination has not been given up.
     let reply = stuck.initialize("2025-11-25", json!({})).await?;
     expect_failure(&reply, 504, "start_timeout")?;
@@ -297,7 +289,7 @@ async fn b07_doubled_and_stray_answers_reach_nobody() -> Result<()> {
     for tool in ["twice", "unknown_id", "string_id"] {
         let reply = client.call(1, tool, json!({"marker": tool})).await?;
         assert_eq!(reply.text(), tool);
-        expect_echo(&client, "next").await?;
+        client.expect_echo("next").await?;
     }
     for id in [
         "0",
@@ -361,7 +353,7 @@ async fn b09_a_line_without_end_costs_its_own_caller_and_bounded_memory() -> Res
         let reply = client.call(1, tool, r#"{"bytes":33554432}"#).await?;
         expect_failure(&reply, 502, "response_too_large")?;
         assert!(reply.body_text().contains("max_message_bytes"), "{reply:?}");
-        expect_echo(&client, "goes on").await?;
+        client.expect_echo("goes on").await?;
     }
     assert!(
         rialto.memory().peak < before + (16 << 10),
@@ -409,8 +401,8 @@ async fn b11_floods_of_notifications_that_nobody_reads_are_bounded() -> Result<(
         .write(raw_http::post("/mcp", flooded.session().as_deref(), body))
         .await?;
     rialto.wait_for_execution("flood").await;
-    expect_echo(&flooded, "behind the flood").await?;
-    expect_echo(&neighbour, "goes on").await?;
+    flooded.expect_echo("behind the flood").await?;
+    neighbour.expect_echo("goes on").await?;
     let after_logs = rialto.memory().peak;
     assert!(after_logs < before + BOUNDED, "{before} → {after_logs}");
 
@@ -421,7 +413,7 @@ async fn b11_floods_of_notifications_that_nobody_reads_are_bounded() -> Result<(
         .call(2, "notify", json!({"n": 30_000, "marker": marker}))
         .await?;
     assert_eq!(reply.text(), marker);
-    expect_echo(&neighbour, "goes on again").await?;
+    neighbour.expect_echo("goes on again").await?;
     let after_notices = rialto.memory().peak;
     assert!(after_notices < before + BOUNDED, "{after_logs} → {after_notices}");
 
@@ -480,7 +472,7 @@ async fn b13_a_child_that_stops_reading_fills_a_bounded_queue() -> Result<()> {
         let reply = reply.expect("a call does not panic")?;
         assert!(matches!(reply.status, 503 | 504), "{reply:?}");
         statuses.push(reply.status);
-        expect_echo(&fine, "responsive").await?;
+        fine.expect_echo("responsive").await?;
     }
     assert!(
         statuses.iter().filter(|status| **status == 503).count() >= 80,
@@ -496,40 +488,24 @@ async fn b13_a_child_that_stops_reading_fills_a_bounded_queue() -> Result<()> {
 
 #[tokio::test]
 async fn b15_a_child_that_closes_stdin_is_replaced() -> Result<()> {
-    let rialto = Rialto::with_stub(&[]).await?;
-    let client = rialto.session().await?;
-    let old = process_of(&client.call(1, "pid", "{}").await?);
-    assert_eq!(
-        client
-            .call(1, "close_stdin", r#"{"marker":"closed"}"#)
-            .await?
-            .text(),
-        "closed"
-    );
-    let reply = client.call(1, "echo", r#"{"marker":"first"}"#).await?;
-    assert!(matches!(reply.status, 200 | 503), "{reply:?}");
-    expect_echo(&client, "second").await?;
-    assert_eq!(rialto.journal().starts().len(), 2);
-    wait_until_gone(&old, PATIENCE).await;
-    Ok(())
+    is_replaced_after("close_stdin").await
 }
 
 /// The neighbour of B15: nothing can be heard from this one any more.
 #[tokio::test]
 async fn b15_a_child_that_closes_stdout_is_replaced() -> Result<()> {
+    is_replaced_after("close_stdout").await
+}
+
+async fn is_replaced_after(closing: &str) -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let client = rialto.session().await?;
     let old = process_of(&client.call(1, "pid", "{}").await?);
-    assert_eq!(
-        client
-            .call(1, "close_stdout", r#"{"marker":"closed"}"#)
-            .await?
-            .text(),
-        "closed"
-    );
+    let closed = client.call(1, closing, r#"{"marker":"closed"}"#).await?;
+    assert_eq!(closed.text(), "closed");
     let reply = client.call(1, "echo", r#"{"marker":"first"}"#).await?;
     assert!(matches!(reply.status, 200 | 503), "{reply:?}");
-    expect_echo(&client, "second").await?;
+    client.expect_echo("second").await?;
     assert_eq!(rialto.journal().starts().len(), 2);
     wait_until_gone(&old, PATIENCE).await;
     Ok(())
@@ -571,10 +547,10 @@ async fn b18_a_stopped_child_times_out_and_can_still_be_killed() -> Result<()> {
         .call(1, "signal_self", r#"{"sig":"STOP","marker":"stopped"}"#)
         .await?;
     expect_failure(&reply, 504, "timeout")?;
-    expect_echo(&other, "unaffected").await?;
+    other.expect_echo("unaffected").await?;
     client.delete().await?.expect_status(204)?;
     wait_until_gone(&stopped, PATIENCE).await;
-    expect_echo(&rialto.session().await?, "a new child").await?;
+    rialto.session().await?.expect_echo("a new child").await?;
     Ok(())
 }
 
@@ -594,8 +570,8 @@ async fn b18_a_stopped_shared_child_is_replaced() -> Result<()> {
     // It answers no ping either. Nobody has to call, and nobody loses their session.
     wait_until_gone(&stopped, PATIENCE).await;
     wait_for_starts(&rialto.journal(), 2).await;
-    expect_echo(&client, "a new child").await?;
-    expect_echo(&other, "for everybody").await?;
+    client.expect_echo("a new child").await?;
+    other.expect_echo("for everybody").await?;
     assert_eq!(rialto.journal().executions("stopped"), 1);
     let is_it = |log: &Value| {
         log["pid"] == stopped.pid
@@ -617,7 +593,7 @@ async fn b19_half_a_line_is_never_joined_with_the_next_childs_output() -> Result
             .call(1, "exit_half", json!({"marker": "half", "code": 0}))
             .await?;
         expect_failure(&reply, 503, "upstream_exited")?;
-        expect_echo(&client, "whole").await?;
+        client.expect_echo("whole").await?;
         assert_eq!(rialto.journal().starts().len(), round + 1);
     }
     Ok(())
@@ -780,7 +756,7 @@ async fn b23_huge_and_deep_results_are_bounded() -> Result<()> {
         let reply = client.call(1, "deep", json!({"levels": levels})).await?;
         // A result that is too deep is no message, but whose answer it was can still be seen.
         expect_failure(&reply, 502, "invalid_response")?;
-        expect_echo(&client, "goes on").await?;
+        client.expect_echo("goes on").await?;
     }
     assert!(
         rialto.memory().peak < before + (16 << 10),
@@ -811,7 +787,7 @@ async fn b24_a_child_inherits_three_files_and_no_secret() -> Result<()> {
         .await?;
     // Other children and connections exist while this one is started.
     let (first, second) = (rialto.session().await?, rialto.session().await?);
-    expect_echo(&first, "first").await?;
+    first.expect_echo("first").await?;
     let files: Value = serde_json::from_str(&second.call(1, "fds", "{}").await?.text())?;
     let numbers: Vec<&str> = files
         .as_object()

@@ -11,13 +11,6 @@ use tokio::task::JoinSet;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-async fn expect_echo(client: &McpClient, marker: &str) -> Result<()> {
-    let reply = client.call(1, "echo", json!({"marker": marker})).await?;
-    reply.expect_status(200)?;
-    assert_eq!(reply.text(), marker);
-    Ok(())
-}
-
 /// All messages until the stream ends.
 async fn rest_of(stream: &mut EventStream) -> Result<Vec<Value>> {
     let mut messages = Vec::new();
@@ -100,7 +93,7 @@ async fn c03_a_client_that_hangs_up_cancels_nothing_and_can_come_back_for_the_re
         .await?;
     rialto.wait_for_execution("abandoned").await;
     raw.reset()?;
-    expect_echo(&neighbour, "undisturbed").await?;
+    neighbour.expect_echo("undisturbed").await?;
     assert_eq!(
         client
             .call(1, "delay", r#"{"ms":400,"marker":"next"}"#)
@@ -201,7 +194,7 @@ async fn c05_a_request_that_breaks_off_never_reaches_the_child() -> Result<()> {
         let said = raw.read_to_end().await?;
         assert!(said.is_empty() || said.starts_with(b"HTTP/1.1 4"), "{said:?}");
     }
-    expect_echo(&client, "whole").await?;
+    client.expect_echo("whole").await?;
     assert_eq!(rialto.journal().executions("broken-off"), 0);
     assert_eq!(rialto.journal().received("tools/call").len(), 1);
     Ok(())
@@ -225,7 +218,7 @@ async fn c07_clients_that_do_not_read_cost_bounded_memory_and_nobody_waits() -> 
         raw.write(raw_http::post("/mcp", client.session().as_deref(), body))
             .await?;
         rialto.wait_for_execution(&marker).await;
-        expect_echo(&neighbour, "at once").await?;
+        neighbour.expect_echo("at once").await?;
         slow.push(raw);
     }
     // 24 answers of one message each: what the limits add up to, and some slack.
@@ -244,7 +237,7 @@ async fn c07_clients_that_do_not_read_cost_bounded_memory_and_nobody_waits() -> 
         (open_files(rialto.pid()) + held <= files).then_some(())
     })
     .await;
-    expect_echo(&neighbour, "afterwards").await?;
+    neighbour.expect_echo("afterwards").await?;
     Ok(())
 }
 
@@ -265,8 +258,8 @@ async fn c08_half_open_connections_are_closed_and_real_clients_are_served_meanwh
         raw.write(&whole[..cut]).await?;
         half_open.push(raw);
     }
-    expect_echo(&client, "at once").await?;
-    expect_echo(&rialto.session().await?, "a new one too").await?;
+    client.expect_echo("at once").await?;
+    rialto.session().await?.expect_echo("a new one too").await?;
     let start = Instant::now();
     for mut raw in half_open {
         let said = raw.read_to_end().await?;
@@ -324,7 +317,7 @@ async fn c09_streams_have_a_cap_and_cost_little() -> Result<()> {
     // Another session is not affected, nor the calls of this one.
     let other = rialto.session().await?;
     let mut others = other.get_stream(None).await?;
-    expect_echo(&client, "still").await?;
+    client.expect_echo("still").await?;
     other.call(1, "change_tools", "{}").await?.expect_status(200)?;
     assert_eq!(
         others.message().await?["method"],
@@ -343,7 +336,7 @@ async fn c09_streams_have_a_cap_and_cost_little() -> Result<()> {
         let session = rialto.session().await?;
         many.push(session.get_stream(None).await?);
     }
-    expect_echo(&client, "after all").await?;
+    client.expect_echo("after all").await?;
     Ok(())
 }
 
@@ -457,7 +450,7 @@ async fn c11_damaged_event_ids_do_no_harm() -> Result<()> {
         answer.map(|answer| answer["result"]["content"][0]["text"].clone()),
         Some(json!("m"))
     );
-    expect_echo(&client, "goes on").await?;
+    client.expect_echo("goes on").await?;
     Ok(())
 }
 
@@ -501,9 +494,9 @@ async fn c13_a_second_initialize_is_refused_and_the_child_hears_nothing() -> Res
         .notify("notifications/initialized", "{}")
         .await?
         .expect_status(202)?;
-    expect_echo(&client, "goes on").await?;
+    client.expect_echo("goes on").await?;
     // A second session of the same lane is answered from the stored result.
-    expect_echo(&rialto.session().await?, "another").await?;
+    rialto.session().await?.expect_echo("another").await?;
     assert_eq!(rialto.journal().received("initialize").len(), 1);
     assert_eq!(rialto.journal().received("notifications/initialized").len(), 1);
     Ok(())
@@ -633,7 +626,7 @@ async fn c15_sessions_that_nobody_ends_are_capped_and_expire() -> Result<()> {
         assert!(start.elapsed() < PATIENCE, "idle sessions never end: {reply:?}");
         tokio::task::yield_now().await;
     }
-    expect_echo(&client, "room again").await?;
+    client.expect_echo("room again").await?;
     Ok(())
 }
 
@@ -659,7 +652,7 @@ async fn c15_a_client_that_hangs_up_before_its_welcome_leaves_no_session() -> Re
     }
     wait_for_sessions(&client, 0).await?;
     client.handshake("2025-11-25", json!({})).await?;
-    expect_echo(&client, "patient").await?;
+    client.expect_echo("patient").await?;
     Ok(())
 }
 
@@ -703,7 +696,7 @@ async fn c15_calls_without_a_session_make_room_for_each_other() -> Result<()> {
         reply.expect_status(200)?;
         assert_eq!(reply.text(), marker);
     }
-    expect_echo(&real, "still there").await?;
+    real.expect_echo("still there").await?;
     assert_eq!(rialto.journal().received("initialize").len(), 1);
     assert_eq!(rialto.journal().starts().len(), 1);
     Ok(())

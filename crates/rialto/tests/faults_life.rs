@@ -16,13 +16,6 @@ use tokio::task::JoinSet;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-async fn expect_echo(client: &McpClient, marker: &str) -> Result<()> {
-    let reply = client.call(1, "echo", json!({"marker": marker})).await?;
-    reply.expect_status(200)?;
-    assert_eq!(reply.text(), marker);
-    Ok(())
-}
-
 /// The process whose number is in this file.
 fn process_in(pid_file: &Path) -> Process {
     let pid = std::fs::read_to_string(pid_file).expect("the grandchild has written its pid");
@@ -80,19 +73,19 @@ async fn e03_without_files_calls_in_flight_finish_and_service_recovers() -> Resu
     for reply in in_flight.join_all().await {
         assert_eq!(reply?.text(), "in flight");
     }
-    // In hundredths of a second, both: no spinning while there is nothing to do.
+    // In hundredths of a second, both: no spinning while there is nothing to do, only a few tries.
     let (used, passed) = (
         processor_ticks(rialto.pid()) - ticks,
         since.elapsed().as_millis() as u64 / 10,
     );
-    assert!(used < passed / 3 + 10, "{used} of {passed}");
+    assert!(used <= passed / 20 + 10, "{used} of {passed}");
     connections.clear();
     wait_until("the files are free again", PATIENCE, || {
         (open_files(rialto.pid()) < 40).then_some(())
     })
     .await;
-    expect_echo(&client, "recovered").await?;
-    expect_echo(&rialto.session().await?, "new children too").await?;
+    client.expect_echo("recovered").await?;
+    rialto.session().await?.expect_echo("new children too").await?;
     wait_until("every ended child was reaped", PATIENCE, || {
         rialto.zombies().is_empty().then_some(())
     })
@@ -111,7 +104,7 @@ async fn e04_a_start_that_fails_is_refused_and_leaves_nothing() -> Result<()> {
     std::os::unix::fs::symlink(binary("testkit-server"), &program)?;
     let rialto = launcher.start().await?;
     let first = rialto.session_of("odd").await?;
-    expect_echo(&first, "at first").await?;
+    first.expect_echo("at first").await?;
     let (children, files) = (rialto.children().len(), open_files(rialto.pid()));
 
     std::fs::remove_file(&program)?;
@@ -123,13 +116,13 @@ async fn e04_a_start_that_fails_is_refused_and_leaves_nothing() -> Result<()> {
         reply.expect_error(503, -32603)?;
         assert!(reply.header("retry-after").is_some(), "{reply:?}");
     }
-    expect_echo(&rialto.session_of("fine").await?, "unaffected").await?;
-    expect_echo(&first, "still there").await?;
+    rialto.session_of("fine").await?.expect_echo("unaffected").await?;
+    first.expect_echo("still there").await?;
 
     std::fs::remove_file(&program)?;
     std::os::unix::fs::symlink(binary("testkit-server"), &program)?;
     let again = rialto.session_of("odd").await?;
-    expect_echo(&again, "recovered").await?;
+    again.expect_echo("recovered").await?;
     again.delete().await?.expect_status(204)?;
     wait_until("nothing of the failed starts remains", PATIENCE, || {
         // The destination that was fine has one child more than in the beginning, if it was lazy.
@@ -168,7 +161,7 @@ async fn e07_a_stuck_reader_of_the_logs_holds_up_no_call() -> Result<()> {
         .call(1, "flood_stderr", r#"{"bytes":5000000,"marker":"drained"}"#)
         .await?;
     assert_eq!(reply.text(), "drained");
-    expect_echo(&client, "unaffected").await?;
+    client.expect_echo("unaffected").await?;
     assert!(
         rialto.memory().peak < before + (32 << 10),
         "{before} → {:?}",
@@ -270,7 +263,7 @@ async fn f02_a_second_signal_ends_everything_at_once() -> Result<()> {
 async fn f03_a_stubborn_tree_is_gone_after_sigterm() -> Result<()> {
     let rialto = Rialto::with_stub(&["--ignore-term", "--grandchild", "{dir}/grandchild"]).await?;
     let client = rialto.session().await?;
-    expect_echo(&client, "works").await?;
+    client.expect_echo("works").await?;
     let grandchild = process_in(&rialto.dir().join("grandchild"));
     rialto.sigterm();
     let status = rialto.wait(Duration::from_secs(15)).await;
@@ -293,7 +286,7 @@ async fn f03_a_grandchild_does_not_outlive_its_session() -> Result<()> {
         .start()
         .await?;
     let client = rialto.session().await?;
-    expect_echo(&client, "works").await?;
+    client.expect_echo("works").await?;
     let grandchild = process_in(&rialto.dir().join("grandchild"));
     client.delete().await?.expect_status(204)?;
     wait_until_dead(&grandchild, PATIENCE).await;
@@ -324,7 +317,7 @@ async fn f04_nothing_survives_a_killed_rialto() -> Result<()> {
 async fn f05_nothing_survives_an_abort() -> Result<()> {
     let rialto = Rialto::with_stub(&["--ignore-term", "--grandchild", "{dir}/grandchild"]).await?;
     let client = rialto.session().await?;
-    expect_echo(&client, "works").await?;
+    client.expect_echo("works").await?;
     let grandchild = process_in(&rialto.dir().join("grandchild"));
     rialto.signal(Signal::ABORT);
     let status = rialto.wait(Duration::from_secs(5)).await;
@@ -453,7 +446,7 @@ async fn f09_sessions_from_before_a_restart_are_refused_cleanly() -> Result<()> 
         "{}",
         resumed.status
     );
-    expect_echo(&client, "new").await?;
+    client.expect_echo("new").await?;
     assert_eq!(after.journal().executions("stale"), 0);
     Ok(())
 }
@@ -470,7 +463,7 @@ async fn f10_many_sessions_leave_nothing_behind() -> Result<()> {
             client.set_session(None);
             client.set_version(None);
             client.handshake("2025-11-25", json!({})).await?;
-            expect_echo(client, "m").await?;
+            client.expect_echo("m").await?;
             client.delete().await?.expect_status(204)?;
         }
         Ok(())
@@ -611,7 +604,7 @@ async fn g04_a_session_is_known_at_its_own_destination_only() -> Result<()> {
     other.set_session(Some("6f9619ff-8b86-4d01-b42d-00cf4fc964ff"));
     let unknown = other.call(1, "echo", r#"{"marker":"stolen"}"#).await?;
     assert_eq!((unknown.status, unknown.body), (stolen.status, stolen.body));
-    expect_echo(&own, "still mine").await?;
+    own.expect_echo("still mine").await?;
     assert_eq!(
         testkit::Journal::at(rialto.dir().join("b")).executions("stolen"),
         0

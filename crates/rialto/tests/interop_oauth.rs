@@ -3,14 +3,17 @@
 //! The provider is `oidc-provider` from npm; the clients find it by themselves, from the challenge of the first refusal. Both
 //! packages come from `cargo xtask setup`; without them a test fails and says so.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use testkit::client::raw_http;
 use testkit::interop::test_deps;
-use testkit::{Result, Rialto};
+use testkit::{RawHttp, Result, Rialto};
 
 /// Longer than a client needs, so that a client that hangs is noticed here.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -19,8 +22,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 struct Provider {
     process: Child,
     issuer: String,
-    /// It has a few words to say later, and would end if nobody could hear them.
-    _output: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Provider {
@@ -41,9 +43,42 @@ impl Provider {
         Self {
             process,
             issuer,
-            _output: output,
+            output,
         }
     }
+
+    /// Signs with a new key from now on; the old one stays published.
+    fn rotate(&mut self) -> Result<()> {
+        let input = self.process.stdin.as_mut().expect("its input is ours");
+        input.write_all(b"rotate\n")?;
+        // It has a few words to say for itself in between.
+        let mut line = String::new();
+        while !line.contains("kid") {
+            line.clear();
+            assert!(self.output.read_line(&mut line)? > 0, "the provider has ended");
+        }
+        Ok(())
+    }
+}
+
+/// A token for `resource` that a client with a secret of its own gets from the provider.
+async fn machine_token(issuer: &str, resource: &str) -> Result<String> {
+    let address = issuer.trim_start_matches("http://");
+    let encoded = resource.replace(':', "%3A").replace('/', "%2F");
+    let form = format!("grant_type=client_credentials&scope=mcp%20mcp%3Acall&resource={encoded}");
+    let headers = [
+        ("content-type", "application/x-www-form-urlencoded"),
+        // machine:machine-secret
+        ("authorization", "Basic bWFjaGluZTptYWNoaW5lLXNlY3JldA=="),
+        ("connection", "close"),
+    ];
+    let request = raw_http::request("POST", "/token", &headers, form);
+    let response = RawHttp::connect(address).await?.exchange(request).await?;
+    let answer: Value = serde_json::from_str(&response.body_text())?;
+    Ok(answer["access_token"]
+        .as_str()
+        .unwrap_or_else(|| panic!("no token: {answer}"))
+        .to_owned())
 }
 
 impl Drop for Provider {
@@ -151,4 +186,67 @@ async fn typescript_1_client_signs_in_with_a_secret_of_its_own() -> Result<()> {
 #[tokio::test]
 async fn typescript_2_client_signs_in_with_a_secret_of_its_own() -> Result<()> {
     sign_in("typescript2", "machine").await
+}
+
+/// The head of a token, which names the key it was signed with.
+fn head_of(token: &str) -> String {
+    token.split('.').next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn the_provider_changes_its_key_under_load_and_no_good_token_is_refused() -> Result<()> {
+    let mut provider = Provider::start();
+    let config = format!(
+        "auth: {{ jwt: {{ issuer: '{}' }} }}\ndestinations:\n  a: {{ command: '{{stub}}' }}\n",
+        provider.issuer
+    );
+    let rialto = Arc::new(Rialto::with_config(&config).await?);
+    let (stop, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let mut workers = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let (rialto, issuer) = (Arc::clone(&rialto), provider.issuer.clone());
+        let (stop, calls) = (Arc::clone(&stop), Arc::clone(&calls));
+        workers.spawn(async move {
+            let resource = rialto.url_of("a");
+            let mut keys = std::collections::BTreeSet::new();
+            while !stop.load(Ordering::Relaxed) {
+                // A fresh one each time, so that none is remembered.
+                let token = machine_token(&issuer, &resource).await?;
+                keys.insert(head_of(&token));
+                let client = rialto.client_of("a").await?;
+                let client = client.with_header("authorization", &format!("Bearer {token}"));
+                let reply = client.call(1, "echo", json!({"marker": "hello"})).await?;
+                reply.expect_status(200)?;
+                calls.fetch_add(1, Ordering::Relaxed);
+            }
+            Result::Ok(keys)
+        });
+    }
+    let reached = |count: usize| {
+        let calls = Arc::clone(&calls);
+        async move {
+            testkit::wait_until("calls are answered", DEADLINE, || {
+                (calls.load(Ordering::Relaxed) >= count).then_some(())
+            })
+            .await;
+        }
+    };
+    reached(20).await;
+    let early = machine_token(&provider.issuer, &rialto.url_of("a")).await?;
+    provider.rotate()?;
+    let new = head_of(&machine_token(&provider.issuer, &rialto.url_of("a")).await?);
+    assert_ne!(head_of(&early), new);
+    let at_rotation = calls.load(Ordering::Relaxed);
+    reached(at_rotation + 20).await;
+    let client = rialto.client_of("a").await?;
+    let client = client.with_header("authorization", &format!("Bearer {early}"));
+    client
+        .call(1, "echo", json!({"marker": "early"}))
+        .await?
+        .expect_status(200)?;
+    stop.store(true, Ordering::Relaxed);
+    for keys in workers.join_all().await {
+        assert!(keys?.contains(&new), "the new key was in use");
+    }
+    Ok(())
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use testkit::client::raw_http;
 use testkit::processes::{Process, open_files, threads};
 use testkit::{McpClient, Result, Rialto, wait_until};
 
@@ -258,5 +259,38 @@ async fn streams_that_are_left_leave_no_open_file() -> Result<()> {
         .call(1, "echo", json!({"marker": "m"}))
         .await?
         .expect_status(200)?;
+    Ok(())
+}
+
+/// Which era a server speaks is asked with the credentials of whoever wants to know, on a child of its own. That child is
+/// in nobody's books, so that it must end with the question however the question ends.
+#[tokio::test]
+async fn whoever_hangs_up_while_a_server_is_asked_for_its_era_leaves_no_child_with_his_credentials()
+-> Result<()> {
+    let rialto = Rialto::with_config(
+        "destinations:\n  one:\n    command: '{stub} --slow-start 600000'\n    start: lazy\n    process: per_identity\n    \
+         env_from_headers: { TOKEN: X-Token }\n",
+    )
+    .await?;
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "passer-by", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {}}}});
+    let headers = [
+        ("content-type", "application/json"),
+        ("accept", "application/json, text/event-stream"),
+        ("mcp-protocol-version", "2026-07-28"),
+        ("mcp-method", "tools/list"),
+        ("x-token", "geheim"),
+    ];
+    let mut raw = rialto.raw().await?;
+    raw.write(raw_http::request("POST", "/one/mcp", &headers, body.to_string()))
+        .await?;
+    wait_until("the server is started", PATIENCE, || {
+        (!servers(&rialto).is_empty()).then_some(())
+    })
+    .await;
+    raw.reset()?;
+    wait_for_no_servers(&rialto).await;
     Ok(())
 }

@@ -511,3 +511,80 @@ async fn another_principal_does_not_find_the_session() -> Result<()> {
     assert_eq!(stream.message().await?["result"], json!({}));
     Ok(())
 }
+
+#[tokio::test]
+async fn g17_a_session_of_the_old_transport_has_its_minute_too() -> Result<()> {
+    let rialto =
+        Rialto::with_config(&format!("limits: {{ session_requests_per_minute: 5 }}\n{CONFIG}")).await?;
+    let mut client = OldClient::open(&rialto, "2024-11-05", json!({})).await?;
+    // One request of the handshake counted: the stream had its session by then.
+    for call in 1..=4 {
+        client
+            .call(call, "echo", json!({"marker": format!("{call}")}))
+            .await?;
+        assert_eq!(text(&client.stream.message().await?), format!("{call}"));
+    }
+    let body = json!({"jsonrpc": "2.0", "id": 5, "method": "tools/call",
+        "params": {"name": "echo", "arguments": {"marker": "one too many"}}});
+    let refused = client.try_post(&body.to_string()).await?;
+    assert_eq!(refused.status, 429, "{}", refused.body_text());
+    assert_eq!(rialto.journal().executions("one too many"), 0);
+    Ok(())
+}
+
+/// A server of both eras that a legacy client never got to know is not taken for one of the modern era.
+#[tokio::test]
+async fn whoever_leaves_before_he_is_welcomed_says_nothing_about_the_server() -> Result<()> {
+    // The server begins when the test says so.
+    let script = "while [ ! -e \"$0/go\" ]; do sleep 0.02; done; exec \"$1\" demo-server";
+    let server = testkit::rialto::binary("rialto");
+    let rialto = Rialto::with_config(&format!(
+        "destinations:\n  old:\n    command: sh\n    args: [-c, '{script}', '{{dir}}', '{}']\n    start: lazy\n    legacy_sse: true\n",
+        server.display(),
+    ))
+    .await?;
+    let client = OldClient::connect(&rialto).await?;
+    client
+        .post(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+            "protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}}))
+        .await?;
+    drop(client);
+    let http = McpClient::connect(&format!("http://{}/old/mcp", rialto.address())).await?;
+    wait_until_no_session(&http).await?;
+    std::fs::write(rialto.dir().join("go"), "")?;
+    // Whoever asked for the era, if anyone did, has heard the answer when this one is answered.
+    let discovery = json!({"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "modern", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {}}}});
+    let headers = [
+        ("content-type", "application/json"),
+        ("accept", "application/json, text/event-stream"),
+        ("mcp-protocol-version", "2026-07-28"),
+        ("mcp-method", "server/discover"),
+    ];
+    let found = http
+        .send("POST", "/old/mcp", &headers, discovery.to_string())
+        .await?
+        .reply()
+        .await?;
+    assert_eq!(found.status, 200, "{}", found.body_text());
+    http.handshake("2025-11-25", json!({})).await?;
+    let log = rialto.stderr().join("\n");
+    assert!(!log.contains("legacy clients are translated"), "{log}");
+    Ok(())
+}
+
+/// Waits until the gateway has noticed that everyone has left.
+async fn wait_until_no_session(http: &McpClient) -> Result<()> {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let ready = http.send("GET", "/ready", &[], "").await?.reply().await?;
+        let ready: Value = serde_json::from_slice(&ready.body).expect("JSON");
+        if ready["destinations"]["old"]["sessions"] == 0 {
+            return Ok(());
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{ready}");
+        tokio::task::yield_now().await;
+    }
+}

@@ -100,20 +100,13 @@ async fn echo(client: &McpClient, marker: &str) -> Result<Reply> {
     client.call(1, "echo", json!({"marker": marker})).await
 }
 
-async fn expect_echo(client: &McpClient, marker: &str) -> Result<()> {
-    let reply = echo(client, marker).await?;
-    reply.expect_status(200)?;
-    assert_eq!(reply.text(), marker);
-    Ok(())
-}
-
 /// F6: unchanged destinations keep their children and their sessions, and no call is lost.
 #[tokio::test]
 async fn a_thousand_calls_during_reloads_are_all_answered_by_the_same_child() -> Result<()> {
     let stays = destination("stays", "");
     let running = Reloadable::start(&[], &format!("{stays}{}", destination("goes", ""))).await?;
     let client = running.rialto.session_of("stays").await?;
-    expect_echo(&client, "before").await?;
+    client.expect_echo("before").await?;
     let children = |running: &Reloadable| {
         let children = running.rialto.children().into_iter();
         let mut pids: Vec<u32> = children
@@ -133,9 +126,7 @@ async fn a_thousand_calls_during_reloads_are_all_answered_by_the_same_child() ->
             let mut calls = 0;
             while calls < 100 || !done.load(Ordering::Acquire) {
                 let marker = format!("{caller}-{calls}");
-                expect_echo(&client, &marker)
-                    .await
-                    .expect("every call is answered");
+                client.expect_echo(&marker).await.expect("every call is answered");
                 calls += 1;
             }
             calls
@@ -159,7 +150,12 @@ async fn a_thousand_calls_during_reloads_are_all_answered_by_the_same_child() ->
     done.store(true, Ordering::Release);
     let calls: usize = callers.join_all().await.into_iter().sum();
     assert!(calls >= 1000, "{calls}");
-    expect_echo(&running.rialto.session_of("comes").await?, "new").await?;
+    running
+        .rialto
+        .session_of("comes")
+        .await?
+        .expect_echo("new")
+        .await?;
     let kept = children(&running);
     let stayed = before.iter().filter(|pid| kept.contains(pid)).count();
     assert_eq!(stayed, 1, "the child of `stays` is the same: {before:?} {kept:?}");
@@ -213,7 +209,7 @@ async fn a_removed_destination_finishes_its_calls_and_ends() -> Result<()> {
 async fn a_changed_destination_is_replaced_and_its_sessions_end_with_404() -> Result<()> {
     let running = Reloadable::start(&[], &destination("one", "")).await?;
     let client = running.rialto.session_of("one").await?;
-    expect_echo(&client, "old").await?;
+    client.expect_echo("old").await?;
     let stream = client.get_stream(None).await?;
     running.write_destinations(&destination("one", "    env: { NEW: value }\n"))?;
     let report = running.reload("reloaded").await;
@@ -221,7 +217,7 @@ async fn a_changed_destination_is_replaced_and_its_sessions_end_with_404() -> Re
     echo(&client, "?").await?.expect_error(404, -32600)?;
     let mut stream = stream;
     assert!(stream.next_message().await?.is_none(), "the stream ends properly");
-    expect_echo(&running.rialto.session_of("one").await?, "new").await?;
+    running.rialto.session_of("one").await?.expect_echo("new").await?;
     Ok(())
 }
 
@@ -262,7 +258,7 @@ async fn a_bad_file_changes_nothing_and_says_so() -> Result<()> {
     let good = destination("one", "");
     let running = Reloadable::start(&[], &good).await?;
     let client = running.rialto.session_of("one").await?;
-    expect_echo(&client, "before").await?;
+    client.expect_echo("before").await?;
     for (text, named) in [
         ("destinations: [".to_owned(), "not valid"),
         (format!("destinations:\n{good}    comand: x\n"), "comand"),
@@ -286,7 +282,7 @@ async fn a_bad_file_changes_nothing_and_says_so() -> Result<()> {
                 .is_some_and(|error| error.contains(named)),
             "{failure}"
         );
-        expect_echo(&client, "unmoved").await?;
+        client.expect_echo("unmoved").await?;
         let ready = running.ready().await?;
         assert!(
             ready["configuration"]
@@ -303,12 +299,12 @@ async fn a_bad_file_changes_nothing_and_says_so() -> Result<()> {
     }
     std::fs::remove_file(&running.file)?;
     running.reload("reload failed").await;
-    expect_echo(&client, "unmoved").await?;
+    client.expect_echo("unmoved").await?;
     running.write_destinations(&good)?;
     let report = running.reload("reloaded").await;
     assert_eq!(report["kept"], 1);
     assert!(running.ready().await?.get("configuration").is_none());
-    expect_echo(&client, "the same session").await?;
+    client.expect_echo("the same session").await?;
     Ok(())
 }
 
@@ -342,13 +338,18 @@ async fn a_watched_file_is_read_when_it_changes() -> Result<()> {
         (&json!("two"), &json!(1)),
         "{report}"
     );
-    expect_echo(&running.rialto.session_of("two").await?, "watched").await?;
+    running
+        .rialto
+        .session_of("two")
+        .await?
+        .expect_echo("watched")
+        .await?;
     // Replaced by another file, as editors and deployments do.
     let new = running.file.with_extension("new");
     std::fs::write(&new, "destinations: {}\n")?;
     std::fs::rename(&new, &running.file)?;
     running.wait_for("reload failed", 0).await;
-    expect_echo(&client, "unmoved").await?;
+    client.expect_echo("unmoved").await?;
     Ok(())
 }
 
@@ -360,6 +361,61 @@ async fn a_single_server_is_kept_over_sighup() -> Result<()> {
     rialto.signal(Signal::HUP);
     let reloaded = |line: &Value| line["message"] == "reloaded" && line["kept"] == 1;
     rialto.wait_for_log("it is kept", PATIENCE, reloaded).await;
-    expect_echo(&client, "kept").await?;
+    client.expect_echo("kept").await?;
+    Ok(())
+}
+
+/// A call in flight may wait for its client, whom a reload must not keep from answering.
+#[tokio::test]
+async fn f06_a_question_is_answered_while_its_destination_is_replaced() -> Result<()> {
+    let running = Reloadable::start(&[], &destination("a", "")).await?;
+    let client = running.rialto.client_of("a").await?;
+    client.handshake("2025-06-18", json!({"elicitation": {}})).await?;
+    let call = client
+        .open_call(1, "ask_elicit", json!({"marker": "asked"}), 1)
+        .await?;
+    let mut stream = call.events();
+    let question = stream.message().await?;
+    running.write_destinations(&destination("a", "    env: { OTHER: value }\n"))?;
+    running.reload("reloaded").await;
+    // For anything new the session is gone.
+    echo(&client, "late").await?.expect_error(404, -32600)?;
+    let answer = json!({"action": "accept", "content": {}});
+    client
+        .respond(&question["id"], answer)
+        .await?
+        .expect_status(202)?;
+    let answer = stream.message().await?;
+    assert_eq!(answer["id"], 1, "{answer}");
+    assert!(answer.get("result").is_some(), "{answer}");
+    running.wait_for("destination ended", 0).await;
+    Ok(())
+}
+
+/// A client of the old transport whose destination is replaced before it was welcomed is told so, and sent home.
+#[tokio::test]
+async fn f06_an_introduction_over_the_old_transport_does_not_outlive_its_destination() -> Result<()> {
+    let old = |more: &str| {
+        format!("  a: {{ command: '{{stub}} --slow-start 600000', legacy_sse: true, start: lazy{more} }}\n")
+    };
+    let running = Reloadable::start(&[], &old("")).await?;
+    let http = McpClient::connect(&format!("http://{}/a/sse", running.rialto.address())).await?;
+    let mut stream = http.get_stream(None).await?;
+    let endpoint = stream.next().await?.expect("the stream begins").data;
+    let introduction = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}});
+    let headers = [("content-type", "application/json")];
+    let posted = http
+        .send("POST", &endpoint, &headers, introduction.to_string())
+        .await?;
+    assert_eq!(posted.reply().await?.status, 202);
+    let replaced = old(", env: { OTHER: value }");
+    running.write(&format!("drain_timeout: 500ms\ndestinations:\n{replaced}"))?;
+    running.reload("reloaded").await;
+    let answer = stream.message().await?;
+    assert!(answer["id"] == 0 && answer.get("error").is_some(), "{answer}");
+    // A stream that is left open is kept alive, so that no silence would end the wait for its end.
+    let ended = tokio::time::timeout(PATIENCE, stream.next_message()).await;
+    assert!(matches!(ended, Ok(Ok(None))), "{ended:?}");
     Ok(())
 }

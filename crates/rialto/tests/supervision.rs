@@ -51,6 +51,15 @@ async fn wait_for_event(rialto: &Rialto, destination: &str, word: &str) -> Value
 
 // Start.
 
+/// The stub server with these flags, named `d`.
+async fn serving_d(flags: &[&str]) -> Result<Rialto> {
+    Rialto::launcher()
+        .args(&["--name", "d"])
+        .stub(flags)
+        .start()
+        .await
+}
+
 #[tokio::test]
 async fn an_eager_child_is_started_before_anyone_comes() -> Result<()> {
     let yaml = "destinations:\n  d: { command: '{stub} --journal {dir}/journal' }\n";
@@ -316,11 +325,7 @@ async fn a_crashed_child_is_restarted_three_times_with_growing_pauses_and_then_g
 #[tokio::test]
 async fn a_child_that_gets_well_within_three_restarts_serves_whoever_waited() -> Result<()> {
     let flags = ["--exit-at-once", "1", "--healthy-after", "2"];
-    let rialto = Rialto::launcher()
-        .args(&["--name", "d"])
-        .stub(&flags)
-        .start()
-        .await?;
+    let rialto = serving_d(&flags).await?;
     let reply = rialto
         .client_of("d")
         .await?
@@ -369,11 +374,7 @@ async fn trouble_at_one_destination_does_not_touch_another() -> Result<()> {
 
 #[tokio::test]
 async fn start_crash_restart_and_stop_are_structured_log_lines() -> Result<()> {
-    let rialto = Rialto::launcher()
-        .args(&["--name", "d"])
-        .stub(&[])
-        .start()
-        .await?;
+    let rialto = serving_d(&[]).await?;
     let first = start(&rialto, 1).await;
     let started = wait_for_event(&rialto, "d", "started").await;
     assert_eq!(started["pid"], first);
@@ -403,11 +404,7 @@ async fn start_crash_restart_and_stop_are_structured_log_lines() -> Result<()> {
 
 #[tokio::test]
 async fn the_end_of_a_child_is_explained_by_status_or_signal_last_words_and_restarts() -> Result<()> {
-    let rialto = Rialto::launcher()
-        .args(&["--name", "d"])
-        .stub(&[])
-        .start()
-        .await?;
+    let rialto = serving_d(&[]).await?;
     let client = session(&rialto, "d").await?;
     client
         .call(1, "flood_stderr", json!({"bytes": 2000}))
@@ -428,11 +425,7 @@ async fn the_end_of_a_child_is_explained_by_status_or_signal_last_words_and_rest
 
 #[tokio::test]
 async fn stderr_of_a_child_is_logged_as_a_warning_and_never_sent_to_the_client() -> Result<()> {
-    let rialto = Rialto::launcher()
-        .args(&["--name", "d"])
-        .stub(&[])
-        .start()
-        .await?;
+    let rialto = serving_d(&[]).await?;
     let client = session(&rialto, "d").await?;
     let mut stream = client.get_stream(None).await?;
     let reply = client
@@ -465,11 +458,7 @@ async fn stderr_of_a_child_is_logged_as_a_warning_and_never_sent_to_the_client()
 
 #[tokio::test]
 async fn a_flood_on_stderr_holds_nobody_up() -> Result<()> {
-    let rialto = Rialto::launcher()
-        .args(&["--name", "d"])
-        .stub(&[])
-        .start()
-        .await?;
+    let rialto = serving_d(&[]).await?;
     let client = session(&rialto, "d").await?;
     for newline in [true, false] {
         let arguments = json!({"bytes": 8 << 20, "newline": newline, "marker": "through"});
@@ -483,11 +472,7 @@ async fn a_flood_on_stderr_holds_nobody_up() -> Result<()> {
 #[tokio::test]
 async fn shutdown_ends_a_stubborn_child_and_its_own_child_within_five_seconds() -> Result<()> {
     let flags = ["--ignore-term", "--grandchild", "{dir}/grandchild"];
-    let rialto = Rialto::launcher()
-        .args(&["--name", "d"])
-        .stub(&flags)
-        .start()
-        .await?;
+    let rialto = serving_d(&flags).await?;
     let child = start(&rialto, 1).await;
     session(&rialto, "d")
         .await?
@@ -520,11 +505,7 @@ async fn shutdown_ends_a_stubborn_child_and_its_own_child_within_five_seconds() 
 
 #[tokio::test]
 async fn shutdown_lets_a_call_in_flight_finish() -> Result<()> {
-    let rialto = Rialto::launcher()
-        .args(&["--name", "d"])
-        .stub(&[])
-        .start()
-        .await?;
+    let rialto = serving_d(&[]).await?;
     let client = session(&rialto, "d").await?;
     let (reply, ()) = tokio::join!(
         client.call(1, "delay", json!({"ms": 700, "marker": "last"})),
@@ -586,5 +567,29 @@ async fn a_lazy_shared_child_lingers_after_its_last_session_and_then_ends() -> R
         again.call(1, "pid", "{}").await?.text(),
         start(&rialto, 2).await.to_string()
     );
+    Ok(())
+}
+
+/// A26: what cannot be run is named in the log; clients are not told where things are on this machine.
+#[tokio::test]
+async fn clients_learn_no_path_from_a_command_that_cannot_be_run() -> Result<()> {
+    let launcher =
+        Rialto::launcher().config("destinations: { a: { command: '{dir}/server', start: lazy } }\n");
+    let script = launcher.dir().join("server");
+    std::fs::write(&script, "#!/no/such/interpreter\n")?;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+    let rialto = launcher.start().await?;
+    let client = rialto.client_of("a").await?;
+    let refused = client.initialize("2025-11-25", json!({})).await?;
+    assert_eq!(refused.status, 503, "{}", refused.body_text());
+    let ready = client.send("GET", "/ready", &[], "").await?.reply().await?;
+    let place = rialto.dir().display().to_string();
+    for said in [refused.body_text(), ready.body_text()] {
+        assert!(said.contains("cannot be run") && !said.contains(&place), "{said}");
+    }
+    let told = |line: &Value| line.to_string().contains("/server");
+    rialto
+        .wait_for_log("the log names the program", PATIENCE, told)
+        .await;
     Ok(())
 }

@@ -6,9 +6,14 @@
 #[allow(dead_code, reason = "of the SDKs only one has tasks")]
 mod sdk;
 
+#[path = "guard/house.rs"]
+#[allow(dead_code, reason = "the house has more than tasks need")]
+mod house;
+
 use std::path::Path;
 use std::time::Duration;
 
+use house::{LATEST, token};
 use sdk::{Era, Sdk, player};
 use serde_json::{Value, json};
 use testkit::client::raw_http;
@@ -144,4 +149,100 @@ async fn official_client_follows_tasks_of_the_official_server() -> Result<()> {
     assert_eq!(seen["listed"], seen["own"]);
     assert_eq!(seen["runs"], "2", "each ran once");
     Ok(())
+}
+
+/// A modern request of a caller, whatever comes of it.
+async fn ask(rialto: &Rialto, token: &str, method: &str, name: &str, mut params: Value) -> Result<String> {
+    params["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}},
+    });
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+    let bearer = format!("Bearer {token}");
+    let headers = [
+        ("content-type", "application/json"),
+        ("accept", "application/json"),
+        ("mcp-protocol-version", "2026-07-28"),
+        ("mcp-method", method),
+        ("mcp-name", name),
+        ("authorization", bearer.as_str()),
+    ];
+    let request = raw_http::request("POST", "/server/mcp", &headers, body.to_string());
+    let response = rialto.raw().await?.exchange(request).await?;
+    Ok(format!("{} {}", response.status, response.body_text()))
+}
+
+/// Two principals at one child: a task that waits for its owner's answer is, to the other, one that never was.
+#[tokio::test]
+async fn a_task_and_its_question_are_nobody_elses() -> Result<()> {
+    const NOBODYS: &str = "00000000000000000000000000000000";
+    let server = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/interop/servers/ts1_tasks.mjs");
+    let (alice, bob) = (token("alice"), token("bob"));
+    let file = json!({
+        "auth": {"tokens": [{"name": "alice", "hash": alice.hash}, {"name": "bob", "hash": bob.hash}]},
+        "destinations": {"server": {"command": "node", "args": [server, test_deps()]}},
+    });
+    let rialto = Rialto::launcher().config(&file.to_string()).start().await?;
+    let call = json!({"name": "ask", "arguments": {}});
+    let created = ask(&rialto, &alice.token, "tools/call", "ask", call).await?;
+    let created: Value = serde_json::from_str(created.trim_start_matches("200 "))?;
+    let id = created["result"]["taskId"]
+        .as_str()
+        .unwrap_or_else(|| panic!("a task: {created}"))
+        .to_owned();
+    let waits = async |who: &str| ask(&rialto, who, "tasks/get", &id, json!({"taskId": id})).await;
+    let patience = tokio::time::Instant::now() + Duration::from_secs(20);
+    while !waits(&alice.token).await?.contains("Which bridge?") {
+        assert!(tokio::time::Instant::now() < patience, "the task never asks");
+        tokio::task::yield_now().await;
+    }
+    let forged = json!({"k1": {"action": "accept", "content": {"answer": "forged"}}});
+    for method in ["tasks/get", "tasks/update", "tasks/cancel", "tasks/result"] {
+        let mut said = Vec::new();
+        for task in [id.as_str(), NOBODYS] {
+            let params = json!({"taskId": task, "inputResponses": forged});
+            let answer = ask(&rialto, &bob.token, method, task, params).await?;
+            assert!(answer.contains("\"error\""), "{method}: {answer}");
+            said.push(answer.replace(task, "TASK"));
+        }
+        assert_eq!(said[0], said[1], "{method}: byte for byte");
+    }
+    // The same for a client of the older era, which may also list.
+    let legacy = rialto.client_of("server").await?;
+    let legacy = legacy.with_header("authorization", &format!("Bearer {}", bob.token));
+    legacy
+        .handshake(
+            LATEST,
+            json!({"elicitation": {"form": {}}, "tasks": {"list": {}, "cancel": {}}}),
+        )
+        .await?;
+    let listed = legacy.request(1, "tasks/list", "{}").await?.body_text();
+    assert!(!listed.contains(&id), "{listed}");
+    for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
+        let stolen = legacy.request(2, method, json!({"taskId": id})).await?;
+        let invented = legacy.request(2, method, json!({"taskId": NOBODYS})).await?;
+        assert!(stolen.answer()["error"].is_object(), "{method}: {stolen:?}");
+        assert_eq!(
+            (stolen.status, stolen.body_text().replace(&id, "TASK")),
+            (invented.status, invented.body_text().replace(NOBODYS, "TASK")),
+            "{method}"
+        );
+    }
+    // Alice has noticed nothing: her task still waits, and takes her answer.
+    let answer = json!({"k1": {"action": "accept", "content": {"answer": "Rialto"}}});
+    let params = json!({"taskId": id, "inputResponses": answer});
+    ask(&rialto, &alice.token, "tasks/update", &id, params).await?;
+    let patience = tokio::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        let task = waits(&alice.token).await?;
+        if task.contains("The answer was: Rialto") {
+            return Ok(());
+        }
+        assert!(!task.contains("forged"), "{task}");
+        assert!(
+            tokio::time::Instant::now() < patience,
+            "the task never ends: {task}"
+        );
+        tokio::task::yield_now().await;
+    }
 }

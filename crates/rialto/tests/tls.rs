@@ -1,13 +1,20 @@
 //! TLS on the listener: both versions of HTTP, certificates that change, and peers that do not shake hands.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::{Certificate, Client, Version};
 use rustix::process::Signal;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
 use testkit::rialto::Launcher;
 use testkit::{Result, Rialto};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -81,6 +88,23 @@ async fn echo(client: &Client, url: &str, marker: &str) -> String {
         .as_str()
         .unwrap_or_default()
         .to_owned()
+}
+
+/// A connection that has shaken hands and may speak HTTP/2, of which the test writes every byte.
+async fn shake_hands(rialto: &Rialto, certificate: &str) -> Result<TlsStream<TcpStream>> {
+    let mut roots = rustls::RootCertStore::empty();
+    let root = CertificateDer::from_pem_slice(certificate.as_bytes()).expect("a certificate in PEM");
+    roots.add(root).expect("a certificate to trust");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let name = ServerName::try_from("localhost").expect("a name");
+    let stream = TcpStream::connect(rialto.address()).await?;
+    Ok(TlsConnector::from(Arc::new(config)).connect(name, stream).await?)
 }
 
 #[tokio::test]
@@ -283,5 +307,72 @@ async fn a_certificate_that_cannot_be_used_is_named_at_the_start() -> Result<()>
     replace(&launcher.dir().join("key.pem"), "no key");
     let ended = launcher.run(PATIENCE).await?;
     assert_eq!(ended.code(), Some(2), "{ended:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn c08_whoever_agrees_on_http_2_and_asks_nothing_is_sent_home_like_any_other() -> Result<()> {
+    let (launcher, certificate) = launcher();
+    let rialto = launcher.stub(&[]).start().await?;
+    let mut mute = shake_hands(&rialto, &certificate).await?;
+    let mut said = Vec::new();
+    // However it ends, it ends: a peer that is let go need not be told so.
+    let ended = tokio::time::timeout(PATIENCE * 2, mute.read_to_end(&mut said)).await;
+    assert!(ended.is_ok(), "the connection is still open");
+    let client = client_of(&certificate).build().expect("a client");
+    let page = client
+        .get(url(&rialto, "/metrics"))
+        .send()
+        .await
+        .expect("an answer");
+    let page = page.text().await.expect("text");
+    assert!(
+        page.contains(r#"rialto_limit_hits_total{limit="header_time"} 1"#),
+        "{page}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn limits_of_heads_are_counted_over_tls_too() -> Result<()> {
+    let (launcher, certificate) = launcher();
+    let rialto = launcher.stub(&[]).start().await?;
+    let client = client_of(&certificate).http1_only().build().expect("a client");
+    let large = client
+        .get(url(&rialto, "/health"))
+        .header("x-large", "x".repeat(1 << 20))
+        .send()
+        .await;
+    assert!(large.is_err() || large.is_ok_and(|reply| reply.status() == 431));
+    let page = client
+        .get(url(&rialto, "/metrics"))
+        .send()
+        .await
+        .expect("an answer");
+    let page = page.text().await.expect("text");
+    assert!(
+        page.contains(r#"rialto_limit_hits_total{limit="header_bytes"} 1"#),
+        "{page}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn whoever_finds_no_room_is_told_nothing_in_the_clear() -> Result<()> {
+    let launcher = Rialto::launcher().config(
+        "tls: { cert: cert.pem, key: key.pem }\nlimits: { connections: 1 }\ndestinations: { a: { command: '{stub}' } }\n",
+    );
+    let certificate = make_certificate(launcher.dir());
+    let rialto = launcher.start().await?;
+    let client = client_of(&certificate).build().expect("a client");
+    let held = client
+        .get(url(&rialto, "/health"))
+        .send()
+        .await
+        .expect("an answer");
+    let mut turned_away = rialto.raw().await?;
+    let said = turned_away.read_to_end().await.unwrap_or_default();
+    assert_eq!(String::from_utf8_lossy(&said), "");
+    drop(held);
     Ok(())
 }

@@ -222,6 +222,14 @@ impl McpClient {
             .await
     }
 
+    /// Calls `echo` with a marker, which has to come back.
+    pub async fn expect_echo(&self, marker: &str) -> Result<()> {
+        let reply = self.call(1, "echo", json!({"marker": marker})).await?;
+        reply.expect_status(200)?;
+        assert_eq!(reply.text(), marker);
+        Ok(())
+    }
+
     /// The page of metrics of whoever serves this client.
     pub async fn metrics(&self) -> Result<String> {
         let page = self.send("GET", "/metrics", &[], "").await?.reply().await?;

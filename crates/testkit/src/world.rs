@@ -1,7 +1,8 @@
-//! A world of its own for one Rialto: its wall clock and its resolver say what a test wants, and change while it runs.
+//! A world of its own for one Rialto: its wall clock and its resolver say what a test wants, and change while it runs; what it connects
+//! to is noted, and nothing beyond this machine is reached.
 //!
 //! Nothing in the product knows of it. A small library (`world/world.c`) is compiled with the C compiler that Rust links with
-//! anyway, and loaded into the process by the dynamic linker; it replaces two functions of the C library. Timers are
+//! anyway, and loaded into the process by the dynamic linker; it replaces three functions of the C library. Timers are
 //! not touched: a product that counted on the wall clock for one of them would be found out.
 
 use std::path::PathBuf;
@@ -35,6 +36,7 @@ impl World {
         }
         world.set_clock(0)?;
         world.set_names(&[])?;
+        world.forget_connections()?;
         Ok(world)
     }
 
@@ -43,12 +45,13 @@ impl World {
     }
 
     /// What a process of this world is started with.
-    pub fn env(&self) -> [(&'static str, String); 3] {
+    pub fn env(&self) -> [(&'static str, String); 4] {
         let path = |name: &str| self.dir.path().join(name).to_string_lossy().into_owned();
         [
             ("LD_PRELOAD", self.library().to_string_lossy().into_owned()),
             ("RIALTO_TEST_CLOCK", path("clock")),
             ("RIALTO_TEST_NAMES", path("names")),
+            ("RIALTO_TEST_CONNECTIONS", path("connections")),
         ]
     }
 
@@ -64,6 +67,16 @@ impl World {
             .map(|(name, address)| format!("{name} {address}\n"))
             .collect();
         self.replace("names", &lines)
+    }
+
+    /// The addresses that were connected to, or would have been if they were not elsewhere.
+    pub fn connections(&self) -> Result<Vec<String>> {
+        let noted = std::fs::read_to_string(self.dir.path().join("connections"))?;
+        Ok(noted.lines().map(str::to_owned).collect())
+    }
+
+    pub fn forget_connections(&self) -> Result<()> {
+        self.replace("connections", "")
     }
 
     /// As a whole, so that nobody ever reads half of it.

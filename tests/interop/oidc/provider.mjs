@@ -2,12 +2,14 @@
 //
 // Listens on a free loopback port and prints `{"issuer": URL}`. Knows two clients: `machine` by a secret, and `person`, for
 // whom it signs in `alice` without asking, since there is nobody at the keyboard. Every resource under loopback may be asked for, and a
-// token is for that resource only. Ends when its stdin does.
+// token is for that resource only. A line `rotate` on stdin makes it sign with a new key from then on; the old ones stay published. Ends
+// when its stdin does.
 
 import { generateKeyPairSync } from 'node:crypto';
 import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
+import { createInterface } from 'node:readline';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 
 const here = dirname(fileURLToPath(import.meta.url));
@@ -15,11 +17,14 @@ const testDeps = process.env.RIALTO_TEST_DEPS ?? join(here, '..', '..', '..', '.
 const require = createRequire(join(testDeps, 'oidc', 'package.json'));
 const { Provider, errors } = await import(pathToFileURL(require.resolve('oidc-provider')).href);
 
-const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
-const key = { ...privateKey.export({ format: 'jwk' }), kid: 'provider-key', use: 'sig', alg: 'RS256' };
+const makeKey = (kid) => {
+  const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
+  return { ...privateKey.export({ format: 'jwk' }), kid, use: 'sig', alg: 'RS256' };
+};
+// The newest first: that is the one it signs with.
+const keys = [makeKey('provider-key-1')];
 
 const configuration = {
-  jwks: { keys: [key] },
   cookies: { keys: ['only-for-this-test'] },
   clients: [
     {
@@ -80,8 +85,17 @@ const finish = async (provider, request, response) => {
 const server = createServer();
 server.listen(0, '127.0.0.1', () => {
   const issuer = `http://127.0.0.1:${server.address().port}`;
-  const provider = new Provider(issuer, configuration);
-  const answer = provider.callback();
+  // Its keys are fixed when it is made, so that a new key means a new one in its place; what it remembers is shared.
+  const furnish = () => new Provider(issuer, { ...configuration, jwks: { keys } });
+  let provider = furnish();
+  let answer = provider.callback();
+  createInterface({ input: process.stdin }).on('line', (line) => {
+    if (line !== 'rotate') return;
+    keys.unshift(makeKey(`provider-key-${keys.length + 1}`));
+    provider = furnish();
+    answer = provider.callback();
+    console.log(JSON.stringify({ kid: keys[0].kid }));
+  });
   server.on('request', (request, response) => {
     if (!request.url.startsWith('/interaction/')) return answer(request, response);
     return finish(provider, request, response).catch((error) => {
@@ -91,4 +105,4 @@ server.listen(0, '127.0.0.1', () => {
   });
   console.log(JSON.stringify({ issuer }));
 });
-process.stdin.on('end', () => process.exit(0)).resume();
+process.stdin.on('end', () => process.exit(0));

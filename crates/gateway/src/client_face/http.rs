@@ -1,38 +1,32 @@
-//! The HTTP door: which destination, which method, which session; the rest is the session's business.
+//! The HTTP door: which destination, who is calling, which method; the methods are in [`streamable`].
+
+mod streamable;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
-use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use protocol::client_face::legacy::{self, Meaning};
-use protocol::client_face::modern;
-use protocol::exchange::{Failure, Principal};
-use protocol::message::{Kind, Member, Message, Written};
-use protocol::method::Method as McpMethod;
-use protocol::session::{self, Accepts, StreamRefusal};
+use protocol::exchange::Principal;
+use protocol::message::{Kind, Member, Message};
+use protocol::session::{self};
 use protocol::time::Moment;
-use protocol::version::Version;
 
-use super::body::{Body, Events};
+use super::body::Body;
 use super::http_sse::OldPath;
 use super::intake;
 use crate::audit::{AuditRecord, Outcome};
-use crate::destination::{Destination, Opening};
+use crate::destination::Destination;
 use crate::gateway::Gateway;
-use crate::guard::limits::{Account, Permit};
+use crate::guard::limits::Account;
 use crate::guard::resource::Door;
 use crate::guard::{Caller, Knock, Room, cors};
-use crate::mishap;
 use crate::reload::Live;
-use crate::reply::{self, LAST_EVENT_ID, Refusal, SESSION_ID};
-use crate::session_port::{Answered, Audited, Reception, SessionPort};
+use crate::reply::{self, Refusal};
 use crate::settings::OpenPath;
-use crate::trace::{self, Failed, OpenSpan};
 
 /// Where a path leads.
 enum Route {
@@ -84,33 +78,6 @@ impl Gateway {
         refusal.respond(None)
     }
 
-    /// Who is knocking, if they may come in. Credentials that are nobody's are counted, and beyond so many in a minute
-    /// their sender hears of that and of nothing else.
-    async fn admit(
-        &self,
-        live: &Live,
-        request: &Request<Incoming>,
-        peer: SocketAddr,
-        room: Room<'_>,
-    ) -> Result<Caller, Refusal> {
-        let headers = request.headers();
-        let knock = Knock {
-            headers,
-            query: request.uri().query(),
-            peer: peer.ip(),
-            now: SystemTime::now(),
-        };
-        let refusal = match live.guard.admit(&knock, room).await {
-            Ok(caller) => return Ok(caller),
-            Err(refusal) => refusal,
-        };
-        if refusal.is_about_unknown_credentials() {
-            self.limiter
-                .refused_credentials(self.clock.now(), peer.ip(), headers)?;
-        }
-        Err(refusal)
-    }
-
     async fn route(
         &self,
         live: &Live,
@@ -135,14 +102,14 @@ impl Gateway {
             Route::Health => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
             Route::Ready => {
                 let room = Room::Gateway(OpenPath::Ready);
-                match self.admit(live, &request, peer, room).await {
+                match self.recognise(live, &request, peer, room).await {
                     Ok(_) => self.readiness(),
                     Err(refusal) => self.turn_away(&refusal),
                 }
             }
             Route::Metrics => {
                 let room = Room::Gateway(OpenPath::Metrics);
-                match self.admit(live, &request, peer, room).await {
+                match self.recognise(live, &request, peer, room).await {
                     Ok(_) => reply::metrics(self.metrics_page()),
                     Err(refusal) => self.turn_away(&refusal),
                 }
@@ -152,16 +119,13 @@ impl Gateway {
                 None => self.turn_away(&Refusal::UnknownPath),
             },
             Route::OldTransport(destination, path) => {
-                match self
-                    .receive(live, &destination, Door::Named, &request, peer)
-                    .await
-                {
+                match self.admit(live, &destination, Door::Named, &request, peer).await {
                     Ok(visit) => Box::pin(visit.old_transport(path, request)).await,
                     Err(refused) => refused,
                 }
             }
             Route::Mcp(destination, door) => {
-                let visit = match self.receive(live, &destination, door, &request, peer).await {
+                let visit = match self.admit(live, &destination, door, &request, peer).await {
                     Ok(visit) => visit,
                     Err(refused) => return refused,
                 };
@@ -186,8 +150,35 @@ impl Gateway {
         }
     }
 
+    /// Who is knocking, if they may come in. Credentials that are nobody's are counted, and beyond so many in a minute
+    /// their sender hears of that and of nothing else.
+    async fn recognise(
+        &self,
+        live: &Live,
+        request: &Request<Incoming>,
+        peer: SocketAddr,
+        room: Room<'_>,
+    ) -> Result<Caller, Refusal> {
+        let headers = request.headers();
+        let knock = Knock {
+            headers,
+            query: request.uri().query(),
+            peer: peer.ip(),
+            now: SystemTime::now(),
+        };
+        let refusal = match live.guard.admit(&knock, room).await {
+            Ok(caller) => return Ok(caller),
+            Err(refusal) => refusal,
+        };
+        if refusal.is_about_unknown_credentials() {
+            self.limiter
+                .refused_credentials(self.clock.now(), peer.ip(), headers)?;
+        }
+        Err(refusal)
+    }
+
     /// Lets a request in at a destination, if it shows that it may; gives the refusal otherwise.
-    async fn receive<'v>(
+    async fn admit<'v>(
         &'v self,
         live: &'v Live,
         destination: &'v Arc<Destination>,
@@ -207,7 +198,7 @@ impl Gateway {
             began,
         };
         let room = Room::Destination(&destination.name, door);
-        match self.admit(live, request, peer, room).await {
+        match self.recognise(live, request, peer, room).await {
             Ok(caller) => {
                 // From now on it is counted.
                 let account = self.limiter.account(began, &caller.principal, peer.ip(), headers);
@@ -365,346 +356,6 @@ impl Visit<'_> {
             });
         }
         response
-    }
-
-    async fn post(&self, request: Request<Incoming>) -> Response<Body> {
-        let mut span = None;
-        let taken = {
-            // Pinned here: it is large, and would be moved from hand to hand.
-            let taking = std::pin::pin!(self.take_post(request, &mut span));
-            mishap::contained(taking).await
-        };
-        let mut response = match taken {
-            Ok(response) => response,
-            Err(refused) => {
-                let mut response = self.refuse("POST", &refused);
-                response.extensions_mut().insert(Failed(refused.refusal.label()));
-                response
-            }
-        };
-        if let Some(mut span) = span {
-            let failed = response.extensions().get::<Failed>();
-            span.answered(response.status().as_u16(), failed.map(|failed| failed.0));
-            response.body_mut().carry(span);
-        }
-        response
-    }
-
-    async fn take_post(
-        &self,
-        request: Request<Incoming>,
-        span: &mut Option<OpenSpan>,
-    ) -> Result<Response<Body>, Refused> {
-        let (parts, body) = request.into_parts();
-        let headers = parts.headers;
-        // Under overload most requests end here: nothing of them was read but their heads.
-        self.admit(&headers)?;
-        let permit = self.gateway.limiter.call(self.account.as_ref())?;
-        intake::check_length(&headers)?;
-        intake::check_content(&headers)?;
-        let accepts = intake::accepts(&headers)?;
-        self.check_recorded()?;
-        let body = intake::read_body(body, self.destination.max_message_bytes()).await?;
-        let request_bytes = body.len() as u64;
-        mishap::perhaps(mishap::Place::Door, &body);
-        self.destination
-            .traffic
-            .bytes_received
-            .fetch_add(request_bytes, Relaxed);
-        let message = Message::scan(body).map_err(|error| Refused {
-            refusal: Refusal::NotAMessage(error),
-            message: None,
-            request_bytes,
-        })?;
-        let spans = self.gateway.tally.spans.get();
-        let (message, begun) = trace::begin(spans, &self.destination.name, &headers, message);
-        *span = begun;
-        let refused = |refusal: Refusal| Refused {
-            refusal,
-            message: Some(message.clone()),
-            request_bytes,
-        };
-        self.check_open(&message).map_err(refused)?;
-        self.permit(&message).map_err(refused)?;
-        // What a call of a session does not do is boxed, here and below: each call would carry the room for it.
-        if modern::is_modern(&message) {
-            let answering = super::modern::post(
-                self.destination,
-                &self.caller,
-                &headers,
-                message.clone(),
-                accepts,
-                (Some(permit), &self.gateway.limiter),
-            );
-            return Box::pin(answering).await.map_err(refused);
-        }
-        if intake::names_modern(&headers) {
-            return match message.kind() {
-                Kind::Notification => Ok(reply::empty(StatusCode::ACCEPTED)),
-                Kind::Request | Kind::Result | Kind::Error => {
-                    Err(refused(Refusal::Modern(undescribed(&message))))
-                }
-            };
-        }
-        // Judged with the message at hand, so that the refusal carries its id and the audit its method.
-        let session = intake::session_id(&headers).map_err(refused)?;
-        let version = intake::version(&headers).map_err(refused)?;
-        let meaning = legacy::lift(&message).map_err(|objection| refused(Refusal::Objection(objection)))?;
-        if let Some(id) = session {
-            let Some(port) = self.destination.session(id, &self.principal()) else {
-                return Err(refused(Refusal::UnknownSession));
-            };
-            let reception = port
-                .take(message.clone(), accepts, Some(permit))
-                .map_err(|refusal| refused(refuse_message(refusal)))?;
-            return Ok(self.receive(&port, reception, &message, false).await);
-        }
-        match meaning {
-            Meaning::Introduction | Meaning::Ping | Meaning::Request(_) => {
-                let opening = self.open_or_doubt(&headers, version, &message, accepts, permit);
-                Box::pin(opening).await.map_err(refused)
-            }
-            // Without a session there is nobody whom a notification could concern.
-            Meaning::Ready | Meaning::Cancel(_) | Meaning::Notice => Ok(reply::empty(StatusCode::ACCEPTED)),
-            Meaning::Answer(_) => Err(refused(Refusal::MissingSession)),
-        }
-    }
-
-    /// Opens a session, in the other era if the server wants no legacy client.
-    async fn open_or_doubt(
-        &self,
-        headers: &HeaderMap,
-        version: Option<Version>,
-        message: &Message,
-        accepts: Accepts,
-        permit: Permit,
-    ) -> Result<Response<Body>, Refusal> {
-        let mut response = self.open(headers, version, message, accepts, permit).await?;
-        // Nothing was run yet: a server that will not have a legacy client may have a modern one.
-        if response.extensions_mut().remove::<NotWelcomed>().is_some()
-            && self.destination.doubt_legacy(headers).await
-        {
-            let permit = self.gateway.limiter.call(self.account.as_ref())?;
-            response = self.open(headers, version, message, accepts, permit).await?;
-        }
-        Ok(response)
-    }
-
-    /// Opens a session for a message that comes without one, and answers it there.
-    async fn open(
-        &self,
-        headers: &HeaderMap,
-        version: Option<Version>,
-        message: &Message,
-        accepts: Accepts,
-        permit: Permit,
-    ) -> Result<Response<Body>, Refusal> {
-        let place = self.gateway.limiter.session(self.account.as_ref())?;
-        let opening = if message.method() == McpMethod::Initialize {
-            Opening::Introduction(Box::new(message.clone()), accepts)
-        } else {
-            Opening::Implicit(version.unwrap_or(Version::ASSUMED))
-        };
-        let (port, call) = self.destination.open(self.principal(), headers, opening)?;
-        port.hold(place);
-        let (reception, _handshake) = match call {
-            // A handshake is over when it is answered, here.
-            Some(call) => (Reception::Call(call), Some(permit)),
-            None => {
-                let taken = port.take(message.clone(), accepts, Some(permit));
-                let reception = taken.map_err(|refusal| {
-                    self.destination.close(&port);
-                    refuse_message(refusal)
-                })?;
-                (reception, None)
-            }
-        };
-        Ok(self.receive(&port, reception, message, true).await)
-    }
-
-    /// Waits for what a message leads to. A session that was just opened ends again if its server does not
-    /// welcome it.
-    async fn receive(
-        &self,
-        port: &Arc<SessionPort>,
-        reception: Reception,
-        message: &Message,
-        opened: bool,
-    ) -> Response<Body> {
-        let mut response = match reception {
-            Reception::Noted => {
-                port.write_record(&Audited {
-                    message: Some(message),
-                    http_method: "POST",
-                    status: 202,
-                    outcome: Outcome::Ok,
-                    latency: self.elapsed(),
-                    response: None,
-                    response_bytes: 0,
-                });
-                return reply::empty(StatusCode::ACCEPTED);
-            }
-            Reception::Answered(body) => {
-                let body = Written::from(body);
-                port.write_record(&Audited {
-                    message: Some(message),
-                    http_method: "POST",
-                    status: 200,
-                    outcome: Outcome::Ok,
-                    latency: self.elapsed(),
-                    response: Some(&body),
-                    response_bytes: body.len() as u64,
-                });
-                reply::answer(body, None)
-            }
-            Reception::Call(call) => {
-                // In this era a disconnection is no cancellation, so only a handshake is given up.
-                let armed = opened && message.method() == McpMethod::Initialize;
-                let waiting = Newborn {
-                    visit: self,
-                    port,
-                    armed,
-                };
-                let answered = port.answer(call).await;
-                waiting.disarm();
-                match answered {
-                    Answered::Complete { body, failure } => {
-                        let mut response = reply::answer(body, failure.as_ref());
-                        let refused = match failure {
-                            None => message.method() == McpMethod::Initialize && !port.is_welcomed(),
-                            Some(failure) => failure == Failure::NotWelcomed,
-                        };
-                        if opened && refused {
-                            response.extensions_mut().insert(NotWelcomed);
-                        }
-                        response
-                    }
-                    Answered::Stream(reader) => {
-                        reply::events(Body::events(Events::answer(Arc::clone(port), reader)))
-                    }
-                }
-            }
-        };
-        if opened {
-            let streaming = response
-                .headers()
-                .get(header::CONTENT_TYPE)
-                .is_some_and(|kind| kind == "text/event-stream");
-            if port.is_welcomed() || streaming {
-                if let Ok(id) = HeaderValue::from_str(port.id()) {
-                    response.headers_mut().insert(SESSION_ID, id);
-                }
-            } else {
-                self.destination.close(port);
-            }
-        }
-        response
-    }
-
-    fn get(&self, headers: &HeaderMap) -> Response<Body> {
-        self.open_stream(headers)
-            .unwrap_or_else(|refusal| self.refuse("GET", &refusal.into()))
-    }
-
-    fn open_stream(&self, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
-        self.admit(headers)?;
-        intake::check_accepts_events(headers)?;
-        let port = self.required_session(headers)?;
-        intake::version(headers)?;
-        if self.gateway.is_draining() {
-            return Err(Refusal::Draining);
-        }
-        let permit = self.gateway.limiter.stream()?;
-        let reader = match headers.get(LAST_EVENT_ID) {
-            Some(last) => port.resume(last.to_str().unwrap_or_default()),
-            None => port.listen(),
-        };
-        let reader = reader.map_err(|refusal| match refusal {
-            StreamRefusal::UnknownEvent => Refusal::UnknownEvent,
-            StreamRefusal::Finished => Refusal::FinishedStream,
-            StreamRefusal::TooMany => Refusal::TooManyStreams,
-        })?;
-        let (clock, began) = (self.gateway.clock, self.began);
-        let audited = Arc::clone(&port);
-        let events =
-            Events::notices(port, reader, permit).for_at_most(self.caller.time_left(SystemTime::now()));
-        let events = events.on_close(move |sent| {
-            audited.write_record(&Audited {
-                message: None,
-                http_method: "GET",
-                status: 200,
-                outcome: Outcome::Closed,
-                latency: clock.now().since(began),
-                response: None,
-                response_bytes: sent,
-            });
-        });
-        Ok(reply::events(Body::events(events)))
-    }
-
-    fn delete(&self, headers: &HeaderMap) -> Response<Body> {
-        let found = self.admit(headers).and_then(|()| self.required_session(headers));
-        match found {
-            Ok(port) => {
-                self.destination.close(&port);
-                port.write_record(&Audited {
-                    message: None,
-                    http_method: "DELETE",
-                    status: 204,
-                    outcome: Outcome::Closed,
-                    latency: self.elapsed(),
-                    response: None,
-                    response_bytes: 0,
-                });
-                reply::empty(StatusCode::NO_CONTENT)
-            }
-            Err(refusal) => self.refuse("DELETE", &refusal.into()),
-        }
-    }
-
-    fn required_session(&self, headers: &HeaderMap) -> Result<Arc<SessionPort>, Refusal> {
-        let id = intake::session_id(headers)?.ok_or(Refusal::MissingSession)?;
-        self.destination
-            .session(id, &self.principal())
-            .ok_or(Refusal::UnknownSession)
-    }
-}
-
-/// Marks an answer that only says that the server would not shake hands.
-#[derive(Clone, Copy)]
-struct NotWelcomed;
-
-/// What is wrong with a request whose header is modern and whose body does not describe itself.
-fn undescribed(message: &Message) -> modern::Objection {
-    match (message.kind(), message.method()) {
-        (Kind::Request, McpMethod::Initialize) => {
-            modern::Objection::Header("MCP-Protocol-Version names a revision without `initialize`".to_owned())
-        }
-        (Kind::Request | Kind::Notification, _) => modern::Objection::Envelope(
-            "`params._meta` must have `io.modelcontextprotocol/protocolVersion` and `io.modelcontextprotocol/clientCapabilities`",
-        ),
-        (Kind::Result | Kind::Error, _) => modern::Objection::NotJsonRpc,
-    }
-}
-
-/// A session whose client has not seen its id yet: if the client hangs up now, nobody will ever use it.
-struct Newborn<'a> {
-    visit: &'a Visit<'a>,
-    port: &'a Arc<SessionPort>,
-    armed: bool,
-}
-
-impl Newborn<'_> {
-    fn disarm(mut self) {
-        self.armed = false;
-    }
-}
-
-impl Drop for Newborn<'_> {
-    fn drop(&mut self) {
-        if self.armed {
-            self.visit.destination.close(self.port);
-        }
     }
 }
 

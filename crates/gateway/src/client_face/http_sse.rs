@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use protocol::client_face::legacy::{self, Meaning};
-use protocol::exchange::{CallKey, Principal};
+use protocol::exchange::{CallKey, Failure, Principal};
 use protocol::message::{Member, Message};
 use protocol::session::Accepts;
 use protocol::version::Version;
@@ -82,6 +82,7 @@ impl Visit<'_> {
             return Err(Refusal::Draining);
         }
         let destination = self.destination;
+        destination.check_open()?;
         // Here a stream is a session.
         let limiter = &self.gateway.limiter;
         let places = [limiter.stream()?, limiter.session(self.account.as_ref())?];
@@ -108,6 +109,11 @@ impl Visit<'_> {
             .old_streams
             .find(id, &self.principal())
             .ok_or(Refusal::UnknownSession)?;
+        if let Some(port) = stream.port() {
+            // Its session is named in the query, where the usual look at the headers does not see it.
+            let limiter = &self.gateway.limiter;
+            limiter.session_request(self.began, &port.requests)?;
+        }
         let body = intake::read_body(body, self.destination.max_message_bytes()).await?;
         let request_bytes = body.len() as u64;
         let message = Message::scan(body).map_err(|error| Refused {
@@ -235,16 +241,17 @@ impl Introduction {
     }
 
     async fn conclude(self, port: Arc<SessionPort>, call: CallKey) {
-        let mut answer = answer_of(&port, call).await;
+        let (mut answer, is_refused) = answer_of(&port, call).await;
         let mut port = port;
         if !port.is_welcomed() {
             self.stream.detach();
             self.destination.close(&port);
-            // Nothing was run yet: a server that will not have a legacy client may have a modern one.
-            if self.destination.doubt_legacy(&self.headers).await {
+            // Nothing was run yet: a server that will not have a legacy client may have a modern one. One that never
+            // got to say so is not doubted: it may well speak both eras.
+            if is_refused && self.destination.doubt_legacy(&self.headers).await {
                 match self.open() {
                     Ok((again, call)) => {
-                        answer = answer_of(&again, call).await;
+                        (answer, _) = answer_of(&again, call).await;
                         port = again;
                     }
                     Err(refusal) => answer = refusal.body(self.message.raw(Member::Id)),
@@ -254,16 +261,24 @@ impl Introduction {
         self.stream.say(&answer);
         if port.is_welcomed() {
             self.stream.begin_reading(&port);
-        } else {
-            self.stream.detach();
-            self.destination.close(&port);
+            return;
+        }
+        self.stream.detach();
+        self.destination.close(&port);
+        // Whoever ended the destination meanwhile has passed over a stream that was about to have a session.
+        if self.destination.check_open().is_err() {
+            self.stream.end();
         }
     }
 }
 
-async fn answer_of(port: &Arc<SessionPort>, call: CallKey) -> Bytes {
+/// The answer to an introduction, and whether it is the server that refuses, if nobody is welcomed.
+async fn answer_of(port: &Arc<SessionPort>, call: CallKey) -> (Bytes, bool) {
     match port.answer(call).await {
-        Answered::Complete { body, .. } => body.into_bytes(),
+        Answered::Complete { body, failure } => {
+            let is_refused = failure.is_none_or(|failure| failure == Failure::NotWelcomed);
+            (body.into_bytes(), is_refused)
+        }
         Answered::Stream(_) => unreachable!("what only accepts JSON does not become a stream"),
     }
 }

@@ -11,7 +11,6 @@ use protocol::client_face::modern::{self, Meaning, Objection};
 use protocol::errand::{Reading, status_of};
 use protocol::exchange::{Failure, Principal};
 use protocol::message::{Kind, Member, Message};
-use protocol::object::Object;
 use protocol::session::Accepts;
 use protocol::wire::header::{HeaderMismatch, MirroredHeaders};
 use protocol::wire::sse;
@@ -82,25 +81,29 @@ pub(super) async fn post(
     };
     Ok(match port.answer().await {
         Came::Complete { body, failure } => complete(meaning, body, failure.as_ref()),
-        Came::Ask { round } => match destination.park(&port, round) {
-            Some(body) => reply::json(StatusCode::OK, body),
-            None => {
-                port.give_up();
-                let id = message.raw(Member::Id).unwrap_or_default();
-                let failure = Failure::Overloaded {
-                    limit: "calls waiting for their clients",
-                };
-                reply::json(StatusCode::OK, modern::lower_failure(id, &failure))
-            }
-        },
+        Came::Ask { round } => {
+            let id = message.raw(Member::Id).unwrap_or_default();
+            reply::json(StatusCode::OK, put(destination, &port, round, id))
+        }
         Came::Stream => {
             // A call comes to its end; a listen must be told to.
             let time = (meaning == Meaning::Listen)
                 .then(|| caller.time_left(SystemTime::now()))
                 .flatten();
-            let events = ErrandEvents::new(Arc::clone(destination), port, time);
+            let id = message.raw_copy(Member::Id).unwrap_or_default();
+            let events = ErrandEvents::new(Arc::clone(destination), port, id, time);
             reply::events(Body::errand(events))
         }
+    })
+}
+
+/// The answer that puts a server's questions to the client; or, where no more calls can wait for their clients, the
+/// answer that says so.
+pub(super) fn put(destination: &Destination, port: &Arc<ErrandPort>, round: u32, id: &[u8]) -> Bytes {
+    destination.park(port, round).unwrap_or_else(|| {
+        port.give_up();
+        let limit = "calls waiting for their clients";
+        modern::lower_failure(id, &Failure::Overloaded { limit })
     })
 }
 
@@ -134,10 +137,7 @@ pub(super) fn retried(
     if meaning != (Meaning::Call { retry: true }) {
         return Ok(Retried::New(message.clone()));
     }
-    let params = message
-        .raw(Member::Params)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let params = message.object(Member::Params);
     let Some(state) = params.text("requestState") else {
         return Ok(Retried::New(message.clone()));
     };
@@ -182,6 +182,8 @@ fn complete(meaning: Meaning, body: Bytes, failure: Option<&Failure>) -> Respons
 pub(crate) struct ErrandEvents {
     destination: Arc<Destination>,
     port: Arc<ErrandPort>,
+    /// The id of the request, as it came.
+    id: Bytes,
     ended: bool,
     gathering: Gathering,
     time: StreamTime,
@@ -196,11 +198,12 @@ impl std::fmt::Debug for ErrandEvents {
 }
 
 impl ErrandEvents {
-    fn new(destination: Arc<Destination>, port: Arc<ErrandPort>, time: Option<Duration>) -> Self {
+    fn new(destination: Arc<Destination>, port: Arc<ErrandPort>, id: Bytes, time: Option<Duration>) -> Self {
         port.traffic.stream_opened(StreamKind::Modern);
         Self {
             destination,
             port,
+            id,
             ended: false,
             gathering: Gathering::default(),
             time: StreamTime::at_most(time),
@@ -230,11 +233,8 @@ impl ErrandEvents {
                 };
             }
             Reading::Ask { round } => {
-                if let Some(body) = self.destination.park(&self.port, round) {
-                    sse::write_message(&mut out, None, &body);
-                } else {
-                    self.port.give_up();
-                }
+                let body = put(&self.destination, &self.port, round, &self.id);
+                sse::write_message(&mut out, None, &body);
                 self.ended = true;
             }
         }

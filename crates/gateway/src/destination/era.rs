@@ -18,6 +18,7 @@ use tokio::sync::OnceCell;
 
 use super::{Destination, LaneKey};
 use crate::errand_port::Came;
+use crate::lane::Lane;
 use crate::reply::Refusal;
 use crate::settings::{EraChoice, Secret, Transport};
 
@@ -123,6 +124,7 @@ impl Destination {
                 }
             }
         };
+        let _lent = passing.then(|| Lent(Arc::clone(&lane)));
         lane.speak(Era::Modern);
         let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
         let departure = self.departure(client, discovery(), Meaning::Discover, Accepts::Json);
@@ -135,9 +137,6 @@ impl Destination {
                 ..
             }) if is_no_verdict(&failure) => {
                 port.give_up();
-                if passing {
-                    lane.stop();
-                }
                 return Err(Refusal::Unreached(failure));
             }
             // Some servers end when they are spoken to in this way.
@@ -146,9 +145,7 @@ impl Destination {
             Err(_) => Era::Legacy,
         };
         port.give_up();
-        if passing {
-            lane.stop();
-        } else {
+        if !passing {
             lane.speak(verdict);
         }
         tracing::info!(destination = %self.name, era = ?verdict, "asked which era it speaks");
@@ -169,6 +166,16 @@ impl Destination {
         if self.remote.is_some() {
             self.verdict.doubt(now);
         }
+    }
+}
+
+/// A lane that somebody's credentials were lent to for one question. It ends with the question, also when whoever asked
+/// hangs up before the answer: no one else knows of it.
+struct Lent(Arc<Lane>);
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.0.stop();
     }
 }
 

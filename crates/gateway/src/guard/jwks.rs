@@ -267,6 +267,17 @@ mod tests {
     }
 
     #[test]
+    fn old_keys_are_due_once_a_minute_even_if_every_token_is_remembered() {
+        let mut ring = ring();
+        assert!(!ring.is_due(at(299)) && ring.is_due(at(300)));
+        assert!(ring.begin_fetch(Want::Fresher, at(300)));
+        assert!(!ring.is_due(at(359)), "the issuer was just asked");
+        assert!(ring.is_due(at(360)), "and did not answer");
+        ring.replace(read(SET.as_bytes()).unwrap(), at(361));
+        assert!(!ring.is_due(at(362)));
+    }
+
+    #[test]
     fn an_empty_set_takes_nothing_away() {
         let mut ring = ring();
         ring.replace(Vec::new(), at(10));

@@ -136,7 +136,8 @@ impl Limiter {
         let hops = headers
             .get_all("x-forwarded-for")
             .iter()
-            .filter_map(|value| value.to_str().ok());
+            // What cannot be read is a hop that is not known, and not one that may be passed over.
+            .map(|value| value.to_str().unwrap_or_default());
         network_of(client_address(peer, hops, &self.settings.trusted_proxies))
     }
 
@@ -458,6 +459,25 @@ mod tests {
         assert!(guess(1 << 30).is_ok(), "the place of all others");
         assert!(guess((1 << 30) + 1).is_err());
         assert_eq!(limiter.strangers.lock().unwrap().len(), MAX_ACCOUNTS);
+    }
+
+    #[test]
+    fn g17_a_hop_that_cannot_be_read_does_not_uncover_what_anyone_may_have_written() {
+        let limiter = limiter(|settings| {
+            settings.requests_per_minute = Some(1);
+            settings.trusted_proxies = networks(&["127.0.0.1"]);
+        });
+        let now = Moment::START.after(Duration::from_secs(1));
+        let ask = |spoofed: &str| {
+            let mut headers = HeaderMap::new();
+            headers.append("x-forwarded-for", spoofed.parse().unwrap());
+            let unreadable = http::HeaderValue::from_bytes(b"\xff, 203.0.113.7").unwrap();
+            headers.append("x-forwarded-for", unreadable);
+            let caller = limiter.account(now, &Principal::anonymous(), address("127.0.0.1"), &headers);
+            limiter.request(now, caller.as_ref())
+        };
+        assert_eq!(ask("6.6.6.6"), Ok(()));
+        assert!(ask("6.6.6.7").is_err());
     }
 
     #[test]

@@ -6,10 +6,12 @@
     reason = "a test fails by panicking; each test file uses its part"
 )]
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oauth::{Authorization, Person, Settings, SignIn, SignInError, StoreSettings};
+use serde_json::Value;
 use testkit::authority::browser::{Page, visit};
 use testkit::authority::{Authority, Conduct};
 
@@ -56,6 +58,11 @@ impl Play {
         }
     }
 
+    /// What a new process with these settings gets for one call.
+    pub(crate) async fn call_as(&self, settings: Settings) -> Result<u16, SignInError> {
+        call(&SignIn::new(settings), &self.authority.endpoint()).await
+    }
+
     pub(crate) fn windows(&self) -> usize {
         self.opened.lock().unwrap().len()
     }
@@ -99,4 +106,20 @@ pub(crate) async fn call(sign_in: &SignIn, endpoint: &str) -> Result<u16, SignIn
         .await?;
     let authorization = sign_in.authorization().await?;
     Ok(post(endpoint, authorization.as_ref()).await.0)
+}
+
+/// An authority whose description of itself says this.
+pub(crate) fn authority_says(member: &str, value: Value) -> Conduct {
+    Conduct {
+        authority_overrides: BTreeMap::from([(member.to_owned(), value)]),
+        ..Conduct::default()
+    }
+}
+
+/// A resource whose description of itself says this.
+pub(crate) fn resource_says(member: &str, value: Value) -> Conduct {
+    Conduct {
+        resource_overrides: BTreeMap::from([(member.to_owned(), value)]),
+        ..Conduct::default()
+    }
 }

@@ -12,10 +12,11 @@ use serde_json::Value;
 use super::modern::ENVELOPE;
 use super::{Arrival, Outgoing, TaskRequest, WireId, write_line};
 use crate::capability::Capabilities;
+use crate::error_code::INTERNAL_ERROR;
 use crate::exchange::{Client, Welcome};
 use crate::message::{Kind, Member, Message, quoted};
 use crate::method::{LogLevel, Method};
-use crate::object::{Object, may_have};
+use crate::object::{Object, elements, may_have};
 use crate::task;
 use crate::version::{Era, Version};
 
@@ -245,16 +246,8 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
             ],
         );
     }
-    let mut params = line
-        .message
-        .raw(Member::Params)
-        .and_then(Object::parse)
-        .unwrap_or_default();
-    let mut meta = line
-        .message
-        .raw(Member::Meta)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let mut params = line.message.object(Member::Params);
+    let mut meta = line.message.object(Member::Meta);
     meta.retain(|name| !ENVELOPE.contains(&name));
     if meta.get("progressToken").is_some() {
         meta.set("progressToken", line.id.0.to_string());
@@ -399,6 +392,26 @@ pub fn write_ping(out: &mut BytesMut, id: WireId) {
             br#","method":"ping"}"#,
         ],
     );
+}
+
+/// What a client has sampled, for a server of a revision that takes a single block of content and no list of them (before
+/// 2025-11-25); `None` if it is to stay as it is. What does not fit into one block is an error.
+pub(crate) fn sampled_for(version: Version, message: &Message) -> Option<Message> {
+    if version >= Version::V2025_11_25 {
+        return None;
+    }
+    let mut result = Object::parse(message.raw(Member::Result)?)?;
+    let raw = result.get("content")?.to_owned();
+    let text = match elements(&raw)?[..] {
+        [only] => {
+            result.set("content", only.to_owned());
+            format!(r#"{{"jsonrpc":"2.0","id":0,"result":{result}}}"#)
+        }
+        _ => format!(
+            r#"{{"jsonrpc":"2.0","id":0,"error":{{"code":{INTERNAL_ERROR},"message":"the client answered with several blocks of content, which this revision has no words for"}}}}"#
+        ),
+    };
+    Message::scan(text.into()).ok()
 }
 
 /// Writes a client's answer under the id of the server's question.

@@ -317,6 +317,19 @@ impl Discovery {
             .is_some_and(|(current, _)| *current == id)
     }
 
+    /// Whether this is listened for already. Nothing that may be opened in place of the acknowledged listen is without it.
+    pub(crate) fn honours(&self, wish: &Wish) -> bool {
+        let has = |listen: &Option<(WireId, BTreeSet<Wish>)>| {
+            listen.as_ref().map(|(_, wishes)| wishes.contains(wish))
+        };
+        has(&self.listen.current) == Some(true) && has(&self.listen.opening) != Some(false)
+    }
+
+    /// Whether the server has yet to acknowledge a listen.
+    pub(crate) fn is_opening(&self) -> bool {
+        self.listen.opening.is_some()
+    }
+
     /// The server ended a listen, or refused it. Gives whether it was one of ours that still counted.
     pub(crate) fn handle_listen_end(&mut self, id: WireId) -> bool {
         self.listen
@@ -410,7 +423,7 @@ fn envelope(client: Option<&Client>, level: Option<LogLevel>, tasks: bool) -> St
 /// A legacy client's capabilities in modern words: bare elicitation meant forms, changed roots cannot be told, and
 /// core tasks are gone.
 fn capabilities_for_modern(declared: &[u8], tasks: bool) -> Cow<'_, str> {
-    if !tasks && !may_have(declared, &["elicitation", "roots", "tasks"]) {
+    if !tasks && declared.starts_with(b"{") && !may_have(declared, &["elicitation", "roots", "tasks"]) {
         return String::from_utf8_lossy(declared);
     }
     let mut capabilities = Object::parse(declared).unwrap_or_default();
@@ -456,16 +469,8 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>, tasks: b
             ],
         );
     }
-    let mut params = line
-        .message
-        .raw(Member::Params)
-        .and_then(Object::parse)
-        .unwrap_or_default();
-    let mut meta = line
-        .message
-        .raw(Member::Meta)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let mut params = line.message.object(Member::Params);
+    let mut meta = line.message.object(Member::Meta);
     let stamp = match line.words {
         Era::Legacy => envelope(Some(line.client), line.level, tasks),
         Era::Modern => "{}".to_owned(),
@@ -504,15 +509,9 @@ pub(crate) fn unmarked(message: &Message) -> Message {
     if message.raw(Member::MetaSubscriptionId).is_none() {
         return message.clone();
     }
-    let mut meta = message
-        .raw(Member::Meta)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let mut meta = message.object(Member::Meta);
     meta.remove(SUBSCRIPTION_ID);
-    let mut params = message
-        .raw(Member::Params)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let mut params = message.object(Member::Params);
     if meta.is_empty() {
         params.remove("_meta");
     } else {
@@ -533,10 +532,7 @@ pub struct InputRequired {
 
 /// A question in full legacy words: a URL to visit has an id there, which the server did not give it.
 pub(crate) fn with_elicitation_id(question: Message, number: u64) -> Message {
-    let mut params = question
-        .raw(Member::Params)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let mut params = question.object(Member::Params);
     let needed = question.method() == Method::ElicitationCreate
         && params.text("mode").as_deref() == Some("url")
         && params.get("elicitationId").is_none();
@@ -566,10 +562,7 @@ fn questions_in(result: &Object<'_>) -> Option<BTreeMap<String, Bytes>> {
 
 /// What a task wants to know, from the answer to `tasks/get`, as messages in legacy words.
 pub(crate) fn task_questions(message: &Message) -> Vec<(String, Message)> {
-    let result = message
-        .raw(Member::Result)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let result = message.object(Member::Result);
     let questions = questions_in(&result).unwrap_or_default();
     questions
         .into_iter()

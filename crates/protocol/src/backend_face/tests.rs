@@ -102,3 +102,58 @@ fn an_envelope_is_added_to_whatever_is_there() {
         assert_eq!(read, wanted, "{params}");
     }
 }
+
+#[test]
+fn a_request_written_over_several_lines_is_one_line_for_every_server() {
+    let call = "{\"jsonrpc\":\"2.0\",\n\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"x\",\"arguments\":[\r\n{\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"tools/call\"}\n]}}";
+    let call = Message::scan(Bytes::from_static(call.as_bytes())).unwrap();
+    let declared = Some(Bytes::from_static(b"{\n\"roots\":{\n}}"));
+    let info = Some(Bytes::from_static(b"{\"name\":\n\"c\",\"version\":\"1\"}"));
+    let client = Client::declaring(Principal::anonymous(), declared, info);
+    let extra = [("inputResponses", Bytes::from_static(b"{\"k\":\n{}}"))];
+    for (face, words) in Era::ALL
+        .into_iter()
+        .flat_map(|face| Era::ALL.map(|words| (face, words)))
+    {
+        for extra in [&[][..], &extra[..]] {
+            let mut out = BytesMut::new();
+            let line = Outgoing {
+                message: &call,
+                words,
+                id: WireId(7),
+                client: &client,
+                level: None,
+                extra,
+            };
+            Face::new(face, legacy::Introduction::Newest).write_call(&mut out, &line);
+            let line = out.strip_suffix(b"\n").unwrap();
+            assert!(
+                !line.contains(&b'\n') && !line.contains(&b'\r'),
+                "{words:?} to {face:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_no_declaration_declares_nothing() {
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}"#;
+    let call = Message::scan(Bytes::from_static(call.as_bytes())).unwrap();
+    for declared in ["null", "[]", "7", r#""roots""#] {
+        let declared = Some(Bytes::from_static(declared.as_bytes()));
+        let client = Client::declaring(Principal::anonymous(), declared, None);
+        let line = Outgoing {
+            message: &call,
+            words: Era::Legacy,
+            id: WireId(7),
+            client: &client,
+            level: None,
+            extra: &[],
+        };
+        let mut out = BytesMut::new();
+        Face::new(Era::Modern, legacy::Introduction::Newest).write_call(&mut out, &line);
+        let read: Value = serde_json::from_slice(&out).unwrap();
+        let capabilities = &read["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+        assert_eq!(*capabilities, json!({}), "{client:?}");
+    }
+}

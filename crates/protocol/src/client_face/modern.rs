@@ -216,10 +216,7 @@ pub fn lower_input_required<'a>(
     let requests: Vec<String> = questions
         .map(|(key, message)| {
             let method = String::from_utf8_lossy(message.raw(Member::Method).unwrap_or_default());
-            let mut params = message
-                .raw(Member::Params)
-                .and_then(Object::parse)
-                .unwrap_or_default();
+            let mut params = message.object(Member::Params);
             without_legacy_asking(&mut params);
             if params.is_empty() {
                 format!(r#"{}:{{"method":{method}}}"#, quoted(key))

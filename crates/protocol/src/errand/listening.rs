@@ -130,14 +130,8 @@ impl Listening {
 
 /// Marks a notice with the id of the listen that it is for.
 fn tagged(message: &Message, id: &[u8]) -> Bytes {
-    let mut params = message
-        .raw(Member::Params)
-        .and_then(Object::parse)
-        .unwrap_or_default();
-    let mut meta = message
-        .raw(Member::Meta)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let mut params = message.object(Member::Params);
+    let mut meta = message.object(Member::Meta);
     meta.set(
         "io.modelcontextprotocol/subscriptionId",
         String::from_utf8_lossy(id).into_owned(),

@@ -82,7 +82,7 @@ impl Errand {
 
     /// Writes what is new into `out` as events. This era has no event ids: what is lost is lost.
     pub fn read(&mut self, out: &mut BytesMut) -> Reading {
-        while let Some(event) = self.events.pop_front() {
+        while let Some(event) = self.next_event() {
             sse::write_message(out, None, &event);
         }
         if matches!(self.stage, Stage::Over) {
@@ -101,7 +101,7 @@ impl Errand {
 
     /// The next thing to tell a client that reads lines. Its requests accept events.
     pub fn poll_line(&mut self) -> Line {
-        if let Some(event) = self.events.pop_front() {
+        if let Some(event) = self.next_event() {
             return Line::Event(event);
         }
         if matches!(self.stage, Stage::Over) {
@@ -118,7 +118,7 @@ impl Errand {
     }
 
     /// The final answer, for the request that is attached.
-    fn finish(&mut self) -> (Bytes, Option<Failure>) {
+    pub(super) fn finish(&mut self) -> (Bytes, Option<Failure>) {
         self.stage = Stage::Over;
         let id = self
             .message
@@ -161,5 +161,76 @@ impl Errand {
             response,
             streamed: self.streaming,
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::client_face::modern::Meaning;
+    use crate::exchange::{CallKey, Client, Principal, SessionKey, Tell};
+    use crate::message::Message;
+    use crate::time::Moment;
+    use crate::version::Era;
+
+    const SESSION: SessionKey = SessionKey(1);
+
+    fn errand() -> Errand {
+        let call = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":1,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+        let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
+        let meaning = Meaning::Call { retry: false };
+        let call = Message::own(call.into());
+        Errand::new(SESSION, client, Moment::START, call, meaning, Accepts::Both).0
+    }
+
+    fn report_progress(errand: &mut Errand, text: &str) {
+        let message = Message::own(format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":1,"progress":1,"message":"{text}"}}}}"#
+        ));
+        let tell = Tell::Related {
+            session: SESSION,
+            call: CallKey(1),
+            message,
+        };
+        errand.handle_tell(Moment::START, tell);
+    }
+
+    #[test]
+    fn what_waits_for_a_slow_reader_is_bounded_by_its_bytes() {
+        let mut errand = errand();
+        let long = "x".repeat(1 << 20);
+        for _ in 0..20 {
+            report_progress(&mut errand, &long);
+        }
+        report_progress(&mut errand, "newest");
+        let mut out = BytesMut::new();
+        assert_eq!(errand.read(&mut out), Reading::Open);
+        assert!(out.len() < 5 << 20, "{} bytes were kept", out.len());
+        assert!(memchr::memmem::find(&out, b"newest").is_some());
+        // Whatever was read makes room again.
+        report_progress(&mut errand, &long);
+        report_progress(&mut errand, &long);
+        out.clear();
+        errand.read(&mut out);
+        assert!(out.len() > 2 << 20);
+    }
+
+    #[test]
+    fn an_answer_that_its_client_did_not_wait_for_is_recorded_all_the_same() {
+        let mut errand = errand();
+        let reply = Tell::Reply {
+            session: SESSION,
+            call: CallKey(1),
+            message: Message::own(r#"{"jsonrpc":"2.0","id":3,"result":{"content":[]}}"#.into()),
+            words: Era::Modern,
+        };
+        errand.handle_tell(Moment::START, reply);
+        errand.hang_up();
+        errand.hang_up();
+        let recorded = std::iter::from_fn(|| errand.poll_output())
+            .filter(|output| matches!(output, Output::Ended(record) if record.ending == Ending::Result));
+        assert_eq!(recorded.count(), 1);
     }
 }

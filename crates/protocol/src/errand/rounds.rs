@@ -72,10 +72,7 @@ impl Errand {
         if !self.is_parked() || !self.given || round != self.round || !self.agrees(&message) {
             return Err(RetryRefusal::Mismatch);
         }
-        let params = message
-            .raw(Member::Params)
-            .and_then(Object::parse)
-            .unwrap_or_default();
+        let params = message.object(Member::Params);
         let raw = params.get("inputResponses").unwrap_or("{}").to_owned();
         let responses = Object::parse(raw.as_bytes()).ok_or(RetryRefusal::BadAnswer)?;
         let mut answers = Vec::new();
@@ -112,6 +109,7 @@ impl Errand {
         self.round += 1;
         self.given = false;
         self.stage = Stage::Running;
+        self.level = modern::log_level(&message);
         self.message = message;
         self.started = now;
         self.accepts = accepts;
@@ -129,10 +127,7 @@ impl Errand {
     /// Whether a retry asks for the same as the first request did.
     fn agrees(&self, message: &Message) -> bool {
         let subject = |message: &Message| {
-            let params = message
-                .raw(Member::Params)
-                .and_then(Object::parse)
-                .unwrap_or_default();
+            let params = message.object(Member::Params);
             let read = |name: &str| {
                 params
                     .get(name)

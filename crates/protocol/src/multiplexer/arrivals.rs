@@ -59,9 +59,9 @@ impl Multiplexer {
             Arrival::Task => self.handle_task_notice(now, &modern::unmarked(&message)),
             Arrival::Updated => self.handle_updated(&modern::unmarked(&message)),
             Arrival::Listening(id) => self.handle_listening(now, id, &message),
-            Arrival::Other => match self.hearing().count() {
-                // What we do not understand can only be for the one who is there.
-                1 => self.tell_all(&modern::unmarked(&message)),
+            Arrival::Other => match (self.hearing().count(), self.sole_principal()) {
+                // What we do not understand can only be for the one who is there, unless it is about a stranger's call.
+                (1, Ok(_)) => self.tell_all(&modern::unmarked(&message)),
                 _ => self.counters.unattributed += 1,
             },
             Arrival::Forbidden => self.counters.strays += 1,
@@ -106,22 +106,8 @@ impl Multiplexer {
             .and_then(|id| std::str::from_utf8(id).ok())
             .and_then(|id| id.parse().ok())
             .map(WireId);
-        if let Some(id) = id.filter(|id| self.face.awaits(*id)) {
-            self.pending.remove(&id);
-            self.face.reset();
-            self.fail_waiting(&failure);
-            return;
-        }
-        let id = id.map(|id| self.step_of(id));
-        match id.and_then(|id| self.settle(now, id)) {
-            Some(call) => {
-                self.forsake(&call);
-                self.tell(Tell::Failed {
-                    session: call.session,
-                    call: call.call,
-                    failure,
-                });
-            }
+        match id {
+            Some(id) => self.handle_undelivered(now, id, failure),
             None => self.counters.strays += 1,
         }
     }

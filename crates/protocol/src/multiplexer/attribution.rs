@@ -28,6 +28,11 @@ impl Multiplexer {
             return;
         };
         self.note_roots(&open, message);
+        let reworded = (open.method == Method::SamplingCreateMessage)
+            .then(|| self.face.welcome().and_then(|welcome| welcome.version))
+            .flatten()
+            .and_then(|version| legacy::sampled_for(version, message));
+        let message = reworded.as_ref().unwrap_or(message);
         match open.asker {
             Asker::Server(id) if self.has_room(message.len()) => {
                 legacy::write_answer(&mut self.outgoing, message, &id);
@@ -128,11 +133,11 @@ impl Multiplexer {
         id: Bytes,
         message: Message,
     ) {
-        let able = self
-            .attached
-            .get(&session)
-            .map(|attached| &attached.client.capabilities);
-        if able.is_some_and(|can| !can.can_answer(message.method())) {
+        let attached = self.attached.get(&session);
+        let unheard_of =
+            attached.is_some_and(|attached| attached.words == Era::Modern && !message.method().is_input());
+        let able = attached.map(|attached| &attached.client.capabilities);
+        if unheard_of || able.is_some_and(|can| !can.can_answer(message.method())) {
             let why = "the client cannot answer this kind of request";
             self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
         } else if able.is_some_and(|can| !can.can_answer_in_kind(&message)) {

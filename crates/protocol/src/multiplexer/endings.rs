@@ -45,7 +45,7 @@ impl Multiplexer {
         };
         if let Some(call) = &call {
             self.detach_questions(id, call);
-            self.drop_steps(call);
+            self.drop_steps(id, call);
         }
         self.count_out(session, may_ask);
         self.resolve_held(now);
@@ -86,7 +86,7 @@ impl Multiplexer {
         if task.is_none() {
             backend_face::write_cancel(&mut self.outgoing, words, id, reason);
         }
-        self.drop_steps(&call);
+        self.drop_steps(id, &call);
         self.wake_by(until);
         self.detach_questions(id, &call);
         self.forsake(&call);

@@ -1,6 +1,7 @@
 //! How a call is put to the server, in the words of its era, or done without it where the wish is one that we keep.
 
 use super::*;
+use crate::backend_face::modern::Wish;
 
 /// What became of a call that was to be written for the server.
 pub(super) enum Lowered {
@@ -16,16 +17,17 @@ pub(super) enum Lowered {
 }
 
 impl Multiplexer {
-    /// A modern call says itself which log lines it wants; a legacy server must be told before it begins.
+    /// A modern call says itself which log lines it wants. It is noted, so that what others want makes no difference to
+    /// it; a legacy server must be told before it begins.
     pub(super) fn heed_level(&mut self, now: Moment, session: SessionKey, message: &Message, words: Era) {
-        let wanted = match (words, message.raw(Member::MetaLogLevel)) {
-            (Era::Modern, Some(_)) if !self.face.listens() => message.text(Member::MetaLogLevel),
-            (Era::Modern | Era::Legacy, _) => None,
+        let wanted = match words {
+            Era::Modern => message.text(Member::MetaLogLevel),
+            Era::Legacy => None,
         };
         let Some(level) = wanted.and_then(|level| LogLevel::parse(&level)) else {
             return;
         };
-        let logs = self.offers_logs();
+        let logs = self.offers_logs() && !self.face.listens();
         if let Some(level) = self.interests.request_level(session, level).filter(|_| logs) {
             let id = self.own_request(now);
             legacy::write_set_level(&mut self.outgoing, None, id, level);
@@ -58,7 +60,12 @@ impl Multiplexer {
                 if self.interests.subscribe(session, uri) {
                     return Lowered::Done;
                 }
-                if self.face.listens() {
+                if let Face::Modern(discovery) = &self.face {
+                    // Whoever wanted it first may have given up before the listen for it was acknowledged.
+                    if discovery.honours(&Wish::Resource(uri.clone())) {
+                        self.interests.confirm(uri);
+                        return Lowered::Done;
+                    }
                     // The listen that follows asks for it; its acknowledgement is the answer.
                     return Lowered::Sent;
                 }

@@ -411,11 +411,10 @@ impl Multiplexer {
     }
 
     /// The steps on the way of a call that has ended lead nowhere.
-    pub(super) fn drop_steps(&mut self, call: &InFlight) {
-        if let Some(pursuit) = &call.pursuit {
-            for step in [pursuit.polling, pursuit.outcome].into_iter().flatten() {
-                self.pending.remove(&step);
-            }
+    pub(super) fn drop_steps(&mut self, id: WireId, call: &InFlight) {
+        if call.pursuit.is_some() {
+            self.pending
+                .retain(|_, pending| !matches!(pending, Pending::Step { of } if *of == id));
         }
     }
 

@@ -40,7 +40,7 @@ struct Asked {
 
 /// A question could be for several.
 #[derive(Debug)]
-struct Several;
+pub(super) struct Several;
 
 impl Roots {
     pub(super) fn open(&self) -> usize {
@@ -117,7 +117,7 @@ impl Multiplexer {
     }
 
     /// Whoever everything the server says is for: one principal, or nobody. An error: it could be several.
-    fn sole_principal(&self) -> Result<Option<Principal>, Several> {
+    pub(super) fn sole_principal(&self) -> Result<Option<Principal>, Several> {
         let mut principals = self.attached.values().map(|attached| &attached.client.principal);
         let first = principals.next();
         if !self.departed.is_empty() || !principals.all(|principal| Some(principal) == first) {

@@ -249,6 +249,8 @@ impl Multiplexer {
         if self.tasks.known.len() >= self.limits.tasks && !self.tasks.known.contains_key(&task.id) {
             self.forget_a_task(now);
         }
+        // An id that is given once more is another task's from now on.
+        self.end_task(&task.id);
         self.tasks.count += 1;
         let known = Known {
             number: self.tasks.count,
@@ -401,7 +403,7 @@ impl Multiplexer {
             return;
         };
         let can = &known.client.capabilities;
-        if !can.can_answer(message.method()) {
+        if !message.method().is_input() || !can.can_answer(message.method()) {
             let why = "the client cannot answer this kind of request";
             self.refuse_unasked(id, error_code::METHOD_NOT_FOUND, why);
         } else if !can.can_answer_in_kind(message) {

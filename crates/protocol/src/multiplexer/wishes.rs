@@ -115,9 +115,11 @@ impl Multiplexer {
         if !discovery.handle_listen_end(id) {
             return;
         }
-        self.listens_left -= 1;
+        let opening = discovery.is_opening();
+        // Two may end at once: the one that counts, and the one that was to take its place.
+        self.listens_left = self.listens_left.saturating_sub(1);
         self.missed = true;
-        if message.kind() == Kind::Error {
+        if !opening && (message.kind() == Kind::Error || self.listens_left == 0) {
             self.settle_subscriptions(now, None);
         }
         self.tune();

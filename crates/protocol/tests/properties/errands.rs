@@ -14,7 +14,6 @@ use protocol::client_face::modern::{self, Meaning};
 use protocol::errand::{self, Answer, Errand, Reading};
 use protocol::exchange::{Principal, SessionKey};
 use protocol::message::{Kind, Member, Message};
-use protocol::multiplexer;
 use protocol::object::Object;
 use protocol::session::Accepts;
 use protocol::wire::sse::SseParser;
@@ -176,19 +175,11 @@ impl Scene {
 
     fn carry(&mut self) {
         loop {
-            let mut quiet = true;
-            while let Some(output) = self.far.backend.poll_output() {
-                quiet = false;
-                match output {
-                    multiplexer::Output::Tell(tell) => {
-                        let at = tell.session().0 as usize;
-                        let trip = self.trips.get_mut(at).expect("an errand that is there");
-                        trip.errand.handle_tell(self.far.now, tell);
-                    }
-                    multiplexer::Output::Replace { .. } => self.far.goes_down(),
-                    multiplexer::Output::WantLink | multiplexer::Output::Noise { .. } => {}
-                }
-            }
+            let mut quiet = !self.far.carry(|now, tell| {
+                let at = tell.session().0 as usize;
+                let trip = self.trips.get_mut(at).expect("an errand that is there");
+                trip.errand.handle_tell(now, tell);
+            });
             for trip in &mut self.trips {
                 while let Some(output) = trip.errand.poll_output() {
                     quiet = false;

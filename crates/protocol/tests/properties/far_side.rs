@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::backend_face::legacy::Introduction;
-use protocol::exchange::{Ask, Trouble};
+use protocol::exchange::{Ask, Tell, Trouble};
 use protocol::message::Message;
-use protocol::multiplexer::{Limits, Multiplexer};
+use protocol::multiplexer::{Limits, Multiplexer, Output};
 use protocol::time::Moment;
 use protocol::version::Era;
 
@@ -107,6 +107,20 @@ impl FarSide {
             self.backend.handle_deadline(self.now);
         }
         is_due
+    }
+
+    /// Carries out what the multiplexer orders. False: it ordered nothing.
+    pub(crate) fn carry(&mut self, mut hear: impl FnMut(Moment, Tell)) -> bool {
+        let mut ordered = false;
+        while let Some(output) = self.backend.poll_output() {
+            ordered = true;
+            match output {
+                Output::Tell(tell) => hear(self.now, tell),
+                Output::Replace { .. } => self.goes_down(),
+                Output::WantLink | Output::Noise { .. } => {}
+            }
+        }
+        ordered
     }
 
     /// Takes everything that was written for the server: whole lines, each one message.

@@ -14,7 +14,6 @@ use protocol::backend_face::legacy::Introduction;
 use protocol::exchange::{Ask, CallKey, Client, Principal, SessionKey};
 use protocol::message::{Kind, Member, Message};
 use protocol::method::Method;
-use protocol::multiplexer;
 use protocol::session::replay::{Retention, StreamKey};
 use protocol::session::{self, Accepts, Answer, Reader, Reading, Session, Taken};
 use protocol::time::Moment;
@@ -209,21 +208,11 @@ impl Scene {
 
     fn carry(&mut self) {
         loop {
-            let mut quiet = true;
-            while let Some(output) = self.far.backend.poll_output() {
-                quiet = false;
-                match output {
-                    multiplexer::Output::Tell(tell) => {
-                        let guest = self
-                            .guests
-                            .get_mut(tell.session().0 as usize)
-                            .expect("a session that is there");
-                        guest.machine.handle_tell(self.far.now, tell);
-                    }
-                    multiplexer::Output::Replace { .. } => self.far.goes_down(),
-                    multiplexer::Output::WantLink | multiplexer::Output::Noise { .. } => {}
-                }
-            }
+            let mut quiet = !self.far.carry(|now, tell| {
+                let at = tell.session().0 as usize;
+                let guest = self.guests.get_mut(at).expect("a session that is there");
+                guest.machine.handle_tell(now, tell);
+            });
             for at in 0..self.guests.len() {
                 while let Some(output) = self.guests[at].machine.poll_output() {
                     quiet = false;

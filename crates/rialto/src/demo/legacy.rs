@@ -64,13 +64,8 @@ impl Legacy {
 
     pub(super) fn handle_request(&mut self, scene: &mut Scene<'_>, request: Request) {
         let id = request.id.clone();
-        match self.answer(scene, request) {
-            Ok(Some(result)) => scene.out.push_back(message::result(id, result)),
-            Ok(None) => {}
-            Err(refusal) => scene
-                .out
-                .push_back(message::refusal(Some(id), &refusal, Era::Legacy)),
-        }
+        let answer = self.answer(scene, request);
+        scene.respond(id, answer, Era::Legacy);
     }
 
     /// The result, or nothing if the answer comes later or was put out already.

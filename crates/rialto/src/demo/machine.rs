@@ -30,6 +30,17 @@ pub(super) struct Scene<'a> {
     pub(super) out: &'a mut VecDeque<Value>,
 }
 
+impl Scene<'_> {
+    /// Puts out what a request came to, unless that comes later or was put out already.
+    pub(super) fn respond(&mut self, id: Value, answer: Result<Option<Value>, Refusal>, era: Era) {
+        match answer {
+            Ok(Some(result)) => self.out.push_back(message::result(id, result)),
+            Ok(None) => {}
+            Err(refusal) => self.out.push_back(message::refusal(Some(id), &refusal, era)),
+        }
+    }
+}
+
 #[derive(Debug)]
 enum Spoken {
     Undecided,

@@ -88,13 +88,8 @@ impl Modern {
             return scene.out.push_back(discover(request));
         }
         let id = request.id.clone();
-        match self.answer(scene, request) {
-            Ok(Some(result)) => scene.out.push_back(message::result(id, result)),
-            Ok(None) => {}
-            Err(refusal) => scene
-                .out
-                .push_back(message::refusal(Some(id), &refusal, Era::Modern)),
-        }
+        let answer = self.answer(scene, request);
+        scene.respond(id, answer, Era::Modern);
     }
 
     /// The result, or nothing if the answer comes later or was put out already.

@@ -4,13 +4,11 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway::Gateway;
+use gateway::{FileStamp, Gateway};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
@@ -84,15 +82,12 @@ impl Reloader<'_> {
     }
 }
 
-/// What a file is like: enough to notice that it was replaced or written.
-type Stamp = Option<(u64, u64, i64, i64, u64)>;
-
 /// A watch on the files of a configuration.
 pub(super) struct Watch {
     watcher: RecommendedWatcher,
     hints: mpsc::Receiver<()>,
     directories: BTreeSet<PathBuf>,
-    files: Vec<(PathBuf, Stamp)>,
+    files: Vec<(PathBuf, Option<FileStamp>)>,
 }
 
 impl Watch {
@@ -135,7 +130,7 @@ impl Watch {
         self.files = files
             .into_iter()
             .map(|file| {
-                let stamp = stamp(&file);
+                let stamp = FileStamp::of(&file);
                 (file, stamp)
             })
             .collect();
@@ -151,7 +146,7 @@ impl Watch {
             while let Ok(Some(())) = tokio::time::timeout(QUIET, self.hints.recv()).await {}
             let mut changed = false;
             for (file, known) in &mut self.files {
-                let now = stamp(file);
+                let now = FileStamp::of(file);
                 changed |= std::mem::replace(known, now) != now;
             }
             if changed {
@@ -159,17 +154,4 @@ impl Watch {
             }
         }
     }
-}
-
-fn stamp(file: &Path) -> Stamp {
-    let stamp = |found: Metadata| {
-        (
-            found.dev(),
-            found.ino(),
-            found.mtime(),
-            found.mtime_nsec(),
-            found.size(),
-        )
-    };
-    std::fs::metadata(file).ok().map(stamp)
 }

@@ -133,7 +133,8 @@ async fn a_token_that_is_exchanged_under_its_name_ends_what_the_old_one_opened()
     let before = session(&rialto, "shared", &old.token).await?;
     let id = before.session().expect("a session");
     let mut stream = before.get_stream(None).await?;
-    reload(&rialto, &tokens(&[("alice", &new)])).await?;
+    let report = reload(&rialto, &tokens(&[("alice", &new)])).await?;
+    assert_eq!(report["sessions_ended"], 1, "{report}");
     while stream.next().await?.is_some() {}
     assert_eq!(echo(&before, "x").await?, 401);
     let after = client(&rialto, "shared", &new.token).await?;

@@ -197,7 +197,7 @@ impl OldStream {
     }
 
     /// The stream is over. Gives the session that is over with it.
-    fn end(&self) -> Option<Arc<SessionPort>> {
+    pub(super) fn end(&self) -> Option<Arc<SessionPort>> {
         self.change(|state| match std::mem::replace(&mut state.stage, Stage::Ended) {
             Stage::Introducing(port) | Stage::Reading(port) => Some(port),
             Stage::Silent | Stage::Ended => None,

@@ -14,7 +14,7 @@ use protocol::message::{Member, Message};
 use protocol::session::Accepts;
 
 use super::Desk;
-use crate::client_face::modern::{Retried, retried, unknown_state};
+use crate::client_face::modern::{Retried, put, retried, unknown_state};
 use crate::destination::Journey;
 use crate::errand_port::{ErrandPort, Gathering};
 use crate::reply::Refusal;
@@ -57,11 +57,7 @@ impl Desk {
                     return self.with(|client, _| client.handle_failure(errand, &line));
                 }
                 Next::Ask { round } => {
-                    let line = self.destination.park(&port.0, round).unwrap_or_else(|| {
-                        port.0.give_up();
-                        let limit = "calls waiting for their clients";
-                        modern::lower_failure(&id, &Failure::Overloaded { limit })
-                    });
+                    let line = put(&self.destination, &port.0, round, &id);
                     return self.with(|client, _| client.handle_answer(errand, &line));
                 }
                 Next::Nothing => {

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::backend_face::modern::SERVER_INFO;
+use crate::client_face::respond;
 use crate::error_code;
 use crate::exchange::Welcome;
 use crate::message::{Member, Message, quoted};
@@ -21,6 +22,11 @@ pub(super) fn reply(id: &[u8], message: &Message, method: Method) -> Bytes {
     let Some(mut result) = message.raw(Member::Result).and_then(Object::parse) else {
         return message.spliced(&[(Member::Id, id)]);
     };
+    // What the server asked by its answer was asked, and its task followed, before this (2026-07-28, "ResultType").
+    if result.get("resultType").is_some() && result.text("resultType").as_deref() != Some("complete") {
+        let text = "the server answered with a result of an unknown kind";
+        return super::error(Some(id), error_code::INTERNAL_ERROR, text, None);
+    }
     for member in ["resultType", "ttlMs", "cacheScope"] {
         result.remove(member);
     }
@@ -33,30 +39,13 @@ pub(super) fn reply(id: &[u8], message: &Message, method: Method) -> Bytes {
     respond(id, "result", &result.to_string())
 }
 
-fn respond(id: &[u8], member: &str, raw: &str) -> Bytes {
-    let head = format!(r#","{member}":"#);
-    [
-        br#"{"jsonrpc":"2.0","id":"#,
-        id,
-        head.as_bytes(),
-        raw.as_bytes(),
-        b"}",
-    ]
-    .concat()
-    .into()
-}
-
 /// An `initialize` result made of what a modern server said of itself. Gives the revision that holds.
 pub(super) fn welcome(id: &[u8], welcome: &Welcome, asked: Option<Version>) -> (Bytes, Version) {
     let version = match asked {
         Some(asked) if Version::LEGACY.contains(&asked) => asked,
         Some(_) | None => Version::NEWEST_LEGACY,
     };
-    let found = welcome
-        .message
-        .raw(Member::Result)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let found = welcome.message.object(Member::Result);
     let info = welcome
         .info
         .as_deref()
@@ -144,32 +133,47 @@ fn project_tool(raw: &str) -> Cow<'_, str> {
     else {
         return raw.into();
     };
-    if schema.get("type").and_then(Value::as_str) == Some("object") {
-        return raw.into();
-    }
     let mut inner = schema;
-    rebase(&mut inner);
-    let wrapped = serde_json::json!({
-        "type": "object", "properties": { "result": inner }, "required": ["result"]
-    });
+    let wrapped = match inner.get("type") {
+        Some(Value::String(only)) if only == "object" => return raw.into(),
+        // Objects stay as they are and all else is wrapped, so the schema must take either.
+        None => either(&mut inner),
+        Some(Value::Array(types)) if types.iter().any(|one| one == "object") => either(&mut inner),
+        Some(_) => {
+            rebase(&mut inner, "#/properties/result");
+            serde_json::json!({ "type": "object", "properties": { "result": inner }, "required": ["result"] })
+        }
+    };
     tool.set("outputSchema", wrapped.to_string());
     tool.to_string().into()
 }
 
-/// References within a schema that has moved one level down.
-fn rebase(schema: &mut Value) {
+/// A schema for what an object or something else has become.
+fn either(inner: &mut Value) -> Value {
+    rebase(inner, "#/anyOf/0");
+    let wrapped =
+        serde_json::json!({ "properties": { "result": { "$ref": "#/anyOf/0" } }, "required": ["result"] });
+    serde_json::json!({ "type": "object", "anyOf": [inner, wrapped] })
+}
+
+/// References within a schema that has moved to another place. One that has a name of its own is a document of its own,
+/// and what is referred to by a name and not by its place is still found.
+fn rebase(schema: &mut Value, place: &str) {
     match schema {
+        Value::Object(members) if members.get("$id").is_some_and(Value::is_string) => {}
         Value::Object(members) => {
             for (name, value) in members {
                 match value {
-                    Value::String(target) if name == "$ref" && target.starts_with('#') => {
-                        *target = format!("#/properties/result{}", &target[1..]);
+                    Value::String(target)
+                        if name == "$ref" && (target == "#" || target.starts_with("#/")) =>
+                    {
+                        target.replace_range(..1, place);
                     }
-                    _ => rebase(value),
+                    _ => rebase(value, place),
                 }
             }
         }
-        Value::Array(elements) => elements.iter_mut().for_each(rebase),
+        Value::Array(elements) => elements.iter_mut().for_each(|element| rebase(element, place)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
@@ -226,6 +230,57 @@ mod tests {
             listed.contains(r#"{"name":"u","outputSchema":{"type":"object"} }"#),
             "{listed}"
         );
+    }
+
+    fn projected(schema: &str) -> Value {
+        let list = format!(
+            r#"{{"jsonrpc":"2.0","id":4,"result":{{"tools":[{{"name":"t","outputSchema":{schema}}}]}}}}"#
+        );
+        let listed: Value = serde_json::from_str(&translated(Method::ToolsList, &list)).unwrap();
+        listed["result"]["tools"][0]["outputSchema"].clone()
+    }
+
+    #[test]
+    fn a_schema_that_takes_objects_too_takes_them_as_they_are_and_all_else_wrapped() {
+        for schema in [
+            r##"{"anyOf":[{"$ref":"#/$defs/a"},{"type":"array"}],"$defs":{"a":{"type":"object"}}}"##,
+            r##"{"type":["object","null"],"anyOf":[{"$ref":"#/$defs/a"}]}"##,
+        ] {
+            let projected = projected(schema);
+            assert_eq!(projected["type"], "object");
+            assert_eq!(projected["anyOf"][0]["anyOf"][0]["$ref"], "#/anyOf/0/$defs/a");
+            assert_eq!(projected["anyOf"][1]["properties"]["result"]["$ref"], "#/anyOf/0");
+        }
+    }
+
+    #[test]
+    fn references_by_name_and_in_documents_of_their_own_stay() {
+        for schema in [
+            r##"{"type":"array","items":{"$ref":"#node"}}"##,
+            r##"{"type":"array","$id":"https://x.example/s","items":{"$ref":"#/$defs/x"}}"##,
+        ] {
+            let inner: Value = serde_json::from_str(schema).unwrap();
+            assert_eq!(projected(schema)["properties"]["result"], inner, "{schema}");
+        }
+        let whole = projected(r##"{"type":"array","items":{"$ref":"#"}}"##);
+        assert_eq!(
+            whole["properties"]["result"]["items"]["$ref"],
+            "#/properties/result"
+        );
+    }
+
+    #[test]
+    fn a_result_of_an_unknown_kind_is_no_result() {
+        let text = translated(
+            Method::ToolsCall,
+            r#"{"jsonrpc":"2.0","id":4,"result":{"resultType":"later","content":[]}}"#,
+        );
+        assert!(text.contains(r#""code":-32603"#), "{text}");
+        let text = translated(
+            Method::ToolsCall,
+            r#"{"jsonrpc":"2.0","id":4,"result":{"content":[]}}"#,
+        );
+        assert_eq!(text, r#"{"jsonrpc":"2.0","id":"a","result":{"content":[]}}"#);
     }
 
     #[test]

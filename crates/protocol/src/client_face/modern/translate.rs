@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use crate::backend_face::modern::SERVER_INFO;
+use crate::client_face::respond;
 use crate::error_code;
 use crate::exchange::Welcome;
 use crate::message::{Member, Message};
@@ -101,19 +102,6 @@ fn in_modern_words(questions: &str) -> String {
     reworded.to_string()
 }
 
-fn respond(id: &[u8], member: &str, raw: &str) -> Bytes {
-    let head = format!(r#","{member}":"#);
-    [
-        br#"{"jsonrpc":"2.0","id":"#,
-        id,
-        head.as_bytes(),
-        raw.as_bytes(),
-        b"}",
-    ]
-    .concat()
-    .into()
-}
-
 fn is_cacheable(method: Method) -> bool {
     matches!(
         method,
@@ -175,11 +163,7 @@ fn without_invalid_headers(raw: &str) -> Cow<'_, str> {
 
 /// A discovery made of a legacy server's welcome.
 pub(super) fn discovery(id: &[u8], welcome: &Welcome) -> Bytes {
-    let found = welcome
-        .message
-        .raw(Member::Result)
-        .and_then(Object::parse)
-        .unwrap_or_default();
+    let found = welcome.message.object(Member::Result);
     let raw = found.get("capabilities").unwrap_or("{}");
     let mut capabilities = Object::parse(raw.as_bytes()).unwrap_or_default();
     capabilities.remove("tasks");

@@ -1,0 +1,174 @@
+//! The errands of a destination: modern requests on their way, listening, or parked until their client comes back.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use http::HeaderMap;
+use protocol::client_face::modern::Meaning;
+use protocol::exchange::{Client, Principal, SessionKey};
+use protocol::message::Message;
+use protocol::session::Accepts;
+use protocol::time::Moment;
+use protocol::version::Era;
+use protocol::wire::header::MirroredParams;
+
+use super::Destination;
+use crate::errand_port::{Departure, ErrandPort};
+use crate::guard::limits::Permit;
+use crate::lane::Lane;
+use crate::reply::Refusal;
+use crate::seal::Ticket;
+use crate::seal::state::StateSeal;
+use crate::settings::Show;
+
+/// How long a call waits for its client to come back with answers.
+const PARKED_FOR: Duration = Duration::from_secs(600);
+const MAX_PARKED: usize = 1024;
+const MAX_LISTENS: usize = 256;
+/// How a modern request sets out.
+#[derive(Debug)]
+pub(crate) struct Journey {
+    pub(crate) meaning: Meaning,
+    pub(crate) accepts: Accepts,
+    /// The headers that mirror its arguments.
+    pub(crate) mirrored: Option<MirroredParams>,
+    /// Its place among the calls that may be in flight.
+    pub(crate) permit: Option<Permit>,
+}
+
+impl Destination {
+    pub(super) fn departure(
+        &self,
+        client: Arc<Client>,
+        message: Message,
+        meaning: Meaning,
+        accepts: Accepts,
+    ) -> Departure {
+        let key = SessionKey(self.around.session_numbers.fetch_add(1, Ordering::Relaxed));
+        Departure {
+            key,
+            states: self.state_seal(&client.principal),
+            client,
+            message,
+            meaning,
+            accepts,
+            mirrored: None,
+            permit: None,
+        }
+    }
+
+    pub(super) fn depart(&self, lane: &Arc<Lane>, departure: Departure) -> Arc<ErrandPort> {
+        let (clock, audit) = (self.around.clock, Arc::clone(&self.around.audit));
+        let traffic = Arc::clone(&self.traffic);
+        ErrandPort::depart(
+            departure,
+            Arc::clone(&self.name),
+            Arc::clone(lane),
+            clock,
+            audit,
+            traffic,
+        )
+    }
+
+    /// Sets out on a modern request. `None`: this destination does not show itself to modern clients.
+    pub(crate) async fn errand(
+        &self,
+        client: Client,
+        headers: &HeaderMap,
+        message: Message,
+        journey: Journey,
+    ) -> Result<Option<Arc<ErrandPort>>, Refusal> {
+        self.check_open()?;
+        let leg = self.learn_era(headers).await?;
+        // Asking may have taken long enough for a reload.
+        self.check_open()?;
+        if leg == Era::Legacy && self.settings.show == Show::Native {
+            return Ok(None);
+        }
+        let client = Arc::new(client);
+        let lane = self.lane_for(None, &client, headers, leg)?;
+        let Journey {
+            meaning,
+            accepts,
+            mirrored,
+            permit,
+        } = journey;
+        let listening = meaning == Meaning::Listen;
+        let mut departure = self.departure(client, message, meaning, accepts);
+        departure.mirrored = mirrored;
+        departure.permit = permit;
+        let port = self.depart(&lane, departure);
+        if listening {
+            let mut listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
+            listens.retain(|_, listen| listen.strong_count() > 0);
+            if listens.len() >= MAX_LISTENS {
+                port.give_up();
+                return Err(Refusal::TooManyStreams);
+            }
+            listens.insert(port.key(), Arc::downgrade(&port));
+        }
+        Ok(Some(port))
+    }
+
+    /// What a state is bound to.
+    fn binding(&self, principal: &str) -> String {
+        format!("{}/{principal}", self.name)
+    }
+
+    /// What seals the server's own states for a caller, where callers differ.
+    pub(crate) fn state_seal(&self, principal: &Principal) -> Option<StateSeal> {
+        self.around
+            .tells_callers_apart
+            .then(|| StateSeal::new(Arc::clone(&self.around.sealer), &self.binding(principal.as_str())))
+    }
+
+    /// Parks an errand whose server has asked. Gives the answer that asks the client.
+    pub(crate) fn park(&self, port: &Arc<ErrandPort>, round: u32) -> Option<bytes::Bytes> {
+        let expires = self.around.clock.now().after(PARKED_FOR);
+        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        if parked.len() >= MAX_PARKED && !parked.contains_key(&port.name) {
+            return None;
+        }
+        let ticket = Ticket {
+            errand: port.name,
+            round,
+            expires,
+        };
+        let state = self.around.sealer.seal(ticket, &self.binding(port.principal()))?;
+        parked.insert(port.name, Arc::clone(port));
+        Some(port.park(&state, expires))
+    }
+
+    /// The parked errand that a state names, and the round it is for.
+    pub(crate) fn parked(&self, state: &str, principal: &Principal) -> Option<(Arc<ErrandPort>, u32)> {
+        let ticket = self
+            .around
+            .sealer
+            .open(state, &self.binding(principal.as_str()))?;
+        if ticket.expires <= self.around.clock.now() {
+            return None;
+        }
+        let parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        let port = parked
+            .get(&ticket.errand)
+            .filter(|port| port.principal() == principal.as_str())?;
+        Some((Arc::clone(port), ticket.round))
+    }
+
+    /// Gives up on clients that did not come back in time.
+    pub(super) fn forget_errands(&self, now: Moment) {
+        let late: Vec<Arc<ErrandPort>> = {
+            let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+            parked.retain(|_, port| !port.is_over());
+            parked
+                .values()
+                .filter(|port| port.parked_until().is_some_and(|until| until <= now))
+                .cloned()
+                .collect()
+        };
+        for port in late {
+            port.give_up();
+        }
+    }
+}

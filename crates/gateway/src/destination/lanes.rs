@@ -1,0 +1,266 @@
+//! The lanes of a destination: which clients share one, and how it is started and looked after.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use protocol::backend_face::legacy::Introduction;
+use protocol::capability;
+use protocol::exchange::{Client, Principal, SessionKey, Trouble};
+use protocol::multiplexer::{self, Counters, Multiplexer};
+use protocol::version::Era;
+
+use super::Destination;
+use crate::backend_face::process::{Environment, LaunchOrder, environment};
+use crate::backend_face::remote::RemoteLane;
+use crate::backend_task::ProcessLane;
+use crate::lane::{Health, Lane};
+use crate::reply::Refusal;
+use crate::settings::{BackendSpec, Capabilities, ProcessSpec, Secret, Sharing};
+use crate::tasks;
+
+/// The pause before a supervisor that panicked begins anew.
+const AFTER_PANIC: Duration = Duration::from_millis(500);
+
+/// What a lane is for: clients with equal keys share one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum LaneKey {
+    /// Started before anyone came; the first client adopts it.
+    Unclaimed,
+    Session(SessionKey),
+    Clients {
+        /// The era their server is spoken to in.
+        leg: Era,
+        /// Of whom, where identities do not share.
+        identity: Option<(Principal, BTreeMap<String, Secret>)>,
+        /// Who can do what, where a server is told exactly that.
+        capabilities: Option<capability::Capabilities>,
+    },
+}
+
+/// Every lane that has a supervisor, in use or being ended, and what those counted that are gone: a sum over these
+/// never goes back.
+#[derive(Debug, Default)]
+pub(super) struct LaneRoll {
+    pub(super) lanes: Vec<Arc<Lane>>,
+    pub(super) retired: Counters,
+}
+
+impl LaneRoll {
+    fn retire(&mut self, lane: &Arc<Lane>) {
+        self.retired.add(&lane.depths().counters);
+        self.lanes.retain(|known| !Arc::ptr_eq(known, lane));
+    }
+}
+
+/// Whoever looks after the server of a lane.
+enum Supervisor {
+    Process(ProcessLane),
+    Remote(RemoteLane),
+}
+
+impl Supervisor {
+    async fn run(&self) {
+        match self {
+            Self::Process(lane) => lane.run().await,
+            Self::Remote(lane) => lane.run().await,
+        }
+    }
+}
+
+impl Destination {
+    /// What of a client's headers its server is given: by the name it is given under.
+    pub(super) fn passed_on(&self, headers: &HeaderMap) -> BTreeMap<String, Secret> {
+        let given = |name: &str, header: &str| {
+            let value = headers.get(header)?.to_str().ok()?;
+            Some((name.to_owned(), Secret::new(value)))
+        };
+        match &self.settings.backend {
+            BackendSpec::Process(spec) => spec
+                .env_from_headers
+                .iter()
+                .filter_map(|(variable, header)| given(variable, header))
+                .collect(),
+            BackendSpec::Remote(spec) => spec
+                .forward_headers
+                .iter()
+                .filter_map(|header| given(header.as_str(), header.as_str()))
+                .collect(),
+        }
+    }
+
+    /// The lane for a client: of a session, or of a modern client that has none.
+    pub(super) fn lane_for(
+        &self,
+        session: Option<SessionKey>,
+        client: &Client,
+        headers: &HeaderMap,
+        leg: Era,
+    ) -> Result<Arc<Lane>, Refusal> {
+        let rules = self.rules();
+        let from_headers = self.passed_on(headers);
+        let capabilities = match (leg, rules.capabilities) {
+            (Era::Legacy, Capabilities::PerClient) => Some(client.capabilities.clone()),
+            // A modern server is told with every request.
+            (Era::Modern, _) | (Era::Legacy, Capabilities::Union) => None,
+        };
+        let key = match (rules.sharing, session) {
+            (Sharing::PerSession, Some(session)) => LaneKey::Session(session),
+            // Without sessions the next smaller unit is who is calling.
+            (Sharing::PerIdentity, _) | (Sharing::PerSession, None) => LaneKey::Clients {
+                leg,
+                identity: Some((client.principal.clone(), from_headers.clone())),
+                capabilities,
+            },
+            (Sharing::Shared, _) => LaneKey::Clients {
+                leg,
+                identity: None,
+                capabilities,
+            },
+        };
+        let mut lanes = self.lanes();
+        if let Some(lane) = lanes.get(&key) {
+            return Ok(Arc::clone(lane));
+        }
+        // A child that was started before anyone came has nobody's credentials in its environment.
+        if from_headers.is_empty()
+            && lanes.get(&LaneKey::Unclaimed).is_some_and(|lane| lane.speak(leg))
+            && let Some(lane) = lanes.remove(&LaneKey::Unclaimed)
+        {
+            lanes.insert(key, Arc::clone(&lane));
+            return Ok(lane);
+        }
+        let limit = match rules.sharing {
+            Sharing::Shared => rules.max_children,
+            Sharing::PerSession | Sharing::PerIdentity => self.settings.max_sessions,
+        };
+        if lanes.len() >= limit {
+            let idle = lanes
+                .iter()
+                .filter_map(|(key, lane)| Some((lane.idle_since()?, key.clone())))
+                .min()
+                .map(|(_, key)| key)
+                .ok_or(Refusal::TooManyChildren { limit })?;
+            if let Some(lane) = lanes.remove(&idle) {
+                lane.stop();
+            }
+        }
+        // Children that are being ended still are processes; a storm of sessions must not pile them up.
+        if self.supervisors() >= limit.saturating_mul(2).max(16) {
+            return Err(Refusal::TooManyChildren { limit });
+        }
+        let lane = self.start_lane(&from_headers, false);
+        lane.speak(leg);
+        lanes.insert(key, Arc::clone(&lane));
+        Ok(lane)
+    }
+
+    /// Makes a lane and its supervisor.
+    pub(super) fn start_lane(&self, from_headers: &BTreeMap<String, Secret>, eager: bool) -> Arc<Lane> {
+        let rules = self.rules();
+        let usual = multiplexer::Limits::default();
+        let limits = multiplexer::Limits {
+            in_flight: self.settings.max_calls.unwrap_or(usual.in_flight),
+            waiting: self.settings.max_calls.unwrap_or(usual.waiting),
+            request_timeout: self.settings.request_timeout,
+            start_timeout: rules.start_timeout,
+            max_message_bytes: self.settings.max_message_bytes,
+            outgoing_bytes: usual.outgoing_bytes.max(8 * self.settings.max_message_bytes),
+            in_flight_bytes: usual.in_flight_bytes.max(8 * self.settings.max_message_bytes),
+            ..usual
+        };
+        let introduction = match (rules.sharing, rules.capabilities) {
+            (Sharing::PerSession, Capabilities::PerClient) => Introduction::Verbatim,
+            (_, Capabilities::Union) => Introduction::Union,
+            (Sharing::Shared | Sharing::PerIdentity, Capabilities::PerClient) => Introduction::Newest,
+        };
+        let mut multiplexer = Multiplexer::new(limits, introduction);
+        multiplexer.offer_roots(&self.settings.roots);
+        multiplexer.show_tools(Arc::clone(&self.tools));
+        let lane = Arc::new(Lane::new(
+            Arc::clone(&self.name),
+            self.around.clock,
+            Arc::clone(&self.traffic),
+            multiplexer,
+        ));
+        match (&self.settings.backend, &self.remote) {
+            (BackendSpec::Process(spec), _) => {
+                let supervisor = ProcessLane {
+                    lane: Arc::clone(&lane),
+                    launcher: Arc::clone(&self.around.launcher),
+                    order: LaunchOrder {
+                        argv: spec.argv.clone(),
+                        env: self.child_environment(spec, from_headers),
+                        cwd: spec.cwd.clone(),
+                    },
+                    max_message_bytes: self.settings.max_message_bytes,
+                    eager,
+                };
+                self.supervise(&lane, Supervisor::Process(supervisor));
+            }
+            (BackendSpec::Remote(_), Some(server)) => {
+                let supervisor = RemoteLane::new(
+                    Arc::clone(server),
+                    Arc::clone(&lane),
+                    forwarded(from_headers),
+                    self.settings.max_message_bytes,
+                );
+                self.supervise(&lane, Supervisor::Remote(supervisor));
+            }
+            (BackendSpec::Remote(_), None) => {}
+        }
+        lane
+    }
+
+    fn supervise(&self, lane: &Arc<Lane>, supervisor: Supervisor) {
+        let count = Arc::clone(&self.supervisors);
+        count.fetch_add(1, Ordering::AcqRel);
+        let (roll, lane) = (Arc::clone(&self.roll), Arc::clone(lane));
+        roll.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .lanes
+            .push(Arc::clone(&lane));
+        tasks::spawn("lane", async move {
+            while AssertUnwindSafe(supervisor.run()).catch_unwind().await.is_err() {
+                tracing::error!(destination = %lane.destination(), "a supervisor panicked and begins anew");
+                let trouble = Arc::new(Trouble {
+                    what: "a mistake of the gateway; its log has the details".into(),
+                    ..Trouble::default()
+                });
+                lane.set_health(Health::BackingOff(Arc::clone(&trouble)));
+                lane.link_down(&trouble);
+                // What goes wrong every time shall not do so all the time.
+                tokio::time::sleep(AFTER_PANIC).await;
+            }
+            roll.lock().unwrap_or_else(PoisonError::into_inner).retire(&lane);
+            count.fetch_sub(1, Ordering::AcqRel);
+        });
+    }
+
+    fn child_environment(&self, spec: &ProcessSpec, from_headers: &BTreeMap<String, Secret>) -> Environment {
+        let mut child = environment(self.around.environment.iter(), &spec.env);
+        for (name, value) in from_headers {
+            child.set(name, value);
+        }
+        child
+    }
+}
+
+/// The headers that a remote server is passed on.
+fn forwarded(from_headers: &BTreeMap<String, Secret>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in from_headers {
+        if let (Ok(name), Ok(mut value)) = (
+            HeaderName::from_bytes(name.as_bytes()),
+            HeaderValue::from_str(value.expose()),
+        ) {
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+    }
+    headers
+}

@@ -1,0 +1,298 @@
+//! Signing in through `rialto connect` where somebody means harm (rows G8 to G11): nothing is opened, nothing is sent, nothing is
+//! kept where others could read it. What each refusal is called is shown in `crates/oauth/tests/hostile.rs`; here it is the program.
+//!
+//! The browser is this very test program, started again to run one test: [`browser`].
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::authority::browser::{fetch, visit};
+use testkit::authority::{Authority, Conduct};
+use testkit::{Host, World};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Where the browser writes down what it saw.
+const NOTES: &str = "RIALTO_TEST_NOTES";
+/// `signs-in`, or `meddles` before that.
+const PERSON: &str = "RIALTO_TEST_PERSON";
+
+/// Not a test by itself: what the browser does.
+#[test]
+fn browser() {
+    let Some(notes) = std::env::var_os(NOTES) else {
+        return;
+    };
+    let mut notes = std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(notes)
+        .unwrap();
+    let url = std::env::args().next_back().unwrap();
+    writeln!(notes, "opened").unwrap();
+    if std::env::var_os(PERSON).is_some_and(|person| person == "meddles") {
+        let door = callback(&url);
+        // Someone who says nothing and someone who never finishes do not keep others waiting.
+        let _silent = TcpStream::connect(&door).unwrap();
+        let mut slow = TcpStream::connect(&door).unwrap();
+        slow.write_all(b"GET /callback HTTP/1.1\r\nHost: ").unwrap();
+        for (path, method, host) in [
+            ("/callback?state=x", "GET", Some("evil.example")),
+            ("/other", "GET", None),
+            ("/callback?state=x", "POST", None),
+            ("/callback?state=x&code=y", "GET", None),
+        ] {
+            let status = fetch(&format!("http://{door}{path}"), method, host)
+                .unwrap()
+                .status;
+            writeln!(notes, "{status}").unwrap();
+        }
+    }
+    let page = visit(&url).unwrap();
+    writeln!(notes, "{} {}", page.status, page.url).unwrap();
+}
+
+/// Where the page leads back to: an address of this machine and no other.
+fn callback(url: &str) -> String {
+    let (_, rest) = url.split_once("redirect_uri=http%3A%2F%2F").unwrap();
+    let (door, _) = rest.split_once("%2Fcallback").unwrap();
+    let door = door.replace("%3A", ":");
+    assert!(door.starts_with("127.0.0.1:"), "{door}");
+    door
+}
+
+/// What the browser wrote down.
+fn notes(home: &Path) -> Vec<String> {
+    let notes = std::fs::read_to_string(home.join("notes")).unwrap_or_default();
+    notes.lines().map(str::to_owned).collect()
+}
+
+/// A host that has sent its `initialize`.
+fn connect(home: &Path, authority: &Authority, person: &str) -> Host {
+    connect_in(None, home, authority, person)
+}
+
+fn connect_in(world: Option<&World>, home: &Path, authority: &Authority, person: &str) -> Host {
+    let this = std::env::current_exe().unwrap();
+    let browser = format!("'{}' --exact browser --nocapture", this.display());
+    let notes = home.join("notes");
+    let mut env = vec![
+        ("RIALTO_BROWSER", browser.as_str()),
+        ("RIALTO_STATE_DIR", home.to_str().unwrap()),
+        ("RIALTO_KEYRING", "off"),
+        (NOTES, notes.to_str().unwrap()),
+        (PERSON, person),
+    ];
+    let of_the_world = world.map(World::env);
+    env.extend(
+        of_the_world
+            .iter()
+            .flatten()
+            .map(|(name, value)| (*name, value.as_str())),
+    );
+    let host = Host::start(&["connect", &authority.endpoint()], &env).unwrap();
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "h", "version": "1"}});
+    host.ask(1, "initialize", params).unwrap();
+    host
+}
+
+/// The host is told, no page was opened, no code was exchanged, nothing is kept.
+async fn assert_refused_unopened(what: &str, conduct: Conduct) {
+    let (home, world) = (tempfile::tempdir().unwrap(), World::new().unwrap());
+    let authority = Authority::start(conduct);
+    let host = connect_in(Some(&world), home.path(), &authority, "signs-in");
+    let answer = host.answer(1).await;
+    assert_eq!(answer["error"]["code"], -32603, "{what}: {answer}");
+    let connections = world.connections().unwrap();
+    assert!(
+        !connections.is_empty() && connections.iter().all(|address| address == "127.0.0.1"),
+        "{what}: {connections:?}"
+    );
+    assert!(notes(home.path()).is_empty(), "{what}: a page was opened");
+    for path in ["/authorize", "/token"] {
+        assert!(authority.seen(path).is_empty(), "{what}: {path}");
+    }
+    host.close_stdin();
+    host.wait(PATIENCE).await;
+    for line in host.stderr() {
+        assert!(!line.contains('\u{1b}'), "{what}: {line:?}");
+    }
+}
+
+fn overrides(members: &[(&str, Value)]) -> BTreeMap<String, Value> {
+    let owned = |(name, value): &(&str, Value)| ((*name).to_owned(), value.clone());
+    members.iter().map(owned).collect()
+}
+
+fn authority_saying(member: &str, value: Value) -> Conduct {
+    Conduct {
+        authority_overrides: overrides(&[(member, value)]),
+        ..Conduct::default()
+    }
+}
+
+#[tokio::test]
+async fn g08_pages_that_are_no_web_pages_are_not_opened_by_connect() {
+    for url in [
+        "javascript:alert(1)",
+        "file:///bin/sh",
+        "-flag",
+        "$(touch pwned)",
+        "http://example.com/; touch pwned",
+        "https://\u{1b}]0;title\u{7}/",
+    ] {
+        assert_refused_unopened(url, authority_saying("authorization_endpoint", json!(url))).await;
+    }
+}
+
+#[tokio::test]
+async fn g08_documents_that_lie_are_refused_by_connect() {
+    let padded = Conduct {
+        padding: 10_000_000,
+        ..Conduct::default()
+    };
+    let other_resource = Conduct {
+        resource_overrides: overrides(&[("resource", json!("https://evil.example/mcp"))]),
+        ..Conduct::default()
+    };
+    for (what, conduct) in [
+        ("ten megabytes", padded),
+        (
+            "another issuer",
+            authority_saying("issuer", json!("https://evil.example")),
+        ),
+        (
+            "no PKCE",
+            authority_saying("code_challenge_methods_supported", json!(null)),
+        ),
+        (
+            "plain PKCE",
+            authority_saying("code_challenge_methods_supported", json!(["plain"])),
+        ),
+        ("another resource", other_resource),
+    ] {
+        assert_refused_unopened(what, conduct).await;
+    }
+}
+
+#[tokio::test]
+async fn g08_an_answer_of_another_issuer_is_refused_by_connect_and_no_code_is_sent() {
+    let home = tempfile::tempdir().unwrap();
+    let authority = Authority::start(Conduct {
+        answer_issuer: Some("https://evil.example".into()),
+        ..Conduct::default()
+    });
+    let host = connect(home.path(), &authority, "signs-in");
+    let answer = host.answer(1).await;
+    assert_eq!(answer["error"]["code"], -32603, "{answer}");
+    assert!(authority.seen("/token").is_empty());
+    let notes = notes(home.path());
+    assert!(
+        notes.last().is_some_and(|note| note.starts_with("400 ")),
+        "{notes:?}"
+    );
+}
+
+#[tokio::test]
+async fn g09_connect_asks_no_inner_address_that_a_server_names() {
+    for place in [
+        "https://169.254.169.254",
+        "http://169.254.169.254",
+        "https://10.0.0.1",
+        "https://2852039166",
+        "https://0251.0376.0251.0376",
+        "https://[::ffff:169.254.169.254]",
+        "https://[fe80::1]",
+        "https://192.168.1.1",
+    ] {
+        let named = Conduct {
+            resource_overrides: overrides(&[("authorization_servers", json!([place]))]),
+            ..Conduct::default()
+        };
+        assert_refused_unopened(place, named).await;
+        let redirected = Conduct {
+            redirect_metadata_to: Some(format!("{place}/.well-known/oauth-authorization-server")),
+            ..Conduct::default()
+        };
+        assert_refused_unopened(&format!("a redirect to {place}"), redirected).await;
+    }
+}
+
+#[tokio::test]
+async fn g10_of_all_visitors_only_the_right_one_gets_through_to_connect_and_then_its_door_is_shut() {
+    let home = tempfile::tempdir().unwrap();
+    let authority = Authority::start(Conduct::default());
+    let host = connect(home.path(), &authority, "meddles");
+    let answer = host.answer(1).await;
+    assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{answer}");
+    testkit::wait_until("the browser has seen the end", PATIENCE, || {
+        (notes(home.path()).len() == 6).then_some(())
+    })
+    .await;
+    let notes = notes(home.path());
+    assert_eq!(notes[..5], ["opened", "403", "404", "405", "400"]);
+    let (status, door) = notes[5].split_once(' ').unwrap();
+    assert_eq!(status, "200");
+    assert!(visit(door).is_err(), "the program runs, and the door is shut");
+    assert_eq!(authority.seen("/token").len(), 1);
+}
+
+/// Every file below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(files(&path)),
+            false => found.push(path),
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn g11_what_connect_keeps_is_for_its_owner_only_and_links_are_not_followed() {
+    let home = tempfile::tempdir().unwrap();
+    let authority = Authority::start(Conduct::default());
+    let host = connect(home.path(), &authority, "signs-in");
+    assert!(host.answer(1).await["result"].is_object());
+    host.close_stdin();
+    host.wait(PATIENCE).await;
+    let folder = home.path().join("sign-in");
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&folder), 0o700);
+    let kept = files(&folder);
+    assert!(!kept.is_empty());
+    for file in &kept {
+        assert_eq!(mode(file), 0o600, "{}", file.display());
+    }
+
+    // A link to a file of somebody's choice, in the place of what is kept.
+    let token = kept
+        .iter()
+        .find(|file| std::fs::read_to_string(file).unwrap().contains("access-"))
+        .unwrap();
+    let victim = home.path().join("victim");
+    std::fs::rename(token, &victim).unwrap();
+    let before = std::fs::read_to_string(&victim).unwrap();
+    symlink(&victim, token).unwrap();
+    let earlier = authority.seen("/mcp").len();
+    let host = connect(home.path(), &authority, "signs-in");
+    let answer = host.answer(1).await;
+    host.close_stdin();
+    host.wait(PATIENCE).await;
+    assert_eq!(std::fs::read_to_string(&victim).unwrap(), before);
+    for seen in &authority.seen("/mcp")[earlier..] {
+        let shown = seen.authorization.as_deref().unwrap_or("nothing at all");
+        let token = shown.trim_start_matches("Bearer ");
+        assert!(
+            !before.contains(token),
+            "the token behind the link was used: {answer}"
+        );
+    }
+}
