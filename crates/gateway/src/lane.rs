@@ -378,6 +378,11 @@ impl Lane {
         self.lock().multiplexer.is_unanswered(id)
     }
 
+    /// The server has begun to answer this request with a stream that can be resumed.
+    pub(crate) fn begun(&self, id: WireId) {
+        self.with(|multiplexer, _| multiplexer.handle_begun(id));
+    }
+
     pub(crate) fn undelivered(&self, id: WireId, failure: Failure) {
         self.with(|multiplexer, now| multiplexer.handle_undelivered(now, id, failure));
     }

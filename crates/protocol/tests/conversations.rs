@@ -160,6 +160,7 @@ conversations! {
     state_alone_means_try_again_soon,
     stranger_cannot_answer,
     stream_resumed_twice,
+    stream_that_can_be_resumed_is_one_at_both_ends,
     strict_server_is_told_initialized_first,
     subscription_given_up_before_its_listen_can_be_made_again,
     subscriptions_are_counted,

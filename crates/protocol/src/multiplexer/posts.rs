@@ -27,6 +27,19 @@ impl Multiplexer {
         self.carrier = carrier;
     }
 
+    /// The server answers this request with a stream that it can take up again. Whoever waits gets one at once: without it
+    /// a client that loses its connection could not come back for the answer.
+    pub fn handle_begun(&mut self, id: WireId) {
+        let id = self.step_of(id);
+        let Some(Pending::Call(call)) = self.pending.get_mut(&id) else {
+            return;
+        };
+        if call.patience.take().is_some() {
+            let (session, call) = (call.session, call.call);
+            self.tell(Tell::Waiting { session, call });
+        }
+    }
+
     /// There will be no answer to this request.
     pub fn handle_undelivered(&mut self, now: Moment, id: WireId, failure: Failure) {
         if self.face.awaits(id) {

@@ -1,5 +1,7 @@
 //! Whoever reads a session: the POST that waits for its answer, the streams, and those who come back.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 
 use super::calls::Stage;
@@ -9,6 +11,9 @@ use crate::exchange::{CallKey, Failure};
 use crate::message::Written;
 use crate::time::Moment;
 use crate::wire::sse;
+
+/// How soon a client shall come back to a stream that broke off: what it missed is here already.
+const COME_BACK: Duration = Duration::from_secs(1);
 
 /// What can be read of a call's answer.
 #[derive(Debug)]
@@ -211,6 +216,7 @@ impl Session {
                         stream,
                         number: listener.cursor,
                     },
+                    COME_BACK,
                 );
             }
             mark_gap(out, &self.notices, listener.cursor);
@@ -241,6 +247,7 @@ impl Session {
                     stream,
                     number: open.cursor,
                 },
+                COME_BACK,
             );
         }
         mark_gap(out, &open.log, open.cursor);

@@ -47,16 +47,12 @@ pub fn write_event(out: &mut BytesMut, id: Option<&dyn Display>, event: Option<&
 /// Writes the event that only hands out an id, so that a stream can be resumed before its first message.
 ///
 /// Its data is there but empty (2025-11-25, Streamable HTTP, "Sending Messages to the Server"): without a
-/// `data` field a standard reader would not dispatch it.
-pub fn write_priming(out: &mut BytesMut, id: &dyn Display) {
+/// `data` field a standard reader would not dispatch it. It also says how long to wait before coming back: when a stream
+/// breaks off it is too late to say so.
+pub fn write_priming(out: &mut BytesMut, id: &dyn Display, retry: Duration) {
     write_field(out, "id: ", id);
+    write_field(out, "retry: ", &retry.as_millis());
     out.put_slice(b"data: \n\n");
-}
-
-/// Tells the client how long to wait before it comes back.
-pub fn write_retry(out: &mut BytesMut, delay: Duration) {
-    write_field(out, "retry: ", &delay.as_millis());
-    out.put_slice(b"\n");
 }
 
 /// Writes a comment, which readers skip: it keeps a quiet connection alive.

@@ -20,7 +20,7 @@ impl Stage {
         self.settle();
     }
 
-    /// What becomes of the exchange of a request, or of the server.
+    /// What becomes of the exchange of a request.
     pub(crate) fn post_ends(&mut self, id: u64, how: &str) -> Result<(), String> {
         match how.split_once(' ') {
             Some(("lost", what)) => {
@@ -29,7 +29,8 @@ impl Stage {
             }
             None if how == "returned" => self.backend.handle_returned(self.now, WireId(id)),
             None if how == "forgotten" => self.backend.handle_forgotten(self.now, WireId(id)),
-            _ => return Err("lost, returned or forgotten".into()),
+            None if how == "begun" => self.backend.handle_begun(WireId(id)),
+            _ => return Err("begun, lost, returned or forgotten".into()),
         }
         self.settle();
         Ok(())

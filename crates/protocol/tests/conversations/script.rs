@@ -29,6 +29,7 @@
 //! link up / link down "exit status 3" / unavailable "why" / link wanted / replacement wanted
 //! server by posts                                       instead of a pipe: each request has its own exchange
 //! server in #w> elicitation/create #9 {…}               what comes in the exchange of a request
+//! post #w begun                                         an exchange is a stream that can be resumed
 //! post #w lost "why" / post #w returned                 how an exchange ends without an answer
 //! server forgets / outage                               it knows our session no more / it cannot be reached
 //! waiting 1 / open 2 / questions 0                      what the multiplexer still has

@@ -231,6 +231,7 @@ impl Journey {
     async fn follow(&mut self, mut response: Response, id: WireId, method: Method) -> Taken {
         let session = session_of(&response);
         let mut parser = SseParser::new(self.link.max_message_bytes);
+        let mut begun = false;
         loop {
             match response.chunk().await {
                 Ok(Some(chunk)) => parser.push(&chunk),
@@ -263,6 +264,10 @@ impl Journey {
             }
             let retry = parser.retry().map(Duration::from_millis);
             self.delivery.handle_event(parser.last_event_id(), retry);
+            if !begun && parser.last_event_id().is_some() {
+                begun = true;
+                self.link.lane.begun(id);
+            }
         }
     }
 

@@ -70,11 +70,10 @@ fn line_breaks_between_tokens_become_spaces() {
 }
 
 #[test]
-fn priming_retry_and_comment_have_their_own_blocks() {
-    assert_eq!(written(|out| write_priming(out, &12)), "id: 12\ndata: \n\n");
+fn priming_and_comment_have_their_own_blocks() {
     assert_eq!(
-        written(|out| write_retry(out, Duration::from_millis(200))),
-        "retry: 200\n\n"
+        written(|out| write_priming(out, &12, Duration::from_millis(200))),
+        "id: 12\nretry: 200\ndata: \n\n"
     );
     assert_eq!(
         written(|out| write_comment(out, "still here")),
@@ -296,9 +295,8 @@ proptest! {
             last = id.as_deref().or(last);
             expected.push(event(name.as_deref(), &json.replace(['\r', '\n'], " "), last, None));
         }
-        write_priming(&mut out, &77);
-        write_retry(&mut out, Duration::from_secs(3));
-        expected.push(event(None, "", Some("77"), None));
+        write_priming(&mut out, &77, Duration::from_secs(3));
+        expected.push(event(None, "", Some("77"), Some(3000)));
         let (seen, rest) = parse(1000, &cut(&out, &places));
         prop_assert_eq!(seen, expected);
         prop_assert_eq!(rest, Ok((Some(Bytes::from_static(b"77")), Some(3000))));
