@@ -27,14 +27,15 @@ impl Multiplexer {
         self.carrier = carrier;
     }
 
-    /// The server answers this request with a stream that it can take up again. Whoever waits gets one at once: without it
-    /// a client that loses its connection could not come back for the answer.
+    /// The server answers this request with a stream that it can take up again. A legacy client that waits gets one at once:
+    /// without it, it could not come back for the answer when it loses its connection. In the modern era nobody comes back,
+    /// and the status is to tell what became of the request.
     pub fn handle_begun(&mut self, id: WireId) {
         let id = self.step_of(id);
         let Some(Pending::Call(call)) = self.pending.get_mut(&id) else {
             return;
         };
-        if call.patience.take().is_some() {
+        if call.words == Era::Legacy && call.patience.take().is_some() {
             let (session, call) = (call.session, call.call);
             self.tell(Tell::Waiting { session, call });
         }
