@@ -194,7 +194,7 @@ mod tests {
         let twins = [
             "crates/protocol/tests/properties.rs",
             "crates/protocol/tests/simulation.rs",
-            "crates/rialto/src/config/tests.rs",
+            "crates/rialto/src/config/tests/any_text.rs",
         ]
         .map(|file| fs::read_to_string(repository().join(file)).unwrap())
         .concat();

@@ -449,6 +449,21 @@ fn every_row_of_the_fault_catalogue_names_tests_that_are_there() {
 }
 
 #[test]
+fn the_figures_that_readme_quotes_are_those_of_the_benchmarks() {
+    let benchmarks = include_str!("../../../docs/benchmarks.md");
+    let measured: BTreeSet<&str> = benchmarks.lines().collect();
+    let (_, compared) = README
+        .split_once("## How does it compare?")
+        .expect("README compares");
+    let (_, quoted) = compared.split_once("| Work | figure |").expect("README quotes figures");
+    let quoted: Vec<&str> = quoted.lines().skip(1).take_while(|line| line.starts_with('|')).collect();
+    assert!(quoted.len() > 3, "{quoted:?}");
+    for row in quoted {
+        assert!(measured.contains(row), "docs/benchmarks.md does not have: {row}");
+    }
+}
+
+#[test]
 fn every_link_between_the_documents_leads_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (document, folder) in [(CONFIGURATION, "docs"), (TROUBLESHOOTING, "docs")] {
