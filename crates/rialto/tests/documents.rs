@@ -455,8 +455,14 @@ fn the_figures_that_readme_quotes_are_those_of_the_benchmarks() {
     let (_, compared) = README
         .split_once("## How does it compare?")
         .expect("README compares");
-    let (_, quoted) = compared.split_once("| Work | figure |").expect("README quotes figures");
-    let quoted: Vec<&str> = quoted.lines().skip(1).take_while(|line| line.starts_with('|')).collect();
+    let (_, quoted) = compared
+        .split_once("| Work | figure |")
+        .expect("README quotes figures");
+    let quoted: Vec<&str> = quoted
+        .lines()
+        .skip(1)
+        .take_while(|line| line.starts_with('|'))
+        .collect();
     assert!(quoted.len() > 3, "{quoted:?}");
     for row in quoted {
         assert!(measured.contains(row), "docs/benchmarks.md does not have: {row}");
