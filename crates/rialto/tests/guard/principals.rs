@@ -179,6 +179,56 @@ async fn questions_progress_logs_and_updates_stay_with_their_principal() -> Resu
     Ok(())
 }
 
+/// The tool has its effect before it asks, so every execution counts. Whatever comes back in place of the one right answer,
+/// there is one: from another caller, for other arguments, damaged, a second time, or after all is over.
+#[tokio::test]
+async fn a_tool_that_asks_twice_runs_once_whatever_comes_back() -> Result<()> {
+    let house = House::with_stub().await?;
+    let client = house.rialto.client_of("shared").await?;
+    let (alice, bob) = (house.alice.token.as_str(), house.bob.token.as_str());
+    let ask = json!({"name": "ask_elicit", "arguments": {"marker": "effect", "twice": true}});
+    let retry = |asked: &Value, answer: &str| {
+        let questions = asked["inputRequests"].as_object().expect("questions");
+        let answers: serde_json::Map<String, Value> = questions
+            .keys()
+            .map(|key| {
+                let answer = json!({"action": "accept", "content": {"answer": answer}});
+                (key.clone(), answer)
+            })
+            .collect();
+        let mut params = ask.clone();
+        params["requestState"] = asked["requestState"].clone();
+        params["inputResponses"] = Value::Object(answers);
+        params
+    };
+    let mut asked = modern(&client, 1, "tools/call", ask.clone(), Some(alice))
+        .await?
+        .answer()["result"]
+        .clone();
+    for round in ["first", "second"] {
+        assert_eq!(asked["resultType"], "input_required", "{round}: {asked}");
+        let right = retry(&asked, round);
+        let mut changed = right.clone();
+        changed["arguments"]["more"] = json!(true);
+        let mut damaged = right.clone();
+        let state = damaged["requestState"].as_str().expect("a state");
+        damaged["requestState"] = json!(state.replace(&state[state.len() - 1..], "~"));
+        for (wrong, caller) in [(right.clone(), bob), (changed, alice), (damaged, alice)] {
+            let refused = modern(&client, 2, "tools/call", wrong, Some(caller)).await?;
+            refused.expect_error(400, -32602)?;
+        }
+        let next = modern(&client, 3, "tools/call", right.clone(), Some(alice)).await?;
+        let next = next.expect_status(200)?.answer()["result"].clone();
+        let again = modern(&client, 4, "tools/call", right, Some(alice)).await?;
+        again.expect_error(400, -32602)?;
+        asked = next;
+    }
+    assert_eq!(asked["resultType"], "complete", "{asked}");
+    assert!(asked.to_string().contains("second"), "{asked}");
+    assert_eq!(house.rialto.journal().executions("effect"), 1);
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_call_that_waits_for_its_client_is_nobody_elses() -> Result<()> {
     let house = House::with_stub().await?;

@@ -51,6 +51,8 @@ pub(super) struct Question {
     /// The call that waits for the answer; none for a question outside any call.
     pub(super) call: Option<Call>,
     pub(super) marker: Option<String>,
+    /// What is asked once more when this is answered: its method and params.
+    pub(super) again: Option<(&'static str, String)>,
 }
 
 #[derive(Debug)]
@@ -333,6 +335,17 @@ impl Server {
         };
         self.journal
             .write("answered", json!({"marker": question.marker, "line": line}));
+        if let Some((method, params)) = question.again {
+            self.questions_asked += 1;
+            let id = self.questions_asked.to_string();
+            self.output.line(&wire::request(&id, method, &params));
+            let question = Question {
+                again: None,
+                ..question
+            };
+            self.questions.insert(id, question);
+            return;
+        }
         let Some(call) = question.call else { return };
         let (kind, answer) = match (message.raw("result"), message.raw("error")) {
             (Some(result), _) => ("result", result),

@@ -144,7 +144,7 @@ impl Tool {
         (
             Tool::Ask(Ask::Elicitation),
             "ask_elicit",
-            "{marker, polite}: elicitation/create; the client's answer as text",
+            "{marker, polite, twice}: elicitation/create; the client's last answer as text",
         ),
         (
             Tool::Ask(Ask::Sampling),

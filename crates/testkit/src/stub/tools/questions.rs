@@ -55,6 +55,10 @@ impl Server {
             Question {
                 call: waiting,
                 marker: call.marker.clone(),
+                again: call
+                    .arguments
+                    .flag("twice", false)
+                    .then(|| (method, params.to_string())),
             },
         );
         if outside {
