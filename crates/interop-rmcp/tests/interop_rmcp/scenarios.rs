@@ -445,6 +445,10 @@ async fn resumed(witness: Witness, seconds: u8) -> Result<Value> {
     let text = witness
         .text(LONG, json!({"duration": seconds, "steps": 5}))
         .await?;
+    // As above.
+    witness
+        .hears(|seen| seen["params"]["progress"].as_f64() == Some(5.0))
+        .await?;
     let steps = witness.heard("notifications/progress");
     let exchanges = witness.http.exchanges().borrow().clone();
     // Only accepted ones are noted.
