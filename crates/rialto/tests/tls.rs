@@ -310,6 +310,17 @@ async fn a_certificate_that_cannot_be_used_is_named_at_the_start() -> Result<()>
     Ok(())
 }
 
+async fn assert_hit_once(rialto: &Rialto, client: &reqwest::Client, limit: &str) {
+    let page = client
+        .get(url(rialto, "/metrics"))
+        .send()
+        .await
+        .expect("an answer");
+    let page = page.text().await.expect("text");
+    let hit = format!("rialto_limit_hits_total{{limit=\"{limit}\"}} 1");
+    assert!(page.contains(&hit), "{page}");
+}
+
 #[tokio::test]
 async fn c08_whoever_agrees_on_http_2_and_asks_nothing_is_sent_home_like_any_other() -> Result<()> {
     let (launcher, certificate) = launcher();
@@ -320,16 +331,7 @@ async fn c08_whoever_agrees_on_http_2_and_asks_nothing_is_sent_home_like_any_oth
     let ended = tokio::time::timeout(PATIENCE * 2, mute.read_to_end(&mut said)).await;
     assert!(ended.is_ok(), "the connection is still open");
     let client = client_of(&certificate).build().expect("a client");
-    let page = client
-        .get(url(&rialto, "/metrics"))
-        .send()
-        .await
-        .expect("an answer");
-    let page = page.text().await.expect("text");
-    assert!(
-        page.contains(r#"rialto_limit_hits_total{limit="header_time"} 1"#),
-        "{page}"
-    );
+    assert_hit_once(&rialto, &client, "header_time").await;
     Ok(())
 }
 
@@ -344,16 +346,7 @@ async fn limits_of_heads_are_counted_over_tls_too() -> Result<()> {
         .send()
         .await;
     assert!(large.is_err() || large.is_ok_and(|reply| reply.status() == 431));
-    let page = client
-        .get(url(&rialto, "/metrics"))
-        .send()
-        .await
-        .expect("an answer");
-    let page = page.text().await.expect("text");
-    assert!(
-        page.contains(r#"rialto_limit_hits_total{limit="header_bytes"} 1"#),
-        "{page}"
-    );
+    assert_hit_once(&rialto, &client, "header_bytes").await;
     Ok(())
 }
 

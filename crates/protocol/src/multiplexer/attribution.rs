@@ -198,15 +198,9 @@ impl Multiplexer {
     /// Whose question it is, and which of their calls caused it.
     pub(super) fn attribute(&self, method: Method) -> Option<(SessionKey, Option<WireId>)> {
         let newest = |wanted: &dyn Fn(&InFlight) -> bool| {
-            self.pending.iter().rev().find_map(|(id, pending)| match pending {
-                Pending::Call(call) if wanted(call) => Some((call.session, Some(*id))),
-                Pending::Call(_)
-                | Pending::Cancelled { .. }
-                | Pending::Handshake
-                | Pending::Listen
-                | Pending::Own { .. }
-                | Pending::Step { .. }
-                | Pending::Background { .. } => None,
+            self.pending.iter().rev().find_map(|(id, pending)| {
+                let call = pending.as_call()?;
+                wanted(call).then_some((call.session, Some(*id)))
             })
         };
         let awake = newest(&|call| call.method.may_ask() && !call.resting);

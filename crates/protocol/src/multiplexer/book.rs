@@ -87,6 +87,21 @@ pub(super) enum Pending {
     },
 }
 
+impl Pending {
+    /// The call that somebody waits for, if it is one.
+    pub(super) fn as_call(&self) -> Option<&InFlight> {
+        match self {
+            Self::Call(call) => Some(call),
+            Self::Cancelled { .. }
+            | Self::Handshake
+            | Self::Listen
+            | Self::Own { .. }
+            | Self::Step { .. }
+            | Self::Background { .. } => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) session: SessionKey,

@@ -120,16 +120,8 @@ impl Multiplexer {
     }
 
     pub(super) fn bytes_in_flight(&self) -> usize {
-        let bytes = |pending: &Pending| match pending {
-            Pending::Call(call) => call.message.len(),
-            Pending::Cancelled { .. }
-            | Pending::Handshake
-            | Pending::Listen
-            | Pending::Step { .. }
-            | Pending::Background { .. }
-            | Pending::Own { .. } => 0,
-        };
-        self.pending.values().map(bytes).sum()
+        let calls = self.pending.values().filter_map(Pending::as_call);
+        calls.map(|call| call.message.len()).sum()
     }
 
     pub(super) fn send(&mut self, now: Moment, call: Call, past: Past) {

@@ -122,15 +122,9 @@ impl Multiplexer {
     }
 
     pub(super) fn find_call(&self, session: SessionKey, call: CallKey) -> Option<WireId> {
-        self.pending.iter().rev().find_map(|(id, pending)| match pending {
-            Pending::Call(open) if open.session == session && open.call == call => Some(*id),
-            Pending::Call(_)
-            | Pending::Cancelled { .. }
-            | Pending::Handshake
-            | Pending::Listen
-            | Pending::Own { .. }
-            | Pending::Step { .. }
-            | Pending::Background { .. } => None,
+        self.pending.iter().rev().find_map(|(id, pending)| {
+            let open = pending.as_call()?;
+            (open.session == session && open.call == call).then_some(*id)
         })
     }
 

@@ -97,15 +97,9 @@ impl Multiplexer {
     }
 
     fn resting(&self) -> impl Iterator<Item = (SessionKey, WireId)> {
-        self.pending.iter().filter_map(|(id, pending)| match pending {
-            Pending::Call(call) if call.resting => Some((call.session, *id)),
-            Pending::Call(_)
-            | Pending::Cancelled { .. }
-            | Pending::Handshake
-            | Pending::Listen
-            | Pending::Own { .. }
-            | Pending::Step { .. }
-            | Pending::Background { .. } => None,
+        self.pending.iter().filter_map(|(id, pending)| {
+            let call = pending.as_call()?;
+            call.resting.then_some((call.session, *id))
         })
     }
 
