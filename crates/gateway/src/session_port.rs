@@ -4,7 +4,6 @@
 //! child) calls the machine under a short lock, and wakes those it names. A lock is never held while
 //! another is taken: what a machine wants said elsewhere is collected first and said afterwards.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,6 +13,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::exchange::{Ask, CallKey, Failure, SessionKey, Tell, UpstreamFault};
+use protocol::few::Few;
 use protocol::message::{Member, Message, Written};
 use protocol::session::replay::StreamKey;
 use protocol::session::{
@@ -53,9 +53,9 @@ pub(crate) struct SessionPort {
 
 struct Inner {
     session: Session,
-    wakers: BTreeMap<StreamKey, Waiting>,
+    wakers: Few<StreamKey, Waiting>,
     /// The places of calls that have not ended.
-    permits: BTreeMap<CallKey, Permit>,
+    permits: Few<CallKey, Permit>,
 }
 
 /// Whoever waits for more of a stream.
@@ -107,8 +107,8 @@ impl SessionPort {
             desk,
             inner: Mutex::new(Inner {
                 session,
-                wakers: BTreeMap::new(),
-                permits: BTreeMap::new(),
+                wakers: Few::default(),
+                permits: Few::default(),
             }),
         }
     }

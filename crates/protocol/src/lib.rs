@@ -11,6 +11,7 @@ pub mod delivery;
 pub mod errand;
 pub mod error_code;
 pub mod exchange;
+pub mod few;
 pub mod message;
 pub mod method;
 pub mod multiplexer;

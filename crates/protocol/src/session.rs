@@ -10,7 +10,7 @@ mod readers;
 pub mod replay;
 mod spoken;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use bytes::Bytes;
 
 use crate::client_face::legacy::{self, Meaning, Objection};
 use crate::exchange::{Ask, Call, CallKey, Client, Failure, QuestionKey, SessionKey, Tell};
+use crate::few::Few;
 use crate::message::{Kind, Member, Message, Written};
 use crate::method::Method;
 use crate::time::Moment;
@@ -144,15 +145,15 @@ pub struct Session {
     welcomed: bool,
     ended: bool,
     /// Boxed, because a map keeps its room when it is empty, and a session is mostly idle.
-    calls: BTreeMap<CallKey, Box<OpenCall>>,
+    calls: Few<CallKey, Box<OpenCall>>,
     /// Streams whose call has ended, oldest first.
     past: VecDeque<(StreamKey, Stream)>,
     notices: EventLog,
     /// The newest notice that any listener has read.
     heard: u64,
-    listeners: BTreeMap<StreamKey, Listener>,
+    listeners: Few<StreamKey, Listener>,
     /// Questions that were put and not answered.
-    questions: BTreeMap<QuestionKey, Put>,
+    questions: Few<QuestionKey, Put>,
     next: u64,
     last_seen: Moment,
     outputs: VecDeque<Output>,
@@ -225,12 +226,12 @@ impl Session {
             implicit,
             welcomed: false,
             ended: false,
-            calls: BTreeMap::new(),
+            calls: Few::default(),
             past: VecDeque::new(),
             notices: EventLog::default(),
             heard: 0,
-            listeners: BTreeMap::new(),
-            questions: BTreeMap::new(),
+            listeners: Few::default(),
+            questions: Few::default(),
             next: 1,
             last_seen: now,
             outputs: VecDeque::new(),
@@ -457,7 +458,7 @@ impl Session {
         }
         let data = Bytes::copy_from_slice(data);
         self.events_lost += self.notices.push(now, data, audience, &self.limits.retention);
-        for (key, listener) in &self.listeners {
+        for (key, listener) in self.listeners.iter() {
             if listener.attended {
                 self.outputs.push_back(Output::Wake(*key));
             }

@@ -90,7 +90,7 @@ impl Session {
     /// Questions that nobody came for are answered by nobody.
     pub(super) fn give_up_questions(&mut self, now: Moment) {
         let mut given_up = Vec::new();
-        for (question, put) in &mut self.questions {
+        for (question, put) in self.questions.iter_mut() {
             let Some(deadline) = put.deadline else { continue };
             let heard = match put.call {
                 Some(call) => match self.calls.get(&call).map(|call| &call.stage) {
