@@ -8,6 +8,7 @@
 mod scan;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -87,9 +88,12 @@ impl Span {
     }
 }
 
-/// One scanned message. Cheap to clone: the bytes are shared.
+/// One scanned message. Cheap to clone and to hand on: what is known of it stands in one place.
 #[derive(Debug, Clone)]
-pub struct Message {
+pub struct Message(Arc<Scanned>);
+
+#[derive(Debug)]
+struct Scanned {
     bytes: Bytes,
     spans: [Span; Member::COUNT],
     kind: Kind,
@@ -111,13 +115,13 @@ impl Message {
         Self::scan(Bytes::from(text)).expect("Rialto writes well-formed messages")
     }
 
-    pub const fn kind(&self) -> Kind {
-        self.kind
+    pub fn kind(&self) -> Kind {
+        self.0.kind
     }
 
     /// The method; [`Method::Other`] for responses too.
-    pub const fn method(&self) -> Method {
-        self.method
+    pub fn method(&self) -> Method {
+        self.0.method
     }
 
     /// The method's name as text, for people.
@@ -126,21 +130,21 @@ impl Message {
     }
 
     pub fn bytes(&self) -> &Bytes {
-        &self.bytes
+        &self.0.bytes
     }
 
     pub fn len(&self) -> usize {
-        self.bytes.len()
+        self.0.bytes.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.0.bytes.is_empty()
     }
 
     /// A member's raw JSON, as the sender wrote it.
     pub fn raw(&self, member: Member) -> Option<&[u8]> {
-        let span = self.spans[member as usize];
-        (!span.is_absent()).then(|| span.of(&self.bytes))
+        let span = self.0.spans[member as usize];
+        (!span.is_absent()).then(|| span.of(&self.0.bytes))
     }
 
     /// A member taken apart; without members if it is absent, or anything but an object.
@@ -150,8 +154,8 @@ impl Message {
 
     /// A member's raw JSON, sharing the message's buffer.
     pub fn raw_bytes(&self, member: Member) -> Option<Bytes> {
-        let span = self.spans[member as usize];
-        (!span.is_absent()).then(|| self.bytes.slice(span.start as usize..span.end as usize))
+        let span = self.0.spans[member as usize];
+        (!span.is_absent()).then(|| self.0.bytes.slice(span.start as usize..span.end as usize))
     }
 
     /// The same, in a buffer of its own: for what outlives the message.
@@ -161,12 +165,12 @@ impl Message {
 
     /// What stands in one member before and after another that is part of it.
     pub(crate) fn around(&self, whole: Member, part: Member) -> Option<(&[u8], &[u8])> {
-        let (whole, part) = (self.spans[whole as usize], self.spans[part as usize]);
+        let (whole, part) = (self.0.spans[whole as usize], self.0.spans[part as usize]);
         if whole.is_absent() || part.is_absent() {
             return None;
         }
-        let before = self.bytes.get(whole.start as usize..part.start as usize)?;
-        let after = self.bytes.get(part.end as usize..whole.end as usize)?;
+        let before = self.0.bytes.get(whole.start as usize..part.start as usize)?;
+        let after = self.0.bytes.get(part.end as usize..whole.end as usize)?;
         Some((before, after))
     }
 
@@ -202,21 +206,21 @@ impl Message {
     /// into a line protocol.
     pub fn splice(&self, out: &mut BytesMut, edits: &[(Member, &[u8])]) {
         let start = out.len();
-        out.reserve(self.bytes.len() + edits.iter().map(|(_, new)| new.len()).sum::<usize>() + 1);
+        out.reserve(self.0.bytes.len() + edits.iter().map(|(_, new)| new.len()).sum::<usize>() + 1);
         let mut from = 0;
         loop {
             let next = edits
                 .iter()
-                .map(|(member, new)| (self.spans[*member as usize], *new))
+                .map(|(member, new)| (self.0.spans[*member as usize], *new))
                 .filter(|(span, _)| !span.is_absent() && span.start as usize >= from)
                 .min_by_key(|(span, _)| span.start);
             let Some((span, new)) = next else { break };
-            out.put_slice(&self.bytes[from..span.start as usize]);
+            out.put_slice(&self.0.bytes[from..span.start as usize]);
             out.put_slice(new);
             from = span.end as usize;
         }
-        out.put_slice(&self.bytes[from..]);
-        if self.line_breaks {
+        out.put_slice(&self.0.bytes[from..]);
+        if self.0.line_breaks {
             for byte in &mut out[start..] {
                 if matches!(*byte, b'\n' | b'\r') {
                     *byte = b' ';
@@ -227,14 +231,14 @@ impl Message {
 
     /// The message with another id, a large one without being copied.
     pub fn with_id(&self, id: &[u8]) -> Written {
-        let span = self.spans[Member::Id as usize];
-        if self.bytes.len() < Written::LARGE || self.line_breaks || span.is_absent() {
+        let span = self.0.spans[Member::Id as usize];
+        if self.0.bytes.len() < Written::LARGE || self.0.line_breaks || span.is_absent() {
             return Written::Whole(self.spliced(&[(Member::Id, id)]));
         }
         Written::Cut {
-            head: self.bytes.slice(..span.start as usize),
+            head: self.0.bytes.slice(..span.start as usize),
             new: Bytes::copy_from_slice(id),
-            tail: self.bytes.slice(span.end as usize..),
+            tail: self.0.bytes.slice(span.end as usize..),
         }
     }
 

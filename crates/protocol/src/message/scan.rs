@@ -2,10 +2,12 @@
 
 mod members;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use thiserror::Error;
 
-use super::{Kind, Member, Message, Span, string};
+use super::{Kind, Member, Message, Scanned, Span, string};
 use crate::method::Method;
 use members::{Place, find, name};
 
@@ -37,31 +39,19 @@ pub(super) fn scan(bytes: Bytes) -> Result<Message, ScanError> {
     if bytes.len() >= u32::MAX as usize {
         return Err(ScanError::TooLarge);
     }
-    if std::str::from_utf8(&bytes).is_err() {
-        return Err(ScanError::NotUtf8);
-    }
     let mut scanner = Scanner {
         bytes: &bytes,
         at: 0,
         line_breaks: false,
+        beyond_ascii: false,
         spans: [Span::default(); Member::COUNT],
     };
-    scanner.skip_space();
-    match scanner.peek() {
-        Some(b'{') => scanner.object(Place::Envelope, 1)?,
-        Some(_) => {
-            let array = scanner.peek() == Some(b'[');
-            scanner.value(0)?;
-            scanner.end()?;
-            return Err(if array {
-                ScanError::Batch
-            } else {
-                ScanError::NotObject
-            });
-        }
-        None => return Err(scanner.not_json()),
+    let envelope = scanner.envelope();
+    // Outside of strings JSON is ASCII, and most of it is inside too: then there is nothing more to look at.
+    if (scanner.beyond_ascii || envelope.is_err()) && std::str::from_utf8(&bytes).is_err() {
+        return Err(ScanError::NotUtf8);
     }
-    scanner.end()?;
+    envelope?;
     let Scanner {
         line_breaks, spans, ..
     } = scanner;
@@ -85,23 +75,45 @@ pub(super) fn scan(bytes: Bytes) -> Result<Message, ScanError> {
     } else {
         Method::Other
     };
-    Ok(Message {
+    Ok(Message(Arc::new(Scanned {
         spans,
         kind,
         method,
         line_breaks,
         bytes,
-    })
+    })))
 }
 
 struct Scanner<'a> {
     bytes: &'a [u8],
     at: usize,
     line_breaks: bool,
+    /// A string has bytes that are not ASCII.
+    beyond_ascii: bool,
     spans: [Span; Member::COUNT],
 }
 
 impl Scanner<'_> {
+    /// Reads the whole message.
+    fn envelope(&mut self) -> Result<(), ScanError> {
+        self.skip_space();
+        match self.peek() {
+            Some(b'{') => {
+                self.object(Place::Envelope, 1)?;
+                self.end()
+            }
+            Some(first) => {
+                self.value(0)?;
+                self.end()?;
+                Err(match first {
+                    b'[' => ScanError::Batch,
+                    _ => ScanError::NotObject,
+                })
+            }
+            None => Err(self.not_json()),
+        }
+    }
+
     fn not_json(&self) -> ScanError {
         ScanError::NotJson { at: self.at }
     }
@@ -152,8 +164,7 @@ impl Scanner<'_> {
         }
         loop {
             self.skip_space();
-            let key = self.key()?;
-            let member = self.member(place, key);
+            let member = self.member(place)?;
             self.skip_space();
             self.expect(b':')?;
             self.skip_space();
@@ -182,23 +193,19 @@ impl Scanner<'_> {
         }
     }
 
-    /// Reads a key and gives its place, quotes included.
-    fn key(&mut self) -> Result<Span, ScanError> {
+    /// Reads a key, and gives the member it names. It may be written with escapes (`"\u0069d"`): servers read that as the
+    /// plain key, so we do too.
+    #[inline]
+    fn member(&mut self, place: Place) -> Result<Option<Member>, ScanError> {
         let start = self.at;
         self.expect(b'"')?;
-        self.string()?;
-        Ok(Span::new(start, self.at))
-    }
-
-    /// A key may be written with escapes (`"\u0069d"`); servers read it as the plain key, so we do too.
-    #[inline]
-    fn member(&self, place: Place, key: Span) -> Option<Member> {
-        let raw = key.of(self.bytes);
-        let plain = raw.get(1..raw.len() - 1).unwrap_or_default();
-        if memchr::memchr(b'\\', plain).is_some() {
-            return find(place, string(raw)?.as_bytes());
-        }
-        find(place, plain)
+        Ok(match self.string()? {
+            Spelling::Plain => find(place, &self.bytes[start + 1..self.at - 1]),
+            Spelling::Escaped => {
+                let key = string(&self.bytes[start..self.at]);
+                key.and_then(|key| find(place, key.as_bytes()))
+            }
+        })
     }
 
     /// Reads past any value, without recursion: which containers are open is kept in one bit each.
@@ -273,7 +280,8 @@ impl Scanner<'_> {
     }
 
     fn colon_after_key(&mut self) -> Result<(), ScanError> {
-        self.key()?;
+        self.expect(b'"')?;
+        self.string()?;
         self.skip_space();
         self.expect(b':')
     }
@@ -323,19 +331,64 @@ impl Scanner<'_> {
     }
 
     /// Reads the rest of a string, its opening quote already taken.
-    fn string(&mut self) -> Result<(), ScanError> {
+    #[inline]
+    fn string(&mut self) -> Result<Spelling, ScanError> {
+        let mut spelling = Spelling::Plain;
         loop {
-            self.at += plain_prefix(&self.bytes[self.at..]);
+            self.pass_plain();
             match self.peek() {
                 Some(b'"') => {
                     self.at += 1;
-                    return Ok(());
+                    return Ok(spelling);
                 }
-                Some(b'\\') => self.escape()?,
+                Some(b'\\') => {
+                    spelling = Spelling::Escaped;
+                    self.escape()?;
+                }
                 // Control characters, line breaks among them, must be escaped.
                 Some(_) | None => return Err(self.not_json()),
             }
         }
+    }
+
+    /// Passes over what needs no look in a string: everything up to the next quote, backslash or control character.
+    #[inline]
+    fn pass_plain(&mut self) {
+        let mut words = 0;
+        while let Some(eight) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk()) {
+            let word = u64::from_le_bytes(*eight);
+            let special = special_bytes(word);
+            // What stands behind the first special byte is none of this string's.
+            let before_special = (special & special.wrapping_neg()).wrapping_sub(1);
+            self.beyond_ascii |= word & HIGH_BITS & before_special != 0;
+            if special != 0 {
+                self.at += (special.trailing_zeros() / 8) as usize;
+                return;
+            }
+            self.at += 8;
+            words += 1;
+            // Most strings are short; for the others the engine is started.
+            if words == 4 {
+                self.pass_plain_blocks();
+            }
+        }
+        while let Some(byte) = self.peek().filter(|&byte| !is_special(byte)) {
+            self.beyond_ascii |= !byte.is_ascii();
+            self.at += 1;
+        }
+    }
+
+    /// The same for whole blocks of a long string, in a form that compilers turn into vector instructions.
+    fn pass_plain_blocks(&mut self) {
+        let mut all = 0;
+        for block in self.bytes[self.at..].chunks_exact(32) {
+            if block.iter().fold(false, |any, &byte| any | is_special(byte)) {
+                break;
+            }
+            all = block.iter().fold(all, |all, &byte| all | byte);
+            self.at += block.len();
+        }
+        self.beyond_ascii |= !all.is_ascii();
     }
 
     fn escape(&mut self) -> Result<(), ScanError> {
@@ -354,31 +407,27 @@ impl Scanner<'_> {
     }
 }
 
-/// How many bytes of a string can be passed over without a look: no quote, backslash or control character.
-/// Whole blocks are judged at once, in a form that compilers turn into vector instructions.
-#[inline]
-fn plain_prefix(bytes: &[u8]) -> usize {
-    const BLOCK: usize = 32;
-    let special = |byte: u8| (byte < 0x20) | (byte == b'"') | (byte == b'\\');
-    let mut at = 0;
-    // Most strings are short: look at the first bytes one by one before starting the engine.
-    while at < BLOCK / 2 {
-        match bytes.get(at) {
-            Some(&byte) if !special(byte) => at += 1,
-            Some(_) | None => return at,
-        }
-    }
-    let mut blocks = bytes[at..].chunks_exact(BLOCK);
-    for block in blocks.by_ref() {
-        if block.iter().fold(false, |any, &byte| any | special(byte)) {
-            break;
-        }
-        at += BLOCK;
-    }
-    at + bytes[at..]
-        .iter()
-        .position(|&byte| special(byte))
-        .unwrap_or(bytes.len() - at)
+/// How a string is written.
+enum Spelling {
+    /// As it is read.
+    Plain,
+    Escaped,
+}
+
+/// What ends the plain part of a string.
+fn is_special(byte: u8) -> bool {
+    (byte < 0x20) | (byte == b'"') | (byte == b'\\')
+}
+
+const LOW_BITS: u64 = u64::from_ne_bytes([0x01; 8]);
+const HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
+
+/// The same for eight bytes at once: the lowest high bit that is set belongs to the first special byte. (Subtracting borrows
+/// from the next byte only if this one was small enough, so that what is wrong can only be above what is right.)
+fn special_bytes(word: u64) -> u64 {
+    let below = |word: u64, limit: u8| word.wrapping_sub(LOW_BITS * u64::from(limit)) & !word & HIGH_BITS;
+    let is = |byte: u8| below(word ^ (LOW_BITS * u64::from(byte)), 1);
+    below(word, 0x20) | is(b'"') | is(b'\\')
 }
 
 /// The stack of open containers, one bit each: set for an object.

@@ -162,7 +162,7 @@ impl Visit<'_> {
     ) -> Result<Response<Body>, Refusal> {
         let place = self.gateway.limiter.session(self.account.as_ref())?;
         let opening = if message.method() == McpMethod::Initialize {
-            Opening::Introduction(Box::new(message.clone()), accepts)
+            Opening::Introduction(message.clone(), accepts)
         } else {
             Opening::Implicit(version.unwrap_or(Version::ASSUMED))
         };

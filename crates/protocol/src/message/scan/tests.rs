@@ -57,6 +57,58 @@ fn broken_json_is_refused() {
     assert_eq!(scan_text(b"{\"a\":\"\xff\xfe\"}").err(), Some(ScanError::NotUtf8));
 }
 
+/// Strings are read in words and in blocks: whatever ends them or must not be in them is seen wherever it stands.
+#[test]
+fn each_byte_of_a_string_is_looked_at() {
+    let with = |length: usize, at: usize, bytes: &[u8]| {
+        let (before, after) = ("a".repeat(at), "b".repeat(length - at));
+        let text = [
+            br#"{"method":"x","a":""#,
+            before.as_bytes(),
+            bytes,
+            after.as_bytes(),
+            b"\"}",
+        ]
+        .concat();
+        scan_text(text).map(|message| message.kind())
+    };
+    for length in 0..100 {
+        for at in 0..=length {
+            for good in [
+                "",
+                "\u{e9}",
+                "\u{10348}",
+                "\u{7f}",
+                " ",
+                "!",
+                "#",
+                "[",
+                "]",
+                r#"\""#,
+                r"\\",
+                r"\n",
+                r"\u00e9",
+            ] {
+                assert_eq!(
+                    with(length, at, good.as_bytes()),
+                    Ok(Kind::Notification),
+                    "{good} at {at}"
+                );
+            }
+            for bad in [&b"\xff"[..], b"\xc3", b"\x80", b"\xed\xa0\x80", b"\xc0\x80"] {
+                assert_eq!(with(length, at, bad), Err(ScanError::NotUtf8), "{bad:?} at {at}");
+            }
+            for bad in [&b"\x00"[..], b"\x1f", b"\n", b"\"", br"\x"] {
+                let error = with(length, at, bad);
+                assert!(
+                    matches!(error, Err(ScanError::NotJson { .. })),
+                    "{bad:?} at {at}: {error:?}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn doubled_members_are_refused_however_they_are_spelt() {
     for (text, member) in [
