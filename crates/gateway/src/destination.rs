@@ -389,7 +389,7 @@ impl Destination {
         self.traffic.sessions_opened.fetch_add(1, Ordering::Relaxed);
         self.sessions().insert(id, Arc::clone(&port));
         lane.attach(&port);
-        lane.ask(ask);
+        lane.ask(now, ask);
         tracing::debug!(destination = %self.name, session = %port.hash().as_str(), "session opened");
         Ok((port, call))
     }

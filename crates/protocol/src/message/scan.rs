@@ -70,8 +70,7 @@ pub(super) fn scan(bytes: Bytes) -> Result<Message, ScanError> {
         _ => return Err(ScanError::NotJsonRpc),
     };
     let method = if has(Member::Method) {
-        let name = string(spans[Member::Method as usize].of(&bytes)).ok_or(ScanError::NotJsonRpc)?;
-        Method::parse(&name)
+        method(spans[Member::Method as usize].of(&bytes)).ok_or(ScanError::NotJsonRpc)?
     } else {
         Method::Other
     };
@@ -82,6 +81,17 @@ pub(super) fn scan(bytes: Bytes) -> Result<Message, ScanError> {
         line_breaks,
         bytes,
     })))
+}
+
+/// The method of this name, which must be a string; it may be written with escapes.
+fn method(raw: &[u8]) -> Option<Method> {
+    let plain = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    match Method::parse(plain) {
+        Method::Other if memchr::memchr(b'\\', plain).is_some() => {
+            string(raw).map(|name| Method::parse(name.as_bytes()))
+        }
+        known => Some(known),
+    }
 }
 
 struct Scanner<'a> {
