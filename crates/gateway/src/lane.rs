@@ -4,7 +4,6 @@
 //! directly, a child's reader calls [`Lane::arrive`], and what the machine wants told goes straight to the
 //! sessions. Only writing, reading and supervising the child are tasks ([`crate::backend_task`]).
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,7 +23,9 @@ use tokio::sync::Notify;
 use crate::clock::Clock;
 use crate::errand_port::ErrandPort;
 use crate::metrics::Traffic;
+use crate::own_keys::OwnKeys;
 use crate::session_port::SessionPort;
+use crate::several::Several;
 
 /// Lines of noise that are logged one by one, and which of the later ones.
 const NOISE_LOGGED: u64 = 20;
@@ -76,7 +77,7 @@ pub(crate) struct Lane {
 
 struct Inner {
     multiplexer: Multiplexer,
-    ports: HashMap<SessionKey, Port>,
+    ports: OwnKeys<SessionKey, Port>,
     link_wanted: bool,
     /// The child gives no sign of life and is to be replaced.
     replacement: Option<&'static str>,
@@ -105,7 +106,7 @@ impl Port {
 /// What was collected under the lock, to be done after it.
 #[derive(Default)]
 struct Orders {
-    tells: Vec<(Port, Tell)>,
+    tells: Several<(Port, Tell)>,
     write: bool,
     look: bool,
 }
@@ -131,7 +132,7 @@ impl Lane {
             traffic,
             inner: Mutex::new(Inner {
                 multiplexer,
-                ports: HashMap::new(),
+                ports: OwnKeys::default(),
                 link_wanted: false,
                 replacement: None,
                 health: Health::Idle,
