@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::backend_face::WireId;
+use protocol::delivery::Bundle;
 use protocol::exchange::{Ask, Failure, SessionKey, Tell, Trouble};
 use protocol::message::{Member, Message};
 use protocol::multiplexer::{Carrier, Counters, Multiplexer, Output};
@@ -408,6 +409,13 @@ impl Lane {
         let mut inner = self.lock();
         inner.multiplexer.handle_written();
         inner.multiplexer.take_outgoing(empty)
+    }
+
+    /// The same for a server that is reached by POSTs: everything that waits, line by line.
+    pub(crate) fn take_posts(&self) -> Bundle {
+        let mut inner = self.lock();
+        inner.multiplexer.handle_written();
+        inner.multiplexer.take_posts()
     }
 
     fn with(&self, act: impl FnOnce(&mut Multiplexer, Moment)) {

@@ -45,6 +45,7 @@ use bytes::{Bytes, BytesMut};
 use crate::backend_face::legacy::{self, Handshake, Introduction};
 use crate::backend_face::modern;
 use crate::backend_face::{self, Arrival, Face, Outgoing, WireId};
+use crate::delivery::Known;
 use crate::error_code;
 use crate::exchange::{
     Ask, Call, CallKey, Client, Failure, QuestionKey, Request, SessionKey, Tell, Trouble, Upstream,
@@ -137,6 +138,8 @@ pub struct Multiplexer {
     next_wire: u64,
     next_question: u64,
     outgoing: BytesMut,
+    /// Lines among them whose sender need not read them again.
+    known_lines: Vec<Known>,
     /// Bytes taken by the writer that are not written yet.
     being_written: usize,
     outputs: VecDeque<Output>,
@@ -177,6 +180,7 @@ impl Multiplexer {
             next_wire: 1,
             next_question: 1,
             outgoing: BytesMut::new(),
+            known_lines: Vec::new(),
             being_written: 0,
             outputs: VecDeque::new(),
             wake_at: None,
@@ -289,6 +293,7 @@ impl Multiplexer {
 
     /// Hands everything that waits to be written to the writer, who gives back its empty buffer.
     pub fn take_outgoing(&mut self, empty: BytesMut) -> BytesMut {
+        self.known_lines.clear();
         self.being_written = self.outgoing.len();
         std::mem::replace(&mut self.outgoing, empty)
     }
