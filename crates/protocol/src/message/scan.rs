@@ -152,8 +152,8 @@ impl Scanner<'_> {
         }
         loop {
             self.skip_space();
-            let key = self.key()?;
-            let member = self.member(place, key);
+            let (key, escaped) = self.key()?;
+            let member = self.member(place, key, escaped);
             self.skip_space();
             self.expect(b':')?;
             self.skip_space();
@@ -182,23 +182,22 @@ impl Scanner<'_> {
         }
     }
 
-    /// Reads a key and gives its place, quotes included.
-    fn key(&mut self) -> Result<Span, ScanError> {
+    /// Reads a key and gives its place, quotes included, and whether it is written with escapes.
+    fn key(&mut self) -> Result<(Span, bool), ScanError> {
         let start = self.at;
         self.expect(b'"')?;
-        self.string()?;
-        Ok(Span::new(start, self.at))
+        let escaped = self.string()?;
+        Ok((Span::new(start, self.at), escaped))
     }
 
     /// A key may be written with escapes (`"\u0069d"`); servers read it as the plain key, so we do too.
     #[inline]
-    fn member(&self, place: Place, key: Span) -> Option<Member> {
+    fn member(&self, place: Place, key: Span, escaped: bool) -> Option<Member> {
         let raw = key.of(self.bytes);
-        let plain = raw.get(1..raw.len() - 1).unwrap_or_default();
-        if memchr::memchr(b'\\', plain).is_some() {
+        if escaped {
             return find(place, string(raw)?.as_bytes());
         }
-        find(place, plain)
+        find(place, raw.get(1..raw.len() - 1).unwrap_or_default())
     }
 
     /// Reads past any value, without recursion: which containers are open is kept in one bit each.
@@ -322,16 +321,20 @@ impl Scanner<'_> {
         Ok(())
     }
 
-    /// Reads the rest of a string, its opening quote already taken.
-    fn string(&mut self) -> Result<(), ScanError> {
+    /// Reads the rest of a string, its opening quote already taken. Gives whether there are escapes in it.
+    fn string(&mut self) -> Result<bool, ScanError> {
+        let mut escaped = false;
         loop {
             self.at += plain_prefix(&self.bytes[self.at..]);
             match self.peek() {
                 Some(b'"') => {
                     self.at += 1;
-                    return Ok(());
+                    return Ok(escaped);
                 }
-                Some(b'\\') => self.escape()?,
+                Some(b'\\') => {
+                    escaped = true;
+                    self.escape()?;
+                }
                 // Control characters, line breaks among them, must be escaped.
                 Some(_) | None => return Err(self.not_json()),
             }
@@ -355,30 +358,67 @@ impl Scanner<'_> {
 }
 
 /// How many bytes of a string can be passed over without a look: no quote, backslash or control character.
-/// Whole blocks are judged at once, in a form that compilers turn into vector instructions.
 #[inline]
 fn plain_prefix(bytes: &[u8]) -> usize {
-    const BLOCK: usize = 32;
-    let special = |byte: u8| (byte < 0x20) | (byte == b'"') | (byte == b'\\');
+    /// Most strings end within so many words, before the engines for long ones would have started.
+    const WORDS: usize = 4;
+    let (words, _) = bytes.as_chunks::<WORD>();
     let mut at = 0;
-    // Most strings are short: look at the first bytes one by one before starting the engine.
-    while at < BLOCK / 2 {
-        match bytes.get(at) {
-            Some(&byte) if !special(byte) => at += 1,
-            Some(_) | None => return at,
+    for word in words.iter().take(WORDS) {
+        let special = specials(u64::from_le_bytes(*word));
+        if special != 0 {
+            return at + special.trailing_zeros() as usize / 8;
         }
+        at += WORD;
     }
-    let mut blocks = bytes[at..].chunks_exact(BLOCK);
-    for block in blocks.by_ref() {
-        if block.iter().fold(false, |any, &byte| any | special(byte)) {
-            break;
-        }
-        at += BLOCK;
+    if words.len() > WORDS {
+        return at + long_prefix(&bytes[at..]);
     }
     at + bytes[at..]
         .iter()
-        .position(|&byte| special(byte))
+        .position(|&byte| is_control(byte) || matches!(byte, b'"' | b'\\'))
         .unwrap_or(bytes.len() - at)
+}
+
+const WORD: usize = size_of::<u64>();
+
+/// Marks the quotes, backslashes and control characters among eight bytes with their highest bits. A mark may be wrong
+/// above another one, since a subtraction can borrow from there; the lowest is always right.
+#[inline]
+fn specials(word: u64) -> u64 {
+    const ONES: u64 = u64::from_le_bytes([1; WORD]);
+    let zeros = |word: u64| word.wrapping_sub(ONES) & !word;
+    let quotes = zeros(word ^ (ONES * b'"' as u64));
+    let backslashes = zeros(word ^ (ONES * b'\\' as u64));
+    let controls = word.wrapping_sub(ONES * FIRST_PLAIN as u64) & !word;
+    (quotes | backslashes | controls) & (ONES * 0x80)
+}
+
+/// The same for what is known to be long.
+fn long_prefix(bytes: &[u8]) -> usize {
+    /// What is searched for ends is searched for control characters while it is still in the nearest cache.
+    const BLOCK: usize = 8 << 10;
+    let mut at = 0;
+    for block in bytes.chunks(BLOCK) {
+        let end = memchr::memchr2(b'"', b'\\', block);
+        let plain = &block[..end.unwrap_or(block.len())];
+        // The smallest byte of all is found in a loop that compilers turn into vector instructions.
+        if is_control(plain.iter().fold(u8::MAX, |least, &byte| least.min(byte))) {
+            return at + plain.iter().take_while(|&&byte| !is_control(byte)).count();
+        }
+        at += plain.len();
+        if end.is_some() {
+            break;
+        }
+    }
+    at
+}
+
+/// The first character that is no control character.
+const FIRST_PLAIN: u8 = 0x20;
+
+const fn is_control(byte: u8) -> bool {
+    byte < FIRST_PLAIN
 }
 
 /// The stack of open containers, one bit each: set for an object.

@@ -111,6 +111,32 @@ fn nesting_is_limited_without_recursion() {
     assert_eq!(scan_text(objects).err(), Some(ScanError::TooDeep));
 }
 
+/// What `plain_prefix` must find, said as plainly as possible.
+fn first_special(bytes: &[u8]) -> usize {
+    bytes
+        .iter()
+        .position(|byte| matches!(byte, 0..=0x1f | b'"' | b'\\'))
+        .unwrap_or(bytes.len())
+}
+
+#[test]
+fn whatever_cannot_be_passed_over_is_found_wherever_it_stands() {
+    const LENGTHS: [usize; 8] = [0, 1, 7, 8, 33, 40, 100, 20_000];
+    for plain in [b' ', b'!', b'#', b'[', b']', 0x7f, 0x80, 0xa2, 0xdc, 0xff] {
+        for length in LENGTHS {
+            let mut bytes = vec![plain; length];
+            assert_eq!(plain_prefix(&bytes), length);
+            for at in (0..length).filter(|at| *at < 50 || at % 4093 < 2) {
+                for special in [0, 0x0a, 0x1f, b'"', b'\\'] {
+                    bytes[at] = special;
+                    assert_eq!(plain_prefix(&bytes), at, "{special:#x} after {at} of {plain:#x}");
+                    bytes[at] = plain;
+                }
+            }
+        }
+    }
+}
+
 fn json() -> impl Strategy<Value = serde_json::Value> {
     let leaf = prop_oneof![
         Just(serde_json::Value::Null),
@@ -129,6 +155,13 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
 }
 
 proptest! {
+    #[test]
+    fn finds_the_first_of_many_that_cannot_be_passed_over(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+        for from in 0..bytes.len() {
+            prop_assert_eq!(plain_prefix(&bytes[from..]), first_special(&bytes[from..]));
+        }
+    }
+
     #[test]
     fn agrees_with_serde_json_on_arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
         let ours = !matches!(scan_text(&bytes), Err(ScanError::NotJson { .. } | ScanError::NotUtf8));
