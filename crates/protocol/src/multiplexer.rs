@@ -56,6 +56,7 @@ use crate::tool_policy::ToolPolicy;
 use crate::tool_schema::TaskSupport;
 use crate::version::Era;
 use crate::wire::line::EnvelopeSeeker;
+use crate::wire::outbox::Outbox;
 use book::{Asker, Attached, InFlight, Link, Load, OpenQuestion, Opener, Past, Pending, Waiting};
 use held::Held;
 use interests::Interests;
@@ -136,7 +137,7 @@ pub struct Multiplexer {
     last_notifier: Option<SessionKey>,
     next_wire: u64,
     next_question: u64,
-    outgoing: BytesMut,
+    outgoing: Outbox,
     /// Bytes taken by the writer that are not written yet.
     being_written: usize,
     outputs: VecDeque<Output>,
@@ -176,7 +177,7 @@ impl Multiplexer {
             last_notifier: None,
             next_wire: 1,
             next_question: 1,
-            outgoing: BytesMut::new(),
+            outgoing: Outbox::default(),
             being_written: 0,
             outputs: VecDeque::new(),
             wake_at: None,
@@ -287,10 +288,15 @@ impl Multiplexer {
         !self.outgoing.is_empty()
     }
 
-    /// Hands everything that waits to be written to the writer, who gives back its empty buffer.
-    pub fn take_outgoing(&mut self, empty: BytesMut) -> BytesMut {
+    /// Hands everything that waits to be written to the writer, who gives back its empty outbox.
+    pub fn take_outbox(&mut self, empty: Outbox) -> Outbox {
         self.being_written = self.outgoing.len();
         std::mem::replace(&mut self.outgoing, empty)
+    }
+
+    /// The same for a writer that wants it in one buffer.
+    pub fn take_outgoing(&mut self, empty: BytesMut) -> BytesMut {
+        self.take_outbox(Outbox::from(empty)).into_whole()
     }
 
     /// The writer has written what it took.
@@ -338,7 +344,7 @@ impl Multiplexer {
             }
             Ask::Ready { session, message } => {
                 // Only the first to say so is heard by the server, so what it asks then is theirs.
-                if self.face.confirm(Some(&message), &mut self.outgoing)
+                if self.face.confirm(Some(&message), self.outgoing.end())
                     && self.attached.contains_key(&session)
                 {
                     self.last_notifier = Some(session);
@@ -385,7 +391,7 @@ impl Multiplexer {
         if message.method() == Method::RootsListChanged {
             self.last_notifier = Some(session);
         }
-        self.face.write_notice(&mut self.outgoing, message);
+        self.face.write_notice(self.outgoing.end(), message);
     }
 
     fn open(
@@ -424,7 +430,7 @@ impl Multiplexer {
             Link::Absent | Link::Unavailable => self.outputs.push_back(Output::WantLink),
             Link::Up => {
                 let id = self.next_wire();
-                if self.face.begin(id, &mut self.outgoing) {
+                if self.face.begin(id, self.outgoing.end()) {
                     self.pending.insert(id, Pending::Handshake);
                     if self.carrier == Carrier::Pipe {
                         let until = now.after(self.limits.start_timeout);
