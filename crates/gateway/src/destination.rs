@@ -101,7 +101,7 @@ pub(crate) struct Destination {
 /// What a new session was opened for.
 pub(crate) enum Opening {
     /// The client's own `initialize`.
-    Introduction(Box<Message>, Accepts),
+    Introduction(Message, Accepts),
     /// Something else, from a client that never opened a session.
     Implicit(Version),
 }
@@ -364,7 +364,7 @@ impl Destination {
         let lane = self.lane_for(Some(key), &client, headers, leg)?;
         let (session, call, ask) = match opening {
             Opening::Introduction(message, accepts) => {
-                let (session, call, ask) = Session::open(key, client, limits, now, *message, accepts);
+                let (session, call, ask) = Session::open(key, client, limits, now, message, accepts);
                 (session, Some(call), ask)
             }
             Opening::Implicit(version) => {
@@ -389,7 +389,7 @@ impl Destination {
         self.traffic.sessions_opened.fetch_add(1, Ordering::Relaxed);
         self.sessions().insert(id, Arc::clone(&port));
         lane.attach(&port);
-        lane.ask(ask);
+        lane.ask(now, ask);
         tracing::debug!(destination = %self.name, session = %port.hash().as_str(), "session opened");
         Ok((port, call))
     }

@@ -118,7 +118,8 @@ impl ErrandPort {
             mirrored,
         } = departure;
         let principal = client.principal.as_str().to_owned();
-        let (errand, asks) = Errand::new(key, client, clock.now(), message, meaning, accepts);
+        let now = clock.now();
+        let (errand, asks) = Errand::new(key, client, now, message, meaning, accepts);
         let port = Arc::new(Self {
             key,
             name: uuid::Uuid::new_v4().as_u128(),
@@ -138,7 +139,7 @@ impl ErrandPort {
             if let Ask::Call(call) = &mut ask {
                 call.mirrored.clone_from(&mirrored);
             }
-            lane.ask(ask);
+            lane.ask(now, ask);
         }
         port
     }
@@ -171,7 +172,7 @@ impl ErrandPort {
         until.filter(|_| parked)
     }
 
-    pub(crate) fn deliver(&self, mut tell: Tell) {
+    pub(crate) fn deliver(&self, now: Moment, mut tell: Tell) {
         if let (
             Some(states),
             Tell::Reply {
@@ -184,13 +185,13 @@ impl ErrandPort {
         {
             *message = sealed;
         }
-        self.with(|errand, now| errand.handle_tell(now, tell));
+        self.act(|errand| errand.handle_tell(now, tell));
     }
 
     /// Gives the server's questions to the client under a sealed state.
     pub(crate) fn park(&self, state: &str, until: Moment) -> Bytes {
         *self.parked_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
-        self.with(|errand, _| errand.park(state))
+        self.act(|errand| errand.park(state))
     }
 
     pub(crate) fn retry(
@@ -203,22 +204,22 @@ impl ErrandPort {
         let asks = self.with(|errand, now| errand.retry(now, message, round, accepts))?;
         *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = permit;
         for ask in asks {
-            self.lane.ask(ask);
+            self.lane.ask(self.clock.now(), ask);
         }
         Ok(())
     }
 
     pub(crate) fn give_up(&self) {
-        self.with(|errand, _| errand.give_up());
+        self.act(|errand| errand.give_up());
     }
 
     /// Ends a listen politely.
     pub(crate) fn dismiss(&self) {
-        self.with(|errand, _| errand.dismiss());
+        self.act(|errand| errand.dismiss());
     }
 
     pub(crate) fn hang_up(&self) {
-        self.with(|errand, _| errand.hang_up());
+        self.act(|errand| errand.hang_up());
     }
 
     pub(crate) fn read(&self, out: &mut BytesMut, waker: &Waker) -> Reading {
@@ -258,9 +259,14 @@ impl ErrandPort {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Errand, Moment) -> T) -> T {
+        let now = self.clock.now();
+        self.act(|errand| act(errand, now))
+    }
+
+    fn act<T>(&self, act: impl FnOnce(&mut Errand) -> T) -> T {
         let (result, orders) = {
             let mut inner = self.lock();
-            let result = act(&mut inner.errand, self.clock.now());
+            let result = act(&mut inner.errand);
             (result, inner.collect(true))
         };
         self.carry_out(orders);
@@ -275,7 +281,7 @@ impl ErrandPort {
             self.record(record);
         }
         for ask in orders.asks {
-            self.lane.ask(ask);
+            self.lane.ask(self.clock.now(), ask);
         }
     }
 

@@ -423,6 +423,7 @@ impl Gateway {
             .serve_connection(TokioIo::new(SlowReader::new(stream)), service);
         tokio::pin!(connection);
         let ended = tokio::select! {
+            biased;
             ended = connection.as_mut() => ended,
             _ = closing.changed() => {
                 connection.as_mut().graceful_shutdown();

@@ -156,15 +156,17 @@ impl Guard {
         }
     }
 
-    /// Who is knocking, if they may come in.
-    pub(crate) async fn admit(&self, knock: &Knock<'_>, room: Room<'_>) -> Result<Caller, Refusal> {
+    /// Everyone, where nobody is asked.
+    pub(crate) fn open_to(&self, room: Room<'_>) -> Option<Caller> {
         let is_open = match room {
             Room::Gateway(path) => self.public.contains(&path),
             Room::Destination(..) => false,
         };
-        if !self.is_on || is_open {
-            return Ok(self.anyone.clone());
-        }
+        (!self.is_on || is_open).then(|| self.anyone.clone())
+    }
+
+    /// Who is knocking where not everyone may come in, if they may.
+    pub(crate) async fn admit(&self, knock: &Knock<'_>, room: Room<'_>) -> Result<Caller, Refusal> {
         let shown = bearer::shown(knock.headers)?;
         if bearer::is_in_query(knock.query) {
             let why = "a token in the address is not accepted: send it as `Authorization: Bearer TOKEN`";

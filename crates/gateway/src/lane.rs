@@ -95,10 +95,10 @@ enum Port {
 }
 
 impl Port {
-    fn deliver(&self, tell: Tell) {
+    fn deliver(&self, now: Moment, tell: Tell) {
         match self {
-            Self::Session(port) => port.deliver(tell),
-            Self::Errand(port) => port.deliver(tell),
+            Self::Session(port) => port.deliver(now, tell),
+            Self::Errand(port) => port.deliver(now, tell),
         }
     }
 }
@@ -185,24 +185,24 @@ impl Lane {
         self.lock().multiplexer.era() == era
     }
 
-    pub(crate) fn ask(&self, ask: Ask) {
+    pub(crate) fn ask(&self, now: Moment, ask: Ask) {
         let closing = match &ask {
             Ask::Close { session } => Some(*session),
             _ => None,
         };
         let orders = {
             let mut inner = self.lock();
-            inner.multiplexer.handle_ask(self.clock.now(), ask);
+            inner.multiplexer.handle_ask(now, ask);
             let orders = inner.collect();
             if let Some(session) = closing {
                 inner.ports.remove(&session);
                 if inner.ports.is_empty() {
-                    inner.idle_since = Some(self.clock.now());
+                    inner.idle_since = Some(now);
                 }
             }
             orders
         };
-        self.carry_out(orders);
+        self.carry_out(now, orders);
     }
 
     /// Ends the backend. Sessions should have been ended before.
@@ -294,9 +294,9 @@ impl Lane {
     /// Takes every whole line that has been read. Gives how many there were.
     pub(crate) fn arrive(&self, framer: &mut LineFramer, pid: u32) -> usize {
         let mut lines = 0;
+        let now = self.clock.now();
         let orders = {
             let mut inner = self.lock();
-            let now = self.clock.now();
             inner.multiplexer.handle_sign_of_life(now);
             while let Some(frame) = framer.next() {
                 lines += 1;
@@ -315,7 +315,7 @@ impl Lane {
             }
             inner.collect_for(&self.destination, pid)
         };
-        self.carry_out(orders);
+        self.carry_out(now, orders);
         lines
     }
 
@@ -361,17 +361,16 @@ impl Lane {
 
     /// Takes one message of the server, and the request in whose exchange it came.
     pub(crate) fn hear(&self, message: Bytes, origin: Option<WireId>) {
+        let now = self.clock.now();
         let orders = {
             let mut inner = self.lock();
-            inner
-                .multiplexer
-                .handle_message(self.clock.now(), message, origin);
+            inner.multiplexer.handle_message(now, message, origin);
             if matches!(inner.health, Health::Running { .. }) && inner.multiplexer.is_ready() {
                 inner.health = Health::Ready { pid: None };
             }
             inner.collect_for(&self.destination, 0)
         };
-        self.carry_out(orders);
+        self.carry_out(now, orders);
     }
 
     /// Whether nothing that would answer this request has come yet.
@@ -419,15 +418,17 @@ impl Lane {
     }
 
     fn with(&self, act: impl FnOnce(&mut Multiplexer, Moment)) {
+        let now = self.clock.now();
         let orders = {
             let mut inner = self.lock();
-            act(&mut inner.multiplexer, self.clock.now());
+            act(&mut inner.multiplexer, now);
             inner.collect()
         };
-        self.carry_out(orders);
+        self.carry_out(now, orders);
     }
 
-    fn carry_out(&self, orders: Orders) {
+    /// The time is told once for all that comes of one thing.
+    fn carry_out(&self, now: Moment, orders: Orders) {
         if orders.write {
             self.write.notify_one();
         }
@@ -435,7 +436,7 @@ impl Lane {
             self.look.notify_one();
         }
         for (port, tell) in orders.tells {
-            port.deliver(tell);
+            port.deliver(now, tell);
         }
     }
 }

@@ -129,7 +129,7 @@ async fn introduce(
     destination: &Destination,
     message: &Message,
 ) -> Result<(Arc<SessionPort>, Value), String> {
-    let opening = Opening::Introduction(Box::new(message.clone()), Accepts::Json);
+    let opening = Opening::Introduction(message.clone(), Accepts::Json);
     let (port, call) = destination
         .open(Principal::anonymous(), &HeaderMap::new(), opening)
         .map_err(|refusal| refusal.text())?;

@@ -163,24 +163,25 @@ impl SessionPort {
         accepts: Accepts,
         permit: Option<Permit>,
     ) -> Result<Reception, Refusal> {
+        let now = self.clock.now();
         let (taken, orders) = {
             let mut inner = self.lock();
-            let taken = inner.session.handle_message(self.clock.now(), message, accepts)?;
+            let taken = inner.session.handle_message(now, message, accepts)?;
             if let (Taken::Call { call, .. }, Some(permit)) = (&taken, permit) {
                 inner.permits.insert(*call, permit);
             }
             (taken, inner.collect())
         };
-        self.carry_out(orders);
+        self.carry_out(now, orders);
         Ok(match taken {
             Taken::Noted(ask) => {
                 if let Some(ask) = ask {
-                    self.lane.ask(ask);
+                    self.lane.ask(now, ask);
                 }
                 Reception::Noted
             }
             Taken::Call { call, ask } => {
-                self.lane.ask(ask);
+                self.lane.ask(now, ask);
                 Reception::Call(call)
             }
             Taken::Answered(body) => Reception::Answered(body),
@@ -197,13 +198,13 @@ impl SessionPort {
     }
 
     /// A tell of the lane.
-    pub(crate) fn deliver(&self, tell: Tell) {
+    pub(crate) fn deliver(&self, now: Moment, tell: Tell) {
         let orders = {
             let mut inner = self.lock();
-            inner.session.handle_tell(self.clock.now(), tell);
+            inner.session.handle_tell(now, tell);
             inner.collect()
         };
-        self.carry_out(orders);
+        self.carry_out(now, orders);
     }
 
     pub(crate) fn tick(&self, now: Moment) {
@@ -212,18 +213,19 @@ impl SessionPort {
             inner.session.handle_tick(now);
             inner.collect()
         };
-        self.carry_out(orders);
+        self.carry_out(now, orders);
     }
 
     /// Ends the session: its calls are cancelled, its streams end.
     pub(crate) fn end(&self) {
+        let now = self.clock.now();
         let (ask, orders) = {
             let mut inner = self.lock();
             (inner.session.end(), inner.collect())
         };
-        self.carry_out(orders);
+        self.carry_out(now, orders);
         if let Some(ask) = ask {
-            self.lane.ask(ask);
+            self.lane.ask(now, ask);
         }
         *self.place.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.traffic.events_lost.fetch_add(self.events_lost(), Relaxed);
@@ -240,20 +242,22 @@ impl SessionPort {
 
     /// Says something on that stream.
     pub(crate) fn say(&self, data: &Bytes) {
+        let now = self.clock.now();
         let orders = {
             let mut inner = self.lock();
-            inner.session.announce(self.clock.now(), data);
+            inner.session.announce(now, data);
             inner.collect()
         };
-        self.carry_out(orders);
+        self.carry_out(now, orders);
     }
 
     pub(crate) fn resume(&self, last: &str) -> Result<Reader, StreamRefusal> {
+        let now = self.clock.now();
         let (reader, orders) = {
             let mut inner = self.lock();
-            (inner.session.resume(self.clock.now(), last), inner.collect())
+            (inner.session.resume(now, last), inner.collect())
         };
-        self.carry_out(orders);
+        self.carry_out(now, orders);
         reader
     }
 
@@ -278,7 +282,7 @@ impl SessionPort {
         }
     }
 
-    fn carry_out(&self, orders: Orders) {
+    fn carry_out(&self, now: Moment, orders: Orders) {
         for waker in orders.wakers {
             waker.wake();
         }
@@ -288,14 +292,14 @@ impl SessionPort {
             }
         }
         for record in &orders.ended {
-            self.record(record);
+            self.record(now, record);
         }
         for ask in orders.asks {
-            self.lane.ask(ask);
+            self.lane.ask(now, ask);
         }
     }
 
-    fn record(&self, record: &CallRecord) {
+    fn record(&self, now: Moment, record: &CallRecord) {
         if let Ending::Failed(failure) = &record.ending {
             self.traffic.failed(failure);
         }
@@ -316,7 +320,7 @@ impl SessionPort {
             http_method: "POST",
             status,
             outcome,
-            latency: self.clock.now().since(record.started),
+            latency: now.since(record.started),
             response: Some(&record.response),
             response_bytes: record.response.len() as u64,
         });

@@ -155,7 +155,7 @@ impl Face {
     }
 
     /// Takes the server's answer to it. An error leaves the link silent, for someone else to try.
-    pub fn handle_answer(&mut self, message: Message) -> Result<Arc<Welcome>, Box<Message>> {
+    pub fn handle_answer(&mut self, message: Message) -> Result<Arc<Welcome>, Message> {
         match self {
             Self::Legacy(handshake) => handshake.handle_answer(message),
             Self::Modern(discovery) => discovery.handle_answer(message),

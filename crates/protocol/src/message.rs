@@ -8,6 +8,7 @@
 mod scan;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -88,9 +89,12 @@ impl Span {
     }
 }
 
-/// One scanned message. Cheap to clone: the bytes are shared.
+/// One scanned message. Cheap to clone and to hand on: what is known of it stands in one place.
 #[derive(Debug, Clone)]
-pub struct Message {
+pub struct Message(Arc<Scanned>);
+
+#[derive(Debug)]
+struct Scanned {
     bytes: Bytes,
     spans: [Span; Member::COUNT],
     kind: Kind,
@@ -112,13 +116,13 @@ impl Message {
         Self::scan(Bytes::from(text)).expect("Rialto writes well-formed messages")
     }
 
-    pub const fn kind(&self) -> Kind {
-        self.kind
+    pub fn kind(&self) -> Kind {
+        self.0.kind
     }
 
     /// The method; [`Method::Other`] for responses too.
-    pub const fn method(&self) -> Method {
-        self.method
+    pub fn method(&self) -> Method {
+        self.0.method
     }
 
     /// The method's name as text, for people.
@@ -127,21 +131,21 @@ impl Message {
     }
 
     pub fn bytes(&self) -> &Bytes {
-        &self.bytes
+        &self.0.bytes
     }
 
     pub fn len(&self) -> usize {
-        self.bytes.len()
+        self.0.bytes.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.0.bytes.is_empty()
     }
 
     /// A member's raw JSON, as the sender wrote it.
     pub fn raw(&self, member: Member) -> Option<&[u8]> {
-        let span = self.spans[member as usize];
-        (!span.is_absent()).then(|| span.of(&self.bytes))
+        let span = self.0.spans[member as usize];
+        (!span.is_absent()).then(|| span.of(&self.0.bytes))
     }
 
     /// A member taken apart; without members if it is absent, or anything but an object.
@@ -151,8 +155,8 @@ impl Message {
 
     /// A member's raw JSON, sharing the message's buffer.
     pub fn raw_bytes(&self, member: Member) -> Option<Bytes> {
-        let span = self.spans[member as usize];
-        (!span.is_absent()).then(|| self.bytes.slice(span.start as usize..span.end as usize))
+        let span = self.0.spans[member as usize];
+        (!span.is_absent()).then(|| self.0.bytes.slice(span.start as usize..span.end as usize))
     }
 
     /// The same, in a buffer of its own: for what outlives the message.
@@ -162,12 +166,12 @@ impl Message {
 
     /// What stands in one member before and after another that is part of it.
     pub(crate) fn around(&self, whole: Member, part: Member) -> Option<(&[u8], &[u8])> {
-        let (whole, part) = (self.spans[whole as usize], self.spans[part as usize]);
+        let (whole, part) = (self.0.spans[whole as usize], self.0.spans[part as usize]);
         if whole.is_absent() || part.is_absent() {
             return None;
         }
-        let before = self.bytes.get(whole.start as usize..part.start as usize)?;
-        let after = self.bytes.get(part.end as usize..whole.end as usize)?;
+        let before = self.0.bytes.get(whole.start as usize..part.start as usize)?;
+        let after = self.0.bytes.get(part.end as usize..whole.end as usize)?;
         Some((before, after))
     }
 
@@ -203,12 +207,12 @@ impl Message {
     /// into a line protocol.
     pub fn splice(&self, out: &mut BytesMut, edits: &[(Member, &[u8])]) {
         let start = out.len();
-        out.reserve(self.bytes.len() + edits.iter().map(|(_, new)| new.len()).sum::<usize>() + 1);
+        out.reserve(self.0.bytes.len() + edits.iter().map(|(_, new)| new.len()).sum::<usize>() + 1);
         self.parts(edits, |part| match part {
-            Part::Kept(span) => out.put_slice(span.of(&self.bytes)),
+            Part::Kept(span) => out.put_slice(span.of(&self.0.bytes)),
             Part::New(new) => out.put_slice(new),
         });
-        if self.line_breaks {
+        if self.0.line_breaks {
             for byte in &mut out[start..] {
                 if matches!(*byte, b'\n' | b'\r') {
                     *byte = b' ';
@@ -219,11 +223,11 @@ impl Message {
 
     /// The same to an outbox, where what is large and stays as it is need not be copied.
     pub(crate) fn splice_to(&self, out: &mut Outbox, edits: &[(Member, &[u8])]) {
-        if self.bytes.len() < Written::LARGE || self.line_breaks {
+        if self.0.bytes.len() < Written::LARGE || self.0.line_breaks {
             return self.splice(out.end(), edits);
         }
         self.parts(edits, |part| match part {
-            Part::Kept(span) => out.share(self.bytes.slice(span.start as usize..span.end as usize)),
+            Part::Kept(span) => out.share(self.0.bytes.slice(span.start as usize..span.end as usize)),
             Part::New(new) => out.end().put_slice(new),
         });
     }
@@ -234,7 +238,7 @@ impl Message {
         loop {
             let next = edits
                 .iter()
-                .map(|(member, new)| (self.spans[*member as usize], *new))
+                .map(|(member, new)| (self.0.spans[*member as usize], *new))
                 .filter(|(span, _)| !span.is_absent() && span.start as usize >= from)
                 .min_by_key(|(span, _)| span.start);
             let Some((span, new)) = next else { break };
@@ -242,19 +246,19 @@ impl Message {
             put(Part::New(new));
             from = span.end as usize;
         }
-        put(Part::Kept(Span::new(from, self.bytes.len())));
+        put(Part::Kept(Span::new(from, self.0.bytes.len())));
     }
 
     /// The message with another id, a large one without being copied.
     pub fn with_id(&self, id: &[u8]) -> Written {
-        let span = self.spans[Member::Id as usize];
-        if self.bytes.len() < Written::LARGE || self.line_breaks || span.is_absent() {
+        let span = self.0.spans[Member::Id as usize];
+        if self.0.bytes.len() < Written::LARGE || self.0.line_breaks || span.is_absent() {
             return Written::Whole(self.spliced(&[(Member::Id, id)]));
         }
         Written::Cut {
-            head: self.bytes.slice(..span.start as usize),
+            head: self.0.bytes.slice(..span.start as usize),
             new: Bytes::copy_from_slice(id),
-            tail: self.bytes.slice(span.end as usize..),
+            tail: self.0.bytes.slice(span.end as usize..),
         }
     }
 

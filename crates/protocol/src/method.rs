@@ -9,8 +9,11 @@ macro_rules! methods {
             /// All of them, in the order of their discriminants.
             pub const ALL: &'static [Self] = &[$(Self::$name,)+ Self::Other];
 
-            pub fn parse(text: &str) -> Self {
-                match text { $($text => Self::$name,)+ _ => Self::Other }
+            #[allow(non_upper_case_globals, reason = "a name as a pattern is a constant; it is called as its method")]
+            pub fn parse(name: &[u8]) -> Self {
+                $(const $name: &[u8] = $text.as_bytes();)+
+                // Bytes as patterns become a tree of comparisons, without a call for each name.
+                match name { $($name => Self::$name,)+ _ => Self::Other }
             }
 
             /// The method's name; `None` for one that Rialto does not know.

@@ -234,7 +234,7 @@ struct Introduction {
 impl Introduction {
     fn open(&self) -> Result<(Arc<SessionPort>, CallKey), Refusal> {
         // The answer is waited for here, since it decides whether there is a session at all.
-        let opening = Opening::Introduction(Box::new(self.message.clone()), Accepts::Json);
+        let opening = Opening::Introduction(self.message.clone(), Accepts::Json);
         let principal = self.principal.clone();
         let (port, call) = open(&self.destination, &self.stream, principal, &self.headers, opening)?;
         Ok((port, call.expect("an introduction is a call")))

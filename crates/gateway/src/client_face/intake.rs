@@ -37,6 +37,10 @@ pub(crate) fn check_content(headers: &HeaderMap) -> Result<(), Refusal> {
     let content_type = headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok());
+    // What nearly all write.
+    if content_type == Some("application/json") {
+        return Ok(());
+    }
     let mut parts = content_type.unwrap_or_default().split(';').map(str::trim);
     if !parts
         .next()
@@ -120,31 +124,44 @@ fn allows(headers: &HeaderMap, media_type: &str) -> bool {
 }
 
 /// The revision a request says it speaks.
-pub(crate) fn version(headers: &HeaderMap) -> Result<Option<Version>, Refusal> {
-    let Some(value) = single(headers, PROTOCOL_VERSION, "MCP-Protocol-Version")? else {
-        return Ok(None);
-    };
-    Version::parse(value.trim())
-        .filter(|version| Version::LEGACY.contains(version))
-        .map(Some)
-        .ok_or(Refusal::UnsupportedVersion)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Revision {
+    Unsaid,
+    Legacy(Version),
+    /// One of the modern era, known or to come.
+    Modern,
 }
 
-/// Whether the version header names a revision of the modern era, known or to come: revisions are dates.
-pub(crate) fn names_modern(headers: &HeaderMap) -> bool {
-    let Some(value) = headers
-        .get(PROTOCOL_VERSION)
-        .and_then(|value| value.to_str().ok())
-    else {
-        return false;
+impl Revision {
+    /// The legacy revision, if any was named.
+    pub(crate) fn legacy(self) -> Result<Option<Version>, Refusal> {
+        match self {
+            Self::Unsaid => Ok(None),
+            Self::Legacy(version) => Ok(Some(version)),
+            Self::Modern => Err(Refusal::UnsupportedVersion),
+        }
+    }
+}
+
+pub(crate) fn revision(headers: &HeaderMap) -> Result<Revision, Refusal> {
+    let Some(value) = single(headers, PROTOCOL_VERSION, "MCP-Protocol-Version")? else {
+        return Ok(Revision::Unsaid);
     };
     let value = value.trim();
-    let is_date = value.len() == 10
+    match Version::parse(value).filter(|version| Version::LEGACY.contains(version)) {
+        Some(version) => Ok(Revision::Legacy(version)),
+        None if is_date(value) && value > Version::NEWEST_LEGACY.as_str() => Ok(Revision::Modern),
+        None => Err(Refusal::UnsupportedVersion),
+    }
+}
+
+/// Revisions are dates.
+fn is_date(value: &str) -> bool {
+    value.len() == 10
         && value.bytes().enumerate().all(|(at, byte)| match at {
             4 | 7 => byte == b'-',
             _ => byte.is_ascii_digit(),
-        });
-    is_date && value > Version::NEWEST_LEGACY.as_str()
+        })
 }
 
 /// The session a request says it belongs to.
@@ -215,7 +232,10 @@ async fn read_rest(
     }
 }
 
-/// A body as far as it has come. Most arrive in one piece, which then is not copied.
+/// Up to this size a body in one piece is copied.
+const COPIED: usize = 2 << 10;
+
+/// A body as far as it has come. Most arrive in one piece; a large one is then not copied.
 enum Whole {
     Nothing,
     OnePiece(Bytes),
@@ -254,6 +274,8 @@ impl Whole {
     fn into_bytes(self) -> Bytes {
         match self {
             Self::Nothing => Bytes::new(),
+            // A small one would hold the whole buffer that its connection was read into, and that another would be made for.
+            Self::OnePiece(bytes) if bytes.len() <= COPIED => Bytes::copy_from_slice(&bytes),
             Self::OnePiece(bytes) => bytes,
             Self::Pieces(pieces) => pieces.freeze(),
         }
@@ -320,6 +342,25 @@ mod tests {
         assert_eq!(check_content(&HeaderMap::new()), Err(Refusal::WrongContentType));
         let zipped = headers(&[("content-type", "application/json"), ("content-encoding", "gzip")]);
         assert_eq!(check_content(&zipped), Err(Refusal::EncodedBody));
+    }
+
+    #[test]
+    fn revisions_are_known_ones_or_later_dates() {
+        let said = |value: &str| revision(&headers(&[("mcp-protocol-version", value)]));
+        assert_eq!(revision(&HeaderMap::new()), Ok(Revision::Unsaid));
+        assert_eq!(said("2025-11-25"), Ok(Revision::Legacy(Version::NEWEST_LEGACY)));
+        for modern in ["2026-07-28", "2031-01-01", " 2026-07-28 "] {
+            assert_eq!(said(modern), Ok(Revision::Modern), "{modern}");
+        }
+        for unknown in ["", "2025-11-24", "2026-7-28", "2026-07-28x", "latest"] {
+            assert_eq!(said(unknown), Err(Refusal::UnsupportedVersion), "{unknown}");
+        }
+        assert_eq!(Revision::Modern.legacy(), Err(Refusal::UnsupportedVersion));
+        let two = headers(&[("mcp-protocol-version", "2025-11-25"); 2]);
+        assert_eq!(
+            revision(&two),
+            Err(Refusal::DoubledHeader("MCP-Protocol-Version"))
+        );
     }
 
     #[test]

@@ -39,7 +39,10 @@ async fn admit(
         peer: "127.0.0.1".parse().unwrap(),
         now: SystemTime::UNIX_EPOCH,
     };
-    let caller = guard.admit(&knock, room).await?;
+    let caller = match guard.open_to(room) {
+        Some(anyone) => anyone,
+        None => guard.admit(&knock, room).await?,
+    };
     Ok(caller.principal.as_str().to_owned())
 }
 

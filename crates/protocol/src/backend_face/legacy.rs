@@ -123,10 +123,10 @@ impl Handshake {
     }
 
     /// Takes the server's answer. An error leaves the link silent, for someone else to try.
-    pub fn handle_answer(&mut self, message: Message) -> Result<Arc<Welcome>, Box<Message>> {
+    pub fn handle_answer(&mut self, message: Message) -> Result<Arc<Welcome>, Message> {
         if message.kind() != Kind::Result {
             self.stage = Stage::Silent;
-            return Err(Box::new(message));
+            return Err(message);
         }
         let welcome = Arc::new(read_welcome(message));
         self.stage = Stage::Welcomed {

@@ -126,7 +126,7 @@ impl Discovery {
         matches!(self.stage, Stage::Asked(asked) if asked == id)
     }
 
-    pub(super) fn handle_answer(&mut self, message: Message) -> Result<Arc<Welcome>, Box<Message>> {
+    pub(super) fn handle_answer(&mut self, message: Message) -> Result<Arc<Welcome>, Message> {
         let result: Value = message
             .raw(Member::Result)
             .and_then(|raw| serde_json::from_slice(raw).ok())
@@ -141,7 +141,7 @@ impl Discovery {
             });
         if !speaks {
             self.stage = Stage::Silent;
-            return Err(Box::new(message));
+            return Err(message);
         }
         let info = message
             .raw(Member::Result)

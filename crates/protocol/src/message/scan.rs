@@ -2,10 +2,12 @@
 
 mod members;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use thiserror::Error;
 
-use super::{Kind, Member, Message, Span, string};
+use super::{Kind, Member, Message, Scanned, Span, string};
 use crate::method::Method;
 use members::{Place, find, name};
 
@@ -37,31 +39,19 @@ pub(super) fn scan(bytes: Bytes) -> Result<Message, ScanError> {
     if bytes.len() >= u32::MAX as usize {
         return Err(ScanError::TooLarge);
     }
-    if std::str::from_utf8(&bytes).is_err() {
-        return Err(ScanError::NotUtf8);
-    }
     let mut scanner = Scanner {
         bytes: &bytes,
         at: 0,
         line_breaks: false,
+        beyond_ascii: false,
         spans: [Span::default(); Member::COUNT],
     };
-    scanner.skip_space();
-    match scanner.peek() {
-        Some(b'{') => scanner.object(Place::Envelope, 1)?,
-        Some(_) => {
-            let array = scanner.peek() == Some(b'[');
-            scanner.value(0)?;
-            scanner.end()?;
-            return Err(if array {
-                ScanError::Batch
-            } else {
-                ScanError::NotObject
-            });
-        }
-        None => return Err(scanner.not_json()),
+    let envelope = scanner.envelope();
+    // Outside of strings JSON is ASCII, and most of it is inside too: then there is nothing more to look at.
+    if (scanner.beyond_ascii || envelope.is_err()) && std::str::from_utf8(&bytes).is_err() {
+        return Err(ScanError::NotUtf8);
     }
-    scanner.end()?;
+    envelope?;
     let Scanner {
         line_breaks, spans, ..
     } = scanner;
@@ -80,28 +70,60 @@ pub(super) fn scan(bytes: Bytes) -> Result<Message, ScanError> {
         _ => return Err(ScanError::NotJsonRpc),
     };
     let method = if has(Member::Method) {
-        let name = string(spans[Member::Method as usize].of(&bytes)).ok_or(ScanError::NotJsonRpc)?;
-        Method::parse(&name)
+        method(spans[Member::Method as usize].of(&bytes)).ok_or(ScanError::NotJsonRpc)?
     } else {
         Method::Other
     };
-    Ok(Message {
+    Ok(Message(Arc::new(Scanned {
         spans,
         kind,
         method,
         line_breaks,
         bytes,
-    })
+    })))
+}
+
+/// The method of this name, which must be a string; it may be written with escapes.
+fn method(raw: &[u8]) -> Option<Method> {
+    let plain = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    match Method::parse(plain) {
+        Method::Other if memchr::memchr(b'\\', plain).is_some() => {
+            string(raw).map(|name| Method::parse(name.as_bytes()))
+        }
+        known => Some(known),
+    }
 }
 
 struct Scanner<'a> {
     bytes: &'a [u8],
     at: usize,
     line_breaks: bool,
+    /// A string has bytes that are not ASCII.
+    beyond_ascii: bool,
     spans: [Span; Member::COUNT],
 }
 
 impl Scanner<'_> {
+    /// Reads the whole message.
+    fn envelope(&mut self) -> Result<(), ScanError> {
+        self.skip_space();
+        match self.peek() {
+            Some(b'{') => {
+                self.object(Place::Envelope, 1)?;
+                self.end()
+            }
+            Some(first) => {
+                self.value(0)?;
+                self.end()?;
+                Err(match first {
+                    b'[' => ScanError::Batch,
+                    _ => ScanError::NotObject,
+                })
+            }
+            None => Err(self.not_json()),
+        }
+    }
+
     fn not_json(&self) -> ScanError {
         ScanError::NotJson { at: self.at }
     }
@@ -152,8 +174,7 @@ impl Scanner<'_> {
         }
         loop {
             self.skip_space();
-            let (key, escaped) = self.key()?;
-            let member = self.member(place, key, escaped);
+            let member = self.member(place)?;
             self.skip_space();
             self.expect(b':')?;
             self.skip_space();
@@ -182,22 +203,19 @@ impl Scanner<'_> {
         }
     }
 
-    /// Reads a key and gives its place, quotes included, and whether it is written with escapes.
-    fn key(&mut self) -> Result<(Span, bool), ScanError> {
+    /// Reads a key, and gives the member it names. It may be written with escapes (`"\u0069d"`): servers read that as the
+    /// plain key, so we do too.
+    #[inline]
+    fn member(&mut self, place: Place) -> Result<Option<Member>, ScanError> {
         let start = self.at;
         self.expect(b'"')?;
-        let escaped = self.string()?;
-        Ok((Span::new(start, self.at), escaped))
-    }
-
-    /// A key may be written with escapes (`"\u0069d"`); servers read it as the plain key, so we do too.
-    #[inline]
-    fn member(&self, place: Place, key: Span, escaped: bool) -> Option<Member> {
-        let raw = key.of(self.bytes);
-        if escaped {
-            return find(place, string(raw)?.as_bytes());
-        }
-        find(place, raw.get(1..raw.len() - 1).unwrap_or_default())
+        Ok(match self.string()? {
+            Spelling::Plain => find(place, &self.bytes[start + 1..self.at - 1]),
+            Spelling::Escaped => {
+                let key = string(&self.bytes[start..self.at]);
+                key.and_then(|key| find(place, key.as_bytes()))
+            }
+        })
     }
 
     /// Reads past any value, without recursion: which containers are open is kept in one bit each.
@@ -272,7 +290,8 @@ impl Scanner<'_> {
     }
 
     fn colon_after_key(&mut self) -> Result<(), ScanError> {
-        self.key()?;
+        self.expect(b'"')?;
+        self.string()?;
         self.skip_space();
         self.expect(b':')
     }
@@ -321,24 +340,65 @@ impl Scanner<'_> {
         Ok(())
     }
 
-    /// Reads the rest of a string, its opening quote already taken. Gives whether there are escapes in it.
-    fn string(&mut self) -> Result<bool, ScanError> {
-        let mut escaped = false;
+    /// Reads the rest of a string, its opening quote already taken.
+    #[inline]
+    fn string(&mut self) -> Result<Spelling, ScanError> {
+        let mut spelling = Spelling::Plain;
         loop {
-            self.at += plain_prefix(&self.bytes[self.at..]);
+            self.pass_plain();
             match self.peek() {
                 Some(b'"') => {
                     self.at += 1;
-                    return Ok(escaped);
+                    return Ok(spelling);
                 }
                 Some(b'\\') => {
-                    escaped = true;
+                    spelling = Spelling::Escaped;
                     self.escape()?;
                 }
                 // Control characters, line breaks among them, must be escaped.
                 Some(_) | None => return Err(self.not_json()),
             }
         }
+    }
+
+    /// Passes over what needs no look in a string: everything up to the next quote, backslash or control character.
+    #[inline]
+    fn pass_plain(&mut self) {
+        let mut words = 0;
+        while let Some(eight) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk()) {
+            let word = u64::from_le_bytes(*eight);
+            let special = special_bytes(word);
+            // What stands behind the first special byte is none of this string's.
+            let before_special = (special & special.wrapping_neg()).wrapping_sub(1);
+            self.beyond_ascii |= word & HIGH_BITS & before_special != 0;
+            if special != 0 {
+                self.at += (special.trailing_zeros() / 8) as usize;
+                return;
+            }
+            self.at += 8;
+            words += 1;
+            // Most strings are short; for the others the engine is started.
+            if words == 4 {
+                self.pass_plain_blocks();
+            }
+        }
+        while let Some(byte) = self.peek().filter(|&byte| !is_special(byte)) {
+            self.beyond_ascii |= !byte.is_ascii();
+            self.at += 1;
+        }
+    }
+
+    /// The same for whole blocks of a long string, in a form that compilers turn into vector instructions.
+    fn pass_plain_blocks(&mut self) {
+        let mut all = 0;
+        for block in self.bytes[self.at..].chunks_exact(32) {
+            if block.iter().fold(false, |any, &byte| any | is_special(byte)) {
+                break;
+            }
+            all = block.iter().fold(all, |all, &byte| all | byte);
+            self.at += block.len();
+        }
+        self.beyond_ascii |= !all.is_ascii();
     }
 
     fn escape(&mut self) -> Result<(), ScanError> {
@@ -357,68 +417,27 @@ impl Scanner<'_> {
     }
 }
 
-/// How many bytes of a string can be passed over without a look: no quote, backslash or control character.
-#[inline]
-fn plain_prefix(bytes: &[u8]) -> usize {
-    /// Most strings end within so many words, before the engines for long ones would have started.
-    const WORDS: usize = 4;
-    let (words, _) = bytes.as_chunks::<WORD>();
-    let mut at = 0;
-    for word in words.iter().take(WORDS) {
-        let special = specials(u64::from_le_bytes(*word));
-        if special != 0 {
-            return at + special.trailing_zeros() as usize / 8;
-        }
-        at += WORD;
-    }
-    if words.len() > WORDS {
-        return at + long_prefix(&bytes[at..]);
-    }
-    at + bytes[at..]
-        .iter()
-        .position(|&byte| is_control(byte) || matches!(byte, b'"' | b'\\'))
-        .unwrap_or(bytes.len() - at)
+/// How a string is written.
+enum Spelling {
+    /// As it is read.
+    Plain,
+    Escaped,
 }
 
-const WORD: usize = size_of::<u64>();
-
-/// Marks the quotes, backslashes and control characters among eight bytes with their highest bits. A mark may be wrong
-/// above another one, since a subtraction can borrow from there; the lowest is always right.
-#[inline]
-fn specials(word: u64) -> u64 {
-    const ONES: u64 = u64::from_le_bytes([1; WORD]);
-    let zeros = |word: u64| word.wrapping_sub(ONES) & !word;
-    let quotes = zeros(word ^ (ONES * b'"' as u64));
-    let backslashes = zeros(word ^ (ONES * b'\\' as u64));
-    let controls = word.wrapping_sub(ONES * FIRST_PLAIN as u64) & !word;
-    (quotes | backslashes | controls) & (ONES * 0x80)
+/// What ends the plain part of a string.
+fn is_special(byte: u8) -> bool {
+    (byte < 0x20) | (byte == b'"') | (byte == b'\\')
 }
 
-/// The same for what is known to be long.
-fn long_prefix(bytes: &[u8]) -> usize {
-    /// What is searched for ends is searched for control characters while it is still in the nearest cache.
-    const BLOCK: usize = 8 << 10;
-    let mut at = 0;
-    for block in bytes.chunks(BLOCK) {
-        let end = memchr::memchr2(b'"', b'\\', block);
-        let plain = &block[..end.unwrap_or(block.len())];
-        // The smallest byte of all is found in a loop that compilers turn into vector instructions.
-        if is_control(plain.iter().fold(u8::MAX, |least, &byte| least.min(byte))) {
-            return at + plain.iter().take_while(|&&byte| !is_control(byte)).count();
-        }
-        at += plain.len();
-        if end.is_some() {
-            break;
-        }
-    }
-    at
-}
+const LOW_BITS: u64 = u64::from_ne_bytes([0x01; 8]);
+const HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
 
-/// The first character that is no control character.
-const FIRST_PLAIN: u8 = 0x20;
-
-const fn is_control(byte: u8) -> bool {
-    byte < FIRST_PLAIN
+/// The same for eight bytes at once: the lowest high bit that is set belongs to the first special byte. (Subtracting borrows
+/// from the next byte only if this one was small enough, so that what is wrong can only be above what is right.)
+fn special_bytes(word: u64) -> u64 {
+    let below = |word: u64, limit: u8| word.wrapping_sub(LOW_BITS * u64::from(limit)) & !word & HIGH_BITS;
+    let is = |byte: u8| below(word ^ (LOW_BITS * u64::from(byte)), 1);
+    below(word, 0x20) | is(b'"') | is(b'\\')
 }
 
 /// The stack of open containers, one bit each: set for an object.

@@ -46,7 +46,7 @@ enum Goal {
     /// The call's answer.
     Outcome,
     /// What there is to know of the task: the answer to `tasks/get`, to be completed.
-    Report(Box<Message>),
+    Report(Message),
 }
 
 impl Pursuit {
@@ -157,7 +157,7 @@ impl Multiplexer {
 
     fn begin_report(&mut self, id: WireId, task: &Task, described: Message) {
         if let Some(Pending::Call(call)) = self.pending.get_mut(&id) {
-            let pursuit = Pursuit::new(task, Goal::Report(Box::new(described)));
+            let pursuit = Pursuit::new(task, Goal::Report(described));
             call.pursuit = Some(Box::new(pursuit));
         }
         let step = self.ask_task(id, Method::TasksResult, None);

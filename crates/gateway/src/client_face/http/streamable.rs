@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::SystemTime;
 
 use http::header::{self, HeaderValue};
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use hyper::body::Incoming;
 use protocol::client_face::legacy::{self, Meaning};
 use protocol::client_face::modern;
@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::{Refused, Visit, refuse_message};
 use crate::audit::Outcome;
 use crate::client_face::body::{Body, Events};
-use crate::client_face::intake;
+use crate::client_face::intake::{self, Revision};
 use crate::destination::Opening;
 use crate::guard::limits::Permit;
 use crate::mishap;
@@ -28,11 +28,11 @@ use crate::session_port::{Answered, Audited, Reception, SessionPort};
 use crate::trace::{self, Failed, OpenSpan};
 
 impl Visit<'_> {
-    pub(super) async fn post(&self, request: Request<Incoming>) -> Response<Body> {
+    pub(super) async fn post(&self, headers: HeaderMap, body: Incoming) -> Response<Body> {
         let mut span = None;
         let taken = {
             // Pinned here: it is large, and would be moved from hand to hand.
-            let taking = std::pin::pin!(self.take_post(request, &mut span));
+            let taking = std::pin::pin!(self.take_post(headers, body, &mut span));
             mishap::contained(taking).await
         };
         let mut response = match taken {
@@ -53,11 +53,10 @@ impl Visit<'_> {
 
     async fn take_post(
         &self,
-        request: Request<Incoming>,
+        headers: HeaderMap,
+        body: Incoming,
         span: &mut Option<OpenSpan>,
     ) -> Result<Response<Body>, Refused> {
-        let (parts, body) = request.into_parts();
-        let headers = parts.headers;
         // Under overload most requests end here: nothing of them was read but their heads.
         self.admit(&headers)?;
         let permit = self.gateway.limiter.call(self.account.as_ref())?;
@@ -99,7 +98,8 @@ impl Visit<'_> {
             );
             return Box::pin(answering).await.map_err(refused);
         }
-        if intake::names_modern(&headers) {
+        let revision = intake::revision(&headers);
+        if revision == Ok(Revision::Modern) {
             return match message.kind() {
                 Kind::Notification => Ok(reply::empty(StatusCode::ACCEPTED)),
                 Kind::Request | Kind::Result | Kind::Error => {
@@ -109,12 +109,14 @@ impl Visit<'_> {
         }
         // Judged with the message at hand, so that the refusal carries its id and the audit its method.
         let session = intake::session_id(&headers).map_err(refused)?;
-        let version = intake::version(&headers).map_err(refused)?;
+        let version = revision.and_then(Revision::legacy).map_err(refused)?;
         let meaning = legacy::lift(&message).map_err(|objection| refused(Refusal::Objection(objection)))?;
         if let Some(id) = session {
             let Some(port) = self.session_of(id, &message) else {
                 return Err(refused(Refusal::UnknownSession));
             };
+            // While the call runs its connection is read from: nothing must hold what was read before.
+            drop(headers);
             let reception = port
                 .take(message.clone(), accepts, Some(permit))
                 .map_err(|refusal| refused(refuse_message(refusal)))?;
@@ -162,7 +164,7 @@ impl Visit<'_> {
     ) -> Result<Response<Body>, Refusal> {
         let place = self.gateway.limiter.session(self.account.as_ref())?;
         let opening = if message.method() == McpMethod::Initialize {
-            Opening::Introduction(Box::new(message.clone()), accepts)
+            Opening::Introduction(message.clone(), accepts)
         } else {
             Opening::Implicit(version.unwrap_or(Version::ASSUMED))
         };
@@ -271,7 +273,7 @@ impl Visit<'_> {
         self.admit(headers)?;
         intake::check_accepts_events(headers)?;
         let port = self.required_session(headers)?;
-        intake::version(headers)?;
+        intake::revision(headers)?.legacy()?;
         if self.gateway.is_draining() {
             return Err(Refusal::Draining);
         }

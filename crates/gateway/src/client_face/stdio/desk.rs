@@ -236,7 +236,7 @@ impl Desk {
     fn open(self: &Arc<Self>, message: Message) {
         let introduces = message.method() == Method::Initialize;
         let opening = match introduces {
-            true => Opening::Introduction(Box::new(message.clone()), Accepts::Both),
+            true => Opening::Introduction(message.clone(), Accepts::Both),
             false => Opening::Implicit(Version::ASSUMED),
         };
         let opened = self.destination.open_on_lines(

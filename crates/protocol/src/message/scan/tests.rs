@@ -57,6 +57,58 @@ fn broken_json_is_refused() {
     assert_eq!(scan_text(b"{\"a\":\"\xff\xfe\"}").err(), Some(ScanError::NotUtf8));
 }
 
+/// Strings are read in words and in blocks: whatever ends them or must not be in them is seen wherever it stands.
+#[test]
+fn each_byte_of_a_string_is_looked_at() {
+    let with = |length: usize, at: usize, bytes: &[u8]| {
+        let (before, after) = ("a".repeat(at), "b".repeat(length - at));
+        let text = [
+            br#"{"method":"x","a":""#,
+            before.as_bytes(),
+            bytes,
+            after.as_bytes(),
+            b"\"}",
+        ]
+        .concat();
+        scan_text(text).map(|message| message.kind())
+    };
+    for length in 0..100 {
+        for at in 0..=length {
+            for good in [
+                "",
+                "\u{e9}",
+                "\u{10348}",
+                "\u{7f}",
+                " ",
+                "!",
+                "#",
+                "[",
+                "]",
+                r#"\""#,
+                r"\\",
+                r"\n",
+                r"\u00e9",
+            ] {
+                assert_eq!(
+                    with(length, at, good.as_bytes()),
+                    Ok(Kind::Notification),
+                    "{good} at {at}"
+                );
+            }
+            for bad in [&b"\xff"[..], b"\xc3", b"\x80", b"\xed\xa0\x80", b"\xc0\x80"] {
+                assert_eq!(with(length, at, bad), Err(ScanError::NotUtf8), "{bad:?} at {at}");
+            }
+            for bad in [&b"\x00"[..], b"\x1f", b"\n", b"\"", br"\x"] {
+                let error = with(length, at, bad);
+                assert!(
+                    matches!(error, Err(ScanError::NotJson { .. })),
+                    "{bad:?} at {at}: {error:?}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn doubled_members_are_refused_however_they_are_spelt() {
     for (text, member) in [
@@ -111,27 +163,45 @@ fn nesting_is_limited_without_recursion() {
     assert_eq!(scan_text(objects).err(), Some(ScanError::TooDeep));
 }
 
-/// What `plain_prefix` must find, said as plainly as possible.
-fn first_special(bytes: &[u8]) -> usize {
-    bytes
-        .iter()
-        .position(|byte| matches!(byte, 0..=0x1f | b'"' | b'\\'))
-        .unwrap_or(bytes.len())
-}
-
+/// The same at the borders of the blocks that long strings are searched in.
 #[test]
-fn whatever_cannot_be_passed_over_is_found_wherever_it_stands() {
-    const LENGTHS: [usize; 8] = [0, 1, 7, 8, 33, 40, 100, 20_000];
-    for plain in [b' ', b'!', b'#', b'[', b']', 0x7f, 0x80, 0xa2, 0xdc, 0xff] {
-        for length in LENGTHS {
-            let mut bytes = vec![plain; length];
-            assert_eq!(plain_prefix(&bytes), length);
-            for at in (0..length).filter(|at| *at < 50 || at % 4093 < 2) {
-                for special in [0, 0x0a, 0x1f, b'"', b'\\'] {
-                    bytes[at] = special;
-                    assert_eq!(plain_prefix(&bytes), at, "{special:#x} after {at} of {plain:#x}");
-                    bytes[at] = plain;
-                }
+fn each_byte_of_a_long_string_is_looked_at() {
+    const LENGTH: usize = 20_000;
+    for plain in ["x", "\u{e9}"] {
+        for at in [
+            0,
+            31,
+            32,
+            33,
+            8_190,
+            8_223,
+            8_224,
+            8_225,
+            16_416,
+            LENGTH - 1,
+            LENGTH,
+        ] {
+            let with = |bytes: &[u8]| {
+                let (before, after) = (plain.repeat(at), plain.repeat(LENGTH - at));
+                let parts = [
+                    br#"{"method":"x","a":""#,
+                    before.as_bytes(),
+                    bytes,
+                    after.as_bytes(),
+                    b"\"}",
+                ];
+                scan_text(parts.concat()).map(|message| message.kind())
+            };
+            for good in ["", "\u{e9}", r#"\""#, r"\\", r"\u00e9"] {
+                assert_eq!(with(good.as_bytes()), Ok(Kind::Notification), "{good} at {at}");
+            }
+            assert_eq!(with(b"\xff"), Err(ScanError::NotUtf8), "at {at}");
+            for bad in [&b"\x00"[..], b"\n", b"\"", br"\x"] {
+                let error = with(bad);
+                assert!(
+                    matches!(error, Err(ScanError::NotJson { .. })),
+                    "{bad:?} at {at}: {error:?}"
+                );
             }
         }
     }
@@ -155,13 +225,6 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
 }
 
 proptest! {
-    #[test]
-    fn finds_the_first_of_many_that_cannot_be_passed_over(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
-        for from in 0..bytes.len() {
-            prop_assert_eq!(plain_prefix(&bytes[from..]), first_special(&bytes[from..]));
-        }
-    }
-
     #[test]
     fn agrees_with_serde_json_on_arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
         let ours = !matches!(scan_text(&bytes), Err(ScanError::NotJson { .. } | ScanError::NotUtf8));
