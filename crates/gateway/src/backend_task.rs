@@ -34,6 +34,9 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 const STDERR_LINES: usize = 5;
 /// A buffer that grew beyond this for one large message is not kept.
 const KEPT_BUFFER: usize = 256 << 10;
+/// After so many bytes the reader lets those have a turn who carry them to the clients: large answers would gather
+/// here as fast as a server can write them.
+const HANDED_ON: usize = 512 << 10;
 /// Pieces that are written with one system call: a large message has three.
 const PIECES: usize = 8;
 
@@ -305,6 +308,7 @@ async fn read(
 ) {
     let mut framer = LineFramer::new(max_message_bytes);
     let mut spoken = false;
+    let mut handed_on = 0;
     loop {
         // Not `try_read_buf`: after a short read this one waits at once instead of asking the kernel again.
         match stdout.read_buf(framer.spare()).await {
@@ -321,6 +325,11 @@ async fn read(
                 if lines > 0 && !spoken {
                     spoken = true;
                     spoke.notify_one();
+                }
+                handed_on += count;
+                if lines > 0 && handed_on >= HANDED_ON {
+                    handed_on = 0;
+                    tokio::task::yield_now().await;
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
