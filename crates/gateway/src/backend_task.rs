@@ -3,15 +3,16 @@
 //! They decide nothing about the protocol. When to start is decided by the restart policy; the rest is the
 //! multiplexer's business, through the [`Lane`].
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
+use bytes::Buf as _;
 use protocol::exchange::Trouble;
 use protocol::wire::line::LineFramer;
-use tokio::io::AsyncReadExt as _;
+use protocol::wire::outbox::Outbox;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
@@ -33,6 +34,11 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 const STDERR_LINES: usize = 5;
 /// A buffer that grew beyond this for one large message is not kept.
 const KEPT_BUFFER: usize = 256 << 10;
+/// After so many bytes the reader lets those have a turn who carry them to the clients: large answers would gather
+/// here as fast as a server can write them.
+const HANDED_ON: usize = 512 << 10;
+/// Pieces that are written with one system call: a large message has three.
+const PIECES: usize = 8;
 
 /// What the supervisor needs to know.
 #[derive(Debug)]
@@ -302,6 +308,7 @@ async fn read(
 ) {
     let mut framer = LineFramer::new(max_message_bytes);
     let mut spoken = false;
+    let mut handed_on = 0;
     loop {
         // Not `try_read_buf`: after a short read this one waits at once instead of asking the kernel again.
         match stdout.read_buf(framer.spare()).await {
@@ -318,6 +325,11 @@ async fn read(
                 if lines > 0 && !spoken {
                     spoken = true;
                     spoke.notify_one();
+                }
+                handed_on += count;
+                if lines > 0 && handed_on >= HANDED_ON {
+                    handed_on = 0;
+                    tokio::task::yield_now().await;
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -336,28 +348,28 @@ impl Drop for Broken {
 }
 
 /// Writes what the lane has for the child, everything that has gathered at once.
-async fn write(stdin: pipe::Sender, lane: Arc<Lane>, _broken: Broken) {
-    let mut chunk = BytesMut::new();
+async fn write(mut stdin: pipe::Sender, lane: Arc<Lane>, _broken: Broken) {
+    let mut outbox = Outbox::default();
     loop {
-        if chunk.capacity() > KEPT_BUFFER {
-            chunk = BytesMut::new();
-        }
-        chunk = lane.take_outgoing(chunk);
-        if chunk.is_empty() {
+        outbox.shrink(KEPT_BUFFER);
+        outbox = lane.take_outbox(outbox);
+        if outbox.is_empty() {
             lane.write.notified().await;
             continue;
         }
         lane.traffic()
             .server_bytes_sent
-            .fetch_add(chunk.len() as u64, Relaxed);
-        while !chunk.is_empty() {
-            match stdin.try_write(&chunk) {
-                Ok(written) => chunk.advance(written),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if stdin.writable().await.is_err() {
-                        return;
-                    }
-                }
+            .fetch_add(outbox.len() as u64, Relaxed);
+        while !outbox.is_empty() {
+            let mut slices = [IoSlice::new(&[]); PIECES];
+            let written = match outbox.chunks_vectored(&mut slices) {
+                // Not `try_write`: after a short write this one waits at once instead of asking the kernel again.
+                1 => stdin.write(outbox.chunk()).await,
+                count => stdin.write_vectored(&slices[..count]).await,
+            };
+            match written {
+                Ok(0) => return,
+                Ok(written) => outbox.advance(written),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // The child has closed its stdin: it can hear nobody any more.
                 Err(_) => return,

@@ -19,6 +19,7 @@ use protocol::tool_schema::arguments_of;
 use protocol::version::Era;
 use protocol::wire::header::MirroredParams;
 use protocol::wire::line::{Frame, LineFramer};
+use protocol::wire::outbox::Outbox;
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
@@ -404,7 +405,14 @@ impl Lane {
         self.with(|multiplexer, _| multiplexer.handle_outage(trouble));
     }
 
-    /// Exchanges an empty buffer for everything that waits to be written.
+    /// Exchanges an empty outbox for everything that waits to be written.
+    pub(crate) fn take_outbox(&self, empty: Outbox) -> Outbox {
+        let mut inner = self.lock();
+        inner.multiplexer.handle_written();
+        inner.multiplexer.take_outbox(empty)
+    }
+
+    /// The same in one buffer.
     pub(crate) fn take_outgoing(&self, empty: BytesMut) -> BytesMut {
         let mut inner = self.lock();
         inner.multiplexer.handle_written();

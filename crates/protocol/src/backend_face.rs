@@ -14,6 +14,7 @@ use crate::exchange::{Client, Welcome};
 use crate::message::{Member, Message};
 use crate::method::{LogLevel, Method};
 use crate::version::Era;
+use crate::wire::outbox::Outbox;
 
 /// An id that Rialto gave to a request it wrote to a server. Never a client's id, not even in part, and never
 /// used twice by a multiplexer: an answer from before a restart finds nobody.
@@ -193,18 +194,20 @@ impl Face {
     }
 
     /// Writes a client's request under our id, its progress token replaced by the same id.
-    pub fn write_call(&self, out: &mut BytesMut, line: &Outgoing<'_>) {
+    pub fn write_call(&self, out: &mut Outbox, line: &Outgoing<'_>) {
         match (self, line.words) {
             (Self::Legacy(_), Era::Legacy) | (Self::Modern(_), Era::Modern) if line.extra.is_empty() => {
                 let digits = line.id.digits();
-                line.message.splice(
+                line.message.splice_to(
                     out,
                     &[(Member::Id, &digits), (Member::MetaProgressToken, &digits)],
                 );
-                write_line(out, &[]);
+                write_line(out.end(), &[]);
             }
-            (Self::Legacy(_), _) => legacy::write_translated(out, line),
-            (Self::Modern(discovery), _) => modern::write_translated(out, line, discovery.takes_tasks()),
+            (Self::Legacy(_), _) => legacy::write_translated(out.end(), line),
+            (Self::Modern(discovery), _) => {
+                modern::write_translated(out.end(), line, discovery.takes_tasks());
+            }
         }
     }
 

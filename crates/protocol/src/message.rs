@@ -14,6 +14,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::method::{LogLevel, Method};
 use crate::object::Object;
+use crate::wire::outbox::Outbox;
 
 pub use scan::{MAX_DEPTH, ScanError};
 
@@ -207,6 +208,32 @@ impl Message {
     pub fn splice(&self, out: &mut BytesMut, edits: &[(Member, &[u8])]) {
         let start = out.len();
         out.reserve(self.0.bytes.len() + edits.iter().map(|(_, new)| new.len()).sum::<usize>() + 1);
+        self.parts(edits, |part| match part {
+            Part::Kept(span) => out.put_slice(span.of(&self.0.bytes)),
+            Part::New(new) => out.put_slice(new),
+        });
+        if self.0.line_breaks {
+            for byte in &mut out[start..] {
+                if matches!(*byte, b'\n' | b'\r') {
+                    *byte = b' ';
+                }
+            }
+        }
+    }
+
+    /// The same to an outbox, where what is large and stays as it is need not be copied.
+    pub(crate) fn splice_to(&self, out: &mut Outbox, edits: &[(Member, &[u8])]) {
+        if self.0.bytes.len() < Written::LARGE || self.0.line_breaks {
+            return self.splice(out.end(), edits);
+        }
+        self.parts(edits, |part| match part {
+            Part::Kept(span) => out.share(self.0.bytes.slice(span.start as usize..span.end as usize)),
+            Part::New(new) => out.end().put_slice(new),
+        });
+    }
+
+    /// What the message consists of when these members are replaced, in order.
+    fn parts<'a>(&self, edits: &[(Member, &'a [u8])], mut put: impl FnMut(Part<'a>)) {
         let mut from = 0;
         loop {
             let next = edits
@@ -215,18 +242,11 @@ impl Message {
                 .filter(|(span, _)| !span.is_absent() && span.start as usize >= from)
                 .min_by_key(|(span, _)| span.start);
             let Some((span, new)) = next else { break };
-            out.put_slice(&self.0.bytes[from..span.start as usize]);
-            out.put_slice(new);
+            put(Part::Kept(Span::new(from, span.start as usize)));
+            put(Part::New(new));
             from = span.end as usize;
         }
-        out.put_slice(&self.0.bytes[from..]);
-        if self.0.line_breaks {
-            for byte in &mut out[start..] {
-                if matches!(*byte, b'\n' | b'\r') {
-                    *byte = b' ';
-                }
-            }
-        }
+        put(Part::Kept(Span::new(from, self.0.bytes.len())));
     }
 
     /// The message with another id, a large one without being copied.
@@ -248,6 +268,12 @@ impl Message {
         self.splice(&mut out, edits);
         out.freeze()
     }
+}
+
+/// Part of a message in which members were replaced.
+enum Part<'a> {
+    Kept(Span),
+    New(&'a [u8]),
 }
 
 /// A message on its way out: in one piece, or, if it is large, in the pieces around what was replaced, which

@@ -57,6 +57,7 @@ use crate::tool_policy::ToolPolicy;
 use crate::tool_schema::TaskSupport;
 use crate::version::Era;
 use crate::wire::line::EnvelopeSeeker;
+use crate::wire::outbox::Outbox;
 use book::{Asker, Attached, InFlight, Link, Load, OpenQuestion, Opener, Past, Pending, Waiting};
 use held::Held;
 use interests::Interests;
@@ -137,7 +138,7 @@ pub struct Multiplexer {
     last_notifier: Option<SessionKey>,
     next_wire: u64,
     next_question: u64,
-    outgoing: BytesMut,
+    outgoing: Outbox,
     /// Lines among them whose sender need not read them again.
     known_lines: Vec<Known>,
     /// Bytes taken by the writer that are not written yet.
@@ -179,7 +180,7 @@ impl Multiplexer {
             last_notifier: None,
             next_wire: 1,
             next_question: 1,
-            outgoing: BytesMut::new(),
+            outgoing: Outbox::default(),
             known_lines: Vec::new(),
             being_written: 0,
             outputs: VecDeque::new(),
@@ -291,11 +292,16 @@ impl Multiplexer {
         !self.outgoing.is_empty()
     }
 
-    /// Hands everything that waits to be written to the writer, who gives back its empty buffer.
-    pub fn take_outgoing(&mut self, empty: BytesMut) -> BytesMut {
+    /// Hands everything that waits to be written to the writer, who gives back its empty outbox.
+    pub fn take_outbox(&mut self, empty: Outbox) -> Outbox {
         self.known_lines.clear();
         self.being_written = self.outgoing.len();
         std::mem::replace(&mut self.outgoing, empty)
+    }
+
+    /// The same for a writer that wants it in one buffer.
+    pub fn take_outgoing(&mut self, empty: BytesMut) -> BytesMut {
+        self.take_outbox(Outbox::from(empty)).into_whole()
     }
 
     /// The writer has written what it took.
@@ -343,7 +349,7 @@ impl Multiplexer {
             }
             Ask::Ready { session, message } => {
                 // Only the first to say so is heard by the server, so what it asks then is theirs.
-                if self.face.confirm(Some(&message), &mut self.outgoing)
+                if self.face.confirm(Some(&message), self.outgoing.end())
                     && self.attached.contains_key(&session)
                 {
                     self.last_notifier = Some(session);
@@ -390,7 +396,7 @@ impl Multiplexer {
         if message.method() == Method::RootsListChanged {
             self.last_notifier = Some(session);
         }
-        self.face.write_notice(&mut self.outgoing, message);
+        self.face.write_notice(self.outgoing.end(), message);
     }
 
     fn open(
@@ -429,7 +435,7 @@ impl Multiplexer {
             Link::Absent | Link::Unavailable => self.outputs.push_back(Output::WantLink),
             Link::Up => {
                 let id = self.next_wire();
-                if self.face.begin(id, &mut self.outgoing) {
+                if self.face.begin(id, self.outgoing.end()) {
                     self.pending.insert(id, Pending::Handshake);
                     if self.carrier == Carrier::Pipe {
                         let until = now.after(self.limits.start_timeout);

@@ -6,6 +6,7 @@
 
 pub mod header;
 pub mod line;
+pub mod outbox;
 #[cfg(test)]
 mod pieces;
 pub mod sse;

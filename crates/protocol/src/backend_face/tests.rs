@@ -25,8 +25,9 @@ fn translated(to: Era, params: &str) -> Value {
         level: None,
         extra: &[],
     };
-    let mut out = BytesMut::new();
+    let mut out = Outbox::default();
     Face::new(to, legacy::Introduction::Newest).write_call(&mut out, &line);
+    let out = out.into_whole();
     let line = out.strip_suffix(b"\n").unwrap();
     assert!(!line.contains(&b'\n') && !line.contains(&b'\r'), "{params}");
     let mut read: Value = serde_json::from_slice(line).unwrap();
@@ -116,7 +117,7 @@ fn a_request_written_over_several_lines_is_one_line_for_every_server() {
         .flat_map(|face| Era::ALL.map(|words| (face, words)))
     {
         for extra in [&[][..], &extra[..]] {
-            let mut out = BytesMut::new();
+            let mut out = Outbox::default();
             let line = Outgoing {
                 message: &call,
                 words,
@@ -126,6 +127,7 @@ fn a_request_written_over_several_lines_is_one_line_for_every_server() {
                 extra,
             };
             Face::new(face, legacy::Introduction::Newest).write_call(&mut out, &line);
+            let out = out.into_whole();
             let line = out.strip_suffix(b"\n").unwrap();
             assert!(
                 !line.contains(&b'\n') && !line.contains(&b'\r'),
@@ -150,10 +152,37 @@ fn what_is_no_declaration_declares_nothing() {
             level: None,
             extra: &[],
         };
-        let mut out = BytesMut::new();
+        let mut out = Outbox::default();
         Face::new(Era::Modern, legacy::Introduction::Newest).write_call(&mut out, &line);
+        let out = out.into_whole();
         let read: Value = serde_json::from_slice(&out).unwrap();
         let capabilities = &read["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
         assert_eq!(*capabilities, json!({}), "{client:?}");
     }
+}
+
+#[test]
+fn a_large_call_within_its_era_is_written_around_its_id_and_token_and_not_copied() {
+    let text = format!(
+        r#"{{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{{"_meta":{{"progressToken":"a"}},"name":"x","arguments":{{"text":"{}"}}}}}}"#,
+        "x".repeat(100_000)
+    );
+    let client = Client::declaring(Principal::anonymous(), None, None);
+    let call = Message::scan(Bytes::from(text.clone())).unwrap();
+    let line = Outgoing {
+        message: &call,
+        words: Era::Legacy,
+        id: WireId(7),
+        client: &client,
+        level: None,
+        extra: &[],
+    };
+    let mut out = Outbox::default();
+    let face = Face::new(Era::Legacy, legacy::Introduction::Newest);
+    face.write_call(&mut out, &line);
+    let small = bytes::Buf::chunk(&out).len();
+    assert!(small < 100, "only what stands before the large part is copied");
+    face.write_call(&mut out, &line);
+    let expected = text.replace(r#""a""#, "7") + "\n";
+    assert_eq!(out.into_whole(), expected.repeat(2));
 }

@@ -388,17 +388,26 @@ impl Scanner<'_> {
         }
     }
 
-    /// The same for whole blocks of a long string, in a form that compilers turn into vector instructions.
+    /// The same for a long string, by searches that use vector instructions: for its end, then for control characters and
+    /// for what is beyond ASCII while that part is still in the nearest cache.
     fn pass_plain_blocks(&mut self) {
-        let mut all = 0;
-        for block in self.bytes[self.at..].chunks_exact(32) {
-            if block.iter().fold(false, |any, &byte| any | is_special(byte)) {
-                break;
+        const BLOCK: usize = 8 << 10;
+        for block in self.bytes[self.at..].chunks(BLOCK) {
+            let end = memchr::memchr2(b'"', b'\\', block);
+            let plain = &block[..end.unwrap_or(block.len())];
+            let (least, all) = plain
+                .iter()
+                .fold((u8::MAX, 0), |(least, all), &byte| (byte.min(least), all | byte));
+            if is_special(least) {
+                // A control character: it is found, and the string refused, by whoever looks at it byte by byte.
+                return;
             }
-            all = block.iter().fold(all, |all, &byte| all | byte);
-            self.at += block.len();
+            self.beyond_ascii |= !all.is_ascii();
+            self.at += plain.len();
+            if end.is_some() {
+                return;
+            }
         }
-        self.beyond_ascii |= !all.is_ascii();
     }
 
     fn escape(&mut self) -> Result<(), ScanError> {

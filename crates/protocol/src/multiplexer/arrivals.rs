@@ -41,7 +41,7 @@ impl Multiplexer {
             Arrival::Progress(id) => self.handle_progress(now, id, &message),
             Arrival::Ping => {
                 if let Some(id) = message.raw(Member::Id).filter(|id| self.has_room(id.len())) {
-                    legacy::write_empty_result(&mut self.outgoing, id);
+                    legacy::write_empty_result(self.outgoing.end(), id);
                 }
             }
             Arrival::Question => self.handle_question(now, message, origin),

@@ -35,7 +35,7 @@ impl Multiplexer {
         let message = reworded.as_ref().unwrap_or(message);
         match open.asker {
             Asker::Server(id) if self.has_room(message.len()) => {
-                legacy::write_answer(&mut self.outgoing, message, &id);
+                legacy::write_answer(self.outgoing.end(), message, &id);
             }
             Asker::Server(id) => {
                 self.counters.overloads += 1;
@@ -86,7 +86,7 @@ impl Multiplexer {
     /// Says no to a request of the server. There is always room for it: a request that came when there was none
     /// was not taken at all ([`Self::has_room_for_a_refusal`]), and the number of those taken is limited.
     pub(super) fn refuse(&mut self, id: &[u8], code: i32, text: &str) {
-        self.face.write_refusal(&mut self.outgoing, id, code, text);
+        self.face.write_refusal(self.outgoing.end(), id, code, text);
     }
 
     /// A server that asks without reading what it is told gets no answers: they would pile up here.

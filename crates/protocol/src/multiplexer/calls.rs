@@ -148,7 +148,7 @@ impl Multiplexer {
         {
             return self.overload(session, call, "bytes in flight");
         }
-        self.face.confirm(None, &mut self.outgoing);
+        self.face.confirm(None, self.outgoing.end());
         self.heed_level(now, session, &message, words);
         let id = WireId(self.next_wire);
         let (extra, drives) = self.as_task(session, &message, words);

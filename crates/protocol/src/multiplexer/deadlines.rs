@@ -52,7 +52,7 @@ impl Multiplexer {
             && self.vigil.is_unnoticed_silence(now, self.limits.request_timeout)
         {
             let id = self.own_request(now);
-            self.face.write_ping(&mut self.outgoing, id);
+            self.face.write_ping(self.outgoing.end(), id);
             let until = now.after(self.limits.request_timeout);
             self.vigil.begin_doubt(
                 until,

@@ -84,7 +84,7 @@ impl Multiplexer {
         // The client's own words may be long; ours are not, so that a cancellation can always be sent.
         let words = message.filter(|message| self.has_room(message.len()));
         if task.is_none() {
-            backend_face::write_cancel(&mut self.outgoing, words, id, reason);
+            backend_face::write_cancel(self.outgoing.end(), words, id, reason);
         }
         self.drop_steps(id, &call);
         self.wake_by(until);
@@ -214,11 +214,11 @@ impl Multiplexer {
         if self.is_ready() && !self.face.listens() {
             for uri in orphans {
                 let id = self.own_request(now);
-                legacy::write_subscription(&mut self.outgoing, Method::ResourcesUnsubscribe, id, &uri);
+                legacy::write_subscription(self.outgoing.end(), Method::ResourcesUnsubscribe, id, &uri);
             }
             if let Some(level) = level {
                 let id = self.own_request(now);
-                legacy::write_set_level(&mut self.outgoing, None, id, level);
+                legacy::write_set_level(self.outgoing.end(), None, id, level);
             }
         }
         self.admit(now);

@@ -149,7 +149,7 @@ impl Multiplexer {
         if self.attached.len() == newcomers.len() {
             return;
         }
-        self.face.confirm(None, &mut self.outgoing);
+        self.face.confirm(None, self.outgoing.end());
         let (resources, level) = self.interests.replay();
         let (resources, level) = if self.face.listens() {
             (Vec::new(), None)
@@ -158,11 +158,11 @@ impl Multiplexer {
         };
         if let Some(level) = level {
             let id = self.own_request(now);
-            legacy::write_set_level(&mut self.outgoing, None, id, level);
+            legacy::write_set_level(self.outgoing.end(), None, id, level);
         }
         for uri in resources {
             let id = self.own_request(now);
-            legacy::write_subscription(&mut self.outgoing, Method::ResourcesSubscribe, id, &uri);
+            legacy::write_subscription(self.outgoing.end(), Method::ResourcesSubscribe, id, &uri);
         }
         let lists = self
             .face

@@ -30,7 +30,7 @@ impl Multiplexer {
         let logs = self.offers_logs() && !self.face.listens();
         if let Some(level) = self.interests.request_level(session, level).filter(|_| logs) {
             let id = self.own_request(now);
-            legacy::write_set_level(&mut self.outgoing, None, id, level);
+            legacy::write_set_level(self.outgoing.end(), None, id, level);
         }
     }
 
@@ -90,7 +90,7 @@ impl Multiplexer {
             }
             Request::SetLevel { level } => match self.interests.set_level(session, *level) {
                 Some(level) if !self.face.listens() => {
-                    legacy::write_set_level(&mut self.outgoing, Some(message), id, level);
+                    legacy::write_set_level(self.outgoing.end(), Some(message), id, level);
                     return Lowered::Sent;
                 }
                 // A modern server is told with every call.

@@ -208,7 +208,7 @@ impl Multiplexer {
             client,
             answers,
         };
-        self.face.write_task(&mut self.outgoing, &request);
+        self.face.write_task(self.outgoing.end(), &request);
         self.pending.insert(id, Pending::Step { of });
         Some(id)
     }
@@ -406,7 +406,7 @@ impl Multiplexer {
             self.wake_by(until);
         }
         if let Some(outcome) = outcome {
-            backend_face::write_cancel(&mut self.outgoing, None, outcome, "nobody waits for it any more");
+            backend_face::write_cancel(self.outgoing.end(), None, outcome, "nobody waits for it any more");
         }
     }
 

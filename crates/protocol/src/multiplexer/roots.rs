@@ -74,7 +74,7 @@ impl Multiplexer {
             if let Ok(answer) = Message::scan(text.into())
                 && self.has_room(answer.len())
             {
-                legacy::write_answer(&mut self.outgoing, &answer, id);
+                legacy::write_answer(self.outgoing.end(), &answer, id);
                 return true;
             }
         }

@@ -215,7 +215,7 @@ impl Multiplexer {
                 continue;
             };
             if self.has_room(answer.len()) {
-                legacy::write_answer(&mut self.outgoing, &answer, &input.id);
+                legacy::write_answer(self.outgoing.end(), &answer, &input.id);
             } else {
                 self.counters.overloads += 1;
                 self.refuse(
@@ -342,7 +342,7 @@ impl Multiplexer {
             client: &known.client,
             answers: None,
         };
-        self.face.write_task(&mut self.outgoing, &request);
+        self.face.write_task(self.outgoing.end(), &request);
         self.pending
             .insert(wire, Pending::Background { task: id.to_owned() });
     }

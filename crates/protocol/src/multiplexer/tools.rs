@@ -163,9 +163,9 @@ impl Multiplexer {
 
     fn read_page(&mut self, client: Arc<Client>, pages: u32, until: Moment, cursor: Option<&str>) {
         let id = self.next_wire();
-        self.face.confirm(None, &mut self.outgoing);
+        self.face.confirm(None, self.outgoing.end());
         self.face
-            .write_tools_list(&mut self.outgoing, id, &client, cursor);
+            .write_tools_list(self.outgoing.end(), id, &client, cursor);
         self.pending.insert(id, Pending::Own { until });
         self.wake_by(until);
         self.tools.reading = Some(Reading {

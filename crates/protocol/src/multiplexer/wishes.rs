@@ -35,7 +35,7 @@ impl Multiplexer {
             return;
         }
         let opens = wanted.is_some();
-        for closed in discovery.tune(wanted, id, &mut self.outgoing) {
+        for closed in discovery.tune(wanted, id, self.outgoing.end()) {
             self.pending.remove(&closed);
         }
         if opens {
@@ -53,7 +53,7 @@ impl Multiplexer {
             replaced: old,
             honoured,
             refused,
-        }) = id.and_then(|id| discovery.handle_listening(id, message, &mut self.outgoing))
+        }) = id.and_then(|id| discovery.handle_listening(id, message, self.outgoing.end()))
         else {
             self.counters.strays += 1;
             return;

@@ -52,6 +52,8 @@ pub struct LineFramer {
     searched: usize,
     /// The size of the allocation behind the buffer. `BytesMut` tells only the part after what was split off.
     block: usize,
+    /// How long the last line was that needed more than a block: the next such line is often about as long.
+    expected: usize,
     max_line: usize,
     skipping: Option<Skipping>,
 }
@@ -63,6 +65,7 @@ impl LineFramer {
             buffer: BytesMut::new(),
             searched: 0,
             block: 0,
+            expected: 0,
             max_line,
             skipping: None,
         }
@@ -77,8 +80,14 @@ impl LineFramer {
         } else if self.buffer.capacity() - held < READ && !self.buffer.try_reclaim(READ) {
             // The growth is doubled here and not by `reserve`, which would double past the limit.
             let most = self.max_line.saturating_add(2 + READ);
-            let wanted = held.saturating_mul(2).min(most);
-            self.grow_to(wanted.max(held + READ).max(BLOCK));
+            let grown = held.saturating_mul(2);
+            // What proves longer than a read gets the room of its likes at once.
+            let wanted = if held < READ {
+                grown
+            } else {
+                grown.max(self.expected + READ)
+            };
+            self.grow_to(wanted.min(most).max(held + READ).max(BLOCK));
         }
         &mut self.buffer
     }
@@ -106,6 +115,9 @@ impl LineFramer {
             let mut line = self.buffer.split_to(self.searched + offset).freeze();
             self.buffer.advance(1);
             self.searched = 0;
+            if line.len() > BLOCK {
+                self.expected = line.len();
+            }
             let length = line.strip_suffix(b"\r").unwrap_or(&line).len();
             if length > self.max_line {
                 let mut skipping = Skipping::default();

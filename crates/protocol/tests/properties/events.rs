@@ -3,7 +3,10 @@
 use bytes::{Bytes, BytesMut};
 use protocol::wire::sse::{SseError, SseEvent, SseParser, write_comment, write_event, write_message};
 
-type Seen = (Vec<SseEvent>, Result<(Option<Bytes>, Option<u64>), SseError>);
+#[path = "../../src/wire/sse/reading.rs"]
+mod reading;
+
+use reading::read;
 
 /// The first byte is the limit, the second the size of a chunk.
 ///
@@ -20,22 +23,6 @@ pub(crate) fn holds(data: &[u8]) {
         write_again(event);
     }
     write_as_message(input);
-}
-
-fn read<'a>(limit: usize, chunks: impl Iterator<Item = &'a [u8]>) -> Seen {
-    let mut parser = SseParser::new(limit);
-    let mut events = Vec::new();
-    for chunk in chunks {
-        parser.push(chunk);
-        loop {
-            match parser.next() {
-                Ok(Some(event)) => events.push(event),
-                Ok(None) => break,
-                Err(error) => return (events, Err(error)),
-            }
-        }
-    }
-    (events, Ok((parser.last_event_id().cloned(), parser.retry())))
 }
 
 fn on_one_line(data: &[u8]) -> Vec<u8> {

@@ -163,6 +163,50 @@ fn nesting_is_limited_without_recursion() {
     assert_eq!(scan_text(objects).err(), Some(ScanError::TooDeep));
 }
 
+/// The same at the borders of the blocks that long strings are searched in.
+#[test]
+fn each_byte_of_a_long_string_is_looked_at() {
+    const LENGTH: usize = 20_000;
+    for plain in ["x", "\u{e9}"] {
+        for at in [
+            0,
+            31,
+            32,
+            33,
+            8_190,
+            8_223,
+            8_224,
+            8_225,
+            16_416,
+            LENGTH - 1,
+            LENGTH,
+        ] {
+            let with = |bytes: &[u8]| {
+                let (before, after) = (plain.repeat(at), plain.repeat(LENGTH - at));
+                let parts = [
+                    br#"{"method":"x","a":""#,
+                    before.as_bytes(),
+                    bytes,
+                    after.as_bytes(),
+                    b"\"}",
+                ];
+                scan_text(parts.concat()).map(|message| message.kind())
+            };
+            for good in ["", "\u{e9}", r#"\""#, r"\\", r"\u00e9"] {
+                assert_eq!(with(good.as_bytes()), Ok(Kind::Notification), "{good} at {at}");
+            }
+            assert_eq!(with(b"\xff"), Err(ScanError::NotUtf8), "at {at}");
+            for bad in [&b"\x00"[..], b"\n", b"\"", br"\x"] {
+                let error = with(bad);
+                assert!(
+                    matches!(error, Err(ScanError::NotJson { .. })),
+                    "{bad:?} at {at}: {error:?}"
+                );
+            }
+        }
+    }
+}
+
 fn json() -> impl Strategy<Value = serde_json::Value> {
     let leaf = prop_oneof![
         Just(serde_json::Value::Null),

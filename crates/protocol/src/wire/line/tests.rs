@@ -155,6 +155,33 @@ fn buffer_shrinks_after_a_large_line() {
 }
 
 #[test]
+fn a_long_line_gets_the_room_of_the_last_one_at_once_and_never_more_than_the_limit() {
+    let blocks = |framer: &mut LineFramer, length: usize| {
+        let line = [vec![b'x'; length], b"\n".to_vec()].concat();
+        let (mut input, mut blocks) = (line.as_slice(), Vec::new());
+        while !input.is_empty() {
+            read(framer, &mut input);
+            blocks.push(framer.block);
+            drain(framer, &mut Vec::new());
+        }
+        blocks.dedup();
+        blocks
+    };
+    let limit = 3_000_000;
+    let mut framer = LineFramer::new(limit);
+    assert!(blocks(&mut framer, 1_000_000).len() > 3, "it doubles");
+    assert_eq!(blocks(&mut framer, 1_000_000), [BLOCK, 1_000_000 + READ]);
+    assert_eq!(blocks(&mut framer, 1_000), [BLOCK]);
+    assert_eq!(blocks(&mut framer, 900_000), [BLOCK, 1_000_000 + READ]);
+    assert!(
+        blocks(&mut framer, limit)
+            .iter()
+            .all(|block| *block <= limit + 2 + READ)
+    );
+    assert_eq!(blocks(&mut framer, limit), [BLOCK, limit + READ]);
+}
+
+#[test]
 fn small_lines_reuse_one_block_once_they_are_dropped() {
     let mut framer = LineFramer::new(1024);
     for _ in 0..10_000 {

@@ -5,30 +5,15 @@ use proptest::sample::Index;
 
 use super::*;
 use crate::wire::pieces::cut;
+use reading::read;
 
-/// Everything a caller can see: the events, then the error or what the parser remembers.
-type Seen = (Vec<SseEvent>, Result<(Option<Bytes>, Option<u64>), SseError>);
-
-fn parse(max_event: usize, chunks: &[&[u8]]) -> Seen {
-    let mut parser = SseParser::new(max_event);
-    let mut events = Vec::new();
-    for chunk in chunks {
-        parser.push(chunk);
-        loop {
-            match parser.next() {
-                Ok(Some(event)) => events.push(event),
-                Ok(None) => break,
-                Err(error) => return (events, Err(error)),
-            }
-        }
-    }
-    (events, Ok((parser.last_event_id().cloned(), parser.retry())))
-}
+#[path = "reading.rs"]
+mod reading;
 
 fn events(input: &str) -> Vec<SseEvent> {
-    let bytes: Vec<&[u8]> = input.as_bytes().chunks(1).collect();
-    let whole = parse(1000, &[input.as_bytes()]);
-    assert_eq!(parse(1000, &bytes), whole);
+    let bytes = input.as_bytes().chunks(1);
+    let whole = read(1000, [input.as_bytes()]);
+    assert_eq!(read(1000, bytes), whole);
     whole.0
 }
 
@@ -145,7 +130,7 @@ fn type_lasts_for_one_event_and_the_id_for_all() {
 
 #[test]
 fn event_without_data_is_not_dispatched_but_its_id_and_delay_count() {
-    let (seen, rest) = parse(100, &[b"id: 5\nevent: x\n\nretry: 200\n\n"]);
+    let (seen, rest) = read(100, [&b"id: 5\nevent: x\n\nretry: 200\n\n"[..]]);
     assert_eq!(
         (seen, rest),
         (vec![], Ok((Some(Bytes::from_static(b"5")), Some(200))))
@@ -155,7 +140,7 @@ fn event_without_data_is_not_dispatched_but_its_id_and_delay_count() {
 
 #[test]
 fn id_of_an_unfinished_event_does_not_count() {
-    let (seen, rest) = parse(100, &[b"id: 1\ndata: a\n\nid: 2\ndata: b\n"]);
+    let (seen, rest) = read(100, [&b"id: 1\ndata: a\n\nid: 2\ndata: b\n"[..]]);
     assert_eq!(seen.len(), 1);
     assert_eq!(rest, Ok((Some(Bytes::from_static(b"1")), None)));
 }
@@ -191,13 +176,13 @@ fn single_data_line_is_not_copied() {
 #[test]
 fn event_of_exactly_the_limit_passes_and_a_larger_one_ends_the_stream() {
     let limit = Err(SseError::TooLarge { limit: 8 });
-    assert_eq!(parse(8, &[b"data: 12345678\n\n"]).0.len(), 1);
-    assert_eq!(parse(8, &[b"data: 1234\ndata: 567\n\n"]).0.len(), 1);
-    assert_eq!(parse(8, &[b"data: 123456789\n\n"]).1, limit);
-    assert_eq!(parse(8, &[b"data:123456789\n\n"]).1, limit);
-    assert_eq!(parse(8, &[b"data: 1234\ndata: 5678\n\n"]).1, limit);
-    assert_eq!(parse(8, &[b": a comment without end"]).1, limit);
-    assert_eq!(parse(8, &[b"data: a\n\ndata: 123456789\n\n"]).0.len(), 1);
+    assert_eq!(read(8, [&b"data: 12345678\n\n"[..]]).0.len(), 1);
+    assert_eq!(read(8, [&b"data: 1234\ndata: 567\n\n"[..]]).0.len(), 1);
+    assert_eq!(read(8, [&b"data: 123456789\n\n"[..]]).1, limit);
+    assert_eq!(read(8, [&b"data:123456789\n\n"[..]]).1, limit);
+    assert_eq!(read(8, [&b"data: 1234\ndata: 5678\n\n"[..]]).1, limit);
+    assert_eq!(read(8, [&b": a comment without end"[..]]).1, limit);
+    assert_eq!(read(8, [&b"data: a\n\ndata: 123456789\n\n"[..]]).0.len(), 1);
 }
 
 #[test]
@@ -274,10 +259,9 @@ proptest! {
     fn any_split_gives_the_same_events(
         input in streams(), places in vec(any::<Index>(), 0..8), max_event in 0_usize..40,
     ) {
-        let whole = parse(max_event, &[&input]);
-        prop_assert_eq!(&parse(max_event, &cut(&input, &places)), &whole);
-        let bytes: Vec<&[u8]> = input.chunks(1).collect();
-        prop_assert_eq!(&parse(max_event, &bytes), &whole);
+        let whole = read(max_event, [&input[..]]);
+        prop_assert_eq!(&read(max_event, cut(&input, &places)), &whole);
+        prop_assert_eq!(&read(max_event, input.chunks(1)), &whole);
     }
 
     #[test]
@@ -297,13 +281,13 @@ proptest! {
         }
         write_priming(&mut out, &77, Duration::from_secs(3));
         expected.push(event(None, "", Some("77"), Some(3000)));
-        let (seen, rest) = parse(1000, &cut(&out, &places));
+        let (seen, rest) = read(1000, cut(&out, &places));
         prop_assert_eq!(seen, expected);
         prop_assert_eq!(rest, Ok((Some(Bytes::from_static(b"77")), Some(3000))));
     }
 
     #[test]
     fn arbitrary_bytes_never_panic(input in vec(any::<u8>(), 0..300), max_event in 0_usize..30) {
-        let _ = parse(max_event, &[&input]);
+        let _ = read(max_event, [&input[..]]);
     }
 }
