@@ -36,13 +36,14 @@ fn tell(cargo: &str) {
     writeln!(std::io::stdout().lock(), "cargo::{cargo}").expect("cargo listens");
 }
 
-/// A script that adds one section to what the linker does anyway (`INSERT`), instead of replacing it.
+/// A script that adds to what the linker does anyway (`INSERT`), instead of replacing it. The functions stay in the
+/// section that all others are in, since valgrind knows the names of no other.
 fn linker_script(names: &str) -> String {
-    let mut script = String::from("SECTIONS\n{\n  .text.first :\n  {\n");
+    let mut script = String::from("SECTIONS\n{\n  .text :\n  {\n");
     for name in names.lines().filter(|line| !line.starts_with('#')) {
         // What the compiler takes for unlikely it puts into a section of another name; much of it runs at the start.
         let _ = writeln!(script, "    *(.text.{name} .text.unlikely.{name})");
     }
-    script.push_str("  }\n}\nINSERT BEFORE .text;\n");
+    script.push_str("  }\n}\nINSERT BEFORE .init;\n");
     script
 }

@@ -146,6 +146,13 @@ fn ordered(
 /// A linker's name with `*` in place of hashes and versions.
 fn family(name: &str) -> String {
     const HASH: usize = 16;
+    // Of equal names that are private to their parts of the program, all but one get a number.
+    if let Some((name, number)) = name.rsplit_once('.')
+        && !number.is_empty()
+        && number.bytes().all(|byte| byte.is_ascii_digit())
+    {
+        return format!("{}.*", family(name));
+    }
     if let Some(rest) = name.strip_prefix("aws_lc_") {
         let without_version =
             rest.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == '_');
@@ -188,6 +195,10 @@ mod tests {
             "_RNvXsZ_NtCs*_5alloc6stringNtB5_3fmt"
         );
         assert_eq!(family("aws_lc_0_47_0_SHA256"), "aws_lc_*_SHA256");
+        assert_eq!(
+            family("static_clone17h0123456789abcdefE.6814"),
+            "static_clone17h*E.*"
+        );
         assert_eq!(family("main"), "main");
     }
 
