@@ -21,7 +21,7 @@ pub fn run(repository: &Path, flags: &[String]) -> anyhow::Result<()> {
     }
     let mut command = Command::new(target_folder(repository)?.join("release").join("bench-load"));
     command.current_dir(repository).args(flags);
-    let is_partial = |flag: &String| matches!(flag.as_str(), "--quick" | "--instructions");
+    let is_partial = |flag: &String| matches!(flag.as_str(), "--quick" | "--instructions" | "--order");
     if !flags.iter().any(is_partial) {
         let folder = repository.join(".test-deps");
         for trouble in test_deps::install_peers(repository, &folder)? {

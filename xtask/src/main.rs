@@ -40,6 +40,8 @@ cargo xtask COMMAND
                    the peers; prints the table and writes docs/benchmarks.md.
                    --quick: Rialto and native only, under a minute, writes nothing.
                    --instructions: instructions per call, under valgrind.
+                   --order FILE: which functions a start and plain calls run, under valgrind;
+                   crates/rialto/order.txt is made so, and a release is linked by it.
                    --only ROW, --rounds N, --seconds S: less, or more, of it; writes nothing.
   help             this text
 

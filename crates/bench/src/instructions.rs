@@ -136,15 +136,34 @@ pub fn is_possible() -> bool {
         .is_ok_and(|output| output.status.success())
 }
 
-/// Counts every kind of work, for native and for Rialto.
-///
-/// `only`: kinds whose names hold this, instead of all.
-pub async fn count(programs: &Programs, only: Option<&str>) -> anyhow::Result<Vec<Count>> {
+pub(crate) fn require_valgrind() -> anyhow::Result<()> {
     if !is_possible() {
         bail!(
             "counting instructions needs valgrind, which does not run here: install the package `valgrind`"
         );
     }
+    Ok(())
+}
+
+/// The programs as they are, with callgrind in front of the one that is looked at.
+pub(crate) fn under_valgrind(programs: &Programs, file: &Path, flags: &[&str]) -> Programs {
+    let mut prefix = vec![
+        "valgrind".to_owned(),
+        "--tool=callgrind".to_owned(),
+        format!("--callgrind-out-file={}", file.display()),
+    ];
+    prefix.extend(flags.iter().map(|flag| (*flag).to_owned()));
+    Programs {
+        prefix,
+        ..programs.clone()
+    }
+}
+
+/// Counts every kind of work, for native and for Rialto.
+///
+/// `only`: kinds whose names hold this, instead of all.
+pub async fn count(programs: &Programs, only: Option<&str>) -> anyhow::Result<Vec<Count>> {
+    require_valgrind()?;
     let folder = tempfile::tempdir().context("cannot make a folder for temporary files")?;
     let mut counts = Vec::new();
     for (name, work, setup) in WORKS {
@@ -189,14 +208,7 @@ async fn one_run(
     calls: u64,
 ) -> anyhow::Result<i64> {
     let file = folder.join("callgrind");
-    let under_valgrind = Programs {
-        prefix: vec![
-            "valgrind".to_owned(),
-            "--tool=callgrind".to_owned(),
-            format!("--callgrind-out-file={}", file.display()),
-        ],
-        ..programs.clone()
-    };
+    let under_valgrind = under_valgrind(programs, &file, &[]);
     let until = Until::Calls(calls);
     let outcome = match (work, system) {
         (Work::Connect { in_flight }, System::Rialto) => {

@@ -14,6 +14,7 @@ pub mod issuer;
 pub mod load;
 pub mod meter;
 pub mod native;
+pub mod order;
 pub mod overload;
 pub mod pipe;
 pub mod report;

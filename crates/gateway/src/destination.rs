@@ -28,6 +28,7 @@ use crate::clock::Clock;
 use crate::errand_port::ErrandPort;
 use crate::lane::{Depths, Health, Lane};
 use crate::metrics::Traffic;
+use crate::own_keys::OwnKeys;
 use crate::reply::Refusal;
 use crate::seal::Sealer;
 use crate::session_port::SessionPort;
@@ -73,7 +74,7 @@ pub(crate) struct Destination {
     pub(crate) name: Arc<str>,
     settings: settings::Destination,
     around: Surroundings,
-    sessions: Mutex<HashMap<Uuid, Arc<SessionPort>>>,
+    sessions: Mutex<OwnKeys<Uuid, Arc<SessionPort>>>,
     lanes: Mutex<BTreeMap<LaneKey, Arc<Lane>>>,
     /// Supervisors that have not come to their end: children in use and children being ended.
     supervisors: Arc<AtomicUsize>,
@@ -205,7 +206,7 @@ impl Destination {
         }
     }
 
-    fn sessions(&self) -> MutexGuard<'_, HashMap<Uuid, Arc<SessionPort>>> {
+    fn sessions(&self) -> MutexGuard<'_, OwnKeys<Uuid, Arc<SessionPort>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::task::Poll;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -422,10 +424,9 @@ impl Gateway {
             .max_buf_size(READ_BUFFER)
             .serve_connection(TokioIo::new(SlowReader::new(stream)), service);
         tokio::pin!(connection);
-        let ended = tokio::select! {
-            biased;
-            ended = connection.as_mut() => ended,
-            _ = closing.changed() => {
+        let ended = match self.unless_closed(connection.as_mut(), &mut closing).await {
+            Some(ended) => ended,
+            None => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
@@ -436,6 +437,30 @@ impl Gateway {
             }
             tracing::debug!(%error, "connection ended");
         }
+    }
+
+    /// What a connection comes to; `None`, if all are to be closed before.
+    ///
+    /// Each message on a connection leads here, so the closing is only looked at when it could have come: it wakes whoever
+    /// has looked once, and by then the gateway drains.
+    async fn unless_closed<T>(
+        &self,
+        mut connection: Pin<&mut impl Future<Output = T>>,
+        closing: &mut watch::Receiver<bool>,
+    ) -> Option<T> {
+        let mut closed = std::pin::pin!(closing.changed());
+        let mut has_looked = false;
+        std::future::poll_fn(|context| {
+            if let Poll::Ready(ended) = connection.as_mut().poll(context) {
+                return Poll::Ready(Some(ended));
+            }
+            if has_looked && !self.is_draining() {
+                return Poll::Pending;
+            }
+            has_looked = true;
+            closed.as_mut().poll(context).map(|_| None)
+        })
+        .await
     }
 
     /// The truth about every destination. Unready only if nobody can be served at all.

@@ -4,13 +4,13 @@
 //! directly, a child's reader calls [`Lane::arrive`], and what the machine wants told goes straight to the
 //! sessions. Only writing, reading and supervising the child are tasks ([`crate::backend_task`]).
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use protocol::backend_face::WireId;
+use protocol::delivery::Bundle;
 use protocol::exchange::{Ask, Failure, SessionKey, Tell, Trouble};
 use protocol::message::{Member, Message};
 use protocol::multiplexer::{Carrier, Counters, Multiplexer, Output};
@@ -25,7 +25,9 @@ use tokio::sync::Notify;
 use crate::clock::Clock;
 use crate::errand_port::ErrandPort;
 use crate::metrics::Traffic;
+use crate::own_keys::OwnKeys;
 use crate::session_port::SessionPort;
+use crate::several::Several;
 
 /// Lines of noise that are logged one by one, and which of the later ones.
 const NOISE_LOGGED: u64 = 20;
@@ -77,7 +79,7 @@ pub(crate) struct Lane {
 
 struct Inner {
     multiplexer: Multiplexer,
-    ports: HashMap<SessionKey, Port>,
+    ports: OwnKeys<SessionKey, Port>,
     link_wanted: bool,
     /// The child gives no sign of life and is to be replaced.
     replacement: Option<&'static str>,
@@ -106,7 +108,7 @@ impl Port {
 /// What was collected under the lock, to be done after it.
 #[derive(Default)]
 struct Orders {
-    tells: Vec<(Port, Tell)>,
+    tells: Several<(Port, Tell)>,
     write: bool,
     look: bool,
 }
@@ -132,7 +134,7 @@ impl Lane {
             traffic,
             inner: Mutex::new(Inner {
                 multiplexer,
-                ports: HashMap::new(),
+                ports: OwnKeys::default(),
                 link_wanted: false,
                 replacement: None,
                 health: Health::Idle,
@@ -410,11 +412,11 @@ impl Lane {
         inner.multiplexer.take_outbox(empty)
     }
 
-    /// The same in one buffer.
-    pub(crate) fn take_outgoing(&self, empty: BytesMut) -> BytesMut {
+    /// The same for a server that is reached by POSTs: everything that waits, line by line.
+    pub(crate) fn take_posts(&self) -> Bundle {
         let mut inner = self.lock();
         inner.multiplexer.handle_written();
-        inner.multiplexer.take_outgoing(empty)
+        inner.multiplexer.take_posts()
     }
 
     fn with(&self, act: impl FnOnce(&mut Multiplexer, Moment)) {

@@ -31,6 +31,7 @@ use crate::guard::rate::Allowance;
 use crate::lane::Lane;
 use crate::metrics::{self, Traffic};
 use crate::reply;
+use crate::several::Several;
 
 /// One client's session.
 pub(crate) struct SessionPort {
@@ -76,11 +77,10 @@ impl std::fmt::Debug for SessionPort {
 /// What was collected under the lock, to be done after it.
 #[derive(Default)]
 struct Orders {
-    wakers: Vec<Waker>,
+    wakers: Several<Waker>,
     asks: Vec<Ask>,
     said: Vec<Said>,
-    #[expect(clippy::vec_box, reason = "they come boxed, and are handed on as they are")]
-    ended: Vec<Box<CallRecord>>,
+    ended: Several<Box<CallRecord>>,
 }
 
 impl SessionPort {
@@ -291,8 +291,8 @@ impl SessionPort {
                 desk.hear(said);
             }
         }
-        for record in &orders.ended {
-            self.record(now, record);
+        for record in orders.ended {
+            self.record(now, &record);
         }
         for ask in orders.asks {
             self.lane.ask(now, ask);
@@ -411,8 +411,9 @@ impl Inner {
         while let Some(output) = self.session.poll_output() {
             match output {
                 Output::Wake(stream) => {
-                    let waiting = self.wakers.remove(&stream);
-                    orders.wakers.extend(waiting.map(|waiting| waiting.waker));
+                    if let Some(waiting) = self.wakers.remove(&stream) {
+                        orders.wakers.push(waiting.waker);
+                    }
                 }
                 Output::Ask(ask) => orders.asks.push(*ask),
                 Output::Said(said) => orders.said.push(said),

@@ -167,9 +167,13 @@ fn carry(message: Message, context: TraceParent, companions: &[(&'static str, &s
 /// The context of a message's body as a header, for servers that are reached over HTTP and look there.
 pub(crate) fn header_of(message: &Message) -> Option<HeaderValue> {
     // Most messages have none, and then nothing is taken apart.
-    let meta = message.raw(Member::Meta)?;
-    memchr::memmem::find(meta, TRACEPARENT.as_bytes())?;
+    may_have_context(message.raw(Member::Meta)?).then_some(())?;
     HeaderValue::from_str(&TraceParent::of(message)?.to_string()).ok()
+}
+
+/// Whether a message, or a part of one, can have a context at all.
+pub(crate) fn may_have_context(bytes: &[u8]) -> bool {
+    memchr::memmem::find(bytes, TRACEPARENT.as_bytes()).is_some()
 }
 
 fn describe(

@@ -6,6 +6,8 @@
 //!
 //! The machine knows no socket: it is told what became of an attempt, and says what comes next.
 
+mod bundle;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +17,9 @@ use crate::backend_face::WireId;
 use crate::exchange::{Failure, Trouble, Upstream, UpstreamFault};
 use crate::message::{Kind, Member, Message};
 use crate::method::Method;
+
+pub(crate) use bundle::Known;
+pub use bundle::{Bundle, Post};
 
 /// How often a message is sent at most.
 const ATTEMPTS: u32 = 4;
@@ -131,6 +136,11 @@ impl Delivery {
     /// Whether it may be sent once more although it may have been carried out.
     pub fn may_go_again(&self) -> bool {
         self.repeatable == Repeatable::Yes && self.attempts < ATTEMPTS
+    }
+
+    /// Whoever knows more than the method has found that doing this twice does no harm.
+    pub fn handle_harmless(&mut self) {
+        self.repeatable = Repeatable::Yes;
     }
 
     /// The server has numbered an event, or said how long to wait.

@@ -45,6 +45,7 @@ use bytes::{Bytes, BytesMut};
 use crate::backend_face::legacy::{self, Handshake, Introduction};
 use crate::backend_face::modern;
 use crate::backend_face::{self, Arrival, Face, Outgoing, WireId};
+use crate::delivery::Known;
 use crate::error_code;
 use crate::exchange::{
     Ask, Call, CallKey, Client, Failure, QuestionKey, Request, SessionKey, Tell, Trouble, Upstream,
@@ -138,6 +139,8 @@ pub struct Multiplexer {
     next_wire: u64,
     next_question: u64,
     outgoing: Outbox,
+    /// Lines among them whose sender need not read them again.
+    known_lines: Vec<Known>,
     /// Bytes taken by the writer that are not written yet.
     being_written: usize,
     outputs: VecDeque<Output>,
@@ -178,6 +181,7 @@ impl Multiplexer {
             next_wire: 1,
             next_question: 1,
             outgoing: Outbox::default(),
+            known_lines: Vec::new(),
             being_written: 0,
             outputs: VecDeque::new(),
             wake_at: None,
@@ -290,6 +294,7 @@ impl Multiplexer {
 
     /// Hands everything that waits to be written to the writer, who gives back its empty outbox.
     pub fn take_outbox(&mut self, empty: Outbox) -> Outbox {
+        self.known_lines.clear();
         self.being_written = self.outgoing.len();
         std::mem::replace(&mut self.outgoing, empty)
     }

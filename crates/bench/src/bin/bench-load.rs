@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use bench::row::{self, Effort, Row};
 use bench::runner::{Run, say};
 use bench::system::{self, Programs};
-use bench::{instructions, report};
+use bench::{instructions, order, report};
 
 const HELP: &str = "\
 bench-load [FLAGS]
@@ -17,6 +17,7 @@ bench-load [FLAGS]
   --quick            Rialto and native only, one short round
   --instructions     only instructions per call, under valgrind
   --works TEXT       … of works whose names hold this, and where the instructions go
+  --order FILE       only write there which functions a start and plain calls run, for the linker
   --only ROW         only this row; may be repeated
   --rounds N         rounds per row
   --seconds S        length of one measurement
@@ -28,6 +29,7 @@ struct Flags {
     quick: bool,
     instructions: bool,
     works: Option<String>,
+    order: Option<PathBuf>,
     rows: Vec<Row>,
     rounds: Option<usize>,
     seconds: Option<f64>,
@@ -60,6 +62,9 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn run(flags: Flags, programs: Programs) -> anyhow::Result<()> {
+    if let Some(file) = &flags.order {
+        return order::write(&programs, file).await;
+    }
     let mut out = String::new();
     if flags.instructions {
         let counts = instructions::count(&programs, flags.works.as_deref()).await?;
@@ -115,6 +120,7 @@ fn flags(mut words: impl Iterator<Item = String>) -> anyhow::Result<Flags> {
         quick: false,
         instructions: false,
         works: None,
+        order: None,
         rows: Vec::new(),
         rounds: None,
         seconds: None,
@@ -127,6 +133,7 @@ fn flags(mut words: impl Iterator<Item = String>) -> anyhow::Result<Flags> {
             "--quick" => flags.quick = true,
             "--instructions" => flags.instructions = true,
             "--works" => flags.works = Some(value()?),
+            "--order" => flags.order = Some(value()?.into()),
             "--only" => flags.rows.push(row_named(&value()?)?),
             "--rounds" => flags.rounds = Some(value()?.parse().context("--rounds N")?),
             "--seconds" => flags.seconds = Some(value()?.parse().context("--seconds S")?),

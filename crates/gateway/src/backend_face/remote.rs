@@ -14,21 +14,19 @@ mod server;
 mod signature;
 mod wire;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use http::HeaderMap;
 use protocol::backend_face::WireId;
-use protocol::delivery::{Outage, Parcel};
+use protocol::delivery::{Bundle, Outage, Parcel, Post};
 use protocol::exchange::{Failure, Trouble};
-use protocol::message::{Member, Message};
 use protocol::method::Method;
 use protocol::multiplexer::Carrier;
 use protocol::time::Moment;
@@ -161,7 +159,8 @@ impl RemoteLane {
         lane.mirror_arguments();
         lane.link_up(None);
         let mut under_way = UnderWay::default();
-        let mut notices: Option<Listening> = None;
+        // One at most; in a set it is looked at only when something has come.
+        let mut notices: FuturesUnordered<Listening> = FuturesUnordered::new();
         let mut out: Option<(Moment, Arc<Trouble>)> = None;
         let mut ends = Vec::new();
         let mut old = None;
@@ -171,7 +170,9 @@ impl RemoteLane {
                 return Left::Stopped;
             }
             self.heed(&mut out);
-            notices = under_way.send_waiting(&self.link).or(notices);
+            if let Some(listening) = under_way.send_waiting(&self.link) {
+                notices = FuturesUnordered::from_iter([listening]);
+            }
             let deadline = lane.next_deadline();
             let retry = out
                 .as_ref()
@@ -179,15 +180,14 @@ impl RemoteLane {
                 .filter(|until| *until > clock.now());
             tokio::select! {
                 () = lane.write.notified(), if under_way.first.is_none() => {}
-                () = under_way.gather(&mut ends) => {
+                () = under_way.gather(outage, &mut ends) => {
                     for End { parcel, news } in ends.drain(..) {
                         match news {
-                            News::Delivered => outage.handle_success(),
-                            News::Failed => {}
+                            News::Delivered | News::Failed => {}
                             News::SessionLost { first } => {
                                 if first {
                                     self.lose_session();
-                                    notices = None;
+                                    notices.clear();
                                 }
                                 match parcel {
                                     Parcel::Request { id, .. } => lane.forgotten(id),
@@ -215,14 +215,11 @@ impl RemoteLane {
                         return Left::TryOld { status };
                     }
                 }
-                silence = async { notices.as_mut().expect("only polled if there is one").await }, if notices.is_some() => {
-                    notices = None;
-                    match silence {
-                        Silence::NotOffered => {}
-                        Silence::SessionLost { first: true } => self.lose_session(),
-                        Silence::SessionLost { first: false } => {}
-                    }
-                }
+                Some(silence) = notices.next() => match silence {
+                    Silence::NotOffered => {}
+                    Silence::SessionLost { first: true } => self.lose_session(),
+                    Silence::SessionLost { first: false } => {}
+                },
                 _ = clock.reach(retry) => {}
                 () = lane.look.notified() => {}
                 now = alarm.ring(deadline) => lane.reach_deadline(now),
@@ -302,12 +299,12 @@ impl RemoteLane {
                 break trouble("the server gave no sign of life");
             }
             if writing.is_none() {
-                let chunk = lane.take_outgoing(BytesMut::new()).freeze();
-                if !chunk.is_empty() {
+                let mut posts = lane.take_posts().peekable();
+                if posts.peek().is_some() {
                     let (link, endpoint) = (Arc::clone(&self.link), Arc::clone(&endpoint));
                     writing = Some(Box::pin(async move {
-                        for message in messages(&chunk) {
-                            old_sse::write(&link, &endpoint, &message).await?;
+                        for post in posts {
+                            old_sse::write(&link, &endpoint, &post).await?;
                         }
                         Ok(())
                     }));
@@ -365,24 +362,15 @@ fn give_back(lane: &Lane, parcel: Parcel) {
     }
 }
 
-/// The lines of a chunk that the multiplexer wrote.
-fn messages(chunk: &Bytes) -> impl Iterator<Item = Message> {
-    let mut start = 0;
-    memchr::memchr_iter(b'\n', chunk).filter_map(move |end| {
-        let line = chunk.slice(start..end);
-        start = end + 1;
-        Message::scan(line).ok()
-    })
-}
-
 /// The messages that are on their way.
 #[derive(Default)]
 struct UnderWay {
     carrying: FuturesUnordered<Carrying>,
-    handles: HashMap<WireId, AbortHandle>,
+    handles: BTreeMap<WireId, AbortHandle>,
     /// A notification that the next messages wait for.
     first: Option<Carrying>,
-    queue: std::collections::VecDeque<Message>,
+    /// What was written, in its order.
+    waiting: Bundle,
     patience: Option<Pin<Box<tokio::time::Sleep>>>,
 }
 
@@ -392,36 +380,38 @@ impl UnderWay {
     fn send_waiting(&mut self, link: &Arc<Link>) -> Option<Listening> {
         let mut listening = None;
         while self.first.is_none() {
-            let Some(message) = self.queue.pop_front() else {
-                let chunk = link.lane.take_outgoing(BytesMut::new()).freeze();
-                self.queue.extend(messages(&chunk));
-                if self.queue.is_empty() {
-                    break;
-                }
-                continue;
+            let Some(post) = self.next_post(link) else { break };
+            let ready = Parcel::Note {
+                method: Method::Initialized,
             };
-            if message.method() == Method::Initialized && link.lane.era() == Era::Legacy {
-                listening = Some(self.begin_session(link, message));
+            if post.parcel == ready && link.lane.era() == Era::Legacy {
+                listening = Some(self.begin_session(link, post));
             } else {
-                self.send(link, message);
+                self.send(link, post);
             }
         }
         listening
     }
 
-    fn send(&mut self, link: &Arc<Link>, message: Message) {
-        if message.method() == Method::Cancelled
-            && let Some(id) = message.number(Member::RequestId).map(WireId)
-        {
+    fn next_post(&mut self, link: &Link) -> Option<Post> {
+        if let Some(post) = self.waiting.next() {
+            return Some(post);
+        }
+        self.waiting = link.lane.take_posts();
+        self.waiting.next()
+    }
+
+    fn send(&mut self, link: &Arc<Link>, post: Post) {
+        if let Some(id) = post.cancels {
             self.cancel(link, id);
             if link.lane.era() == Era::Modern {
                 // The end of the exchange is the cancellation.
                 return;
             }
         }
-        let parcel = Parcel::of(&message);
+        let parcel = post.parcel;
         let (handle, registration) = AbortHandle::new_pair();
-        let carrying = Abortable::new(exchange::carry(Arc::clone(link), message), registration);
+        let carrying = Abortable::new(exchange::carry(Arc::clone(link), post), registration);
         let carrying: Carrying = Box::pin(carrying.map(Result::ok));
         match parcel {
             Parcel::Request { id, .. } => {
@@ -437,7 +427,7 @@ impl UnderWay {
     }
 
     /// Listens, and then says that the client is ready.
-    fn begin_session(&mut self, link: &Arc<Link>, ready: Message) -> Listening {
+    fn begin_session(&mut self, link: &Arc<Link>, ready: Post) -> Listening {
         let (opened, is_open) = oneshot::channel();
         let listening = Box::pin(notices::listen(Arc::clone(link), opened));
         let link = Arc::clone(link);
@@ -460,18 +450,24 @@ impl UnderWay {
         }
     }
 
-    /// Waits for messages to come to their end, and gives all that have.
-    async fn gather(&mut self, ends: &mut Vec<End>) {
-        std::future::poll_fn(|context| self.poll_gather(context, ends)).await;
+    /// Waits until messages have come to an end that somebody must see to, and gives these ends. Those that were
+    /// simply delivered, nearly all, leave nothing to do.
+    async fn gather(&mut self, outage: &mut Outage, ends: &mut Vec<End>) {
+        std::future::poll_fn(|context| self.poll_gather(context, outage, ends)).await;
     }
 
-    fn poll_gather(&mut self, context: &mut Context<'_>, ends: &mut Vec<End>) -> Poll<()> {
+    fn poll_gather(
+        &mut self,
+        context: &mut Context<'_>,
+        outage: &mut Outage,
+        ends: &mut Vec<End>,
+    ) -> Poll<()> {
         let mut going_on = false;
         if let Some(first) = &mut self.first
             && let Poll::Ready(end) = first.as_mut().poll(context)
         {
             (self.first, self.patience) = (None, None);
-            ends.extend(end);
+            self.note_end(end, outage, ends);
             going_on = true;
         }
         if let Some(patience) = &mut self.patience
@@ -483,17 +479,27 @@ impl UnderWay {
             going_on = true;
         }
         while let Poll::Ready(Some(end)) = self.carrying.poll_next_unpin(context) {
-            ends.extend(end);
-        }
-        for end in &*ends {
-            match end.parcel {
-                Parcel::Request { id, .. } => self.handles.remove(&id),
-                Parcel::Note { .. } => None,
-            };
+            self.note_end(end, outage, ends);
         }
         match going_on || !ends.is_empty() {
             true => Poll::Ready(()),
             false => Poll::Pending,
+        }
+    }
+
+    /// `None`: it was cancelled.
+    fn note_end(&mut self, end: Option<End>, outage: &mut Outage, ends: &mut Vec<End>) {
+        let Some(end) = end else { return };
+        match end.parcel {
+            Parcel::Request { id, .. } => self.handles.remove(&id),
+            Parcel::Note { .. } => None,
+        };
+        match end.news {
+            News::Delivered => outage.handle_success(),
+            News::Failed => {}
+            News::Unreachable(_) | News::SessionLost { .. } | News::Withheld | News::NotStreamable { .. } => {
+                ends.push(end)
+            }
         }
     }
 }

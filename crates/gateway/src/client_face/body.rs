@@ -31,7 +31,9 @@ pub(crate) struct Body {
 
 #[derive(Debug)]
 enum Kind {
-    Full(VecDeque<Bytes>),
+    /// All that there is, or what is left of it.
+    Whole(Bytes),
+    Pieces(VecDeque<Bytes>),
     Events(Events),
     Errand(ErrandEvents),
     Old(OldEvents),
@@ -39,16 +41,18 @@ enum Kind {
 
 impl Body {
     pub(crate) fn empty() -> Self {
-        Self::of(Kind::Full(VecDeque::new()))
+        Self::of(Kind::Whole(Bytes::new()))
     }
 
     pub(crate) fn full(written: Written) -> Self {
-        let mut pieces = match written {
-            Written::Whole(bytes) => VecDeque::from([bytes]),
-            Written::Cut { head, new, tail } => VecDeque::from([head, new, tail]),
-        };
-        pieces.retain(|piece| !piece.is_empty());
-        Self::of(Kind::Full(pieces))
+        Self::of(match written {
+            Written::Whole(bytes) => Kind::Whole(bytes),
+            Written::Cut { head, new, tail } => {
+                let mut pieces = VecDeque::from([head, new, tail]);
+                pieces.retain(|piece| !piece.is_empty());
+                Kind::Pieces(pieces)
+            }
+        })
     }
 
     pub(crate) fn events(events: Events) -> Self {
@@ -179,7 +183,11 @@ impl http_body::Body for Body {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let chunk = match &mut self.kind {
-            Kind::Full(pieces) => Poll::Ready(pieces.pop_front()),
+            Kind::Whole(bytes) => {
+                let all = std::mem::take(bytes);
+                Poll::Ready((!all.is_empty()).then_some(all))
+            }
+            Kind::Pieces(pieces) => Poll::Ready(pieces.pop_front()),
             Kind::Events(events) => events.poll_chunk(context),
             Kind::Errand(events) => events.poll_chunk(context),
             Kind::Old(events) => events.poll_chunk(context),
@@ -189,7 +197,8 @@ impl http_body::Body for Body {
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Full(pieces) => pieces.is_empty(),
+            Kind::Whole(bytes) => bytes.is_empty(),
+            Kind::Pieces(pieces) => pieces.is_empty(),
             Kind::Events(events) => events.ended,
             Kind::Errand(events) => events.is_ended(),
             Kind::Old(events) => events.is_ended(),
@@ -198,7 +207,8 @@ impl http_body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Full(pieces) => SizeHint::with_exact(pieces.iter().map(|piece| piece.len() as u64).sum()),
+            Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Kind::Pieces(pieces) => SizeHint::with_exact(pieces.iter().map(|piece| piece.len() as u64).sum()),
             Kind::Events(_) | Kind::Errand(_) | Kind::Old(_) => SizeHint::default(),
         }
     }

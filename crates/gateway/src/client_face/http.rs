@@ -131,10 +131,12 @@ impl Gateway {
                 };
                 let response = match *request.method() {
                     Method::POST => {
-                        let (parts, body) = request.into_parts();
-                        let posting = visit.post(parts.headers, body);
                         // The largest future by far: a connection that only listens need not have room for it.
-                        Box::pin(posting).await
+                        let posting = {
+                            let (parts, body) = request.into_parts();
+                            Box::pin(visit.post(parts.headers, body))
+                        };
+                        posting.await
                     }
                     Method::GET => visit.get(request.headers()),
                     Method::DELETE => visit.delete(request.headers()),

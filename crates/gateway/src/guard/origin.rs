@@ -14,6 +14,8 @@ use crate::settings::Settings;
 #[derive(Debug)]
 pub(crate) struct OriginGuard {
     listen: IpAddr,
+    /// What most clients write: the address that is listened on. It need not be taken apart each time.
+    usual: Option<HeaderValue>,
     hosts: Vec<String>,
     origins: Vec<String>,
 }
@@ -23,7 +25,7 @@ impl OriginGuard {
     pub(crate) fn new(settings: &Settings, listen: SocketAddr) -> Self {
         let public = settings.public_url.as_ref();
         Self::named(
-            listen.ip(),
+            listen,
             settings
                 .allowed_hosts
                 .iter()
@@ -38,12 +40,14 @@ impl OriginGuard {
     }
 
     fn named<'n>(
-        listen: IpAddr,
+        listen: SocketAddr,
         hosts: impl Iterator<Item = &'n str>,
         origins: impl Iterator<Item = &'n str>,
     ) -> Self {
+        let usual = Some(listen.to_string()).filter(|address| host_of(address).is_some());
         Self {
-            listen,
+            listen: listen.ip(),
+            usual: usual.and_then(|address| HeaderValue::from_str(&address).ok()),
             hosts: hosts
                 .map(|host| host.trim_end_matches('.').to_ascii_lowercase())
                 .collect(),
@@ -63,10 +67,10 @@ impl OriginGuard {
     /// A target that names a host counts instead of the `Host` header (RFC 9112, 3.2.2); here both must be ours.
     pub(crate) fn admit(&self, target: &Uri, headers: &HeaderMap) -> Result<Option<HeaderValue>, Refusal> {
         let host = single(headers, header::HOST).ok_or(Refusal::MissingHost)?;
-        let host = host.to_str().map_err(|_| Refusal::ForeignHost)?;
         let named = target.authority().map(Authority::as_str);
         let is_ours = |authority: &str| host_of(authority).is_some_and(|host| self.knows_host(host));
-        if !is_ours(host) || !named.is_none_or(is_ours) {
+        let is_usual = self.usual.as_ref() == Some(host);
+        if !is_usual && !host.to_str().is_ok_and(is_ours) || !named.is_none_or(is_ours) {
             return Err(Refusal::ForeignHost);
         }
         if !headers.contains_key(header::ORIGIN) {
@@ -152,7 +156,7 @@ mod tests {
 
     fn guard(listen: &str) -> OriginGuard {
         OriginGuard::named(
-            listen.parse::<SocketAddr>().unwrap().ip(),
+            listen.parse().unwrap(),
             ["mcp.example.com", "[fd00::7]"].into_iter(),
             ["https://app.example.com", "https://port.example.com:8443"].into_iter(),
         )

@@ -57,12 +57,9 @@ pub(super) struct Waiting {
 }
 
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "almost all are calls, and a box would cost each of them"
-)]
 pub(super) enum Pending {
-    Call(InFlight),
+    /// Boxed: it is looked up and put away more often than it is made.
+    Call(Box<InFlight>),
     /// A call that was cancelled. Nobody waits for it, but until the server has stopped it may still ask or log
     /// something because of it, which must not be taken for another session's.
     Cancelled {

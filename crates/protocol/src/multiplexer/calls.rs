@@ -183,7 +183,7 @@ impl Multiplexer {
         let patience = now.after(self.limits.patience);
         self.pending.insert(
             id,
-            Pending::Call(InFlight {
+            Pending::Call(Box::new(InFlight {
                 session,
                 call,
                 method,
@@ -202,7 +202,7 @@ impl Multiplexer {
                 open_questions: 0,
                 rest_at: None,
                 resting: false,
-            }),
+            })),
         );
         self.wake_by(deadline.min(patience));
         self.ask_roots_with(now, id);

@@ -32,7 +32,7 @@ impl Multiplexer {
     }
 
     /// Takes a call out of the books because the server is done with it.
-    pub(super) fn settle(&mut self, now: Moment, id: WireId) -> Option<InFlight> {
+    pub(super) fn settle(&mut self, now: Moment, id: WireId) -> Option<Box<InFlight>> {
         self.rouse(id);
         let (session, may_ask, call) = match self.pending.remove(&id)? {
             Pending::Call(call) => (call.session, call.method.may_ask(), Some(call)),
@@ -61,7 +61,7 @@ impl Multiplexer {
         id: WireId,
         message: Option<&Message>,
         reason: &str,
-    ) -> Option<InFlight> {
+    ) -> Option<Box<InFlight>> {
         self.rouse(id);
         let until = now.after(Limits::CANCEL_GRACE);
         self.abandon_task(now, id);

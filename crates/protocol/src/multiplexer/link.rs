@@ -34,6 +34,7 @@ impl Multiplexer {
         self.face.reset();
         self.vigil = Vigil::default();
         self.outgoing.clear();
+        self.known_lines.clear();
         self.being_written = 0;
         for attached in self.attached.values_mut() {
             attached.load = Load::default();

@@ -108,7 +108,11 @@ impl Multiplexer {
             level: self.interests.level(session),
             extra,
         };
+        let start = self.outgoing.len();
         self.face.write_call(&mut self.outgoing, &line);
+        if words == self.face.era() {
+            self.note_line(start, id, message.method());
+        }
         Lowered::Sent
     }
 }

@@ -5,6 +5,7 @@
 //! forgotten its session, while the others go on.
 
 use super::*;
+use crate::delivery::{Bundle, Parcel};
 use crate::exchange::UpstreamFault;
 
 /// How often a request is said again because the server had forgotten the session. Some servers refuse what they do
@@ -25,6 +26,23 @@ impl Multiplexer {
     /// Says how messages travel from now on. Only a silent link can change it.
     pub fn set_carrier(&mut self, carrier: Carrier) {
         self.carrier = carrier;
+    }
+
+    /// A client's request was written in its own words, from here to the end: whoever sends it need not read it again.
+    pub(super) fn note_line(&mut self, start: usize, id: WireId, method: Method) {
+        if self.carrier == Carrier::Posts {
+            self.known_lines.push(Known {
+                start,
+                end: self.outgoing.len(),
+                parcel: Parcel::Request { id, method },
+            });
+        }
+    }
+
+    /// Hands over everything that waits to be sent, as lines that are sent one by one.
+    pub fn take_posts(&mut self) -> Bundle {
+        let known = std::mem::take(&mut self.known_lines);
+        Bundle::new(self.take_outgoing(BytesMut::new()), known)
     }
 
     /// The server answers this request with a stream that it can take up again. A legacy client that waits gets one at once:

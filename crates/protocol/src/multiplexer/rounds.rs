@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Asker, InFlight, Limits, Multiplexer, Pending};
+use super::{Asker, Limits, Multiplexer, Pending};
 use crate::backend_face::modern::{self, InputRequired};
 use crate::backend_face::{Outgoing, WireId};
 use crate::exchange::{Failure, Tell};
@@ -157,16 +157,11 @@ impl Multiplexer {
         let Some(id) = wire else { return };
         self.abandon_task(now, id);
         self.withdraw_round(id);
-        let Some(InFlight {
-            session,
-            call,
-            method,
-            ..
-        }) = self.settle(now, id)
-        else {
+        let Some(settled) = self.settle(now, id) else {
             return;
         };
-        if method == Method::ToolsCall {
+        let (session, call) = (settled.session, settled.call);
+        if settled.method == Method::ToolsCall {
             let text = format!(
                 r#"{{"jsonrpc":"2.0","id":0,"result":{{"content":[{{"type":"text","text":{}}}],"isError":true}}}}"#,
                 quoted(why)

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 use protocol::backend_face::WireId;
-use protocol::delivery::{Delivery, Fate, Next, Parcel, Repeatable, repeatable};
+use protocol::delivery::{Delivery, Fate, Next, Parcel, Post, repeatable};
 use protocol::exchange::{Failure, Trouble};
 use protocol::message::{Kind, Message};
 use protocol::method::Method;
@@ -60,36 +60,22 @@ enum Taken {
 }
 
 /// Carries one message.
-pub(super) async fn carry(link: Arc<Link>, message: Message) -> End {
-    let parcel = Parcel::of(&message);
+pub(super) async fn carry(link: Arc<Link>, post: Post) -> End {
+    let Post { line, parcel, .. } = post;
     let news = Journey {
-        delivery: Delivery::new(parcel, harmless(&link, &message, parcel)),
+        delivery: Delivery::new(parcel, repeatable(parcel)),
         link,
         parcel,
-        message,
+        line,
     }
     .travel()
     .await;
     End { parcel, news }
 }
 
-/// Whether the message may be sent again after it may have been carried out.
-fn harmless(link: &Link, message: &Message, parcel: Parcel) -> Repeatable {
-    if link.server.spec().retry == Retry::Always {
-        return Repeatable::Yes;
-    }
-    match parcel {
-        Parcel::Request {
-            method: Method::ToolsCall,
-            ..
-        } if link.lane.is_repeatable(message) => Repeatable::Yes,
-        Parcel::Request { .. } | Parcel::Note { .. } => repeatable(parcel),
-    }
-}
-
 struct Journey {
     link: Arc<Link>,
-    message: Message,
+    line: Bytes,
     parcel: Parcel,
     delivery: Delivery,
 }
@@ -104,7 +90,7 @@ impl Journey {
                 return News::Withheld;
             }
             let outbound = match &resumed {
-                None => self.link.post(&self.message, &agreed),
+                None => self.link.post(&self.line, &agreed),
                 Some(last_event) => self.link.get(&agreed, Some(last_event)),
             };
             let sent = match self.patience() {
@@ -121,7 +107,10 @@ impl Journey {
                 Taken::Whole => return News::Delivered,
                 Taken::Failed(failure) => Next::Fail(failure),
                 Taken::NotStreamable(status) => return News::NotStreamable { status },
-                Taken::Not(fate) => self.delivery.handle_fate(fate),
+                Taken::Not(fate) => {
+                    self.look_for_harm();
+                    self.delivery.handle_fate(fate)
+                }
             };
             match next {
                 Next::Again { after } => tokio::time::sleep(after).await,
@@ -147,6 +136,28 @@ impl Journey {
                     return News::Failed;
                 }
             }
+        }
+    }
+
+    /// Whether the message may be sent again after it may have been carried out. Who configured the server may say
+    /// so, and so may a tool of itself; it is asked only when it matters.
+    fn look_for_harm(&mut self) {
+        let harmless = match (self.link.server.spec().retry, self.parcel) {
+            (Retry::Always, _) => true,
+            (
+                Retry::Safe,
+                Parcel::Request {
+                    method: Method::ToolsCall,
+                    ..
+                },
+            ) => {
+                let message = Message::scan(self.line.clone());
+                message.is_ok_and(|message| self.link.lane.is_repeatable(&message))
+            }
+            (Retry::Safe, Parcel::Request { .. } | Parcel::Note { .. }) => false,
+        };
+        if harmless {
+            self.delivery.handle_harmless();
         }
     }
 
@@ -332,6 +343,7 @@ impl Journey {
         let Parcel::Request { id, method } = self.parcel else {
             return Taken::Not(fate);
         };
+        self.look_for_harm();
         if matches!(status, 429 | 502..=504) && self.delivery.may_go_again() {
             return Taken::Not(fate);
         }

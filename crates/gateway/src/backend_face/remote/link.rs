@@ -126,34 +126,40 @@ impl Link {
     }
 
     /// The POST of a message.
-    pub(super) fn post(&self, message: &Message, agreed: &Agreed) -> Outbound {
-        let mut headers = match self.lane.era() {
-            Era::Modern => Arc::new(self.mirroring(message)),
-            Era::Legacy => Arc::clone(&agreed.post),
-        };
-        if let Some(context) = trace::header_of(message)
-            && !self.forwarded.contains_key(TRACEPARENT)
-        {
-            Arc::make_mut(&mut headers).insert(TRACEPARENT, context);
+    pub(super) fn post(&self, line: &Bytes, agreed: &Agreed) -> Outbound {
+        let modern = self.lane.era() == Era::Modern;
+        let mut headers = Arc::clone(if modern { &self.plain } else { &agreed.post });
+        // Whatever has to be read in it is rare in the legacy era.
+        if modern || trace::may_have_context(line) {
+            let message = Message::scan(line.clone());
+            if let Ok(message) = message {
+                self.describe(&message, modern, Arc::make_mut(&mut headers));
+            }
         }
         Outbound {
             method: Method::POST,
             at: None,
             headers,
-            body: message.bytes().clone(),
+            body: line.clone(),
         }
     }
 
-    fn mirroring(&self, message: &Message) -> HeaderMap {
-        let mut headers = HeaderMap::clone(&self.plain);
-        for (name, value) in mirrored(&self.lane, message) {
-            if let Some(name) = name
-                && !self.forwarded.contains_key(&name)
-            {
-                headers.insert(name, value);
+    /// Says in headers what the message says, unless the client has said it.
+    fn describe(&self, message: &Message, modern: bool, headers: &mut HeaderMap) {
+        if modern {
+            for (name, value) in mirrored(&self.lane, message) {
+                if let Some(name) = name
+                    && !self.forwarded.contains_key(&name)
+                {
+                    headers.insert(name, value);
+                }
             }
         }
-        headers
+        if let Some(context) = trace::header_of(message)
+            && !self.forwarded.contains_key(TRACEPARENT)
+        {
+            headers.insert(TRACEPARENT, context);
+        }
     }
 
     /// The GET of a stream, after an event if there was one.
@@ -179,12 +185,12 @@ impl Link {
     }
 
     /// The POST of a message to an address that the server has named.
-    pub(super) fn post_to(&self, at: &Arc<Address>, message: &Message) -> Outbound {
+    pub(super) fn post_to(&self, at: &Arc<Address>, line: &Bytes) -> Outbound {
         Outbound {
             method: Method::POST,
             at: Some(Arc::clone(at)),
             headers: Arc::clone(&self.plain),
-            body: message.bytes().clone(),
+            body: line.clone(),
         }
     }
 

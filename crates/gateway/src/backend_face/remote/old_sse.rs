@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::delivery::{Delivery, Fate, Next, Parcel, repeatable};
+use protocol::delivery::{Delivery, Fate, Next, Parcel, Post, repeatable};
 use protocol::exchange::Trouble;
-use protocol::message::Message;
 use protocol::wire::sse::{SseEvent, SseParser};
 use url::Url;
 
@@ -123,15 +122,11 @@ impl Stream {
 }
 
 /// Writes one message. `Err`: the stream's session is gone.
-pub(super) async fn write(
-    link: &Link,
-    endpoint: &Arc<Address>,
-    message: &Message,
-) -> Result<(), Arc<Trouble>> {
-    let parcel = Parcel::of(message);
+pub(super) async fn write(link: &Link, endpoint: &Arc<Address>, post: &Post) -> Result<(), Arc<Trouble>> {
+    let parcel = post.parcel;
     let mut delivery = Delivery::new(parcel, repeatable(parcel));
     loop {
-        let outbound = link.post_to(endpoint, message);
+        let outbound = link.post_to(endpoint, &post.line);
         let fate = match tokio::time::timeout(POST_TIMEOUT, link.server.send(outbound)).await {
             Ok(Ok(response)) if response.status().is_success() => return Ok(()),
             Ok(Ok(response)) => Fate::Status {

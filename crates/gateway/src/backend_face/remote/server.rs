@@ -7,7 +7,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HOST, LOCATION, RETRY_AFTER, USER_AGENT};
+use http::header::{
+    ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, RETRY_AFTER, USER_AGENT,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::Full;
 use protocol::delivery::Fate;
@@ -92,6 +94,9 @@ impl Server {
         if *method == Method::POST {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
             headers.insert(ACCEPT, HeaderValue::from_static(ANY_ANSWER));
+            // A copy has room for what it was copied from: without this place, and some air, each would have to grow.
+            headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+            headers.reserve(headers.len());
         } else {
             headers.insert(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
         }
@@ -141,6 +146,9 @@ impl Server {
             let mut request = Request::new(Full::new(outbound.body.clone()));
             *request.method_mut() = outbound.method.clone();
             *request.headers_mut() = HeaderMap::clone(&outbound.headers);
+            if let Some(length) = request.headers_mut().get_mut(CONTENT_LENGTH) {
+                *length = outbound.body.len().into();
+            }
             let response = self.wire.send(request, &at).await.map_err(fate)?;
             if response.headers().contains_key(CONTENT_ENCODING) {
                 return Err(Fate::Nonsense {

@@ -3,7 +3,7 @@
 //! A connection of HTTP/1 is no task. It is driven by whoever waits for an answer on it, in the same step that looks
 //! at the answer: a task of its own would have to be woken for each request and would have to wake the one who
 //! waits, which costs as much as the rest of an exchange. While nobody uses it, it lies in the [`Pool`]; what happened to
-//! it there is seen before it is given a request. HTTP/2, where many share a connection, does have a task.
+//! it there is seen before anything of the next request is written. HTTP/2, where many share a connection, does have a task.
 //!
 //! Nothing is sent twice. A request that a connection hands back untouched takes another one; for everything
 //! else the error says that nobody knows.
@@ -33,8 +33,9 @@ pub(crate) use self::road::certificates;
 use self::road::{Road, Stream};
 use crate::tasks;
 
-/// How often a request is handed back untouched before nobody tries any more.
-const MAX_HANDED_BACK: usize = 4;
+/// How often a request is handed back untouched before nobody tries any more: everything that lay ready may have
+/// ended meanwhile, and then a few that were made for it.
+const MAX_HANDED_BACK: usize = pool::MAX_IDLE + 4;
 
 pub(super) type Outgoing = Request<Full<Bytes>>;
 
@@ -193,43 +194,32 @@ impl Wire {
 
     /// A connection that is at hand, or a new one.
     async fn carriage(&self) -> Result<(Carriage, u64), Lost> {
-        if let Some(found) = self.at_hand().await {
+        if let Some(found) = self.at_hand() {
             return Ok(found);
         }
         if !self.road.may_be_shared() || self.pool().is_exclusive() {
             return self.connect().await;
         }
         let _first = self.first.lock().await;
-        match self.at_hand().await {
+        match self.at_hand() {
             Some(found) => Ok(found),
             None => self.connect().await,
         }
     }
 
-    /// What is at hand and still good: what has ended while nobody looked is seen now.
-    async fn at_hand(&self) -> Option<(Carriage, u64)> {
-        loop {
-            let (mut line, generation) = {
-                let mut pool = self.pool();
-                let generation = pool.generation();
-                let now = Instant::now();
-                if let Some(shared) = pool.shared(now) {
-                    match shared.is_closed() {
-                        true => pool.forget_shared(),
-                        false => return Some((Carriage::Shared(shared.clone()), generation)),
-                    }
-                }
-                (pool.take(now)?, generation)
-            };
-            let is_good = poll_fn(|context| {
-                line.drive(context);
-                Poll::Ready(line.is_free())
-            })
-            .await;
-            if is_good {
-                return Some((Carriage::Own(line), generation));
+    /// What is at hand. A connection that has ended while nobody looked says so when it is given a request: it reads
+    /// before it writes, and hands back what it has not begun.
+    fn at_hand(&self) -> Option<(Carriage, u64)> {
+        let mut pool = self.pool();
+        let generation = pool.generation();
+        let now = Instant::now();
+        if let Some(shared) = pool.shared(now) {
+            match shared.is_closed() {
+                true => pool.forget_shared(),
+                false => return Some((Carriage::Shared(shared.clone()), generation)),
             }
         }
+        Some((Carriage::Own(pool.take(now)?), generation))
     }
 
     async fn connect(&self) -> Result<(Carriage, u64), Lost> {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// nobody could say whether it was carried out; so ours are closed before.
 const IDLE: Duration = Duration::from_secs(4);
 /// More than this lie ready only after a burst, which opens new ones faster than anyone could count.
-const MAX_IDLE: usize = 256;
+pub(super) const MAX_IDLE: usize = 256;
 
 /// The connections that are kept: those that carry one request at a time, and the one that carries all.
 #[derive(Debug)]
