@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use protocol::backend_face::WireId;
 use protocol::delivery::Bundle;
 use protocol::exchange::{Ask, Failure, SessionKey, Tell, Trouble};
@@ -410,13 +410,6 @@ impl Lane {
         let mut inner = self.lock();
         inner.multiplexer.handle_written();
         inner.multiplexer.take_outbox(empty)
-    }
-
-    /// The same in one buffer.
-    pub(crate) fn take_outgoing(&self, empty: BytesMut) -> BytesMut {
-        let mut inner = self.lock();
-        inner.multiplexer.handle_written();
-        inner.multiplexer.take_outgoing(empty)
     }
 
     /// The same for a server that is reached by POSTs: everything that waits, line by line.
