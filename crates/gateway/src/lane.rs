@@ -312,9 +312,7 @@ impl Lane {
                     }
                 }
             }
-            if matches!(inner.health, Health::Running { .. }) && inner.multiplexer.is_ready() {
-                inner.health = Health::Ready { pid: Some(pid) };
-            }
+            inner.note_ready(Some(pid));
             inner.collect_for(&self.destination, pid)
         };
         self.carry_out(now, orders);
@@ -367,17 +365,28 @@ impl Lane {
         let orders = {
             let mut inner = self.lock();
             inner.multiplexer.handle_message(now, message, origin);
-            if matches!(inner.health, Health::Running { .. }) && inner.multiplexer.is_ready() {
-                inner.health = Health::Ready { pid: None };
-            }
+            inner.note_ready(None);
             inner.collect_for(&self.destination, 0)
         };
         self.carry_out(now, orders);
     }
 
-    /// Whether nothing that would answer this request has come yet.
-    pub(crate) fn is_unanswered(&self, id: WireId) -> bool {
-        self.lock().multiplexer.is_unanswered(id)
+    /// Takes what came in the exchange of a request, up to what answers it. Gives whether that has come.
+    pub(crate) fn hear_answer(&self, id: WireId, messages: impl IntoIterator<Item = Bytes>) -> bool {
+        let now = self.clock.now();
+        let (orders, answered) = {
+            let mut inner = self.lock();
+            let mut messages = messages.into_iter();
+            let mut answered = false;
+            while !answered && let Some(message) = messages.next() {
+                inner.multiplexer.handle_message(now, message, Some(id));
+                answered = !inner.multiplexer.is_unanswered(id);
+            }
+            inner.note_ready(None);
+            (inner.collect_for(&self.destination, 0), answered)
+        };
+        self.carry_out(now, orders);
+        answered
     }
 
     /// The server has begun to answer this request with a stream that can be resumed.
@@ -444,6 +453,13 @@ impl Lane {
 }
 
 impl Inner {
+    /// The server may have answered the handshake.
+    fn note_ready(&mut self, pid: Option<u32>) {
+        if matches!(self.health, Health::Running { .. }) && self.multiplexer.is_ready() {
+            self.health = Health::Ready { pid };
+        }
+    }
+
     fn collect(&mut self) -> Orders {
         self.collect_for("", 0)
     }

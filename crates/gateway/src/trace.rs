@@ -3,11 +3,12 @@
 //! A span that has ended is put into a bounded queue; whoever holds its other end sends it where spans are wanted. It never
 //! waits: what does not fit is lost and counted. Without a sink nothing is made at all, and a context is only passed on.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
 use http::{HeaderMap, HeaderValue};
+use memchr::memmem::Finder;
 use protocol::message::{Kind, Member, Message};
 use protocol::method::Method;
 use protocol::trace_context::{self, TRACEPARENT, TraceParent};
@@ -173,7 +174,8 @@ pub(crate) fn header_of(message: &Message) -> Option<HeaderValue> {
 
 /// Whether a message, or a part of one, can have a context at all.
 pub(crate) fn may_have_context(bytes: &[u8]) -> bool {
-    memchr::memmem::find(bytes, TRACEPARENT.as_bytes()).is_some()
+    static NAME: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(TRACEPARENT));
+    NAME.find(bytes).is_some()
 }
 
 fn describe(

@@ -92,8 +92,8 @@ pub enum Fate {
 pub enum Next {
     /// Send it once more.
     Again { after: Duration },
-    /// Take up the stream after this event.
-    Resume { after: Duration, last_event: Bytes },
+    /// Take up the stream after its last event.
+    Resume { after: Duration },
     /// It was not begun, and the server is out of reach: it may wait for better times.
     Return { trouble: Arc<Trouble> },
     /// It was not begun: the server has forgotten the session.
@@ -141,6 +141,11 @@ impl Delivery {
     /// Whoever knows more than the method has found that doing this twice does no harm.
     pub fn handle_harmless(&mut self) {
         self.repeatable = Repeatable::Yes;
+    }
+
+    /// Where the stream stood, if it can be taken up there.
+    pub fn last_event(&self) -> Option<&Bytes> {
+        self.last_event.as_ref()
     }
 
     /// The server has numbered an event, or said how long to wait.
@@ -209,17 +214,14 @@ impl Delivery {
     fn handle_stream_end(&mut self) -> Next {
         self.begun = true;
         let what = "the server ended its event stream without an answer";
-        if let Some(last_event) = &self.last_event {
+        if self.last_event.is_some() {
             if self.resumptions >= RESUMPTIONS {
                 return lost(what.to_owned());
             }
             let growing = RESUME_PAUSE * 2_u32.pow(self.resumptions);
             let after = self.retry.unwrap_or(growing).min(LONGEST_PAUSE);
             self.resumptions += 1;
-            return Next::Resume {
-                after,
-                last_event: last_event.clone(),
-            };
+            return Next::Resume { after };
         }
         self.again(None).unwrap_or_else(|| lost(what.to_owned()))
     }
@@ -420,10 +422,10 @@ mod tests {
         assert_eq!(
             delivery.handle_fate(Fate::StreamEnded),
             Next::Resume {
-                after: Duration::from_millis(200),
-                last_event: Bytes::from_static(b"7")
+                after: Duration::from_millis(200)
             }
         );
+        assert_eq!(delivery.last_event(), Some(&Bytes::from_static(b"7")));
     }
 
     #[test]

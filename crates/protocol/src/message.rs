@@ -262,6 +262,29 @@ impl Message {
         }
     }
 
+    /// The message with another progress token. It is not read again: what stands behind the token has moved with it, and
+    /// what it is part of has grown.
+    pub(crate) fn with_progress_token(&self, token: &[u8]) -> Self {
+        let old = self.0.spans[Member::ProgressToken as usize];
+        let end = old.start as usize + token.len();
+        let moved = |place: u32| match place >= old.end {
+            true => place as usize - old.end as usize + end,
+            false => place as usize,
+        };
+        let mut spans = self.0.spans;
+        if !old.is_absent() {
+            for span in spans.iter_mut().filter(|span| !span.is_absent()) {
+                *span = Span::new(moved(span.start), moved(span.end));
+            }
+        }
+        Self(Arc::new(Scanned {
+            bytes: self.spliced(&[(Member::ProgressToken, token)]),
+            spans,
+            line_breaks: false,
+            ..*self.0
+        }))
+    }
+
     /// The spliced message in a buffer of its own.
     pub fn spliced(&self, edits: &[(Member, &[u8])]) -> Bytes {
         let mut out = BytesMut::new();
@@ -350,6 +373,22 @@ mod tests {
 
     fn message(text: &str) -> Message {
         Message::scan(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn a_message_with_another_token_is_what_a_reader_of_it_would_find() {
+        for text in [
+            r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":7,"progress":1,"_meta":{"a":1}}}"#,
+            r#"{"params":{"uri":"u","_meta":{},"progressToken" : "long token" } ,"method":"notifications/progress","jsonrpc":"2.0"}"#,
+            "{\"jsonrpc\":\"2.0\",\n\"method\":\"notifications/progress\",\"params\":{\"progressToken\":7\n}}",
+            r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}"#,
+        ] {
+            for token in ["1", "\"a token\"", "1234567890"] {
+                let replaced = message(text).with_progress_token(token.as_bytes());
+                let read = Message::scan(replaced.bytes().clone()).unwrap();
+                assert_eq!(format!("{replaced:?}"), format!("{read:?}"), "{text}");
+            }
+        }
     }
 
     #[test]

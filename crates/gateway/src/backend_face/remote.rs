@@ -183,6 +183,7 @@ impl RemoteLane {
                 () = under_way.gather(outage, &mut ends) => {
                     for End { parcel, news } in ends.drain(..) {
                         match news {
+                            // Nobody has to see to these.
                             News::Delivered | News::Failed => {}
                             News::SessionLost { first } => {
                                 if first {
@@ -336,7 +337,7 @@ impl RemoteLane {
         let agreed = self.link.agreed();
         if agreed.has_session() {
             let outbound = self.link.delete(&agreed);
-            let _ = tokio::time::timeout(GOODBYE, self.link.server.send(outbound)).await;
+            let _ = tokio::time::timeout(GOODBYE, self.link.server.send(&outbound)).await;
         }
     }
 }

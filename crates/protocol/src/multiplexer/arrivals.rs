@@ -204,15 +204,12 @@ impl Multiplexer {
         if call.open_questions == 0 {
             call.deadline = now.after(self.limits.request_timeout).min(call.horizon);
         }
-        let restored = message.spliced(&[(Member::ProgressToken, token)]);
+        let message = message.with_progress_token(token);
         let (session, call) = (call.session, call.call);
-        match Message::scan(restored) {
-            Ok(message) => self.tell(Tell::Related {
-                session,
-                call,
-                message,
-            }),
-            Err(_) => self.counters.strays += 1,
-        }
+        self.tell(Tell::Related {
+            session,
+            call,
+            message,
+        });
     }
 }

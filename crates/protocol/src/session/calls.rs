@@ -187,15 +187,20 @@ impl Session {
     pub(super) fn forget_past(&mut self, now: Moment) {
         let keep = self.limits.retention;
         let mut bytes: usize = self.past.iter().map(|(_, stream)| stream.log.bytes()).sum();
-        let mut excess = self.past.len().saturating_sub(self.limits.ended_streams);
-        self.past.retain(|(_, stream)| {
-            let expired = stream.ended.is_some_and(|ended| now.since(ended) > keep.age);
-            if !stream.attended && (expired || excess > 0 || bytes > keep.bytes) {
-                excess = excess.saturating_sub(1);
-                bytes -= stream.log.bytes();
-                return false;
+        // They ended in this order, so that nothing behind one that may stay has to go.
+        while let Some((at, (_, oldest))) = self
+            .past
+            .iter()
+            .enumerate()
+            .find(|(_, (_, stream))| !stream.attended)
+        {
+            let excess = self.past.len() > self.limits.ended_streams;
+            let expired = oldest.ended.is_some_and(|ended| now.since(ended) > keep.age);
+            if !(expired || excess || bytes > keep.bytes) {
+                break;
             }
-            true
-        });
+            bytes -= oldest.log.bytes();
+            self.past.remove(at);
+        }
     }
 }

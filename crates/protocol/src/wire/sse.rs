@@ -29,8 +29,10 @@ pub fn write_event(out: &mut BytesMut, id: Option<&dyn Display>, event: Option<&
     if let Some(id) = id {
         write_field(out, "id: ", id);
     }
-    if let Some(event) = event {
-        write_field(out, "event: ", &event);
+    match event {
+        Some(MESSAGE) => out.put_slice(b"event: message\n"),
+        Some(event) => write_field(out, "event: ", &event),
+        None => {}
     }
     out.put_slice(b"data: ");
     let mut rest = data;
@@ -161,6 +163,29 @@ struct Pending {
     retry: Option<u64>,
 }
 
+/// What a line is about.
+#[derive(Debug, Clone, Copy)]
+enum Field {
+    Data,
+    Event,
+    Id,
+    Retry,
+    /// A comment has an empty name; the standard ignores it like every unknown field.
+    Unknown,
+}
+
+impl Field {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"data" => Self::Data,
+            b"event" => Self::Event,
+            b"id" => Self::Id,
+            b"retry" => Self::Retry,
+            _ => Self::Unknown,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 enum Data {
     #[default]
@@ -286,36 +311,34 @@ impl SseParser {
         Ok(Some(line))
     }
 
-    fn handle_field(&mut self, line: Bytes) -> Result<(), SseError> {
+    fn handle_field(&mut self, mut line: Bytes) -> Result<(), SseError> {
         let colon = memchr::memchr(b':', &line);
-        let (name, mut value) = match colon {
-            Some(at) => (line.slice(..at), line.slice(at + 1..)),
-            None => (line, Bytes::new()),
-        };
-        if value.first() == Some(&b' ') {
-            value.advance(1);
+        let name = Field::of(line.get(..colon.unwrap_or(line.len())).unwrap_or_default());
+        line.advance(colon.map_or(line.len(), |at| at + 1));
+        if line.first() == Some(&b' ') {
+            line.advance(1);
         }
-        match name.as_ref() {
-            b"data" => self.add_data(value)?,
-            b"event" => {
+        let value = line;
+        match name {
+            Field::Data => self.add_data(value)?,
+            Field::Event => {
                 self.pending.event = match value.as_ref() {
                     b"" => None,
                     b"message" => Some(Bytes::from_static(MESSAGE.as_bytes())),
                     other => Some(Bytes::copy_from_slice(other)),
                 };
             }
-            b"id" if value.contains(&0) => {}
+            Field::Id if value.contains(&0) => {}
             // Copied, since the id outlives its event and must not keep the whole buffer alive.
-            b"id" if value.is_empty() || value.len() > MAX_ID => self.id = None,
-            b"id" => self.id = Some(Bytes::copy_from_slice(&value)),
-            b"retry" => {
+            Field::Id if value.is_empty() || value.len() > MAX_ID => self.id = None,
+            Field::Id => self.id = Some(Bytes::copy_from_slice(&value)),
+            Field::Retry => {
                 if let Some(delay) = milliseconds(&value) {
                     self.retry = Some(delay);
                     self.pending.retry = Some(delay);
                 }
             }
-            // A comment has an empty name; the standard ignores it like every unknown field.
-            _ => {}
+            Field::Unknown => {}
         }
         Ok(())
     }

@@ -3,7 +3,9 @@
 //! What is to be done when an attempt fails is the [`Delivery`]'s business; this file sends, reads, and hands over
 //! each message of the server as it arrives.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -60,49 +62,42 @@ enum Taken {
 }
 
 /// Carries one message.
-pub(super) async fn carry(link: Arc<Link>, post: Post) -> End {
-    let Post { line, parcel, .. } = post;
-    let news = Journey {
+pub(super) fn carry(link: Arc<Link>, post: Post) -> impl Future<Output = End> {
+    let parcel = post.parcel;
+    let mut journey = Journey {
         delivery: Delivery::new(parcel, repeatable(parcel)),
         link,
-        parcel,
-        line,
+        line: post.line,
+    };
+    async move {
+        let news = journey.travel().await;
+        End {
+            parcel: journey.parcel(),
+            news,
+        }
     }
-    .travel()
-    .await;
-    End { parcel, news }
 }
 
 struct Journey {
     link: Arc<Link>,
     line: Bytes,
-    parcel: Parcel,
     delivery: Delivery,
 }
 
 impl Journey {
-    async fn travel(mut self) -> News {
-        let mut resumed: Option<Bytes> = None;
+    fn parcel(&self) -> Parcel {
+        self.delivery.parcel()
+    }
+
+    async fn travel(&mut self) -> News {
+        let mut resuming = false;
         loop {
             let agreed = self.link.agreed();
             let legacy = self.link.lane.era() == Era::Legacy;
-            if legacy && agreed.is_lost() && resumed.is_none() && !self.is_handshake() {
+            if legacy && agreed.is_lost() && !resuming && !self.is_handshake() {
                 return News::Withheld;
             }
-            let outbound = match &resumed {
-                None => self.link.post(&self.line, &agreed),
-                Some(last_event) => self.link.get(&agreed, Some(last_event)),
-            };
-            let sent = match self.patience() {
-                Some(limit) => tokio::time::timeout(limit, self.link.server.send(outbound))
-                    .await
-                    .unwrap_or(Err(Fate::Silent { limit })),
-                None => self.link.server.send(outbound).await,
-            };
-            let taken = match sent {
-                Ok(response) => self.take(response, &agreed, resumed.is_some()).await,
-                Err(fate) => Taken::Not(fate),
-            };
+            let taken = self.attempt(&agreed, resuming).await;
             let next = match taken {
                 Taken::Whole => return News::Delivered,
                 Taken::Failed(failure) => Next::Fail(failure),
@@ -112,11 +107,11 @@ impl Journey {
                     self.delivery.handle_fate(fate)
                 }
             };
-            match next {
-                Next::Again { after } => tokio::time::sleep(after).await,
-                Next::Resume { after, last_event } => {
-                    tokio::time::sleep(after).await;
-                    resumed = Some(last_event);
+            let after = match next {
+                Next::Again { after } => after,
+                Next::Resume { after } => {
+                    resuming = true;
+                    after
                 }
                 Next::Return { trouble } => return News::Unreachable(trouble),
                 Next::SessionLost => {
@@ -124,7 +119,7 @@ impl Journey {
                     return News::SessionLost { first };
                 }
                 Next::Fail(failure) => {
-                    match self.parcel {
+                    match self.parcel() {
                         Parcel::Request { id, .. } => self.link.lane.undelivered(id, failure),
                         Parcel::Note { method } => tracing::warn!(
                             destination = %self.link.lane.destination(),
@@ -135,14 +130,35 @@ impl Journey {
                     }
                     return News::Failed;
                 }
-            }
+            };
+            tokio::time::sleep(after).await;
+        }
+    }
+
+    /// Sends it once, or takes up its stream. Whatever a plain call does not need is boxed here and below: this future is
+    /// made for each of them.
+    async fn attempt(&mut self, agreed: &Agreed, resuming: bool) -> Taken {
+        let outbound = match resuming {
+            false => self.link.post(&self.line, agreed),
+            true => self.link.get(agreed, self.delivery.last_event()),
+        };
+        let sent = match self.patience() {
+            Some(limit) => Box::pin(tokio::time::timeout(limit, self.link.server.send(&outbound)))
+                .await
+                .unwrap_or(Err(Fate::Silent { limit })),
+            None => self.link.server.send(&outbound).await,
+        };
+        drop(outbound);
+        match sent {
+            Ok(mut response) => self.take(&mut response, agreed, resuming).await,
+            Err(fate) => Taken::Not(fate),
         }
     }
 
     /// Whether the message may be sent again after it may have been carried out. Who configured the server may say
     /// so, and so may a tool of itself; it is asked only when it matters.
     fn look_for_harm(&mut self) {
-        let harmless = match (self.link.server.spec().retry, self.parcel) {
+        let harmless = match (self.link.server.spec().retry, self.parcel()) {
             (Retry::Always, _) => true,
             (
                 Retry::Safe,
@@ -163,7 +179,7 @@ impl Journey {
 
     fn is_handshake(&self) -> bool {
         matches!(
-            self.parcel,
+            self.parcel(),
             Parcel::Request {
                 method: Method::Initialize,
                 ..
@@ -173,7 +189,7 @@ impl Journey {
 
     /// How long the head of an answer is waited for. Whoever asked something sees to that himself.
     fn patience(&self) -> Option<Duration> {
-        match self.parcel {
+        match self.parcel() {
             Parcel::Note { .. } => Some(NOTE_TIMEOUT),
             Parcel::Request {
                 method: Method::Initialize | Method::ServerDiscover,
@@ -183,25 +199,25 @@ impl Journey {
         }
     }
 
-    async fn take(&mut self, response: Response, agreed: &Agreed, resuming: bool) -> Taken {
+    async fn take(&mut self, response: &mut Response, agreed: &Agreed, resuming: bool) -> Taken {
         let status = response.status();
         if !status.is_success() {
-            return self.take_refusal(response, agreed, resuming).await;
+            return Box::pin(self.take_refusal(response, agreed, resuming)).await;
         }
-        let Parcel::Request { id, method } = self.parcel else {
+        let Parcel::Request { id, method } = self.parcel() else {
             self.link.server.settle(Transport::StreamableHttp);
             return Taken::Whole;
         };
-        match content(&response) {
+        match content(response) {
             Content::Json if !resuming => {
-                let session = session_of(&response);
+                let session = session_of(response);
                 match body(response, self.link.max_message_bytes).await {
                     Ok(answer) => self.hand_over(answer, id, method, session),
                     Err(Unread::BrokenOff(what)) => Taken::Not(Fate::BrokenOff { what }),
                     Err(Unread::TooLarge(length)) => Taken::Failed(self.too_large(length)),
                 }
             }
-            Content::Events => self.follow(response, id, method).await,
+            Content::Events => Box::pin(self.follow(response, id, method)).await,
             Content::Json | Content::Other if status == StatusCode::OK => Taken::Not(Fate::Nonsense {
                 what: "the server answered with something that is no message".into(),
             }),
@@ -229,8 +245,8 @@ impl Journey {
         session: Option<http::HeaderValue>,
     ) -> Taken {
         self.note(&answer, method, session);
-        self.link.hear(self.offered(answer, method), Some(id));
-        if self.link.lane.is_unanswered(id) {
+        let answer = self.offered(answer, method);
+        if !self.link.lane.hear_answer(id, [answer]) {
             return Taken::Not(Fate::Nonsense {
                 what: "the server answered another request, or none".into(),
             });
@@ -239,9 +255,10 @@ impl Journey {
     }
 
     /// Hands over the messages of a stream as they come.
-    async fn follow(&mut self, mut response: Response, id: WireId, method: Method) -> Taken {
-        let session = session_of(&response);
+    async fn follow(&mut self, response: &mut Response, id: WireId, method: Method) -> Taken {
+        let session = session_of(response);
         let mut parser = SseParser::new(self.link.max_message_bytes);
+        let mut heard = Vec::new();
         let mut begun = false;
         loop {
             match response.chunk().await {
@@ -253,25 +270,25 @@ impl Journey {
                     return Taken::Not(Fate::StreamEnded);
                 }
             }
-            loop {
-                let event = match parser.next() {
-                    Ok(Some(event)) => event,
-                    Ok(None) => break,
-                    Err(_) => {
-                        let length = self.link.max_message_bytes as u64 + 1;
-                        return Taken::Failed(self.too_large(length));
+            // What came together is handed over together.
+            let whole = loop {
+                match parser.next() {
+                    Ok(Some(event)) if event.is_message() && !event.data.is_empty() => {
+                        self.note(&event.data, method, session.clone());
+                        heard.push(self.offered(event.data, method));
                     }
-                };
-                if !event.is_message() || event.data.is_empty() {
-                    continue;
+                    Ok(Some(_)) => {}
+                    Ok(None) => break true,
+                    Err(_) => break false,
                 }
-                self.note(&event.data, method, session.clone());
-                self.link.hear(self.offered(event.data, method), Some(id));
-                if !self.link.lane.is_unanswered(id) {
-                    // The server is about to end the stream; a connection that was read to its end is used again.
-                    let _ = tokio::time::timeout(CLOSING, response.chunk()).await;
-                    return Taken::Whole;
-                }
+            };
+            if !heard.is_empty() && self.link.lane.hear_answer(id, heard.drain(..)) {
+                close(response).await;
+                return Taken::Whole;
+            }
+            if !whole {
+                let length = self.link.max_message_bytes as u64 + 1;
+                return Taken::Failed(self.too_large(length));
             }
             let retry = parser.retry().map(Duration::from_millis);
             self.delivery.handle_event(parser.last_event_id(), retry);
@@ -314,7 +331,7 @@ impl Journey {
         offered.into()
     }
 
-    async fn take_refusal(&mut self, response: Response, agreed: &Agreed, resuming: bool) -> Taken {
+    async fn take_refusal(&mut self, response: &mut Response, agreed: &Agreed, resuming: bool) -> Taken {
         let status = response.status().as_u16();
         if resuming {
             return Taken::Not(Fate::Nonsense {
@@ -323,7 +340,7 @@ impl Journey {
                 ),
             });
         }
-        let wait = retry_after(&response);
+        let wait = retry_after(response);
         let fate = Fate::Status {
             status,
             retry_after: wait,
@@ -340,7 +357,7 @@ impl Journey {
         }
         let words = body(response, MAX_ERROR_BODY).await.ok();
         let error = words.and_then(|words| error_in(&words));
-        let Parcel::Request { id, method } = self.parcel else {
+        let Parcel::Request { id, method } = self.parcel() else {
             return Taken::Not(fate);
         };
         self.look_for_harm();
@@ -361,6 +378,14 @@ impl Journey {
     }
 }
 
+/// The server is about to end the stream, or has; a connection that was read to its end is used again.
+async fn close(response: &mut Response) {
+    let over = poll_fn(|context| Poll::Ready(response.poll_chunk(context).is_ready())).await;
+    if !over {
+        let _ = Box::pin(tokio::time::timeout(CLOSING, response.chunk())).await;
+    }
+}
+
 fn kind_of(answer: &Bytes) -> Option<Kind> {
     Message::scan(answer.clone()).ok().map(|message| message.kind())
 }
@@ -376,4 +401,20 @@ fn error_in(body: &Bytes) -> Option<String> {
 
 fn with_id(error: &str, id: WireId) -> Bytes {
     Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, id.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<A, B, F: Future>(_: fn(A, B) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn the_future_of_an_exchange_fits_where_small_things_are_kept() {
+        // The usual allocator keeps what is up to a kilobyte at hand, and looks for room for everything else.
+        let size = size_of_future(carry);
+        assert!(size <= 1016, "{size}");
+    }
 }

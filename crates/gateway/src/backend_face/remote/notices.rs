@@ -32,7 +32,7 @@ pub(super) async fn listen(link: Arc<Link>, opened: oneshot::Sender<()>) -> Sile
         let retry = parser.retry();
         let outbound = link.get(&agreed, last_event.as_ref());
         let mut pause = None;
-        let answered = link.server.send(outbound).await;
+        let answered = link.server.send(&outbound).await;
         if let Some(opened) = opened.take() {
             // Nobody waits any more if it took too long.
             let _ = opened.send(());

@@ -50,7 +50,7 @@ fn trouble(what: String) -> Arc<Trouble> {
 async fn reach(link: &Link) -> Result<Stream, String> {
     let outbound = link.get(&link.agreed(), None);
     let at = &link.server.spec().url;
-    let mut response = link.server.send(outbound).await.map_err(|fate| match fate {
+    let mut response = link.server.send(&outbound).await.map_err(|fate| match fate {
         Fate::Unreachable { what }
         | Fate::BrokenOff { what }
         | Fate::NotSignedIn { what }
@@ -127,7 +127,7 @@ pub(super) async fn write(link: &Link, endpoint: &Arc<Address>, post: &Post) -> 
     let mut delivery = Delivery::new(parcel, repeatable(parcel));
     loop {
         let outbound = link.post_to(endpoint, &post.line);
-        let fate = match tokio::time::timeout(POST_TIMEOUT, link.server.send(outbound)).await {
+        let fate = match tokio::time::timeout(POST_TIMEOUT, link.server.send(&outbound)).await {
             Ok(Ok(response)) if response.status().is_success() => return Ok(()),
             Ok(Ok(response)) => Fate::Status {
                 status: response.status().as_u16(),

@@ -3,6 +3,7 @@
 //! Redirects are followed here and only within the server's own origin, so that neither a token nor a body ever
 //! leaves it. Nothing is decompressed: no encoding is offered, and an answer that has one is refused.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ use http_body_util::Full;
 use protocol::delivery::Fate;
 
 use super::signature;
-use super::wire::{Address, Lost, Response, Wire};
-use crate::settings::{RemoteSpec, Transport};
+use super::wire::{Address, Lost, Outgoing, Response, Wire};
+use crate::settings::{RemoteSpec, SignIn, Transport};
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -130,26 +131,23 @@ impl Server {
     }
 
     /// Sends a request, signed if the server wants that, and gives the head of the answer.
-    pub(super) async fn send(&self, outbound: Outbound) -> Result<Response, Fate> {
-        signature::signed(self, outbound).await
+    pub(super) async fn send(&self, outbound: &Outbound) -> Result<Response, Fate> {
+        match &self.spec.sign_in {
+            SignIn::OAuth(sign_in) => Box::pin(signature::signed(self, sign_in, outbound)).await,
+            SignIn::No => self.send_plain(outbound).await,
+        }
     }
 
     /// Sends a request as it is.
-    pub(super) async fn send_plain(&self, outbound: Outbound) -> Result<Response, Fate> {
+    pub(super) async fn send_plain(&self, outbound: &Outbound) -> Result<Response, Fate> {
         let at = outbound.at.as_ref().or(self.address.as_ref());
-        let mut at = Arc::clone(at.ok_or_else(|| Fate::Unsafe {
+        let mut at = Cow::Borrowed(at.ok_or_else(|| Fate::Unsafe {
             what: "the server's `url` is no address for HTTP".into(),
         })?);
         let mut redirects = 0;
         loop {
             // A redirect wants the same once more.
-            let mut request = Request::new(Full::new(outbound.body.clone()));
-            *request.method_mut() = outbound.method.clone();
-            *request.headers_mut() = HeaderMap::clone(&outbound.headers);
-            if let Some(length) = request.headers_mut().get_mut(CONTENT_LENGTH) {
-                *length = outbound.body.len().into();
-            }
-            let response = self.wire.send(request, &at).await.map_err(fate)?;
+            let response = self.wire.send(|| outbound.request(), &at).await.map_err(fate)?;
             if response.headers().contains_key(CONTENT_ENCODING) {
                 return Err(Fate::Nonsense {
                     what: "the server sent a compressed answer, which it was not asked for".into(),
@@ -164,8 +162,20 @@ impl Server {
                 });
             }
             redirects += 1;
-            at = followed(&at, &response)?;
+            at = Cow::Owned(followed(&at, &response)?);
         }
+    }
+}
+
+impl Outbound {
+    fn request(&self) -> Outgoing {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.headers_mut() = HeaderMap::clone(&self.headers);
+        if let Some(length) = request.headers_mut().get_mut(CONTENT_LENGTH) {
+            *length = self.body.len().into();
+        }
+        request
     }
 }
 
@@ -253,7 +263,7 @@ pub(super) enum Unread {
 }
 
 /// Reads a body that has at most this many bytes.
-pub(super) async fn body(mut response: Response, limit: usize) -> Result<Bytes, Unread> {
+pub(super) async fn body(response: &mut Response, limit: usize) -> Result<Bytes, Unread> {
     let length = response.length();
     if let Some(length) = length
         && length > limit as u64

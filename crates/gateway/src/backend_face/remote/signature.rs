@@ -12,7 +12,6 @@ use protocol::delivery::Fate;
 
 use super::server::{Outbound, Server};
 use super::wire::Response;
-use crate::settings::SignIn;
 use crate::tasks;
 
 /// A request may need a token, then a better one, then one with more permissions.
@@ -22,10 +21,11 @@ const MAX_CHALLENGES: usize = 8;
 const MAX_CHALLENGE: usize = 4096;
 
 /// Sends a request with the token there is; if the server refuses it, with another one.
-pub(super) async fn signed(server: &Server, outbound: Outbound) -> Result<Response, Fate> {
-    let SignIn::OAuth(sign_in) = &server.spec().sign_in else {
-        return server.send_plain(outbound).await;
-    };
+pub(super) async fn signed(
+    server: &Server,
+    sign_in: &oauth::SignIn,
+    outbound: &Outbound,
+) -> Result<Response, Fate> {
     let mut round = 0;
     loop {
         round += 1;
@@ -33,7 +33,7 @@ pub(super) async fn signed(server: &Server, outbound: Outbound) -> Result<Respon
             .authorization()
             .await
             .map_err(|error| not_signed_in(&error))?;
-        let response = server.send_plain(with(&outbound, authorization.as_ref())).await?;
+        let response = server.send_plain(&with(outbound, authorization.as_ref())).await?;
         let status = response.status().as_u16();
         if !matches!(status, 401 | 403) || round > ROUNDS {
             return Ok(response);

@@ -22,7 +22,7 @@ use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri};
 use http_body::Body as _;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::client::conn::{TrySendError, http1, http2};
+use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use tokio::task::coop;
 use tokio::time::Instant;
@@ -133,25 +133,35 @@ impl Wire {
         self.pool().doubt(generation);
     }
 
-    /// Sends a request and gives the head of its answer.
-    pub(super) async fn send(&self, mut request: Outgoing, at: &Address) -> Result<Response, Lost> {
+    /// Sends a request and gives the head of its answer. The request is made when there is a connection for it, and made
+    /// again if that hands it back: a future that waits keeps no room for it.
+    pub(super) async fn send(&self, make: impl Fn() -> Outgoing, at: &Address) -> Result<Response, Lost> {
         let mut handed_back = 0;
         loop {
             let (carriage, generation) = self.carriage().await?;
-            self.address(&mut request, &carriage, at);
             let sent = match carriage {
-                Carriage::Own(line) => {
-                    let lent = Lent {
-                        line,
-                        pool: Arc::clone(&self.pool),
-                        generation,
-                    };
-                    lent.send(request).await
-                }
-                Carriage::Shared(mut sender) => sender
-                    .try_send_request(request)
+                Carriage::Own(mut line) => {
+                    let mut answer = pin!(line.sender.try_send_request(self.addressed(make(), at)));
+                    let mut line = Some(line);
+                    poll_fn(|context| {
+                        line.as_mut()
+                            .expect("it is there until the answer is")
+                            .drive(context);
+                        let response = ready!(answer.as_mut().poll(context))?;
+                        let lent = line.take().map(|line| Lent {
+                            line,
+                            pool: Arc::clone(&self.pool),
+                            generation,
+                        });
+                        Poll::Ready(Ok(Response::new(response, lent).given_back(context)))
+                    })
                     .await
-                    .map(|response| Response::new(response, None)),
+                }
+                Carriage::Shared(mut sender) => {
+                    Box::pin(sender.try_send_request(addressed_whole(make(), at)))
+                        .await
+                        .map(|response| Response::new(response, None))
+                }
             };
             let mut error = match sent {
                 Ok(response) => return Ok(response),
@@ -159,7 +169,7 @@ impl Wire {
             };
             handed_back += 1;
             match error.take_message() {
-                Some(untouched) if handed_back <= MAX_HANDED_BACK => request = untouched,
+                Some(_) if handed_back <= MAX_HANDED_BACK => {}
                 Some(_) => return Err(Lost::Unreachable(causes(error.error()))),
                 None => {
                     self.doubt(generation);
@@ -169,34 +179,31 @@ impl Wire {
         }
     }
 
-    /// Writes the address in the form that the connection wants.
-    fn address(&self, request: &mut Outgoing, carriage: &Carriage, at: &Address) {
-        match carriage {
-            Carriage::Own(_) => match self.road.through_proxy() {
-                Some(authorization) => {
-                    *request.uri_mut() = at.whole.clone();
-                    if let Some(value) = authorization {
-                        let name = http::header::PROXY_AUTHORIZATION;
-                        request.headers_mut().insert(name, value.clone());
-                    }
-                }
-                None => *request.uri_mut() = at.path.clone(),
-            },
-            Carriage::Shared(_) => {
+    /// Writes the address in the form that a connection of HTTP/1 wants.
+    fn addressed(&self, mut request: Outgoing, at: &Address) -> Outgoing {
+        match self.road.through_proxy() {
+            Some(authorization) => {
                 *request.uri_mut() = at.whole.clone();
-                // The address says it already.
-                if request.headers().get(HOST) == Some(&at.host) {
-                    request.headers_mut().remove(HOST);
+                if let Some(value) = authorization {
+                    let name = http::header::PROXY_AUTHORIZATION;
+                    request.headers_mut().insert(name, value.clone());
                 }
             }
+            None => *request.uri_mut() = at.path.clone(),
         }
+        request
     }
 
-    /// A connection that is at hand, or a new one.
+    /// A connection that is at hand, or a new one. Few requests need a new one, and none is to keep the room for
+    /// making it.
     async fn carriage(&self) -> Result<(Carriage, u64), Lost> {
         if let Some(found) = self.at_hand() {
             return Ok(found);
         }
+        Box::pin(self.another()).await
+    }
+
+    async fn another(&self) -> Result<(Carriage, u64), Lost> {
         if !self.road.may_be_shared() || self.pool().is_exclusive() {
             return self.connect().await;
         }
@@ -254,6 +261,15 @@ impl Wire {
     }
 }
 
+/// The same for HTTP/2, where the address says what the header of HTTP/1 says.
+fn addressed_whole(mut request: Outgoing, at: &Address) -> Outgoing {
+    *request.uri_mut() = at.whole.clone();
+    if request.headers().get(HOST) == Some(&at.host) {
+        request.headers_mut().remove(HOST);
+    }
+    request
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -299,25 +315,6 @@ impl std::fmt::Debug for Lent {
 }
 
 impl Lent {
-    async fn send(mut self, request: Outgoing) -> Result<Response, TrySendError<Outgoing>> {
-        let mut sending = pin!(self.line.sender.try_send_request(request));
-        let response = poll_fn(|context| {
-            self.line.drive(context);
-            sending.as_mut().poll(context)
-        })
-        .await?;
-        let over = response.body().is_end_stream();
-        let mut response = Response::new(response, Some(self));
-        if over {
-            poll_fn(|context| {
-                response.give_back(context);
-                Poll::Ready(())
-            })
-            .await;
-        }
-        Ok(response)
-    }
-
     /// The answer was read to its end: the next request may have the connection, if it can still be used.
     fn give_back(mut self, context: &mut Context<'_>) {
         if !self.line.is_free() {
@@ -366,6 +363,14 @@ impl Response {
 
     pub(super) fn length(&self) -> Option<u64> {
         self.length
+    }
+
+    /// An answer without a body leaves its connection at once.
+    fn given_back(mut self, context: &mut Context<'_>) -> Self {
+        if self.body.is_end_stream() {
+            self.give_back(context);
+        }
+        self
     }
 
     fn give_back(&mut self, context: &mut Context<'_>) {

@@ -1,6 +1,7 @@
 //! Connections against a server of the test's own, which answers what it is told to.
 
 use super::*;
+use futures_util::future::join_all;
 use hyper_util::client::proxy::matcher::Matcher;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -32,9 +33,12 @@ async fn listener() -> (TcpListener, Url) {
 }
 
 async fn post(wire: &Wire, at: &Address) -> Result<Bytes, Lost> {
-    let mut request = Request::new(Full::new(Bytes::from_static(b"{}")));
-    *request.method_mut() = http::Method::POST;
-    request.headers_mut().insert(HOST, at.host().clone());
+    let request = || {
+        let mut request = Request::new(Full::new(Bytes::from_static(b"{}")));
+        *request.method_mut() = http::Method::POST;
+        request.headers_mut().insert(HOST, at.host().clone());
+        request
+    };
     let mut response = wire.send(request, at).await?;
     let mut whole = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(Lost::BrokenOff)? {
@@ -77,6 +81,33 @@ async fn a_connection_is_used_again_until_its_server_closes_it() {
         told.iter().flatten().all(|request| request.starts_with(&start)),
         "{told:?}"
     );
+}
+
+#[tokio::test]
+async fn a_request_passes_by_however_many_connections_have_ended_meanwhile() {
+    const READY: usize = 8;
+    let (listener, url) = listener().await;
+    let (wire, at) = (Wire::new(&url, None), Address::new(url).unwrap());
+    let server = async {
+        let mut streams = Vec::new();
+        for _ in 0..READY {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.read(&mut [0; 4096]).await.unwrap();
+            streams.push(stream);
+        }
+        for stream in &mut streams {
+            stream.write_all(FINE.as_bytes()).await.unwrap();
+        }
+        drop(streams);
+        serve(listener, &[&[FINE]]).await
+    };
+    let calls = async {
+        let first = join_all((0..READY).map(|_| post(&wire, &at))).await;
+        assert!(first.iter().all(Result::is_ok), "{first:?}");
+        post(&wire, &at).await.unwrap()
+    };
+    let (told, answer) = tokio::join!(server, calls);
+    assert_eq!((told[0].len(), &answer[..]), (1, b"ok".as_slice()));
 }
 
 #[tokio::test]
