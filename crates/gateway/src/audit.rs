@@ -28,6 +28,8 @@ const KEPT_CAPACITY: usize = 8 * 1024;
 thread_local! {
     /// Records are composed here, so that the sink's lock is held for one copy only.
     static LINE: RefCell<String> = const { RefCell::new(String::new()) };
+    /// The second of the last record, and how it is written.
+    static SECOND: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
 }
 
 /// What a session is called in logs: its id is a secret, this is not.
@@ -270,42 +272,80 @@ impl Audit {
 }
 
 fn compose(line: &mut String, record: &AuditRecord<'_>, bodies: bool, now: SystemTime) -> fmt::Result {
-    write!(line, "{{\"ts\":\"{}\"", humantime::format_rfc3339_millis(now))?;
-    text(line, "destination", Some(record.destination))?;
-    text(line, "session", record.session.as_ref().map(SessionHash::as_str))?;
-    text(line, "principal", Some(record.principal))?;
-    text(line, "http_method", Some(record.http_method))?;
-    text(line, "mcp_method", record.mcp_method)?;
-    text(line, "tool", record.tool)?;
+    line.push_str("{\"ts\":\"");
+    timestamp(line, now)?;
+    text(line, "\",\"destination\":", Some(record.destination))?;
+    let session = record.session.as_ref().map(SessionHash::as_str);
+    text(line, ",\"session\":", session)?;
+    text(line, ",\"principal\":", Some(record.principal))?;
+    text(line, ",\"http_method\":", Some(record.http_method))?;
+    text(line, ",\"mcp_method\":", record.mcp_method)?;
+    text(line, ",\"tool\":", record.tool)?;
     line.push_str(",\"rpc_id\":");
     rpc_id(line, record.rpc_id.unwrap_or(b"null"))?;
-    let micros = record.latency.as_micros();
-    write!(
-        line,
-        ",\"status_code\":{},\"outcome\":\"{}\",\"latency_ms\":{}.{:03},\"request_bytes\":{},\"response_bytes\":{}",
-        record.status_code,
-        record.outcome.as_str(),
-        micros / 1000,
-        micros % 1000,
-        record.request_bytes,
-        record.response_bytes,
-    )?;
+    let micros = u64::try_from(record.latency.as_micros()).unwrap_or(u64::MAX);
+    number(line, ",\"status_code\":", record.status_code.into());
+    line.push_str(",\"outcome\":\"");
+    line.push_str(record.outcome.as_str());
+    number(line, "\",\"latency_ms\":", micros / 1000);
+    thousandths(line, micros % 1000);
+    number(line, ",\"request_bytes\":", record.request_bytes);
+    number(line, ",\"response_bytes\":", record.response_bytes);
     if bodies {
-        body(line, "request_body", record.request_body)?;
-        body(line, "response_body", record.response_body)?;
+        body(line, ",\"request_body\":", record.request_body)?;
+        body(line, ",\"response_body\":", record.response_body)?;
     }
     line.push_str("}\n");
     Ok(())
 }
 
-fn key(line: &mut String, key: &'static str) {
-    line.push_str(",\"");
-    line.push_str(key);
-    line.push_str("\":");
+/// The time of day, as RFC 3339 with thousandths. All of it but these is written once a second.
+fn timestamp(line: &mut String, now: SystemTime) -> fmt::Result {
+    let Ok(since) = now.duration_since(SystemTime::UNIX_EPOCH) else {
+        return write!(
+            line,
+            "{}",
+            humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH)
+        );
+    };
+    SECOND.with_borrow_mut(|(second, written)| {
+        if *second != since.as_secs() || written.is_empty() {
+            written.clear();
+            write!(written, "{}", humantime::format_rfc3339_seconds(now))?;
+            *second = since.as_secs();
+        }
+        line.push_str(written.trim_end_matches('Z'));
+        thousandths(line, since.subsec_millis().into());
+        line.push('Z');
+        Ok(())
+    })
 }
 
-fn text(line: &mut String, name: &'static str, value: Option<&str>) -> fmt::Result {
-    key(line, name);
+/// Three digits behind a point.
+fn thousandths(line: &mut String, number: u64) {
+    line.push('.');
+    for unit in [100, 10, 1] {
+        line.push(char::from(b'0' + (number / unit % 10) as u8));
+    }
+}
+
+fn number(line: &mut String, key: &'static str, mut number: u64) {
+    line.push_str(key);
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    line.push_str(str::from_utf8(&digits[at..]).expect("digits are text"));
+}
+
+fn text(line: &mut String, key: &'static str, value: Option<&str>) -> fmt::Result {
+    line.push_str(key);
     match value {
         Some(value) => escape::json_string(line, value, MAX_VALUE_BYTES),
         None => line.write_str("null"),
@@ -334,8 +374,8 @@ fn rpc_id(line: &mut String, raw: &[u8]) -> fmt::Result {
     }
 }
 
-fn body(line: &mut String, name: &'static str, body: Option<&[u8]>) -> fmt::Result {
-    key(line, name);
+fn body(line: &mut String, key: &'static str, body: Option<&[u8]>) -> fmt::Result {
+    line.push_str(key);
     match body {
         Some(body) => escape::json_string(line, &redact::redact(body, MAX_BODY_BYTES), MAX_BODY_BYTES),
         None => line.write_str("null"),

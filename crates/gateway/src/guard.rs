@@ -184,11 +184,12 @@ impl Guard {
         }
     }
 
-    async fn judge(&self, token: &str, now: SystemTime, room: Room<'_>) -> Result<Caller, Refusal> {
+    async fn judge(&self, token: &[u8], now: SystemTime, room: Room<'_>) -> Result<Caller, Refusal> {
         let fault = |fault: Fault| self.unauthorized(fault.complaint(), room);
+        let hash = tokens::hash_of(token);
         let known = match self.tokens.is_empty() {
             true => Known::Unknown,
-            false => self.tokens.judge(token, room.destination(), now),
+            false => self.tokens.judge(&hash, room.destination(), now),
         };
         match (known, &self.jwt) {
             (Known::Good(principal, until), _) => Ok(Caller {
@@ -198,7 +199,7 @@ impl Guard {
             (Known::Elsewhere(_), _) => Err(Refusal::TokenForElsewhere),
             (Known::Expired, _) => Err(fault(Fault::Expired)),
             (Known::Unknown, None) => Err(fault(Fault::Malformed)),
-            (Known::Unknown, Some(jwt)) => match jwt.judge(token, room.destination(), now).await {
+            (Known::Unknown, Some(jwt)) => match jwt.judge(token, &hash, room.destination(), now).await {
                 Ok(claims) => {
                     let caller = Caller {
                         principal: claims.principal.clone(),

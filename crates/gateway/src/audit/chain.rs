@@ -109,6 +109,13 @@ impl<'a> Link<'a> {
         let record = record.strip_suffix(HASH)?;
         let seq_at = memchr::memmem::rfind(record, SEQ)? + SEQ.len();
         let seq = str::from_utf8(&record[seq_at..]).ok()?.parse().ok()?;
+        // As it was written, and in no other spelling of the same number.
+        if !digits
+            .iter()
+            .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+        {
+            return None;
+        }
         let mut hash = Hash::default();
         for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
             *byte = u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()?;
@@ -319,6 +326,22 @@ mod tests {
         assert!(std::fs::read(&path).unwrap().ends_with(b"\"}\n"));
         std::fs::write(&path, "{\"plain\":1}\n").unwrap();
         assert_eq!(Chain::continuing(&path).unwrap(), Chain::default());
+    }
+
+    #[test]
+    fn the_digits_of_a_hash_have_one_spelling() {
+        let lines = records(&mut Chain::default(), 6);
+        let text = str::from_utf8(&lines[2]).unwrap();
+        let (record, hash) = text.rsplit_once(":\"").unwrap();
+        for other in [
+            hash.to_uppercase(),
+            hash.replacen(|digit: char| digit == '0', "+", 1),
+        ] {
+            assert_ne!(other, hash);
+            let mut changed = lines.clone();
+            changed[2] = format!("{record}:\"{other}").into_bytes();
+            assert_eq!(verify(&changed).0[0], Flaw::NoRecord, "{other}");
+        }
     }
 
     proptest! {

@@ -26,6 +26,7 @@ use crate::guard::resource::Door;
 use crate::guard::{Caller, Knock, Room, cors};
 use crate::reload::Live;
 use crate::reply::{self, Refusal};
+use crate::session_port::SessionPort;
 use crate::settings::OpenPath;
 
 /// Where a path leads.
@@ -288,8 +289,9 @@ impl From<Refusal> for Refused {
 }
 
 impl Visit<'_> {
-    /// Counts the request against the minute of its caller, and of its session where it names one.
-    pub(super) fn admit(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    /// Counts the request against the minute of its caller, and of its session where it names one. Gives the session, if it
+    /// was looked up.
+    pub(super) fn admit(&self, headers: &HeaderMap) -> Result<Option<Arc<SessionPort>>, Refusal> {
         let limiter = &self.gateway.limiter;
         limiter.request(self.began, self.account.as_ref())?;
         if limiter.counts_sessions_requests()
@@ -297,8 +299,9 @@ impl Visit<'_> {
             && let Some(port) = self.destination.session(id, &self.principal())
         {
             limiter.session_request(self.began, &port.requests)?;
+            return Ok(Some(port));
         }
-        Ok(())
+        Ok(None)
     }
 
     pub(super) fn elapsed(&self) -> Duration {

@@ -274,7 +274,7 @@ impl Whole {
     fn into_bytes(self) -> Bytes {
         match self {
             Self::Nothing => Bytes::new(),
-            // A small one would hold the whole buffer that its connection was read into, and that another would be made for.
+            // A small one would hold the whole buffer that its connection was read into, for as long as its call runs.
             Self::OnePiece(bytes) if bytes.len() <= COPIED => Bytes::copy_from_slice(&bytes),
             Self::OnePiece(bytes) => bytes,
             Self::Pieces(pieces) => pieces.freeze(),

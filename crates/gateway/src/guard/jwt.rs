@@ -8,11 +8,11 @@ use jsonwebtoken::{Algorithm, Validation, decode, decode_header};
 use protocol::exchange::Principal;
 use serde_json::Value;
 
+use super::bearer;
 use super::issuer::{Issuer, NoKey};
 use super::resource::Complaint;
-use super::tokens::hash_of;
 use crate::clock::Clock;
-use crate::settings::{JwtSettings, SignatureAlgorithm};
+use crate::settings::{JwtSettings, SignatureAlgorithm, TokenHash};
 
 /// How far the clocks of an issuer and of this machine may be apart.
 const LEEWAY: Duration = Duration::from_secs(60);
@@ -211,7 +211,8 @@ impl JwtJudge {
     /// Judges a token for a destination, or for the gateway itself.
     pub(crate) async fn judge(
         &self,
-        token: &str,
+        token: &[u8],
+        hash: &TokenHash,
         destination: Option<&str>,
         now: SystemTime,
     ) -> Result<Arc<Claims>, Fault> {
@@ -219,7 +220,7 @@ impl JwtJudge {
             Some(name) => Audiences::Of(self.audiences.get(name).map(Vec::as_slice).unwrap_or_default()),
             None => Audiences::Any(&self.audiences),
         };
-        let hash = *hash_of(token).as_bytes();
+        let hash = *hash.as_bytes();
         let claims = match self.recall(&hash) {
             Some(claims) => claims,
             None => {
@@ -255,7 +256,8 @@ impl JwtJudge {
     }
 
     /// Checks the signature, and reads what was signed.
-    async fn verify(&self, token: &str) -> Result<(Claims, u64), Fault> {
+    async fn verify(&self, token: &[u8]) -> Result<(Claims, u64), Fault> {
+        let token = bearer::text_of(token).ok_or(Fault::Malformed)?;
         let header = decode_header(token).map_err(|_| Fault::Malformed)?;
         // An extension that must be understood is not (RFC 7515, 4.1.11).
         if header.crit.is_some() {
@@ -310,6 +312,7 @@ fn signature_algorithm(algorithm: Algorithm) -> Option<SignatureAlgorithm> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::tokens::hash_of;
     use serde_json::json;
 
     const ISSUER: &str = "https://login.example.com";
@@ -429,12 +432,24 @@ mod tests {
             (json!({"kid": "a"}), Fault::Malformed),
         ] {
             let verdict = judge
-                .judge(&token(header.clone()), None, SystemTime::UNIX_EPOCH)
+                .judge(
+                    token(header.clone()).as_bytes(),
+                    &hash_of(b""),
+                    None,
+                    SystemTime::UNIX_EPOCH,
+                )
                 .await;
             assert_eq!(verdict.err(), Some(fault), "{header}");
         }
-        for junk in ["", ".", "..", "a.b.c", "a.b", "....."] {
-            let verdict = judge.judge(junk, None, SystemTime::UNIX_EPOCH).await;
+        for junk in ["", ".", "..", "a.b.c", "a.b", ".....", "a b", "\u{e9}"] {
+            let verdict = judge
+                .judge(
+                    junk.as_bytes(),
+                    &hash_of(junk.as_bytes()),
+                    None,
+                    SystemTime::UNIX_EPOCH,
+                )
+                .await;
             assert_eq!(verdict.err(), Some(Fault::Malformed), "{junk}");
         }
     }

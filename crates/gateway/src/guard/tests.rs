@@ -10,7 +10,7 @@ fn guard(auth: AuthSettings) -> Guard {
 fn token(name: &str, token: &str) -> StaticToken {
     StaticToken {
         name: TokenName::parse(name).unwrap(),
-        hash: tokens::hash_of(token),
+        hash: tokens::hash_of(token.as_bytes()),
         destinations: Some(["demo".to_owned()].into()),
         expires: None,
     }

@@ -14,7 +14,6 @@ use protocol::message::{Kind, Message, Written};
 use protocol::method::Method as McpMethod;
 use protocol::session::{Accepts, StreamRefusal};
 use protocol::version::Version;
-use uuid::Uuid;
 
 use super::{Refused, Visit, refuse_message};
 use crate::audit::Outcome;
@@ -58,7 +57,7 @@ impl Visit<'_> {
         span: &mut Option<OpenSpan>,
     ) -> Result<Response<Body>, Refused> {
         // Under overload most requests end here: nothing of them was read but their heads.
-        self.admit(&headers)?;
+        let looked_up = self.admit(&headers)?;
         let permit = self.gateway.limiter.call(self.account.as_ref())?;
         intake::check_length(&headers)?;
         intake::check_content(&headers)?;
@@ -108,14 +107,14 @@ impl Visit<'_> {
             };
         }
         // Judged with the message at hand, so that the refusal carries its id and the audit its method.
-        let session = intake::session_id(&headers).map_err(refused)?;
         let version = revision.and_then(Revision::legacy).map_err(refused)?;
         let meaning = legacy::lift(&message).map_err(|objection| refused(Refusal::Objection(objection)))?;
-        if let Some(id) = session {
-            let Some(port) = self.session_of(id, &message) else {
-                return Err(refused(Refusal::UnknownSession));
-            };
-            // While the call runs its connection is read from: nothing must hold what was read before.
+        let session = match looked_up {
+            Some(port) => Some(port),
+            None => self.session_of(&headers, &message).map_err(refused)?,
+        };
+        if let Some(port) = session {
+            // They would hold the buffer that their connection was read into, for as long as the call runs.
             drop(headers);
             let reception = port
                 .take(message.clone(), accepts, Some(permit))
@@ -306,7 +305,7 @@ impl Visit<'_> {
     }
 
     pub(super) fn delete(&self, headers: &HeaderMap) -> Response<Body> {
-        let found = self.admit(headers).and_then(|()| self.required_session(headers));
+        let found = self.admit(headers).and_then(|_| self.required_session(headers));
         match found {
             Ok(port) => {
                 self.destination.close(&port);
@@ -327,16 +326,24 @@ impl Visit<'_> {
 
     /// The session of a message. What a call in flight may wait for, its client's answers above all, also reaches a session of
     /// the destination that stood here before a reload; for anything new that one is gone.
-    fn session_of(&self, id: Uuid, message: &Message) -> Option<Arc<SessionPort>> {
+    fn session_of(
+        &self,
+        headers: &HeaderMap,
+        message: &Message,
+    ) -> Result<Option<Arc<SessionPort>>, Refusal> {
+        let Some(id) = intake::session_id(headers)? else {
+            return Ok(None);
+        };
         let principal = self.principal();
         let here = self.destination.session(id, &principal);
-        here.or_else(|| match message.kind() {
+        let found = here.or_else(|| match message.kind() {
             Kind::Request => None,
             Kind::Notification | Kind::Result | Kind::Error => {
                 self.gateway
                     .leaving_session(&self.destination.name, id, &principal)
             }
-        })
+        });
+        found.map(Some).ok_or(Refusal::UnknownSession)
     }
 
     fn required_session(&self, headers: &HeaderMap) -> Result<Arc<SessionPort>, Refusal> {
