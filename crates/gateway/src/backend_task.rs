@@ -4,6 +4,7 @@
 //! multiplexer's business, through the [`Lane`].
 
 use std::io::{self, IoSlice};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -197,6 +198,8 @@ impl ProcessLane {
         });
         let spoke = Arc::new(Notify::new());
         let broken = Arc::new(Notify::new());
+        // Without it everything goes by the writer.
+        let pipe = stdin.as_fd().try_clone_to_owned().ok();
         // Owned, so that no second writer ever takes what is meant for the next child.
         let mut reader = tasks::Owned(tasks::spawn(
             "reader",
@@ -213,6 +216,7 @@ impl ProcessLane {
             "writer",
             write(stdin, Arc::clone(&self.lane), Broken(Arc::clone(&broken))),
         ));
+        let inlet = Inlet::open(&self.lane, pipe);
         self.lane.link_up(Some(pid));
 
         let clock = self.lane.clock();
@@ -245,7 +249,8 @@ impl ProcessLane {
                 now = clock.reach(deadline) => self.lane.reach_deadline(now),
             }
         };
-        // Dropping the writer closes the child's stdin.
+        // Dropping both closes the child's stdin.
+        drop(inlet);
         writer.0.abort();
         let _ = (&mut writer.0).await;
         let ended = match how {
@@ -335,6 +340,22 @@ async fn read(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => break,
         }
+    }
+}
+
+/// The lane has the child's stdin for as long as this lives.
+struct Inlet<'a>(&'a Lane);
+
+impl<'a> Inlet<'a> {
+    fn open(lane: &'a Lane, pipe: Option<OwnedFd>) -> Self {
+        lane.set_pipe(pipe);
+        Self(lane)
+    }
+}
+
+impl Drop for Inlet<'_> {
+    fn drop(&mut self) {
+        self.0.set_pipe(None);
     }
 }
 

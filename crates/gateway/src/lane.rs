@@ -4,6 +4,7 @@
 //! directly, a child's reader calls [`Lane::arrive`], and what the machine wants told goes straight to the
 //! sessions. Only writing, reading and supervising the child are tasks ([`crate::backend_task`]).
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -81,6 +82,8 @@ struct Inner {
     multiplexer: Multiplexer,
     ports: OwnKeys<SessionKey, Port>,
     link_wanted: bool,
+    /// The child's stdin, for what need not wait for the writer.
+    pipe: Option<OwnedFd>,
     /// The child gives no sign of life and is to be replaced.
     replacement: Option<&'static str>,
     health: Health,
@@ -136,6 +139,7 @@ impl Lane {
                 multiplexer,
                 ports: OwnKeys::default(),
                 link_wanted: false,
+                pipe: None,
                 replacement: None,
                 health: Health::Idle,
                 deadline: None,
@@ -195,6 +199,7 @@ impl Lane {
         let orders = {
             let mut inner = self.lock();
             inner.multiplexer.handle_ask(now, ask);
+            inner.write_through(&self.traffic);
             let orders = inner.collect();
             if let Some(session) = closing {
                 inner.ports.remove(&session);
@@ -279,6 +284,11 @@ impl Lane {
         self.take_replacement();
         self.with(|multiplexer, now| multiplexer.handle_link_up(now));
         self.set_health(Health::Running { pid });
+    }
+
+    /// Gives the child's stdin, and takes it away again: as long as it is here the child does not see its end.
+    pub(crate) fn set_pipe(&self, pipe: Option<OwnedFd>) {
+        self.lock().pipe = pipe;
     }
 
     pub(crate) fn link_down(&self, trouble: &Arc<Trouble>) {
@@ -453,6 +463,19 @@ impl Lane {
 }
 
 impl Inner {
+    /// Spares a message that is alone the way by the writer.
+    fn write_through(&mut self, traffic: &Traffic) {
+        let Some(pipe) = &self.pipe else { return };
+        self.multiplexer.write_through(|line| {
+            // A full or broken pipe is the writer's business.
+            let written = rustix::io::write(pipe, line).unwrap_or(0);
+            traffic
+                .server_bytes_sent
+                .fetch_add(written as u64, Ordering::Relaxed);
+            written
+        });
+    }
+
     /// The server may have answered the handshake.
     fn note_ready(&mut self, pid: Option<u32>) {
         if matches!(self.health, Health::Running { .. }) && self.multiplexer.is_ready() {

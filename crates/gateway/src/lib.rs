@@ -12,6 +12,7 @@ pub mod escape;
 mod file_stamp;
 mod gateway;
 mod guard;
+mod joined_write;
 mod lane;
 pub mod line_sink;
 mod metrics;

@@ -40,7 +40,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 
 use crate::backend_face::legacy::{self, Handshake, Introduction};
 use crate::backend_face::modern;
@@ -93,6 +93,9 @@ pub enum Output {
 /// Why a question is refused that could be several sessions'.
 const UNATTRIBUTABLE: &str =
     "cannot tell which of several sessions this request is for; set `process: per_session` for this server";
+
+/// The longest message that is written without the writer: what a pipe takes whole or not at all (POSIX, `PIPE_BUF`).
+const WRITTEN_THROUGH: usize = 4096;
 
 /// The machine.
 #[derive(Debug)]
@@ -302,6 +305,21 @@ impl Multiplexer {
     /// The same for a writer that wants it in one buffer.
     pub fn take_outgoing(&mut self, empty: BytesMut) -> BytesMut {
         self.take_outbox(Outbox::from(empty)).into_whole()
+    }
+
+    /// Has one small message written at once if nothing else is under way: there is nothing that it could gather with, and
+    /// the writer would only come later. `write` says how much it has written; the writer does the rest.
+    pub fn write_through(&mut self, write: impl FnOnce(&[u8]) -> usize) {
+        let is_alone = self.pending.len() <= 1 && self.being_written == 0;
+        let is_small = (1..=WRITTEN_THROUGH).contains(&self.outgoing.len());
+        if !is_alone || !is_small {
+            return;
+        }
+        let written = write(self.outgoing.chunk());
+        match written == self.outgoing.len() {
+            true => self.outgoing.clear(),
+            false => self.outgoing.advance(written),
+        }
     }
 
     /// The writer has written what it took.

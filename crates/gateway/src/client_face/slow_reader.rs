@@ -13,6 +13,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
+use crate::joined_write;
+
 /// How long a peer may take nothing of what is written for it.
 const WRITE_TIME: Duration = Duration::from_secs(60);
 
@@ -91,7 +93,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for SlowReader<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.inner).poll_write_vectored(context, slices);
+        let written = joined_write::poll_write(&mut self.inner, context, slices);
         self.judge(context, written)
     }
 

@@ -250,6 +250,44 @@ mod tests {
     }
 
     #[test]
+    fn message_that_is_alone_need_not_wait_for_the_writer() {
+        let mut scene = Scene {
+            machine: Multiplexer::new(Limits::default(), Introduction::Newest),
+            now: Moment::START,
+        };
+        scene.machine.handle_link_up(scene.now);
+        scene.call(1, "ann");
+        let mut written = Vec::new();
+        scene.machine.write_through(|line| {
+            written.extend_from_slice(&line[..10]);
+            10
+        });
+        written.extend_from_slice(scene.sent().as_bytes());
+        assert!(written.ends_with(b"}\n"), "the writer does the rest");
+        scene.say(r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}"#);
+        scene.machine.write_through(<[u8]>::len);
+        assert_eq!(scene.calls_sent(), 0, "it was alone");
+        scene.call(2, "ann");
+        scene
+            .machine
+            .write_through(|_| unreachable!("two calls are under way, and may gather with others"));
+        assert_eq!(
+            scene
+                .machine
+                .take_outgoing(BytesMut::new())
+                .iter()
+                .filter(|byte| **byte == b'\n')
+                .count(),
+            1
+        );
+        scene.say(r#"{"jsonrpc":"2.0","id":3,"result":{}}"#);
+        scene.call(3, "ann");
+        scene
+            .machine
+            .write_through(|_| unreachable!("the writer is not done with the last one"));
+    }
+
+    #[test]
     fn call_whose_client_may_never_come_back_lets_others_go() {
         let (mut scene, _) = Scene::asked();
         assert_eq!(scene.machine.open_calls(), 1);

@@ -27,6 +27,7 @@ use tower_service::Service as _;
 use url::Url;
 
 use super::{Lost, causes};
+use crate::joined_write;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A peer that has vanished is noticed although nothing is said on a stream.
@@ -311,7 +312,7 @@ impl AsyncWrite for Stream {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Plain(stream) => joined_write::poll_write(stream, cx, bufs),
             Self::Layered(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
         }
     }
