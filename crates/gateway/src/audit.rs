@@ -132,12 +132,45 @@ impl Outcome {
     }
 }
 
+/// Whom a record is about.
+#[derive(Debug, Clone, Copy)]
+pub enum Whose<'a> {
+    These {
+        destination: &'a str,
+        session: Option<SessionHash>,
+        principal: &'a str,
+    },
+    /// The same as it is written, for those who have many records.
+    Composed(&'a str),
+}
+
+impl Whose<'_> {
+    pub fn composed(self) -> String {
+        let mut line = String::new();
+        self.write(&mut line).expect("writing to a String cannot fail");
+        line
+    }
+
+    fn write(self, line: &mut String) -> fmt::Result {
+        match self {
+            Self::These {
+                destination,
+                session,
+                principal,
+            } => {
+                text(line, ",\"destination\":", Some(destination))?;
+                text(line, ",\"session\":", session.as_ref().map(SessionHash::as_str))?;
+                text(line, ",\"principal\":", Some(principal))
+            }
+            Self::Composed(composed) => line.write_str(composed),
+        }
+    }
+}
+
 /// One line of the audit log.
 #[derive(Debug, Clone, Copy)]
 pub struct AuditRecord<'a> {
-    pub destination: &'a str,
-    pub session: Option<SessionHash>,
-    pub principal: &'a str,
+    pub whose: Whose<'a>,
     pub http_method: &'a str,
     pub mcp_method: Option<&'a str>,
     pub tool: Option<&'a str>,
@@ -274,10 +307,8 @@ impl Audit {
 fn compose(line: &mut String, record: &AuditRecord<'_>, bodies: bool, now: SystemTime) -> fmt::Result {
     line.push_str("{\"ts\":\"");
     timestamp(line, now)?;
-    text(line, "\",\"destination\":", Some(record.destination))?;
-    let session = record.session.as_ref().map(SessionHash::as_str);
-    text(line, ",\"session\":", session)?;
-    text(line, ",\"principal\":", Some(record.principal))?;
+    line.push('"');
+    record.whose.write(line)?;
     text(line, ",\"http_method\":", Some(record.http_method))?;
     text(line, ",\"mcp_method\":", record.mcp_method)?;
     text(line, ",\"tool\":", record.tool)?;
@@ -312,9 +343,11 @@ fn timestamp(line: &mut String, now: SystemTime) -> fmt::Result {
         if *second != since.as_secs() || written.is_empty() {
             written.clear();
             write!(written, "{}", humantime::format_rfc3339_seconds(now))?;
+            // The thousandths come before the `Z`.
+            written.pop();
             *second = since.as_secs();
         }
-        line.push_str(written.trim_end_matches('Z'));
+        line.push_str(written);
         thousandths(line, since.subsec_millis().into());
         line.push('Z');
         Ok(())

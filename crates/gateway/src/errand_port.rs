@@ -18,7 +18,7 @@ use protocol::version::Era;
 use protocol::wire::header::MirroredParams;
 use tokio::time::Sleep;
 
-use crate::audit::{Audit, AuditRecord, Outcome};
+use crate::audit::{Audit, AuditRecord, Outcome, Whose};
 use crate::clock::Clock;
 use crate::guard::limits::Permit;
 use crate::lane::Lane;
@@ -311,9 +311,11 @@ impl ErrandPort {
         }
         let bodies = self.audit.wants_bodies();
         self.audit.record(&AuditRecord {
-            destination: &self.destination,
-            session: None,
-            principal: &self.principal,
+            whose: Whose::These {
+                destination: &self.destination,
+                session: None,
+                principal: &self.principal,
+            },
             http_method: "POST",
             mcp_method: message.method_name().as_deref(),
             tool: message.text(Member::Name).as_deref(),

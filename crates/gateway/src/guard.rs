@@ -227,7 +227,7 @@ impl Guard {
 
     /// Whether a caller may say this: its scopes against the method and the tool of the message that will be sent on.
     pub(crate) fn permit(&self, caller: &Caller, room: Room<'_>, message: &Message) -> Result<(), Refusal> {
-        if caller.granted == Granted::Everything {
+        if caller.granted == Granted::Everything || self.rules.is_empty() {
             return Ok(());
         }
         let method = message.method_name();

@@ -23,7 +23,7 @@ use protocol::session::{
 use protocol::time::Moment;
 use protocol::version::Era;
 
-use crate::audit::{Audit, AuditRecord, Outcome, SessionHash};
+use crate::audit::{Audit, AuditRecord, Outcome, SessionHash, Whose};
 use crate::client_face::stdio::Desk;
 use crate::clock::Clock;
 use crate::guard::limits::Permit;
@@ -37,8 +37,9 @@ use crate::several::Several;
 pub(crate) struct SessionPort {
     id: String,
     hash: SessionHash,
-    destination: Arc<str>,
     principal: String,
+    /// What all audit records about it begin with, where there is an audit.
+    whose: Option<Box<str>>,
     lane: Arc<Lane>,
     clock: Clock,
     audit: Arc<Audit>,
@@ -93,11 +94,21 @@ impl SessionPort {
         audit: Arc<Audit>,
         desk: Option<Arc<Desk>>,
     ) -> Self {
+        let hash = SessionHash::of(&id);
+        let principal = session.client().principal.as_str().to_owned();
+        let whose = audit.is_on().then(|| {
+            let whose = Whose::These {
+                destination: &destination,
+                session: Some(hash),
+                principal: &principal,
+            };
+            whose.composed().into_boxed_str()
+        });
         Self {
-            hash: SessionHash::of(&id),
-            principal: session.client().principal.as_str().to_owned(),
+            hash,
+            principal,
+            whose,
             id,
-            destination,
             traffic: Arc::clone(lane.traffic()),
             lane,
             clock,
@@ -337,9 +348,9 @@ impl SessionPort {
                 audited.latency,
             );
         }
-        if !self.audit.is_on() {
+        let Some(whose) = &self.whose else {
             return;
-        }
+        };
         let bodies = self.audit.wants_bodies();
         let response_body = audited
             .response
@@ -348,9 +359,7 @@ impl SessionPort {
         let method = message.and_then(Message::method_name);
         let tool = message.and_then(|message| message.text(Member::Name));
         self.audit.record(&AuditRecord {
-            destination: &self.destination,
-            session: Some(self.hash),
-            principal: &self.principal,
+            whose: Whose::Composed(whose),
             http_method: audited.http_method,
             mcp_method: method.as_deref(),
             tool: tool.as_deref(),

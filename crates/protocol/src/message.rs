@@ -127,7 +127,8 @@ impl Message {
 
     /// The method's name as text, for people.
     pub fn method_name(&self) -> Option<Cow<'_, str>> {
-        self.text(Member::Method)
+        let known = self.0.method.name().map(Cow::Borrowed);
+        known.or_else(|| self.text(Member::Method))
     }
 
     pub fn bytes(&self) -> &Bytes {

@@ -41,9 +41,11 @@ fn written(bodies: bool, records: &[AuditRecord<'_>]) -> Vec<Value> {
 
 fn call() -> AuditRecord<'static> {
     AuditRecord {
-        destination: "context7",
-        session: Some(SessionHash::of("3f0c8e5a-6a53-4d11-9d51-0d7a5c1f2b34")),
-        principal: "anonymous",
+        whose: Whose::These {
+            destination: "context7",
+            session: Some(SessionHash::of("3f0c8e5a-6a53-4d11-9d51-0d7a5c1f2b34")),
+            principal: "anonymous",
+        },
         http_method: "POST",
         mcp_method: Some("tools/call"),
         tool: Some("echo"),
@@ -104,7 +106,11 @@ fn what_is_not_known_is_null() {
     let lines = written(
         true,
         &[AuditRecord {
-            session: None,
+            whose: Whose::These {
+                destination: "context7",
+                session: None,
+                principal: "anonymous",
+            },
             mcp_method: None,
             tool: None,
             rpc_id: None,
@@ -245,13 +251,15 @@ fn the_time_of_a_record_is_now() {
 proptest! {
     #[test]
     fn any_strings_make_one_valid_line_and_come_back(
-        destination in any::<String>(), principal in any::<String>(), method in any::<String>(), tool in any::<String>(),
+        is_composed in any::<bool>(), destination in any::<String>(), principal in any::<String>(), method in any::<String>(), tool in any::<String>(),
         id in any::<String>(), request in any::<Vec<u8>>(), response in any::<Vec<u8>>(),
     ) {
         let raw_id = serde_json::to_string(&id).unwrap();
+        let whose = Whose::These { destination: &destination, session: None, principal: &principal };
+        let composed = whose.composed();
+        let whose = if is_composed { Whose::Composed(&composed) } else { whose };
         let record = AuditRecord {
-            destination: &destination,
-            principal: &principal,
+            whose,
             http_method: &method,
             mcp_method: Some(&method),
             tool: Some(&tool),

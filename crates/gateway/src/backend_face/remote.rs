@@ -179,6 +179,8 @@ impl RemoteLane {
                 .map(|(until, _)| *until)
                 .filter(|until| *until > clock.now());
             tokio::select! {
+                // In this order, which costs less than a fair one: none of them is ready for ever.
+                biased;
                 () = lane.write.notified(), if under_way.first.is_none() => {}
                 () = under_way.gather(outage, &mut ends) => {
                     for End { parcel, news } in ends.drain(..) {

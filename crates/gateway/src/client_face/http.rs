@@ -18,7 +18,7 @@ use protocol::time::Moment;
 use super::body::Body;
 use super::http_sse::OldPath;
 use super::intake;
-use crate::audit::{AuditRecord, Outcome};
+use crate::audit::{AuditRecord, Outcome, Whose};
 use crate::destination::Destination;
 use crate::gateway::Gateway;
 use crate::guard::limits::Account;
@@ -351,9 +351,11 @@ impl Visit<'_> {
             let method = message.and_then(Message::method_name);
             let tool = message.and_then(|message| message.text(Member::Name));
             self.gateway.audit.record(&AuditRecord {
-                destination: &self.destination.name,
-                session: None,
-                principal: self.principal().as_str(),
+                whose: Whose::These {
+                    destination: &self.destination.name,
+                    session: None,
+                    principal: self.principal().as_str(),
+                },
                 http_method,
                 mcp_method: method.as_deref(),
                 tool: tool.as_deref(),

@@ -37,6 +37,11 @@ impl ScopeRules {
         }
     }
 
+    /// Whether nothing is asked of anyone.
+    pub(super) fn is_empty(&self) -> bool {
+        self.always.is_empty() && self.uses.is_empty()
+    }
+
     /// All that a use needs, each scope once: a challenge names everything, or a client would have to
     /// sign in several times (2025-11-25, authorization, scope challenge handling).
     fn needed(&self, method: Option<&str>, tool: Option<&str>) -> Vec<&str> {
@@ -69,7 +74,7 @@ impl ScopeRules {
         method: Option<&str>,
         tool: Option<&str>,
     ) -> Result<(), Vec<&str>> {
-        if *granted == Granted::Everything || (self.always.is_empty() && self.uses.is_empty()) {
+        if *granted == Granted::Everything || self.is_empty() {
             return Ok(());
         }
         let needed = self.needed(method, tool);

@@ -238,6 +238,10 @@ pub(super) fn content(response: &Response) -> Content {
         .get(CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default();
+    // What nearly all write.
+    if media == JSON {
+        return Content::Json;
+    }
     let media = media.split(';').next().unwrap_or_default().trim();
     if media.eq_ignore_ascii_case(JSON) {
         Content::Json

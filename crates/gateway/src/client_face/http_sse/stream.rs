@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::super::body::Events;
 use super::super::stream_time::StreamTime;
-use crate::audit::{AuditRecord, Outcome};
+use crate::audit::{AuditRecord, Outcome, Whose};
 use crate::clock::Clock;
 use crate::destination::Destination;
 use crate::guard::limits::Permit;
@@ -336,9 +336,11 @@ impl Drop for OldEvents {
             }
             None => {
                 self.destination.audit().record(&AuditRecord {
-                    destination: &self.destination.name,
-                    session: None,
-                    principal: self.stream.principal.as_str(),
+                    whose: Whose::These {
+                        destination: &self.destination.name,
+                        session: None,
+                        principal: self.stream.principal.as_str(),
+                    },
                     http_method: "GET",
                     mcp_method: None,
                     tool: None,
