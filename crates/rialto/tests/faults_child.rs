@@ -206,6 +206,11 @@ async fn b04_a_crash_loop_after_success_has_the_same_limit() -> Result<()> {
             .then_some(())
     });
     last.await;
+    // The process is gone a moment before its last words have been waited for; whoever asks in between hears of its end.
+    let first = client.request(1, "tools/list", "{}").await?;
+    if first.answer()["error"]["data"]["reason"] != "upstream_exited" {
+        expect_failure(&first, 503, "upstream_unavailable")?;
+    }
     for _ in 0..20 {
         let reply = client.request(1, "tools/list", "{}").await?;
         expect_failure(&reply, 503, "upstream_unavailable")?;
