@@ -279,3 +279,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn numbers_are_written_digit_by_digit() {
+    for number_of in [0, 7, 10, 999, 1_000, u64::MAX] {
+        let mut line = String::new();
+        number(&mut line, "=", number_of);
+        assert_eq!(line, format!("={number_of}"));
+    }
+    let record = AuditRecord {
+        latency: Duration::from_micros(7_650),
+        ..call()
+    };
+    assert_eq!(written(false, &[record])[0]["latency_ms"], json!(7.65));
+}

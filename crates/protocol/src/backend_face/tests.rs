@@ -137,6 +137,18 @@ fn a_request_written_over_several_lines_is_one_line_for_every_server() {
     }
 }
 
+/// A legacy client's call with nothing to be added.
+fn plain<'a>(message: &'a Message, client: &'a Client) -> Outgoing<'a> {
+    Outgoing {
+        message,
+        words: Era::Legacy,
+        id: WireId(7),
+        client,
+        level: None,
+        extra: &[],
+    }
+}
+
 #[test]
 fn what_is_no_declaration_declares_nothing() {
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}"#;
@@ -144,14 +156,7 @@ fn what_is_no_declaration_declares_nothing() {
     for declared in ["null", "[]", "7", r#""roots""#] {
         let declared = Some(Bytes::from_static(declared.as_bytes()));
         let client = Client::declaring(Principal::anonymous(), declared, None);
-        let line = Outgoing {
-            message: &call,
-            words: Era::Legacy,
-            id: WireId(7),
-            client: &client,
-            level: None,
-            extra: &[],
-        };
+        let line = plain(&call, &client);
         let mut out = Outbox::default();
         Face::new(Era::Modern, legacy::Introduction::Newest).write_call(&mut out, &line);
         let out = out.into_whole();
@@ -169,14 +174,7 @@ fn a_large_call_within_its_era_is_written_around_its_id_and_token_and_not_copied
     );
     let client = Client::declaring(Principal::anonymous(), None, None);
     let call = Message::scan(Bytes::from(text.clone())).unwrap();
-    let line = Outgoing {
-        message: &call,
-        words: Era::Legacy,
-        id: WireId(7),
-        client: &client,
-        level: None,
-        extra: &[],
-    };
+    let line = plain(&call, &client);
     let mut out = Outbox::default();
     let face = Face::new(Era::Legacy, legacy::Introduction::Newest);
     face.write_call(&mut out, &line);
