@@ -348,14 +348,16 @@ struct Inlet<'a>(&'a Lane);
 
 impl<'a> Inlet<'a> {
     fn open(lane: &'a Lane, pipe: Option<OwnedFd>) -> Self {
-        lane.set_pipe(pipe);
+        if let Some(pipe) = pipe {
+            lane.lend_pipe(pipe);
+        }
         Self(lane)
     }
 }
 
 impl Drop for Inlet<'_> {
     fn drop(&mut self) {
-        self.0.set_pipe(None);
+        self.0.close_inlet();
     }
 }
 

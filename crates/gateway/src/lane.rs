@@ -23,6 +23,7 @@ use protocol::wire::line::{Frame, LineFramer};
 use protocol::wire::outbox::Outbox;
 use tokio::sync::Notify;
 
+use crate::backend_face::remote::Couriers;
 use crate::clock::Clock;
 use crate::errand_port::ErrandPort;
 use crate::metrics::Traffic;
@@ -82,14 +83,21 @@ struct Inner {
     multiplexer: Multiplexer,
     ports: OwnKeys<SessionKey, Port>,
     link_wanted: bool,
-    /// The child's stdin, for what need not wait for the writer.
-    pipe: Option<OwnedFd>,
+    inlet: Option<Inlet>,
     /// The child gives no sign of life and is to be replaced.
     replacement: Option<&'static str>,
     health: Health,
     deadline: Option<Moment>,
     /// Since when no session has used this lane.
     idle_since: Option<Moment>,
+}
+
+/// The way to the server for what need not wait for the lane's own tasks.
+enum Inlet {
+    /// The child's stdin.
+    Pipe(OwnedFd),
+    /// Those who carry messages to a remote server.
+    Couriers(Arc<Couriers>),
 }
 
 /// Whom a tell is for.
@@ -139,7 +147,7 @@ impl Lane {
                 multiplexer,
                 ports: OwnKeys::default(),
                 link_wanted: false,
-                pipe: None,
+                inlet: None,
                 replacement: None,
                 health: Health::Idle,
                 deadline: None,
@@ -199,7 +207,7 @@ impl Lane {
         let orders = {
             let mut inner = self.lock();
             inner.multiplexer.handle_ask(now, ask);
-            inner.write_through(&self.traffic);
+            inner.send_through(&self.traffic);
             let orders = inner.collect();
             if let Some(session) = closing {
                 inner.ports.remove(&session);
@@ -286,9 +294,13 @@ impl Lane {
         self.set_health(Health::Running { pid });
     }
 
-    /// Gives the child's stdin, and takes it away again: as long as it is here the child does not see its end.
-    pub(crate) fn set_pipe(&self, pipe: Option<OwnedFd>) {
-        self.lock().pipe = pipe;
+    /// Gives the child's stdin. As long as it is here the child does not see its end.
+    pub(crate) fn lend_pipe(&self, pipe: OwnedFd) {
+        self.lock().inlet = Some(Inlet::Pipe(pipe));
+    }
+
+    pub(crate) fn close_inlet(&self) {
+        self.lock().inlet = None;
     }
 
     pub(crate) fn link_down(&self, trouble: &Arc<Trouble>) {
@@ -438,6 +450,21 @@ impl Lane {
         inner.multiplexer.take_posts()
     }
 
+    /// The same, for who wants to see what waits. If nothing does, clients' calls are given to these couriers from
+    /// now on, until something waits again that is to be seen.
+    pub(crate) fn take_posts_or_lend(&self, couriers: &Arc<Couriers>) -> Option<Bundle> {
+        let mut inner = self.lock();
+        if inner.multiplexer.has_outgoing() {
+            inner.inlet = None;
+            inner.multiplexer.handle_written();
+            return Some(inner.multiplexer.take_posts());
+        }
+        if inner.inlet.is_none() {
+            inner.inlet = Some(Inlet::Couriers(Arc::clone(couriers)));
+        }
+        None
+    }
+
     fn with(&self, act: impl FnOnce(&mut Multiplexer, Moment)) {
         let now = self.clock.now();
         let orders = {
@@ -463,17 +490,24 @@ impl Lane {
 }
 
 impl Inner {
-    /// Spares a message that is alone the way by the writer.
-    fn write_through(&mut self, traffic: &Traffic) {
-        let Some(pipe) = &self.pipe else { return };
-        self.multiplexer.write_through(|line| {
-            // A full or broken pipe is the writer's business.
-            let written = rustix::io::write(pipe, line).unwrap_or(0);
-            traffic
-                .server_bytes_sent
-                .fetch_add(written as u64, Ordering::Relaxed);
-            written
-        });
+    /// Spares a message that is alone the way by the lane's own tasks.
+    fn send_through(&mut self, traffic: &Traffic) {
+        match &self.inlet {
+            None => {}
+            Some(Inlet::Pipe(pipe)) => self.multiplexer.write_through(|line| {
+                // A full or broken pipe is the writer's business.
+                let written = rustix::io::write(pipe, line).unwrap_or(0);
+                traffic
+                    .server_bytes_sent
+                    .fetch_add(written as u64, Ordering::Relaxed);
+                written
+            }),
+            Some(Inlet::Couriers(couriers)) => {
+                if let Some(post) = self.multiplexer.take_lone_post() {
+                    couriers.carry(post);
+                }
+            }
+        }
     }
 
     /// The server may have answered the handshake.

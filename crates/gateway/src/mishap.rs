@@ -24,6 +24,8 @@ pub(crate) enum Place {
     Reader,
     /// While a child is looked after.
     Supervisor,
+    /// While a message is carried to a remote server.
+    Courier,
 }
 
 /// Does what the future does; if it panics, the call is refused.
@@ -61,6 +63,7 @@ mod arranged {
                 Self::Door => b"panic at the door",
                 Self::Reader => b"panic in the reader",
                 Self::Supervisor => b"panic in the supervisor",
+                Self::Courier => b"panic on the way",
             }
         }
     }
@@ -82,7 +85,7 @@ mod arranged {
                 SUPERVISOR.store(true, Ordering::Relaxed);
                 true
             }
-            Place::Reader | Place::Door => {
+            Place::Reader | Place::Door | Place::Courier => {
                 assert!(!asks(place), "arranged: {place:?}");
                 false
             }

@@ -5,6 +5,7 @@
 //! It decides nothing about messages; what becomes of one that could not be delivered is decided by
 //! `protocol::delivery`, and who waits for what by the multiplexer.
 
+mod couriers;
 mod exchange;
 mod link;
 mod mirror;
@@ -14,17 +15,11 @@ mod server;
 mod signature;
 mod wire;
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::{AbortHandle, Abortable};
-use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt as _, StreamExt as _};
 use http::HeaderMap;
-use protocol::backend_face::WireId;
 use protocol::delivery::{Bundle, Outage, Parcel, Post};
 use protocol::exchange::{Failure, Trouble};
 use protocol::method::Method;
@@ -33,6 +28,8 @@ use protocol::time::Moment;
 use protocol::version::Era;
 use tokio::sync::oneshot;
 
+pub(crate) use self::couriers::Couriers;
+use self::couriers::{Job, Returned, Ticket};
 use self::exchange::{End, News};
 use self::link::Link;
 use self::notices::Silence;
@@ -45,13 +42,9 @@ use crate::settings::{Outages, Transport};
 /// A notification is taken before the next message is sent, so that the server hears them in order; but
 /// nobody waits longer than this for a server that does not take it.
 const ORDER_PATIENCE: Duration = Duration::from_secs(5);
-/// The server may have something to say as soon as it is told that the client is ready, so the stream for that is
-/// opened first; but a server that is slow to open it is not waited for.
-const STREAM_PATIENCE: Duration = Duration::from_millis(300);
 /// How long the end of a session may take.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-type Carrying = Pin<Box<dyn Future<Output = Option<End>> + Send>>;
 type Writing = Pin<Box<dyn Future<Output = Result<(), Arc<Trouble>>> + Send>>;
 type Listening = Pin<Box<dyn Future<Output = Silence> + Send>>;
 
@@ -158,12 +151,10 @@ impl RemoteLane {
         lane.set_carrier(Carrier::Posts);
         lane.mirror_arguments();
         lane.link_up(None);
-        let mut under_way = UnderWay::default();
-        // One at most; in a set it is looked at only when something has come.
-        let mut notices: FuturesUnordered<Listening> = FuturesUnordered::new();
+        let couriers = Arc::new(Couriers::new(Arc::clone(&self.link)));
+        let mut under_way = UnderWay::new(lane, &couriers);
+        let mut notices: Option<Listening> = None;
         let mut out: Option<(Moment, Arc<Trouble>)> = None;
-        let mut ends = Vec::new();
-        let mut old = None;
         let mut alarm = Alarm::new(clock);
         loop {
             if lane.is_stopping() {
@@ -171,8 +162,9 @@ impl RemoteLane {
             }
             self.heed(&mut out);
             if let Some(listening) = under_way.send_waiting(&self.link) {
-                notices = FuturesUnordered::from_iter([listening]);
+                notices = Some(listening);
             }
+            couriers.want_success(outage.failures() > 0);
             let deadline = lane.next_deadline();
             let retry = out
                 .as_ref()
@@ -182,15 +174,18 @@ impl RemoteLane {
                 // In this order, which costs less than a fair one: none of them is ready for ever.
                 biased;
                 () = lane.write.notified(), if under_way.first.is_none() => {}
-                () = under_way.gather(outage, &mut ends) => {
-                    for End { parcel, news } in ends.drain(..) {
+                () = couriers.any_news() => {
+                    let mut old = None;
+                    for Returned { end: End { parcel, news }, ticket } in couriers.take_news() {
+                        under_way.note_return(ticket);
                         match news {
-                            // Nobody has to see to these.
-                            News::Delivered | News::Failed => {}
+                            News::Delivered => outage.handle_success(),
+                            // Nobody has to see to it.
+                            News::Failed => {}
                             News::SessionLost { first } => {
                                 if first {
                                     self.lose_session();
-                                    notices.clear();
+                                    notices = None;
                                 }
                                 match parcel {
                                     Parcel::Request { id, .. } => lane.forgotten(id),
@@ -218,11 +213,15 @@ impl RemoteLane {
                         return Left::TryOld { status };
                     }
                 }
-                Some(silence) = notices.next() => match silence {
-                    Silence::NotOffered => {}
-                    Silence::SessionLost { first: true } => self.lose_session(),
-                    Silence::SessionLost { first: false } => {}
-                },
+                () = under_way.lose_patience() => {}
+                silence = async { notices.as_mut().expect("only polled if there is one").await }, if notices.is_some() => {
+                    notices = None;
+                    match silence {
+                        Silence::NotOffered => {}
+                        Silence::SessionLost { first: true } => self.lose_session(),
+                        Silence::SessionLost { first: false } => {}
+                    }
+                }
                 _ = clock.reach(retry) => {}
                 () = lane.look.notified() => {}
                 now = alarm.ring(deadline) => lane.reach_deadline(now),
@@ -365,144 +364,109 @@ fn give_back(lane: &Lane, parcel: Parcel) {
     }
 }
 
-/// The messages that are on their way.
-#[derive(Default)]
-struct UnderWay {
-    carrying: FuturesUnordered<Carrying>,
-    handles: BTreeMap<WireId, AbortHandle>,
-    /// A notification that the next messages wait for.
-    first: Option<Carrying>,
+/// The messages that are on their way, and those that wait for one of them. As long as none has to wait, the lane gives
+/// each client's call to a courier without asking here.
+struct UnderWay<'a> {
+    lane: &'a Lane,
+    couriers: &'a Arc<Couriers>,
+    /// A notification that the next messages wait for, and for how long.
+    first: Option<(Ticket, Pin<Box<tokio::time::Sleep>>)>,
+    tickets: u64,
     /// What was written, in its order.
     waiting: Bundle,
-    patience: Option<Pin<Box<tokio::time::Sleep>>>,
 }
 
-impl UnderWay {
+impl<'a> UnderWay<'a> {
+    fn new(lane: &'a Lane, couriers: &'a Arc<Couriers>) -> Self {
+        Self {
+            lane,
+            couriers,
+            first: None,
+            tickets: 0,
+            waiting: Bundle::default(),
+        }
+    }
+
     /// Sends what the multiplexer has written, unless something has to be taken first. Gives what is to be listened
     /// to, if a session begins with it.
     fn send_waiting(&mut self, link: &Arc<Link>) -> Option<Listening> {
         let mut listening = None;
         while self.first.is_none() {
-            let Some(post) = self.next_post(link) else { break };
+            let Some(post) = self.next_post() else { break };
             let ready = Parcel::Note {
                 method: Method::Initialized,
             };
-            if post.parcel == ready && link.lane.era() == Era::Legacy {
-                listening = Some(self.begin_session(link, post));
+            if post.parcel == ready && self.lane.era() == Era::Legacy {
+                // It listens first, and then says that the client is ready.
+                let (opened, is_open) = oneshot::channel();
+                listening = Some(Box::pin(notices::listen(Arc::clone(link), opened)) as Listening);
+                self.send_first(post, Some(is_open));
             } else {
-                self.send(link, post);
+                self.send(post);
             }
         }
         listening
     }
 
-    fn next_post(&mut self, link: &Link) -> Option<Post> {
-        if let Some(post) = self.waiting.next() {
-            return Some(post);
+    fn next_post(&mut self) -> Option<Post> {
+        loop {
+            if let Some(post) = self.waiting.next() {
+                return Some(post);
+            }
+            self.waiting = self.lane.take_posts_or_lend(self.couriers)?;
         }
-        self.waiting = link.lane.take_posts();
-        self.waiting.next()
     }
 
-    fn send(&mut self, link: &Arc<Link>, post: Post) {
+    fn send(&mut self, post: Post) {
         if let Some(id) = post.cancels {
-            self.cancel(link, id);
-            if link.lane.era() == Era::Modern {
+            if self.couriers.call_back(id) {
+                self.lane.undelivered(id, Failure::Cancelled);
+            }
+            if self.lane.era() == Era::Modern {
                 // The end of the exchange is the cancellation.
                 return;
             }
         }
-        let parcel = post.parcel;
-        let (handle, registration) = AbortHandle::new_pair();
-        let carrying = Abortable::new(exchange::carry(Arc::clone(link), post), registration);
-        let carrying: Carrying = Box::pin(carrying.map(Result::ok));
-        match parcel {
-            Parcel::Request { id, .. } => {
-                self.handles.insert(id, handle);
-                self.carrying.push(carrying);
-            }
+        match post.parcel {
+            Parcel::Request { .. }
             // The answer to a question is waited for by nobody who speaks after it.
-            Parcel::Note {
+            | Parcel::Note {
                 method: Method::Other,
-            } => self.carrying.push(carrying),
-            Parcel::Note { .. } => self.carry_first(carrying),
+            } => self.couriers.carry(post),
+            Parcel::Note { .. } => self.send_first(post, None),
         }
     }
 
-    /// Listens, and then says that the client is ready.
-    fn begin_session(&mut self, link: &Arc<Link>, ready: Post) -> Listening {
-        let (opened, is_open) = oneshot::channel();
-        let listening = Box::pin(notices::listen(Arc::clone(link), opened));
-        let link = Arc::clone(link);
-        self.carry_first(Box::pin(async move {
-            let _ = tokio::time::timeout(STREAM_PATIENCE, is_open).await;
-            Some(exchange::carry(link, ready).await)
-        }));
-        listening
+    /// Sends something that is to be taken before what follows.
+    fn send_first(&mut self, post: Post, after: Option<oneshot::Receiver<()>>) {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        self.first = Some((ticket, Box::pin(tokio::time::sleep(ORDER_PATIENCE))));
+        self.couriers.start(Job {
+            post,
+            after,
+            ticket: Some(ticket),
+        });
     }
 
-    fn carry_first(&mut self, carrying: Carrying) {
-        self.first = Some(carrying);
-        self.patience = Some(Box::pin(tokio::time::sleep(ORDER_PATIENCE)));
+    /// Somebody who was waited for has come back, or somebody else.
+    fn note_return(&mut self, ticket: Option<Ticket>) {
+        self.first.take_if(|(first, _)| Some(*first) == ticket);
     }
 
-    fn cancel(&mut self, link: &Link, id: WireId) {
-        if let Some(handle) = self.handles.remove(&id) {
-            handle.abort();
-            link.lane.undelivered(id, Failure::Cancelled);
+    /// Comes back when what follows has waited long enough.
+    async fn lose_patience(&mut self) {
+        match &mut self.first {
+            Some((_, patience)) => patience.as_mut().await,
+            None => std::future::pending().await,
         }
+        self.first = None;
     }
+}
 
-    /// Waits until messages have come to an end that somebody must see to, and gives these ends. Those that were
-    /// simply delivered, nearly all, leave nothing to do.
-    async fn gather(&mut self, outage: &mut Outage, ends: &mut Vec<End>) {
-        std::future::poll_fn(|context| self.poll_gather(context, outage, ends)).await;
-    }
-
-    fn poll_gather(
-        &mut self,
-        context: &mut Context<'_>,
-        outage: &mut Outage,
-        ends: &mut Vec<End>,
-    ) -> Poll<()> {
-        let mut going_on = false;
-        if let Some(first) = &mut self.first
-            && let Poll::Ready(end) = first.as_mut().poll(context)
-        {
-            (self.first, self.patience) = (None, None);
-            self.note_end(end, outage, ends);
-            going_on = true;
-        }
-        if let Some(patience) = &mut self.patience
-            && patience.as_mut().poll(context).is_ready()
-        {
-            // It is carried on beside what follows.
-            self.patience = None;
-            self.carrying.extend(self.first.take());
-            going_on = true;
-        }
-        while let Poll::Ready(Some(end)) = self.carrying.poll_next_unpin(context) {
-            self.note_end(end, outage, ends);
-        }
-        match going_on || !ends.is_empty() {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        }
-    }
-
-    /// `None`: it was cancelled.
-    fn note_end(&mut self, end: Option<End>, outage: &mut Outage, ends: &mut Vec<End>) {
-        let Some(end) = end else { return };
-        match end.parcel {
-            Parcel::Request { id, .. } => self.handles.remove(&id),
-            Parcel::Note { .. } => None,
-        };
-        match end.news {
-            News::Delivered => outage.handle_success(),
-            News::Failed => {}
-            News::Unreachable(_) | News::SessionLost { .. } | News::Withheld | News::NotStreamable { .. } => {
-                ends.push(end)
-            }
-        }
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.lane.close_inlet();
+        self.couriers.dismiss();
     }
 }

@@ -5,7 +5,7 @@
 //! forgotten its session, while the others go on.
 
 use super::*;
-use crate::delivery::{Bundle, Parcel};
+use crate::delivery::{Bundle, Parcel, Post};
 use crate::exchange::UpstreamFault;
 
 /// How often a request is said again because the server had forgotten the session. Some servers refuse what they do
@@ -43,6 +43,22 @@ impl Multiplexer {
     pub fn take_posts(&mut self) -> Bundle {
         let known = std::mem::take(&mut self.known_lines);
         Bundle::new(self.take_outgoing(BytesMut::new()), known)
+    }
+
+    /// Hands over what waits to be sent if it is one client's request and nothing else: it can leave at once, whoever
+    /// brings it.
+    pub fn take_lone_post(&mut self) -> Option<Post> {
+        let lone = self
+            .known_lines
+            .pop_if(|known| known.start == 0 && known.end == self.outgoing.len())?;
+        let mut line = std::mem::take(&mut self.outgoing).into_whole();
+        // Without its line break.
+        line.truncate(lone.end - 1);
+        Some(Post {
+            line: line.freeze(),
+            parcel: lone.parcel,
+            cancels: None,
+        })
     }
 
     /// The server answers this request with a stream that it can take up again. A legacy client that waits gets one at once:

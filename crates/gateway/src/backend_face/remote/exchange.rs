@@ -62,29 +62,24 @@ enum Taken {
 }
 
 /// Carries one message.
-pub(super) fn carry(link: Arc<Link>, post: Post) -> impl Future<Output = End> {
+pub(super) async fn carry(link: &Link, post: Post) -> End {
     let parcel = post.parcel;
     let mut journey = Journey {
         delivery: Delivery::new(parcel, repeatable(parcel)),
         link,
         line: post.line,
     };
-    async move {
-        let news = journey.travel().await;
-        End {
-            parcel: journey.parcel(),
-            news,
-        }
-    }
+    let news = journey.travel().await;
+    End { parcel, news }
 }
 
-struct Journey {
-    link: Arc<Link>,
+struct Journey<'a> {
+    link: &'a Link,
     line: Bytes,
     delivery: Delivery,
 }
 
-impl Journey {
+impl Journey<'_> {
     fn parcel(&self) -> Parcel {
         self.delivery.parcel()
     }
@@ -135,8 +130,8 @@ impl Journey {
         }
     }
 
-    /// Sends it once, or takes up its stream. Whatever a plain call does not need is boxed here and below: this future is
-    /// made for each of them.
+    /// Sends it once, or takes up its stream. Whatever a plain call does not need is boxed here and below: each courier that
+    /// waits for work keeps the room for the rest.
     async fn attempt(&mut self, agreed: &Agreed, resuming: bool) -> Taken {
         let outbound = match resuming {
             false => self.link.post(&self.line, agreed),
@@ -401,20 +396,4 @@ fn error_in(body: &Bytes) -> Option<String> {
 
 fn with_id(error: &str, id: WireId) -> Bytes {
     Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, id.0))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn size_of_future<A, B, F: Future>(_: fn(A, B) -> F) -> usize {
-        size_of::<F>()
-    }
-
-    #[test]
-    fn the_future_of_an_exchange_fits_where_small_things_are_kept() {
-        // The usual allocator keeps what is up to a kilobyte at hand, and looks for room for everything else.
-        let size = size_of_future(carry);
-        assert!(size <= 1016, "{size}");
-    }
 }
