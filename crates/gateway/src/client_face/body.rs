@@ -29,14 +29,15 @@ pub(crate) struct Body {
     span: Option<Box<OpenSpan>>,
 }
 
+/// A response is moved from hand to hand, and each connection has room for one: what is large and rare is boxed.
 #[derive(Debug)]
 enum Kind {
     /// All that there is, or what is left of it.
     Whole(Bytes),
     Pieces(VecDeque<Bytes>),
-    Events(Events),
-    Errand(ErrandEvents),
-    Old(OldEvents),
+    Events(Box<Events>),
+    Errand(Box<ErrandEvents>),
+    Old(Box<OldEvents>),
 }
 
 impl Body {
@@ -56,15 +57,15 @@ impl Body {
     }
 
     pub(crate) fn events(events: Events) -> Self {
-        Self::of(Kind::Events(events))
+        Self::of(Kind::Events(Box::new(events)))
     }
 
     pub(crate) fn old(events: OldEvents) -> Self {
-        Self::of(Kind::Old(events))
+        Self::of(Kind::Old(Box::new(events)))
     }
 
     pub(crate) fn errand(events: ErrandEvents) -> Self {
-        Self::of(Kind::Errand(events))
+        Self::of(Kind::Errand(Box::new(events)))
     }
 
     fn of(kind: Kind) -> Self {

@@ -288,6 +288,37 @@ mod tests {
     }
 
     #[test]
+    fn request_that_is_alone_need_not_wait_to_be_seen_with_others() {
+        let mut scene = Scene {
+            machine: Multiplexer::new(Limits::default(), Introduction::Newest),
+            now: Moment::START,
+        };
+        scene.machine.set_carrier(Carrier::Posts);
+        scene.machine.handle_link_up(scene.now);
+        scene.call(1, "ann");
+        assert_eq!(scene.machine.take_lone_post(), None, "it is a handshake");
+        scene.sent();
+        scene.say(r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}"#);
+        assert_eq!(
+            scene.machine.take_lone_post(),
+            None,
+            "another message goes before it"
+        );
+        assert_eq!(scene.calls_sent(), 1);
+        scene.call(2, "ann");
+        let post = scene.machine.take_lone_post().expect("it is alone");
+        let line = String::from_utf8(post.line.to_vec()).expect("text");
+        assert!(line.contains("tools/call") && line.ends_with('}'), "{line}");
+        let message = Message::scan(post.line).expect("a message");
+        assert_eq!(post.parcel, crate::delivery::Parcel::of(&message));
+        assert_eq!(scene.sent(), "", "it is not there twice");
+        scene.call(3, "ann");
+        scene.call(4, "ann");
+        assert_eq!(scene.machine.take_lone_post(), None, "two are in order");
+        assert_eq!(scene.calls_sent(), 2);
+    }
+
+    #[test]
     fn call_whose_client_may_never_come_back_lets_others_go() {
         let (mut scene, _) = Scene::asked();
         assert_eq!(scene.machine.open_calls(), 1);

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit::client::raw_http;
 use testkit::upstream::{Gate, Step, result};
-use testkit::{Upstream, wait_until};
+use testkit::{Rialto, Upstream, wait_until};
 
 use crate::stage::{self, Stage, assert_failed, calls, echo, method, raw_answer};
 
@@ -414,4 +414,57 @@ async fn c4_a_modern_client_that_hangs_up_is_a_hang_up_for_the_server() {
     stage.upstream.wait_for_hang_up(&call).await;
     // A modern server is told nothing else.
     assert!(stage.upstream.seen(method("notifications/cancelled")).is_empty());
+}
+
+#[tokio::test]
+async fn f05_a_panic_on_the_way_costs_that_message() {
+    let upstream = Upstream::legacy().start().await.expect("an upstream");
+    let destination = json!({"type": "streamable_http", "url": upstream.url()});
+    let rialto = Rialto::launcher()
+        .env("TEST_PANICS", "1")
+        .config(&json!({"destinations": {"remote": destination}}).to_string())
+        .start()
+        .await
+        .expect("rialto starts");
+    let client = stage::session(&rialto).await;
+    let later = Gate::default();
+    upstream.once(calls("slow"), vec![Step::Wait(later.clone()), Step::AsUsual]);
+    let other = client.clone();
+    let slow = tokio::spawn(async move { other.call(9, "slow", json!({})).await });
+    upstream.wait_for("the other call", calls("slow")).await;
+    for id in 1..=3 {
+        let reply = client.call(id, "echo", json!({"text": "panic on the way"})).await;
+        assert_failed(&reply.expect("an answer"), &[502]);
+        assert_eq!(echo(&client, id, "goes on").await, "goes on");
+    }
+    let logged =
+        |line: &Value| line["level"] == "ERROR" && line["message"] == "a message was lost in a panic";
+    rialto.wait_for_log("it is logged", LIVELINESS, logged).await;
+    later.open();
+    let slow = slow.await.expect("no panic here").expect("an answer");
+    assert_eq!(slow.status, 200, "{slow:?}");
+}
+
+#[tokio::test]
+async fn more_calls_at_once_than_are_kept_in_readiness_are_answered_each_time() {
+    const MANY: usize = 150;
+    let stage = Stage::legacy().await;
+    let client = stage.session().await;
+    for round in 0..2 {
+        let all_are_here = Gate::default();
+        let steps = vec![Step::Wait(all_are_here.clone()), Step::AsUsual];
+        stage.upstream.times(MANY, calls("echo"), steps);
+        let calling: Vec<_> = (0..MANY)
+            .map(|id| {
+                let client = client.clone();
+                tokio::spawn(async move { echo(&client, id as u64, &format!("call {id}")).await })
+            })
+            .collect();
+        let arrived = || (stage.upstream.seen(calls("echo")).len() == MANY * (round + 1)).then_some(());
+        wait_until("all calls have arrived", LIVELINESS, arrived).await;
+        all_are_here.open();
+        for (id, call) in calling.into_iter().enumerate() {
+            assert_eq!(call.await.expect("no panic here"), format!("call {id}"));
+        }
+    }
 }

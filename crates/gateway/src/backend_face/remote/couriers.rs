@@ -116,9 +116,7 @@ impl Couriers {
             .iter()
             .position(|(courier, _)| courier.carries() == Some(id));
         // He does not come back; that happens rarely enough.
-        found
-            .map(|at| office.staff.swap_remove(at).1.abort())
-            .is_some()
+        found.map(|at| office.staff.swap_remove(at).1.abort()).is_some()
     }
 
     /// Comes back when there may be news.
