@@ -175,6 +175,10 @@ mod tests {
         }
 
         fn call(&mut self, session: u64, principal: &str) {
+            self.call_in(Era::Modern, session, principal);
+        }
+
+        fn call_in(&mut self, words: Era, session: u64, principal: &str) {
             let session = SessionKey(session);
             let declared = Some(Bytes::from_static(br#"{"elicitation":{}}"#));
             let client = Arc::new(Client::declaring(Principal::named(principal), declared, None));
@@ -183,7 +187,7 @@ mod tests {
                 call: CallKey(0),
                 client,
                 introduction: None,
-                words: Era::Modern,
+                words,
                 hears: false,
             };
             self.machine.handle_ask(self.now, open);
@@ -196,7 +200,7 @@ mod tests {
                 call: CallKey(1),
                 request: Request::Plain,
                 message,
-                words: Era::Modern,
+                words,
                 mirrored: None,
             };
             self.machine.handle_ask(self.now, Ask::Call(call));
@@ -293,9 +297,9 @@ mod tests {
             machine: Multiplexer::new(Limits::default(), Introduction::Newest),
             now: Moment::START,
         };
-        scene.machine.set_carrier(Carrier::Posts);
+        scene.machine.set_carrier(crate::multiplexer::Carrier::Posts);
         scene.machine.handle_link_up(scene.now);
-        scene.call(1, "ann");
+        scene.call_in(Era::Legacy, 1, "ann");
         assert_eq!(scene.machine.take_lone_post(), None, "it is a handshake");
         scene.sent();
         scene.say(r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}"#);
@@ -305,15 +309,15 @@ mod tests {
             "another message goes before it"
         );
         assert_eq!(scene.calls_sent(), 1);
-        scene.call(2, "ann");
+        scene.call_in(Era::Legacy, 2, "ann");
         let post = scene.machine.take_lone_post().expect("it is alone");
         let line = String::from_utf8(post.line.to_vec()).expect("text");
         assert!(line.contains("tools/call") && line.ends_with('}'), "{line}");
         let message = Message::scan(post.line).expect("a message");
         assert_eq!(post.parcel, crate::delivery::Parcel::of(&message));
         assert_eq!(scene.sent(), "", "it is not there twice");
-        scene.call(3, "ann");
-        scene.call(4, "ann");
+        scene.call_in(Era::Legacy, 3, "ann");
+        scene.call_in(Era::Legacy, 4, "ann");
         assert_eq!(scene.machine.take_lone_post(), None, "two are in order");
         assert_eq!(scene.calls_sent(), 2);
     }
