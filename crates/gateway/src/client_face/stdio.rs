@@ -7,6 +7,7 @@
 
 mod desk;
 mod errands;
+mod vigil;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,6 +89,10 @@ impl Gateway {
         let mut attending = tasks::Owned(tasks::spawn("client", {
             let desk = Arc::clone(&desk);
             async move { attend(&desk, input, output, line, shutdown).await }
+        }));
+        let _vigil = tasks::Owned(tasks::spawn("vigil", {
+            let desk = Arc::clone(&desk);
+            async move { desk.keep_vigil().await }
         }));
         // Whatever made it end early is in the log.
         let parting = (&mut attending.0).await.unwrap_or(Parting::Told);

@@ -430,7 +430,7 @@ async fn f05_a_panic_on_the_way_costs_that_message() {
     let later = Gate::default();
     upstream.once(calls("slow"), vec![Step::Wait(later.clone()), Step::AsUsual]);
     let other = client.clone();
-    let slow = tokio::spawn(async move { other.call(9, "slow", json!({})).await });
+    let slow = gateway::tasks::spawn("slow call", async move { other.call(9, "slow", json!({})).await });
     upstream.wait_for("the other call", calls("slow")).await;
     for id in 1..=3 {
         let reply = client.call(id, "echo", json!({"text": "panic on the way"})).await;
@@ -457,7 +457,9 @@ async fn more_calls_at_once_than_are_kept_in_readiness_are_answered_each_time() 
         let calling: Vec<_> = (0..MANY)
             .map(|id| {
                 let client = client.clone();
-                tokio::spawn(async move { echo(&client, id as u64, &format!("call {id}")).await })
+                gateway::tasks::spawn("call", async move {
+                    echo(&client, id as u64, &format!("call {id}")).await
+                })
             })
             .collect();
         let arrived = || (stage.upstream.seen(calls("echo")).len() == MANY * (round + 1)).then_some(());

@@ -20,6 +20,7 @@ use protocol::wire::line::Frame;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use super::vigil::Vigil;
 use crate::client_face::http::refuse_message;
 use crate::clock::Clock;
 use crate::destination::{Destination, Opening};
@@ -41,10 +42,13 @@ pub(crate) struct Desk {
     room: Notify,
     /// The next deadline may be another one.
     look: Notify,
+    /// The next message is expected at once.
+    awake: Notify,
 }
 
 struct Inner {
     client: LineClient,
+    vigil: Vigil,
     session: Option<Arc<SessionPort>>,
     errands: HashMap<ErrandKey, AbortHandle>,
     /// Somebody is carrying out what the machine wants.
@@ -67,6 +71,7 @@ impl Desk {
             clock,
             inner: Mutex::new(Inner {
                 client: LineClient::new(limits),
+                vigil: Vigil::new(),
                 session: None,
                 errands: HashMap::new(),
                 carrying_out: false,
@@ -75,6 +80,7 @@ impl Desk {
             write: Notify::new(),
             room: Notify::new(),
             look: Notify::new(),
+            awake: Notify::new(),
         })
     }
 
@@ -140,6 +146,18 @@ impl Desk {
         }
     }
 
+    /// Keeps the process awake when that is worth it, for ever.
+    pub(super) async fn keep_vigil(&self) {
+        loop {
+            self.awake.notified().await;
+            while !self.lock().vigil.is_over(self.clock.now()) {
+                // Whoever is to answer may need this processor; and then the runtime looks whether something has come.
+                std::thread::yield_now();
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
     /// The client has gone. What waits to be written still may be.
     pub(super) fn end(self: &Arc<Self>) {
         self.with(|client, _| client.handle_end());
@@ -157,7 +175,11 @@ impl Desk {
     pub(super) fn with(self: &Arc<Self>, act: impl FnOnce(&mut LineClient, Moment)) {
         {
             let mut inner = self.lock();
-            act(&mut inner.client, self.clock.now());
+            let now = self.clock.now();
+            act(&mut inner.client, now);
+            if inner.vigil.handle_message(now) {
+                self.awake.notify_one();
+            }
             if std::mem::replace(&mut inner.carrying_out, true) {
                 return;
             }

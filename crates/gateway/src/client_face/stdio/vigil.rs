@@ -1,0 +1,78 @@
+//! Staying awake as long as messages come close together.
+//!
+//! With a server that answers within a fraction of a millisecond most of a call's time goes by in putting this process to
+//! sleep and waking it again, twice, and it costs more of the processor than being awake for that long would. So whoever
+//! has just seen two messages close together expects a third. It is in vain at most once for each such
+//! run of messages, and a server that is further away than [`CLOSE`] never causes it.
+
+use std::time::Duration;
+
+use protocol::time::Moment;
+
+/// Messages that have less than this between them are close together: a call and its answer on one machine.
+const CLOSE: Duration = Duration::from_micros(150);
+
+/// Whether to stay awake. Time is an argument.
+#[derive(Debug)]
+pub(super) struct Vigil {
+    last: Option<Moment>,
+    until: Moment,
+}
+
+impl Vigil {
+    pub(super) fn new() -> Self {
+        Self {
+            last: None,
+            until: Moment::START,
+        }
+    }
+
+    /// A message has come, from either side. Gives whether the next is to be expected awake.
+    #[must_use]
+    pub(super) fn handle_message(&mut self, now: Moment) -> bool {
+        let is_close = self.last.is_some_and(|last| now.since(last) < CLOSE);
+        self.last = Some(now);
+        if is_close {
+            self.until = now.after(CLOSE);
+        }
+        is_close
+    }
+
+    /// Whether nobody stays awake any longer.
+    pub(super) fn is_over(&self, now: Moment) -> bool {
+        self.until <= now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_that_are_far_apart_are_awaited_asleep() {
+        let mut vigil = Vigil::new();
+        let mut now = Moment::START;
+        for _ in 0..3 {
+            assert!(!vigil.handle_message(now));
+            assert!(vigil.is_over(now));
+            now = now.after(CLOSE);
+        }
+    }
+
+    #[test]
+    fn after_two_that_are_close_the_third_is_awaited_awake_but_not_for_long() {
+        let mut vigil = Vigil::new();
+        let first = Moment::START;
+        let second = first.after(CLOSE / 2);
+        assert!(!vigil.handle_message(first));
+        assert!(vigil.handle_message(second));
+        assert!(!vigil.is_over(second.after(CLOSE / 2)));
+        assert!(vigil.is_over(second.after(CLOSE)));
+        let late = second.after(CLOSE * 2);
+        assert!(!vigil.handle_message(late));
+        assert!(
+            vigil.is_over(late),
+            "it was in vain, and is not tried again at once"
+        );
+    }
+}
