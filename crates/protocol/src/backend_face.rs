@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use crate::digits::Digits;
 use crate::exchange::{Client, Welcome};
 use crate::message::{Member, Message};
 use crate::method::{LogLevel, Method};
@@ -22,34 +23,8 @@ use crate::wire::outbox::Outbox;
 pub struct WireId(pub u64);
 
 impl WireId {
-    /// The id in decimal, in a buffer that costs no allocation.
     pub(crate) fn digits(self) -> Digits {
-        let mut digits = Digits {
-            buffer: [0; 20],
-            start: 20,
-        };
-        let mut rest = self.0;
-        loop {
-            digits.start -= 1;
-            digits.buffer[digits.start] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                return digits;
-            }
-        }
-    }
-}
-
-pub(crate) struct Digits {
-    buffer: [u8; 20],
-    start: usize,
-}
-
-impl std::ops::Deref for Digits {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.buffer[self.start..]
+        Digits::of(self.0)
     }
 }
 

@@ -8,6 +8,7 @@ pub mod backend_face;
 pub mod capability;
 pub mod client_face;
 pub mod delivery;
+mod digits;
 pub mod errand;
 pub mod error_code;
 pub mod exchange;

@@ -100,6 +100,8 @@ struct Scanned {
     kind: Kind,
     method: Method,
     line_breaks: bool,
+    /// The bytes have a buffer of their own.
+    alone: bool,
 }
 
 impl Message {
@@ -133,6 +135,14 @@ impl Message {
 
     pub fn bytes(&self) -> &Bytes {
         &self.0.bytes
+    }
+
+    /// The bytes for whoever keeps them for long: not in the large buffer that they may have been read into with others.
+    pub fn kept(&self) -> Bytes {
+        match self.0.alone {
+            true => self.0.bytes.clone(),
+            false => Bytes::copy_from_slice(&self.0.bytes),
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -282,6 +292,7 @@ impl Message {
             bytes: self.spliced(&[(Member::ProgressToken, token)]),
             spans,
             line_breaks: false,
+            alone: true,
             ..*self.0
         }))
     }
@@ -387,9 +398,24 @@ mod tests {
             for token in ["1", "\"a token\"", "1234567890"] {
                 let replaced = message(text).with_progress_token(token.as_bytes());
                 let read = Message::scan(replaced.bytes().clone()).unwrap();
-                assert_eq!(format!("{replaced:?}"), format!("{read:?}"), "{text}");
+                let read = format!("{read:?}").replace("alone: false", "alone: true");
+                assert_eq!(format!("{replaced:?}"), read, "{text}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_kept_does_not_keep_what_it_was_read_with() {
+        let text = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":7}}"#;
+        let read = message(text);
+        assert_eq!(read.kept(), read.bytes());
+        assert_ne!(read.kept().as_ptr(), read.bytes().as_ptr());
+        let written = read.with_progress_token(b"8");
+        assert_eq!(
+            written.kept().as_ptr(),
+            written.bytes().as_ptr(),
+            "it has a buffer of its own already"
+        );
     }
 
     #[test]

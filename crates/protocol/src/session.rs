@@ -423,7 +423,7 @@ impl Session {
                 self.finish(now, call, Ending::Failed(failure), body);
             }
             Tell::Related { call, message, .. } => {
-                if !self.relate(now, call, message.bytes()) {
+                if !self.relate(now, call, || message.kept()) {
                     self.notice(now, message.bytes(), Audience::All);
                 }
             }

@@ -36,13 +36,6 @@ fn translated(to: Era, params: &str) -> Value {
 }
 
 #[test]
-fn wire_ids_are_written_in_decimal() {
-    for id in [0, 7, 10, 41, 9_007_199_254_740_993, u64::MAX] {
-        assert_eq!(&WireId(id).digits()[..], id.to_string().as_bytes());
-    }
-}
-
-#[test]
 fn an_envelope_is_left_out_wherever_it_stands() {
     for (params, wanted) in [
         (format!(r#"{{"_meta":{{{META}}}}}"#), json!({})),

@@ -79,6 +79,7 @@ pub(super) fn scan(bytes: Bytes) -> Result<Message, ScanError> {
         kind,
         method,
         line_breaks,
+        alone: false,
         bytes,
     })))
 }

@@ -92,17 +92,17 @@ impl Session {
         }
     }
 
-    /// Puts something on a call's own stream, which begins with it if need be.
-    pub(super) fn relate(&mut self, now: Moment, call: CallKey, data: &Bytes) -> bool {
+    /// Puts something on a call's own stream, which begins with it if need be. Whoever resumes the stream finds it there, so it
+    /// is to be in a buffer that may be kept.
+    pub(super) fn relate(&mut self, now: Moment, call: CallKey, data: impl FnOnce() -> Bytes) -> bool {
         let Some(key) = self.upgrade(call) else {
             return false;
         };
         let Some(Stage::Stream(stream)) = self.calls.get_mut(&call).map(|call| &mut call.stage) else {
             return false;
         };
-        // Whoever resumes the stream finds it here; the bytes are copied out of the server's large buffer.
-        let data = Bytes::copy_from_slice(data);
-        self.events_lost += stream.log.push(now, data, Audience::All, &self.limits.retention);
+        let log = &mut stream.log;
+        self.events_lost += log.push(now, data(), Audience::All, &self.limits.retention);
         self.outputs.push_back(Output::Wake(key));
         true
     }

@@ -35,7 +35,7 @@ impl Session {
         }
         let patience = now.after(self.limits.question_patience);
         if let Some(key) = call
-            && self.relate(now, key, &data)
+            && self.relate(now, key, || data.clone())
             && let Some(stream) = self.open_stream(key)
         {
             let put = Put {
@@ -63,7 +63,7 @@ impl Session {
             return;
         }
         if let Some(call) = put.call {
-            if !self.relate(now, call, data) {
+            if !self.relate(now, call, || data.clone()) {
                 let listener = self.liveliest_listener();
                 self.notice(now, data, Audience::One(listener));
             }

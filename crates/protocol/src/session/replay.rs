@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::digits::Digits;
 use crate::time::Moment;
 
 /// A stream of a session: a call's own, or one opened by GET. Unique within the session.
@@ -40,7 +41,9 @@ impl EventId {
 
 impl std::fmt::Display for EventId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}-{}", self.stream.0, self.number)
+        f.write_str(Digits::of(self.stream.0).as_str())?;
+        f.write_str("-")?;
+        f.write_str(Digits::of(self.number).as_str())
     }
 }
 
