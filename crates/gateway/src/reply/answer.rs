@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use protocol::exchange::Failure;
 use protocol::message::Written;
 
@@ -33,10 +33,16 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
     }
 }
 
-/// A complete answer to a call.
-pub(crate) fn answer(body: impl Into<Written>, failure: Option<&Failure>) -> Response<Body> {
-    let status = failure.map_or(StatusCode::OK, failure_status);
-    let mut response = with_type(status, JSON, body);
+/// A complete answer to a call; `headers` are those to begin with.
+pub(crate) fn answer(
+    headers: HeaderMap,
+    body: impl Into<Written>,
+    failure: Option<&Failure>,
+) -> Response<Body> {
+    let mut response = Response::new(Body::full(body.into()));
+    *response.status_mut() = failure.map_or(StatusCode::OK, failure_status);
+    *response.headers_mut() = headers;
+    response.headers_mut().insert(header::CONTENT_TYPE, JSON);
     if let Some(failure) = failure {
         response.extensions_mut().insert(Failed(failure.reason()));
     }

@@ -1,4 +1,5 @@
 use super::*;
+use http::HeaderMap;
 
 #[test]
 fn refusals_say_what_to_do_and_limits_say_when_to_come_back() {
@@ -37,7 +38,7 @@ fn retry_after_is_rounded_up() {
         retry_after: Duration::from_millis(28_100),
     };
     assert_eq!(
-        answer(Bytes::new(), Some(&failure)).headers()[header::RETRY_AFTER],
+        answer(HeaderMap::new(), Bytes::new(), Some(&failure)).headers()[header::RETRY_AFTER],
         "29"
     );
 }

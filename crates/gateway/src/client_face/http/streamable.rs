@@ -114,12 +114,11 @@ impl Visit<'_> {
             None => self.session_of(&headers, &message).map_err(refused)?,
         };
         if let Some(port) = session {
-            // They would hold the buffer that their connection was read into, for as long as the call runs.
-            drop(headers);
+            let room = emptied(headers);
             let reception = port
                 .take(message.clone(), accepts, Some(permit))
                 .map_err(|refusal| refused(refuse_message(refusal)))?;
-            return Ok(self.receive(&port, reception, &message, false).await);
+            return Ok(self.receive(&port, reception, &message, room, false).await);
         }
         match meaning {
             Meaning::Introduction | Meaning::Ping | Meaning::Request(_) => {
@@ -181,16 +180,19 @@ impl Visit<'_> {
                 (reception, None)
             }
         };
-        Ok(self.receive(&port, reception, message, true).await)
+        Ok(self
+            .receive(&port, reception, message, HeaderMap::new(), true)
+            .await)
     }
 
-    /// Waits for what a message leads to. A session that was just opened ends again if its server does not
-    /// welcome it.
+    /// Waits for what a message leads to; `room` is for the headers of the answer. A session that was just opened ends again
+    /// if its server does not welcome it.
     async fn receive(
         &self,
         port: &Arc<SessionPort>,
         reception: Reception,
         message: &Message,
+        room: HeaderMap,
         opened: bool,
     ) -> Response<Body> {
         let mut response = match reception {
@@ -217,7 +219,7 @@ impl Visit<'_> {
                     response: Some(&body),
                     response_bytes: body.len() as u64,
                 });
-                reply::answer(body, None)
+                reply::answer(room, body, None)
             }
             Reception::Call(call) => {
                 // In this era a disconnection is no cancellation, so only a handshake is given up.
@@ -231,7 +233,7 @@ impl Visit<'_> {
                 waiting.disarm();
                 match answered {
                     Answered::Complete { body, failure } => {
-                        let mut response = reply::answer(body, failure.as_ref());
+                        let mut response = reply::answer(room, body, failure.as_ref());
                         let refused = match failure {
                             None => message.method() == McpMethod::Initialize && !port.is_welcomed(),
                             Some(failure) => failure == Failure::NotWelcomed,
@@ -389,5 +391,42 @@ impl Drop for Newborn<'_> {
         if self.armed {
             self.visit.destination.close(self.port);
         }
+    }
+}
+
+/// A map of headers with room for more than these is not kept while a call runs.
+const KEPT_HEADERS: usize = 24;
+
+/// The headers of a request without what was in them: it would hold the buffer that their connection was read into, for as
+/// long as the call runs. The room that they took is kept for those of the answer; from there the connection takes it
+/// for its next request, so that nobody has to make it anew with every call.
+fn emptied(mut headers: HeaderMap) -> HeaderMap {
+    if headers.len().max(headers.capacity()) > KEPT_HEADERS {
+        return HeaderMap::new();
+    }
+    headers.clear();
+    headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderName;
+
+    #[test]
+    fn of_a_requests_headers_only_the_room_is_kept_and_only_a_little() {
+        let named = |count: usize| -> HeaderMap {
+            let name = |number| format!("x-{number}").parse::<HeaderName>().unwrap();
+            (0..count)
+                .map(|number| (name(number), HeaderValue::from_static("secret")))
+                .collect()
+        };
+        let usual = emptied(named(9));
+        assert!(usual.is_empty() && usual.capacity() >= 9);
+        let many = emptied(named(KEPT_HEADERS + 1));
+        assert!(many.is_empty() && many.capacity() == 0);
+        let repeated = [const { HeaderName::from_static("x") }; KEPT_HEADERS + 1];
+        let repeated = repeated.map(|name| (name, HeaderValue::from_static("secret")));
+        assert_eq!(emptied(repeated.into_iter().collect()).capacity(), 0);
     }
 }
