@@ -24,14 +24,6 @@ const MAX_ACCOUNTS: usize = 65_536;
 /// Hops of `X-Forwarded-For` that are looked at, from the nearest.
 const MAX_HOPS: usize = 32;
 
-/// Who is counted together.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum AccountKey {
-    Principal(Principal),
-    /// Of IPv6 the network: whoever has one address of it has them all.
-    Address(IpAddr),
-}
-
 /// What one caller holds and has used.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
@@ -43,6 +35,27 @@ pub(crate) struct Account {
 impl Account {
     fn is_idle(&self, now: Moment) -> bool {
         self.requests.is_whole(now) && self.sessions.load(Acquire) == 0 && self.calls.load(Acquire) == 0
+    }
+}
+
+/// The callers that are remembered. In two maps, so that a name is looked up as it is, and not copied into a key first.
+#[derive(Debug, Default)]
+struct Callers {
+    named: HashMap<Principal, Arc<Account>>,
+    /// Those without a name; of IPv6 the network, since whoever has one address of it has them all.
+    unnamed: HashMap<IpAddr, Arc<Account>>,
+}
+
+impl Callers {
+    fn len(&self) -> usize {
+        self.named.len() + self.unnamed.len()
+    }
+
+    /// A caller that somebody is just looking at is left: what it is about to take would be lost.
+    fn forget_idle(&mut self, now: Moment) {
+        let is_kept = |caller: &Arc<Account>| Arc::strong_count(caller) > 1 || !caller.is_idle(now);
+        self.named.retain(|_, caller| is_kept(caller));
+        self.unnamed.retain(|_, caller| is_kept(caller));
     }
 }
 
@@ -68,7 +81,7 @@ pub(crate) struct Limiter {
     settings: LimitSettings,
     requests: Option<Rate>,
     session_requests: Option<Rate>,
-    callers: Mutex<HashMap<AccountKey, Arc<Account>>>,
+    callers: Mutex<Callers>,
     /// Everyone for whom there is no room in the map.
     others: Arc<Account>,
     refused_credentials: Rate,
@@ -111,23 +124,28 @@ impl Limiter {
         if !concerned {
             return None;
         }
-        let key = if principal.is_anonymous() {
-            AccountKey::Address(self.network_of_client(peer, headers))
-        } else {
-            AccountKey::Principal(principal.clone())
-        };
+        let address = principal
+            .is_anonymous()
+            .then(|| self.network_of_client(peer, headers));
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(caller) = callers.get(&key) {
+        let known = match &address {
+            Some(address) => callers.unnamed.get(address),
+            None => callers.named.get(principal),
+        };
+        if let Some(caller) = known {
             return Some(Arc::clone(caller));
         }
         if callers.len() >= MAX_ACCOUNTS {
-            forget_idle(&mut callers, now);
+            callers.forget_idle(now);
             if callers.len() >= MAX_ACCOUNTS {
                 return Some(Arc::clone(&self.others));
             }
         }
         let caller = Arc::new(Account::default());
-        callers.insert(key, Arc::clone(&caller));
+        match address {
+            Some(address) => callers.unnamed.insert(address, Arc::clone(&caller)),
+            None => callers.named.insert(principal.clone(), Arc::clone(&caller)),
+        };
         Some(caller)
     }
 
@@ -236,8 +254,9 @@ impl Limiter {
     /// Forgets callers of whom there is nothing to remember.
     pub(crate) fn tick(&self, now: Moment) {
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
-        forget_idle(&mut callers, now);
-        tidy(&mut callers);
+        callers.forget_idle(now);
+        tidy(&mut callers.named);
+        tidy(&mut callers.unnamed);
         drop(callers);
         let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
         strangers.retain(|_, used| !used.is_whole(now));
@@ -251,11 +270,6 @@ impl Limiter {
     pub(crate) fn callers(&self) -> usize {
         self.callers.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
-}
-
-/// A caller that somebody is just looking at is left: what it is about to take would be lost.
-fn forget_idle(callers: &mut HashMap<AccountKey, Arc<Account>>, now: Moment) {
-    callers.retain(|_, caller| Arc::strong_count(caller) > 1 || !caller.is_idle(now));
 }
 
 /// A flood leaves no large table behind.
