@@ -352,7 +352,8 @@ impl From<Bytes> for Written {
 /// Decodes a raw JSON string.
 pub(crate) fn string(raw: &[u8]) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
-    if memchr::memchr(b'\\', inner).is_none() {
+    // Most are names of a few bytes, for which a search in large steps takes longer to begin than to end.
+    if !inner.contains(&b'\\') {
         return std::str::from_utf8(inner).ok().map(Cow::Borrowed);
     }
     serde_json::from_slice::<String>(raw).ok().map(Cow::Owned)

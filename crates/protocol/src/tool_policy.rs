@@ -15,18 +15,29 @@ use crate::object::Object;
 
 /// A pattern of names: `*` stands for any text, `?` for one character, everything else for itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Glob(Vec<char>);
+pub struct Glob {
+    /// What stands before the first `*` or `?`; with most names that do not match, this is already different.
+    literal: String,
+    rest: Vec<char>,
+}
 
 impl Glob {
     /// `None` for a pattern that no name could match: an empty one.
     pub fn parse(pattern: &str) -> Option<Self> {
-        (!pattern.is_empty()).then(|| Self(pattern.chars().collect()))
+        let (literal, rest) = pattern.split_at(pattern.find(['*', '?']).unwrap_or(pattern.len()));
+        (!pattern.is_empty()).then(|| Self {
+            literal: literal.to_owned(),
+            rest: rest.chars().collect(),
+        })
     }
 
     /// Whether the whole name matches. It takes at most `pattern × name` steps and no stack: a star is taken
     /// back to the last one only, which is enough because an earlier star can give nothing that a later cannot.
     pub fn matches(&self, name: &str) -> bool {
-        let pattern = &self.0;
+        let Some(name) = name.strip_prefix(self.literal.as_str()) else {
+            return false;
+        };
+        let pattern = self.rest.as_slice();
         let mut rest = name.chars();
         let mut at = 0;
         // Behind the last star: where the pattern goes on, and what of the name was left then.
@@ -36,6 +47,9 @@ impl Glob {
             match (pattern.get(at), rest.next()) {
                 (Some('*'), _) => {
                     at += 1;
+                    if at == pattern.len() {
+                        return true;
+                    }
                     rest = before.clone();
                     retry = Some((at, before));
                 }
@@ -130,6 +144,10 @@ fn name_of(tool: &str) -> Option<String> {
 
 /// Nothing that one reader of the name would drop and another keep.
 fn is_unambiguous(name: &str) -> bool {
+    // Nearly all names are made of letters, digits and marks.
+    if name.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return !name.is_empty();
+    }
     !name.is_empty() && name.trim() == name && !name.chars().any(char::is_control)
 }
 
@@ -174,6 +192,8 @@ mod tests {
             ("?", "ü"),
             ("a**b", "ab"),
             ("*aab", "aaab"),
+            ("über*", "über"),
+            ("ü?", "üb"),
         ] {
             assert!(glob(pattern).matches(name), "{pattern} {name}");
         }
@@ -185,6 +205,8 @@ mod tests {
             ("?", ""),
             ("?", "ab"),
             ("*a*b", "xxaxxbxx"),
+            ("read?*", "read"),
+            ("über*", "ü"),
             ("é", "e\u{301}"),
         ] {
             assert!(!glob(pattern).matches(name), "{pattern} {name}");
