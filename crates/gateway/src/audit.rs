@@ -309,8 +309,16 @@ fn compose(line: &mut String, record: &AuditRecord<'_>, bodies: bool, now: Syste
     timestamp(line, now)?;
     line.push('"');
     record.whose.write(line)?;
-    text(line, ",\"http_method\":", Some(record.http_method))?;
-    text(line, ",\"mcp_method\":", record.mcp_method)?;
+    match (record.http_method, record.mcp_method) {
+        // What most records say.
+        ("POST", Some("tools/call")) => {
+            line.push_str(",\"http_method\":\"POST\",\"mcp_method\":\"tools/call\"");
+        }
+        (http_method, mcp_method) => {
+            text(line, ",\"http_method\":", Some(http_method))?;
+            text(line, ",\"mcp_method\":", mcp_method)?;
+        }
+    }
     text(line, ",\"tool\":", record.tool)?;
     line.push_str(",\"rpc_id\":");
     rpc_id(line, record.rpc_id.unwrap_or(b"null"))?;
@@ -357,25 +365,46 @@ fn timestamp(line: &mut String, now: SystemTime) -> fmt::Result {
 /// Three digits behind a point.
 fn thousandths(line: &mut String, number: u64) {
     line.push('.');
-    for unit in [100, 10, 1] {
-        line.push(char::from(b'0' + (number / unit % 10) as u8));
+    line.push_str(three_digits(number));
+}
+
+/// A number as people write it: without zeros before it.
+fn number(line: &mut String, key: &'static str, number: u64) {
+    line.push_str(key);
+    if number >= 1000 {
+        self::number(line, "", number / 1000);
+        line.push_str(three_digits(number % 1000));
+    } else {
+        let digits = three_digits(number);
+        let zeros = usize::from(number < 100) + usize::from(number < 10);
+        line.push_str(&digits[zeros..]);
     }
 }
 
-fn number(line: &mut String, key: &'static str, mut number: u64) {
-    line.push_str(key);
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    line.push_str(str::from_utf8(&digits[at..]).expect("digits are text"));
+/// The digits of what is below a thousand. They are looked up: nearly every number of a record is one of these.
+fn three_digits(number: u64) -> &'static str {
+    let at = (number % 1000) as usize * 3;
+    &DIGITS[at..at + 3]
 }
+
+/// `000` to `999`.
+const DIGITS: &str = {
+    const BYTES: [u8; 3000] = {
+        let mut bytes = [b'0'; 3000];
+        let mut number = 0;
+        while number < 1000 {
+            bytes[3 * number] += (number / 100) as u8;
+            bytes[3 * number + 1] += (number / 10 % 10) as u8;
+            bytes[3 * number + 2] += (number % 10) as u8;
+            number += 1;
+        }
+        bytes
+    };
+    match str::from_utf8(&BYTES) {
+        Ok(digits) => digits,
+        Err(_) => panic!("digits are text"),
+    }
+};
 
 fn text(line: &mut String, key: &'static str, value: Option<&str>) -> fmt::Result {
     line.push_str(key);
@@ -388,22 +417,20 @@ fn text(line: &mut String, key: &'static str, value: Option<&str>) -> fmt::Resul
 /// An id is JSON already. What is too long, or is no id at all, is written as a string instead, so that
 /// the line stays one valid line whatever a caller hands in.
 fn rpc_id(line: &mut String, raw: &[u8]) -> fmt::Result {
-    let id = String::from_utf8_lossy(&raw[..raw.len().min(MAX_VALUE_BYTES + 4)]);
-    let is_plain = match raw {
-        b"null" => true,
-        [b'"', inner @ .., b'"'] => raw.len() <= MAX_VALUE_BYTES && !inner.iter().any(u8::is_ascii_control),
-        [b'0'..=b'9' | b'-', ..] => {
-            raw.len() <= MAX_VALUE_BYTES
-                && raw
-                    .iter()
-                    .all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(byte))
+    let text = || String::from_utf8_lossy(&raw[..raw.len().min(MAX_VALUE_BYTES + 4)]);
+    let of_number = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
+    match raw {
+        b"null" => line.write_str("null"),
+        [b'0'..=b'9' | b'-', ..] if raw.len() <= MAX_VALUE_BYTES && raw.iter().all(of_number) => {
+            line.extend(raw.iter().map(|byte| char::from(*byte)));
+            Ok(())
         }
-        _ => false,
-    };
-    if is_plain {
-        escape::json_text(line, &id)
-    } else {
-        escape::json_string(line, &id, MAX_VALUE_BYTES)
+        [b'"', inner @ .., b'"']
+            if raw.len() <= MAX_VALUE_BYTES && !inner.iter().any(u8::is_ascii_control) =>
+        {
+            escape::json_text(line, &text())
+        }
+        _ => escape::json_string(line, &text(), MAX_VALUE_BYTES),
     }
 }
 

@@ -36,6 +36,11 @@ pub fn cut(text: &str, limit: usize) -> &str {
 /// Writes `text` as a JSON string with its quotes, cut at `limit` bytes.
 pub fn json_string<W: Write>(out: &mut W, text: &str, limit: usize) -> fmt::Result {
     out.write_char('"')?;
+    // Nearly all names are short and have nothing to spell out.
+    if text.len() <= limit && text.bytes().all(is_plain) {
+        out.write_str(text)?;
+        return out.write_char('"');
+    }
     let kept = cut(text, limit);
     spell_out::<true, W>(out, kept)?;
     if kept.len() < text.len() {
@@ -76,6 +81,11 @@ const BYTES: [Byte; 256] = {
     table[0xef] = Byte::Lead;
     table
 };
+
+/// Whether a byte stands for a character of its own that is written as it is.
+fn is_plain(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
+}
 
 fn spell_out<const QUOTE: bool, W: Write>(out: &mut W, text: &str) -> fmt::Result {
     let bytes = text.as_bytes();

@@ -282,7 +282,7 @@ proptest! {
 
 #[test]
 fn numbers_are_written_digit_by_digit() {
-    for number_of in [0, 7, 10, 999, 1_000, u64::MAX] {
+    for number_of in [0, 7, 10, 99, 100, 999, 1_000, 1_002_030, u64::MAX] {
         let mut line = String::new();
         number(&mut line, "=", number_of);
         assert_eq!(line, format!("={number_of}"));
