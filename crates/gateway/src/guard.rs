@@ -2,7 +2,7 @@
 //!
 //! There are three ways to show that (a static token, a token of an authorization server, the word of a trusted proxy) and
 //! each has a judge of its own. All of them end in a [`Caller`]. Without any of them configured everyone is `anonymous`.
-//! No token is ever kept, logged or passed on: what is remembered is its hash.
+//! No token is ever kept, logged or passed on: what is remembered is its hash, or of a signed one the hash of its signature.
 
 pub(crate) mod bearer;
 pub(crate) mod connections;
@@ -27,6 +27,7 @@ use http::HeaderMap;
 use protocol::exchange::Principal;
 use protocol::message::{Member, Message};
 use protocol::method::Method;
+use protocol::time::Moment;
 
 use crate::clock::Clock;
 use crate::reply::Refusal;
@@ -38,8 +39,8 @@ use resource::{Challenge, Complaint, Door, Resources};
 use scopes::{Granted, ScopeRules};
 use tokens::{Known, TokenBook};
 
-/// Someone who was let in.
-#[derive(Debug, Clone)]
+/// Someone who was let in: one and the same for all requests that show the same token.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Caller {
     pub(crate) principal: Principal,
     granted: Granted,
@@ -52,7 +53,7 @@ impl Caller {
     pub(crate) fn nobody() -> Self {
         Self {
             principal: Principal::anonymous(),
-            granted: Granted::Scopes(Arc::default()),
+            granted: Granted::Scopes(BTreeSet::new()),
             until: None,
         }
     }
@@ -78,7 +79,8 @@ pub(crate) struct Knock<'a> {
     pub(crate) headers: &'a HeaderMap,
     pub(crate) query: Option<&'a str>,
     pub(crate) peer: IpAddr,
-    /// The time of day, by which tokens are judged.
+    /// When it came: by the clock that keys grow old by, and by the time of day that tokens are judged by.
+    pub(crate) moment: Moment,
     pub(crate) now: SystemTime,
 }
 
@@ -99,12 +101,27 @@ impl<'a> Room<'a> {
     }
 }
 
+/// What becomes of a knock.
+#[derive(Debug)]
+pub(crate) enum Admission<'a> {
+    Known(Arc<Caller>),
+    /// The issuer's, perhaps. That is still to be [checked](Guard::check), and may take a while.
+    Unchecked(Unchecked<'a>),
+}
+
+/// A token that nobody here has seen before.
+#[derive(Debug)]
+pub(crate) struct Unchecked<'a> {
+    judge: &'a JwtJudge,
+    token: &'a [u8],
+}
+
 /// All judges together.
 #[derive(Debug)]
 pub(crate) struct Guard {
     is_on: bool,
     /// Everyone, where nobody is asked.
-    anyone: Caller,
+    anyone: Arc<Caller>,
     tokens: TokenBook,
     jwt: Option<JwtJudge>,
     proxies: Option<TrustedProxies>,
@@ -139,7 +156,7 @@ impl Guard {
         });
         Self {
             is_on: auth.is_on(),
-            anyone: Caller::unlimited(Principal::anonymous()),
+            anyone: Arc::new(Caller::unlimited(Principal::anonymous())),
             tokens: TokenBook::new(&auth.tokens),
             jwt,
             proxies: auth.proxy.clone().map(TrustedProxies::new),
@@ -157,16 +174,16 @@ impl Guard {
     }
 
     /// Everyone, where nobody is asked.
-    pub(crate) fn open_to(&self, room: Room<'_>) -> Option<Caller> {
+    pub(crate) fn open_to(&self, room: Room<'_>) -> Option<Arc<Caller>> {
         let is_open = match room {
             Room::Gateway(path) => self.public.contains(&path),
             Room::Destination(..) => false,
         };
-        (!self.is_on || is_open).then(|| self.anyone.clone())
+        (!self.is_on || is_open).then(|| Arc::clone(&self.anyone))
     }
 
     /// Who is knocking where not everyone may come in, if they may.
-    pub(crate) async fn admit(&self, knock: &Knock<'_>, room: Room<'_>) -> Result<Caller, Refusal> {
+    pub(crate) fn admit<'a>(&'a self, knock: &Knock<'a>, room: Room<'_>) -> Result<Admission<'a>, Refusal> {
         let shown = bearer::shown(knock.headers)?;
         if bearer::is_in_query(knock.query) {
             let why = "a token in the address is not accepted: send it as `Authorization: Bearer TOKEN`";
@@ -175,43 +192,74 @@ impl Guard {
         if let Some(proxies) = &self.proxies
             && let Some(principal) = proxies.user(knock.peer, knock.headers)?
         {
-            return Ok(Caller::unlimited(principal));
+            return Ok(Admission::Known(Arc::new(Caller::unlimited(principal))));
         }
         match shown {
             Shown::Nothing => Err(self.unauthorized(Complaint::Nothing, room)),
             Shown::Else => Err(self.unauthorized(Fault::Malformed.complaint(), room)),
-            Shown::Bearer(token) => self.judge(token, knock.now, room).await,
+            Shown::Bearer(token) => self.judge(token, knock, room),
         }
     }
 
-    async fn judge(&self, token: &[u8], now: SystemTime, room: Room<'_>) -> Result<Caller, Refusal> {
-        let fault = |fault: Fault| self.unauthorized(fault.complaint(), room);
-        let hash = tokens::hash_of(token);
+    fn judge<'a>(
+        &'a self,
+        token: &'a [u8],
+        knock: &Knock<'_>,
+        room: Room<'_>,
+    ) -> Result<Admission<'a>, Refusal> {
+        // First, since it costs less: of a static token it only sees that it is no signed one.
+        if let Some(judge) = &self.jwt
+            && let Some(verdict) = judge.recall(token, room.destination(), knock.moment, knock.now)
+        {
+            return self.welcome(verdict, room).map(Admission::Known);
+        }
         let known = match self.tokens.is_empty() {
             true => Known::Unknown,
-            false => self.tokens.judge(&hash, room.destination(), now),
+            false => {
+                let hash = tokens::hash_of(token);
+                self.tokens.judge(&hash, room.destination(), knock.now)
+            }
         };
         match (known, &self.jwt) {
-            (Known::Good(principal, until), _) => Ok(Caller {
-                until,
-                ..Caller::unlimited(principal)
-            }),
-            (Known::Elsewhere(_), _) => Err(Refusal::TokenForElsewhere),
-            (Known::Expired, _) => Err(fault(Fault::Expired)),
-            (Known::Unknown, None) => Err(fault(Fault::Malformed)),
-            (Known::Unknown, Some(jwt)) => match jwt.judge(token, &hash, room.destination(), now).await {
-                Ok(claims) => {
-                    let caller = Caller {
-                        principal: claims.principal.clone(),
-                        granted: Granted::Scopes(claims.scopes.clone()),
-                        until: claims.until(),
-                    };
-                    self.check_scopes(&caller, room, None, None)?;
-                    Ok(caller)
-                }
-                Err(Fault::Unavailable) => Err(Refusal::IssuerUnavailable),
-                Err(other) => Err(fault(other)),
-            },
+            (Known::Good(caller), _) => Ok(Admission::Known(Arc::clone(caller))),
+            (Known::Elsewhere, _) => Err(Refusal::TokenForElsewhere),
+            (Known::Expired, _) => Err(self.refuse(Fault::Expired, room)),
+            (Known::Unknown, None) => Err(self.refuse(Fault::Malformed, room)),
+            (Known::Unknown, Some(judge)) => Ok(Admission::Unchecked(Unchecked { judge, token })),
+        }
+    }
+
+    /// Who shows this token, if the issuer has signed it.
+    pub(crate) async fn check(
+        &self,
+        unchecked: Unchecked<'_>,
+        now: SystemTime,
+        room: Room<'_>,
+    ) -> Result<Arc<Caller>, Refusal> {
+        let Unchecked { judge, token } = unchecked;
+        let verdict = judge.check(token, room.destination(), now).await;
+        self.welcome(verdict, room)
+    }
+
+    /// Lets in who has shown a token of the issuer's, and all the scopes that everyone needs.
+    fn welcome(&self, verdict: Result<Arc<Caller>, Fault>, room: Room<'_>) -> Result<Arc<Caller>, Refusal> {
+        let caller = verdict.map_err(|fault| self.refuse(fault, room))?;
+        self.check_scopes(&caller, room, None, None)?;
+        Ok(caller)
+    }
+
+    fn refuse(&self, fault: Fault, room: Room<'_>) -> Refusal {
+        match fault {
+            Fault::Unavailable => Refusal::IssuerUnavailable,
+            Fault::Malformed
+            | Fault::Algorithm
+            | Fault::UnknownKey
+            | Fault::Signature
+            | Fault::Issuer
+            | Fault::Audience
+            | Fault::Expired
+            | Fault::NotYet
+            | Fault::NoSubject => self.unauthorized(fault.complaint(), room),
         }
     }
 

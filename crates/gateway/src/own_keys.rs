@@ -1,10 +1,10 @@
-//! Hashing of keys that Rialto gives out itself. Nobody else can put one into a map, so none can be chosen to collide,
-//! and they need no hash that withstands it.
+//! Hashing of keys that Rialto gives out itself, or that are cryptographic hashes. Nobody can put one of their own
+//! choice into a map, so none can be chosen to collide, and they need no hash that withstands it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by keys of our own: numbers that are counted up, or random identifiers.
+/// A map by such keys: numbers that are counted up, random identifiers, or hashes.
 pub(crate) type OwnKeys<K, V> = HashMap<K, V, BuildHasherDefault<OwnKeyHasher>>;
 
 #[derive(Debug, Default)]
@@ -39,6 +39,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::hash::{BuildHasher as _, Hash};
 
+    use aws_lc_rs::digest;
     use uuid::Uuid;
 
     use super::*;
@@ -55,7 +56,15 @@ mod tests {
     /// Of 1,024 places, a random choice of as many keys reaches about 647.
     #[test]
     fn keys_are_spread_over_a_map() {
-        for (low, high) in [spread(0..1024_u64), spread((0..1024).map(|_| Uuid::new_v4()))] {
+        let hash = |number: u64| -> [u8; 32] {
+            let digest = digest::digest(&digest::SHA256, &number.to_le_bytes());
+            digest.as_ref().try_into().expect("SHA-256 has 32 bytes")
+        };
+        for (low, high) in [
+            spread(0..1024_u64),
+            spread((0..1024).map(|_| Uuid::new_v4())),
+            spread((0..1024).map(hash)),
+        ] {
             assert!(low > 550 && high > 100, "{low} places, {high} marks");
         }
     }

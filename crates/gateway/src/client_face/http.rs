@@ -23,7 +23,7 @@ use crate::destination::Destination;
 use crate::gateway::Gateway;
 use crate::guard::limits::Account;
 use crate::guard::resource::Door;
-use crate::guard::{Caller, Knock, Room, cors};
+use crate::guard::{Admission, Caller, Knock, Room, cors};
 use crate::reload::Live;
 use crate::reply::{self, Refusal};
 use crate::session_port::SessionPort;
@@ -103,14 +103,14 @@ impl Gateway {
             Route::Health => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
             Route::Ready => {
                 let room = Room::Gateway(OpenPath::Ready);
-                match self.recognise(live, &request, peer, room).await {
+                match self.recognise(live, &request, peer, room, self.clock.now()).await {
                     Ok(_) => self.readiness(),
                     Err(refusal) => self.turn_away(&refusal),
                 }
             }
             Route::Metrics => {
                 let room = Room::Gateway(OpenPath::Metrics);
-                match self.recognise(live, &request, peer, room).await {
+                match self.recognise(live, &request, peer, room, self.clock.now()).await {
                     Ok(_) => reply::metrics(self.metrics_page()),
                     Err(refusal) => self.turn_away(&refusal),
                 }
@@ -165,7 +165,8 @@ impl Gateway {
         request: &Request<Incoming>,
         peer: SocketAddr,
         room: Room<'_>,
-    ) -> Result<Caller, Refusal> {
+        moment: Moment,
+    ) -> Result<Arc<Caller>, Refusal> {
         if let Some(anyone) = live.guard.open_to(room) {
             return Ok(anyone);
         }
@@ -174,13 +175,21 @@ impl Gateway {
             headers,
             query: request.uri().query(),
             peer: peer.ip(),
+            moment,
             now: SystemTime::now(),
         };
-        let refusal = match live.guard.admit(&knock, room).await {
+        let judged = match live.guard.admit(&knock, room) {
+            Ok(Admission::Known(caller)) => return Ok(caller),
+            // Boxed, since it is rare and large: every connection would carry the room for it.
+            Ok(Admission::Unchecked(token)) => Box::pin(live.guard.check(token, knock.now, room)).await,
+            Err(refusal) => Err(refusal),
+        };
+        let refusal = match judged {
             Ok(caller) => return Ok(caller),
             Err(refusal) => refusal,
         };
         if refusal.is_about_unknown_credentials() {
+            // A token may have waited for the keys of its issuer.
             self.limiter
                 .refused_credentials(self.clock.now(), peer.ip(), headers)?;
         }
@@ -208,14 +217,15 @@ impl Gateway {
             began,
         };
         let room = Room::Destination(&destination.name, door);
-        match self.recognise(live, request, peer, room).await {
+        match self.recognise(live, request, peer, room, began).await {
             Ok(caller) => {
                 // From now on it is counted.
                 let account = self.limiter.account(began, &caller.principal, peer.ip(), headers);
                 Ok(visit(caller, account))
             }
             Err(refusal) => {
-                Err(visit(Caller::nobody(), None).refuse(request.method().as_str(), &refusal.into()))
+                Err(visit(Arc::new(Caller::nobody()), None)
+                    .refuse(request.method().as_str(), &refusal.into()))
             }
         }
     }
@@ -264,7 +274,7 @@ pub(super) struct Visit<'a> {
     live: &'a Live,
     pub(super) destination: &'a Arc<Destination>,
     door: Door,
-    pub(super) caller: Caller,
+    pub(super) caller: Arc<Caller>,
     pub(super) began: Moment,
     /// Who is counted with it, where limits are about callers.
     pub(super) account: Option<Arc<Account>>,
@@ -296,7 +306,7 @@ impl Visit<'_> {
         limiter.request(self.began, self.account.as_ref())?;
         if limiter.counts_sessions_requests()
             && let Ok(Some(id)) = intake::session_id(headers)
-            && let Some(port) = self.destination.session(id, &self.principal())
+            && let Some(port) = self.destination.session(id, &self.caller.principal)
         {
             limiter.session_request(self.began, &port.requests)?;
             return Ok(Some(port));

@@ -58,9 +58,11 @@ pub(super) fn text_of(token: &[u8]) -> Option<&str> {
 
 /// Whether the query carries a token: addresses end up in logs and histories, so none is taken from there.
 pub(crate) fn is_in_query(query: Option<&str>) -> bool {
-    query.unwrap_or_default().split('&').any(|pair| {
-        let name = pair.split('=').next().unwrap_or_default();
-        name.eq_ignore_ascii_case("access_token") || name.eq_ignore_ascii_case("token")
+    query.is_some_and(|query| {
+        query.split('&').any(|pair| {
+            let name = pair.split('=').next().unwrap_or_default();
+            name.eq_ignore_ascii_case("access_token") || name.eq_ignore_ascii_case("token")
+        })
     })
 }
 

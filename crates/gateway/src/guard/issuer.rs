@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use jsonwebtoken::Algorithm;
+use protocol::time::Moment;
 use url::Url;
 
 use super::jwks::{self, Key, KeyRing, Want};
@@ -78,8 +79,7 @@ impl Issuer {
 
     /// Which set of keys is in use; `None` if there is none that may be. Keys that have become old are fetched anew
     /// meanwhile: where all callers are known by now, nobody else would notice that one was withdrawn.
-    pub(crate) fn standing(self: &Arc<Self>) -> Option<u64> {
-        let now = self.clock.now();
+    pub(crate) fn standing(self: &Arc<Self>, now: Moment) -> Option<u64> {
         let (edition, is_due) = {
             let ring = self.ring();
             (ring.is_usable(now).then(|| ring.edition())?, ring.is_due(now))
@@ -91,6 +91,12 @@ impl Issuer {
             });
         }
         Some(edition)
+    }
+
+    /// Takes keys as if they had been fetched.
+    #[cfg(test)]
+    pub(crate) fn take(&self, keys: Vec<Arc<Key>>, now: Moment) {
+        self.ring().replace(keys, now);
     }
 
     /// Fetches the keys before anyone needs them, so that a mistake is in the log from the start.

@@ -1,18 +1,21 @@
 //! Access tokens that are JWTs: whose signature they carry, whom they are about, and where they are good for.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use jsonwebtoken::{Algorithm, Validation, decode, decode_header};
 use protocol::exchange::Principal;
+use protocol::time::Moment;
 use serde_json::Value;
 
-use super::bearer;
 use super::issuer::{Issuer, NoKey};
 use super::resource::Complaint;
+use super::scopes::Granted;
+use super::{Caller, bearer, tokens};
 use crate::clock::Clock;
-use crate::settings::{JwtSettings, SignatureAlgorithm, TokenHash};
+use crate::own_keys::OwnKeys;
+use crate::settings::{JwtSettings, SignatureAlgorithm};
 
 /// How far the clocks of an issuer and of this machine may be apart.
 const LEEWAY: Duration = Duration::from_secs(60);
@@ -69,12 +72,12 @@ impl Fault {
 
 /// What a token says that was found to be its issuer's.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Claims {
-    pub(crate) principal: Principal,
-    pub(crate) scopes: Arc<BTreeSet<String>>,
+struct Claims {
+    /// Whom they let in, until they no longer hold, with the leeway; for ever, if that is beyond all counting.
+    caller: Arc<Caller>,
     audiences: Vec<String>,
-    expires: f64,
-    not_before: Option<f64>,
+    /// From when they hold, with the leeway.
+    from: Option<SystemTime>,
 }
 
 impl Claims {
@@ -106,50 +109,46 @@ impl Claims {
             .filter(|scope| !scope.is_empty())
             .map(str::to_owned)
             .collect();
-        let not_before = match claims.get("nbf") {
+        let from = match claims.get("nbf") {
             None | Some(Value::Null) => None,
-            Some(time) => Some(time.as_f64().ok_or(Fault::Malformed)?),
+            Some(time) => {
+                let not_before = time.as_f64().ok_or(Fault::Malformed)?;
+                time_of_day(not_before).ok_or(Fault::NotYet)?.checked_sub(LEEWAY)
+            }
+        };
+        let expires = claims.get("exp").and_then(Value::as_f64);
+        let expires = time_of_day(expires.ok_or(Fault::Malformed)?);
+        let caller = Caller {
+            principal: Principal::named(&format!("{issuer}#{subject}")),
+            granted: Granted::Scopes(scopes),
+            until: expires.and_then(|expires| expires.checked_add(LEEWAY)),
         };
         Ok(Self {
-            principal: Principal::named(&format!("{issuer}#{subject}")),
-            scopes: Arc::new(scopes),
+            caller: Arc::new(caller),
             audiences: words("aud"),
-            expires: claims
-                .get("exp")
-                .and_then(Value::as_f64)
-                .ok_or(Fault::Malformed)?,
-            not_before,
+            from,
         })
     }
 
-    /// When they will no longer hold; `None` if that is beyond all counting.
-    pub(crate) fn until(&self) -> Option<SystemTime> {
-        let expires = Duration::try_from_secs_f64(self.expires).ok()?;
-        SystemTime::UNIX_EPOCH.checked_add(expires.checked_add(LEEWAY)?)
-    }
-
-    /// Whether they hold here and now.
-    fn judge(&self, audiences: &Audiences<'_>, now: SystemTime) -> Result<(), Fault> {
-        let now = now
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs_f64();
-        let leeway = LEEWAY.as_secs_f64();
-        if now >= self.expires + leeway {
+    /// Whom they let in, if they hold here and now.
+    fn judge(&self, audiences: &Audiences<'_>, now: SystemTime) -> Result<Arc<Caller>, Fault> {
+        if self.caller.until.is_some_and(|until| until <= now) {
             return Err(Fault::Expired);
         }
-        if self
-            .not_before
-            .is_some_and(|not_before| now + leeway < not_before)
-        {
+        if self.from.is_some_and(|from| now < from) {
             return Err(Fault::NotYet);
         }
-        if audiences.match_any(&self.audiences) {
-            Ok(())
-        } else {
-            Err(Fault::Audience)
+        if !audiences.match_any(&self.audiences) {
+            return Err(Fault::Audience);
         }
+        Ok(Arc::clone(&self.caller))
     }
+}
+
+/// A time as claims say it, in seconds; `None` if it is beyond all counting. Whatever was before 1970 counts as then.
+fn time_of_day(seconds: f64) -> Option<SystemTime> {
+    let since = Duration::try_from_secs_f64(seconds.max(0.0)).ok()?;
+    SystemTime::UNIX_EPOCH.checked_add(since)
 }
 
 /// The names by which a token may mean the place where it is shown.
@@ -176,12 +175,17 @@ pub(crate) struct JwtJudge {
     algorithms: BTreeSet<SignatureAlgorithm>,
     /// For each destination.
     audiences: BTreeMap<String, Vec<String>>,
-    remembered: Mutex<HashMap<[u8; 32], Remembered>>,
+    /// By the hashes of their signatures. Only what the issuer has signed comes in here, and nobody can choose its hash.
+    remembered: Mutex<OwnKeys<[u8; 32], Remembered>>,
 }
 
 #[derive(Debug)]
 struct Remembered {
-    claims: Arc<Claims>,
+    /// What was signed, as the token says it. To keep that beside the hash of the signature is as good as a hash of the whole
+    /// token, which is mostly this, and compares in less time than it hashes. No secret is kept with it: without
+    /// its signature it lets nobody in, and what it says stands in the claims anyway.
+    signed: Box<[u8]>,
+    claims: Claims,
     /// The set of keys that the signature was checked with: a key that is withdrawn must not live on here.
     edition: u64,
 }
@@ -208,51 +212,62 @@ impl JwtJudge {
         &self.issuer
     }
 
-    /// Judges a token for a destination, or for the gateway itself.
-    pub(crate) async fn judge(
-        &self,
-        token: &[u8],
-        hash: &TokenHash,
-        destination: Option<&str>,
-        now: SystemTime,
-    ) -> Result<Arc<Claims>, Fault> {
-        let audiences = match destination {
+    /// By what names a destination is meant, or the gateway itself.
+    fn audiences(&self, destination: Option<&str>) -> Audiences<'_> {
+        match destination {
             Some(name) => Audiences::Of(self.audiences.get(name).map(Vec::as_slice).unwrap_or_default()),
             None => Audiences::Any(&self.audiences),
-        };
-        let hash = *hash.as_bytes();
-        let claims = match self.recall(&hash) {
-            Some(claims) => claims,
-            None => {
-                // Boxed, since it is rare and large: every connection would carry the room for it.
-                let (claims, edition) = Box::pin(self.verify(token)).await?;
-                let claims = Arc::new(claims);
-                // Before it is remembered, so that nobody can fill the memory with tokens that are of no use here.
-                claims.judge(&audiences, now)?;
-                self.remember(hash, &claims, edition);
-                return Ok(claims);
-            }
-        };
-        claims.judge(&audiences, now)?;
-        Ok(claims)
+        }
     }
 
-    /// What was found out about a token, as long as the keys hold that it was checked with.
-    fn recall(&self, hash: &[u8; 32]) -> Option<Arc<Claims>> {
-        let edition = self.issuer.standing()?;
+    /// Judges a token by what was found out about it, as long as the keys hold that it was checked with. `None`: it is to be
+    /// [checked](Self::check).
+    pub(crate) fn recall(
+        &self,
+        token: &[u8],
+        destination: Option<&str>,
+        moment: Moment,
+        now: SystemTime,
+    ) -> Option<Result<Arc<Caller>, Fault>> {
+        let (signed, signature) = parts(token)?;
+        let edition = self.issuer.standing(moment)?;
+        let hash = tokens::hash_of(signature);
         let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = remembered.get(hash)?;
-        (found.edition == edition).then(|| Arc::clone(&found.claims))
+        let found = remembered.get(hash.as_bytes())?;
+        let is_the_same = found.edition == edition && *found.signed == *signed;
+        is_the_same.then(|| found.claims.judge(&self.audiences(destination), now))
     }
 
-    fn remember(&self, hash: [u8; 32], claims: &Arc<Claims>, edition: u64) {
+    /// Judges a token, and remembers it if it is good. It may have to wait for keys.
+    pub(crate) async fn check(
+        &self,
+        token: &[u8],
+        destination: Option<&str>,
+        now: SystemTime,
+    ) -> Result<Arc<Caller>, Fault> {
+        let (claims, edition) = self.verify(token).await?;
+        // Before it is remembered, so that nobody can fill the memory with tokens that are of no use here.
+        let caller = claims.judge(&self.audiences(destination), now)?;
+        self.remember(token, claims, edition);
+        Ok(caller)
+    }
+
+    fn remember(&self, token: &[u8], claims: Claims, edition: u64) {
+        let Some((signed, signature)) = parts(token) else {
+            return;
+        };
+        let hash = tokens::hash_of(signature);
+        let found_good = Remembered {
+            signed: signed.into(),
+            claims,
+            edition,
+        };
         let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
         if remembered.len() >= MAX_REMEMBERED {
             // Rare, and a signature is soon checked again: not worth keeping an order of use for every call.
             remembered.clear();
         }
-        let claims = Arc::clone(claims);
-        remembered.insert(hash, Remembered { claims, edition });
+        remembered.insert(*hash.as_bytes(), found_good);
     }
 
     /// Checks the signature, and reads what was signed.
@@ -279,6 +294,12 @@ impl JwtJudge {
             decode::<Value>(token, &key.key, &signature_only(header.alg)).map_err(|_| Fault::Signature)?;
         Ok((Claims::read(&token.claims, self.issuer.name())?, edition))
     }
+}
+
+/// What is signed, and the signature: the last part of a token (RFC 7515, 7.1).
+fn parts(token: &[u8]) -> Option<(&[u8], &[u8])> {
+    let dot = memchr::memrchr(b'.', token)?;
+    Some((&token[..dot], &token[dot + 1..]))
 }
 
 /// The claims are judged here, by a clock that tests can set.
@@ -312,7 +333,7 @@ fn signature_algorithm(algorithm: Algorithm) -> Option<SignatureAlgorithm> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::tokens::hash_of;
+    use crate::guard::jwks;
     use serde_json::json;
 
     const ISSUER: &str = "https://login.example.com";
@@ -333,7 +354,9 @@ mod tests {
     fn judge_at(claims: &Value, seconds: f64) -> Result<(), Fault> {
         let names = ["https://x/demo/mcp".to_owned(), "https://x/mcp/demo".to_owned()];
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs_f64(seconds);
-        Claims::read(claims, ISSUER)?.judge(&Audiences::Of(&names), now)
+        let caller = Claims::read(claims, ISSUER)?.judge(&Audiences::Of(&names), now)?;
+        assert_eq!(caller.principal.as_str(), "https://login.example.com#alice");
+        Ok(())
     }
 
     fn judge(claims: &Value) -> Result<(), Fault> {
@@ -343,11 +366,13 @@ mod tests {
     #[test]
     fn good_claims_name_a_principal_and_its_scopes() {
         let read = Claims::read(&claims(), ISSUER).unwrap();
-        assert_eq!(read.principal.as_str(), "https://login.example.com#alice");
-        assert_eq!(*read.scopes, ["mcp".to_owned(), "mcp:call".to_owned()].into());
+        assert_eq!(read.caller.principal.as_str(), "https://login.example.com#alice");
+        let scopes = ["mcp".to_owned(), "mcp:call".to_owned()];
+        assert_eq!(read.caller.granted, Granted::Scopes(scopes.into()));
         assert_eq!(judge(&claims()), Ok(()));
         let scp = Claims::read(&with("scp", json!(["a", "b c"])), ISSUER).unwrap();
-        assert_eq!(scp.scopes.len(), 5);
+        let scopes = ["mcp", "mcp:call", "a", "b", "c"].map(str::to_owned);
+        assert_eq!(scp.caller.granted, Granted::Scopes(scopes.into()));
     }
 
     #[test]
@@ -392,7 +417,10 @@ mod tests {
         assert_eq!(judge(&with("nbf", json!("soon"))), Err(Fault::Malformed));
         assert_eq!(judge(&with("nbf", Value::Null)), Ok(()));
         assert_eq!(judge(&with("exp", json!(-1))), Err(Fault::Expired));
-        let until = |claims: &Value| Claims::read(claims, ISSUER).unwrap().until();
+        assert_eq!(judge(&with("nbf", json!(-1))), Ok(()));
+        assert_eq!(judge(&with("nbf", json!(1e300))), Err(Fault::NotYet));
+        assert_eq!(judge(&with("exp", json!(1e300))), Ok(()));
+        let until = |claims: &Value| Claims::read(claims, ISSUER).unwrap().caller.until;
         assert_eq!(
             until(&claims),
             Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1060))
@@ -407,8 +435,11 @@ mod tests {
         assert!(!Audiences::Any(&all).match_any(&["b".to_owned()]));
     }
 
-    #[tokio::test]
-    async fn tokens_without_a_signature_by_a_public_key_are_refused_before_any_key_is_looked_for() {
+    /// One that is only ever looked at.
+    const KEYS: &[u8] = br#"{"keys":[{"kty":"EC","crv":"P-256","alg":"ES256","kid":"a",
+        "x":"byNHyrfddoWP4FVaw7yZBIxKrK_ftry-BepsQsSTRWk","y":"HRoYoKSzdKe9M_YyuAeXabd0dareTKWDjL2m4zjXIqk"}]}"#;
+
+    fn new_judge() -> JwtJudge {
         let settings = JwtSettings {
             issuer: crate::settings::IssuerUrl::parse("https://127.0.0.1:1").unwrap(),
             audience: None,
@@ -417,7 +448,59 @@ mod tests {
             scopes: Vec::new(),
             scopes_for: BTreeMap::new(),
         };
-        let judge = JwtJudge::new(&settings, BTreeMap::new(), Clock::new());
+        let audiences = [("demo".to_owned(), vec!["https://x/demo/mcp".to_owned()])];
+        JwtJudge::new(&settings, audiences.into(), Clock::new())
+    }
+
+    #[test]
+    fn only_the_very_token_is_recalled_that_was_found_good_and_only_while_its_keys_hold() {
+        let judge = new_judge();
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(700);
+        let recall = |token: &[u8], destination, now| {
+            let verdict = judge.recall(token, Some(destination), Moment::START, now)?;
+            Some(verdict.map(|caller| caller.principal.as_str().to_owned()))
+        };
+        let fetch = || judge.issuer.take(jwks::read(KEYS).unwrap(), Moment::START);
+        fetch();
+        let edition = judge.issuer.standing(Moment::START).unwrap();
+        judge.remember(
+            b"head.claims.signature",
+            Claims::read(&claims(), ISSUER).unwrap(),
+            edition,
+        );
+        let alice = || Some(Ok("https://login.example.com#alice".to_owned()));
+        assert_eq!(recall(b"head.claims.signature", "demo", now), alice());
+        for other in [
+            &b"head.claimz.signature"[..],
+            b"Head.claims.signature",
+            b"head.claims.signaturE",
+            b"head.claims.",
+            b"claims.signature",
+            b"signature",
+            b".signature",
+            b"head.claims.x.signature",
+            b"head.claims.signature.",
+            b"",
+        ] {
+            assert_eq!(recall(other, "demo", now), None, "{other:?}");
+        }
+        // It is judged anew each time.
+        assert_eq!(
+            recall(b"head.claims.signature", "other", now),
+            Some(Err(Fault::Audience))
+        );
+        let late = now + Duration::from_secs(1000);
+        assert_eq!(
+            recall(b"head.claims.signature", "demo", late),
+            Some(Err(Fault::Expired))
+        );
+        fetch();
+        assert_eq!(recall(b"head.claims.signature", "demo", now), None, "other keys");
+    }
+
+    #[tokio::test]
+    async fn tokens_without_a_signature_by_a_public_key_are_refused_before_any_key_is_looked_for() {
+        let judge = new_judge();
         let token = |header: Value| {
             use base64::Engine as _;
             let encode =
@@ -432,24 +515,12 @@ mod tests {
             (json!({"kid": "a"}), Fault::Malformed),
         ] {
             let verdict = judge
-                .judge(
-                    token(header.clone()).as_bytes(),
-                    &hash_of(b""),
-                    None,
-                    SystemTime::UNIX_EPOCH,
-                )
+                .check(token(header.clone()).as_bytes(), None, SystemTime::UNIX_EPOCH)
                 .await;
             assert_eq!(verdict.err(), Some(fault), "{header}");
         }
         for junk in ["", ".", "..", "a.b.c", "a.b", ".....", "a b", "\u{e9}"] {
-            let verdict = judge
-                .judge(
-                    junk.as_bytes(),
-                    &hash_of(junk.as_bytes()),
-                    None,
-                    SystemTime::UNIX_EPOCH,
-                )
-                .await;
+            let verdict = judge.check(junk.as_bytes(), None, SystemTime::UNIX_EPOCH).await;
             assert_eq!(verdict.err(), Some(Fault::Malformed), "{junk}");
         }
     }

@@ -1,7 +1,6 @@
 //! Which scopes a use needs, by the method and the tool that the validated body names.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use crate::settings::{JwtSettings, Scope, ScopedUse};
 
@@ -10,7 +9,7 @@ use crate::settings::{JwtSettings, Scope, ScopedUse};
 pub(crate) enum Granted {
     /// Whoever comes by a way that knows no scopes may do everything.
     Everything,
-    Scopes(Arc<BTreeSet<String>>),
+    Scopes(BTreeSet<String>),
 }
 
 impl Granted {
@@ -111,7 +110,7 @@ mod tests {
     }
 
     fn granted(words: &[&str]) -> Granted {
-        Granted::Scopes(Arc::new(words.iter().map(|word| (*word).to_owned()).collect()))
+        Granted::Scopes(words.iter().map(|word| (*word).to_owned()).collect())
     }
 
     #[test]

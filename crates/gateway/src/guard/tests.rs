@@ -37,11 +37,15 @@ async fn admit(
         headers: &map,
         query,
         peer: "127.0.0.1".parse().unwrap(),
+        moment: Moment::START,
         now: SystemTime::UNIX_EPOCH,
     };
     let caller = match guard.open_to(room) {
         Some(anyone) => anyone,
-        None => guard.admit(&knock, room).await?,
+        None => match guard.admit(&knock, room)? {
+            Admission::Known(caller) => caller,
+            Admission::Unchecked(token) => guard.check(token, knock.now, room).await?,
+        },
     };
     Ok(caller.principal.as_str().to_owned())
 }

@@ -1,5 +1,6 @@
 //! Static bearer tokens: made once, shown once, kept as hashes.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -8,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use protocol::exchange::Principal;
 
+use super::Caller;
 use crate::settings::{Secret, StaticToken, TokenHash};
 
 /// Recognises a token of ours at a glance, in a leak scanner for instance.
@@ -16,24 +18,30 @@ const PREFIX: &str = "rialto_";
 /// The tokens that are good here.
 #[derive(Debug, Default)]
 pub(crate) struct TokenBook {
-    entries: Vec<(StaticToken, Principal)>,
+    entries: Vec<(StaticToken, Arc<Caller>)>,
 }
 
 /// What a token turned out to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Known {
-    /// Good for what it was shown for, until then.
-    Good(Principal, Option<SystemTime>),
+pub(crate) enum Known<'a> {
+    /// Good for what it was shown for.
+    Good(&'a Arc<Caller>),
     Expired,
     /// Good, but somewhere else.
-    Elsewhere(Principal),
+    Elsewhere,
     /// Nobody's.
     Unknown,
 }
 
 impl TokenBook {
     pub(crate) fn new(tokens: &[StaticToken]) -> Self {
-        let entry = |token: &StaticToken| (token.clone(), Principal::named(token.name.as_str()));
+        let entry = |token: &StaticToken| {
+            let caller = Caller {
+                until: token.expires,
+                ..Caller::unlimited(Principal::named(token.name.as_str()))
+            };
+            (token.clone(), Arc::new(caller))
+        };
         Self {
             entries: tokens.iter().map(entry).collect(),
         }
@@ -48,7 +56,7 @@ impl TokenBook {
         let good_for = |book: &'_ Self| -> Vec<TokenHash> {
             let entries = book.entries.iter();
             entries
-                .filter(|(entry, name)| name.as_str() == principal && is_for(entry, destination))
+                .filter(|(entry, _)| entry.name.as_str() == principal && is_for(entry, destination))
                 .map(|(entry, _)| entry.hash.clone())
                 .collect()
         };
@@ -58,22 +66,22 @@ impl TokenBook {
 
     /// Judges a token for a destination, or for the gateway itself. Every entry is compared, each in constant
     /// time, so that the time taken tells nothing about any of them.
-    pub(crate) fn judge(&self, hash: &TokenHash, destination: Option<&str>, now: SystemTime) -> Known {
+    pub(crate) fn judge(&self, hash: &TokenHash, destination: Option<&str>, now: SystemTime) -> Known<'_> {
         let mut found = None;
-        for (entry, principal) in &self.entries {
+        for (entry, caller) in &self.entries {
             if verify_slices_are_equal(entry.hash.as_bytes(), hash.as_bytes()).is_ok() {
-                found = Some((entry, principal));
+                found = Some((entry, caller));
             }
         }
-        let Some((entry, principal)) = found else {
+        let Some((entry, caller)) = found else {
             return Known::Unknown;
         };
         if entry.expires.is_some_and(|expires| expires <= now) {
             Known::Expired
         } else if destination.is_none_or(|name| is_for(entry, name)) {
-            Known::Good(principal.clone(), entry.expires)
+            Known::Good(caller)
         } else {
-            Known::Elsewhere(principal.clone())
+            Known::Elsewhere
         }
     }
 }
@@ -127,14 +135,12 @@ mod tests {
     #[test]
     fn a_token_is_known_by_its_hash() {
         let book = TokenBook::new(&[entry("alice", "a"), entry("bob", "b")]);
-        assert_eq!(
-            book.judge(&hash_of(b"b"), Some("demo"), NOW),
-            Known::Good(Principal::named("bob"), None)
-        );
-        assert_eq!(
-            book.judge(&hash_of(b"a"), None, NOW),
-            Known::Good(Principal::named("alice"), None)
-        );
+        let whose = |token: &[u8], destination| match book.judge(&hash_of(token), destination, NOW) {
+            Known::Good(caller) => Some(caller.principal.as_str()),
+            Known::Expired | Known::Elsewhere | Known::Unknown => None,
+        };
+        assert_eq!(whose(b"b", Some("demo")), Some("bob"));
+        assert_eq!(whose(b"a", None), Some("alice"));
         assert_eq!(book.judge(&hash_of(b"c"), Some("demo"), NOW), Known::Unknown);
         assert_eq!(book.judge(&hash_of(b""), Some("demo"), NOW), Known::Unknown);
     }
@@ -148,7 +154,7 @@ mod tests {
         }]);
         assert!(matches!(
             book.judge(&hash_of(b"a"), None, ends - Duration::from_nanos(1)),
-            Known::Good(..)
+            Known::Good(caller) if caller.until == Some(ends)
         ));
         assert_eq!(book.judge(&hash_of(b"a"), None, ends), Known::Expired);
     }
@@ -163,10 +169,7 @@ mod tests {
             book.judge(&hash_of(b"a"), Some("demo"), NOW),
             Known::Good(..)
         ));
-        assert_eq!(
-            book.judge(&hash_of(b"a"), Some("other"), NOW),
-            Known::Elsewhere(Principal::named("alice"))
-        );
+        assert_eq!(book.judge(&hash_of(b"a"), Some("other"), NOW), Known::Elsewhere);
         assert!(
             matches!(book.judge(&hash_of(b"a"), None, NOW), Known::Good(..)),
             "the gateway itself"
