@@ -177,7 +177,8 @@ impl Desk {
             let mut inner = self.lock();
             let now = self.clock.now();
             act(&mut inner.client, now);
-            if inner.vigil.handle_message(now) {
+            let calls = inner.client.open_requests();
+            if inner.vigil.handle_message(now, calls) {
                 self.awake.notify_one();
             }
             if std::mem::replace(&mut inner.carrying_out, true) {

@@ -3,7 +3,8 @@
 //! With a server that answers within a fraction of a millisecond most of a call's time goes by in putting this process to
 //! sleep and waking it again, twice, and it costs more of the processor than being awake for that long would. So whoever
 //! has just seen two messages close together expects a third. It is in vain at most once for each such
-//! run of messages, and a server that is further away than [`CLOSE`] never causes it.
+//! run of messages, and a server that is further away than [`CLOSE`] never causes it. Where many calls are under way there
+//! is hardly time to sleep, and nobody who would notice.
 
 use std::time::Duration;
 
@@ -11,6 +12,9 @@ use protocol::time::Moment;
 
 /// Messages that have less than this between them are close together: a call and its answer on one machine.
 const CLOSE: Duration = Duration::from_micros(150);
+
+/// More calls than this are many.
+const FEW: usize = 2;
 
 /// Whether to stay awake. Time is an argument.
 #[derive(Debug)]
@@ -27,15 +31,17 @@ impl Vigil {
         }
     }
 
-    /// A message has come, from either side. Gives whether the next is to be expected awake.
+    /// A message has come, from either side, and now so many calls are under way. Gives whether the next is to be expected
+    /// awake.
     #[must_use]
-    pub(super) fn handle_message(&mut self, now: Moment) -> bool {
+    pub(super) fn handle_message(&mut self, now: Moment, calls: usize) -> bool {
         let is_close = self.last.is_some_and(|last| now.since(last) < CLOSE);
         self.last = Some(now);
-        if is_close {
+        let is_worth_it = is_close && calls <= FEW;
+        if is_worth_it {
             self.until = now.after(CLOSE);
         }
-        is_close
+        is_worth_it
     }
 
     /// Whether nobody stays awake any longer.
@@ -53,7 +59,7 @@ mod tests {
         let mut vigil = Vigil::new();
         let mut now = Moment::START;
         for _ in 0..3 {
-            assert!(!vigil.handle_message(now));
+            assert!(!vigil.handle_message(now, 1));
             assert!(vigil.is_over(now));
             now = now.after(CLOSE);
         }
@@ -64,15 +70,24 @@ mod tests {
         let mut vigil = Vigil::new();
         let first = Moment::START;
         let second = first.after(CLOSE / 2);
-        assert!(!vigil.handle_message(first));
-        assert!(vigil.handle_message(second));
+        assert!(!vigil.handle_message(first, 1));
+        assert!(vigil.handle_message(second, 0));
         assert!(!vigil.is_over(second.after(CLOSE / 2)));
         assert!(vigil.is_over(second.after(CLOSE)));
         let late = second.after(CLOSE * 2);
-        assert!(!vigil.handle_message(late));
+        assert!(!vigil.handle_message(late, 1));
         assert!(
             vigil.is_over(late),
             "it was in vain, and is not tried again at once"
         );
+    }
+
+    #[test]
+    fn where_many_calls_are_under_way_nobody_stays_awake() {
+        let mut vigil = Vigil::new();
+        assert!(!vigil.handle_message(Moment::START, FEW + 1));
+        assert!(!vigil.handle_message(Moment::START, FEW + 1));
+        assert!(vigil.is_over(Moment::START));
+        assert!(vigil.handle_message(Moment::START, FEW));
     }
 }
