@@ -713,7 +713,8 @@ async fn g13_nothing_that_is_logged_can_forge_a_record() -> Result<()> {
         .start()
         .await?;
     let client = rialto.session().await?;
-    let long = "z".repeat(900_000);
+    // Twice in a message, it is still within the limit: what is refused before it was read may break off.
+    let long = "z".repeat(400_000);
     for name in [INJECTION, long.as_str()] {
         let body = format!(
             r#"{{"jsonrpc":"2.0","id":"{name}","method":"tools/call","params":{{"name":"{name}"}}}}"#
