@@ -32,8 +32,8 @@ const STREAM_PATIENCE: Duration = Duration::from_millis(300);
 
 /// What a courier is given.
 #[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) post: Post,
+pub(super) struct Job {
+    pub(super) post: Post,
     /// What it waits for before it leaves, though not for long.
     pub(super) after: Option<oneshot::Receiver<()>>,
     /// Somebody waits for its return, whatever it brings.
@@ -182,7 +182,7 @@ impl Couriers {
         match AssertUnwindSafe(carrying).catch_unwind().await {
             Ok(end) => end,
             Err(_) => {
-                self.mourn(parcel);
+                self.note_panic(parcel);
                 End {
                     parcel,
                     news: News::Failed,
@@ -192,7 +192,7 @@ impl Couriers {
     }
 
     /// A courier has panicked on his way: nobody knows how far he came.
-    fn mourn(&self, parcel: Parcel) {
+    fn note_panic(&self, parcel: Parcel) {
         let lane = &self.link.lane;
         tracing::error!(destination = %lane.destination(), ?parcel, "a message was lost in a panic");
         if let Parcel::Request { id, .. } = parcel {
