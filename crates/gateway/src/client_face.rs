@@ -1,6 +1,8 @@
 //! The doors clients come in by.
 
 pub(crate) mod body;
+pub(crate) mod head;
+pub(crate) mod head_clock;
 pub(crate) mod http;
 pub(crate) mod http_sse;
 pub(crate) mod intake;

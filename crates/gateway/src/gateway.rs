@@ -1,6 +1,7 @@
 //! The gateway: all destinations behind one door, from start to drain.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,10 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use http::StatusCode;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use protocol::exchange::Principal;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -22,6 +24,7 @@ use crate::audit::Audit;
 use crate::backend_face::process::{Launcher, environment, resolve};
 use crate::backend_face::remote;
 use crate::client_face::body::Body;
+use crate::client_face::head_clock::HeadClock;
 use crate::client_face::slow_reader::SlowReader;
 use crate::clock::Clock;
 use crate::destination::{Destination, Surroundings};
@@ -401,8 +404,7 @@ impl Gateway {
             let gateway = Arc::clone(&self);
             let respond = move |request| {
                 place.introduce();
-                let gateway = Arc::clone(&gateway);
-                async move { gateway.respond(request, peer).await }
+                Arc::clone(&gateway).respond(request, peer)
             };
             let reached = Box::pin(tls_door::attend(tls, stream, closing, respond)).await;
             return reached.into_iter().for_each(|limit| self.tally.limit_hit(limit));
@@ -411,14 +413,13 @@ impl Gateway {
             let gateway = Arc::clone(&self);
             move |request| {
                 place.introduce();
-                let gateway = Arc::clone(&gateway);
-                async move {
-                    Ok::<http::Response<Body>, std::convert::Infallible>(gateway.respond(request, peer).await)
-                }
+                Arc::clone(&gateway)
+                    .respond(request, peer)
+                    .map(Ok::<_, Infallible>)
             }
         });
         let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
+            .timer(HeadClock::default())
             .header_read_timeout(HEADER_TIME)
             .max_headers(MAX_HEADERS)
             .max_buf_size(READ_BUFFER)

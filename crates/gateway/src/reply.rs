@@ -22,7 +22,6 @@ use answer::{JSON, TEXT, with_type};
 pub(crate) use answer::{answer, empty, events, failure_status, json, metrics};
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// What clients learn about a command that cannot be run. What was looked for, and where, is not for them.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use http::header::{self, HeaderValue};
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -16,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::client_face::body::Body;
+use crate::client_face::head_clock::HeadClock;
 use crate::client_face::slow_reader::SlowReader;
 use crate::gateway::{HEADER_TIME, MAX_HEADERS, READ_BUFFER, limit_of_http1};
 use crate::tasks;
@@ -50,8 +52,7 @@ where
     let service = service_fn(move |mut request: Request<Incoming>| {
         asking.store(true, Ordering::Relaxed);
         name_host(&mut request);
-        let responding = respond(request);
-        async move { Ok::<_, Infallible>(responding.await) }
+        respond(request).map(Ok::<_, Infallible>)
     });
     let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let stream = TokioIo::new(SlowReader::new(stream));
@@ -78,7 +79,7 @@ where
         ended.map_err(|error| (behind(&error), error))
     } else {
         let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
+            .timer(HeadClock::default())
             .header_read_timeout(HEADER_TIME)
             .max_headers(MAX_HEADERS)
             .max_buf_size(READ_BUFFER)

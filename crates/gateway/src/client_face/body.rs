@@ -73,8 +73,8 @@ impl Body {
     }
 
     /// Ends a span with the last byte.
-    pub(crate) fn carry(&mut self, span: OpenSpan) {
-        self.span = Some(Box::new(span));
+    pub(crate) fn carry(&mut self, span: Box<OpenSpan>) {
+        self.span = Some(span);
     }
 }
 

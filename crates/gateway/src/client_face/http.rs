@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode, Uri};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use protocol::exchange::Principal;
@@ -16,8 +17,8 @@ use protocol::session::{self};
 use protocol::time::Moment;
 
 use super::body::Body;
+use super::head::Head;
 use super::http_sse::OldPath;
-use super::intake;
 use crate::audit::{AuditRecord, Outcome, Whose};
 use crate::destination::Destination;
 use crate::gateway::Gateway;
@@ -57,20 +58,30 @@ impl Route {
 
 impl Gateway {
     /// Answers one request.
-    pub(crate) async fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
-        let live = self.live();
-        let origin = match live.origins.admit(request.uri(), request.headers()) {
-            Ok(origin) => origin,
-            Err(refusal) => return self.turn_away(&refusal),
-        };
-        let mut response = self.route(&live, request, peer, origin.is_some()).await;
-        if origin.is_some() || live.origins.names_origins() {
-            cors::vary(&mut response);
+    ///
+    /// The head of a request is large: it stays where it is taken apart, and the others look at it there. (That is also why
+    /// this is no `async fn`: each of those keeps what it is given twice.)
+    pub(crate) fn respond(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+    ) -> impl Future<Output = Response<Body>> {
+        let (mut head, body) = request.into_parts();
+        async move {
+            let live = self.live();
+            let origin = match live.origins.admit(&head.uri, &head.headers) {
+                Ok(origin) => origin,
+                Err(refusal) => return self.turn_away(&refusal),
+            };
+            let mut response = self.route(&live, &mut head, body, peer, origin.is_some()).await;
+            if origin.is_some() || live.origins.names_origins() {
+                cors::vary(&mut response);
+            }
+            if let Some(origin) = origin {
+                cors::allow(&mut response, origin);
+            }
+            response
         }
-        if let Some(origin) = origin {
-            cors::allow(&mut response, origin);
-        }
-        response
     }
 
     /// Refuses what is not for any destination.
@@ -82,19 +93,20 @@ impl Gateway {
     async fn route(
         &self,
         live: &Live,
-        request: Request<Incoming>,
+        head: &mut Parts,
+        body: Incoming,
         peer: SocketAddr,
         cross_origin: bool,
     ) -> Response<Body> {
-        let route = find(self, live, request.uri().path());
+        let route = find(self, live, head.uri.path());
         // A browser asks without credentials what it may send them with.
-        if cross_origin && cors::is_preflight(request.method(), request.headers()) {
+        if cross_origin && cors::is_preflight(&head.method, &head.headers) {
             return match route {
                 Route::Nowhere => self.turn_away(&Refusal::UnknownPath),
-                known => cors::preflight(request.headers(), known.methods()),
+                known => cors::preflight(&head.headers, known.methods()),
             };
         }
-        let is_reading = matches!(*request.method(), Method::GET | Method::HEAD);
+        let is_reading = matches!(head.method, Method::GET | Method::HEAD);
         match route {
             Route::Nowhere => self.turn_away(&Refusal::UnknownPath),
             Route::Health | Route::Ready | Route::Metrics | Route::Metadata(..) if !is_reading => {
@@ -103,14 +115,14 @@ impl Gateway {
             Route::Health => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
             Route::Ready => {
                 let room = Room::Gateway(OpenPath::Ready);
-                match self.recognise(live, &request, peer, room, self.clock.now()).await {
+                match self.recognise(live, head, peer, room, self.clock.now()).await {
                     Ok(_) => self.readiness(),
                     Err(refusal) => self.turn_away(&refusal),
                 }
             }
             Route::Metrics => {
                 let room = Room::Gateway(OpenPath::Metrics);
-                match self.recognise(live, &request, peer, room, self.clock.now()).await {
+                match self.recognise(live, head, peer, room, self.clock.now()).await {
                     Ok(_) => reply::metrics(self.metrics_page()),
                     Err(refusal) => self.turn_away(&refusal),
                 }
@@ -120,27 +132,25 @@ impl Gateway {
                 None => self.turn_away(&Refusal::UnknownPath),
             },
             Route::OldTransport(destination, path) => {
-                match self.admit(live, &destination, Door::Named, &request, peer).await {
-                    Ok(visit) => Box::pin(visit.old_transport(path, request)).await,
+                match self.admit(live, &destination, Door::Named, head, peer).await {
+                    Ok(visit) => Box::pin(visit.old_transport(path, head, body)).await,
                     Err(refused) => refused,
                 }
             }
             Route::Mcp(destination, door) => {
-                let visit = match self.admit(live, &destination, door, &request, peer).await {
+                let visit = match self.admit(live, &destination, door, head, peer).await {
                     Ok(visit) => visit,
                     Err(refused) => return refused,
                 };
-                let response = match *request.method() {
+                let response = match head.method {
                     Method::POST => {
+                        // It would hold the buffer that its connection was read into, for as long as the call runs.
+                        head.uri = Uri::default();
                         // The largest future by far: a connection that only listens need not have room for it.
-                        let posting = {
-                            let (parts, body) = request.into_parts();
-                            Box::pin(visit.post(parts.headers, body))
-                        };
-                        posting.await
+                        Box::pin(visit.post(&mut head.headers, body)).await
                     }
-                    Method::GET => visit.get(request.headers()),
-                    Method::DELETE => visit.delete(request.headers()),
+                    Method::GET => visit.get(&Head::of(&head.headers)),
+                    Method::DELETE => visit.delete(&Head::of(&head.headers)),
                     Method::PUT
                     | Method::PATCH
                     | Method::HEAD
@@ -162,7 +172,7 @@ impl Gateway {
     async fn recognise(
         &self,
         live: &Live,
-        request: &Request<Incoming>,
+        head: &Parts,
         peer: SocketAddr,
         room: Room<'_>,
         moment: Moment,
@@ -170,10 +180,10 @@ impl Gateway {
         if let Some(anyone) = live.guard.open_to(room) {
             return Ok(anyone);
         }
-        let headers = request.headers();
+        let headers = &head.headers;
         let knock = Knock {
             headers,
-            query: request.uri().query(),
+            query: head.uri.query(),
             peer: peer.ip(),
             moment,
             now: SystemTime::now(),
@@ -202,10 +212,9 @@ impl Gateway {
         live: &'v Live,
         destination: &'v Arc<Destination>,
         door: Door,
-        request: &Request<Incoming>,
+        head: &Parts,
         peer: SocketAddr,
     ) -> Result<Visit<'v>, Response<Body>> {
-        let headers = request.headers();
         let began = self.clock.now();
         let visit = |caller, account| Visit {
             gateway: self,
@@ -217,15 +226,16 @@ impl Gateway {
             began,
         };
         let room = Room::Destination(&destination.name, door);
-        match self.recognise(live, request, peer, room, began).await {
+        match self.recognise(live, head, peer, room, began).await {
             Ok(caller) => {
                 // From now on it is counted.
-                let account = self.limiter.account(began, &caller.principal, peer.ip(), headers);
+                let account = self
+                    .limiter
+                    .account(began, &caller.principal, peer.ip(), &head.headers);
                 Ok(visit(caller, account))
             }
             Err(refusal) => {
-                Err(visit(Arc::new(Caller::nobody()), None)
-                    .refuse(request.method().as_str(), &refusal.into()))
+                Err(visit(Arc::new(Caller::nobody()), None).refuse(head.method.as_str(), &refusal.into()))
             }
         }
     }
@@ -301,11 +311,11 @@ impl From<Refusal> for Refused {
 impl Visit<'_> {
     /// Counts the request against the minute of its caller, and of its session where it names one. Gives the session, if it
     /// was looked up.
-    pub(super) fn admit(&self, headers: &HeaderMap) -> Result<Option<Arc<SessionPort>>, Refusal> {
+    pub(super) fn admit(&self, head: &Head<'_>) -> Result<Option<Arc<SessionPort>>, Refusal> {
         let limiter = &self.gateway.limiter;
         limiter.request(self.began, self.account.as_ref())?;
         if limiter.counts_sessions_requests()
-            && let Ok(Some(id)) = intake::session_id(headers)
+            && let Ok(Some(id)) = head.session_id()
             && let Some(port) = self.destination.session(id, &self.caller.principal)
         {
             limiter.session_request(self.began, &port.requests)?;

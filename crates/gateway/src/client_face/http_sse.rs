@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use http::request::Parts;
+use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use protocol::client_face::legacy::{self, Meaning};
 use protocol::exchange::{CallKey, Failure, Principal};
@@ -21,6 +22,7 @@ use protocol::version::Version;
 use uuid::Uuid;
 
 use super::body::Body;
+use super::head::Head;
 use super::http::{Refused, Visit, refuse_message};
 use super::intake;
 use crate::audit::Outcome;
@@ -56,16 +58,16 @@ impl OldPath {
 }
 
 impl Visit<'_> {
-    pub(super) async fn old_transport(&self, path: OldPath, request: Request<Incoming>) -> Response<Body> {
+    pub(super) async fn old_transport(&self, path: OldPath, head: &Parts, body: Incoming) -> Response<Body> {
         if !self.destination.serves_old_transport() {
             let destination = self.destination.name.to_string();
             return Refusal::Gone { destination }.respond(None);
         }
-        match (path, request.method()) {
+        match (path, &head.method) {
             (OldPath::Stream, &Method::GET) => self
-                .open_old_stream(request.headers())
+                .open_old_stream(&Head::of(&head.headers))
                 .unwrap_or_else(|refusal| self.refuse("GET", &refusal.into())),
-            (OldPath::Message, &Method::POST) => mishap::contained(self.take_old_message(request))
+            (OldPath::Message, &Method::POST) => mishap::contained(self.take_old_message(head, body))
                 .await
                 .unwrap_or_else(|refused| self.refuse("POST", &refused)),
             (path, _) => Refusal::WrongMethod {
@@ -75,9 +77,9 @@ impl Visit<'_> {
         }
     }
 
-    fn open_old_stream(&self, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
-        self.admit(headers)?;
-        intake::check_accepts_events(headers)?;
+    fn open_old_stream(&self, head: &Head<'_>) -> Result<Response<Body>, Refusal> {
+        self.admit(head)?;
+        head.check_accepts_events()?;
         if self.gateway.is_draining() {
             return Err(Refusal::Draining);
         }
@@ -95,13 +97,13 @@ impl Visit<'_> {
         Ok(reply::events(Body::old(events)))
     }
 
-    async fn take_old_message(&self, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
-        let (parts, body) = request.into_parts();
+    async fn take_old_message(&self, parts: &Parts, body: Incoming) -> Result<Response<Body>, Refused> {
+        let head = Head::of(&parts.headers);
         // Under overload most requests end here: nothing of them was read but their heads.
-        self.admit(&parts.headers)?;
+        self.admit(&head)?;
         let place = self.gateway.limiter.call(self.account.as_ref())?;
-        intake::check_length(&parts.headers)?;
-        intake::check_content(&parts.headers)?;
+        head.check_length()?;
+        head.check_content()?;
         self.check_recorded()?;
         let id = stream_id(&parts.uri)?;
         let stream = self

@@ -4,9 +4,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use http::Uri;
-use http::header::{self, HeaderMap, HeaderValue};
+use http::header::{HeaderMap, HeaderValue};
 use http::uri::Authority;
 
+use crate::client_face::head::Said;
 use crate::reply::Refusal;
 use crate::settings::Settings;
 
@@ -66,17 +67,28 @@ impl OriginGuard {
     ///
     /// A target that names a host counts instead of the `Host` header (RFC 9112, 3.2.2); here both must be ours.
     pub(crate) fn admit(&self, target: &Uri, headers: &HeaderMap) -> Result<Option<HeaderValue>, Refusal> {
-        let host = single(headers, header::HOST).ok_or(Refusal::MissingHost)?;
+        let (mut host, mut origin) = (Said::Nothing, Said::Nothing);
+        for (name, value) in headers {
+            match name.as_str() {
+                "host" => host = host.again(value),
+                "origin" => origin = origin.again(value),
+                _ => {}
+            }
+        }
+        let Said::Once(host) = host else {
+            return Err(Refusal::MissingHost);
+        };
         let named = target.authority().map(Authority::as_str);
         let is_ours = |authority: &str| host_of(authority).is_some_and(|host| self.knows_host(host));
         let is_usual = self.usual.as_ref() == Some(host);
         if !is_usual && !host.to_str().is_ok_and(is_ours) || !named.is_none_or(is_ours) {
             return Err(Refusal::ForeignHost);
         }
-        if !headers.contains_key(header::ORIGIN) {
-            return Ok(None);
-        }
-        let origin = single(headers, header::ORIGIN).ok_or(Refusal::ForeignOrigin)?;
+        let origin = match origin {
+            Said::Nothing => return Ok(None),
+            Said::Once(origin) => origin,
+            Said::Twice => return Err(Refusal::ForeignOrigin),
+        };
         let text = origin.to_str().map_err(|_| Refusal::ForeignOrigin)?;
         if self.knows_origin(text) {
             Ok(Some(origin.clone()))
@@ -115,12 +127,6 @@ impl OriginGuard {
     }
 }
 
-fn single(headers: &HeaderMap, name: header::HeaderName) -> Option<&HeaderValue> {
-    let mut values = headers.get_all(name).iter();
-    let first = values.next();
-    if values.next().is_some() { None } else { first }
-}
-
 /// The host of `host[:port]`, where nothing else may stand: no user, no path, no trailing dot.
 fn host_of(authority: &str) -> Option<&str> {
     let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
@@ -153,6 +159,7 @@ fn is_loopback_name(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::header;
 
     fn guard(listen: &str) -> OriginGuard {
         OriginGuard::named(

@@ -18,7 +18,8 @@ use protocol::version::Version;
 use super::{Refused, Visit, refuse_message};
 use crate::audit::Outcome;
 use crate::client_face::body::{Body, Events};
-use crate::client_face::intake::{self, Revision};
+use crate::client_face::head::{Head, Revision};
+use crate::client_face::intake;
 use crate::destination::Opening;
 use crate::guard::limits::Permit;
 use crate::mishap;
@@ -27,7 +28,7 @@ use crate::session_port::{Answered, Audited, Reception, SessionPort};
 use crate::trace::{self, Failed, OpenSpan};
 
 impl Visit<'_> {
-    pub(super) async fn post(&self, headers: HeaderMap, body: Incoming) -> Response<Body> {
+    pub(super) async fn post(&self, headers: &mut HeaderMap, body: Incoming) -> Response<Body> {
         let mut span = None;
         let taken = {
             // Pinned here: it is large, and would be moved from hand to hand.
@@ -52,16 +53,17 @@ impl Visit<'_> {
 
     async fn take_post(
         &self,
-        headers: HeaderMap,
+        headers: &mut HeaderMap,
         body: Incoming,
-        span: &mut Option<OpenSpan>,
+        span: &mut Option<Box<OpenSpan>>,
     ) -> Result<Response<Body>, Refused> {
+        let head = Head::of(headers);
         // Under overload most requests end here: nothing of them was read but their heads.
-        let looked_up = self.admit(&headers)?;
+        let looked_up = self.admit(&head)?;
         let permit = self.gateway.limiter.call(self.account.as_ref())?;
-        intake::check_length(&headers)?;
-        intake::check_content(&headers)?;
-        let accepts = intake::accepts(&headers)?;
+        head.check_length()?;
+        head.check_content()?;
+        let accepts = head.accepts()?;
         self.check_recorded()?;
         let body = intake::read_body(body, self.destination.max_message_bytes()).await?;
         let request_bytes = body.len() as u64;
@@ -76,7 +78,7 @@ impl Visit<'_> {
             request_bytes,
         })?;
         let spans = self.gateway.tally.spans.get();
-        let (message, begun) = trace::begin(spans, &self.destination.name, &headers, message);
+        let (message, begun) = trace::begin(spans, &self.destination.name, &head, message);
         *span = begun;
         let refused = |refusal: Refusal| Refused {
             refusal,
@@ -90,14 +92,14 @@ impl Visit<'_> {
             let answering = super::super::modern::post(
                 self.destination,
                 &self.caller,
-                &headers,
+                headers,
                 message.clone(),
                 accepts,
                 (Some(permit), &self.gateway.limiter),
             );
             return Box::pin(answering).await.map_err(refused);
         }
-        let revision = intake::revision(&headers);
+        let revision = head.revision();
         if revision == Ok(Revision::Modern) {
             return match message.kind() {
                 Kind::Notification => Ok(reply::empty(StatusCode::ACCEPTED)),
@@ -111,18 +113,18 @@ impl Visit<'_> {
         let meaning = legacy::lift(&message).map_err(|objection| refused(Refusal::Objection(objection)))?;
         let session = match looked_up {
             Some(port) => Some(port),
-            None => self.session_of(&headers, &message).map_err(refused)?,
+            None => self.session_of(&head, &message).map_err(refused)?,
         };
         if let Some(port) = session {
-            let room = emptied(headers);
+            empty(headers);
             let reception = port
                 .take(message.clone(), accepts, Some(permit))
                 .map_err(|refusal| refused(refuse_message(refusal)))?;
-            return Ok(self.receive(&port, reception, &message, room, false).await);
+            return Ok(self.receive(&port, reception, &message, headers, false).await);
         }
         match meaning {
             Meaning::Introduction | Meaning::Ping | Meaning::Request(_) => {
-                let opening = self.open_or_doubt(&headers, version, &message, accepts, permit);
+                let opening = self.open_or_doubt(headers, version, &message, accepts, permit);
                 Box::pin(opening).await.map_err(refused)
             }
             // Without a session there is nobody whom a notification could concern.
@@ -181,7 +183,7 @@ impl Visit<'_> {
             }
         };
         Ok(self
-            .receive(&port, reception, message, HeaderMap::new(), true)
+            .receive(&port, reception, message, &mut HeaderMap::new(), true)
             .await)
     }
 
@@ -192,7 +194,7 @@ impl Visit<'_> {
         port: &Arc<SessionPort>,
         reception: Reception,
         message: &Message,
-        room: HeaderMap,
+        room: &mut HeaderMap,
         opened: bool,
     ) -> Response<Body> {
         let mut response = match reception {
@@ -219,7 +221,7 @@ impl Visit<'_> {
                     response: Some(&body),
                     response_bytes: body.len() as u64,
                 });
-                reply::answer(room, body, None)
+                reply::answer(std::mem::take(room), body, None)
             }
             Reception::Call(call) => {
                 // In this era a disconnection is no cancellation, so only a handshake is given up.
@@ -233,7 +235,7 @@ impl Visit<'_> {
                 waiting.disarm();
                 match answered {
                     Answered::Complete { body, failure } => {
-                        let mut response = reply::answer(room, body, failure.as_ref());
+                        let mut response = reply::answer(std::mem::take(room), body, failure.as_ref());
                         let refused = match failure {
                             None => message.method() == McpMethod::Initialize && !port.is_welcomed(),
                             Some(failure) => failure == Failure::NotWelcomed,
@@ -265,21 +267,21 @@ impl Visit<'_> {
         response
     }
 
-    pub(super) fn get(&self, headers: &HeaderMap) -> Response<Body> {
-        self.open_stream(headers)
+    pub(super) fn get(&self, head: &Head<'_>) -> Response<Body> {
+        self.open_stream(head)
             .unwrap_or_else(|refusal| self.refuse("GET", &refusal.into()))
     }
 
-    fn open_stream(&self, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
-        self.admit(headers)?;
-        intake::check_accepts_events(headers)?;
-        let port = self.required_session(headers)?;
-        intake::revision(headers)?.legacy()?;
+    fn open_stream(&self, head: &Head<'_>) -> Result<Response<Body>, Refusal> {
+        self.admit(head)?;
+        head.check_accepts_events()?;
+        let port = self.required_session(head)?;
+        head.revision()?.legacy()?;
         if self.gateway.is_draining() {
             return Err(Refusal::Draining);
         }
         let permit = self.gateway.limiter.stream()?;
-        let reader = match headers.get(LAST_EVENT_ID) {
+        let reader = match head.headers().get(LAST_EVENT_ID) {
             Some(last) => port.resume(last.to_str().unwrap_or_default()),
             None => port.listen(),
         };
@@ -306,8 +308,8 @@ impl Visit<'_> {
         Ok(reply::events(Body::events(events)))
     }
 
-    pub(super) fn delete(&self, headers: &HeaderMap) -> Response<Body> {
-        let found = self.admit(headers).and_then(|_| self.required_session(headers));
+    pub(super) fn delete(&self, head: &Head<'_>) -> Response<Body> {
+        let found = self.admit(head).and_then(|_| self.required_session(head));
         match found {
             Ok(port) => {
                 self.destination.close(&port);
@@ -328,12 +330,8 @@ impl Visit<'_> {
 
     /// The session of a message. What a call in flight may wait for, its client's answers above all, also reaches a session of
     /// the destination that stood here before a reload; for anything new that one is gone.
-    fn session_of(
-        &self,
-        headers: &HeaderMap,
-        message: &Message,
-    ) -> Result<Option<Arc<SessionPort>>, Refusal> {
-        let Some(id) = intake::session_id(headers)? else {
+    fn session_of(&self, head: &Head<'_>, message: &Message) -> Result<Option<Arc<SessionPort>>, Refusal> {
+        let Some(id) = head.session_id()? else {
             return Ok(None);
         };
         let principal = self.principal();
@@ -348,8 +346,8 @@ impl Visit<'_> {
         found.map(Some).ok_or(Refusal::UnknownSession)
     }
 
-    fn required_session(&self, headers: &HeaderMap) -> Result<Arc<SessionPort>, Refusal> {
-        let id = intake::session_id(headers)?.ok_or(Refusal::MissingSession)?;
+    fn required_session(&self, head: &Head<'_>) -> Result<Arc<SessionPort>, Refusal> {
+        let id = head.session_id()?.ok_or(Refusal::MissingSession)?;
         self.destination
             .session(id, &self.principal())
             .ok_or(Refusal::UnknownSession)
@@ -397,15 +395,14 @@ impl Drop for Newborn<'_> {
 /// A map of headers with room for more than these is not kept while a call runs.
 const KEPT_HEADERS: usize = 24;
 
-/// The headers of a request without what was in them: it would hold the buffer that their connection was read into, for as
-/// long as the call runs. The room that they took is kept for those of the answer; from there the connection takes it
-/// for its next request, so that nobody has to make it anew with every call.
-fn emptied(mut headers: HeaderMap) -> HeaderMap {
+/// Drops the headers of a request: they would hold the buffer that their connection was read into, for as long as the call
+/// runs. The room that they took is kept for those of the answer; from there the connection takes it for its next
+/// request, so that nobody has to make it anew with every call.
+fn empty(headers: &mut HeaderMap) {
     if headers.len().max(headers.capacity()) > KEPT_HEADERS {
-        return HeaderMap::new();
+        *headers = HeaderMap::new();
     }
     headers.clear();
-    headers
 }
 
 #[cfg(test)]
@@ -415,6 +412,10 @@ mod tests {
 
     #[test]
     fn of_a_requests_headers_only_the_room_is_kept_and_only_a_little() {
+        let emptied = |mut headers: HeaderMap| {
+            empty(&mut headers);
+            headers
+        };
         let named = |count: usize| -> HeaderMap {
             let name = |number| format!("x-{number}").parse::<HeaderName>().unwrap();
             (0..count)
