@@ -6,6 +6,7 @@ pub(crate) mod head_clock;
 pub(crate) mod http;
 pub(crate) mod http_sse;
 pub(crate) mod intake;
+pub(crate) mod lingering;
 pub(crate) mod modern;
 pub(crate) mod slow_reader;
 pub(crate) mod stdio;

@@ -25,6 +25,7 @@ use crate::backend_face::process::{Launcher, environment, resolve};
 use crate::backend_face::remote;
 use crate::client_face::body::Body;
 use crate::client_face::head_clock::HeadClock;
+use crate::client_face::lingering::{Lingering, Unread};
 use crate::client_face::slow_reader::SlowReader;
 use crate::clock::Clock;
 use crate::destination::{Destination, Surroundings};
@@ -400,21 +401,24 @@ impl Gateway {
     ) {
         // An answer must not wait for the client to acknowledge the previous one.
         let _ = stream.set_nodelay(true);
+        let unread = Unread::default();
         if let Some(tls) = &self.tls {
             let gateway = Arc::clone(&self);
+            let answered = unread.clone();
             let respond = move |request| {
                 place.introduce();
-                Arc::clone(&gateway).respond(request, peer)
+                Arc::clone(&gateway).respond(request, peer, answered.clone())
             };
-            let reached = Box::pin(tls_door::attend(tls, stream, closing, respond)).await;
+            let reached = Box::pin(tls_door::attend(tls, stream, closing, unread, respond)).await;
             return reached.into_iter().for_each(|limit| self.tally.limit_hit(limit));
         }
         let service = service_fn({
             let gateway = Arc::clone(&self);
+            let unread = unread.clone();
             move |request| {
                 place.introduce();
                 Arc::clone(&gateway)
-                    .respond(request, peer)
+                    .respond(request, peer, unread.clone())
                     .map(Ok::<_, Infallible>)
             }
         });
@@ -423,7 +427,10 @@ impl Gateway {
             .header_read_timeout(HEADER_TIME)
             .max_headers(MAX_HEADERS)
             .max_buf_size(READ_BUFFER)
-            .serve_connection(TokioIo::new(SlowReader::new(stream)), service);
+            .serve_connection(
+                TokioIo::new(Lingering::new(SlowReader::new(stream), unread)),
+                service,
+            );
         tokio::pin!(connection);
         let ended = match self.unless_closed(connection.as_mut(), &mut closing).await {
             Some(ended) => ended,

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use crate::client_face::body::Body;
 use crate::client_face::head_clock::HeadClock;
+use crate::client_face::lingering::{Lingering, Unread};
 use crate::client_face::slow_reader::SlowReader;
 use crate::gateway::{HEADER_TIME, MAX_HEADERS, READ_BUFFER, limit_of_http1};
 use crate::tasks;
@@ -35,6 +36,7 @@ pub(crate) async fn attend<Respond, Responding>(
     tls: &Tls,
     stream: TcpStream,
     mut closing: watch::Receiver<bool>,
+    unread: Unread,
     respond: Respond,
 ) -> Option<&'static str>
 where
@@ -55,7 +57,7 @@ where
         respond(request).map(Ok::<_, Infallible>)
     });
     let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let stream = TokioIo::new(SlowReader::new(stream));
+    let stream = TokioIo::new(Lingering::new(SlowReader::new(stream), unread));
     let ended = if speaks_http2 {
         let connection = http2::Builder::new(Tasks)
             .timer(TokioTimer::new())

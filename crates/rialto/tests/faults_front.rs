@@ -297,6 +297,27 @@ async fn a11_deep_nesting_is_refused_at_any_depth() -> Result<()> {
     Ok(())
 }
 
+/// Most clients read nothing before they have written everything.
+#[tokio::test]
+async fn a12_whoever_sends_too_much_is_told_though_he_reads_late() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let session = rialto.session().await?.session();
+    for (path, status) in [("/mcp", 413), ("/nowhere/mcp", 404)] {
+        for length in [2 << 20, 12 << 20] {
+            let head = raw_http::post(path, session.as_deref(), "");
+            let head = String::from_utf8_lossy(&head).into_owned();
+            let mut raw = rialto.raw().await?.with_deadline(Duration::from_secs(20));
+            raw.write(head.replace("Content-Length: 0", &format!("Content-Length: {length}")))
+                .await?;
+            raw.write(vec![b' '; length]).await?;
+            let response = raw.read_response().await?;
+            assert_eq!(response.status, status, "{response:?}");
+            assert!(raw.read_to_end().await?.is_empty(), "the connection is closed");
+        }
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a12_a_huge_body_is_refused_and_costs_no_memory() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;

@@ -19,6 +19,8 @@ use protocol::time::Moment;
 use super::body::Body;
 use super::head::Head;
 use super::http_sse::OldPath;
+use super::intake::Upload;
+use super::lingering::Unread;
 use crate::audit::{AuditRecord, Outcome, Whose};
 use crate::destination::Destination;
 use crate::gateway::Gateway;
@@ -65,15 +67,23 @@ impl Gateway {
         self: Arc<Self>,
         request: Request<Incoming>,
         peer: SocketAddr,
+        unread: Unread,
     ) -> impl Future<Output = Response<Body>> {
         let (mut head, body) = request.into_parts();
+        let mut body = Upload::new(body);
         async move {
             let live = self.live();
             let origin = match live.origins.admit(&head.uri, &head.headers) {
                 Ok(origin) => origin,
-                Err(refusal) => return self.turn_away(&refusal),
+                Err(refusal) => {
+                    unread.set(body.is_left());
+                    return self.turn_away(&refusal);
+                }
             };
-            let mut response = self.route(&live, &mut head, body, peer, origin.is_some()).await;
+            let mut response = self
+                .route(&live, &mut head, &mut body, peer, origin.is_some())
+                .await;
+            unread.set(body.is_left());
             if origin.is_some() || live.origins.names_origins() {
                 cors::vary(&mut response);
             }
@@ -94,7 +104,7 @@ impl Gateway {
         &self,
         live: &Live,
         head: &mut Parts,
-        body: Incoming,
+        body: &mut Upload,
         peer: SocketAddr,
         cross_origin: bool,
     ) -> Response<Body> {

@@ -13,7 +13,6 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode, Uri};
-use hyper::body::Incoming;
 use protocol::client_face::legacy::{self, Meaning};
 use protocol::exchange::{CallKey, Failure, Principal};
 use protocol::message::{Member, Message};
@@ -24,7 +23,7 @@ use uuid::Uuid;
 use super::body::Body;
 use super::head::Head;
 use super::http::{Refused, Visit, refuse_message};
-use super::intake;
+use super::intake::Upload;
 use crate::audit::Outcome;
 use crate::destination::{Destination, Opening};
 use crate::guard::limits::Permit;
@@ -58,7 +57,12 @@ impl OldPath {
 }
 
 impl Visit<'_> {
-    pub(super) async fn old_transport(&self, path: OldPath, head: &Parts, body: Incoming) -> Response<Body> {
+    pub(super) async fn old_transport(
+        &self,
+        path: OldPath,
+        head: &Parts,
+        body: &mut Upload,
+    ) -> Response<Body> {
         if !self.destination.serves_old_transport() {
             let destination = self.destination.name.to_string();
             return Refusal::Gone { destination }.respond(None);
@@ -97,7 +101,7 @@ impl Visit<'_> {
         Ok(reply::events(Body::old(events)))
     }
 
-    async fn take_old_message(&self, parts: &Parts, body: Incoming) -> Result<Response<Body>, Refused> {
+    async fn take_old_message(&self, parts: &Parts, body: &mut Upload) -> Result<Response<Body>, Refused> {
         let head = Head::of(&parts.headers);
         // Under overload most requests end here: nothing of them was read but their heads.
         self.admit(&head)?;
@@ -116,7 +120,7 @@ impl Visit<'_> {
             let limiter = &self.gateway.limiter;
             limiter.session_request(self.began, &port.requests)?;
         }
-        let body = intake::read_body(body, self.destination.max_message_bytes()).await?;
+        let body = body.read(self.destination.max_message_bytes()).await?;
         let request_bytes = body.len() as u64;
         let message = Message::scan(body).map_err(|error| Refused {
             refusal: Refusal::NotAMessage(error),

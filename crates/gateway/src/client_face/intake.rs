@@ -14,8 +14,42 @@ use crate::reply::Refusal;
 const BODY_SILENCE: Duration = Duration::from_secs(10);
 const BODY_TIME: Duration = Duration::from_secs(120);
 
-/// Reads a whole body, never more than `limit` bytes of it, and waits for it no longer than for a head.
-pub(crate) async fn read_body(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
+/// The body of a request, which is read once or never.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    /// `None` when it was read, to its end or not.
+    body: Option<Incoming>,
+    broken_off: bool,
+}
+
+impl Upload {
+    pub(crate) fn new(body: Incoming) -> Self {
+        Self {
+            body: Some(body),
+            broken_off: false,
+        }
+    }
+
+    /// Whether something of it may still come that nobody will read.
+    pub(crate) fn is_left(&self) -> bool {
+        self.broken_off || self.body.as_ref().is_some_and(|body| !body.is_end_stream())
+    }
+
+    /// The whole body, never more than `limit` bytes of it.
+    pub(crate) async fn read(&mut self, limit: usize) -> Result<Bytes, Refusal> {
+        let Some(body) = self.body.take() else {
+            return Ok(Bytes::new());
+        };
+        // Until it has come to its end.
+        self.broken_off = true;
+        let whole = read_body(body, limit).await?;
+        self.broken_off = false;
+        Ok(whole)
+    }
+}
+
+/// Waits for a body no longer than for a head.
+async fn read_body(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > limit {
         return Err(Refusal::BodyTooLarge { limit });

@@ -6,7 +6,6 @@ use std::time::SystemTime;
 
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
-use hyper::body::Incoming;
 use protocol::client_face::legacy::{self, Meaning};
 use protocol::client_face::modern;
 use protocol::exchange::Failure;
@@ -19,7 +18,7 @@ use super::{Refused, Visit, refuse_message};
 use crate::audit::Outcome;
 use crate::client_face::body::{Body, Events};
 use crate::client_face::head::{Head, Revision};
-use crate::client_face::intake;
+use crate::client_face::intake::Upload;
 use crate::destination::Opening;
 use crate::guard::limits::Permit;
 use crate::mishap;
@@ -28,7 +27,7 @@ use crate::session_port::{Answered, Audited, Reception, SessionPort};
 use crate::trace::{self, Failed, OpenSpan};
 
 impl Visit<'_> {
-    pub(super) async fn post(&self, headers: &mut HeaderMap, body: Incoming) -> Response<Body> {
+    pub(super) async fn post(&self, headers: &mut HeaderMap, body: &mut Upload) -> Response<Body> {
         let mut span = None;
         let taken = {
             // Pinned here: it is large, and would be moved from hand to hand.
@@ -54,7 +53,7 @@ impl Visit<'_> {
     async fn take_post(
         &self,
         headers: &mut HeaderMap,
-        body: Incoming,
+        body: &mut Upload,
         span: &mut Option<Box<OpenSpan>>,
     ) -> Result<Response<Body>, Refused> {
         let head = Head::of(headers);
@@ -65,7 +64,7 @@ impl Visit<'_> {
         head.check_content()?;
         let accepts = head.accepts()?;
         self.check_recorded()?;
-        let body = intake::read_body(body, self.destination.max_message_bytes()).await?;
+        let body = body.read(self.destination.max_message_bytes()).await?;
         let request_bytes = body.len() as u64;
         mishap::perhaps(mishap::Place::Door, &body);
         self.destination
