@@ -1,25 +1,41 @@
-//! Numbers in decimal, in a buffer that costs no allocation. The standard way to write them costs several times as much, and
+//! Numbers in decimal, one or two of them, in a buffer that costs no allocation. The standard way to write them costs several times as much, and
 //! each message has some.
 
-/// A number, written.
+/// What the longest number takes.
+const LONGEST: usize = 20;
+
+/// A number, written; or two with a hyphen between them.
 pub(crate) struct Digits {
-    buffer: [u8; 20],
+    buffer: [u8; 2 * LONGEST + 1],
     start: usize,
 }
 
 impl Digits {
     pub(crate) fn of(number: u64) -> Self {
-        let mut digits = Self {
-            buffer: [0; 20],
-            start: 20,
-        };
+        Self {
+            buffer: [b'-'; 2 * LONGEST + 1],
+            start: 2 * LONGEST + 1,
+        }
+        .after(number)
+    }
+
+    /// `first-second`.
+    pub(crate) fn pair(first: u64, second: u64) -> Self {
+        let mut digits = Self::of(second);
+        // Where nothing was written stands a hyphen.
+        digits.start -= 1;
+        digits.after(first)
+    }
+
+    /// What is written, after a number. There is room for two.
+    fn after(mut self, number: u64) -> Self {
         let mut rest = number;
         loop {
-            digits.start -= 1;
-            digits.buffer[digits.start] = b'0' + (rest % 10) as u8;
+            self.start -= 1;
+            self.buffer[self.start] = b'0' + (rest % 10) as u8;
             rest /= 10;
             if rest == 0 {
-                return digits;
+                return self;
             }
         }
     }
@@ -48,6 +64,12 @@ mod tests {
             let digits = Digits::of(number);
             assert_eq!(&digits[..], number.to_string().as_bytes());
             assert_eq!(digits.as_str(), number.to_string());
+            for second in [0, 10, u64::MAX] {
+                assert_eq!(
+                    Digits::pair(number, second).as_str(),
+                    format!("{number}-{second}")
+                );
+            }
         }
     }
 }

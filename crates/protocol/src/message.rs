@@ -217,8 +217,13 @@ impl Message {
     /// between tokens, so turning them into spaces loses nothing, and nobody can smuggle a second line
     /// into a line protocol.
     pub fn splice(&self, out: &mut BytesMut, edits: &[(Member, &[u8])]) {
+        // With room for the line break that most lines get.
+        out.reserve(self.spliced_length(edits) + 1);
+        self.append_spliced(out, edits);
+    }
+
+    fn append_spliced(&self, out: &mut BytesMut, edits: &[(Member, &[u8])]) {
         let start = out.len();
-        out.reserve(self.0.bytes.len() + edits.iter().map(|(_, new)| new.len()).sum::<usize>() + 1);
         self.parts(edits, |part| match part {
             Part::Kept(span) => out.put_slice(span.of(&self.0.bytes)),
             Part::New(new) => out.put_slice(new),
@@ -241,6 +246,18 @@ impl Message {
             Part::Kept(span) => out.share(self.0.bytes.slice(span.start as usize..span.end as usize)),
             Part::New(new) => out.end().put_slice(new),
         });
+    }
+
+    /// How long the message is with these members replaced.
+    fn spliced_length(&self, edits: &[(Member, &[u8])]) -> usize {
+        let spans = edits
+            .iter()
+            .map(|(member, new)| (self.0.spans[*member as usize], new));
+        spans
+            .filter(|(span, _)| !span.is_absent())
+            .fold(self.0.bytes.len(), |length, (span, new)| {
+                length.saturating_sub((span.end - span.start) as usize) + new.len()
+            })
     }
 
     /// What the message consists of when these members are replaced, in order.
@@ -299,8 +316,9 @@ impl Message {
 
     /// The spliced message in a buffer of its own.
     pub fn spliced(&self, edits: &[(Member, &[u8])]) -> Bytes {
-        let mut out = BytesMut::new();
-        self.splice(&mut out, edits);
+        // Without a byte too many: then the buffer needs nobody to remember how large it is.
+        let mut out = BytesMut::with_capacity(self.spliced_length(edits));
+        self.append_spliced(&mut out, edits);
         out.freeze()
     }
 }

@@ -210,14 +210,7 @@ impl Session {
                 return Reading::Ended;
             }
             if !std::mem::replace(&mut listener.begun, true) && primes {
-                sse::write_priming(
-                    out,
-                    &EventId {
-                        stream,
-                        number: listener.cursor,
-                    },
-                    COME_BACK,
-                );
+                write_priming(out, stream, listener.cursor);
             }
             mark_gap(out, &self.notices, listener.cursor);
             listener.cursor = copy_events(out, &mut self.notices, listener.cursor, stream, Ids::Written);
@@ -241,14 +234,7 @@ impl Session {
             return Reading::Ended;
         }
         if !std::mem::replace(&mut open.begun, true) && primes {
-            sse::write_priming(
-                out,
-                &EventId {
-                    stream,
-                    number: open.cursor,
-                },
-                COME_BACK,
-            );
+            write_priming(out, stream, open.cursor);
         }
         mark_gap(out, &open.log, open.cursor);
         open.cursor = copy_events(out, &mut open.log, open.cursor, stream, Ids::Written);
@@ -330,6 +316,11 @@ impl Session {
     }
 }
 
+fn write_priming(out: &mut BytesMut, stream: StreamKey, number: u64) {
+    let id = EventId { stream, number };
+    sse::write_priming(out, id.digits().as_str(), COME_BACK);
+}
+
 fn mark_gap(out: &mut BytesMut, log: &EventLog, cursor: u64) {
     if log.has_gap(cursor) {
         sse::write_comment(out, "events were lost here");
@@ -345,9 +336,14 @@ enum Ids {
 
 /// Copies what is due from `cursor` on and gives the new cursor.
 fn copy_events(out: &mut BytesMut, log: &mut EventLog, mut cursor: u64, stream: StreamKey, ids: Ids) -> u64 {
+    let (events, bytes) = log.after(cursor);
+    out.reserve(bytes + events * sse::AROUND);
     while let Some((number, data)) = log.read(cursor, stream) {
         match ids {
-            Ids::Written => sse::write_message(out, Some(&EventId { stream, number }), data),
+            Ids::Written => {
+                let id = EventId { stream, number };
+                sse::write_message(out, Some(id.digits().as_str()), data);
+            }
             Ids::Omitted => sse::write_message(out, None, data),
         }
         cursor = number;

@@ -37,13 +37,15 @@ impl EventId {
             number: number.parse().ok()?,
         })
     }
+
+    pub(crate) fn digits(self) -> Digits {
+        Digits::pair(self.stream.0, self.number)
+    }
 }
 
 impl std::fmt::Display for EventId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(Digits::of(self.stream.0).as_str())?;
-        f.write_str("-")?;
-        f.write_str(Digits::of(self.number).as_str())
+        f.write_str(self.digits().as_str())
     }
 }
 
@@ -143,6 +145,15 @@ impl EventLog {
         self.bytes -= event.data.len();
         self.dropped += 1;
         1
+    }
+
+    /// How many events stand behind `cursor`, whoever may read them, and how many bytes of data they have.
+    pub fn after(&self, cursor: u64) -> (usize, usize) {
+        let from = cursor.saturating_sub(self.dropped) as usize;
+        let events = self.events.iter().skip(from);
+        events.fold((0, 0), |(count, bytes), event| {
+            (count + 1, bytes + event.data.len())
+        })
     }
 
     /// The next event after `cursor` that `reader` may see, with its number; an event for one stream only is

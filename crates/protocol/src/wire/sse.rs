@@ -6,17 +6,21 @@
 //! knows what an event means, and neither keeps time: reconnecting is for the caller, with the id and the delay
 //! the parser remembers.
 
-use std::fmt::{self, Display, Write as _};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use memchr::memchr2;
 
+use crate::digits::Digits;
+
+/// What stands around the data of an event, at most, if it is named as we name them.
+pub(crate) const AROUND: usize = 96;
+
 /// The type of the events that carry a JSON-RPC message.
 pub const MESSAGE: &str = "message";
 
 /// Writes a JSON-RPC message as an event of type `message`.
-pub fn write_message(out: &mut BytesMut, id: Option<&dyn Display>, json: &[u8]) {
+pub fn write_message(out: &mut BytesMut, id: Option<&str>, json: &[u8]) {
     write_event(out, id, Some(MESSAGE), json);
 }
 
@@ -24,14 +28,14 @@ pub fn write_message(out: &mut BytesMut, id: Option<&dyn Display>, json: &[u8]) 
 ///
 /// Raw line breaks in the data become spaces. In valid JSON they occur only between tokens, so nothing is lost,
 /// and the event keeps a single `data` line, which also the readers understand that take no second one.
-pub fn write_event(out: &mut BytesMut, id: Option<&dyn Display>, event: Option<&str>, data: &[u8]) {
-    out.reserve(data.len() + 96);
+pub fn write_event(out: &mut BytesMut, id: Option<&str>, event: Option<&str>, data: &[u8]) {
+    out.reserve(data.len() + AROUND);
     if let Some(id) = id {
         write_field(out, "id: ", id);
     }
     match event {
         Some(MESSAGE) => out.put_slice(b"event: message\n"),
-        Some(event) => write_field(out, "event: ", &event),
+        Some(event) => write_field(out, "event: ", event),
         None => {}
     }
     out.put_slice(b"data: ");
@@ -51,41 +55,32 @@ pub fn write_event(out: &mut BytesMut, id: Option<&dyn Display>, event: Option<&
 /// Its data is there but empty (2025-11-25, Streamable HTTP, "Sending Messages to the Server"): without a
 /// `data` field a standard reader would not dispatch it. It also says how long to wait before coming back: when a stream
 /// breaks off it is too late to say so.
-pub fn write_priming(out: &mut BytesMut, id: &dyn Display, retry: Duration) {
+pub fn write_priming(out: &mut BytesMut, id: &str, retry: Duration) {
+    let retry = u64::try_from(retry.as_millis()).unwrap_or(u64::MAX);
     write_field(out, "id: ", id);
-    write_field(out, "retry: ", &retry.as_millis());
+    write_field(out, "retry: ", Digits::of(retry).as_str());
     out.put_slice(b"data: \n\n");
 }
 
 /// Writes a comment, which readers skip: it keeps a quiet connection alive.
 pub fn write_comment(out: &mut BytesMut, text: &str) {
-    write_field(out, ": ", &text);
+    write_field(out, ": ", text);
     out.put_slice(b"\n");
 }
 
-fn write_field(out: &mut BytesMut, name: &str, value: &dyn Display) {
+/// Writes one field. The characters that would end it, or make a reader ignore the id, are left out.
+fn write_field(out: &mut BytesMut, name: &str, value: &str) {
+    let ends = |byte| matches!(byte, b'\r' | b'\n' | 0);
     out.put_slice(name.as_bytes());
-    // A `Display` that gives up half way leaves a shorter value; the line is closed either way.
-    let _ = write!(OneLine(out), "{value}");
-    out.put_slice(b"\n");
-}
-
-/// Leaves out the characters that would end the field, or make a reader ignore the id.
-struct OneLine<'out>(&'out mut BytesMut);
-
-impl fmt::Write for OneLine<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let ends = |byte| matches!(byte, b'\r' | b'\n' | 0);
-        // Whatever Rialto itself writes has none of them.
-        if !text.bytes().any(ends) {
-            self.0.put_slice(text.as_bytes());
-            return Ok(());
+    // Whatever Rialto itself writes has none of them.
+    if value.bytes().any(ends) {
+        for piece in value.as_bytes().split(|&byte| ends(byte)) {
+            out.put_slice(piece);
         }
-        for piece in text.as_bytes().split(|&byte| ends(byte)) {
-            self.0.put_slice(piece);
-        }
-        Ok(())
+    } else {
+        out.put_slice(value.as_bytes());
     }
+    out.put_slice(b"\n");
 }
 
 /// What a reserve of the parser may stay for good; a larger buffer is given back after its event.

@@ -253,7 +253,8 @@ impl Journey<'_> {
     async fn follow(&mut self, response: &mut Response, id: WireId, method: Method) -> Taken {
         let session = session_of(response);
         let mut parser = SseParser::new(self.link.max_message_bytes);
-        let mut heard = Vec::new();
+        // A burst of progress fits.
+        let mut heard = Vec::with_capacity(16);
         let mut begun = false;
         loop {
             match response.chunk().await {
