@@ -69,11 +69,11 @@ impl Gateway {
         peer: SocketAddr,
         unread: Unread,
     ) -> impl Future<Output = Response<Body>> {
-        let (mut head, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let mut body = Upload::new(body);
         async move {
             let live = self.live();
-            let origin = match live.origins.admit(&head.uri, &head.headers) {
+            let origin = match live.origins.admit(&parts.uri, &parts.headers) {
                 Ok(origin) => origin,
                 Err(refusal) => {
                     unread.set(body.is_left());
@@ -81,7 +81,7 @@ impl Gateway {
                 }
             };
             let mut response = self
-                .route(&live, &mut head, &mut body, peer, origin.is_some())
+                .route(&live, &mut parts, &mut body, peer, origin.is_some())
                 .await;
             unread.set(body.is_left());
             if origin.is_some() || live.origins.names_origins() {
@@ -103,20 +103,20 @@ impl Gateway {
     async fn route(
         &self,
         live: &Live,
-        head: &mut Parts,
+        parts: &mut Parts,
         body: &mut Upload,
         peer: SocketAddr,
         cross_origin: bool,
     ) -> Response<Body> {
-        let route = find(self, live, head.uri.path());
+        let route = find(self, live, parts.uri.path());
         // A browser asks without credentials what it may send them with.
-        if cross_origin && cors::is_preflight(&head.method, &head.headers) {
+        if cross_origin && cors::is_preflight(&parts.method, &parts.headers) {
             return match route {
                 Route::Nowhere => self.turn_away(&Refusal::UnknownPath),
-                known => cors::preflight(&head.headers, known.methods()),
+                known => cors::preflight(&parts.headers, known.methods()),
             };
         }
-        let is_reading = matches!(head.method, Method::GET | Method::HEAD);
+        let is_reading = matches!(parts.method, Method::GET | Method::HEAD);
         match route {
             Route::Nowhere => self.turn_away(&Refusal::UnknownPath),
             Route::Health | Route::Ready | Route::Metrics | Route::Metadata(..) if !is_reading => {
@@ -125,14 +125,14 @@ impl Gateway {
             Route::Health => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
             Route::Ready => {
                 let room = Room::Gateway(OpenPath::Ready);
-                match self.recognise(live, head, peer, room, self.clock.now()).await {
+                match self.recognise(live, parts, peer, room, self.clock.now()).await {
                     Ok(_) => self.readiness(),
                     Err(refusal) => self.turn_away(&refusal),
                 }
             }
             Route::Metrics => {
                 let room = Room::Gateway(OpenPath::Metrics);
-                match self.recognise(live, head, peer, room, self.clock.now()).await {
+                match self.recognise(live, parts, peer, room, self.clock.now()).await {
                     Ok(_) => reply::metrics(self.metrics_page()),
                     Err(refusal) => self.turn_away(&refusal),
                 }
@@ -142,25 +142,25 @@ impl Gateway {
                 None => self.turn_away(&Refusal::UnknownPath),
             },
             Route::OldTransport(destination, path) => {
-                match self.admit(live, &destination, Door::Named, head, peer).await {
-                    Ok(visit) => Box::pin(visit.old_transport(path, head, body)).await,
+                match self.admit(live, &destination, Door::Named, parts, peer).await {
+                    Ok(visit) => Box::pin(visit.old_transport(path, parts, body)).await,
                     Err(refused) => refused,
                 }
             }
             Route::Mcp(destination, door) => {
-                let visit = match self.admit(live, &destination, door, head, peer).await {
+                let visit = match self.admit(live, &destination, door, parts, peer).await {
                     Ok(visit) => visit,
                     Err(refused) => return refused,
                 };
-                let response = match head.method {
+                let response = match parts.method {
                     Method::POST => {
                         // It would hold the buffer that its connection was read into, for as long as the call runs.
-                        head.uri = Uri::default();
+                        parts.uri = Uri::default();
                         // The largest future by far: a connection that only listens need not have room for it.
-                        Box::pin(visit.post(&mut head.headers, body)).await
+                        Box::pin(visit.post(&mut parts.headers, body)).await
                     }
-                    Method::GET => visit.get(&Head::of(&head.headers)),
-                    Method::DELETE => visit.delete(&Head::of(&head.headers)),
+                    Method::GET => visit.get(&Head::of(&parts.headers)),
+                    Method::DELETE => visit.delete(&Head::of(&parts.headers)),
                     Method::PUT
                     | Method::PATCH
                     | Method::HEAD
@@ -182,7 +182,7 @@ impl Gateway {
     async fn recognise(
         &self,
         live: &Live,
-        head: &Parts,
+        parts: &Parts,
         peer: SocketAddr,
         room: Room<'_>,
         moment: Moment,
@@ -190,10 +190,10 @@ impl Gateway {
         if let Some(anyone) = live.guard.open_to(room) {
             return Ok(anyone);
         }
-        let headers = &head.headers;
+        let headers = &parts.headers;
         let knock = Knock {
             headers,
-            query: head.uri.query(),
+            query: parts.uri.query(),
             peer: peer.ip(),
             moment,
             now: SystemTime::now(),
@@ -222,7 +222,7 @@ impl Gateway {
         live: &'v Live,
         destination: &'v Arc<Destination>,
         door: Door,
-        head: &Parts,
+        parts: &Parts,
         peer: SocketAddr,
     ) -> Result<Visit<'v>, Response<Body>> {
         let began = self.clock.now();
@@ -236,16 +236,16 @@ impl Gateway {
             began,
         };
         let room = Room::Destination(&destination.name, door);
-        match self.recognise(live, head, peer, room, began).await {
+        match self.recognise(live, parts, peer, room, began).await {
             Ok(caller) => {
                 // From now on it is counted.
                 let account = self
                     .limiter
-                    .account(began, &caller.principal, peer.ip(), &head.headers);
+                    .account(began, &caller.principal, peer.ip(), &parts.headers);
                 Ok(visit(caller, account))
             }
             Err(refusal) => {
-                Err(visit(Arc::new(Caller::nobody()), None).refuse(head.method.as_str(), &refusal.into()))
+                Err(visit(Arc::new(Caller::nobody()), None).refuse(parts.method.as_str(), &refusal.into()))
             }
         }
     }

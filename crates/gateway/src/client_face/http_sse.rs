@@ -60,18 +60,18 @@ impl Visit<'_> {
     pub(super) async fn old_transport(
         &self,
         path: OldPath,
-        head: &Parts,
+        parts: &Parts,
         body: &mut Upload,
     ) -> Response<Body> {
         if !self.destination.serves_old_transport() {
             let destination = self.destination.name.to_string();
             return Refusal::Gone { destination }.respond(None);
         }
-        match (path, &head.method) {
+        match (path, &parts.method) {
             (OldPath::Stream, &Method::GET) => self
-                .open_old_stream(&Head::of(&head.headers))
+                .open_old_stream(&Head::of(&parts.headers))
                 .unwrap_or_else(|refusal| self.refuse("GET", &refusal.into())),
-            (OldPath::Message, &Method::POST) => mishap::contained(self.take_old_message(head, body))
+            (OldPath::Message, &Method::POST) => mishap::contained(self.take_old_message(parts, body))
                 .await
                 .unwrap_or_else(|refused| self.refuse("POST", &refused)),
             (path, _) => Refusal::WrongMethod {
