@@ -114,6 +114,13 @@ impl Launcher {
         self
     }
 
+    /// Refuses a longer body by its head, with 413, and closes without having read any of it, as many servers do.
+    #[must_use]
+    pub fn refusing_beyond(mut self, bytes: usize) -> Self {
+        self.manner.longest_body = Some(bytes);
+        self
+    }
+
     /// Listens there, as one does who was here before.
     #[must_use]
     pub fn at(mut self, address: SocketAddr) -> Self {
@@ -318,7 +325,7 @@ async fn attend(stream: TcpStream, shared: Arc<Shared>, tls: Option<TlsAcceptor>
             Err(_) => return,
         },
     };
-    let mut wire = Wire::new(link);
+    let mut wire = Wire::new(link, shared.manner.longest_body);
     // A peer that breaks off is noted where it matters; there is nobody else to tell.
     while let Ok(Some(mut exchange)) = wire.request().await {
         let steps = {

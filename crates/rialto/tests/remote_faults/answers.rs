@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use testkit::upstream::{Gate, Step, result};
-use testkit::{McpClient, Reply};
+use testkit::{McpClient, Reply, Upstream};
 
 use crate::stage::{Stage, assert_failed, calls, echo, method};
 
@@ -78,6 +78,24 @@ async fn d15_of_two_answers_the_first_counts() {
     let reply = client.call(1, "twice", json!({})).await.expect("an answer");
     assert_eq!(reply.text(), "first");
     assert_eq!(echo(&client, 2, "after").await, "after");
+}
+
+/// The server closes its connection while Rialto still writes: what it said before is the answer all the same.
+#[tokio::test]
+async fn d15_a_refusal_that_comes_before_all_was_sent_is_the_answer() {
+    let upstream = Upstream::legacy().refusing_beyond(1 << 20).start().await;
+    let configuration = json!({"type": "streamable_http", "max_message_bytes": "8MiB"});
+    let stage = Stage::configured(upstream.expect("an upstream"), configuration).await;
+    let client = stage.session().await;
+    for id in 1..=6 {
+        let text = "x".repeat(6 << 20);
+        let reply = client
+            .call(id, "echo", json!({"text": text}))
+            .await
+            .expect("an answer");
+        assert_eq!(reply.answer()["error"]["message"], "too long", "{}", reply.status);
+    }
+    assert_eq!(echo(&client, 9, "after").await, "after");
 }
 
 #[tokio::test]

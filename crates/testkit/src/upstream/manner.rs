@@ -20,6 +20,8 @@ pub(super) struct Manner {
     pub(super) sessions: bool,
     pub(super) get_stream: bool,
     pub(super) events: bool,
+    /// Longer bodies are refused.
+    pub(super) longest_body: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +38,7 @@ impl Manner {
             sessions: true,
             get_stream: true,
             events: false,
+            longest_body: None,
         }
     }
 

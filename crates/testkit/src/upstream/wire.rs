@@ -15,6 +15,10 @@ use crate::failure::{Failure, Result};
 /// No test sends more.
 const LONGEST_REQUEST: usize = 64 << 20;
 
+/// What is said of a body that is too long.
+const TOO_LARGE: &[u8] = b"HTTP/1.1 413 Content Too Large\r\nContent-Type: application/json\r\nContent-Length: 72\r\nConnection: close\r\n\r\n\
+    {\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32600,\"message\":\"too long\"}}";
+
 /// A connection, with or without TLS.
 #[derive(Debug)]
 pub(super) enum Link {
@@ -76,13 +80,15 @@ impl AsyncWrite for Link {
 pub(super) struct Wire {
     link: Link,
     pending: Vec<u8>,
+    longest_body: Option<usize>,
 }
 
 impl Wire {
-    pub(super) fn new(link: Link) -> Self {
+    pub(super) fn new(link: Link, longest_body: Option<usize>) -> Self {
         Self {
             link,
             pending: Vec::new(),
+            longest_body,
         }
     }
 
@@ -120,6 +126,10 @@ impl Wire {
                 let length = length
                     .parse()
                     .map_err(|_| Failure::new("a length that is no number"))?;
+                if self.longest_body.is_some_and(|longest| length > longest) {
+                    self.write(TOO_LARGE).await?;
+                    return Ok(None);
+                }
                 self.take(length).await?
             }
             (None, None) => Vec::new(),

@@ -8,6 +8,7 @@
 //! Nothing is sent twice. A request that a connection hands back untouched takes another one; for everything
 //! else the error says that nobody knows.
 
+mod last_words;
 mod pool;
 mod road;
 
@@ -28,6 +29,7 @@ use tokio::task::coop;
 use tokio::time::Instant;
 use url::Url;
 
+use self::last_words::LastWords;
 use self::pool::Pool;
 pub(crate) use self::road::certificates;
 use self::road::{Road, Stream};
@@ -103,7 +105,7 @@ pub(super) struct Wire {
 struct Line {
     sender: http1::SendRequest<Full<Bytes>>,
     /// `None` when it has come to its end.
-    connection: Option<http1::Connection<TokioIo<Stream>, Full<Bytes>>>,
+    connection: Option<http1::Connection<TokioIo<LastWords<Stream>>, Full<Bytes>>>,
 }
 
 type Shared = http2::SendRequest<Full<Bytes>>;
@@ -234,7 +236,7 @@ impl Wire {
         let (stream, shared) = self.road.connect().await?;
         if !shared {
             let (sender, connection) = http1::Builder::new()
-                .handshake(TokioIo::new(stream))
+                .handshake(TokioIo::new(LastWords::new(stream)))
                 .await
                 .map_err(|error| Lost::Unreachable(causes(&error)))?;
             self.pool().note_exclusive();
