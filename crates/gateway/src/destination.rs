@@ -6,7 +6,7 @@ mod lanes;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -17,6 +17,7 @@ use protocol::session::{self, Accepts, Session};
 use protocol::time::Moment;
 use protocol::tool_policy::ToolPolicy;
 use protocol::version::Version;
+use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::audit::Audit;
@@ -78,8 +79,9 @@ pub(crate) struct Destination {
     lanes: Mutex<BTreeMap<LaneKey, Arc<Lane>>>,
     /// Supervisors that have not come to their end: children in use and children being ended.
     supervisors: Arc<AtomicUsize>,
-    /// It was removed or replaced: nobody new is let in.
-    retired: AtomicBool,
+    /// Why nobody new is let in, and word of it for those who wait.
+    closing: OnceLock<Closing>,
+    closed: Notify,
     /// Why nothing can be started here, if that is known beforehand.
     broken: Option<String>,
     /// What the server speaks to a modern client.
@@ -97,6 +99,32 @@ pub(crate) struct Destination {
     tools: Arc<ToolPolicy>,
     /// The server itself, if it is reached over HTTP.
     remote: Option<Arc<Server>>,
+}
+
+/// Why a destination comes to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closing {
+    /// It was removed or replaced.
+    Reload,
+    Shutdown,
+}
+
+impl Closing {
+    /// What those learn who come too late.
+    fn refusal(self) -> Refusal {
+        match self {
+            Self::Reload => Refusal::Retired,
+            Self::Shutdown => Refusal::Draining,
+        }
+    }
+
+    /// What those learn whose call it ends.
+    fn words(self) -> &'static str {
+        match self {
+            Self::Reload => "its configuration has changed",
+            Self::Shutdown => "the gateway is shutting down",
+        }
+    }
 }
 
 /// What a new session was opened for.
@@ -121,7 +149,8 @@ impl Destination {
             sessions: Mutex::default(),
             lanes: Mutex::default(),
             supervisors: Arc::default(),
-            retired: AtomicBool::new(false),
+            closing: OnceLock::new(),
+            closed: Notify::new(),
             broken,
             verdict: Verdict::default(),
             refuses_legacy: AtomicBool::new(false),
@@ -140,9 +169,31 @@ impl Destination {
         self.settings == *settings && is_same_world && self.broken.is_none()
     }
 
-    /// From now on nobody new is let in.
+    /// From now on nobody new is let in. Calls that run may finish; those that wait for a server to take them are
+    /// refused, since they would lose only time here.
     pub(crate) fn retire(&self) {
-        self.retired.store(true, Ordering::Release);
+        self.close_door(Closing::Reload);
+        let lanes: Vec<Arc<Lane>> = self.lanes().values().cloned().collect();
+        for lane in lanes {
+            lane.retire();
+        }
+    }
+
+    fn close_door(&self, why: Closing) {
+        // The first reason is the one that holds.
+        let _ = self.closing.set(why);
+        self.closed.notify_waiters();
+    }
+
+    /// Comes back when nobody is let in any more.
+    async fn closed(&self) -> Refusal {
+        loop {
+            let closed = self.closed.notified();
+            match self.closing.get() {
+                Some(why) => return why.refusal(),
+                None => closed.await,
+            }
+        }
     }
 
     /// Whether somebody new may come in. What was found before a reload may be gone after it.
@@ -150,10 +201,10 @@ impl Destination {
         if self.broken.is_some() {
             return Err(Refusal::BrokenDestination);
         }
-        if self.retired.load(Ordering::Acquire) {
-            return Err(Refusal::Retired);
+        match self.closing.get() {
+            Some(why) => Err(why.refusal()),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether clients of the old transport are served.
@@ -522,9 +573,10 @@ impl Destination {
 
     /// Ends every session and every child. Whoever still waits is told that the server is going (503), and
     /// not that the session is unknown (404), at which clients would open another one here.
-    pub(crate) fn stop(&self, why: &str) {
+    pub(crate) fn stop(&self, why: Closing) {
+        self.close_door(why);
         let trouble = Arc::new(Trouble {
-            what: why.into(),
+            what: why.words().into(),
             ..Trouble::default()
         });
         let lanes: Vec<Arc<Lane>> = self.lanes().values().cloned().collect();

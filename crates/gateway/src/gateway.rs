@@ -28,7 +28,7 @@ use crate::client_face::head_clock::HeadClock;
 use crate::client_face::lingering::{Lingering, Unread};
 use crate::client_face::slow_reader::SlowReader;
 use crate::clock::Clock;
-use crate::destination::{Destination, Surroundings};
+use crate::destination::{Closing, Destination, Surroundings};
 use crate::guard::connections::{ConnectionRoll, Full, Place, Room};
 use crate::guard::limits::Limiter;
 use crate::guard::origin::OriginGuard;
@@ -53,8 +53,6 @@ pub(crate) const READ_BUFFER: usize = 64 << 10;
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// How long an immediate end may take to write the last answers and records.
 const LAST_ANSWERS: Duration = Duration::from_millis(200);
-/// What those learn who still wait for an answer.
-const SHUTTING_DOWN: &str = "the gateway is shutting down";
 const TICK: Duration = Duration::from_secs(1);
 
 /// Why a gateway cannot be made.
@@ -265,7 +263,7 @@ impl Gateway {
     /// Ends every session and every child, and waits for the children to be gone.
     pub(crate) async fn stop_all(&self) {
         for destination in self.all() {
-            destination.stop(SHUTTING_DOWN);
+            destination.stop(Closing::Shutdown);
         }
         // Every supervisor ends its child within its own grace period.
         self.wait_until(crate::backend_task::STOP_GRACE * 2, || self.supervisors() == 0)
@@ -276,7 +274,7 @@ impl Gateway {
     /// [`Gateway::serve`] comes to its end soon after.
     pub async fn kill(&self) {
         for destination in self.all() {
-            destination.stop(SHUTTING_DOWN);
+            destination.stop(Closing::Shutdown);
         }
         self.launcher.kill_all();
         self.wait_until(LAST_ANSWERS, || self.connections.load(Ordering::Acquire) == 0)

@@ -311,6 +311,11 @@ impl Lane {
         self.with(|multiplexer, _| multiplexer.handle_unavailable(trouble, retry_after));
     }
 
+    /// Nobody new waits for the server, and nobody any longer.
+    pub(crate) fn retire(&self) {
+        self.with(|multiplexer, _| multiplexer.handle_retired());
+    }
+
     pub(crate) fn reach_deadline(&self, now: Moment) {
         self.with(|multiplexer, _| multiplexer.handle_deadline(now));
     }

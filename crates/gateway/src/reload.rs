@@ -1,8 +1,8 @@
 //! Other settings for a gateway that runs: what stays the same is not touched, what changed is replaced.
 //!
 //! Everything that can be wrong is looked at first, so that a reload either happens or changes nothing. A destination
-//! that is gone or replaced takes no more sessions; calls that run on it may finish, then it is ended. What can only
-//! be set at the start is named, and stays as it was.
+//! that is gone or replaced takes no more sessions; calls that run on it may finish, then it is ended; calls that wait for
+//! its server are refused at once. What can only be set at the start is named, and stays as it was.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::destination::{Destination, Surroundings};
+use crate::destination::{Closing, Destination, Surroundings};
 use crate::gateway::{Gateway, check_command};
 use crate::guard::Guard;
 use crate::guard::origin::OriginGuard;
@@ -191,7 +191,7 @@ impl Gateway {
                 // The drain of the whole gateway counts from here on.
                 return;
             }
-            destination.stop("its configuration has changed");
+            destination.stop(Closing::Reload);
             gateway
                 .wait_until(crate::backend_task::STOP_GRACE * 2, || {
                     destination.supervisors() == 0

@@ -391,7 +391,9 @@ pub(crate) fn outcome(failure: &Failure) -> Outcome {
         Failure::Timeout { .. } | Failure::StartTimeout { .. } => Outcome::Timeout,
         Failure::Exited(_) => Outcome::Crashed,
         Failure::Unavailable { .. } | Failure::NotWelcomed => Outcome::Unavailable,
-        Failure::Overloaded { .. } | Failure::Occupied | Failure::Unsupported { .. } => Outcome::Refused,
+        Failure::Retired | Failure::Overloaded { .. } | Failure::Occupied | Failure::Unsupported { .. } => {
+            Outcome::Refused
+        }
         Failure::Unanswered { .. } => Outcome::Error,
         Failure::TooLarge { .. } => Outcome::TooLarge,
         Failure::Invalid(_) => Outcome::Invalid,

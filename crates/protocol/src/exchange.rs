@@ -257,6 +257,8 @@ pub enum Failure {
         trouble: Arc<Trouble>,
         retry_after: Duration,
     },
+    /// The server is taken out of service, and was not given the call.
+    Retired,
     /// The server would not shake hands.
     NotWelcomed,
     /// A limit of ours was reached.
@@ -352,6 +354,7 @@ impl Failure {
             Self::StartTimeout { .. } => "start_timeout",
             Self::Exited(_) => "upstream_exited",
             Self::Unavailable { .. } => "upstream_unavailable",
+            Self::Retired => "reloaded",
             Self::NotWelcomed => "handshake_refused",
             Self::Overloaded { .. } => "overloaded",
             Self::Occupied => "occupied",
@@ -381,7 +384,7 @@ impl Failure {
             | Self::TooLarge { .. }
             | Self::Upstream(_)
             | Self::Invalid(_) => Blame::Backend,
-            Self::Overloaded { .. } | Self::Occupied => Blame::Bridge,
+            Self::Retired | Self::Overloaded { .. } | Self::Occupied => Blame::Bridge,
             Self::Unsupported { .. } | Self::Unanswered { .. } | Self::Cancelled | Self::SessionEnded => {
                 Blame::Client
             }

@@ -116,6 +116,8 @@ pub struct Multiplexer {
     missed: bool,
     /// A server answered the handshake on an earlier link.
     welcomed_before: bool,
+    /// Nobody is to wait for the server any more.
+    retired: bool,
     attached: BTreeMap<SessionKey, Attached>,
     /// Sessions that have gone and whose cancelled calls the server may still be working on.
     departed: BTreeMap<SessionKey, Load>,
@@ -164,6 +166,7 @@ impl Multiplexer {
             listens_left: wishes::LISTENS,
             missed: false,
             welcomed_before: false,
+            retired: false,
             attached: BTreeMap::new(),
             departed: BTreeMap::new(),
             busy_sessions: 0,

@@ -140,6 +140,7 @@ conversations! {
     restart_replays_the_state,
     restarted_modern_server_is_listened_to_again,
     retry_that_does_not_fit_changes_nothing,
+    retired_server_refuses_who_waits,
     returned_subscription_is_said_again,
     roots_are_asked_with_a_call_that_waited,
     roots_at_start,

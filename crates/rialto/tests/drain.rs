@@ -141,3 +141,44 @@ async fn f05_a_panic_beside_a_child_costs_what_it_worked_on() -> Result<()> {
     }
     Ok(())
 }
+
+/// Modern clients that wait to learn what their server speaks are answered too, and nobody starts another for them.
+#[tokio::test]
+async fn f01_clients_that_wait_for_a_server_to_start_do_not_start_another_at_the_end() -> Result<()> {
+    let rialto = Rialto::launcher()
+        .env("RIALTO_DRAIN_TIMEOUT", "100ms")
+        .stub(&["--slow-start", "600000"])
+        .start()
+        .await?;
+    let mut callers = JoinSet::new();
+    for _ in 0..3 {
+        let client = rialto.client().await?;
+        callers.spawn(async move {
+            let headers = [
+                ("content-type", "application/json"),
+                ("accept", "application/json, text/event-stream"),
+                ("mcp-protocol-version", "2026-07-28"),
+                ("mcp-method", "tools/list"),
+            ];
+            let meta = json!({
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": {},
+            });
+            let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}});
+            let sent = client.send("POST", "/mcp", &headers, list.to_string()).await?;
+            sent.reply().await
+        });
+    }
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let page = rialto.client().await?;
+    while !page.metrics().await?.contains("rialto_requests_in_progress 3.0") {
+        assert!(tokio::time::Instant::now() < deadline, "all of them wait");
+    }
+    rialto.sigterm();
+    for reply in callers.join_all().await {
+        reply?.expect_error(503, -32603)?;
+    }
+    assert_eq!(rialto.wait(PATIENCE).await.code(), Some(0));
+    assert_eq!(rialto.journal().starts().len(), 1);
+    Ok(())
+}

@@ -419,3 +419,77 @@ async fn f06_an_introduction_over_the_old_transport_does_not_outlive_its_destina
     assert!(matches!(ended, Ok(Ok(None))), "{ended:?}");
     Ok(())
 }
+
+const MODERN_CALL: [(&str, &str); 5] = [
+    ("content-type", "application/json"),
+    ("accept", "application/json, text/event-stream"),
+    ("mcp-protocol-version", "2026-07-28"),
+    ("mcp-method", "tools/call"),
+    ("mcp-name", "echo"),
+];
+
+/// A call in the words of the modern era, which is sent with [`MODERN_CALL`].
+fn modern_call() -> String {
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let params = json!({"name": "echo", "arguments": {"marker": "modern"}, "_meta": meta});
+    json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string()
+}
+
+/// Nobody waits for a server that is taken away: whoever was not begun there is told at once, and may begin elsewhere.
+#[tokio::test]
+async fn f06_calls_that_wait_for_a_server_are_refused_when_it_is_taken_away() -> Result<()> {
+    let text = |goes: &str| {
+        format!(
+            "drain_timeout: 600s\ndestinations:\n{}{goes}",
+            destination("stays", "")
+        )
+    };
+    let goes =
+        "  goes: { command: '{stub} --slow-start 600000 --journal {dir}/journal-goes', start: lazy }\n";
+    let running = Reloadable::start(&[], "  any: { command: '{stub}' }\n").await?;
+    for is_modern in [false, true] {
+        running.write(&text(goes))?;
+        running.reload("reloaded").await;
+        let mut waiting = JoinSet::new();
+        for _ in 0..3 {
+            let client = running.rialto.client_of("goes").await?;
+            waiting.spawn(async move {
+                match is_modern {
+                    false => client.initialize("2025-06-18", json!({})).await,
+                    true => {
+                        client
+                            .send("POST", "/goes/mcp", &MODERN_CALL, modern_call())
+                            .await?
+                            .reply()
+                            .await
+                    }
+                }
+            });
+        }
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let page = running.rialto.client_of("stays").await?;
+        while !page.metrics().await?.contains("rialto_requests_in_progress 3.0") {
+            assert!(tokio::time::Instant::now() < deadline, "all of them wait");
+        }
+        let ended = running.outcomes("destination ended").len();
+        running.write(&text(""))?;
+        running.reload("reloaded").await;
+        for reply in waiting.join_all().await {
+            let reply = reply?;
+            reply.expect_error(503, -32603)?;
+            assert_eq!(reply.answer()["error"]["data"]["reason"], "reloaded");
+            assert_eq!(reply.header("retry-after"), Some("1"));
+        }
+        running.wait_for("destination ended", ended).await;
+    }
+    let journal = testkit::Journal::at(running.rialto.dir().join("journal-goes"));
+    assert_eq!(
+        journal.starts().len(),
+        2,
+        "nobody starts it for the sake of those who waited"
+    );
+    Ok(())
+}

@@ -102,10 +102,15 @@ impl Destination {
             return Ok(Era::Legacy);
         }
         let verdict = self.verdict.current();
-        let era = verdict
-            .get_or_try_init(|| self.probe_era(self.passed_on(headers)))
-            .await;
-        era.copied()
+        if let Some(era) = verdict.get() {
+            return Ok(*era);
+        }
+        // Whoever waits here has not begun anything; and nobody may start a server after the others were ended.
+        tokio::select! {
+            biased;
+            refusal = self.closed() => Err(refusal),
+            era = verdict.get_or_try_init(|| self.probe_era(self.passed_on(headers))) => era.copied(),
+        }
     }
 
     /// Asks a server that nothing was said to yet, with the credentials of whoever wants to know.
@@ -215,6 +220,7 @@ fn names_modern(versions: &str) -> bool {
 fn is_no_verdict(failure: &Failure) -> bool {
     match failure {
         Failure::Unavailable { .. }
+        | Failure::Retired
         | Failure::Occupied
         | Failure::Overloaded { .. }
         | Failure::SessionEnded => true,

@@ -21,6 +21,7 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
         Failure::Timeout { .. } | Failure::StartTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
         Failure::Exited(_)
         | Failure::Unavailable { .. }
+        | Failure::Retired
         | Failure::NotWelcomed
         | Failure::Overloaded { .. }
         | Failure::Occupied => StatusCode::SERVICE_UNAVAILABLE,
@@ -48,9 +49,13 @@ pub(crate) fn answer(
     }
     let wait = match failure {
         Some(Failure::Unavailable { retry_after, .. }) => Some(*retry_after),
-        Some(Failure::Exited(_) | Failure::NotWelcomed | Failure::Overloaded { .. } | Failure::Occupied) => {
-            Some(Duration::from_secs(1))
-        }
+        Some(
+            Failure::Exited(_)
+            | Failure::Retired
+            | Failure::NotWelcomed
+            | Failure::Overloaded { .. }
+            | Failure::Occupied,
+        ) => Some(Duration::from_secs(1)),
         Some(
             Failure::Timeout { .. }
             | Failure::StartTimeout { .. }

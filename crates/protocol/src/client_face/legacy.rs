@@ -187,6 +187,7 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
         | Failure::StartTimeout { .. }
         | Failure::Exited(_)
         | Failure::Unavailable { .. }
+        | Failure::Retired
         | Failure::NotWelcomed
         | Failure::Overloaded { .. }
         | Failure::Occupied
@@ -224,6 +225,7 @@ pub fn describe_failure(failure: &Failure) -> (String, String) {
             let _ = write!(data, r#","retryAfterSeconds":{}"#, retry_after.as_secs().max(1));
             format!("the server is not available ({})", trouble.what)
         }
+        Failure::Retired => "the configuration of this destination has just changed".to_owned(),
         Failure::NotWelcomed => "the server refused the handshake".to_owned(),
         Failure::Overloaded { limit } => {
             let _ = write!(data, r#","limit":{}"#, quoted(limit));

@@ -18,6 +18,14 @@ impl Multiplexer {
             self.send(now, call, Past::default());
             return;
         }
+        if self.retired {
+            let Call { session, call, .. } = call;
+            return self.tell(Tell::Failed {
+                session,
+                call,
+                failure: Failure::Retired,
+            });
+        }
         if self.waiting.len() >= self.limits.waiting {
             self.overload(call.session, call.call, "waiting calls");
             return;

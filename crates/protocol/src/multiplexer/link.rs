@@ -88,6 +88,13 @@ impl Multiplexer {
         self.fail_waiting(&failure);
     }
 
+    /// The server is taken out of service. What it works on may go on; whoever waits for it has not been begun, and may
+    /// as well begin elsewhere.
+    pub fn handle_retired(&mut self) {
+        self.retired = true;
+        self.fail_waiting(&Failure::Retired);
+    }
+
     pub(super) fn fail_waiting(&mut self, failure: &Failure) {
         for Opener { session, call, .. } in std::mem::take(&mut self.openers) {
             self.tell(Tell::Failed {

@@ -27,6 +27,7 @@
 //! time +5s
 //! server> half a line                                   bytes that are no line yet
 //! link up / link down "exit status 3" / unavailable "why" / link wanted / replacement wanted
+//! server is retired                                     as when a reload takes it away
 //! server by posts                                       instead of a pipe: each request has its own exchange
 //! server in #w> elicitation/create #9 {…}               what comes in the exchange of a request
 //! post #w begun                                         an exchange is a stream that can be resumed
@@ -181,6 +182,10 @@ impl Script {
                     let id = self.wire(id)?;
                     let said = pattern::filled(&pattern::message(said)?, &self.names)?;
                     self.stage().server_says_in(id, &said.to_string());
+                    Ok(())
+                }
+                Some(("is", "retired")) => {
+                    self.stage().retire();
                     Ok(())
                 }
                 _ if rest == "forgets" => {

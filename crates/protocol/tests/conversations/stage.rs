@@ -328,6 +328,12 @@ impl Stage {
         self.settle();
     }
 
+    pub(crate) fn retire(&mut self) {
+        self.link_wanted = false;
+        self.backend.handle_retired();
+        self.settle();
+    }
+
     /// Lets time pass; sessions are tidied every second, as in the gateway.
     pub(crate) fn pass(&mut self, span: Duration) {
         let target = self.now.after(span);
