@@ -459,9 +459,10 @@ impl Lane {
     /// now on, until something waits again that is to be seen.
     pub(crate) fn take_posts_or_lend(&self, couriers: &Arc<Couriers>) -> Option<Bundle> {
         let mut inner = self.lock();
+        // Whoever asks has sent what it took before, also if nothing has come since.
+        inner.multiplexer.handle_written();
         if inner.multiplexer.has_outgoing() {
             inner.inlet = None;
-            inner.multiplexer.handle_written();
             return Some(inner.multiplexer.take_posts());
         }
         if inner.inlet.is_none() {

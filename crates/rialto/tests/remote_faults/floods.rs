@@ -1,11 +1,14 @@
 //! D12 and D13: more than anyone may send.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use testkit::Upstream;
-use testkit::upstream::Step;
+use testkit::upstream::{Gate, Step};
 
 use crate::stage::{self, Stage, assert_failed, calls, echo, method, raw_answer};
 
+const LIVELINESS: Duration = Duration::from_secs(30);
 const HUNDRED_MEGABYTES: u64 = 100 << 20;
 /// What may be held of it, in KiB.
 const ROOM: u64 = 32 << 10;
@@ -246,4 +249,42 @@ async fn an_error_of_the_server_passes_as_it_is() {
         let reply = client.call(1, "paint", json!({})).await.expect("an answer");
         assert_eq!(reply.answer()["error"], error, "{status}");
     }
+}
+
+/// What was sent waits no longer, however much it was: there is room for as much again.
+#[tokio::test]
+async fn calls_that_gathered_and_were_sent_leave_their_room_to_others() {
+    const GATHERED: u64 = 9;
+    let upstream = Upstream::legacy().start().await.expect("an upstream");
+    // Eight of the longest messages may wait, which is less than ten of these.
+    let keys = json!({"type": "streamable_http", "max_message_bytes": 600_000});
+    let stage = Stage::configured(upstream, keys).await;
+    // What follows the first word of a client waits for its being taken.
+    let taken = Gate::default();
+    let steps = vec![Step::Wait(taken.clone()), Step::AsUsual];
+    stage.upstream.once(method("notifications/initialized"), steps);
+    let client = stage.session().await;
+    let padding = "x".repeat(500_000);
+    let mut calls = tokio::task::JoinSet::new();
+    for number in 0..GATHERED {
+        let (client, padding) = (client.clone(), padding.clone());
+        calls.spawn(async move { client.call(number, "echo", json!({"text": padding})).await });
+    }
+    let deadline = tokio::time::Instant::now() + LIVELINESS;
+    let all = format!("rialto_calls_in_flight{{destination=\"remote\"}} {GATHERED}.0");
+    while !client.metrics().await.expect("a page").contains(&all) {
+        assert!(tokio::time::Instant::now() < deadline, "all of them wait");
+    }
+    taken.open();
+    for reply in calls.join_all().await {
+        assert_eq!(reply.expect("an answer").text(), padding);
+    }
+    let reply = client.call(GATHERED, "echo", json!({"text": padding})).await;
+    let reply = reply.expect("an answer");
+    assert_eq!((reply.status, reply.text()), (200, padding));
+    let page = client.metrics().await.expect("a page");
+    assert!(
+        page.contains("rialto_queued_bytes{destination=\"remote\"} 0.0"),
+        "{page}"
+    );
 }
