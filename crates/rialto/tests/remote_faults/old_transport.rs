@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use testkit::Upstream;
-use testkit::upstream::{Exchange, Step};
+use testkit::upstream::{Exchange, Gate, Step};
 
 use crate::stage::{self, Stage, assert_failed, calls, echo};
 
@@ -172,4 +172,27 @@ async fn the_old_paths_answer_for_an_old_destination() {
     let answer = stream.message().await.expect("an answer");
     assert_eq!(answer["id"], 2);
     assert_eq!(answer["result"]["content"][0]["text"], "as before");
+}
+
+/// Two clients come at once to a server of which nobody knows that it is an old one: both find out.
+#[tokio::test]
+async fn a_session_that_hears_late_that_the_server_is_old_is_served_all_the_same() {
+    let upstream = Upstream::old_sse().start().await.expect("an upstream");
+    let stage = Stage::configured(upstream, json!({})).await;
+    let tries = |seen: &Exchange| seen.http_method == "POST" && seen.path == "/sse";
+    let refused = Gate::default();
+    stage
+        .upstream
+        .once(tries, vec![Step::Wait(refused.clone()), Step::AsUsual]);
+    let late = stage.rialto.client_of("remote").await.expect("rialto listens");
+    let handshake = gateway::tasks::spawn("handshake", {
+        let late = late.clone();
+        async move { late.handshake(stage::LEGACY, json!({})).await }
+    });
+    stage.upstream.wait_for("its first word", tries).await;
+    let other = stage.session().await;
+    assert_eq!(echo(&other, 1, "first").await, "first");
+    refused.open();
+    handshake.await.expect("no panic here").expect("a handshake");
+    assert_eq!(echo(&late, 1, "second").await, "second");
 }

@@ -368,9 +368,13 @@ impl Journey<'_> {
         }
     }
 
-    /// Whether this is the first thing said to a server of which the transport is not known yet.
+    /// Whether this is the first thing said to a server of which it is not known that it speaks Streamable HTTP. That it
+    /// does not may have been learnt by another lane meanwhile.
     fn is_opening(&self) -> bool {
-        self.link.server.transport() == Transport::Auto
+        match self.link.server.transport() {
+            Transport::Auto | Transport::Sse => true,
+            Transport::StreamableHttp => false,
+        }
     }
 }
 
