@@ -120,6 +120,7 @@ impl Multiplexer {
             self.tell(Tell::Waiting { session, call });
         }
         for id in stopped {
+            self.call_off(id);
             self.settle(now, id);
             self.expire_page(now, id);
         }
@@ -146,6 +147,14 @@ impl Multiplexer {
         }
         if timed_out {
             self.doubt(now);
+        }
+    }
+
+    /// Nobody waits for the answer to a request of our own any more. Over POSTs somebody still carries it, and would
+    /// for as long as the server likes.
+    fn call_off(&mut self, id: WireId) {
+        if self.carrier == Carrier::Posts && matches!(self.pending.get(&id), Some(Pending::Own { .. })) {
+            backend_face::write_cancel(self.outgoing.end(), None, id, "no answer within the time limit");
         }
     }
 

@@ -470,3 +470,20 @@ async fn more_calls_at_once_than_are_kept_in_readiness_are_answered_each_time() 
         }
     }
 }
+
+/// What we ask on our own account is given up like anybody's call: nobody carries it for ever.
+#[tokio::test]
+async fn d8_a_question_of_ours_that_takes_too_long_is_hung_up_on() {
+    let upstream = Upstream::modern().start().await.expect("an upstream");
+    let keys = json!({"type": "streamable_http", "request_timeout": "1s"});
+    let stage = Stage::configured(upstream, keys).await;
+    stage.upstream.always(method("tools/list"), vec![Step::Stall]);
+    let params = json!({"name": "echo", "arguments": {"text": "without the list"}});
+    let reply = stage::ask_modern(&stage.rialto, 1, "tools/call", params).await;
+    assert_eq!(reply.text(), "without the list");
+    let list = stage
+        .upstream
+        .wait_for("our question", method("tools/list"))
+        .await;
+    stage.upstream.wait_for_hang_up(&list).await;
+}
