@@ -96,7 +96,12 @@ impl RemoteLane {
                 Transport::Sse => self.speak_old(&mut outage, None).await,
             };
             let left = match left {
-                Left::TryOld { status } => self.speak_old(&mut outage, Some(status)).await,
+                Left::TryOld { status } => {
+                    // The couriers were sent home: if one of them still carried something, its sender hears of it.
+                    self.lane()
+                        .link_down(&trouble("the server does not speak Streamable HTTP"));
+                    self.speak_old(&mut outage, Some(status)).await
+                }
                 left @ (Left::Stopped | Left::Out(_) | Left::Ended) => left,
             };
             match left {

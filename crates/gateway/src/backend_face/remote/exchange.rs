@@ -368,13 +368,24 @@ impl Journey<'_> {
         }
     }
 
-    /// Whether this is the first thing said to a server of which it is not known that it speaks Streamable HTTP. That it
-    /// does not may have been learnt by another lane meanwhile.
+    /// Whether this is the first thing said to a server of which it is not known that it speaks Streamable HTTP.
     fn is_opening(&self) -> bool {
         match self.link.server.transport() {
-            Transport::Auto | Transport::Sse => true,
+            Transport::Auto => true,
+            // Another lane has learnt it meanwhile.
+            Transport::Sse => self.is_introduction(),
             Transport::StreamableHttp => false,
         }
+    }
+
+    fn is_introduction(&self) -> bool {
+        matches!(
+            self.parcel(),
+            Parcel::Request {
+                method: Method::Initialize | Method::ServerDiscover,
+                ..
+            }
+        )
     }
 }
 
