@@ -14,6 +14,8 @@ mod road;
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 
@@ -42,7 +44,7 @@ const MAX_HANDED_BACK: usize = pool::MAX_IDLE + 4;
 pub(super) type Outgoing = Request<Full<Bytes>>;
 
 /// Why there is no answer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Lost {
     /// Nothing has left: no connection came about.
     Unreachable(String),
@@ -96,8 +98,11 @@ impl Address {
 pub(super) struct Wire {
     road: Road,
     pool: Arc<Mutex<Pool<Box<Line>, Shared>>>,
-    /// Who connects first learns whether one connection is enough for all; the others wait for that.
-    first: tokio::sync::Mutex<()>,
+    /// Who connects first learns whether one connection is enough for all; the others wait for that, and if it comes to
+    /// nothing they hear why.
+    first: tokio::sync::Mutex<Option<Lost>>,
+    /// How often it came to nothing.
+    failures: AtomicU64,
 }
 
 /// A connection of HTTP/1 and the means to drive it.
@@ -122,6 +127,7 @@ impl Wire {
             road: Road::new(origin, ca_file),
             pool: Arc::default(),
             first: tokio::sync::Mutex::default(),
+            failures: AtomicU64::new(0),
         }
     }
 
@@ -209,11 +215,23 @@ impl Wire {
         if !self.road.may_be_shared() || self.pool().is_exclusive() {
             return self.connect().await;
         }
-        let _first = self.first.lock().await;
-        match self.at_hand() {
-            Some(found) => Ok(found),
-            None => self.connect().await,
+        let before = self.failures.load(Relaxed);
+        let mut last = self.first.lock().await;
+        if let Some(found) = self.at_hand() {
+            return Ok(found);
         }
+        // One after the other they would each wait as long again for what has just been tried.
+        if self.failures.load(Relaxed) != before
+            && let Some(lost) = &*last
+        {
+            return Err(lost.clone());
+        }
+        let connected = self.connect().await;
+        if let Err(lost) = &connected {
+            self.failures.fetch_add(1, Relaxed);
+            *last = Some(lost.clone());
+        }
+        connected
     }
 
     /// What is at hand. A connection that has ended while nobody looked says so when it is given a request: it reads

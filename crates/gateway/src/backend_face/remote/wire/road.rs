@@ -29,7 +29,7 @@ use url::Url;
 use super::{Lost, causes};
 use crate::joined_write;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A peer that has vanished is noticed although nothing is said on a stream.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_RETRIES: u32 = 3;

@@ -161,3 +161,21 @@ async fn a_proxy_is_told_whole_addresses_and_who_asks() {
         "{request}"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_for_another_to_connect_hear_with_him_that_there_is_no_connection() {
+    // The kernel takes connections, and nobody ever answers on them.
+    let (_listener, mut url) = listener().await;
+    url.set_scheme("https").unwrap();
+    let (wire, at) = (Wire::new(&url, None), Address::new(url).unwrap());
+    let began = Instant::now();
+    let lost = join_all((0..3).map(|_| post(&wire, &at))).await;
+    assert!(
+        lost.iter().all(|lost| matches!(lost, Err(Lost::Unreachable(_)))),
+        "{lost:?}"
+    );
+    assert_eq!(began.elapsed().as_secs(), road::CONNECT_TIMEOUT.as_secs());
+    // Who comes later tries anew.
+    assert!(post(&wire, &at).await.is_err());
+    assert_eq!(began.elapsed().as_secs(), 2 * road::CONNECT_TIMEOUT.as_secs());
+}
