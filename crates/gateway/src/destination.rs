@@ -90,6 +90,8 @@ pub(crate) struct Destination {
     refuses_legacy: AtomicBool,
     /// Modern calls that wait for their client, by the name in their sealed state.
     parked: Mutex<HashMap<u128, Arc<ErrandPort>>>,
+    /// What stood here before reloads, as long as it has something to finish.
+    predecessors: OnceLock<Vec<Weak<Destination>>>,
     /// Modern listens that are open.
     listens: Mutex<HashMap<SessionKey, Weak<ErrandPort>>>,
     /// Clients of the old transport.
@@ -155,6 +157,7 @@ impl Destination {
             verdict: Verdict::default(),
             refuses_legacy: AtomicBool::new(false),
             parked: Mutex::default(),
+            predecessors: OnceLock::new(),
             listens: Mutex::default(),
             old_streams: OldStreams::default(),
             traffic: Arc::default(),
@@ -167,6 +170,17 @@ impl Destination {
     pub(crate) fn is_as_wanted(&self, settings: &settings::Destination, around: &Surroundings) -> bool {
         let is_same_world = self.around.tells_callers_apart == around.tells_callers_apart;
         self.settings == *settings && is_same_world && self.broken.is_none()
+    }
+
+    /// Takes the place of another, whose clients may still come with answers.
+    pub(crate) fn succeed(&self, predecessor: &Arc<Self>) {
+        let earlier = predecessor.predecessors.get().into_iter().flatten();
+        let living = earlier.filter(|earlier| earlier.strong_count() > 0).cloned();
+        let all = std::iter::once(Arc::downgrade(predecessor))
+            .chain(living)
+            .collect();
+        // It is made to take one place, once.
+        let _ = self.predecessors.set(all);
     }
 
     /// From now on nobody new is let in. Calls that run may finish; those that wait for a server to take them are

@@ -133,7 +133,10 @@ impl Gateway {
         for (name, destination) in &destinations {
             let list = match before.destinations.get(name) {
                 Some(present) if Arc::ptr_eq(present, destination) => &mut report.kept,
-                Some(_) => &mut report.replaced,
+                Some(present) => {
+                    destination.succeed(present);
+                    &mut report.replaced
+                }
                 None => &mut report.added,
             };
             list.push(name.clone());
@@ -184,8 +187,9 @@ impl Gateway {
         self.leaving().push(Arc::clone(&destination));
         let gateway = Arc::clone(self);
         tasks::spawn("retirement", async move {
+            let is_done = || destination.open_calls() == 0 && destination.parked_calls() == 0;
             gateway
-                .wait_until(drain, || destination.open_calls() == 0 || gateway.is_draining())
+                .wait_until(drain, || is_done() || gateway.is_draining())
                 .await;
             if gateway.is_draining() {
                 // The drain of the whole gateway counts from here on.

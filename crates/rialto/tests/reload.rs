@@ -420,22 +420,26 @@ async fn f06_an_introduction_over_the_old_transport_does_not_outlive_its_destina
     Ok(())
 }
 
-const MODERN_CALL: [(&str, &str); 5] = [
-    ("content-type", "application/json"),
-    ("accept", "application/json, text/event-stream"),
-    ("mcp-protocol-version", "2026-07-28"),
-    ("mcp-method", "tools/call"),
-    ("mcp-name", "echo"),
-];
-
-/// A call in the words of the modern era, which is sent with [`MODERN_CALL`].
-fn modern_call() -> String {
+/// A call in the words of the modern era, with these members beside the usual ones.
+async fn call_modern(client: &McpClient, path: &str, tool: &str, more: &[(&str, Value)]) -> Result<Reply> {
+    let headers = [
+        ("content-type", "application/json"),
+        ("accept", "application/json, text/event-stream"),
+        ("mcp-protocol-version", "2026-07-28"),
+        ("mcp-method", "tools/call"),
+        ("mcp-name", tool),
+    ];
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
     });
-    let params = json!({"name": "echo", "arguments": {"marker": "modern"}, "_meta": meta});
-    json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string()
+    let mut params = json!({"name": tool, "arguments": {"marker": "modern"}, "_meta": meta});
+    for (name, value) in more {
+        params[name] = value.clone();
+    }
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    let sent = client.send("POST", path, &headers, call.to_string()).await?;
+    sent.reply().await
 }
 
 /// Nobody waits for a server that is taken away: whoever was not begun there is told at once, and may begin elsewhere.
@@ -459,13 +463,7 @@ async fn f06_calls_that_wait_for_a_server_are_refused_when_it_is_taken_away() ->
             waiting.spawn(async move {
                 match is_modern {
                     false => client.initialize("2025-06-18", json!({})).await,
-                    true => {
-                        client
-                            .send("POST", "/goes/mcp", &MODERN_CALL, modern_call())
-                            .await?
-                            .reply()
-                            .await
-                    }
+                    true => call_modern(&client, "/goes/mcp", "echo", &[]).await,
                 }
             });
         }
@@ -491,5 +489,43 @@ async fn f06_calls_that_wait_for_a_server_are_refused_when_it_is_taken_away() ->
         2,
         "nobody starts it for the sake of those who waited"
     );
+    Ok(())
+}
+
+/// The same for a modern client, who answers in a request of its own.
+#[tokio::test]
+async fn f06_a_modern_client_answers_while_its_destination_is_replaced() -> Result<()> {
+    let running = Reloadable::start(&[], &destination("a", "")).await?;
+    let client = running.rialto.client_of("a").await?;
+    let asked = call_modern(&client, "/a/mcp", "ask_elicit", &[]).await?.answer();
+    let result = &asked["result"];
+    assert_eq!(result["resultType"], "input_required", "{asked}");
+    for number in 0..2 {
+        running.write_destinations(&destination("a", &format!("    env: {{ OTHER: v{number} }}\n")))?;
+        running.reload("reloaded").await;
+    }
+    // Of the two that were replaced, the later one has nothing to wait for.
+    running.wait_for("destination ended", 0).await;
+    let questions = result["inputRequests"].as_object().expect("questions");
+    let answers: Value = questions
+        .keys()
+        .map(|key| (key.clone(), json!({"action": "accept", "content": {}})))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    let more = [
+        ("requestState", result["requestState"].clone()),
+        ("inputResponses", answers),
+    ];
+    let answered = call_modern(&client, "/a/mcp", "ask_elicit", &more).await?;
+    assert_eq!(answered.status, 200, "{}", answered.body_text());
+    assert_eq!(
+        answered.answer()["result"]["resultType"],
+        "complete",
+        "{}",
+        answered.body_text()
+    );
+    running.wait_for("destination ended", 1).await;
+    let journal = testkit::Journal::at(running.rialto.dir().join("journal-a"));
+    assert_eq!(journal.events("executed").len(), 1, "it was executed once");
     Ok(())
 }

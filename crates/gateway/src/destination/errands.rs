@@ -1,7 +1,7 @@
 //! The errands of a destination: modern requests on their way, listening, or parked until their client comes back.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -140,8 +140,16 @@ impl Destination {
         Some(port.park(&state, expires))
     }
 
-    /// The parked errand that a state names, and the round it is for.
+    /// The parked errand that a state names, and the round it is for: here, or where this destination's name led before a
+    /// reload. A call in flight may wait for its client, whom a reload must not keep from answering.
     pub(crate) fn parked(&self, state: &str, principal: &Principal) -> Option<(Arc<ErrandPort>, u32)> {
+        self.parked_here(state, principal).or_else(|| {
+            let mut predecessors = self.predecessors.get()?.iter().filter_map(Weak::upgrade);
+            predecessors.find_map(|predecessor| predecessor.parked_here(state, principal))
+        })
+    }
+
+    fn parked_here(&self, state: &str, principal: &Principal) -> Option<(Arc<ErrandPort>, u32)> {
         let ticket = self
             .around
             .sealer
@@ -154,6 +162,12 @@ impl Destination {
             .get(&ticket.errand)
             .filter(|port| port.principal() == principal.as_str())?;
         Some((Arc::clone(port), ticket.round))
+    }
+
+    /// How many wait for their client, or were last seen to.
+    pub(crate) fn parked_calls(&self) -> usize {
+        let parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        parked.values().filter(|port| !port.is_over()).count()
     }
 
     /// Gives up on clients that did not come back in time.
