@@ -159,6 +159,7 @@ conversations! {
     silent_server_is_pinged_and_then_replaced,
     slow_start_is_not_a_slow_call,
     state_alone_means_try_again_soon,
+    steps_of_a_call_that_ends_are_called_off_over_posts,
     stranger_cannot_answer,
     stream_resumed_twice,
     stream_that_can_be_resumed_is_one_at_both_ends,

@@ -152,9 +152,13 @@ impl Multiplexer {
 
     /// Nobody waits for the answer to a request of our own any more. Over POSTs somebody still carries it, and would
     /// for as long as the server likes.
-    fn call_off(&mut self, id: WireId) {
-        if self.carrier == Carrier::Posts && matches!(self.pending.get(&id), Some(Pending::Own { .. })) {
-            backend_face::write_cancel(self.outgoing.end(), None, id, "no answer within the time limit");
+    pub(super) fn call_off(&mut self, id: WireId) {
+        let is_ours = matches!(
+            self.pending.get(&id),
+            Some(Pending::Own { .. } | Pending::Step { .. })
+        );
+        if self.carrier == Carrier::Posts && is_ours {
+            backend_face::write_cancel(self.outgoing.end(), None, id, "nobody waits for it any more");
         }
     }
 

@@ -412,9 +412,20 @@ impl Multiplexer {
 
     /// The steps on the way of a call that has ended lead nowhere.
     pub(super) fn drop_steps(&mut self, id: WireId, call: &InFlight) {
-        if call.pursuit.is_some() {
-            self.pending
-                .retain(|_, pending| !matches!(pending, Pending::Step { of } if *of == id));
+        let Some(pursuit) = &call.pursuit else { return };
+        let is_step = |pending: &Pending| matches!(pending, Pending::Step { of } if *of == id);
+        let steps: Vec<WireId> = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| is_step(pending))
+            .map(|(step, _)| *step)
+            .collect();
+        for step in steps {
+            // Who waits for the outcome has been called off with the task.
+            if pursuit.outcome != Some(step) {
+                self.call_off(step);
+            }
+            self.pending.remove(&step);
         }
     }
 
