@@ -1,5 +1,6 @@
 //! A destination: one named server, its sessions and its lanes.
 
+mod closing;
 mod era;
 mod errands;
 mod lanes;
@@ -37,6 +38,7 @@ use crate::settings::{self, BackendSpec, LaneRules, RemoteSpec, Sharing, SignIn,
 use era::Verdict;
 use lanes::{LaneKey, LaneRoll};
 
+pub(crate) use closing::Closing;
 pub(crate) use errands::Journey;
 
 /// Sessions that nobody opened on purpose do not live long.
@@ -103,32 +105,6 @@ pub(crate) struct Destination {
     remote: Option<Arc<Server>>,
 }
 
-/// Why a destination comes to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Closing {
-    /// It was removed or replaced.
-    Reload,
-    Shutdown,
-}
-
-impl Closing {
-    /// What those learn who come too late.
-    fn refusal(self) -> Refusal {
-        match self {
-            Self::Reload => Refusal::Retired,
-            Self::Shutdown => Refusal::Draining,
-        }
-    }
-
-    /// What those learn whose call it ends.
-    fn words(self) -> &'static str {
-        match self {
-            Self::Reload => "its configuration has changed",
-            Self::Shutdown => "the gateway is shutting down",
-        }
-    }
-}
-
 /// What a new session was opened for.
 pub(crate) enum Opening {
     /// The client's own `initialize`.
@@ -170,55 +146,6 @@ impl Destination {
     pub(crate) fn is_as_wanted(&self, settings: &settings::Destination, around: &Surroundings) -> bool {
         let is_same_world = self.around.tells_callers_apart == around.tells_callers_apart;
         self.settings == *settings && is_same_world && self.broken.is_none()
-    }
-
-    /// Takes the place of another, whose clients may still come with answers.
-    pub(crate) fn succeed(&self, predecessor: &Arc<Self>) {
-        let earlier = predecessor.predecessors.get().into_iter().flatten();
-        let living = earlier.filter(|earlier| earlier.strong_count() > 0).cloned();
-        let all = std::iter::once(Arc::downgrade(predecessor))
-            .chain(living)
-            .collect();
-        // It is made to take one place, once.
-        let _ = self.predecessors.set(all);
-    }
-
-    /// From now on nobody new is let in. Calls that run may finish; those that wait for a server to take them are
-    /// refused, since they would lose only time here.
-    pub(crate) fn retire(&self) {
-        self.close_door(Closing::Reload);
-        let lanes: Vec<Arc<Lane>> = self.lanes().values().cloned().collect();
-        for lane in lanes {
-            lane.retire();
-        }
-    }
-
-    fn close_door(&self, why: Closing) {
-        // The first reason is the one that holds.
-        let _ = self.closing.set(why);
-        self.closed.notify_waiters();
-    }
-
-    /// Comes back when nobody is let in any more.
-    async fn closed(&self) -> Refusal {
-        loop {
-            let closed = self.closed.notified();
-            match self.closing.get() {
-                Some(why) => return why.refusal(),
-                None => closed.await,
-            }
-        }
-    }
-
-    /// Whether somebody new may come in. What was found before a reload may be gone after it.
-    pub(crate) fn check_open(&self) -> Result<(), Refusal> {
-        if self.broken.is_some() {
-            return Err(Refusal::BrokenDestination);
-        }
-        match self.closing.get() {
-            Some(why) => Err(why.refusal()),
-            None => Ok(()),
-        }
     }
 
     /// Whether clients of the old transport are served.
