@@ -25,7 +25,9 @@ use crate::backend_face::process::{Launcher, environment, resolve};
 use crate::backend_face::remote;
 use crate::client_face::body::Body;
 use crate::client_face::head_clock::HeadClock;
+use crate::client_face::http::Connection;
 use crate::client_face::lingering::{Lingering, Unread};
+use crate::client_face::own_wakes::OwnWakes;
 use crate::client_face::slow_reader::SlowReader;
 use crate::clock::Clock;
 use crate::destination::{Closing, Destination, Surroundings};
@@ -399,24 +401,27 @@ impl Gateway {
     ) {
         // An answer must not wait for the client to acknowledge the previous one.
         let _ = stream.set_nodelay(true);
-        let unread = Unread::default();
+        let (unread, wakes) = (Unread::default(), OwnWakes::default());
+        let origin = Connection {
+            peer,
+            unread: unread.clone(),
+            wakes: wakes.clone(),
+        };
         if let Some(tls) = &self.tls {
             let gateway = Arc::clone(&self);
-            let answered = unread.clone();
             let respond = move |request| {
                 place.introduce();
-                Arc::clone(&gateway).respond(request, peer, answered.clone())
+                Arc::clone(&gateway).respond(request, origin.clone())
             };
             let reached = Box::pin(tls_door::attend(tls, stream, closing, unread, respond)).await;
             return reached.into_iter().for_each(|limit| self.tally.limit_hit(limit));
         }
         let service = service_fn({
             let gateway = Arc::clone(&self);
-            let unread = unread.clone();
             move |request| {
                 place.introduce();
                 Arc::clone(&gateway)
-                    .respond(request, peer, unread.clone())
+                    .respond(request, origin.clone())
                     .map(Ok::<_, Infallible>)
             }
         });
@@ -430,7 +435,10 @@ impl Gateway {
                 service,
             );
         tokio::pin!(connection);
-        let ended = match self.unless_closed(connection.as_mut(), &mut closing).await {
+        let ended = match self
+            .unless_closed(connection.as_mut(), &wakes, &mut closing)
+            .await
+        {
             Some(ended) => ended,
             None => {
                 connection.as_mut().graceful_shutdown();
@@ -452,12 +460,14 @@ impl Gateway {
     async fn unless_closed<T>(
         &self,
         mut connection: Pin<&mut impl Future<Output = T>>,
+        wakes: &OwnWakes,
         closing: &mut watch::Receiver<bool>,
     ) -> Option<T> {
+        let own = wakes.waker();
         let mut closed = std::pin::pin!(closing.changed());
         let mut has_looked = false;
         std::future::poll_fn(|context| {
-            if let Poll::Ready(ended) = connection.as_mut().poll(context) {
+            if let Poll::Ready(ended) = wakes.poll(connection.as_mut(), &own, context) {
                 return Poll::Ready(Some(ended));
             }
             if has_looked && !self.is_draining() {

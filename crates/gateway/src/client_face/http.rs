@@ -21,6 +21,7 @@ use super::head::Head;
 use super::http_sse::OldPath;
 use super::intake::Upload;
 use super::lingering::Unread;
+use super::own_wakes::OwnWakes;
 use crate::audit::{AuditRecord, Outcome, Whose};
 use crate::destination::Destination;
 use crate::gateway::Gateway;
@@ -31,6 +32,14 @@ use crate::reload::Live;
 use crate::reply::{self, Refusal};
 use crate::session_port::SessionPort;
 use crate::settings::OpenPath;
+
+/// The connection that a request came on, as far as the two have to do with each other.
+#[derive(Debug, Clone)]
+pub(crate) struct Connection {
+    pub(crate) peer: SocketAddr,
+    pub(crate) unread: Unread,
+    pub(crate) wakes: OwnWakes,
+}
 
 /// Where a path leads.
 enum Route {
@@ -66,11 +75,11 @@ impl Gateway {
     pub(crate) fn respond(
         self: Arc<Self>,
         request: Request<Incoming>,
-        peer: SocketAddr,
-        unread: Unread,
+        connection: Connection,
     ) -> impl Future<Output = Response<Body>> {
+        let Connection { peer, unread, wakes } = connection;
         let (mut parts, body) = request.into_parts();
-        let mut body = Upload::new(body);
+        let mut body = Upload::new(body, wakes);
         async move {
             let live = self.live();
             let origin = match live.origins.admit(&parts.uri, &parts.headers) {

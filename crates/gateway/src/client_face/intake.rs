@@ -7,6 +7,7 @@ use futures_util::FutureExt as _;
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Frame, Incoming};
 
+use super::own_wakes::OwnWakes;
 use crate::reply::Refusal;
 
 /// How long a client may be silent in the middle of a body, and how long the whole of it may take: a connection
@@ -20,13 +21,15 @@ pub(crate) struct Upload {
     /// `None` when it was read, to its end or not.
     body: Option<Incoming>,
     broken_off: bool,
+    wakes: OwnWakes,
 }
 
 impl Upload {
-    pub(crate) fn new(body: Incoming) -> Self {
+    pub(crate) fn new(body: Incoming, wakes: OwnWakes) -> Self {
         Self {
             body: Some(body),
             broken_off: false,
+            wakes,
         }
     }
 
@@ -42,14 +45,14 @@ impl Upload {
         };
         // Until it has come to its end.
         self.broken_off = true;
-        let whole = read_body(body, limit).await?;
+        let whole = read_body(body, limit, &self.wakes).await?;
         self.broken_off = false;
         Ok(whole)
     }
 }
 
 /// Waits for a body no longer than for a head.
-async fn read_body(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
+async fn read_body(mut body: Incoming, limit: usize, wakes: &OwnWakes) -> Result<Bytes, Refusal> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > limit {
         return Err(Refusal::BodyTooLarge { limit });
@@ -57,8 +60,14 @@ async fn read_body(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
     let mut whole = Whole::Nothing;
     // Most bodies came together with their heads: no clock is set for what is there already.
     while !body.is_end_stream() {
+        let mark = wakes.mark();
         match body.frame().now_or_never() {
-            Some(Some(frame)) => whole = whole.with(frame, announced, limit)?,
+            Some(Some(frame)) => {
+                if body.is_end_stream() {
+                    wakes.take_back(mark);
+                }
+                whole = whole.with(frame, announced, limit)?;
+            }
             Some(None) => break,
             None => {
                 let rest = tokio::time::timeout(BODY_TIME, read_rest(body, whole, announced, limit));
