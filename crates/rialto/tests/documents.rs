@@ -469,6 +469,19 @@ fn the_figures_that_readme_quotes_are_those_of_the_benchmarks() {
     }
 }
 
+/// [`markdown::tables`] minds each row.
+#[test]
+fn every_table_of_every_document_is_one() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let files = |folder: &Path| std::fs::read_dir(folder).expect("a folder").flatten();
+    let documents = files(&root).chain(files(&root.join("docs")));
+    let documents = documents.filter(|file| file.path().extension().is_some_and(|kind| kind == "md"));
+    let tables: usize = documents
+        .map(|file| markdown::tables(&std::fs::read_to_string(file.path()).expect("a document")).len())
+        .sum();
+    assert!(tables > 20, "{tables}");
+}
+
 #[test]
 fn every_link_between_the_documents_leads_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

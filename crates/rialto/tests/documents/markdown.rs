@@ -59,16 +59,17 @@ pub(crate) fn tables(document: &str) -> Vec<Table> {
                 columns: cells(line),
                 cells: Vec::new(),
             });
-        } else if !line.starts_with("|---")
-            && let Some(table) = tables.last_mut()
-        {
+        } else if let Some(table) = tables.last_mut() {
             let cells = cells(line);
             assert_eq!(
                 cells.len(),
                 table.columns.len(),
                 "a row with too many or too few cells: {line}"
             );
-            table.cells.push(cells);
+            // The line under the head is none of the rows, but where its cells are not as many there is no table at all.
+            if !line.starts_with("|---") {
+                table.cells.push(cells);
+            }
         }
     }
     tables
@@ -139,6 +140,10 @@ fn prose(document: &str) -> impl Iterator<Item = &str> {
 }
 
 fn cells(line: &str) -> Vec<String> {
-    let inner = line.trim().trim_start_matches('|').trim_end_matches('|');
-    inner.split('|').map(|cell| cell.trim().to_owned()).collect()
+    // A bar that was escaped is one of the text's.
+    const BAR: &str = "\u{0}";
+    let line = line.trim().replace("\\|", BAR);
+    let inner = line.trim_start_matches('|').trim_end_matches('|');
+    let cells = inner.split('|').map(|cell| cell.trim().replace(BAR, "|"));
+    cells.collect()
 }
