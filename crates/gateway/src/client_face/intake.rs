@@ -18,35 +18,43 @@ const BODY_TIME: Duration = Duration::from_secs(120);
 /// The body of a request, which is read once or never.
 #[derive(Debug)]
 pub(crate) struct Upload {
-    /// `None` when it was read, to its end or not.
-    body: Option<Incoming>,
-    broken_off: bool,
+    state: State,
     wakes: OwnWakes,
+}
+
+#[derive(Debug)]
+enum State {
+    Unread(Incoming),
+    Read,
+    /// It was refused, or given up, before its end.
+    BrokenOff,
 }
 
 impl Upload {
     pub(crate) fn new(body: Incoming, wakes: OwnWakes) -> Self {
         Self {
-            body: Some(body),
-            broken_off: false,
+            state: State::Unread(body),
             wakes,
         }
     }
 
     /// Whether something of it may still come that nobody will read.
     pub(crate) fn is_left(&self) -> bool {
-        self.broken_off || self.body.as_ref().is_some_and(|body| !body.is_end_stream())
+        match &self.state {
+            State::Unread(body) => !body.is_end_stream(),
+            State::Read => false,
+            State::BrokenOff => true,
+        }
     }
 
     /// The whole body, never more than `limit` bytes of it.
     pub(crate) async fn read(&mut self, limit: usize) -> Result<Bytes, Refusal> {
-        let Some(body) = self.body.take() else {
-            return Ok(Bytes::new());
-        };
         // Until it has come to its end.
-        self.broken_off = true;
+        let State::Unread(body) = std::mem::replace(&mut self.state, State::BrokenOff) else {
+            return Err(Refusal::BodyBroken);
+        };
         let whole = read_body(body, limit, &self.wakes).await?;
-        self.broken_off = false;
+        self.state = State::Read;
         Ok(whole)
     }
 }
