@@ -26,7 +26,7 @@ use crate::version::{Era, Version};
 use calls::{OpenCall, Stage, Stream};
 use questions::Put;
 use readers::Listener;
-use replay::{Audience, EventLog, Retention, StreamKey};
+use replay::{Audience, ByteSum, EventLog, Retention, StreamKey};
 use spoken::Hearing;
 
 pub use readers::{Answer, Reader, Reading, StreamRefusal};
@@ -149,6 +149,8 @@ pub struct Session {
     /// Streams whose call has ended, oldest first.
     past: VecDeque<(StreamKey, Stream)>,
     notices: EventLog,
+    /// What all logs keep together.
+    kept: ByteSum,
     /// The newest notice that any listener has read.
     heard: u64,
     listeners: Few<StreamKey, Listener>,
@@ -216,6 +218,7 @@ impl Session {
         asked: Option<Version>,
         implicit: bool,
     ) -> Self {
+        let kept = ByteSum::default();
         Self {
             key,
             client,
@@ -228,7 +231,8 @@ impl Session {
             ended: false,
             calls: Few::default(),
             past: VecDeque::new(),
-            notices: EventLog::default(),
+            notices: EventLog::counted_in(&kept),
+            kept,
             heard: 0,
             listeners: Few::default(),
             questions: Few::default(),
@@ -292,12 +296,10 @@ impl Session {
     #[doc(hidden)]
     pub fn held_bytes(&self) -> usize {
         let calls = self.calls.values().map(|call| match &call.stage {
-            Stage::Stream(stream) => stream.log.bytes(),
             Stage::Complete { body, .. } => body.len(),
-            Stage::Undecided => 0,
+            Stage::Undecided | Stage::Stream(_) => 0,
         });
-        let past = self.past.iter().map(|(_, stream)| stream.log.bytes());
-        self.notices.bytes() + calls.chain(past).sum::<usize>()
+        self.kept.get() + calls.sum::<usize>()
     }
 
     pub fn poll_output(&mut self) -> Option<Output> {
@@ -458,6 +460,7 @@ impl Session {
         }
         let data = Bytes::copy_from_slice(data);
         self.events_lost += self.notices.push(now, data, audience, &self.limits.retention);
+        self.shed_to(self.limits.retention.bytes);
         for (key, listener) in self.listeners.iter() {
             if listener.attended {
                 self.outputs.push_back(Output::Wake(*key));
@@ -472,6 +475,7 @@ impl Session {
         self.forget_past(now);
         self.forget_listeners(now);
         self.notices.forget_old(now, &self.limits.retention);
+        self.shed_to(self.limits.retention.bytes);
         self.give_up_questions(now);
     }
 }

@@ -15,6 +15,10 @@ use crate::wire::sse;
 /// How soon a client shall come back to a stream that broke off: what it missed is here already.
 const COME_BACK: Duration = Duration::from_secs(1);
 
+/// A reader is given about this much at once: what a slow connection has not sent yet stays in the log, where it is
+/// counted and can be dropped.
+const READ_AT_ONCE: usize = 64 << 10;
+
 /// What can be read of a call's answer.
 #[derive(Debug)]
 pub enum Answer {
@@ -238,7 +242,7 @@ impl Session {
         }
         mark_gap(out, &open.log, open.cursor);
         open.cursor = copy_events(out, &mut open.log, open.cursor, stream, Ids::Written);
-        if open.ended.is_some() {
+        if open.ended.is_some() && open.cursor == open.log.newest() {
             Reading::Ended
         } else {
             Reading::Open
@@ -265,7 +269,15 @@ impl Session {
             .map(|put| put.number);
         self.notices
             .forget_through(asked.min().map_or(self.heard, |open| self.heard.min(open - 1)));
-        if self.ended { Reading::Ended } else { Reading::Open }
+        let is_read = self
+            .listeners
+            .get(&stream)
+            .is_none_or(|listener| listener.cursor == self.notices.newest());
+        if self.ended && is_read {
+            Reading::Ended
+        } else {
+            Reading::Open
+        }
     }
 
     /// Says something on the stream that all is said on.
@@ -334,11 +346,16 @@ enum Ids {
     Omitted,
 }
 
-/// Copies what is due from `cursor` on and gives the new cursor.
+/// Copies what is due from `cursor` on, up to [`READ_AT_ONCE`] but at least one event, and returns the new cursor.
 fn copy_events(out: &mut BytesMut, log: &mut EventLog, mut cursor: u64, stream: StreamKey, ids: Ids) -> u64 {
     let (events, bytes) = log.after(cursor);
-    out.reserve(bytes + events * sse::AROUND);
+    out.reserve((bytes + events * sse::AROUND).min(READ_AT_ONCE));
+    let mut copied = 0;
     while let Some((number, data)) = log.read(cursor, stream) {
+        if copied > 0 && copied + data.len() > READ_AT_ONCE {
+            return cursor;
+        }
+        copied += data.len();
         match ids {
             Ids::Written => {
                 let id = EventId { stream, number };

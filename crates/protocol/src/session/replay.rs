@@ -5,6 +5,8 @@
 //! oldest events go first, and a reader who was still due them finds a gap, never a repetition.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -49,12 +51,31 @@ impl std::fmt::Display for EventId {
     }
 }
 
-/// How much a log may keep.
+/// How much may be kept: so many events and so long in each log, so many bytes in all logs of a session together.
 #[derive(Debug, Clone, Copy)]
 pub struct Retention {
     pub events: usize,
     pub bytes: usize,
     pub age: Duration,
+}
+
+/// The bytes of all logs of one session. Each log adds what it keeps and subtracts what it drops, also when the log
+/// itself is dropped, so that the sum cannot drift.
+#[derive(Debug, Clone, Default)]
+pub struct ByteSum(Arc<AtomicUsize>);
+
+impl ByteSum {
+    pub fn get(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+
+    fn add(&self, bytes: usize) {
+        self.0.fetch_add(bytes, Relaxed);
+    }
+
+    fn subtract(&self, bytes: usize) {
+        self.0.fetch_sub(bytes, Relaxed);
+    }
 }
 
 /// Who may read an event.
@@ -90,9 +111,40 @@ pub struct EventLog {
     /// Events that were dropped: the number of the first kept one is this plus one.
     dropped: u64,
     bytes: usize,
+    sum: ByteSum,
+}
+
+impl Drop for EventLog {
+    fn drop(&mut self) {
+        self.sum.subtract(self.bytes);
+    }
 }
 
 impl EventLog {
+    /// Returns an empty log that is counted in `sum`.
+    pub fn counted_in(sum: &ByteSum) -> Self {
+        Self {
+            events: VecDeque::new(),
+            dropped: 0,
+            bytes: 0,
+            sum: sum.clone(),
+        }
+    }
+
+    /// Returns how many events are kept.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// Returns when the oldest kept event came.
+    pub fn oldest(&self) -> Option<Moment> {
+        self.events.front().map(|event| event.at)
+    }
+
     /// The number of the newest event.
     pub fn newest(&self) -> u64 {
         self.dropped + self.events.len() as u64
@@ -105,6 +157,7 @@ impl EventLog {
     /// Adds an event and gives how many old ones had to go for it. The newest event always stays.
     pub fn push(&mut self, now: Moment, data: Bytes, audience: Audience, keep: &Retention) -> u64 {
         self.bytes += data.len();
+        self.sum.add(data.len());
         self.events.push_back(Event {
             data,
             audience,
@@ -138,11 +191,13 @@ impl EventLog {
         }
     }
 
-    fn drop_oldest(&mut self) -> u64 {
+    /// Drops the oldest event, even if it is the only one. Returns how many were dropped.
+    pub fn drop_oldest(&mut self) -> u64 {
         let Some(event) = self.events.pop_front() else {
             return 0;
         };
         self.bytes -= event.data.len();
+        self.sum.subtract(event.data.len());
         self.dropped += 1;
         1
     }
@@ -195,7 +250,9 @@ impl EventLog {
             .and_then(|at| self.events.get_mut(at as usize))
         {
             event.audience = Audience::Nobody;
-            self.bytes -= std::mem::take(&mut event.data).len();
+            let freed = std::mem::take(&mut event.data).len();
+            self.bytes -= freed;
+            self.sum.subtract(freed);
         }
     }
 

@@ -503,7 +503,8 @@ impl World {
             (
                 "bytes held",
                 machine.held_bytes(),
-                streams * limits.retention.bytes,
+                // Beyond the budget only what connections wait to read: at most the newest message of each.
+                limits.retention.bytes + streams * crate::world::limits().max_message_bytes,
             ),
         ] {
             if found > limit {
