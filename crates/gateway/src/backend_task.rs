@@ -55,7 +55,7 @@ pub(crate) struct ProcessLane {
 /// How a run of the child ended.
 enum Ended {
     ByItself(Exit),
-    /// It gave no sign of life.
+    /// It gave no sign of life, or nothing that could be used.
     Replaced(&'static str),
     Stopped,
 }
@@ -64,7 +64,7 @@ enum Ended {
 enum How {
     Exited(Exit),
     PipesClosed,
-    Silent(&'static str),
+    Useless(&'static str),
     StopWanted,
 }
 
@@ -99,23 +99,15 @@ impl ProcessLane {
                         }
                         Ended::Replaced(why) => {
                             self.lane.traffic().child_ended(ChildEnd::Replaced);
-                            format!("replaced: {why}")
+                            replaced(why)
                         }
                     };
                     tail.settled(LAST_WORDS).await;
-                    trouble = Arc::new(Trouble {
-                        what,
-                        stderr: tail.last_lines(STDERR_LINES),
-                        restarts: u32::try_from(policy.failures()).unwrap_or(u32::MAX),
-                    });
+                    trouble = Arc::new(self.trouble(what, &tail, &policy));
                 }
                 Err(error) => {
                     self.lane.traffic().child_ended(ChildEnd::NotStarted);
-                    trouble = Arc::new(Trouble {
-                        what: told(&error),
-                        stderr: Vec::new(),
-                        restarts: u32::try_from(policy.failures()).unwrap_or(u32::MAX),
-                    });
+                    trouble = Arc::new(self.trouble(told(&error), &StderrTail::new(), &policy));
                     tracing::error!(%destination, %error, "cannot start");
                 }
             }
@@ -129,6 +121,15 @@ impl ProcessLane {
         });
         self.lane.link_down(&trouble);
         self.lane.unavailable(&trouble, Duration::from_secs(1));
+    }
+
+    /// Returns what callers are told about a child that ended or did not start.
+    fn trouble(&self, what: String, tail: &StderrTail, policy: &RestartPolicy) -> Trouble {
+        Trouble {
+            what,
+            stderr: tail.last_lines(STDERR_LINES),
+            restarts: u32::try_from(policy.failures()).unwrap_or(u32::MAX),
+        }
     }
 
     fn note_failure(&self, policy: &mut RestartPolicy, trouble: &Arc<Trouble>) {
@@ -194,6 +195,7 @@ impl ProcessLane {
         let destination = Arc::clone(self.lane.destination());
         let drain = tasks::spawn("stderr", {
             let destination = Arc::clone(&destination);
+            let tail = tail.clone();
             async move { stderr::drain(stderr, &destination, pid, tail).await }
         });
         let spoke = Arc::new(Notify::new());
@@ -227,7 +229,7 @@ impl ProcessLane {
                 break How::StopWanted;
             }
             if let Some(why) = self.lane.take_replacement() {
-                break How::Silent(why);
+                break How::Useless(why);
             }
             let deadline = self.lane.next_deadline();
             tokio::select! {
@@ -265,9 +267,13 @@ impl ProcessLane {
                 reader.0.abort();
                 Ended::ByItself(child.stop(PIPE_GRACE).await)
             }
-            How::Silent(why) => {
-                tracing::warn!(%destination, pid, why, "gave no sign of life; replaced");
+            How::Useless(why) => {
+                tracing::warn!(%destination, pid, why, "of no use any more; replaced");
                 reader.0.abort();
+                // Callers need not wait until it has gone.
+                let trouble = Arc::new(self.trouble(replaced(why), &tail, policy));
+                self.lane.set_health(Health::BackingOff(Arc::clone(&trouble)));
+                self.lane.link_down(&trouble);
                 child.stop(PIPE_GRACE).await;
                 Ended::Replaced(why)
             }
@@ -283,6 +289,10 @@ impl ProcessLane {
         });
         ended
     }
+}
+
+fn replaced(why: &str) -> String {
+    format!("replaced: {why}")
 }
 
 /// Why a child was not started, as clients are told. Where things are on this machine is for the log.
@@ -326,7 +336,11 @@ async fn read(
                 lane.traffic()
                     .server_bytes_received
                     .fetch_add(count as u64, Relaxed);
-                let lines = lane.arrive(&mut framer, pid);
+                let Some(lines) = lane.arrive(&mut framer, pid) else {
+                    // The supervisor ends the child. Until then its output stays in the pipe, so that a line
+                    // without end costs neither memory nor time.
+                    return std::future::pending().await;
+                };
                 if lines > 0 && !spoken {
                     spoken = true;
                     spoke.notify_one();

@@ -84,7 +84,7 @@ struct Inner {
     ports: OwnKeys<SessionKey, Port>,
     link_wanted: bool,
     inlet: Option<Inlet>,
-    /// The child gives no sign of life and is to be replaced.
+    /// Why the child is to be replaced.
     replacement: Option<&'static str>,
     health: Health,
     deadline: Option<Moment>,
@@ -320,13 +320,16 @@ impl Lane {
         self.with(|multiplexer, _| multiplexer.handle_deadline(now));
     }
 
-    /// Takes every whole line that has been read. Gives how many there were.
-    pub(crate) fn arrive(&self, framer: &mut LineFramer, pid: u32) -> usize {
+    /// Takes every whole line that has been read. Returns how many there were; `None` when the server is to be
+    /// replaced, so that nothing more of its output is of use.
+    pub(crate) fn arrive(&self, framer: &mut LineFramer, pid: u32) -> Option<usize> {
         let mut lines = 0;
         let now = self.clock.now();
-        let orders = {
+        let (orders, is_useless) = {
             let mut inner = self.lock();
-            inner.multiplexer.handle_sign_of_life(now);
+            if framer.unfinished().is_none() {
+                inner.multiplexer.handle_sign_of_life();
+            }
             while let Some(frame) = framer.next() {
                 lines += 1;
                 match frame {
@@ -339,11 +342,15 @@ impl Lane {
                     }
                 }
             }
+            if let Some(line) = framer.unfinished() {
+                inner.multiplexer.handle_unfinished(line);
+            }
             inner.note_ready(Some(pid));
-            inner.collect_for(&self.destination, pid)
+            let orders = inner.collect_for(&self.destination, pid);
+            (orders, inner.replacement.is_some())
         };
         self.carry_out(now, orders);
-        lines
+        (!is_useless).then_some(lines)
     }
 
     // From the tasks of a remote backend, whose messages have exchanges of their own.

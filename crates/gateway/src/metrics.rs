@@ -124,7 +124,7 @@ impl StreamKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ChildEnd {
     ByItself,
-    /// It gave no sign of life.
+    /// It gave no sign of life, or wrote nothing that could be used.
     Replaced,
     Stopped,
     /// It could not even be started.

@@ -56,7 +56,7 @@ use crate::time::{Moment, earliest};
 use crate::tool_policy::ToolPolicy;
 use crate::tool_schema::TaskSupport;
 use crate::version::Era;
-use crate::wire::line::EnvelopeSeeker;
+use crate::wire::line::{EnvelopeSeeker, Unfinished};
 use crate::wire::outbox::Outbox;
 use book::{Asker, Attached, InFlight, Link, Load, OpenQuestion, Opener, Past, Pending, Waiting};
 use held::Held;
@@ -71,7 +71,7 @@ use roots::Roots;
 use rounds::Round;
 use tasks::{Tasks, Watched};
 use tools::Tools;
-use vigil::Vigil;
+use vigil::{Owed, Vigil};
 
 /// What the machine wants done.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ pub enum Output {
     Tell(Tell),
     /// Someone waits for the server: start it, or say that it cannot be had.
     WantLink,
-    /// The server owes an answer and gives no sign of life: end it and start another.
+    /// The server gives no sign of life, or nothing more that could be used: end it and start another.
     Replace {
         why: &'static str,
     },
@@ -460,8 +460,7 @@ impl Multiplexer {
                     self.pending.insert(id, Pending::Handshake);
                     if self.carrier == Carrier::Pipe {
                         let until = now.after(self.limits.start_timeout);
-                        self.vigil
-                            .begin_doubt(until, "no answer to the handshake within start_timeout");
+                        self.vigil.begin_doubt(until, Owed::Welcome);
                         self.wake_by(until);
                     }
                 }

@@ -192,6 +192,10 @@ conversations! {
     url_question_of_a_modern_server_gets_an_id,
     what_has_no_counterpart_is_swallowed,
     words_of_the_only_client_are_kept,
+    line_that_is_no_message_replaces_the_server,
+    line_without_end_replaces_the_server,
+    server_that_hangs_is_replaced_after_one_call,
+    impatient_clients_do_not_hide_a_hang,
 }
 
 #[test]

@@ -344,16 +344,10 @@ async fn b08_garbage_on_stdout_is_skipped_and_the_answer_arrives() -> Result<()>
 }
 
 #[tokio::test]
-async fn b09_a_line_without_end_costs_its_own_caller_and_bounded_memory() -> Result<()> {
+async fn b09_a_long_answer_costs_its_own_caller_and_bounded_memory() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let client = rialto.session().await?;
     let before = rialto.memory().peak;
-    // It is no answer, so it concerns nobody and the answer behind it arrives.
-    let reply = client
-        .call(1, "endless", r#"{"megabytes":100,"marker":"behind"}"#)
-        .await?;
-    reply.expect_status(200)?;
-    assert_eq!(reply.text(), "behind");
     for tool in ["big", "big_id_last"] {
         let reply = client.call(1, tool, r#"{"bytes":33554432}"#).await?;
         expect_failure(&reply, 502, "response_too_large")?;
@@ -366,6 +360,43 @@ async fn b09_a_line_without_end_costs_its_own_caller_and_bounded_memory() -> Res
         rialto.memory()
     );
     assert_eq!(rialto.journal().starts().len(), 1, "the child was not replaced");
+    Ok(())
+}
+
+/// No time limit of a call passes in these: the request timeout is an hour.
+#[tokio::test]
+async fn b09_a_line_that_can_name_no_call_fails_all_calls_and_the_child_is_replaced() -> Result<()> {
+    for line in [
+        json!({"text": true, "forever": true}),
+        json!({"forever": true}),
+        json!({"text": true, "megabytes": 2}),
+    ] {
+        let rialto = Rialto::launcher()
+            .args(&["--request-timeout", "1h", "--max-message-bytes", "1MiB"])
+            .stub(&[])
+            .start()
+            .await?;
+        let (client, neighbour) = (rialto.session().await?, rialto.session().await?);
+        let before = rialto.memory().peak;
+        let mut waiting = JoinSet::new();
+        begin(&mut waiting, &neighbour, "never", json!({"marker": "waits"}));
+        rialto.wait_for_execution("waits").await;
+        let reply = client.call(1, "endless", line.clone()).await?;
+        expect_failure(&reply, 503, "upstream_exited")?;
+        let detail = reply.answer()["error"]["data"]["detail"].to_string();
+        assert!(detail.contains("a line"), "{line}: {detail}");
+        for reply in waiting.join_all().await {
+            expect_failure(&reply?, 503, "upstream_exited")?;
+        }
+        client.expect_echo("a new child").await?;
+        neighbour.expect_echo("for everybody").await?;
+        assert_eq!(rialto.journal().starts().len(), 2, "{line}");
+        assert!(
+            rialto.memory().peak < before + (16 << 10),
+            "{line}: {before} → {:?}",
+            rialto.memory()
+        );
+    }
     Ok(())
 }
 

@@ -4,8 +4,8 @@ use super::*;
 
 impl Multiplexer {
     /// The server has written something, be it only the beginning of a line.
-    pub fn handle_sign_of_life(&mut self, now: Moment) {
-        self.vigil.handle_sign_of_life(now);
+    pub fn handle_sign_of_life(&mut self) {
+        self.vigil.handle_sign_of_life();
     }
 
     /// One line of the server's output.
@@ -15,7 +15,7 @@ impl Multiplexer {
 
     /// One message of the server. `origin` is the request in whose exchange it came, where requests have one.
     pub fn handle_message(&mut self, now: Moment, line: Bytes, origin: Option<WireId>) {
-        self.handle_sign_of_life(now);
+        self.handle_sign_of_life();
         // A line of JSON that does not say that it is JSON-RPC is somebody's log, whatever its members are called.
         let read = Message::scan(line.clone()).and_then(|message| match message.is_json_rpc() {
             true => Ok(message),
@@ -81,9 +81,27 @@ impl Multiplexer {
         }
     }
 
+    /// A line beyond the limit goes on. Nothing else can come before it ends, so its bytes are no sign of life. Where
+    /// it can name no request, or has no end, no one could ever be given an answer: the server is replaced.
+    pub fn handle_unfinished(&mut self, line: Unfinished) {
+        if !line.may_be_message {
+            self.give_up_output("a line longer than max_message_bytes that is no message");
+        } else if line.length > self.limits.endless() {
+            self.give_up_output("a line without end");
+        }
+    }
+
+    fn give_up_output(&mut self, why: &'static str) {
+        self.counters.noise += 1;
+        self.outputs.push_back(Output::Replace { why });
+    }
+
     /// A line that was too long to be kept: `id` is its id, `request` says that it was no answer.
     pub fn handle_too_long(&mut self, now: Moment, id: Option<&[u8]>, request: bool, length: u64) {
-        self.handle_sign_of_life(now);
+        self.handle_sign_of_life();
+        if id.is_none() && !request {
+            return self.give_up_output("a line longer than max_message_bytes that names no request");
+        }
         if request {
             if let Some(id) = id.filter(|id| self.has_room_for_a_refusal(id)) {
                 let limit = self.limits.max_message_bytes;

@@ -34,31 +34,53 @@ impl Multiplexer {
         if let Some(at) = self.questions.values().map(|open| open.deadline).min() {
             self.wake_by(at);
         }
-        if let Some(why) = self.vigil.handle_deadline(now) {
-            self.outputs.push_back(Output::Replace { why });
-        }
+        self.expire_doubt(now);
         if let Some(at) = self.vigil.next_deadline() {
             self.wake_by(at);
         }
     }
 
-    /// Asks a server that let a call time out without a word whether it still lives. One that waits for a client's
-    /// answer itself has a reason to be quiet.
-    pub(super) fn doubt(&mut self, now: Moment) {
+    /// Asks a server that has not answered `call` in time whether it still lives: if it writes nothing at all, it is
+    /// given up, at the earliest when the call's own time limit `limit` has passed. A server that waits for a
+    /// client's answer itself has a reason to be quiet.
+    pub(super) fn doubt(&mut self, now: Moment, call: WireId, limit: Moment) {
         // Over POSTs each request has an exchange of its own: there is no pipe that could be stuck.
-        let piped = self.carrier == Carrier::Pipe;
-        if piped
-            && self.questions.is_empty()
-            && self.vigil.is_unnoticed_silence(now, self.limits.request_timeout)
-        {
+        if self.carrier != Carrier::Pipe || !self.questions.is_empty() {
+            return;
+        }
+        let until = now.after(self.limits.ping_timeout()).max(limit);
+        if self.vigil.begin_doubt(until, Owed::Call(call)) {
             let id = self.own_request(now);
             self.face.write_ping(self.outgoing.end(), id);
-            let until = now.after(self.limits.request_timeout);
-            self.vigil.begin_doubt(
-                until,
-                "no sign of life, not even to a ping, within request_timeout",
-            );
         }
+        self.wake_by(until);
+    }
+
+    fn expire_doubt(&mut self, now: Moment) {
+        let Some(owed) = self.vigil.due(now) else {
+            return;
+        };
+        if let Some(until) = self.excuse(owed) {
+            self.vigil.postpone(until);
+            return;
+        }
+        self.vigil.end_doubt();
+        self.outputs.push_back(Output::Replace { why: owed.why() });
+    }
+
+    /// Returns when to look again if the server may be silent because of a call that was sent before the one it
+    /// owes, and that is still within its time limit: a server may do one call at a time, and answer no ping
+    /// meanwhile.
+    fn excuse(&self, owed: Owed) -> Option<Moment> {
+        let Owed::Call(id) = owed else { return None };
+        let older = self
+            .pending
+            .range(..id)
+            .filter_map(|(_, pending)| pending.as_call());
+        older
+            .filter(|call| !call.resting && call.round.is_none())
+            .map(|call| call.deadline)
+            .min()
     }
 
     pub(super) fn expire_calls(&mut self, now: Moment) {
@@ -131,7 +153,7 @@ impl Multiplexer {
             self.next_round(now, id);
         }
         self.rest(now, resting);
-        let timed_out = !late.is_empty();
+        let oldest = late.iter().min().copied();
         for id in late {
             self.counters.timeouts += 1;
             if let Some(call) = self.release(now, id, None, "no answer within the time limit") {
@@ -145,8 +167,8 @@ impl Multiplexer {
                 });
             }
         }
-        if timed_out {
-            self.doubt(now);
+        if let Some(id) = oldest {
+            self.doubt(now, id, now);
         }
     }
 

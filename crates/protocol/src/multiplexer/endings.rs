@@ -142,7 +142,8 @@ impl Multiplexer {
         {
             self.waiting.remove(at);
         } else if let Some(id) = self.find_call(session, call) {
-            self.release(now, id, message, "the client cancelled the request");
+            let released = self.release(now, id, message, "the client cancelled the request");
+            self.doubt_released(now, id, released.as_deref());
         } else {
             return;
         }
@@ -151,6 +152,17 @@ impl Multiplexer {
             call,
             failure: Failure::Cancelled,
         });
+    }
+
+    /// A client gave up on a call that had taken long. That is no time limit of ours, but a server that hangs must not
+    /// be spared because its clients are less patient: it has the call's own time to show that it lives.
+    fn doubt_released(&mut self, now: Moment, id: WireId, call: Option<&InFlight>) {
+        if let Some(call) = call
+            && call.patience.is_none()
+            && call.round.is_none()
+        {
+            self.doubt(now, id, call.deadline);
+        }
     }
 
     pub(super) fn close(&mut self, now: Moment, session: SessionKey) {
@@ -200,6 +212,7 @@ impl Multiplexer {
             .collect();
         for id in ids {
             if let Some(call) = self.release(now, id, None, "the session ended") {
+                self.doubt_released(now, id, Some(&call));
                 self.tell(Tell::Failed {
                     session,
                     call: call.call,

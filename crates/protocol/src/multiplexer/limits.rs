@@ -34,6 +34,24 @@ impl Limits {
     /// A call may last this many request timeouts, however much progress it reports.
     pub const MAX_EXTENSIONS: u32 = 10;
 
+    /// The longest that a server may take to answer a ping of ours.
+    const LONGEST_PING: Duration = Duration::from_secs(30);
+
+    /// A line that is too long to be kept and goes on beyond this many bytes is taken for one without end.
+    const ENDLESS: u64 = 256 << 20;
+
+    /// How long a server that let a call time out may take to show that it lives.
+    pub(super) fn ping_timeout(&self) -> Duration {
+        self.request_timeout.min(Self::LONGEST_PING)
+    }
+
+    /// How long a line may be whose end is still waited for.
+    pub(super) fn endless(&self) -> u64 {
+        (self.max_message_bytes as u64)
+            .saturating_mul(4)
+            .max(Self::ENDLESS)
+    }
+
     /// A message of up to this many bytes is not counted by its bytes.
     pub(super) const SMALL: usize = 4096;
 

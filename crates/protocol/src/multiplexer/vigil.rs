@@ -1,50 +1,85 @@
-//! Whether a server that says nothing still lives.
+//! Liveness: whether a server that says nothing still lives.
 //!
-//! Silence alone is no sign of death: an idle server has nothing to say. There is doubt only about one that owes
-//! an answer, and whatever it writes dispels it, be it half a line. The vigil neither writes nor kills.
+//! Silence alone is no sign of death: an idle server has nothing to say, and one that works on a single long
+//! call may answer no ping meanwhile. There is doubt only about a server that let a call's time pass, or that was
+//! introduced to and has not answered. Whatever it writes dispels the doubt, be it half a line. The vigil neither
+//! writes nor kills.
 
-use std::time::Duration;
-
+use crate::backend_face::WireId;
 use crate::time::Moment;
 
 #[derive(Debug, Default)]
 pub(super) struct Vigil {
-    /// When the server last wrote anything on this link.
-    heard: Option<Moment>,
     doubt: Option<Doubt>,
+}
+
+/// What a silent server owes. Older debts sort first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Owed {
+    /// The answer to the handshake.
+    Welcome,
+    /// A sign that it still works on this call, or on anything sent after it.
+    Call(WireId),
+}
+
+impl Owed {
+    pub(super) fn why(self) -> &'static str {
+        match self {
+            Self::Welcome => "no answer to the handshake within start_timeout",
+            Self::Call(_) => "no sign of life, not even to a ping, after a call took too long",
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Doubt {
     /// A server that is silent until then is given up.
     until: Moment,
-    why: &'static str,
+    owed: Owed,
 }
 
 impl Vigil {
-    pub(super) fn handle_sign_of_life(&mut self, now: Moment) {
-        self.heard = Some(now);
+    pub(super) fn handle_sign_of_life(&mut self) {
         self.doubt = None;
     }
 
-    /// The server owes us something; it has until then to write anything at all.
-    pub(super) fn begin_doubt(&mut self, until: Moment, why: &'static str) {
-        self.doubt.get_or_insert(Doubt { until, why });
-    }
-
-    /// Whether nothing was heard for this long and nobody doubts the server yet.
-    pub(super) fn is_unnoticed_silence(&self, now: Moment, span: Duration) -> bool {
-        self.doubt.is_none() && self.heard.is_none_or(|heard| now.since(heard) >= span)
+    /// The server owes something; it has until then to write anything at all. Of several debts the oldest decides:
+    /// a server may do one thing after the other. Returns whether there was no doubt before.
+    pub(super) fn begin_doubt(&mut self, until: Moment, owed: Owed) -> bool {
+        match &mut self.doubt {
+            None => {
+                self.doubt = Some(Doubt { until, owed });
+                true
+            }
+            Some(doubt) => {
+                if owed < doubt.owed {
+                    doubt.owed = owed;
+                    doubt.until = doubt.until.max(until);
+                }
+                false
+            }
+        }
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
         self.doubt.as_ref().map(|doubt| doubt.until)
     }
 
-    /// Why the server is to be given up, if it is. It is said once.
-    pub(super) fn handle_deadline(&mut self, now: Moment) -> Option<&'static str> {
+    /// Returns what the server owes if its time is over. The caller then postpones or ends the doubt.
+    pub(super) fn due(&self, now: Moment) -> Option<Owed> {
         self.doubt
-            .take_if(|doubt| doubt.until <= now)
-            .map(|doubt| doubt.why)
+            .as_ref()
+            .filter(|doubt| doubt.until <= now)
+            .map(|doubt| doubt.owed)
+    }
+
+    pub(super) fn postpone(&mut self, until: Moment) {
+        if let Some(doubt) = &mut self.doubt {
+            doubt.until = until;
+        }
+    }
+
+    pub(super) fn end_doubt(&mut self) {
+        self.doubt = None;
     }
 }

@@ -41,6 +41,15 @@ pub struct TooLong {
     pub length: u64,
 }
 
+/// What is known of a line above the limit while it lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unfinished {
+    /// How many bytes of it have streamed past.
+    pub length: u64,
+    /// Whether it can still become a JSON object, and so name the request that it answers.
+    pub may_be_message: bool,
+}
+
 /// Cuts a stream of bytes into lines of at most `max_line` bytes.
 ///
 /// The caller reads into [`spare`](Self::spare), then calls [`next`](Self::next) until it gives `None`, and
@@ -131,10 +140,13 @@ impl LineFramer {
         }
     }
 
-    /// How many bytes of an over-long line have streamed past, while it lasts. A child whose line never ends
-    /// is seen by this.
-    pub fn skipped_so_far(&self) -> Option<u64> {
-        self.skipping.as_ref().map(|skipping| skipping.length)
+    /// Returns what is known of a line above the limit that has not ended yet. A child whose line never
+    /// ends is seen by this.
+    pub fn unfinished(&self) -> Option<Unfinished> {
+        self.skipping.as_ref().map(|skipping| Unfinished {
+            length: skipping.length,
+            may_be_message: skipping.seeker.may_be_message(),
+        })
     }
 
     /// The stream has ended: a half line is dropped, and its length told. The next child gets a new framer,

@@ -23,6 +23,8 @@
 //! listens are dismissed                                 as when the gateway is shut down
 //! server> … / server< …                                 as for clients; `server> line TEXT` for anything, `$w` filled in
 //! server> too long #3 2000                              an answer of 2000 bytes; `too long question #3 2000`
+//! server> too long text 2000                            a line of 2000 bytes that names no request
+//! server> unfinished object 2000                        2000 bytes of a line that goes on; `unfinished text 2000`
 //! server stops reading / server reads
 //! time +5s
 //! server> half a line                                   bytes that are no line yet
@@ -474,6 +476,21 @@ impl Script {
                     line.replace(&format!("${name}"), &value.to_string())
                 });
             self.stage().server_says(&line);
+            return Ok(());
+        }
+        if let Some(rest) = what.strip_prefix("unfinished ") {
+            let (what, length) = rest.split_once(' ').ok_or("text or object, LENGTH")?;
+            let length = length
+                .parse()
+                .map_err(|error: std::num::ParseIntError| error.to_string())?;
+            self.stage().server_goes_on(length, what == "object");
+            return Ok(());
+        }
+        if let Some(length) = what.strip_prefix("too long text ") {
+            let length = length
+                .parse()
+                .map_err(|error: std::num::ParseIntError| error.to_string())?;
+            self.stage().server_says_too_much(None, false, length);
             return Ok(());
         }
         if let Some(rest) = what.strip_prefix("too long ") {

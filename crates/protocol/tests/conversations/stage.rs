@@ -15,6 +15,7 @@ use protocol::session::replay::StreamKey;
 use protocol::session::{self, Accepts, Answer, Reader, Reading, Session, Taken};
 use protocol::time::Moment;
 use protocol::version::{Era, Version};
+use protocol::wire::line::Unfinished;
 use serde_json::{Value, json};
 
 use crate::errands::Trip;
@@ -291,7 +292,16 @@ impl Stage {
     }
 
     pub(crate) fn server_says_something(&mut self) {
-        self.backend.handle_sign_of_life(self.now);
+        self.backend.handle_sign_of_life();
+        self.settle();
+    }
+
+    /// A line beyond the limit has come so far, and goes on.
+    pub(crate) fn server_goes_on(&mut self, length: u64, may_be_message: bool) {
+        self.backend.handle_unfinished(Unfinished {
+            length,
+            may_be_message,
+        });
         self.settle();
     }
 

@@ -89,7 +89,7 @@ impl Tool {
         (
             Tool::Break(Fault::Endless),
             "endless",
-            "{megabytes, marker}: a line of that length that is no message, first",
+            "{megabytes, forever, text, marker}: a line of that length, or without end, that is no message, first",
         ),
         (
             Tool::Break(Fault::Exit),

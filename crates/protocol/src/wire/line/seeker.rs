@@ -107,6 +107,11 @@ impl EnvelopeSeeker {
         }
     }
 
+    /// Returns whether the bytes so far can still be the beginning of a JSON object.
+    pub fn may_be_message(&self) -> bool {
+        self.place != Place::Broken
+    }
+
     /// The line has ended: the raw `id`, and whether there was a `method`. A line that is no complete object
     /// has neither.
     pub fn finish(self) -> (Option<Bytes>, bool) {

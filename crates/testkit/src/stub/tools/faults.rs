@@ -74,11 +74,17 @@ impl Server {
                 self.output.line(&wire::response(call.id, &result));
             }
             Fault::Endless => {
-                let bytes = call.arguments.number("megabytes", 100) << 20;
+                let bytes = match call.arguments.flag("forever", false) {
+                    true => u64::MAX,
+                    false => call.arguments.number("megabytes", 100) << 20,
+                };
+                let is_text = call.arguments.flag("text", false);
                 self.output.piecewise(|stdout| {
-                    stdout.write_all(
-                        br#"{"jsonrpc":"2.0","method":"notifications/message","params":{"data":""#,
-                    )?;
+                    if !is_text {
+                        stdout.write_all(
+                            br#"{"jsonrpc":"2.0","method":"notifications/message","params":{"data":""#,
+                        )?;
+                    }
                     fill(stdout, bytes)?;
                     stdout.write_all(b"\n")
                 });
