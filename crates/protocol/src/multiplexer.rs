@@ -9,12 +9,15 @@
 //! session at a time, so that the next question can be attributed. A question that comes while several sessions of
 //! one principal have such calls is held until the calls of all but one of them have ended, and then is that one's
 //! (see `held.rs`). What still cannot be attributed is refused: of several principals, as many questions as sessions
-//! that may have asked, a call cancelled meanwhile, or nothing decided in time. Nothing is ever guessed.
+//! that may have asked, or nothing decided in time. Nothing is ever guessed between principals: a call that was cancelled,
+//! timed out or lost its session is its principal's until the server answers it (see `abandoned.rs`), and what no call
+//! can have caused is for one principal only if no other has used the link.
 //! What a server says because of a task carries the task's id and is exact (see `tasks.rs`); roots that it asks for while no
 //! call is there wait for the next one (see `roots.rs`).
 //! A call that waits for a modern client's answer, which may never come, does not keep others of its principal from
 //! their turn (see `resting.rs`).
 
+mod abandoned;
 mod arrivals;
 mod attribution;
 mod book;
@@ -48,7 +51,7 @@ use crate::backend_face::{self, Arrival, Face, Outgoing, WireId};
 use crate::delivery::Known;
 use crate::error_code;
 use crate::exchange::{
-    Ask, Call, CallKey, Client, Failure, QuestionKey, Request, SessionKey, Tell, Trouble, Upstream,
+    Ask, Call, CallKey, Client, Failure, Principal, QuestionKey, Request, SessionKey, Tell, Trouble, Upstream,
 };
 use crate::message::{Kind, Member, Message, ScanError};
 use crate::method::{LogLevel, Method};
@@ -58,7 +61,8 @@ use crate::tool_schema::TaskSupport;
 use crate::version::Era;
 use crate::wire::line::{EnvelopeSeeker, Unfinished};
 use crate::wire::outbox::Outbox;
-use book::{Asker, Attached, InFlight, Link, Load, OpenQuestion, Opener, Past, Pending, Waiting};
+use abandoned::{Abandoned, Matter};
+use book::{Asker, Attached, InFlight, Link, Load, OpenQuestion, Opener, Past, Pending, Users, Waiting};
 use held::Held;
 use interests::Interests;
 pub(crate) use interests::is_part;
@@ -119,13 +123,17 @@ pub struct Multiplexer {
     /// Nobody is to wait for the server any more.
     retired: bool,
     attached: BTreeMap<SessionKey, Attached>,
-    /// Sessions that have gone and whose cancelled calls the server may still be working on.
-    departed: BTreeMap<SessionKey, Load>,
+    /// Calls that no client waits for any more and that the server has not answered.
+    abandoned: Abandoned,
+    /// The principals that have used this link.
+    users: Users,
     /// How many sessions have calls in flight, and calls in flight that may ask.
     busy_sessions: usize,
     asking_sessions: usize,
     openers: VecDeque<Opener>,
     waiting: VecDeque<Waiting>,
+    /// How many calls rest.
+    resting_calls: usize,
     /// Answers to questions of calls that rest.
     returning: VecDeque<Returning>,
     pending: BTreeMap<WireId, Pending>,
@@ -168,11 +176,13 @@ impl Multiplexer {
             welcomed_before: false,
             retired: false,
             attached: BTreeMap::new(),
-            departed: BTreeMap::new(),
+            abandoned: Abandoned::default(),
+            users: Users::default(),
             busy_sessions: 0,
             asking_sessions: 0,
             openers: VecDeque::new(),
             waiting: VecDeque::new(),
+            resting_calls: 0,
             returning: VecDeque::new(),
             pending: BTreeMap::new(),
             questions: BTreeMap::new(),
@@ -258,7 +268,7 @@ impl Multiplexer {
             .count()
     }
 
-    /// Calls, cancelled calls and requests of our own that are still in the books, and who left some behind.
+    /// Calls and requests of our own that are still in the books.
     #[doc(hidden)]
     pub fn unsettled(&self) -> usize {
         let requests = self.pending.values().filter(|pending| {
@@ -267,7 +277,13 @@ impl Multiplexer {
                 Pending::Handshake | Pending::Listen | Pending::Background { .. }
             )
         });
-        requests.count() + self.departed.len()
+        requests.count()
+    }
+
+    /// Calls that were given up and that the server has not answered, and the principals who have such.
+    #[doc(hidden)]
+    pub fn abandoned(&self) -> (usize, usize) {
+        self.abandoned.sizes()
     }
 
     /// Sessions that want to know what is not about their calls.
@@ -428,6 +444,7 @@ impl Multiplexer {
         attached: Attached,
         introduction: Option<&Message>,
     ) {
+        self.users.add(&attached.client.principal);
         self.face.offer(&attached.client, introduction);
         self.attached.insert(session, attached);
         if let (Link::Up, Some(welcome)) = (&self.link, self.face.welcome()) {

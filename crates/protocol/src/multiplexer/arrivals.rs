@@ -59,10 +59,10 @@ impl Multiplexer {
             Arrival::Task => self.handle_task_notice(now, &modern::unmarked(&message)),
             Arrival::Updated => self.handle_updated(&modern::unmarked(&message)),
             Arrival::Listening(id) => self.handle_listening(now, id, &message),
-            Arrival::Other => match (self.hearing().count(), self.sole_principal()) {
-                // What we do not understand can only be for the one who is there, unless it is about a stranger's call.
-                (1, Ok(_)) => self.tell_all(&modern::unmarked(&message)),
-                _ => self.counters.unattributed += 1,
+            // What we do not understand is for the only session, unless another principal has used the link too.
+            Arrival::Other => match self.sole_hearing() {
+                Some(_) => self.tell_all(&modern::unmarked(&message)),
+                None => self.counters.unattributed += 1,
             },
             Arrival::Forbidden => self.counters.strays += 1,
         }
@@ -132,6 +132,9 @@ impl Multiplexer {
 
     pub(super) fn handle_answer(&mut self, now: Moment, id: Option<WireId>, message: Message) {
         let Some(id) = id.filter(|id| self.pending.contains_key(id)) else {
+            if let Some(id) = id {
+                self.abandoned.handle_answer(id);
+            }
             self.counters.strays += 1;
             return;
         };
@@ -174,7 +177,7 @@ impl Multiplexer {
             return;
         }
         let Some(call) = self.settle(now, id) else {
-            // Nobody waits for the answer to a request of our own, or to a cancelled call.
+            // No client waits for the answer to a request of our own.
             self.counters.strays += u64::from(!own);
             return;
         };

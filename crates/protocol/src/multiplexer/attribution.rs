@@ -195,37 +195,111 @@ impl Multiplexer {
         });
     }
 
-    /// Whose question it is, and which of their calls caused it.
+    /// Returns the session whose question it is, and which of its calls caused it.
     pub(super) fn attribute(&self, method: Method) -> Option<(SessionKey, Option<WireId>)> {
-        let newest = |wanted: &dyn Fn(&InFlight) -> bool| {
-            self.pending.iter().rev().find_map(|(id, pending)| {
-                let call = pending.as_call()?;
-                wanted(call).then_some((call.session, Some(*id)))
-            })
-        };
-        let awake = newest(&|call| call.method.may_ask() && !call.resting);
-        if let Some(session) = self.sole_session() {
-            let carrier = awake
-                .or_else(|| newest(&|call| call.method.may_ask()))
-                .or_else(|| newest(&|_| true));
-            return carrier.or(Some((session, None)));
-        }
-        let found = match (self.asking_sessions, self.busy_sessions) {
-            (1, _) => awake,
-            (0, _) if self.only_resting().is_some() => self.only_resting(),
-            (0, 1) => newest(&|call| !call.resting),
-            (0, 0) if method == Method::RootsList => self.last_notifier.map(|session| (session, None)),
-            _ => None,
-        };
-        // It may just as well be that of a call that rests, so it is put to nobody else's principal.
-        found.filter(|(session, _)| !self.strangers_rest(*session, Era::Modern))
+        let found = self.likely_asker(method)?;
+        (!self.may_be_of_another_principal(found.0, Matter::Question)).then_some(found)
     }
 
-    /// The only session there is. Whatever the server says is meant for it, unless one that has gone left calls behind.
-    pub(super) fn sole_session(&self) -> Option<SessionKey> {
+    fn likely_asker(&self, method: Method) -> Option<(SessionKey, Option<WireId>)> {
+        match self.asking_sessions {
+            0 => {}
+            1 => return self.newest(|call| call.method.may_ask() && !call.resting),
+            _ => return None,
+        }
+        if self.any_rests() {
+            return self.resting_session();
+        }
+        if self.abandoned.sole_owner(Matter::Question).is_some() {
+            let session = self.abandoning_session(Matter::Question)?;
+            return Some((
+                session,
+                self.newest(|call| call.session == session).and_then(|(_, id)| id),
+            ));
+        }
+        // No call is there that may ask, so it may be about anything that was done on this link.
+        if self.busy_sessions <= 1
+            && let Some(found) = self.newest(|_| true)
+            && self.is_only_user(found.0)
+        {
+            return Some(found);
+        }
+        if let Some(session) = self.sole_session().filter(|session| self.is_only_user(*session)) {
+            return Some((session, None));
+        }
+        match method {
+            Method::RootsList => self.last_notifier.map(|session| (session, None)),
+            _ => None,
+        }
+    }
+
+    fn newest(&self, wanted: impl Fn(&InFlight) -> bool) -> Option<(SessionKey, Option<WireId>)> {
+        self.pending.iter().rev().find_map(|(id, pending)| {
+            let call = pending.as_call()?;
+            wanted(call).then_some((call.session, Some(*id)))
+        })
+    }
+
+    /// Returns the session for what the server sends because of a call that was given up: the call's own, or else the
+    /// only one that its principal has.
+    fn abandoning_session(&self, matter: Matter) -> Option<SessionKey> {
+        let own = self.abandoned.sole_session(matter);
+        if let Some(session) = own.filter(|session| self.attached.contains_key(session)) {
+            return Some(session);
+        }
+        let owner = self.abandoned.sole_owner(matter)?;
+        let mut sessions = self
+            .attached
+            .iter()
+            .filter(|(_, attached)| attached.client.principal == *owner);
+        let first = sessions.next().map(|(session, _)| *session)?;
+        sessions.next().is_none().then_some(first)
+    }
+
+    /// Returns whether a call of another principal than this session's may have caused it: one in flight, one that
+    /// rests, or one that was given up.
+    pub(super) fn may_be_of_another_principal(&self, session: SessionKey, matter: Matter) -> bool {
+        let Some(attached) = self.attached.get(&session) else {
+            return true;
+        };
+        let principal = &attached.client.principal;
+        let (sessions, own) = match matter {
+            Matter::Question => (self.asking_sessions, attached.load.asking),
+            Matter::Log => (self.busy_sessions, attached.load.in_flight),
+        };
+        let others = sessions > usize::from(own > 0);
+        let works = |load: &Load| match matter {
+            Matter::Question => load.asking > 0,
+            Matter::Log => load.in_flight > 0,
+        };
+        (!self.abandoned.is_empty() && self.abandoned.may_be_of_another(principal, matter))
+            || self.strangers_rest(session)
+            || (others
+                && self
+                    .attached
+                    .values()
+                    .any(|other| works(&other.load) && other.client.principal != *principal))
+    }
+
+    /// Returns whether every session that has used this link is of the same principal as this one.
+    fn is_only_user(&self, session: SessionKey) -> bool {
+        self.attached
+            .get(&session)
+            .is_some_and(|attached| self.users.is_only(&attached.client.principal))
+    }
+
+    /// Returns the only session there is.
+    fn sole_session(&self) -> Option<SessionKey> {
         let mut sessions = self.attached.keys();
-        let first = sessions.next().filter(|_| self.departed.is_empty())?;
+        let first = sessions.next()?;
         sessions.next().is_none().then_some(*first)
+    }
+
+    /// Returns the only session that hears what is about no call, if no other principal has used the link.
+    pub(super) fn sole_hearing(&self) -> Option<SessionKey> {
+        let mut hearing = self.hearing();
+        let first = hearing.next()?;
+        (hearing.next().is_none() && self.is_only_user(first)).then_some(first)
     }
 
     pub(super) fn handle_withdrawal(&mut self, now: Moment, message: Message) {
@@ -271,8 +345,7 @@ impl Multiplexer {
                 let call = wire.and_then(|id| match self.pending.get(&id) {
                     Some(Pending::Call(call)) => Some(call.call),
                     Some(
-                        Pending::Cancelled { .. }
-                        | Pending::Handshake
+                        Pending::Handshake
                         | Pending::Listen
                         | Pending::Own { .. }
                         | Pending::Step { .. }
@@ -292,10 +365,13 @@ impl Multiplexer {
             }
             return;
         }
-        let mut principals = self.attached.values().map(|attached| &attached.client.principal);
-        let first = principals.next();
-        if self.busy_sessions > 0 || self.any_rests() || !principals.all(|principal| Some(principal) == first)
-        {
+        let quiet = self.busy_sessions == 0 && !self.any_rests();
+        let one_principal = self
+            .attached
+            .keys()
+            .next()
+            .is_some_and(|first| self.is_only_user(*first));
+        if !quiet || !one_principal {
             self.counters.unattributed += 1;
             return;
         }
@@ -310,36 +386,41 @@ impl Multiplexer {
         }
     }
 
-    pub(super) fn attribute_log(&self) -> Option<(SessionKey, Option<WireId>)> {
-        if self.any_rests() && self.sole_session().is_none() {
-            return None;
-        }
-        if self.busy_sessions == 0 && self.sole_session().is_none() {
-            let mut hearing = self.hearing();
-            let first = hearing.next()?;
-            return hearing.next().is_none().then_some((first, None));
-        }
-        if self.busy_sessions > 1 {
-            return None;
-        }
-        let mut calls = self.pending.iter().filter_map(|(id, pending)| match pending {
-            Pending::Call(call) if !call.resting => Some((call.session, *id)),
-            Pending::Call(_)
-            | Pending::Cancelled { .. }
-            | Pending::Handshake
-            | Pending::Listen
-            | Pending::Own { .. }
-            | Pending::Step { .. }
-            | Pending::Background { .. } => None,
-        });
-        match calls.next() {
-            Some((session, id)) => Some((session, calls.next().is_none().then_some(id))),
-            None => self.sole_session().map(|session| (session, None)),
-        }
+    fn attribute_log(&self) -> Option<(SessionKey, Option<WireId>)> {
+        let found = self.likely_logger()?;
+        (!self.may_be_of_another_principal(found.0, Matter::Log)).then_some(found)
     }
 
+    fn likely_logger(&self) -> Option<(SessionKey, Option<WireId>)> {
+        match self.busy_sessions {
+            0 => {}
+            1 => {
+                let (session, id) = self.newest(|call| !call.resting)?;
+                let other = |call: &InFlight| !call.resting && call.session == session;
+                let several = self
+                    .pending
+                    .values()
+                    .filter_map(Pending::as_call)
+                    .filter(|call| other(call));
+                return Some((session, id.filter(|_| several.take(2).count() == 1)));
+            }
+            _ => return None,
+        }
+        if self.any_rests() {
+            return self.resting_session();
+        }
+        if !self.abandoned.is_empty() {
+            return self
+                .abandoning_session(Matter::Log)
+                .map(|session| (session, None));
+        }
+        self.sole_hearing().map(|session| (session, None))
+    }
+
+    /// An update goes to the sessions that subscribed to its resource, or to the only session if no other principal
+    /// has used the link.
     pub(super) fn handle_updated(&mut self, message: &Message) {
-        if self.hearing().count() == 1 {
+        if self.sole_hearing().is_some() {
             return self.tell_all(message);
         }
         let Some(uri) = message.text(Member::Uri) else {

@@ -19,12 +19,36 @@ pub(super) struct Attached {
     pub(super) load: Load,
 }
 
-/// What the server may be working on for a session, cancelled calls included.
+/// What the server is working on for a session.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Load {
     pub(super) in_flight: u32,
     /// Those of them that may ask something.
     pub(super) asking: u32,
+}
+
+/// The principals that have used a link. What the server sends outside any call may be about what any of them did.
+#[derive(Debug, Default)]
+pub(super) enum Users {
+    #[default]
+    Nobody,
+    One(Principal),
+    Several,
+}
+
+impl Users {
+    pub(super) fn add(&mut self, principal: &Principal) {
+        match self {
+            Self::Nobody => *self = Self::One(principal.clone()),
+            Self::One(only) if only == principal => {}
+            Self::One(_) => *self = Self::Several,
+            Self::Several => {}
+        }
+    }
+
+    pub(super) fn is_only(&self, principal: &Principal) -> bool {
+        matches!(self, Self::One(only) if only == principal)
+    }
 }
 
 #[derive(Debug)]
@@ -60,13 +84,6 @@ pub(super) struct Waiting {
 pub(super) enum Pending {
     /// Boxed: it is looked up and put away more often than it is made.
     Call(Box<InFlight>),
-    /// A call that was cancelled. Nobody waits for it, but until the server has stopped it may still ask or log
-    /// something because of it, which must not be taken for another session's.
-    Cancelled {
-        session: SessionKey,
-        may_ask: bool,
-        until: Moment,
-    },
     Handshake,
     /// Our own listening for what sessions want to hear (modern era).
     Listen,
@@ -89,8 +106,7 @@ impl Pending {
     pub(super) fn as_call(&self) -> Option<&InFlight> {
         match self {
             Self::Call(call) => Some(call),
-            Self::Cancelled { .. }
-            | Self::Handshake
+            Self::Handshake
             | Self::Listen
             | Self::Own { .. }
             | Self::Step { .. }

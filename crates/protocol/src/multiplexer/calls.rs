@@ -79,7 +79,7 @@ impl Multiplexer {
         let others = self.asking_sessions > usize::from(own);
         // First come, first served: nobody overtakes a call that waits its turn.
         !others
-            && !self.strangers_rest(call.session, call.words)
+            && !self.strangers_rest(call.session)
             && self
                 .waiting
                 .iter()
@@ -109,8 +109,8 @@ impl Multiplexer {
                     .attached
                     .get(&waiting.call.session)
                     .is_some_and(|attached| attached.load.asking > 0);
-                in_turn &= self.asking_sessions <= usize::from(own)
-                    && !self.strangers_rest(waiting.call.session, waiting.call.words);
+                in_turn &=
+                    self.asking_sessions <= usize::from(own) && !self.strangers_rest(waiting.call.session);
                 if !in_turn {
                     self.waiting.push_back(waiting);
                     continue;

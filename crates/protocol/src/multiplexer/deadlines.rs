@@ -94,7 +94,7 @@ impl Multiplexer {
         for (id, pending) in &mut self.pending {
             let call = match pending {
                 Pending::Call(call) => call,
-                Pending::Cancelled { until, .. } | Pending::Own { until } => {
+                Pending::Own { until } => {
                     if *until <= now {
                         stopped.push(*id);
                     } else {
@@ -212,7 +212,7 @@ impl Multiplexer {
                 self.counters.timeouts += 1;
                 let failure = if waiting.starting {
                     start.clone()
-                } else if self.strangers_rest(session, waiting.call.words) {
+                } else if self.strangers_rest(session) {
                     Failure::Occupied
                 } else {
                     Failure::Timeout {

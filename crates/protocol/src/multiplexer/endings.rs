@@ -17,16 +17,13 @@ impl Multiplexer {
     }
 
     pub(super) fn count_out(&mut self, session: SessionKey, may_ask: bool) {
-        let attached = self.attached.get_mut(&session).map(|attached| &mut attached.load);
-        if let Some(load) = attached.or_else(|| self.departed.get_mut(&session)) {
+        if let Some(attached) = self.attached.get_mut(&session) {
+            let load = &mut attached.load;
             load.in_flight -= 1;
             self.busy_sessions -= usize::from(load.in_flight == 0);
             if may_ask {
                 load.asking -= 1;
                 self.asking_sessions -= usize::from(load.asking == 0);
-            }
-            if load.in_flight == 0 {
-                self.departed.remove(&session);
             }
         }
     }
@@ -34,27 +31,24 @@ impl Multiplexer {
     /// Takes a call out of the books because the server is done with it.
     pub(super) fn settle(&mut self, now: Moment, id: WireId) -> Option<Box<InFlight>> {
         self.rouse(id);
-        let (session, may_ask, call) = match self.pending.remove(&id)? {
-            Pending::Call(call) => (call.session, call.method.may_ask(), Some(call)),
-            Pending::Cancelled { session, may_ask, .. } => (session, may_ask, None),
+        let call = match self.pending.remove(&id)? {
+            Pending::Call(call) => call,
             Pending::Handshake
             | Pending::Listen
             | Pending::Own { .. }
             | Pending::Step { .. }
             | Pending::Background { .. } => return None,
         };
-        if let Some(call) = &call {
-            self.detach_questions(id, call);
-            self.drop_steps(id, call);
-        }
-        self.count_out(session, may_ask);
+        self.detach_questions(id, &call);
+        self.drop_steps(id, &call);
+        self.count_out(call.session, call.method.may_ask());
         self.resolve_held(now);
         self.admit(now);
-        call
+        Some(call)
     }
 
-    /// Tells the server that nobody wants a call's answer any more. It stays in the books until the server has
-    /// answered all the same, or has had time to stop.
+    /// Tells the server that no client wants a call's answer any more. The call belongs to its principal until the
+    /// server answers it all the same.
     pub(super) fn release(
         &mut self,
         now: Moment,
@@ -63,38 +57,43 @@ impl Multiplexer {
         reason: &str,
     ) -> Option<Box<InFlight>> {
         self.rouse(id);
-        let until = now.after(Limits::CANCEL_GRACE);
         self.abandon_task(now, id);
-        let pending = self.pending.get_mut(&id)?;
-        let Pending::Call(call) = pending else { return None };
-        let task = call.pursuit.as_ref().map(|pursuit| pursuit.drives());
-        if call.round.is_some() || task == Some(false) || (task.is_some() && self.face.listens()) {
-            // The server has answered and keeps nothing: there is only the round to forget.
+        let Some(Pending::Call(call)) = self.pending.get(&id) else {
+            return None;
+        };
+        if call.round.is_some() || call.pursuit.is_some() {
+            // The server has answered: there is only the round or the task to forget.
             self.withdraw_round(id);
             return self.settle(now, id);
         }
-        let cancelled = Pending::Cancelled {
-            session: call.session,
-            may_ask: call.method.may_ask(),
-            until,
-        };
-        let Pending::Call(call) = std::mem::replace(pending, cancelled) else {
+        let Some(Pending::Call(call)) = self.pending.remove(&id) else {
             return None;
         };
         // The client's own words may be long; ours are not, so that a cancellation can always be sent.
         let words = message.filter(|message| self.has_room(message.len()));
-        if task.is_none() {
-            backend_face::write_cancel(self.outgoing.end(), words, id, reason);
-        }
-        self.drop_steps(id, &call);
-        self.wake_by(until);
+        backend_face::write_cancel(self.outgoing.end(), words, id, reason);
         self.detach_questions(id, &call);
         self.forsake(&call);
-        if call.method.may_ask() {
-            // What is held may be this call's, which will not be told from the others any more.
-            self.refuse_held();
-        }
+        self.count_out(call.session, call.method.may_ask());
+        self.abandon(id, &call);
+        self.resolve_held(now);
+        self.admit(now);
         Some(call)
+    }
+
+    /// Keeps in mind whose call it is that the server may go on with.
+    fn abandon(&mut self, id: WireId, call: &InFlight) {
+        // A modern server that is reached by POSTs says everything about a call in its exchange, which has ended.
+        if self.carrier == Carrier::Posts && self.face.listens() {
+            return;
+        }
+        let Some(attached) = self.attached.get(&call.session) else {
+            return;
+        };
+        let principal = attached.client.principal.clone();
+        let (may_ask, limit) = (call.method.may_ask(), self.limits.abandoned);
+        let collapsed = self.abandoned.add(id, call.session, principal, may_ask, limit);
+        self.counters.overloads += u64::from(collapsed);
     }
 
     /// A call's questions are still the server's to have answered, but there is no call to keep alive.
@@ -238,11 +237,7 @@ impl Multiplexer {
     }
 
     pub(super) fn detach(&mut self, session: SessionKey) {
-        if let Some(attached) = self.attached.remove(&session)
-            && attached.load.in_flight > 0
-        {
-            self.departed.insert(session, attached.load);
-        }
+        self.attached.remove(&session);
         if self.last_notifier == Some(session) {
             self.last_notifier = None;
         }

@@ -2,13 +2,12 @@
 //!
 //! A call that asks waits for the answer. So when the calls of the other sessions have ended, the question is that of
 //! the one who remains; meanwhile no other call that may ask is begun. This is a conclusion from how servers ought to
-//! behave: one that gives up waiting, ends its call and does not withdraw its question would mislead us. Therefore it is
-//! drawn between sessions of one principal only. A cancelled call proves nothing at all, for a server stops it and leaves
-//! its question behind: with one of those among them a question is refused.
+//! behave: one that gives up waiting, ends its call and does not withdraw its question would mislead us, and so would one
+//! that asks because of a cancelled call. Therefore it is drawn between sessions of one principal only.
 
 use bytes::Bytes;
 
-use super::{Multiplexer, Pending, UNATTRIBUTABLE};
+use super::{Matter, Multiplexer, Pending, UNATTRIBUTABLE};
 use crate::error_code;
 use crate::message::Message;
 use crate::time::Moment;
@@ -24,12 +23,15 @@ pub(super) struct Held {
 impl Multiplexer {
     /// Keeps a question that several sessions' calls may have caused, or refuses it if waiting would not help.
     pub(super) fn hold(&mut self, now: Moment, id: Bytes, message: Message) {
-        let abandoned = |pending: &Pending| matches!(pending, Pending::Cancelled { may_ask: true, .. });
-        let mut asking = self.attached.values().filter(|attached| attached.load.asking > 0);
-        let first = asking.next().map(|attached| &attached.client.principal);
-        let strangers = asking.any(|attached| Some(&attached.client.principal) != first);
+        let mut asking = self
+            .attached
+            .iter()
+            .filter(|(_, attached)| attached.load.asking > 0);
+        let first = asking.next().map(|(session, _)| *session);
+        let strangers =
+            first.is_none_or(|session| self.may_be_of_another_principal(session, Matter::Question));
         let full = self.open_questions() >= self.limits.questions;
-        if full || strangers || self.pending.values().any(abandoned) {
+        if full || strangers {
             return self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, UNATTRIBUTABLE);
         }
         let until = now.after(self.limits.request_timeout);
@@ -56,8 +58,8 @@ impl Multiplexer {
             return;
         }
         match self.asking_sessions {
-            0 => self.refuse_held(),
-            1 => {
+            0 if self.abandoned.is_empty() => self.refuse_held(),
+            0 | 1 => {
                 for Held { id, message, .. } in std::mem::take(&mut self.held) {
                     match self.attribute(message.method()) {
                         Some((session, wire)) => self.ask_session(now, session, wire, id, message),

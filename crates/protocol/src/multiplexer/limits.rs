@@ -26,6 +26,9 @@ pub struct Limits {
     pub subscriptions: usize,
     /// Tasks that are remembered with their owner.
     pub tasks: usize,
+    /// Calls that may be kept which no client waits for any more and the server has not answered, and as many principals
+    /// whose older ones were forgotten.
+    pub abandoned: usize,
     /// Bytes that may wait to be written to the server.
     pub outgoing_bytes: usize,
 }
@@ -54,10 +57,6 @@ impl Limits {
 
     /// A message of up to this many bytes is not counted by its bytes.
     pub(super) const SMALL: usize = 4096;
-
-    /// How long a server may take to stop working on a cancelled call. Until then its questions and log lines may
-    /// be that call's. Most servers do not answer a cancelled call, so there is no better sign that it has stopped.
-    pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
 }
 
 impl Default for Limits {
@@ -74,6 +73,7 @@ impl Default for Limits {
             questions: 256,
             subscriptions: 256,
             tasks: 1024,
+            abandoned: 256,
             outgoing_bytes: 4 << 20,
         }
     }

@@ -39,8 +39,13 @@ impl Multiplexer {
         for attached in self.attached.values_mut() {
             attached.load = Load::default();
         }
-        self.departed.clear();
+        self.abandoned.clear();
+        self.users = Users::default();
+        for attached in self.attached.values() {
+            self.users.add(&attached.client.principal);
+        }
         self.returning.clear();
+        self.resting_calls = 0;
         self.busy_sessions = 0;
         self.asking_sessions = 0;
         self.held.clear();
@@ -65,8 +70,7 @@ impl Multiplexer {
                         failure,
                     });
                 }
-                Pending::Cancelled { .. }
-                | Pending::Handshake
+                Pending::Handshake
                 | Pending::Listen
                 | Pending::Own { .. }
                 | Pending::Step { .. }

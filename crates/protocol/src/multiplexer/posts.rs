@@ -101,7 +101,10 @@ impl Multiplexer {
                     failure,
                 });
             }
-            None => self.counters.strays += 1,
+            None => {
+                self.abandoned.handle_answer(id);
+                self.counters.strays += 1;
+            }
         }
         self.expire_page(now, id);
     }
@@ -145,9 +148,10 @@ impl Multiplexer {
                 self.lose_background(id);
                 return;
             }
-            Some(Pending::Call(_) | Pending::Cancelled { .. } | Pending::Handshake) | None => {}
+            Some(Pending::Call(_) | Pending::Handshake) | None => {}
         }
         let Some(call) = self.settle(now, id) else {
+            self.abandoned.handle_answer(id);
             return;
         };
         self.forsake(&call);
@@ -223,7 +227,7 @@ impl Multiplexer {
                 | Pending::Step { .. }
                 | Pending::Background { .. },
             ) => true,
-            Some(Pending::Cancelled { .. }) | None => false,
+            None => false,
         }
     }
 
@@ -236,13 +240,7 @@ impl Multiplexer {
                 Some(Pending::Call(call)) => Some((call.session, Some(*of))),
                 _ => None,
             },
-            Some(
-                Pending::Cancelled { .. }
-                | Pending::Handshake
-                | Pending::Listen
-                | Pending::Own { .. }
-                | Pending::Background { .. },
-            )
+            Some(Pending::Handshake | Pending::Listen | Pending::Own { .. } | Pending::Background { .. })
             | None => None,
         }
     }

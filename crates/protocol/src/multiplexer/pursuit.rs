@@ -169,8 +169,7 @@ impl Multiplexer {
     fn pursuit(&mut self, id: WireId) -> Option<&mut Pursuit> {
         match self.pending.get_mut(&id)? {
             Pending::Call(call) => call.pursuit.as_deref_mut(),
-            Pending::Cancelled { .. }
-            | Pending::Handshake
+            Pending::Handshake
             | Pending::Listen
             | Pending::Own { .. }
             | Pending::Step { .. }
@@ -185,8 +184,7 @@ impl Multiplexer {
                 let pursuit = call.pursuit.as_ref()?;
                 (pursuit.drives() && pursuit.task == task).then_some((call.session, *id))
             }
-            Pending::Cancelled { .. }
-            | Pending::Handshake
+            Pending::Handshake
             | Pending::Listen
             | Pending::Own { .. }
             | Pending::Step { .. }
@@ -439,7 +437,6 @@ impl Multiplexer {
             }
             Some(
                 Pending::Call(_)
-                | Pending::Cancelled { .. }
                 | Pending::Handshake
                 | Pending::Listen
                 | Pending::Own { .. }

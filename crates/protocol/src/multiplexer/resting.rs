@@ -54,6 +54,7 @@ impl Multiplexer {
             };
             call.rest_at = None;
             call.resting = true;
+            self.resting_calls += 1;
             let (session, may_ask) = (call.session, call.method.may_ask());
             self.count_out(session, may_ask);
         }
@@ -67,33 +68,44 @@ impl Multiplexer {
         };
         call.rest_at = None;
         if std::mem::replace(&mut call.resting, false) {
+            self.resting_calls -= 1;
             let (session, may_ask) = (call.session, call.method.may_ask());
             self.count_in(session, may_ask);
         }
     }
 
-    /// Whether a call rests that must not be confused with one of this session: somebody else's, or any at all
-    /// if this is a session of the legacy era. Modern requests of one principal have no sessions to tell apart.
-    pub(super) fn strangers_rest(&self, session: SessionKey, words: Era) -> bool {
+    /// Returns whether a call of another principal rests, with which none of this session's must be confused.
+    pub(super) fn strangers_rest(&self, session: SessionKey) -> bool {
+        if !self.any_rests() {
+            return false;
+        }
         let principal = |session| {
             self.attached
                 .get(&session)
                 .map(|attached| &attached.client.principal)
         };
+        let own = principal(session);
         self.resting()
-            .any(|(of, _)| of != session && (words == Era::Legacy || principal(of) != principal(session)))
+            .any(|(of, _)| of != session && principal(of) != own)
     }
 
-    /// Whether a call rests. Its server waits too, but may still have something to say because of it.
-    pub(super) fn any_rests(&self) -> bool {
-        self.resting().next().is_some()
+    /// Returns whether a call rests. Its server waits too, but may still have something to say because of it.
+    pub(super) const fn any_rests(&self) -> bool {
+        self.resting_calls > 0
     }
 
-    /// The resting call that a question must be about if no other call can have caused it.
-    pub(super) fn only_resting(&self) -> Option<(SessionKey, Option<WireId>)> {
+    /// Returns the only session whose calls rest, and its newest one. What the server says is about these if no
+    /// other call can have caused it.
+    pub(super) fn resting_session(&self) -> Option<(SessionKey, Option<WireId>)> {
         let mut resting = self.resting();
-        let (session, id) = resting.next()?;
-        resting.next().is_none().then_some((session, Some(id)))
+        let (session, mut newest) = resting.next()?;
+        for (other, id) in resting {
+            if other != session {
+                return None;
+            }
+            newest = id;
+        }
+        Some((session, Some(newest)))
     }
 
     fn resting(&self) -> impl Iterator<Item = (SessionKey, WireId)> {

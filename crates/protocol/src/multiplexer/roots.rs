@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::{Multiplexer, OpenQuestion, Pending, Waiting, legacy};
+use super::{Matter, Multiplexer, OpenQuestion, Pending, Waiting, legacy};
 use crate::backend_face::WireId;
 use crate::error_code;
 use crate::exchange::{Call, Failure, Principal, SessionKey, Tell};
@@ -120,10 +120,19 @@ impl Multiplexer {
     pub(super) fn sole_principal(&self) -> Result<Option<Principal>, Several> {
         let mut principals = self.attached.values().map(|attached| &attached.client.principal);
         let first = principals.next();
-        if !self.departed.is_empty() || !principals.all(|principal| Some(principal) == first) {
+        if !principals.all(|principal| Some(principal) == first) {
             return Err(Several);
         }
-        Ok(first.cloned())
+        if self.abandoned.is_empty() {
+            return Ok(first.cloned());
+        }
+        match self.abandoned.sole_owner(Matter::Question) {
+            Some(owner) if first.is_none_or(|first| first == owner) => Ok(Some(owner.clone())),
+            None if first.is_some_and(|first| !self.abandoned.may_be_of_another(first, Matter::Question)) => {
+                Ok(first.cloned())
+            }
+            Some(_) | None => Err(Several),
+        }
     }
 
     /// What the server is told without anybody being asked. What one principal answered is not told while another is

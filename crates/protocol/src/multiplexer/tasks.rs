@@ -436,7 +436,6 @@ impl Multiplexer {
                 Some((call.session, Some(*id)))
             }
             Pending::Call(_)
-            | Pending::Cancelled { .. }
             | Pending::Handshake
             | Pending::Listen
             | Pending::Own { .. }

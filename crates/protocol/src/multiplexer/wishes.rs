@@ -160,8 +160,7 @@ impl Multiplexer {
                     };
                     Some((*id, call.session, wish))
                 }
-                Pending::Cancelled { .. }
-                | Pending::Handshake
+                Pending::Handshake
                 | Pending::Listen
                 | Pending::Own { .. }
                 | Pending::Step { .. }

@@ -57,6 +57,7 @@ impl FarSide {
             questions: 3,
             subscriptions: 2,
             tasks,
+            abandoned: 3,
             outgoing_bytes: 2000,
         };
         Self {

@@ -30,6 +30,8 @@ struct Case {
     hung_up: Option<Moment>,
     /// Progress or a question moved its limit.
     extended: bool,
+    /// The bridge ended it without an answer of its server, which may never stop working on it.
+    given_up: bool,
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +64,9 @@ struct Judge {
     said: BTreeMap<u64, Saying>,
     repliers: BTreeMap<u64, usize>,
     subscribed: BTreeSet<(usize, String)>,
+    /// The post that each call of a session is.
+    numbers: BTreeMap<(usize, u64), usize>,
+    closed: BTreeSet<usize>,
     told: BTreeMap<usize, Vec<u64>>,
     /// The last event and the last number of a server's message on each connection.
     places: BTreeMap<usize, (u64, u64)>,
@@ -100,7 +105,24 @@ impl Judge {
                 self.homes.insert(*session, *backend);
                 self.principals.insert(*session, principal);
             }
-            Fact::SessionClosed { .. } | Fact::LinkUp { .. } => {}
+            Fact::SessionClosed { session } => {
+                self.closed.insert(*session);
+            }
+            Fact::LinkUp { backend, .. } => {
+                // A new server knows only what living sessions subscribed to.
+                let (closed, homes) = (&self.closed, &self.homes);
+                self.subscribed
+                    .retain(|(session, _)| !closed.contains(session) || homes.get(session) != Some(backend));
+            }
+            Fact::Numbered { session, post, call } => {
+                self.numbers.insert((*session, *call), *post);
+            }
+            Fact::GivenUp { session, call } => {
+                let post = self.numbers.get(&(*session, *call)).copied();
+                for (of, case) in &mut self.cases {
+                    case.given_up |= Some(*of) == post || (*session >= FIRST && case.session == *session);
+                }
+            }
             Fact::Posted {
                 session,
                 post,
@@ -419,6 +441,7 @@ impl Judge {
             .map(|case| case.session)
             && owner != session
             && !(question && self.is_left_behind(post, session))
+            && !self.is_given_up(post, session)
             && !(seq.is_some_and(|seq| self.restless.contains(&seq))
                 && self.is_same_principal(owner, session))
         {
@@ -446,12 +469,17 @@ impl Judge {
             self.wrong(at, format!("connection {connection} heard {seq} after {before}"));
         }
         // What a listen of the modern era hears is judged where it is read.
-        if let (Kind::Updated, Some(uri), true) = (kind, uri, attached > 1 && session < FIRST) {
-            let subscribed = self
+        if let (Kind::Updated, Some(uri), true) = (kind, uri, session < FIRST) {
+            let mut subscribers = self
                 .subscribed
                 .iter()
-                .any(|(who, what)| *who == session && uri.starts_with(what.as_str()));
-            if !subscribed {
+                .filter(|(_, what)| uri.starts_with(what.as_str()))
+                .map(|(who, _)| *who);
+            let subscribed = subscribers.clone().any(|who| who == session);
+            // The only session there is hears everything, unless it may be what another principal wanted to hear.
+            let strange = subscribers
+                .any(|who| self.homes.get(&who) == Some(&backend) && !self.is_same_principal(who, session));
+            if !subscribed && (attached > 1 || strange) {
                 self.wrong(
                     at,
                     format!("session {session} heard of {uri} and never subscribed"),
@@ -511,6 +539,13 @@ impl Judge {
         })
     }
 
+    /// A server may talk for ever about a call that its client or the bridge gave up. It is put to a session of the same
+    /// principal if the call's own has gone, or if only another one has a call that could be meant.
+    fn is_given_up(&self, post: Option<usize>, session: usize) -> bool {
+        post.and_then(|post| self.cases.get(&post))
+            .is_some_and(|case| case.given_up && self.is_same_principal(case.session, session))
+    }
+
     /// Between two notices on one GET stream no other notice of the session is missing without a mark.
     fn no_gap(&mut self, at: Moment, session: usize, connection: usize, seq: u64) {
         let Some(last) = self.notices.get_mut(&connection) else {
@@ -553,7 +588,7 @@ impl Judge {
             .map(|case| case.session);
         let excused = replier.is_some_and(|replier| {
             let ours = owner.is_some_and(|owner| restless && self.is_same_principal(owner, replier));
-            ours || self.is_left_behind(post, replier)
+            ours || self.is_left_behind(post, replier) || self.is_given_up(post, replier)
         });
         if replier.is_none() || (owner.is_some() && owner != replier && !excused) {
             self.wrong(

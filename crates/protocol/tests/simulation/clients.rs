@@ -234,6 +234,11 @@ impl World {
     }
 
     fn connect(&mut self, session: usize, post: usize, call: CallKey) {
+        self.note(Fact::Numbered {
+            session,
+            post,
+            call: call.0,
+        });
         self.connections.push(Connection {
             session,
             post: Some(post),

@@ -30,6 +30,17 @@ pub(crate) enum Fact {
         /// It comes back to this request.
         retry_of: Option<usize>,
     },
+    /// The number of a request in its session.
+    Numbered {
+        session: usize,
+        post: usize,
+        call: u64,
+    },
+    /// The bridge ended a call without an answer of the server.
+    GivenUp {
+        session: usize,
+        call: u64,
+    },
     /// The client closed the connection that it would have read the answer from.
     HungUp {
         post: usize,

@@ -1,12 +1,11 @@
 //! A scripted server: what it plans when it reads a line, and what it writes when the time comes.
 //!
-//! It behaves badly in every way a server may, but for one: it says nothing about a call that it has answered, and
-//! nothing about a cancelled one after the grace that the bridge gives it. Nobody could attribute that.
+//! It behaves badly in every way a server may, but for one: it says nothing about a call that it has answered. A cancelled
+//! call may stop, go on to its answer, or ask and log for ever without one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use protocol::multiplexer::Limits;
 use protocol::time::Moment;
 use protocol::version::Era;
 use serde_json::Value;
@@ -31,6 +30,8 @@ pub(crate) enum Act {
     Progress(u64),
     Log(u64),
     Ask(u64),
+    /// Something about a cancelled call that never stops.
+    Ramble(u64),
     TooLong(u64),
     /// Something that no call caused.
     Wander,
@@ -78,10 +79,20 @@ struct Work {
     answers: u32,
     has_token: bool,
     may_ask: bool,
-    cancelled: Option<Moment>,
-    /// Goes on for a while after it was cancelled.
-    stubborn: bool,
+    cancelled: Option<Cancelled>,
 }
+
+/// What a server makes of a cancellation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cancelled {
+    Stops,
+    GoesOn,
+    /// It never answers, and talks about the call for ever.
+    Rambles,
+}
+
+/// Until then: for ever, as far as a simulated world goes.
+const RAMBLING: Duration = Duration::from_secs(45);
 
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -137,13 +148,11 @@ impl Server {
         ids
     }
 
-    /// Reads a line and plans what to do about it. `late`: it was written long ago.
+    /// Reads a line and plans what to do about it.
     pub(crate) fn read(
         &mut self,
-        now: Moment,
         dice: &mut Dice,
         line: &str,
-        late: bool,
         facts: &mut Vec<Fact>,
     ) -> Vec<(Duration, Act)> {
         let (backend, epoch) = (self.backend, self.epoch);
@@ -174,8 +183,12 @@ impl Server {
                 self.listens.retain(|listen| *listen != wire);
                 self.wanted.remove(&wire);
                 if let Some(work) = self.work.get_mut(&wire) {
-                    work.cancelled = Some(now);
-                    work.stubborn = !late && dice.percent(40);
+                    work.cancelled = Some(match dice.below(10) {
+                        0..4 => Cancelled::Stops,
+                        4..7 => Cancelled::GoesOn,
+                        _ => Cancelled::Rambles,
+                    });
+                    plan.push((dice.millis(0, 9000), Act::Ramble(wire)));
                 }
             }
             (Some("subscriptions/listen"), Some(wire)) => {
@@ -211,7 +224,6 @@ impl Server {
                             has_token,
                             may_ask: value["method"] == "tools/call",
                             cancelled: None,
-                            stubborn: false,
                         },
                     );
                     self.plan_work(dice, wire, value["method"] == "tools/call", &mut plan);
@@ -275,12 +287,9 @@ impl Server {
     }
 
     /// Whether anything may still be said about a call.
-    fn post_of(&self, now: Moment, wire: u64) -> Option<usize> {
-        let grace = Limits::CANCEL_GRACE - Duration::from_millis(50);
+    fn post_of(&self, wire: u64) -> Option<usize> {
         let work = self.work.get(&wire)?;
-        let stopped = work
-            .cancelled
-            .is_some_and(|at| !work.stubborn || now.since(at) >= grace);
+        let stopped = work.cancelled == Some(Cancelled::Stops);
         (work.answers == 0 && !stopped).then_some(work.post)
     }
 
@@ -372,7 +381,10 @@ impl Server {
                 let Some(work) = self.work.get_mut(&wire) else {
                     return (None, plan);
                 };
-                if work.cancelled.is_some() && !work.stubborn {
+                if work
+                    .cancelled
+                    .is_some_and(|cancelled| cancelled != Cancelled::GoesOn)
+                {
                     return (None, plan);
                 }
                 work.answers += 1;
@@ -400,7 +412,7 @@ impl Server {
                 answer(facts, wire, Some(work.post), template)
             }
             Act::TooLong(wire) => {
-                let Some(post) = self.post_of(now, wire) else {
+                let Some(post) = self.post_of(wire) else {
                     return (None, plan);
                 };
                 if let Some(work) = self.work.get_mut(&wire) {
@@ -410,7 +422,7 @@ impl Server {
                 return (Some(Written::TooLong(wire)), plan);
             }
             Act::Progress(wire) => {
-                let Some(post) = self.post_of(now, wire) else {
+                let Some(post) = self.post_of(wire) else {
                     return (None, plan);
                 };
                 if !self.work.get(&wire).is_some_and(|work| work.has_token) {
@@ -422,7 +434,7 @@ impl Server {
                 )
             }
             Act::Log(wire) => {
-                let Some(post) = self.post_of(now, wire) else {
+                let Some(post) = self.post_of(wire) else {
                     return (None, plan);
                 };
                 let meta = said(facts, Some(post), Kind::Log, None);
@@ -431,7 +443,7 @@ impl Server {
             Act::Ask(wire) => {
                 let post = match wire {
                     0 => None,
-                    wire => match self.post_of(now, wire) {
+                    wire => match self.post_of(wire) {
                         Some(post) => Some(post),
                         None => return (None, plan),
                     },
@@ -457,6 +469,25 @@ impl Server {
                 format!(
                     r#"{{"jsonrpc":"2.0","id":{question},"method":"{method}","params":{{"message":"{seq} {of}",{meta}}}}}"#
                 )
+            }
+            Act::Ramble(wire) => {
+                let rambles = self
+                    .work
+                    .get(&wire)
+                    .is_some_and(|work| work.cancelled == Some(Cancelled::Rambles));
+                if !rambles || now.elapsed() > RAMBLING {
+                    return (None, plan);
+                }
+                let may_ask =
+                    self.era == Era::Legacy && self.work.get(&wire).is_some_and(|work| work.may_ask);
+                let act = match dice.below(4) {
+                    0 => Act::Progress(wire),
+                    1 | 2 if may_ask => Act::Ask(wire),
+                    _ => Act::Log(wire),
+                };
+                plan.push((Duration::ZERO, act));
+                plan.push((dice.millis(200, 7000), Act::Ramble(wire)));
+                return (None, plan);
             }
             Act::Tools(wire) => self.tasks.tools(wire),
             Act::Created { wire, task } => {

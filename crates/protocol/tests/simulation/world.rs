@@ -135,6 +135,7 @@ pub(crate) fn limits() -> multiplexer::Limits {
         questions: 6,
         subscriptions: 2,
         tasks: 4,
+        abandoned: 3,
         outgoing_bytes: 2000,
     }
 }
@@ -398,6 +399,10 @@ impl World {
         while let Some(output) = self.backends[backend].machine.poll_output() {
             match output {
                 multiplexer::Output::Tell(tell) => {
+                    if let Tell::Failed { session, call, .. } = &tell {
+                        let (session, call) = (session.0 as usize, call.0);
+                        self.note(Fact::GivenUp { session, call });
+                    }
                     for tell in self.mutate_tell(backend, tell) {
                         self.send_tell(tell);
                     }
@@ -421,6 +426,12 @@ impl World {
             ("waiting calls", machine.waiting_calls(), limits.waiting),
             ("open questions", machine.open_questions(), limits.questions),
             ("unsettled", machine.unsettled(), 3 * limits.in_flight),
+            ("abandoned calls", machine.abandoned().0, limits.abandoned),
+            (
+                "principals with abandoned calls",
+                machine.abandoned().1,
+                2 * limits.abandoned,
+            ),
         ] {
             if found > limit {
                 self.note(Fact::Exceeded { what, found, limit });
@@ -442,10 +453,10 @@ impl World {
             return;
         }
         one.machine.handle_written();
-        self.server_reads(backend, lines, false);
+        self.server_reads(backend, lines);
     }
 
-    fn server_reads(&mut self, backend: usize, lines: Vec<String>, late: bool) {
+    fn server_reads(&mut self, backend: usize, lines: Vec<String>) {
         for line in lines {
             for line in self.mutate_line(line) {
                 let mut facts = Vec::new();
@@ -453,7 +464,7 @@ impl World {
                     return;
                 };
                 let epoch = server.epoch;
-                let plan = server.read(self.now, &mut self.dice, &line, late, &mut facts);
+                let plan = server.read(&mut self.dice, &line, &mut facts);
                 for fact in facts {
                     self.note(fact);
                 }
@@ -543,15 +554,14 @@ impl World {
         let lines = std::mem::take(&mut one.pipe);
         if !lines.is_empty() {
             one.machine.handle_written();
-            self.server_reads(backend, lines, true);
+            self.server_reads(backend, lines);
         }
-        // What waited behind the pipe is old too.
         let one = &mut self.backends[backend];
         if one.machine.has_outgoing() {
             let taken = one.machine.take_outgoing(BytesMut::new());
             one.machine.handle_written();
             let text = String::from_utf8(taken.to_vec()).expect("lines are text");
-            self.server_reads(backend, text.lines().map(str::to_owned).collect(), true);
+            self.server_reads(backend, text.lines().map(str::to_owned).collect());
         }
         self.pump(backend);
     }
