@@ -196,6 +196,36 @@ fn a_delayed_call_lets_others_pass_and_is_silent_after_its_cancel() {
 }
 
 #[test]
+fn held_calls_are_answered_when_they_are_released() {
+    let mut stub = Stub::started(&[]);
+    stub.say_call(1, "wait_held", json!({"held": "first", "marker": "begun"}));
+    for (id, marker) in [(2, "first"), (3, "second"), (4, "given up")] {
+        stub.say_call(id, "hold", json!({"marker": marker}));
+    }
+    assert_eq!(stub.hear()["id"], 1, "the first call is held");
+    stub.say(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}}"#);
+    stub.say_call(5, "release", json!({"marker": "done"}));
+    for (id, marker) in [(2, "first"), (3, "second"), (5, "done")] {
+        let answer = stub.hear();
+        assert_eq!((&answer["id"], text(&answer)), (&json!(id), marker.to_owned()));
+    }
+    assert!(stub.journal().was_cancelled("given up"));
+}
+
+#[test]
+fn a_held_call_reports_progress_until_it_is_released() {
+    let mut stub = Stub::started(&[]);
+    stub.say(
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hold","arguments":{"every_ms":1},"_meta":{"progressToken":"t"}}}"#,
+    );
+    assert_eq!(stub.hear()["params"]["progressToken"], "t");
+    stub.say_call(2, "release", json!({}));
+    let answers = std::iter::repeat_with(|| stub.hear()).filter(|message| message["method"].is_null());
+    let ids: Vec<Value> = answers.take(2).map(|answer| answer["id"].clone()).collect();
+    assert_eq!(ids, [json!(1), json!(2)]);
+}
+
+#[test]
 fn wrong_answers_come_before_the_right_one_or_after() {
     let mut stub = Stub::started(&[]);
     stub.say_call(1, "twice", json!({"marker": "m"}));

@@ -8,6 +8,7 @@ use super::later::{Call, Later};
 use super::options::{Feature, Manners, Options};
 use super::output::Output;
 use super::tools::Tool;
+use super::tools::holding::HeldCalls;
 use super::wire::{self, Members};
 use crate::journal::Journal;
 
@@ -66,6 +67,8 @@ pub(super) struct Server {
     pub(super) initialize_params: Option<String>,
     /// Calls that will never be answered, for the sake of their cancels.
     pub(super) unanswered: Vec<Call>,
+    /// Calls of `hold`, and those that wait for one.
+    pub(super) held: HeldCalls,
     /// Questions by our own raw id.
     pub(super) questions: BTreeMap<String, Question>,
     pub(super) questions_asked: u64,
@@ -87,6 +90,7 @@ impl Server {
             handshake: Handshake::Missing,
             initialize_params: None,
             unanswered: Vec::new(),
+            held: HeldCalls::default(),
             questions: BTreeMap::new(),
             questions_asked: 0,
             counter: 0,
@@ -305,6 +309,7 @@ impl Server {
     /// Stays silent about the cancelled call from now on.
     fn cancel(&mut self, id: &str) {
         let mut cancelled = self.later.cancel(id);
+        cancelled = self.held.cancel(id).or(cancelled);
         self.unanswered.retain(|call| {
             let hit = call.id == id;
             if hit {

@@ -11,9 +11,11 @@ use super::options::Manners;
 use super::server::{INVALID_PARAMS, MOST_WAITING, Reading, Server};
 use super::wire::{self, Members};
 use faults::Fault;
+use holding::Holding;
 use questions::Ask;
 
 mod faults;
+pub(super) mod holding;
 mod questions;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +35,7 @@ pub(super) enum Tool {
     Whoami,
     Counter,
     Fail,
+    Hold(Holding),
     Ask(Ask),
     Break(Fault),
 }
@@ -51,6 +54,21 @@ impl Tool {
             "{ms, marker, stubborn}: echo after ms; a cancel silences it unless it is stubborn",
         ),
         (Tool::Never, "never", "{marker}: no answer, ever"),
+        (
+            Tool::Hold(Holding::Hold),
+            "hold",
+            "{marker, every_ms}: no answer before `release`; progress at that pace until then",
+        ),
+        (
+            Tool::Hold(Holding::WaitHeld),
+            "wait_held",
+            "{held, marker}: echo as soon as the call with the marker `held` is held",
+        ),
+        (
+            Tool::Hold(Holding::Release),
+            "release",
+            "{marker}: answers every held call, then echo",
+        ),
         (
             Tool::Break(Fault::Twice),
             "twice",
@@ -306,6 +324,7 @@ impl Server {
                 self.output.line(&call.says(&self.counter.to_string()));
             }
             Tool::Fail => self.fail(call),
+            Tool::Hold(holding) => self.hold_calls(holding, call),
             Tool::Ask(question) => self.ask(question, call),
             Tool::Break(fault) => return self.misbehave(fault, call),
         }
