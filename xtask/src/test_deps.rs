@@ -71,6 +71,24 @@ const ENVIRONMENTS: &[Environment] = &[
         needed: Needed::Always,
     },
     Environment {
+        name: "python1.9",
+        installer: Installer::Pip,
+        pins: &["tests/interop/python1.9/requirements.txt"],
+        needed: Needed::Always,
+    },
+    Environment {
+        name: "python1.12",
+        installer: Installer::Pip,
+        pins: &["tests/interop/python1.12/requirements.txt"],
+        needed: Needed::Always,
+    },
+    Environment {
+        name: "python1.22",
+        installer: Installer::Pip,
+        pins: &["tests/interop/python1.22/requirements.txt"],
+        needed: Needed::Always,
+    },
+    Environment {
         name: "conformance-server",
         installer: Installer::Npm,
         pins: &[
