@@ -68,14 +68,30 @@ pub(crate) fn traveller(
     era: Era,
     road: Road,
 ) -> impl FnOnce(&str, &str) -> Result<Value, String> {
+    move |url, scenario| observed(sdk.run(script, era, road, url, scenario)?)
+}
+
+/// A Python client of an environment of its own. Its script takes the client's name, endpoint and scenario.
+#[allow(dead_code, reason = "only one test program has clients beside the four SDKs")]
+pub(crate) fn python_player(
+    script: &'static str,
+    environment: &'static str,
+    client: &'static str,
+) -> impl FnOnce(&str, &str) -> Result<Value, String> {
     move |url, scenario| {
-        let output = sdk.run(script, era, road, url, scenario)?;
-        if !output.status.success() {
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            return Err(format!("it ended with {}:\n{stderr}", output.status));
-        }
-        serde_json::from_slice(&output.stdout).map_err(|error| format!("it printed no JSON line: {error}"))
+        let mut command = Command::new(python(environment));
+        command.arg(script_file(&format!("python/{script}.py")));
+        observed(run_to_its_end(command.args([client, url, scenario]))?)
     }
+}
+
+/// The JSON line that a script printed, or how it failed.
+fn observed(output: Output) -> Result<Value, String> {
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("it ended with {}:\n{stderr}", output.status));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("it printed no JSON line: {error}"))
 }
 
 impl Sdk {
@@ -92,7 +108,6 @@ impl Sdk {
             Era::Auto => "auto",
             Era::Modern => "modern",
         };
-        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/interop");
         let mut command = Command::new(interpreter);
         match road {
             Road::Http => {}
@@ -100,29 +115,42 @@ impl Sdk {
                 command.env("RIALTO_CONNECT", testkit::rialto::binary("rialto"));
             }
         }
-        let child = command
-            .arg(scripts.join(script))
-            .args([name, era, url, scenario])
-            .env("RIALTO_TEST_DEPS", test_deps())
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("it does not start: {error}"))?;
-        let pid = Pid::from_child(&child);
-        let (sender, output) = sync_channel(1);
-        thread::spawn(move || {
-            // Nobody listens any more if the deadline has passed meanwhile.
-            let _ = sender.send(child.wait_with_output().expect("a child can be waited for"));
-        });
-        output.recv_timeout(DEADLINE).map_err(|_| {
-            let _ = kill_process(pid, Signal::KILL);
-            format!("it did not end in {DEADLINE:?}")
-        })
+        command.arg(script_file(&script));
+        run_to_its_end(command.args([name, era, url, scenario]))
     }
 }
 
+fn script_file(name: &str) -> PathBuf {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/interop");
+    scripts.join(name)
+}
+
+fn run_to_its_end(command: &mut Command) -> Result<Output, String> {
+    let child = command
+        .env("RIALTO_TEST_DEPS", test_deps())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("it does not start: {error}"))?;
+    let pid = Pid::from_child(&child);
+    let (sender, output) = sync_channel(1);
+    thread::spawn(move || {
+        // Nobody listens any more if the deadline has passed meanwhile.
+        let _ = sender.send(child.wait_with_output().expect("a child can be waited for"));
+    });
+    output.recv_timeout(DEADLINE).map_err(|_| {
+        let _ = kill_process(pid, Signal::KILL);
+        format!("it did not end in {DEADLINE:?}")
+    })
+}
+
 fn python(environment: &str) -> PathBuf {
-    test_deps().join(environment).join("bin").join("python")
+    let folder = test_deps().join(environment);
+    assert!(
+        folder.join(".installed").exists(),
+        "the environment {environment} is not installed; run `cargo xtask setup`"
+    );
+    folder.join("bin").join("python")
 }

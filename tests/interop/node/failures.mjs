@@ -1,0 +1,93 @@
+// An official TypeScript client of which one call fails: `node failures.mjs SDK ERA URL SCENARIO`.
+//
+// SDK is `typescript1` or `typescript2`; URL is Rialto in front of the stub server. Prints one JSON line with what the
+// client observed. The scenarios are those of `../python/failures.py`.
+
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import * as sdk1 from './sdk1.mjs';
+import * as sdk2 from './sdk2.mjs';
+
+const [sdkName, era, url, scenario] = process.argv.slice(2);
+const { adapt, folder } = { typescript1: sdk1, typescript2: sdk2 }[sdkName];
+const sdk = adapt(createRequire(join(process.env.RIALTO_TEST_DEPS, folder, 'package.json')), era);
+const DEADLINE_MS = 60_000;
+
+const client = sdk.newClient({ name: 'failures', version: '1' }, {});
+
+const call = async (name, args, options) => {
+  const result = await sdk.callTool(client, { name, arguments: args }, options);
+  return result.content.map(({ text }) => text).join('\n');
+};
+
+// What the client threw for one call. A settled call is passed in, so that no error goes unnoticed meanwhile.
+const failureIn = ({ status, value, reason: error }) => {
+  if (status === 'fulfilled') throw new Error(`the call was answered with ${value.slice(0, 100)}`);
+  const { code, data, message } = error;
+  return { type: error.constructor.name, code, reason: data?.reason ?? null, message };
+};
+const settled = async (answer) => (await Promise.allSettled([answer]))[0];
+const failureOf = async (answer) => failureIn(await settled(answer));
+
+// A call that the server has begun and does not answer before `release`. Its end is wrapped: an error of it is looked
+// at later.
+const held = async () => {
+  const options = { onprogress: () => {}, resetTimeoutOnProgress: true };
+  const neighbour = settled(call('hold', { marker: 'neighbour', every_ms: 250 }, options));
+  await call('wait_held', { marker: 'begun', held: 'neighbour' });
+  return { neighbour };
+};
+
+// One call fails while another is in flight.
+const beside = async (tool, args) => {
+  const { neighbour } = await held();
+  const failure = await failureOf(call(tool, { marker: 'failing', ...args }));
+  const next = await call('release', { marker: 'next' });
+  const { status, value, reason } = await neighbour;
+  if (status === 'rejected') throw reason;
+  return { failure, next, neighbour: value };
+};
+
+const scenarios = {
+  oversized: () => beside('big', { bytes: 200_000 }),
+
+  timeout: () => beside('never', {}),
+
+  // Both calls were with the process that ended, so each has an error of its own. Those after it are answered.
+  async crash() {
+    const { neighbour } = await held();
+    const failure = await failureOf(call('exit', { marker: 'failing', code: 3 }));
+    const neighbours = failureIn(await neighbour);
+    const after = ['next', 'and the one beside it'].map((marker) => call('echo', { marker }));
+    return { failure, neighbour: neighbours, next: await Promise.all(after) };
+  },
+
+  // Four crashes use up all restarts. What is refused then is one call at a time, too.
+  async unavailable() {
+    const crashes = [];
+    for (let number = 0; number < 4; number++) {
+      crashes.push(await failureOf(call('exit', { marker: `crash ${number}` })));
+    }
+    const refused = [];
+    for (let number = 0; number < 2; number++) {
+      refused.push(await failureOf(call('echo', { marker: `refused ${number}` })));
+    }
+    return { crashes, refused };
+  },
+};
+
+const deadline = setTimeout(() => {
+  console.error(`scenario ${scenario} did not end within ${DEADLINE_MS} ms`);
+  process.exit(1);
+}, DEADLINE_MS);
+
+try {
+  if (!Object.hasOwn(scenarios, scenario)) throw new Error(`no scenario ${scenario}`);
+  await client.connect(new sdk.Transport(new URL(url)));
+  const observed = await scenarios[scenario]();
+  clearTimeout(deadline);
+  process.stdout.write(`${JSON.stringify(observed)}\n`, () => process.exit(0));
+} catch (error) {
+  console.error(error);
+  process.exit(1);
+}
