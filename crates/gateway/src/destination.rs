@@ -3,6 +3,7 @@
 mod closing;
 mod era;
 mod errands;
+mod eviction;
 mod lanes;
 
 use std::collections::{BTreeMap, HashMap};
@@ -43,8 +44,6 @@ pub(crate) use errands::Journey;
 
 /// Sessions that nobody opened on purpose do not live long.
 const IMPLICIT_IDLE: Duration = Duration::from_secs(60);
-/// A session idle for this long may have to make room for a new one.
-const EVICTABLE_IDLE: Duration = Duration::from_secs(60);
 
 /// What all destinations have in common.
 #[derive(Debug, Clone)]
@@ -401,37 +400,6 @@ impl Destination {
             }
         }
         tracing::debug!(destination = %self.name, session = %port.hash().as_str(), "session closed");
-    }
-
-    /// Below the cap there is room. At the cap an idle session may have to go: implicit ones first.
-    fn make_room(&self) -> Result<(), Refusal> {
-        let limit = self.settings.max_sessions;
-        let now = self.around.clock.now();
-        let victim = {
-            let sessions = self.sessions();
-            if sessions.len() < limit {
-                return Ok(());
-            }
-            sessions
-                .values()
-                .filter_map(|port| {
-                    let since = port.idle_since()?;
-                    let implicit = port.is_implicit();
-                    (implicit || now.since(since) > EVICTABLE_IDLE)
-                        .then(|| (!implicit, since, Arc::clone(port)))
-                })
-                .min_by_key(|(kept, since, _)| (*kept, *since))
-                .map(|(_, _, port)| port)
-        };
-        match victim {
-            Some(port) => {
-                tracing::debug!(destination = %self.name, session = %port.hash().as_str(), "evicted to make room");
-                self.traffic.sessions_evicted.fetch_add(1, Ordering::Relaxed);
-                self.close(&port);
-                Ok(())
-            }
-            None => Err(Refusal::TooManySessions { limit }),
-        }
     }
 
     /// Expires what has been idle too long and lets sessions and lanes tidy up.

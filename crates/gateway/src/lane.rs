@@ -247,6 +247,19 @@ impl Lane {
         inner.idle_since.filter(|_| !pinned)
     }
 
+    /// Returns the sessions that use this instance; `None` while a request without a session, or a task, needs it.
+    pub(crate) fn sessions(&self) -> Option<Vec<Arc<SessionPort>>> {
+        let inner = self.lock();
+        if inner.multiplexer.has_live_tasks(self.clock.now()) {
+            return None;
+        }
+        let session = |port: &Port| match port {
+            Port::Session(port) => Some(Arc::clone(port)),
+            Port::Errand(_) => None,
+        };
+        inner.ports.values().map(session).collect()
+    }
+
     /// Whether the headers of a call say what its arguments say, as far as its tool is known.
     pub(crate) fn judge_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
         self.lock().multiplexer.judge_mirrored(message, params)

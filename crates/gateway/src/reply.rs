@@ -290,9 +290,7 @@ impl Refusal {
             Self::TooManyChildren { limit } => (
                 S::SERVICE_UNAVAILABLE,
                 Rpc(error_code::INTERNAL_ERROR),
-                format!(
-                    "all {limit} processes of this destination are in use (max_children, or capabilities: union)"
-                ),
+                format!("all {limit} processes of this destination are in use (max_children)"),
             ),
             Self::TooManyStreams => (
                 S::SERVICE_UNAVAILABLE,

@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use protocol::eviction::Usage;
 use protocol::exchange::{Ask, CallKey, Failure, SessionKey, Tell, UpstreamFault};
 use protocol::few::Few;
 use protocol::message::{Member, Message, Written};
@@ -155,6 +156,11 @@ impl SessionPort {
 
     pub(crate) fn idle_since(&self) -> Option<Moment> {
         self.lock().session.idle_since()
+    }
+
+    /// Returns how far the client still uses its session.
+    pub(crate) fn usage(&self) -> Usage {
+        self.lock().session.usage()
     }
 
     /// Holds the session's place among all of them until it ends.

@@ -158,7 +158,7 @@ pub struct LaneRules {
     pub capabilities: Capabilities,
     /// How long a server may take to answer the handshake (a first `npx` run downloads).
     pub start_timeout: Duration,
-    /// Lanes at once, for a shared destination.
+    /// Instances at once: children, or sessions at a remote server.
     pub max_children: usize,
     /// How long a lane stays after its last session, unless the start is eager.
     pub linger: Duration,

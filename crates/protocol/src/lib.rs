@@ -11,6 +11,7 @@ pub mod delivery;
 mod digits;
 pub mod errand;
 pub mod error_code;
+pub mod eviction;
 pub mod exchange;
 pub mod few;
 pub mod message;

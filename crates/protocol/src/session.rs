@@ -17,6 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::client_face::legacy::{self, Meaning, Objection};
+use crate::eviction::Usage;
 use crate::exchange::{Ask, Call, CallKey, Client, Failure, QuestionKey, SessionKey, Tell};
 use crate::few::Few;
 use crate::message::{Kind, Member, Message, Written};
@@ -158,6 +159,8 @@ pub struct Session {
     questions: Few<QuestionKey, Put>,
     next: u64,
     last_seen: Moment,
+    /// The client closed its last GET stream and has sent nothing since. Official TypeScript clients end in this way.
+    stream_closed: bool,
     outputs: VecDeque<Output>,
     events_lost: u64,
 }
@@ -238,6 +241,7 @@ impl Session {
             questions: Few::default(),
             next: 1,
             last_seen: now,
+            stream_closed: false,
             outputs: VecDeque::new(),
             events_lost: 0,
         }
@@ -314,6 +318,16 @@ impl Session {
         (!in_use).then_some(self.last_seen)
     }
 
+    /// Returns how far the client still uses this session.
+    pub fn usage(&self) -> Usage {
+        match self.idle_since() {
+            None => Usage::Active,
+            Some(since) if self.implicit => Usage::Implicit(since),
+            Some(since) if self.stream_closed => Usage::StreamClosed(since),
+            Some(since) => Usage::Idle(since),
+        }
+    }
+
     // From the client.
 
     pub fn handle_message(
@@ -326,6 +340,7 @@ impl Session {
             return Err(Refusal::Ended);
         }
         self.last_seen = now;
+        self.stream_closed = false;
         let session = self.key;
         Ok(match legacy::lift(&message).map_err(Refusal::Objection)? {
             Meaning::Introduction => return Err(Refusal::AlreadyOpen),

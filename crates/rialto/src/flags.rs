@@ -88,13 +88,13 @@ pub(crate) struct ServeFlags {
     /// How long a call may take, such as 30s or 5m [env: RIALTO_REQUEST_TIMEOUT, STDIO_REQUEST_TIMEOUT] [default: 30s]
     #[arg(long, value_name = "DURATION")]
     pub(crate) request_timeout: Option<String>,
-    /// The largest message, either way [env: RIALTO_MAX_MESSAGE_BYTES] [default: 1MiB]
+    /// The largest message, either way [env: RIALTO_MAX_MESSAGE_BYTES] [default: 16MiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) max_message_bytes: Option<String>,
     /// Who shares a child of `-- COMMAND` [env: RIALTO_PROCESS] [default: shared]
     #[arg(long, value_name = "shared|per_session|per_identity")]
     pub(crate) process: Option<String>,
-    /// Sessions at once per destination [env: RIALTO_MAX_SESSIONS, MAX_STDIO_CONNECTIONS] [default: 10]
+    /// Sessions at once per destination [env: RIALTO_MAX_SESSIONS, MAX_STDIO_CONNECTIONS] [default: 1000]
     #[arg(long, value_name = "N")]
     pub(crate) max_sessions: Option<String>,
     /// A host name that requests may name, besides loopback ones; may be repeated [env: RIALTO_ALLOWED_HOSTS, comma-separated]

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use testkit::client::EventStream;
 use testkit::processes::Process;
 use testkit::{McpClient, RawHttp, Reply, Result, Rialto, wait_until};
 
@@ -214,16 +215,16 @@ async fn delete_leaves_a_shared_child_to_the_others() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn the_eleventh_session_gets_503_with_retry_after_until_one_is_ended() -> Result<()> {
-    let rialto = Rialto::with_stub(&[]).await?;
+/// Ten sessions fill the destination; the eleventh is refused until one of them ends.
+async fn expect_room_for_ten(rialto: &Rialto, setting: &str) -> Result<()> {
     let mut sessions = Vec::new();
     for _ in 0..10 {
-        sessions.push(session(&rialto).await?);
+        sessions.push(session(rialto).await?);
     }
     let late = rialto.client().await?;
     let reply = late.initialize(LATEST, json!({})).await?;
     assert_refused(&reply, 503, -32603, json!(0));
+    assert!(reply.body_text().contains(setting), "{}", reply.body_text());
     assert!(
         reply
             .header("retry-after")
@@ -237,6 +238,112 @@ async fn the_eleventh_session_gets_503_with_retry_after_until_one_is_ended() -> 
     late.handshake(LATEST, json!({})).await?;
     assert_eq!(late.call(1, "echo", marked("in")).await?.text(), "in");
     assert_eq!(rialto.journal().executions("refused"), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_eleventh_of_ten_sessions_gets_503_with_retry_after_until_one_is_ended() -> Result<()> {
+    let launcher = Rialto::launcher().args(&["--max-sessions", "10"]);
+    expect_room_for_ten(&launcher.stub(&[]).start().await?, "max_sessions").await
+}
+
+#[tokio::test]
+async fn the_eleventh_session_with_a_process_of_its_own_gets_503_by_default() -> Result<()> {
+    let launcher = Rialto::launcher().args(&["--process", "per_session"]);
+    expect_room_for_ten(&launcher.stub(&[]).start().await?, "max_children").await
+}
+
+#[tokio::test]
+async fn a_shared_destination_has_room_for_many_sessions_by_default() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let mut sessions = Vec::new();
+    for _ in 0..50 {
+        sessions.push(session(&rialto).await?);
+    }
+    let child = child_of(&sessions[0]).await?;
+    assert_eq!(child_of(&sessions[49]).await?.pid, child.pid);
+    Ok(())
+}
+
+/// Opens a session with a stream, as official TypeScript clients do.
+async fn session_with_stream(rialto: &Rialto) -> Result<(McpClient, EventStream)> {
+    let client = session(rialto).await?;
+    let stream = client.get_stream(None).await?;
+    Ok((client, stream))
+}
+
+/// Opens a session as soon as there is room, which Rialto makes when it has noticed that a stream was closed.
+async fn open_when_there_is_room(client: &McpClient, capabilities: &Value) -> Result<()> {
+    let opened = async {
+        loop {
+            let reply = client.initialize(LATEST, capabilities.clone()).await?;
+            if reply.status != 503 {
+                return reply.expect_status(200).map(drop);
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, opened)
+        .await
+        .expect("room is made")
+}
+
+#[tokio::test]
+async fn a_client_that_closed_its_stream_makes_room_and_one_that_reads_does_not() -> Result<()> {
+    for flags in [
+        ["--max-sessions", "3"].as_slice(),
+        ["--process", "per_session", "--max-sessions", "3"].as_slice(),
+    ] {
+        let rialto = Rialto::launcher().args(flags).stub(&[]).start().await?;
+        let (reading, _stream) = session_with_stream(&rialto).await?;
+        let quiet = session(&rialto).await?;
+        let (gone, closed) = session_with_stream(&rialto).await?;
+        rialto
+            .client()
+            .await?
+            .initialize(LATEST, json!({}))
+            .await?
+            .expect_status(503)?;
+        drop(closed);
+        open_when_there_is_room(&rialto.client().await?, &json!({})).await?;
+        assert_refused(
+            &gone.call(1, "echo", marked("gone")).await?,
+            404,
+            -32600,
+            json!(1),
+        );
+        for client in [reading, quiet] {
+            assert_eq!(client.call(1, "echo", marked("here")).await?.text(), "here");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_instance_whose_clients_closed_their_streams_makes_room_for_another() -> Result<()> {
+    let yaml = "destinations:\n  d: { command: '{stub}', capabilities: per_client, max_children: 2 }\n";
+    let rialto = Rialto::with_config(yaml).await?;
+    let open = async |capabilities: Value| -> Result<(McpClient, EventStream)> {
+        let client = rialto.client_of("d").await?;
+        client.handshake(LATEST, capabilities).await?;
+        let stream = client.get_stream(None).await?;
+        Ok((client, stream))
+    };
+    let (reading, _stream) = open(json!({})).await?;
+    let (gone, closed) = open(json!({"sampling": {}})).await?;
+    let new = rialto.client_of("d").await?;
+    new.initialize(LATEST, json!({"roots": {}}))
+        .await?
+        .expect_status(503)?;
+    drop(closed);
+    open_when_there_is_room(&new, &json!({"roots": {}})).await?;
+    assert_refused(
+        &gone.call(1, "echo", marked("gone")).await?,
+        404,
+        -32600,
+        json!(1),
+    );
+    assert_eq!(reading.call(1, "echo", marked("here")).await?.text(), "here");
     Ok(())
 }
 
@@ -416,15 +523,15 @@ async fn a_response_that_is_too_large_gets_502_naming_the_setting_and_the_sessio
 }
 
 #[tokio::test]
-async fn a_megabyte_is_the_limit_unless_told_otherwise() -> Result<()> {
+async fn sixteen_mebibytes_are_the_limit_unless_told_otherwise() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let client = session(&rialto).await?;
     client
-        .call(1, "big", json!({"bytes": 1_000_000}))
+        .call(1, "big", json!({"bytes": 16_000_000}))
         .await?
         .expect_status(200)?;
     client
-        .call(1, "big", json!({"bytes": 1 << 20}))
+        .call(1, "big", json!({"bytes": 16 << 20}))
         .await?
         .expect_status(502)?;
     Ok(())

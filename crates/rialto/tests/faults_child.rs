@@ -345,7 +345,17 @@ async fn b08_garbage_on_stdout_is_skipped_and_the_answer_arrives() -> Result<()>
 
 #[tokio::test]
 async fn b09_a_long_answer_costs_its_own_caller_and_bounded_memory() -> Result<()> {
-    let rialto = Rialto::with_stub(&[]).await?;
+    // By default a message may have 16 MiB, and about twice that is held while a line is read.
+    for (flags, room) in [
+        (["--max-message-bytes", "1MiB"].as_slice(), 16 << 10),
+        (&[], 64 << 10),
+    ] {
+        expect_bounded_answers(Rialto::launcher().args(flags).stub(&[]).start().await?, room).await?;
+    }
+    Ok(())
+}
+
+async fn expect_bounded_answers(rialto: Rialto, room: u64) -> Result<()> {
     let client = rialto.session().await?;
     let before = rialto.memory().peak;
     for tool in ["big", "big_id_last"] {
@@ -355,7 +365,7 @@ async fn b09_a_long_answer_costs_its_own_caller_and_bounded_memory() -> Result<(
         client.expect_echo("goes on").await?;
     }
     assert!(
-        rialto.memory().peak < before + (16 << 10),
+        rialto.memory().peak < before + room,
         "{before} → {:?}",
         rialto.memory()
     );
@@ -490,7 +500,7 @@ async fn b12_a_flood_on_stderr_is_drained_and_does_not_fill_our_log() -> Result<
 #[tokio::test]
 async fn b13_a_child_that_stops_reading_fills_a_bounded_queue() -> Result<()> {
     let rialto = Rialto::with_config(
-        "request_timeout: 3s\ndestinations:\n  deaf:\n    command: '{stub} --journal {dir}/journal'\n  fine:\n    command: '{stub}'\n",
+        "request_timeout: 3s\nmax_message_bytes: 1MiB\ndestinations:\n  deaf:\n    command: '{stub} --journal {dir}/journal'\n  fine:\n    command: '{stub}'\n",
     )
     .await?;
     let (deaf, fine) = (rialto.session_of("deaf").await?, rialto.session_of("fine").await?);
@@ -780,7 +790,7 @@ async fn b22_changed_tools_are_told_to_each_session_once_and_in_order() -> Resul
 #[tokio::test]
 async fn b23_huge_and_deep_results_are_bounded() -> Result<()> {
     let rialto = Rialto::launcher()
-        .args(&["--request-timeout", "2s"])
+        .args(&["--request-timeout", "2s", "--max-message-bytes", "1MiB"])
         .stub(&[])
         .start()
         .await?;

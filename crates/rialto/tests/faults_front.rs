@@ -300,7 +300,8 @@ async fn a11_deep_nesting_is_refused_at_any_depth() -> Result<()> {
 /// Most clients read nothing before they have written everything.
 #[tokio::test]
 async fn a12_whoever_sends_too_much_is_told_though_he_reads_late() -> Result<()> {
-    let rialto = Rialto::with_stub(&[]).await?;
+    let launcher = Rialto::launcher().args(&["--max-message-bytes", "1MiB"]);
+    let rialto = launcher.stub(&[]).start().await?;
     let session = rialto.session().await?.session();
     for (path, status) in [("/mcp", 413), ("/nowhere/mcp", 404)] {
         for length in [2 << 20, 12 << 20] {
@@ -320,7 +321,8 @@ async fn a12_whoever_sends_too_much_is_told_though_he_reads_late() -> Result<()>
 
 #[tokio::test]
 async fn a12_a_huge_body_is_refused_and_costs_no_memory() -> Result<()> {
-    let rialto = Rialto::with_stub(&[]).await?;
+    let launcher = Rialto::launcher().args(&["--max-message-bytes", "1MiB"]);
+    let rialto = launcher.stub(&[]).start().await?;
     let client = rialto.session().await?;
     let session = client.session();
     let before = rialto.memory().peak;

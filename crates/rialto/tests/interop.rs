@@ -44,10 +44,14 @@ testkit::interop_old_column!(
 
 // rmcp has no way to name the event to go on after, so this scenario is in no column.
 testkit::interop_cells! { client(Sdk::TypeScript1, Era::Legacy);
+    typescript_1_client_that_never_sends_delete_finds_room: reconnects behind demo_with_ten_sessions;
+    typescript_1_client_that_never_sends_delete_finds_a_process: reconnects behind demo_per_session;
     typescript_1_client_resumes_from_a_token_in_a_new_connection: resume_with_token behind everything;
     typescript_1_client_gets_progress_from_a_server_started_by_npx: progress behind everything_by_npx;
 }
 testkit::interop_cells! { client(Sdk::TypeScript2, Era::Legacy);
+    typescript_2_client_that_never_sends_delete_finds_room: reconnects behind demo_with_ten_sessions;
+    typescript_2_client_that_never_sends_delete_finds_a_process: reconnects behind demo_per_session;
     typescript_2_client_resumes_from_a_token_in_a_new_connection: resume_with_token behind everything;
 }
 testkit::interop_cells! { client(Sdk::Python1, Era::Legacy);

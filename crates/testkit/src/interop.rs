@@ -35,7 +35,7 @@ macro_rules! interop_column {
                 hears_that_the_list_of_resources_changed: list_changed behind everything;
                 hears_that_the_list_of_tools_changed: tools_changed behind demo;
                 gets_logs_at_its_level: logging behind everything;
-                gets_a_message_of_five_megabytes_back: large_message behind everything_with_large_messages;
+                gets_a_message_of_five_megabytes_back: large_message behind everything;
                 makes_fifty_calls_at_once: fifty_at_once behind everything;
                 gets_prompts_and_completions: prompts_and_completion behind everything;
                 reads_resources: resources_read behind everything;

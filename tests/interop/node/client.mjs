@@ -413,6 +413,17 @@ const scenarios = {
     };
   },
 
+  // This SDK closes without DELETE, so that every session stays behind.
+  async reconnects() {
+    let tools = 0;
+    for (let round = 0; round < 100; round += 1) {
+      const witness = await (await open()).listening();
+      tools += (await witness.client.listTools()).tools.length > 0 ? 1 : 0;
+      await witness.client.close();
+    }
+    return { tools };
+  },
+
   // The call ends while the client is away: everything it missed is replayed.
   resume_after_the_end: () => resumed(1500, 1),
 

@@ -35,7 +35,7 @@ use stream::OldStream;
 pub(crate) use stream::{OldEvents, OldStreams};
 
 /// What a session holds for a reader that falls behind: so many of the largest messages, and never less than this.
-const HELD_MESSAGES: usize = 8;
+const HELD_MESSAGES: usize = 2;
 const HELD_BYTES: usize = 16 << 20;
 
 /// The two paths of the old transport.

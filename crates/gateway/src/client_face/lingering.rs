@@ -18,7 +18,7 @@ use tokio::time::Sleep;
 
 /// Whoever has not heard by then does not want to.
 const LINGER_TIME: Duration = Duration::from_secs(2);
-const LINGER_BYTES: usize = 16 << 20;
+const LINGER_BYTES: usize = 32 << 20;
 /// How much is read at once of what nobody wants.
 const PIECE: usize = 16 << 10;
 

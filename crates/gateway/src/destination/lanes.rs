@@ -122,41 +122,33 @@ impl Destination {
                 capabilities,
             },
         };
-        let mut lanes = self.lanes();
-        if let Some(lane) = lanes.get(&key) {
-            return Ok(Arc::clone(lane));
-        }
-        // A child that was started before anyone came has nobody's credentials in its environment.
-        if from_headers.is_empty()
-            && lanes.get(&LaneKey::Unclaimed).is_some_and(|lane| lane.speak(leg))
-            && let Some(lane) = lanes.remove(&LaneKey::Unclaimed)
-        {
-            lanes.insert(key, Arc::clone(&lane));
-            return Ok(lane);
-        }
-        let limit = match rules.sharing {
-            Sharing::Shared => rules.max_children,
-            Sharing::PerSession | Sharing::PerIdentity => self.settings.max_sessions,
-        };
-        if lanes.len() >= limit {
-            let idle = lanes
-                .iter()
-                .filter_map(|(key, lane)| Some((lane.idle_since()?, key.clone())))
-                .min()
-                .map(|(_, key)| key)
-                .ok_or(Refusal::TooManyChildren { limit })?;
-            if let Some(lane) = lanes.remove(&idle) {
-                lane.stop();
+        let limit = rules.max_children;
+        loop {
+            let mut lanes = self.lanes();
+            if let Some(lane) = lanes.get(&key) {
+                return Ok(Arc::clone(lane));
             }
+            // A child that was started before anyone came has nobody's credentials in its environment.
+            if from_headers.is_empty()
+                && lanes.get(&LaneKey::Unclaimed).is_some_and(|lane| lane.speak(leg))
+                && let Some(lane) = lanes.remove(&LaneKey::Unclaimed)
+            {
+                lanes.insert(key, Arc::clone(&lane));
+                return Ok(lane);
+            }
+            if lanes.len() < limit {
+                // Children that are being ended still are processes; a storm of sessions must not pile them up.
+                if self.supervisors() >= limit.saturating_mul(2).max(16) {
+                    return Err(Refusal::TooManyChildren { limit });
+                }
+                let lane = self.start_lane(&from_headers, false);
+                lane.speak(leg);
+                lanes.insert(key, Arc::clone(&lane));
+                return Ok(lane);
+            }
+            drop(lanes);
+            self.free_instance(limit)?;
         }
-        // Children that are being ended still are processes; a storm of sessions must not pile them up.
-        if self.supervisors() >= limit.saturating_mul(2).max(16) {
-            return Err(Refusal::TooManyChildren { limit });
-        }
-        let lane = self.start_lane(&from_headers, false);
-        lane.speak(leg);
-        lanes.insert(key, Arc::clone(&lane));
-        Ok(lane)
     }
 
     /// Makes a lane and its supervisor.
@@ -169,8 +161,8 @@ impl Destination {
             request_timeout: self.settings.request_timeout,
             start_timeout: rules.start_timeout,
             max_message_bytes: self.settings.max_message_bytes,
-            outgoing_bytes: usual.outgoing_bytes.max(8 * self.settings.max_message_bytes),
-            in_flight_bytes: usual.in_flight_bytes.max(8 * self.settings.max_message_bytes),
+            outgoing_bytes: outgoing_bytes(usual.outgoing_bytes, self.settings.max_message_bytes),
+            in_flight_bytes: usual.in_flight_bytes.max(4 * self.settings.max_message_bytes),
             ..usual
         };
         let introduction = match (rules.sharing, rules.capabilities) {
@@ -248,6 +240,13 @@ impl Destination {
         }
         child
     }
+}
+
+/// Returns how much may wait to be written to a server: eight of the largest messages, or two where they are very large.
+fn outgoing_bytes(least: usize, max_message_bytes: usize) -> usize {
+    const LARGE: usize = 32 << 20;
+    let eight = max_message_bytes.saturating_mul(8).min(LARGE);
+    eight.max(least).max(max_message_bytes.saturating_mul(2))
 }
 
 /// The headers that a remote server is passed on.

@@ -131,6 +131,7 @@ impl Session {
 
     fn open_listener(&mut self, now: Moment, sole: bool) -> Result<Reader, StreamRefusal> {
         self.last_seen = now;
+        self.stream_closed = false;
         self.forget_listeners(now);
         if self
             .listeners
@@ -161,6 +162,7 @@ impl Session {
     /// Goes on where a broken stream was left.
     pub fn resume(&mut self, now: Moment, last: &str) -> Result<Reader, StreamRefusal> {
         self.last_seen = now;
+        self.stream_closed = false;
         let EventId { stream, number } = EventId::parse(last).ok_or(StreamRefusal::UnknownEvent)?;
         if let Some(listener) = self.listeners.get_mut(&stream).filter(|listener| !listener.sole) {
             if number > self.notices.newest() {
@@ -293,6 +295,7 @@ impl Session {
                 listener.attended = false;
                 listener.since = now;
                 self.last_seen = now;
+                self.stream_closed = !self.listeners.values().any(|listener| listener.attended);
             }
             self.forget_listeners(now);
             return;

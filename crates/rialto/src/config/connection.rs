@@ -16,7 +16,7 @@ use http::HeaderName;
 use http::header::AUTHORIZATION;
 use url::Url;
 
-use super::destination::{self, Defaults};
+use super::destination::{self, Defaults, MAX_MESSAGE_BYTES};
 use super::environment::Environment;
 use super::problem::{ConfigError, Place};
 use super::reader::{Given, Walk, one_of};
@@ -26,7 +26,6 @@ use crate::flags::ConnectFlags;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_QUEUE: usize = 10_000;
-const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// How much of a client's messages may wait, and how much of what it is told. Each message that waits is held about
 /// twice: as it came, and as it goes out.
 const QUEUE_BYTES: usize = 12 << 20;
@@ -85,6 +84,7 @@ fn assemble(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) ->
         )
         .unwrap_or(MAX_MESSAGE_BYTES),
         max_sessions: Some(MAX_SESSIONS),
+        max_stdio_sessions: None,
     };
     let max_queue = number(
         ("--max-queue", flags.max_queue.as_deref()),

@@ -13,11 +13,13 @@ use super::reader::{Fields, Given};
 use super::tree::Value;
 use super::{command_line, quantity, remote};
 
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// A first `npx` or `uvx` run downloads.
+const START_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 const LINGER: Duration = Duration::from_secs(5 * 60);
-const MAX_CHILDREN: usize = 4;
-const MAX_SESSIONS: usize = 10;
-const MAX_REMOTE_SESSIONS: usize = 1000;
+const MAX_CHILDREN: usize = 10;
+const MAX_SESSIONS: usize = 1000;
+/// Base64 pictures and MCP App pages have several megabytes.
+pub(super) const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 /// The words of `process`.
 pub(super) const SHARINGS: [(&str, Sharing); 3] = [
@@ -42,6 +44,39 @@ pub(super) struct Defaults {
     pub(super) max_message_bytes: usize,
     /// From a flag or variable, which beat the file.
     pub(super) max_sessions: Option<usize>,
+    /// The same for stdio destinations alone (`MAX_STDIO_CONNECTIONS`).
+    pub(super) max_stdio_sessions: Option<usize>,
+}
+
+/// How many sessions and instances a destination may have at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Caps {
+    sessions: usize,
+    children: usize,
+}
+
+/// Returns the caps of a destination, from the defaults and what the file says.
+fn caps(
+    is_stdio: bool,
+    sharing: Sharing,
+    defaults: &Defaults,
+    (sessions, children): (Option<usize>, Option<usize>),
+) -> Caps {
+    let overruling = defaults
+        .max_sessions
+        .or(defaults.max_stdio_sessions.filter(|_| is_stdio));
+    let sessions = overruling.or(sessions).unwrap_or(MAX_SESSIONS);
+    let default_children = match (is_stdio, sharing) {
+        // An instance of a remote server is no process here.
+        (false, _) => sessions,
+        // Where each session has a process, a number of sessions on the command line is one of processes too.
+        (true, Sharing::PerSession) => overruling.unwrap_or(0).max(MAX_CHILDREN),
+        (true, Sharing::Shared | Sharing::PerIdentity) => MAX_CHILDREN,
+    };
+    Caps {
+        sessions,
+        children: children.unwrap_or(default_children),
+    }
 }
 
 /// What kind of server a destination is.
@@ -70,9 +105,13 @@ pub(super) fn read(
         .parsed("start_timeout", quantity::some_time)
         .unwrap_or(START_TIMEOUT);
     let max_sessions = fields.parsed("max_sessions", quantity::count);
-    let max_children = fields
-        .parsed("max_children", quantity::count)
-        .unwrap_or(MAX_CHILDREN);
+    let max_children = fields.parsed("max_children", quantity::count);
+    let caps = caps(
+        kind == Kind::Stdio,
+        sharing,
+        defaults,
+        (max_sessions, max_children),
+    );
     let linger = fields.parsed("linger", quantity::duration).unwrap_or(LINGER);
     let capabilities = fields
         .choice(
@@ -123,16 +162,12 @@ pub(super) fn read(
         lanes: LaneRules {
             capabilities,
             start_timeout,
-            max_children,
             linger,
-            ..lanes(sharing)
+            ..lanes(sharing, caps)
         },
         request_timeout: request_timeout.unwrap_or(defaults.request_timeout),
         max_message_bytes: max_message_bytes.unwrap_or(defaults.max_message_bytes),
-        max_sessions: defaults.max_sessions.or(max_sessions).unwrap_or(match kind {
-            Kind::Stdio => MAX_SESSIONS,
-            Kind::Remote(_) => MAX_REMOTE_SESSIONS,
-        }),
+        max_sessions: caps.sessions,
         max_calls: None,
         era,
         show,
@@ -193,13 +228,15 @@ pub(super) fn in_front_of(
     sharing: Sharing,
     defaults: &Defaults,
 ) -> Destination {
+    let is_stdio = matches!(backend, BackendSpec::Process(_));
+    let caps = caps(is_stdio, sharing, defaults, (None, None));
     Destination {
         name,
         backend,
-        lanes: lanes(sharing),
+        lanes: lanes(sharing, caps),
         request_timeout: defaults.request_timeout,
         max_message_bytes: defaults.max_message_bytes,
-        max_sessions: defaults.max_sessions.unwrap_or(MAX_SESSIONS),
+        max_sessions: caps.sessions,
         max_calls: None,
         era: EraChoice::Auto,
         show: Show::Both,
@@ -209,12 +246,12 @@ pub(super) fn in_front_of(
     }
 }
 
-fn lanes(sharing: Sharing) -> LaneRules {
+fn lanes(sharing: Sharing, caps: Caps) -> LaneRules {
     LaneRules {
         sharing,
         capabilities: Capabilities::PerClient,
         start_timeout: START_TIMEOUT,
-        max_children: MAX_CHILDREN,
+        max_children: caps.children,
         linger: LINGER,
     }
 }

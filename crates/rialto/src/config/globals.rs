@@ -12,7 +12,7 @@ use gateway::settings::{
 
 use super::TraceSettings;
 use super::auth;
-use super::destination::Defaults;
+use super::destination::{Defaults, MAX_MESSAGE_BYTES};
 use super::environment::Environment;
 use super::interpolate::{Secrets, read_text};
 use super::limits;
@@ -24,7 +24,6 @@ use crate::flags::ServeFlags;
 
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3000);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-const MAX_MESSAGE_BYTES: usize = 1 << 20;
 const SESSION_IDLE: Duration = Duration::from_secs(60 * 60);
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -80,8 +79,9 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
     );
     let max_sessions = layers.flag_or_variable(
         ("--max-sessions", flags.max_sessions.as_deref()),
-        &["RIALTO_MAX_SESSIONS", "MAX_STDIO_CONNECTIONS"],
+        &["RIALTO_MAX_SESSIONS"],
     );
+    let max_stdio_sessions = layers.variable(&["MAX_STDIO_CONNECTIONS"]);
     let allowed_hosts = layers.all(
         ("--allow-host", &flags.allow_host),
         &["RIALTO_ALLOWED_HOSTS", "RIALTO_ALLOW_HOST"],
@@ -166,6 +166,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
                 .and_then(|given| walk.judge(&given, quantity::size))
                 .unwrap_or(MAX_MESSAGE_BYTES),
             max_sessions: max_sessions.and_then(|given| walk.judge(&given, quantity::count)),
+            max_stdio_sessions: max_stdio_sessions.and_then(|given| walk.judge(&given, quantity::count)),
         },
     }
 }

@@ -78,7 +78,7 @@ fn environment<const N: usize>(variables: [(&str, &str); N]) -> Environment {
 const CONTRACT: &str = r#"
 listen: 127.0.0.1:3000
 request_timeout: 30s            # global; 504 after it
-max_message_bytes: 1MiB         # either way; also per destination
+max_message_bytes: 16MiB        # either way; also per destination
 secrets_file: secrets.yml       # name: value; never committed
 destinations:
   context7:
@@ -90,7 +90,7 @@ destinations:
     env_from_headers: { GITHUB_TOKEN: X-GitHub-Token }   # needs per_identity or per_session
     start: eager                # eager | lazy
     start_timeout: 60s          # a first npx run downloads
-    max_sessions: 10
+    max_sessions: 1000          # `max_children` (10) bounds processes
 "#;
 
 fn contract_directory() -> tempfile::TempDir {
@@ -114,7 +114,7 @@ fn the_example_of_the_contract_is_read_to_the_last_field() {
     let settings = &loaded.settings;
     assert_eq!(settings.listen.to_string(), "127.0.0.1:3000");
     assert_eq!(settings.request_timeout, Duration::from_secs(30));
-    assert_eq!(settings.max_message_bytes, 1 << 20);
+    assert_eq!(settings.max_message_bytes, 16 << 20);
     assert_eq!(settings.session_idle, Duration::from_secs(3600));
     assert_eq!(settings.drain, Duration::from_secs(10));
     assert_eq!(settings.audit.sink, AuditSink::Off);
@@ -122,9 +122,9 @@ fn the_example_of_the_contract_is_read_to_the_last_field() {
     assert_eq!(settings.root_destination, None);
     let destination = only(&loaded);
     assert_eq!(destination.name, "context7");
-    assert_eq!(destination.max_sessions, 10);
+    assert_eq!(destination.max_sessions, 1000);
     assert_eq!(destination.request_timeout, Duration::from_secs(30));
-    assert_eq!(destination.max_message_bytes, 1 << 20);
+    assert_eq!(destination.max_message_bytes, 16 << 20);
     let process = process(destination);
     assert_eq!(process.argv, ["npx", "-y", "@upstash/context7-mcp"]);
     assert_eq!(process.env["CONTEXT7_API_KEY"].expose(), "s3cr3t");
@@ -134,7 +134,7 @@ fn the_example_of_the_contract_is_read_to_the_last_field() {
     assert_eq!(process.env_from_headers["GITHUB_TOKEN"], "X-GitHub-Token");
     assert_eq!(process.start, Start::Eager);
     assert_eq!(lanes.start_timeout, Duration::from_secs(60));
-    assert_eq!(lanes.max_children, 4);
+    assert_eq!(lanes.max_children, 10);
     assert_eq!(lanes.linger, Duration::from_secs(300));
     assert_eq!(lanes.capabilities, Capabilities::PerClient);
     assert_eq!(loaded.notes, [""; 0]);
@@ -161,7 +161,12 @@ fn a_short_file_gets_every_default() {
     let destination = only(&loaded);
     assert_eq!(
         (destination.max_sessions, destination.max_message_bytes),
-        (10, 1 << 20)
+        (1000, 16 << 20)
+    );
+    let lanes = &destination.lanes;
+    assert_eq!(
+        (lanes.max_children, lanes.start_timeout),
+        (10, Duration::from_secs(300))
     );
     let process = process(destination);
     assert_eq!(

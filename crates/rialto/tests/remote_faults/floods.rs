@@ -89,7 +89,9 @@ fn endless(piece: Vec<u8>) -> Step {
 
 /// The call fails, the connection is closed before all of it was sent, little of it is held, and service goes on.
 async fn flood(steps: Vec<Step>) {
-    let stage = Stage::legacy().await;
+    let upstream = Upstream::legacy().start().await.expect("an upstream");
+    let keys = json!({"type": "streamable_http", "max_message_bytes": "1MiB"});
+    let stage = Stage::configured(upstream, keys).await;
     let client = stage.session().await;
     assert_eq!(echo(&client, 1, "warm").await, "warm");
     let before = stage.rialto.memory().resident;
@@ -139,7 +141,8 @@ async fn d13_a_result_larger_than_a_message_may_be_fails_its_own_call_only() {
         .start()
         .await
         .expect("an upstream");
-    let stage = Stage::configured(upstream, json!({"type": "streamable_http"})).await;
+    let keys = json!({"type": "streamable_http", "max_message_bytes": "1MiB"});
+    let stage = Stage::configured(upstream, keys).await;
     let client = stage.session().await;
     let large = "x".repeat(2 << 20);
     stage.upstream.once(
@@ -164,7 +167,7 @@ async fn d13_a_result_larger_than_a_message_may_be_fails_its_own_call_only() {
 #[tokio::test]
 async fn e_many_calls_to_a_silent_server_are_bounded_and_refused() {
     let upstream = Upstream::legacy().start().await.expect("an upstream");
-    let keys = json!({"type": "streamable_http", "request_timeout": "5s", "max_sessions": 200});
+    let keys = json!({"type": "streamable_http", "request_timeout": "5s", "max_message_bytes": "1MiB"});
     let stage = Stage::configured(upstream, keys).await;
     let client = stage.session().await;
     let before = stage.rialto.memory().resident;

@@ -13,6 +13,11 @@ pub fn connect(seen: &Value) {
     assert_is_uuid_v4(text(&seen["sessionId"]));
 }
 
+/// FAULTS H3: each of a hundred clients that close without DELETE finds room.
+pub fn reconnects(seen: &Value) {
+    assert_eq!(seen["tools"], 100);
+}
+
 /// The modern era has no sessions.
 pub fn discover(seen: &Value) {
     assert_eq!(seen["server"], "mcp-servers/everything");

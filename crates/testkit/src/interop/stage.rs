@@ -26,15 +26,7 @@ pub struct Stage {
 impl Stage {
     /// server-everything, one process for all sessions.
     pub fn everything() -> Self {
-        Self::of_command(&["--max-sessions", "100"], &["node", &server_file(), "stdio"])
-    }
-
-    /// The same, for messages that the default limit would refuse.
-    pub fn everything_with_large_messages() -> Self {
-        Self::of_command(
-            &["--max-message-bytes", "16MiB"],
-            &["node", &server_file(), "stdio"],
-        )
+        Self::of_command(&[], &["node", &server_file(), "stdio"])
     }
 
     /// The built-in demo server, which can do what server-everything cannot.
@@ -42,6 +34,28 @@ impl Stage {
         let rialto = binary("rialto");
         let demo = [&rialto.to_string_lossy(), "demo-server", "--era", "legacy"];
         Self::of_command(&[], &demo)
+    }
+
+    /// The demo server, with room for ten sessions.
+    pub fn demo_with_ten_sessions() -> Self {
+        let rialto = binary("rialto");
+        let launcher = Rialto::launcher().env("MAX_STDIO_CONNECTIONS", "10").args(&[
+            "--",
+            &rialto.to_string_lossy(),
+            "demo-server",
+            "--era",
+            "legacy",
+        ]);
+        Self::start(launcher, Rialto::url)
+    }
+
+    /// The demo server, one process for each session; ten of them at once is the default.
+    pub fn demo_per_session() -> Self {
+        let rialto = binary("rialto");
+        let demo = [&rialto.to_string_lossy(), "demo-server", "--era", "legacy"];
+        let mut stage = Self::of_command(&["--process", "per_session"], &demo);
+        stage.keeps_its_server = false;
+        stage
     }
 
     /// server-everything, started the way its documentation says. The package is found in the folder it is started
@@ -81,7 +95,7 @@ impl Stage {
     }
 
     fn by_old_sse(destination: Value) -> Self {
-        let file = json!({"max_message_bytes": "16MiB", "destinations": {"old": destination}}).to_string();
+        let file = json!({"destinations": {"old": destination}}).to_string();
         let launcher = Rialto::launcher().config(&file);
         Self::start(launcher, |rialto| format!("http://{}/old/sse", rialto.address()))
     }

@@ -82,6 +82,46 @@ fn variables_that_people_have_already_still_work() {
 }
 
 #[test]
+fn max_stdio_connections_is_for_stdio_destinations_and_their_processes() {
+    let text = "destinations:\n  shared: { command: cat }\n  own: { command: cat, process: per_session }\n  \
+                few: { command: cat, process: per_session, max_children: 3 }\n  far: { url: 'https://mcp.example.com/mcp' }\n";
+    let caps = |environment: &Environment| -> Vec<(String, usize, usize)> {
+        let loaded = load_with(text, &ServeFlags::default(), environment).expect("loads");
+        let destinations = loaded.settings.destinations.into_iter();
+        destinations
+            .map(|one| (one.name, one.max_sessions, one.lanes.max_children))
+            .collect()
+    };
+    let expected = |rows: [(&str, usize, usize); 4]| {
+        rows.map(|(name, sessions, children)| (name.to_owned(), sessions, children))
+            .to_vec()
+    };
+    assert_eq!(
+        caps(&Environment::default()),
+        expected([
+            ("shared", 1000, 10),
+            ("own", 1000, 10),
+            ("few", 1000, 3),
+            ("far", 1000, 1000)
+        ])
+    );
+    assert_eq!(
+        caps(&environment([("MAX_STDIO_CONNECTIONS", "20")])),
+        expected([
+            ("shared", 20, 10),
+            ("own", 20, 20),
+            ("few", 20, 3),
+            ("far", 1000, 1000)
+        ])
+    );
+    let both = environment([("MAX_STDIO_CONNECTIONS", "20"), ("RIALTO_MAX_SESSIONS", "5")]);
+    assert_eq!(
+        caps(&both),
+        expected([("shared", 5, 10), ("own", 5, 10), ("few", 5, 3), ("far", 5, 5)])
+    );
+}
+
+#[test]
 fn wrong_flags_and_variables_are_named_as_such() {
     let text = destination_file(&["command: cat"]);
     let flags = ServeFlags {
