@@ -31,6 +31,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             client_secret: text("client_secret").map(Secret::new),
             client_key: text("private_key_pem").and_then(|pem| SigningKey::from_pem(&pem)),
             metadata_url: Some(METADATA.parse()?),
+            issuer: None,
         },
         grant: if robot {
             Grant::ClientCredentials

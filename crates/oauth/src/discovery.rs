@@ -1,7 +1,8 @@
 //! From a challenge to an authorization server whose terms are acceptable.
 //!
-//! rmcp looks for the documents (RFC 9728, RFC 8414, OpenID discovery, the fall-back of 2025-03-26) in their order and compares the issuer. What it lets pass
-//! and we do not: metadata that does not say it does PKCE, and endpoints that are no https URLs.
+//! rmcp looks for the documents (RFC 9728, RFC 8414, OpenID discovery, the fall-back of 2025-03-26) in their order. What it lets pass
+//! and we do not: metadata that is not its issuer's own (`issuer`), metadata that does not say it does PKCE, endpoints that are no https URLs,
+//! and authorization endpoints that bring OAuth parameters of their own.
 
 use std::sync::Arc;
 
@@ -10,10 +11,12 @@ use tracing::instrument::WithSubscriber as _;
 use tracing::subscriber::NoSubscriber;
 use url::Url;
 
-use crate::edge::{Edge, Network};
+use crate::edge::{Edge, Network, ResourceDocument};
 use crate::error::SignInError;
 use crate::guard::{Guard, shown};
+use crate::issuer::{self, Allowed};
 use crate::registration::{Offer, TokenAuth};
+use crate::store::Origins;
 
 /// What an authorization server offers, judged.
 #[derive(Debug, Clone)]
@@ -26,6 +29,11 @@ pub(crate) struct Terms {
     pub(crate) names_itself: bool,
     /// Whether a person may be sent there; tokens can be asked for without that.
     pub(crate) browser: Result<(), SignInError>,
+    /// Set if the answer of a sign-in could come from another server than the one that gets the code: both origins differ
+    /// and the answer does not say who it is from.
+    pub(crate) split: Option<SignInError>,
+    /// Where its endpoints are.
+    pub(crate) origins: Origins,
     metadata_documents: bool,
     registration: Option<String>,
     pub(crate) token_auth: Option<Vec<String>>,
@@ -49,6 +57,8 @@ pub(crate) struct Discovered {
     pub(crate) terms: Terms,
     /// Whether the resource has metadata of its own.
     pub(crate) described: bool,
+    /// Whether the authorization server has metadata, or all is assumed as in 2025-03-26.
+    pub(crate) published: bool,
     /// The identifier to name in `resource`, and what the resource lists.
     pub(crate) resource: String,
     pub(crate) resource_scopes: Vec<String>,
@@ -75,15 +85,19 @@ pub(crate) async fn discover(
         .await;
     let found = found.map_err(|error| edge.take_failure().unwrap_or_else(|| failed(error.to_string())))?;
     let published = found.source != AuthorizationMetadataSource::LegacyEndpointFallback;
+    let document = edge.resource();
+    if published {
+        compare_issuer(&found.metadata, &edge, document.as_ref())?;
+    }
     let terms = judge(&found.metadata, published, endpoint, &network.guard)?;
     manager.set_metadata(found.metadata.clone());
-    let document = edge.resource();
     let described = document.is_some();
     let (resource, resource_scopes) = match document {
         Some(document) => (document.resource, document.scopes),
         None => (endpoint.to_string(), Vec::new()),
     };
     Ok(Discovered {
+        published,
         manager,
         edge,
         terms,
@@ -113,6 +127,27 @@ impl Discovered {
     }
 }
 
+/// Checks that the document in use is its issuer's own, whatever rmcp compared.
+fn compare_issuer(
+    metadata: &AuthorizationMetadata,
+    edge: &Edge,
+    document: Option<&ResourceDocument>,
+) -> Result<(), SignInError> {
+    let address = edge.document_address();
+    let allowed = match document {
+        Some(document) if !document.issuers.is_empty() => Allowed::Named(&document.issuers),
+        Some(_) | None => Allowed::OriginOf(edge.endpoint()),
+    };
+    let checked = match &address {
+        Some(address) => issuer::check(metadata.issuer.as_deref(), address, allowed),
+        None => Err("it came from nowhere"),
+    };
+    checked.map_err(|why| SignInError::Metadata {
+        address: shown(address.as_ref().map_or("", Url::as_str)),
+        why: why.to_owned(),
+    })
+}
+
 fn judge(
     metadata: &AuthorizationMetadata,
     published: bool,
@@ -132,6 +167,13 @@ fn judge(
         }),
     };
     reachable(&metadata.token_endpoint)?;
+    let revocation = metadata.additional_fields.get("revocation_endpoint");
+    let origins = Origins {
+        token: issuer::origin(&metadata.token_endpoint).unwrap_or_default(),
+        revocation: revocation
+            .and_then(serde_json::Value::as_str)
+            .and_then(issuer::origin),
+    };
     metadata
         .registration_endpoint
         .as_ref()
@@ -153,16 +195,30 @@ fn judge(
                 .collect(),
         )
     };
+    let names_itself = flag("authorization_response_iss_parameter_supported");
+    let authorization = issuer::origin(&metadata.authorization_endpoint).unwrap_or_default();
+    let split = (!names_itself && authorization != origins.token).then(|| SignInError::SplitAuthority {
+        issuer: shown_issuer.clone(),
+        authorization: shown(&authorization),
+        token: shown(&origins.token),
+    });
+    let parameter = issuer::oauth_parameter(&metadata.authorization_endpoint);
     Ok(Terms {
         issuer,
+        split,
+        origins,
         named: metadata.issuer.is_some(),
         browser: match reachable(&metadata.authorization_endpoint) {
             Err(error) => Err(error),
             // A server of 2025-03-26 without any metadata has no place to say it.
+            Ok(()) if parameter.is_some() => Err(SignInError::AuthorizationParameters {
+                issuer: shown_issuer,
+                parameter: shown(&parameter.unwrap_or_default()),
+            }),
             Ok(()) if published && !s256 => Err(SignInError::NoPkce { issuer: shown_issuer }),
             Ok(()) => Ok(()),
         },
-        names_itself: flag("authorization_response_iss_parameter_supported"),
+        names_itself,
         metadata_documents: flag("client_id_metadata_document_supported"),
         registration: metadata.registration_endpoint.clone(),
         token_auth: list("token_endpoint_auth_methods_supported"),

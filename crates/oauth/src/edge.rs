@@ -229,6 +229,8 @@ fn network_error(url: &str, error: &reqwest::Error) -> SignInError {
 pub(crate) struct ResourceDocument {
     pub(crate) resource: String,
     pub(crate) scopes: Vec<String>,
+    /// The issuers it names, as they stand.
+    pub(crate) issuers: Vec<String>,
 }
 
 /// The client that rmcp talks through, for one discovery and what follows from it.
@@ -242,6 +244,10 @@ pub(crate) struct Edge {
 #[derive(Debug, Default)]
 struct Seen {
     resource: Option<ResourceDocument>,
+    /// The address that the latest document was requested from, before redirects.
+    document: Option<Url>,
+    /// Where the latest answer redirects to, and which request that continues.
+    redirect: Option<(Url, Url)>,
     /// The first thing that went wrong here; rmcp's own error is made of texts.
     failure: Option<SignInError>,
 }
@@ -256,8 +262,31 @@ impl Edge {
         }
     }
 
+    pub(crate) fn endpoint(&self) -> &Url {
+        &self.endpoint
+    }
+
     pub(crate) fn resource(&self) -> Option<ResourceDocument> {
         self.lock().resource.clone()
+    }
+
+    /// Returns the address that the latest document was requested from. rmcp stops at the document that it uses.
+    pub(crate) fn document_address(&self) -> Option<Url> {
+        self.lock().document.clone()
+    }
+
+    /// Notes where an answer came from. A redirect stays within its origin, so the first address of a chain counts.
+    fn note_address(&self, url: &Url, response: &Response) {
+        let mut seen = self.lock();
+        let continued = seen.redirect.take().filter(|(target, _)| target == url);
+        let asked = continued.map_or_else(|| url.clone(), |(_, asked)| asked);
+        if response.status() == StatusCode::OK {
+            seen.document = Some(asked);
+        } else if response.status().is_redirection() {
+            let location = response.headers().get(http::header::LOCATION);
+            let target = location.and_then(|location| url.join(location.to_str().ok()?).ok());
+            seen.redirect = target.map(|target| (target, asked));
+        }
     }
 
     /// Why rmcp failed, if it failed because of what happened here.
@@ -279,7 +308,11 @@ impl Edge {
             let unsaid = |_| SignInError::Settings("a challenge that no header can carry".to_owned());
             return answer.body(Vec::new()).map_err(unsaid);
         }
+        let url = Url::parse(&request.uri().to_string()).ok();
         let response = self.network.send(request).await?;
+        if let Some(url) = url.filter(|_| discovery) {
+            self.note_address(&url, &response);
+        }
         if discovery
             && response.status() == StatusCode::OK
             && let Some(document) = judge_resource(&self.endpoint, response.body())?
@@ -311,11 +344,18 @@ fn judge_resource(endpoint: &Url, body: &[u8]) -> Result<Option<ResourceDocument
         token_endpoint: Option<serde::de::IgnoredAny>,
         #[serde(default)]
         scopes_supported: Option<Vec<String>>,
+        #[serde(default)]
+        authorization_servers: Option<Vec<String>>,
+        /// Of early drafts; rmcp reads it still.
+        #[serde(default)]
+        authorization_server: Option<String>,
     }
     let Ok(Document {
         resource: Some(resource),
         token_endpoint: None,
         scopes_supported,
+        authorization_servers,
+        authorization_server,
     }) = serde_json::from_slice(body)
     else {
         return Ok(None);
@@ -326,12 +366,27 @@ fn judge_resource(endpoint: &Url, body: &[u8]) -> Result<Option<ResourceDocument
             resource: shown(&resource),
         });
     }
+    let issuers: Vec<String> = authorization_server
+        .into_iter()
+        .chain(authorization_servers.unwrap_or_default())
+        .collect();
+    // Not an issuer but the address of a document, which could then claim any issuer.
+    if let Some(address) = issuers.iter().find(|issuer| issuer.contains("/.well-known/")) {
+        return Err(SignInError::Metadata {
+            address: shown(address),
+            why: "the server names the address of a document where it must name an issuer".to_owned(),
+        });
+    }
     let mut scopes = Vec::new();
     crate::scope::add(
         &mut scopes,
         crate::scope::parse(&scopes_supported.unwrap_or_default().join(" ")),
     );
-    Ok(Some(ResourceDocument { resource, scopes }))
+    Ok(Some(ResourceDocument {
+        resource,
+        scopes,
+        issuers,
+    }))
 }
 
 /// Whether a token for `resource` may be sent to `endpoint`: the same origin, and the same path or one above it.
@@ -385,6 +440,12 @@ mod tests {
             .unwrap()
             .unwrap();
         assert_eq!(ours.scopes, ["r", "w"]);
+        assert!(matches!(
+            judge(
+                r#"{"resource":"https://a.example/mcp","authorization_servers":["https://b.example/.well-known/x"]}"#
+            ),
+            Err(SignInError::Metadata { .. })
+        ));
         assert!(matches!(
             judge(r#"{"resource":"https://b.example/mcp"}"#),
             Err(SignInError::OtherResource { .. })

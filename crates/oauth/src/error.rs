@@ -31,6 +31,51 @@ pub enum SignInError {
     OtherResource { endpoint: String, resource: String },
     #[error("the authorization server of {resource} could not be found: {why}")]
     Discovery { resource: String, why: String },
+    /// No metadata of an authorization server, and none where 2025-03-26 puts it.
+    #[error(
+        "{resource} wants a token and offers no sign-in: set BEARER_TOKEN or --header 'Authorization: Bearer …' (in a file: `headers`)"
+    )]
+    TokenNeeded { resource: String },
+    /// A document that is not its issuer's own, or an issuer that the resource does not name.
+    #[error(
+        "the metadata {address} of an authorization server is refused: {why}. Nothing was sent there; the server's operator must correct it, unless someone means harm"
+    )]
+    Metadata { address: String, why: String },
+    #[error(
+        "the resource {resource} wants sign-ins at {found}, but the client {client} belongs to {known}. If {found} may have its secret, give --issuer {found}"
+    )]
+    OtherIssuer {
+        resource: String,
+        found: String,
+        client: String,
+        known: String,
+    },
+    #[error("{resource} wants sign-ins at {found}, but --issuer names {named}")]
+    NotTheIssuer {
+        resource: String,
+        found: String,
+        named: String,
+    },
+    #[error(
+        "the token endpoint of {issuer} has moved to {host}, which has given this client no token yet; if that is right, sign in again: rialto login {resource}"
+    )]
+    MovedTokenEndpoint {
+        issuer: String,
+        host: String,
+        resource: String,
+    },
+    #[error(
+        "the authorization server {issuer} has people sign in at {authorization} and takes their codes at {token}, and does not sign its answers (RFC 9207); if both belong together, give --allow-split-authority"
+    )]
+    SplitAuthority {
+        issuer: String,
+        authorization: String,
+        token: String,
+    },
+    #[error(
+        "the authorization endpoint of {issuer} brings its own `{parameter}`, which is Rialto's to choose; the server's operator must correct it"
+    )]
+    AuthorizationParameters { issuer: String, parameter: String },
     #[error(
         "the authorization server {issuer} does not offer PKCE with S256, without which signing in is not safe; its operator must enable it"
     )]
@@ -96,7 +141,8 @@ pub struct ScopeFlags(pub(crate) Vec<String>);
 impl std::fmt::Display for ScopeFlags {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for scope in &self.0 {
-            write!(formatter, " --scope '{scope}'")?;
+            // A server chose the scope, and a person pastes the line into a shell.
+            write!(formatter, " --scope '{}'", scope.replace('\'', r"'\''"))?;
         }
         Ok(())
     }

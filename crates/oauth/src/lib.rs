@@ -7,7 +7,9 @@
 //!
 //! | Duty | By | Why not rmcp |
 //! |---|---|---|
-//! | finding the documents, in all forms and their order; comparing the issuer | rmcp | |
+//! | finding the documents, in all forms and their order | rmcp | |
+//! | comparing the issuer with the document's address and the resource's words | `issuer` | leaves it out for some addresses |
+//! | tokens and secrets go only where they came from | `store`, `sign_in` | keeps no endpoints |
 //! | the fall-back of 2025-03-26 | rmcp | |
 //! | metadata of another resource ends the discovery | `edge` | looks further, and ends at the fall-back |
 //! | PKCE S256, state, `resource`, the three token exchanges, rotation | rmcp | |
@@ -27,6 +29,7 @@ mod discovery;
 mod edge;
 mod error;
 mod guard;
+mod issuer;
 mod registration;
 mod scope;
 mod secret;

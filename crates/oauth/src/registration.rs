@@ -78,6 +78,13 @@ pub(crate) struct Client {
     pub(crate) registered_for: Option<String>,
 }
 
+impl Client {
+    /// Returns whether the operator gave this client a secret or a key, which belongs to one authorization server.
+    pub(crate) fn is_by_hand(&self) -> bool {
+        self.secret.is_some() && self.registered_for.is_none()
+    }
+}
+
 /// What the operator gave us to identify ourselves with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
@@ -88,6 +95,8 @@ pub struct Identity {
     pub client_key: Option<SigningKey>,
     /// The address of a client-id metadata document that describes this program.
     pub metadata_url: Option<Url>,
+    /// The only authorization server to sign in at. Without it, a secret or key belongs to the first that was used.
+    pub issuer: Option<String>,
 }
 
 /// Where the client comes from.
@@ -174,6 +183,11 @@ pub(crate) fn choose(identity: &Identity, offer: Offer<'_>, earlier: Option<&Cli
     }
 }
 
+/// Returns whether a client id has the characters that one may have (RFC 6749, appendix A.1).
+pub(crate) fn is_client_id(id: &str) -> bool {
+    !id.is_empty() && id.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+}
+
 /// A client-id metadata document must be at an https URL with a path (2025-11-25, "Client ID Metadata Documents").
 pub(crate) fn is_metadata_url(url: &Url) -> bool {
     url.scheme() == "https" && url.path() != "/" && url.fragment().is_none() && url.username().is_empty()
@@ -224,6 +238,9 @@ pub(crate) fn judge(
     let Some(id) = registered.client_id.filter(|id| !id.is_empty()) else {
         return Err("no client_id in the answer".to_owned());
     };
+    if !is_client_id(&id) {
+        return Err("a client_id with characters that are no visible ASCII".to_owned());
+    }
     // Some answer with an empty secret for a public client.
     let secret = registered
         .client_secret
@@ -363,7 +380,9 @@ mod tests {
         );
         assert_eq!(post.unwrap().auth, TokenAuth::Post);
         assert!(judge(r#"{"client_id":"c","token_endpoint_auth_method":"client_secret_post"}"#).is_err());
-        assert!(judge(r#"{"client_id":""}"#).is_err());
+        for id in ["", r"\u001b]0;pwn\u0007", "caf\u{e9}", r"a\nb", r"\u007f"] {
+            assert!(judge(&format!(r#"{{"client_id":"{id}"}}"#)).is_err(), "{id}");
+        }
         assert!(judge("<html>").is_err());
     }
 

@@ -6,7 +6,7 @@ use url::Url;
 use crate::browser::Person;
 use crate::edge::HttpSettings;
 use crate::error::SignInError;
-use crate::registration::{Identity, is_metadata_url};
+use crate::registration::{Identity, is_client_id, is_metadata_url};
 use crate::store::StoreSettings;
 
 /// By which right a token is asked for.
@@ -33,6 +33,8 @@ pub struct Settings {
     /// Asked for besides what the server wants.
     pub scopes: Vec<String>,
     pub grant: Grant,
+    /// Whether people may sign in at one origin and their codes be sent to another, without RFC 9207.
+    pub allow_split_authority: bool,
     pub http: HttpSettings,
     /// Do nothing that lasts or is seen until [`SignIn::wake`](crate::SignIn::wake): no window, no refresh, no lock.
     ///
@@ -50,6 +52,7 @@ impl Settings {
             redirect_uri: None,
             scopes: Vec::new(),
             grant: Grant::default(),
+            allow_split_authority: false,
             http: HttpSettings::default(),
             asleep: false,
         }
@@ -78,6 +81,19 @@ impl Settings {
             .is_some_and(|url| !is_metadata_url(url))
         {
             return wrong("a client-id metadata document must be at an https URL with a path");
+        }
+        if self
+            .identity
+            .client_id
+            .as_ref()
+            .is_some_and(|id| !is_client_id(id))
+        {
+            return wrong("a client id has visible ASCII characters only");
+        }
+        if self.identity.issuer.as_ref().is_some_and(|issuer| {
+            !Url::parse(issuer).is_ok_and(|issuer| issuer.origin().is_tuple() && issuer.query().is_none())
+        }) {
+            return wrong("an issuer must be a URL, such as https://login.example.com");
         }
         if self.identity.client_secret.is_some() && self.identity.client_id.is_none() {
             return wrong("a client secret needs a client id");
@@ -108,6 +124,7 @@ impl PartialEq for Settings {
             )
             && (&self.scopes, self.grant, &self.http, self.asleep)
                 == (&other.scopes, other.grant, &other.http, other.asleep)
+            && self.allow_split_authority == other.allow_split_authority
             && self.person.is_some() == other.person.is_some()
     }
 }

@@ -179,6 +179,7 @@ impl SignIn {
             record,
             grant,
             began,
+            is_login: false,
         };
         Box::pin(attempt.satisfy(used, &demand, www_authenticate)).await
     }
@@ -204,6 +205,7 @@ impl SignIn {
             record,
             grant: inner.settings.grant,
             began: milliseconds(),
+            is_login: true,
         };
         let entry = attempt.obtain(found, demand.scopes(), &[], &challenge).await?;
         Ok(LoginOutcome::SignedIn {
@@ -344,6 +346,7 @@ impl Inner {
                     record,
                     grant: Grant::ClientCredentials,
                     began: milliseconds(),
+                    is_login: false,
                 };
                 let entry = attempt.obtain(found, &scopes, &[], &challenge).await?;
                 return Ok(bearer(&entry));

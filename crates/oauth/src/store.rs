@@ -26,6 +26,8 @@ pub(crate) use lock::Lock;
 
 /// Entries per endpoint; the least recently used goes.
 const ENTRIES: usize = 8;
+/// Clients registered by hand per endpoint whose issuer is remembered.
+const BINDINGS: usize = 64;
 /// No file of ours is larger.
 const FILE_LIMIT: u64 = 1024 * 1024;
 const VERSION: u32 = 1;
@@ -94,9 +96,30 @@ pub(crate) struct Entry {
     /// The challenge that led here: where a refresh finds the metadata again.
     #[serde(default)]
     pub(crate) challenge: Vec<String>,
+    /// The origins that may receive the token again. An entry of an older version has none; its next use sets them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) origins: Option<Origins>,
     /// Set in the file if the secrets are in the keyring.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) in_keyring: bool,
+}
+
+/// The origins of an authorization server's endpoints, as they were when it was signed in at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Origins {
+    pub(crate) token: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) revocation: Option<String>,
+}
+
+/// The authorization server that the secret or key of a client registered by hand belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Binding {
+    pub(crate) client: String,
+    pub(crate) issuer: String,
+    /// The origin of the token endpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) token_origin: Option<String>,
 }
 
 impl Entry {
@@ -109,8 +132,22 @@ impl Entry {
             scopes: Vec::new(),
             token: None,
             challenge: Vec::new(),
+            origins: None,
             in_keyring: false,
         }
+    }
+
+    /// Returns whether this issuer, with its token endpoint at this origin, gave what the entry holds.
+    pub(crate) fn is_from(&self, issuer: &str, origins: &Origins) -> bool {
+        let known = self.origins.as_ref();
+        self.issuer == issuer && known.is_none_or(|known| known.token == origins.token)
+    }
+
+    /// Returns whether the entry's token may be given back at this origin.
+    pub(crate) fn may_be_revoked_at(&self, origin: &str) -> bool {
+        self.origins
+            .as_ref()
+            .is_none_or(|known| known.revocation.as_deref().unwrap_or(&known.token) == origin)
     }
 
     fn is_for(&self, other: &Self) -> bool {
@@ -133,6 +170,8 @@ pub(crate) struct Record {
     pub(crate) endpoint: String,
     #[serde(default)]
     pub(crate) entries: Vec<Entry>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    bindings: Vec<Binding>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) failure: Option<Failure>,
 }
@@ -143,8 +182,32 @@ impl Record {
             version: VERSION,
             endpoint: endpoint.to_string(),
             entries: Vec::new(),
+            bindings: Vec::new(),
             failure: None,
         }
+    }
+
+    /// Returns where the secret of a client registered by hand was used before.
+    pub(crate) fn binding(&self, client: &str) -> Option<Binding> {
+        let bound = self.bindings.iter().find(|binding| binding.client == client);
+        // An older version kept the entry alone.
+        let entry = || {
+            let by_hand = |entry: &&Entry| entry.client.id == client && entry.client.is_by_hand();
+            let entry = self.entries.iter().find(by_hand)?;
+            Some(Binding {
+                client: client.to_owned(),
+                issuer: entry.issuer.clone(),
+                token_origin: entry.origins.as_ref().map(|origins| origins.token.clone()),
+            })
+        };
+        bound.cloned().or_else(entry)
+    }
+
+    /// Remembers where the secret of a client is used. Only the operator names clients, so the list stays short.
+    pub(crate) fn bind(&mut self, binding: Binding) {
+        self.bindings.retain(|other| other.client != binding.client);
+        self.bindings.insert(0, binding);
+        self.bindings.truncate(BINDINGS);
     }
 
     pub(crate) fn current(&self) -> Option<&Entry> {

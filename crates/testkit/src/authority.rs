@@ -58,6 +58,8 @@ pub struct Conduct {
     pub authority_metadata: AuthorityMetadata,
     /// The path of the issuer, such as `/tenant`.
     pub issuer_path: String,
+    /// Serves the authorization server's metadata at this path instead.
+    pub metadata_path: Option<String>,
     /// Members of the two documents that are to be other than they should; null removes one.
     pub resource_overrides: BTreeMap<String, Value>,
     pub authority_overrides: BTreeMap<String, Value>,
@@ -66,9 +68,9 @@ pub struct Conduct {
     /// Bytes of padding in the authorization server's metadata.
     pub padding: usize,
     pub registration: bool,
-    /// A client that was registered by hand, with its secret.
     /// Tokens can be given back at `/revoke`.
     pub revocation: bool,
+    /// A client that was registered by hand, with its secret.
     pub client_by_hand: Option<(String, Option<String>)>,
     /// The public key of the client by hand, in PEM form (P-256): it signs, and has no secret.
     pub client_key: Option<String>,
@@ -95,6 +97,7 @@ impl Default for Conduct {
             resource_metadata: ResourceMetadata::Advertised,
             authority_metadata: AuthorityMetadata::OAuth,
             issuer_path: String::new(),
+            metadata_path: None,
             resource_overrides: BTreeMap::new(),
             authority_overrides: BTreeMap::new(),
             redirect_metadata_to: None,
@@ -399,7 +402,7 @@ impl Site<'_> {
             AuthorityMetadata::OpenIdAppended => format!("{tenant}/.well-known/openid-configuration"),
             AuthorityMetadata::Absent => String::new(),
         };
-        if path != authority {
+        if path != conduct.metadata_path.as_ref().unwrap_or(&authority) {
             return plain(StatusCode::NOT_FOUND);
         }
         if let Some(elsewhere) = &conduct.redirect_metadata_to {

@@ -13,11 +13,12 @@ use crate::callback::listener::{At, Listener};
 use crate::discovery::{Discovered, discover};
 use crate::error::SignInError;
 use crate::guard::shown;
+use crate::issuer;
 use crate::registration::{self, Choice, Client};
 use crate::scope;
 use crate::secret::{Authorization, Secret};
 use crate::settings::Grant;
-use crate::store::{Entry, Failure, Lock, Record};
+use crate::store::{Binding, Entry, Failure, Lock, Record};
 
 const CLIENT_NAME: &str = "Rialto";
 
@@ -30,6 +31,8 @@ pub(super) struct Attempt<'a> {
     pub(super) grant: Grant,
     /// When the wait for the lock began, in milliseconds since 1970.
     pub(super) began: u64,
+    /// Whether a person asked for it by `rialto login`, and not a server by refusing.
+    pub(super) is_login: bool,
 }
 
 impl Attempt<'_> {
@@ -88,7 +91,7 @@ impl Attempt<'_> {
                 origin: inner.held().origin,
                 age: now.saturating_sub(token.received),
                 renewable: by_person && token.refresh.is_some(),
-                same_issuer: found.terms.issuer == entry.issuer,
+                same_issuer: entry.is_from(&found.terms.issuer, &found.terms.origins),
             };
             match remedy(case) {
                 Remedy::SignIn => {}
@@ -149,6 +152,15 @@ impl Attempt<'_> {
         granted: &[String],
         challenge: &[String],
     ) -> Result<Entry, SignInError> {
+        if let Some(named) = &self.inner.settings.identity.issuer
+            && !issuer::is_same(named, &found.terms.issuer)
+        {
+            return Err(SignInError::NotTheIssuer {
+                resource: self.inner.endpoint.to_string(),
+                found: shown(&found.terms.issuer),
+                named: shown(named),
+            });
+        }
         let scopes = scope::choose(scope::Known {
             challenged,
             configured: &self.inner.settings.scopes,
@@ -183,14 +195,15 @@ impl Attempt<'_> {
 
     async fn by_own_right(&mut self, found: Discovered, scopes: &[String]) -> Result<Entry, SignInError> {
         let known = self.inner.pick(&self.record);
-        let known = known
-            .filter(|entry| entry.grant == Grant::ClientCredentials && entry.issuer == found.terms.issuer);
+        let known = known.filter(|entry| entry.grant == Grant::ClientCredentials);
         let known = known.map(|entry| &entry.client);
         let client = match registration::choose(&self.inner.settings.identity, found.terms.offer(), known) {
             Choice::Known(client) => client,
             Choice::Register { .. } | Choice::Nothing | Choice::NoProof => return Err(no_proof(&found)),
         };
+        self.bind(&found, &client).await?;
         let now = seconds();
+        let origins = Some(found.terms.origins.clone());
         let entry = Entry::new(found.terms.issuer.clone(), found.resource.clone(), client);
         let Granted { token, scopes } =
             exchange::client_credentials(found, &entry.client, scopes, now).await?;
@@ -198,8 +211,56 @@ impl Attempt<'_> {
             scopes,
             token: Some(token),
             grant: Grant::ClientCredentials,
+            origins,
             ..entry
         })
+    }
+
+    /// Checks that the client may be used at this authorization server, and remembers that it is.
+    ///
+    /// This comes before the secret is sent: an exchange that fails has shown the secret as well.
+    async fn bind(&mut self, found: &Discovered, client: &Client) -> Result<(), SignInError> {
+        if !client.is_by_hand() {
+            return Ok(());
+        }
+        let terms = &found.terms;
+        let binding = Binding {
+            client: client.id.clone(),
+            issuer: terms.issuer.clone(),
+            token_origin: Some(terms.origins.token.clone()),
+        };
+        let named = self.inner.settings.identity.issuer.is_some();
+        let resource = self.inner.endpoint.to_string();
+        match self.record.binding(&client.id) {
+            Some(known) if !issuer::is_same(&known.issuer, &terms.issuer) => {
+                // With `--issuer` the operator has chosen; it was compared before.
+                if !named {
+                    return Err(SignInError::OtherIssuer {
+                        resource,
+                        found: shown(&terms.issuer),
+                        client: shown(&client.id),
+                        known: shown(&known.issuer),
+                    });
+                }
+            }
+            Some(known)
+                if !self.is_login
+                    && known
+                        .token_origin
+                        .as_ref()
+                        .is_some_and(|origin| *origin != terms.origins.token) =>
+            {
+                return Err(SignInError::MovedTokenEndpoint {
+                    issuer: shown(&terms.issuer),
+                    host: shown(&terms.origins.token),
+                    resource,
+                });
+            }
+            Some(known) if known == binding => return Ok(()),
+            Some(_) | None => {}
+        }
+        self.record.bind(binding);
+        self.inner.store.save(&self.lock, &self.record).await
     }
 
     async fn by_person(
@@ -209,12 +270,18 @@ impl Attempt<'_> {
         scopes: &[String],
     ) -> Result<Entry, SignInError> {
         found.terms.browser.clone()?;
+        if let Some(split) = found.terms.split.clone()
+            && !self.inner.settings.allow_split_authority
+        {
+            return Err(split);
+        }
         if !self.limits.windows.another(seconds()) {
             return Err(SignInError::StillRefused {
                 resource: self.inner.endpoint.to_string(),
             });
         }
         let (listener, client) = self.client(&found, scopes).await?;
+        self.bind(&found, &client).await?;
         let redirect_uri = listener.redirect_uri().to_string();
         exchange::introduce(&mut found, &client, &redirect_uri)?;
         let asked: Vec<&str> = scopes.iter().map(String::as_str).collect();
@@ -247,10 +314,12 @@ impl Attempt<'_> {
         }
         let Granted { token, scopes } =
             exchange::code(&found, &answer?, &expected.state, scopes, seconds()).await?;
+        let origins = Some(found.terms.origins.clone());
         let entry = Entry::new(found.terms.issuer, found.resource, client);
         Ok(Entry {
             scopes,
             token: Some(token),
+            origins,
             ..entry
         })
     }
@@ -284,9 +353,19 @@ impl Attempt<'_> {
             Choice::Register { endpoint, auth } => {
                 let redirect_uri = listener.redirect_uri().as_str();
                 let body = registration::request(CLIENT_NAME, redirect_uri, auth, scopes);
-                let (status, answer) = inner.network()?.post_json(&endpoint, body).await?;
-                registration::judge(status, &answer, redirect_uri, auth)
-                    .map_err(|why| SignInError::Registration { issuer, why })?
+                let registered = match inner.network()?.post_json(&endpoint, body).await {
+                    Ok((status, answer)) => registration::judge(status, &answer, redirect_uri, auth)
+                        .map_err(|why| SignInError::Registration { issuer, why }),
+                    Err(error) => Err(error),
+                };
+                // The endpoint was assumed, as in 2025-03-26; that it is not there says there is no sign-in.
+                let token_needed = |_| SignInError::TokenNeeded {
+                    resource: inner.endpoint.to_string(),
+                };
+                match found.published {
+                    true => registered?,
+                    false => registered.map_err(token_needed)?,
+                }
             }
         };
         Ok((listener, client))
@@ -308,21 +387,27 @@ fn no_proof(found: &Discovered) -> SignInError {
     }
 }
 
+/// Returns the state of a request; two of them are none.
 fn state_of(url: &Url) -> Option<Secret> {
-    url.query_pairs()
-        .find(|(name, _)| name == "state")
-        .map(|(_, state)| Secret::new(state))
+    let mut states = url.query_pairs().filter(|(name, _)| name == "state");
+    let (_, state) = states.next()?;
+    states.next().is_none().then(|| Secret::new(state))
 }
 
-/// A refresh, if the resource still names the authorization server that issued the token.
+/// A refresh, if the resource still names the authorization server that issued the token, at the same place.
 pub(super) async fn renew(found: &mut Discovered, entry: &Entry, now: u64) -> Result<Entry, NotRenewed> {
-    if found.terms.issuer != entry.issuer {
+    if !entry.is_from(&found.terms.issuer, &found.terms.origins) {
         return Err(NotRenewed::Rejected);
     }
+    let origins = entry
+        .origins
+        .clone()
+        .unwrap_or_else(|| found.terms.origins.clone());
     let Granted { token, scopes } = exchange::refresh(found, entry, now).await?;
     Ok(Entry {
         token: Some(token),
         scopes,
+        origins: Some(origins),
         ..entry.clone()
     })
 }

@@ -60,7 +60,7 @@ pub(super) struct Case {
     /// Seconds since the token was issued.
     pub(super) age: u64,
     pub(super) renewable: bool,
-    /// The resource still names the authorization server that issued the token.
+    /// The resource still names the authorization server that issued the token, at the same place.
     pub(super) same_issuer: bool,
 }
 

@@ -11,6 +11,7 @@ use crate::discovery::discover;
 use crate::edge::Network;
 use crate::error::SignInError;
 use crate::guard::shown;
+use crate::issuer;
 use crate::registration::{Client, TokenAuth};
 use crate::store::{Entry, Token};
 
@@ -76,12 +77,19 @@ pub(super) async fn revoke(network: &Network, endpoint: &Url, entry: &Entry) -> 
         why: why.to_owned(),
     };
     let found = discover(network, endpoint, &entry.challenge).await?;
-    if found.terms.issuer != entry.issuer {
+    if !entry.is_from(&found.terms.issuer, &found.terms.origins) {
         return Err(not("the resource names another authorization server now"));
     }
     let place = found
         .revocation_endpoint()
         .ok_or_else(|| not("it has no place for that"))?;
+    let origin = issuer::origin(&place).unwrap_or_default();
+    if !entry.may_be_revoked_at(&origin) {
+        return Err(not(&format!(
+            "its place for that has moved to {}, which gave no token",
+            shown(&origin)
+        )));
+    }
     let told =
         revocation(&entry.client, token).ok_or_else(|| not("this client signs, which is not done here"))?;
     match network
