@@ -175,6 +175,14 @@ impl<W: Write> Write for OneLine<'_, W> {
     }
 }
 
+/// Returns `text` as one line that a terminal shows and does not obey, cut at `limit` bytes.
+pub fn one_line(text: &str, limit: usize) -> String {
+    let mut line = String::new();
+    // Writing to a `String` cannot fail.
+    let _ = OneLine::new(&mut line, limit).write_str(text);
+    line
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,6 +12,7 @@ use protocol::version::Version;
 use serde_json::Value;
 
 use crate::destination::{Destination, Opening};
+use crate::escape;
 use crate::gateway::Gateway;
 use crate::session_port::{Answered, Reception, SessionPort};
 
@@ -104,8 +105,7 @@ async fn present(destination: &Destination) -> Result<Presented, String> {
         welcome
             .pointer(pointer)
             .and_then(Value::as_str)
-            .unwrap_or("?")
-            .to_owned()
+            .map_or_else(|| "?".to_owned(), shown)
     };
     let tools = match welcome.pointer("/result/capabilities/tools") {
         Some(_) => Some(count_tools(&port).await?),
@@ -166,6 +166,11 @@ fn message(text: String) -> Result<Message, String> {
     Message::scan(Bytes::from(text)).map_err(|error| error.to_string())
 }
 
+/// A server's words for a person at a terminal.
+fn shown(text: &str) -> String {
+    escape::one_line(text, escape::MAX_VALUE_BYTES)
+}
+
 fn answer_of(answered: Answered) -> Result<Value, String> {
     let Answered::Complete { body, .. } = answered else {
         return Err("unexpected stream".into());
@@ -177,12 +182,11 @@ fn answer_of(answered: Answered) -> Result<Value, String> {
     let mut text = error
         .get("message")
         .and_then(Value::as_str)
-        .unwrap_or("error")
-        .to_owned();
+        .map_or_else(|| "error".to_owned(), shown);
     if let Some(lines) = error.pointer("/data/stderr").and_then(Value::as_array) {
         for line in lines.iter().filter_map(Value::as_str) {
             text.push_str("\n  stderr: ");
-            text.push_str(line);
+            text.push_str(&shown(line));
         }
     }
     Err(text)

@@ -92,13 +92,13 @@ pub(crate) fn oauth_parameter(endpoint: &str) -> Option<String> {
         "dpop_jkt",
     ];
     let url = Url::parse(endpoint).ok()?;
-    let names = url.query_pairs().map(|(name, _)| name.into_owned());
+    let mut names = url.query_pairs().map(|(name, _)| name.into_owned());
     let is_oauth = |name: &String| {
         PARAMETERS
             .iter()
             .any(|known| known.eq_ignore_ascii_case(name.trim()))
     };
-    names.filter(is_oauth).next()
+    names.find(is_oauth)
 }
 
 #[cfg(test)]

@@ -5,11 +5,12 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use oauth::{Grant, Kept, LoginOutcome, LogoutOutcome, Secret, Settings, SignIn, SigningKey};
+use gateway::escape;
+use oauth::{Kept, LoginOutcome, LogoutOutcome, Settings, SignIn};
 use url::Url;
 
 use crate::config::{self, Environment, LogFormat};
-use crate::flags::account::{GrantFlag, LoginFlags, LogoutFlags, StatusFlags};
+use crate::flags::account::{LoginFlags, LogoutFlags, StatusFlags};
 use crate::{exit, fail, sign_in, telemetry};
 
 pub(crate) fn login(flags: &LoginFlags, environment: &Environment) -> ExitCode {
@@ -30,9 +31,9 @@ pub(crate) fn login(flags: &LoginFlags, environment: &Environment) -> ExitCode {
                 scopes,
                 expires,
             } => {
-                let mut text = format!("signed in to {shown} at {issuer}\n");
+                let mut text = format!("signed in to {shown} at {}\n", one_line(&issuer));
                 if !scopes.is_empty() {
-                    let _ = writeln!(text, "permissions: {}", scopes.join(" "));
+                    let _ = writeln!(text, "permissions: {}", one_line(&scopes.join(" ")));
                 }
                 if let Some(expires) = expires {
                     let _ = writeln!(text, "the token is good for {}", left(expires, now()));
@@ -44,38 +45,9 @@ pub(crate) fn login(flags: &LoginFlags, environment: &Environment) -> ExitCode {
 }
 
 fn login_settings(flags: &LoginFlags, environment: &Environment) -> Result<Settings, String> {
-    let named = |flag: &str, text: &Option<String>| match text {
-        Some(text) => Url::parse(text)
-            .map(Some)
-            .map_err(|error| format!("{flag} {text}: {error}")),
-        None => Ok(None),
-    };
-    let url = address(&flags.url)?;
-    let mut settings = sign_in::settings(url, environment)?;
-    settings.scopes.clone_from(&flags.scope);
-    settings.redirect_uri = named("--redirect-uri", &flags.redirect_uri)?;
-    settings.identity.client_id.clone_from(&flags.client_id);
-    settings.identity.metadata_url = named("--client-metadata-url", &flags.client_metadata_url)?;
+    let mut settings = sign_in::settings(address(&flags.url)?, environment)?;
     settings.http.ca_file = flags.ca_file.as_ref().map(Into::into);
-    settings.http.allow_private_addresses |= flags.allow_private_addresses;
-    if let Some(name) = &flags.client_secret_env {
-        let secret = environment
-            .filled(name)
-            .ok_or_else(|| format!("--client-secret-env: {name} is not set"))?;
-        settings.identity.client_secret = Some(Secret::new(secret));
-    }
-    if let Some(path) = &flags.client_key_file {
-        let told = |why: &str| format!("--client-key-file {path}: {why}");
-        let pem = std::fs::read_to_string(path).map_err(|error| told(&error.to_string()))?;
-        let key = SigningKey::from_pem(&pem);
-        let key = key.ok_or_else(|| told("no private key in PEM form for RSA, P-256 or P-384"))?;
-        settings.identity.client_key = Some(key);
-    }
-    match flags.grant {
-        GrantFlag::Person => settings.person = Some(sign_in::person(environment)?),
-        GrantFlag::ClientCredentials => settings.grant = Grant::ClientCredentials,
-    }
-    settings.judge().map_err(|error| error.to_string())?;
+    sign_in::apply(&flags.client, &mut settings, environment)?;
     Ok(settings)
 }
 
@@ -133,7 +105,7 @@ fn run(environment: &Environment, work: impl Future<Output = Result<String, Stri
             say(&text);
             ExitCode::SUCCESS
         }
-        Err(error) => fail(exit::FAILED, &error),
+        Err(error) => fail(exit::FAILED, &one_line(&error)),
     }
 }
 
@@ -160,13 +132,20 @@ fn table(kept: &[Kept], now: u64) -> String {
         let _ = writeln!(
             text,
             "{}\n  {state}\n  at {} as {} ({place})",
-            one.endpoint, one.issuer, one.client
+            one_line(&one.endpoint),
+            one_line(&one.issuer),
+            one_line(&one.client)
         );
         if !one.scopes.is_empty() {
-            let _ = writeln!(text, "  permissions: {}", one.scopes.join(" "));
+            let _ = writeln!(text, "  permissions: {}", one_line(&one.scopes.join(" ")));
         }
     }
     text
+}
+
+/// What a server or an authorization server said, for a terminal.
+fn one_line(text: &str) -> String {
+    escape::one_line(text, escape::MAX_VALUE_BYTES)
 }
 
 fn left(expires: u64, now: u64) -> String {
@@ -183,6 +162,7 @@ fn now() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flags::account::ClientFlags;
 
     fn kept(expires: Option<u64>, renewable: bool) -> Kept {
         Kept {
@@ -212,51 +192,79 @@ mod tests {
     }
 
     #[test]
+    fn the_table_shows_terminal_commands_and_obeys_none() {
+        let evil = "\u{1b}]0;pwn\u{7}\n\u{9b}2J\u{202e}";
+        let mut one = kept(None, false);
+        for text in [&mut one.endpoint, &mut one.issuer, &mut one.client] {
+            text.push_str(evil);
+        }
+        one.scopes.push(evil.to_owned());
+        let text = table(&[one], 100);
+        assert!(text.contains("\\u{1b}]0;pwn"), "{text:?}");
+        assert_eq!(text.lines().count(), 4, "{text:?}");
+        assert!(
+            !text.lines().any(|line| line.contains(escape::is_hazard)),
+            "{text:?}"
+        );
+    }
+
+    #[test]
     fn flags_that_contradict_each_other_are_refused_before_anything_is_asked() {
         let environment: Environment = [("HOME", "/h"), ("S", "hush")].into_iter().collect();
         let flags = LoginFlags {
             url: "https://a.example/mcp".into(),
-            scope: Vec::new(),
-            client_id: None,
-            client_secret_env: None,
-            client_key_file: None,
-            client_metadata_url: None,
-            redirect_uri: None,
-            grant: GrantFlag::Person,
+            client: ClientFlags::default(),
             ca_file: None,
-            allow_private_addresses: false,
         };
         assert!(login_settings(&flags, &environment).is_ok());
-        for broken in [
-            LoginFlags {
-                url: "ftp://a".into(),
-                ..flags.clone()
-            },
-            LoginFlags {
+        let elsewhere = LoginFlags {
+            url: "ftp://a".into(),
+            ..flags.clone()
+        };
+        let known = ClientFlags {
+            client_id: Some("c".into()),
+            ..ClientFlags::default()
+        };
+        let robot = ClientFlags {
+            grant: Some("client-credentials".into()),
+            ..known.clone()
+        };
+        let broken = [
+            ClientFlags {
                 client_secret_env: Some("S".into()),
-                ..flags.clone()
+                ..ClientFlags::default()
             },
-            LoginFlags {
-                client_id: Some("c".into()),
+            ClientFlags {
                 client_secret_env: Some("MISSING".into()),
-                ..flags.clone()
+                ..known.clone()
             },
-            LoginFlags {
+            ClientFlags {
                 redirect_uri: Some("https://elsewhere/".into()),
-                ..flags.clone()
+                ..ClientFlags::default()
             },
-            LoginFlags {
-                grant: GrantFlag::ClientCredentials,
-                client_id: Some("c".into()),
+            ClientFlags {
                 client_key_file: Some("/nowhere/key.pem".into()),
-                ..flags.clone()
+                ..robot.clone()
             },
-            LoginFlags {
-                grant: GrantFlag::ClientCredentials,
-                client_id: Some("c".into()),
-                ..flags
+            ClientFlags {
+                issuer: Some("example".into()),
+                ..ClientFlags::default()
             },
-        ] {
+            ClientFlags {
+                client_id: Some("caf\u{e9}".into()),
+                ..ClientFlags::default()
+            },
+            ClientFlags {
+                grant: Some("robot".into()),
+                ..known
+            },
+            robot,
+        ];
+        let broken = broken.map(|client| LoginFlags {
+            client,
+            ..flags.clone()
+        });
+        for broken in broken.into_iter().chain([elsewhere]) {
             assert!(login_settings(&broken, &environment).is_err(), "{broken:?}");
         }
     }

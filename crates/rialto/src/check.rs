@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use gateway::settings::Settings;
-use gateway::{Gateway, Probe, StartError};
+use gateway::{Gateway, Probe, StartError, escape};
 
 use crate::config::{self, ConfigError, Environment, Loaded, LogFormat};
 use crate::flags::CheckFlags;
@@ -62,6 +62,9 @@ fn show(probes: &[Probe]) {
     let _ = std::io::stdout().lock().write_all(table(probes).as_bytes());
 }
 
+/// The longest cell of the table.
+const CELL_BYTES: usize = 200;
+
 /// The table, and below it what to fix.
 fn table(probes: &[Probe]) -> String {
     let mut rows = vec![
@@ -91,6 +94,10 @@ fn table(probes: &[Probe]) -> String {
             ],
             Err(trouble) => {
                 // Writing to a `String` cannot fail.
+                let lines = trouble
+                    .lines()
+                    .map(|line| escape::one_line(line, escape::MAX_VALUE_BYTES));
+                let trouble = lines.collect::<Vec<_>>().join("\n");
                 let _ = writeln!(troubles, "\n{}: {trouble}", probe.destination);
                 let dash = || "-".to_owned();
                 [
@@ -105,6 +112,11 @@ fn table(probes: &[Probe]) -> String {
             }
         });
     }
+    // A server chooses its name and version.
+    let rows: Vec<[String; 7]> = rows
+        .into_iter()
+        .map(|row| row.map(|cell| escape::one_line(&cell, CELL_BYTES)))
+        .collect();
     let widths: Vec<usize> = (0..7)
         .map(|column| {
             rows.iter()
@@ -132,6 +144,31 @@ mod tests {
     use gateway::Presented;
 
     use super::*;
+
+    #[test]
+    fn the_table_shows_terminal_commands_and_obeys_none() {
+        let probe = |result| Probe {
+            destination: "demo".into(),
+            transport: "stdio",
+            took: Duration::ZERO,
+            result,
+        };
+        let evil = "\u{1b}]0;pwn\u{7} \u{9b}2J";
+        let text = table(&[
+            probe(Ok(Presented {
+                era: "legacy",
+                version: evil.into(),
+                server: evil.into(),
+                tools: None,
+            })),
+            probe(Err(format!("failed: {evil}"))),
+        ]);
+        assert!(text.contains("failed: \\u{1b}]0;pwn"), "{text:?}");
+        assert!(
+            !text.lines().any(|line| line.contains(escape::is_hazard)),
+            "{text:?}"
+        );
+    }
 
     #[test]
     fn the_table_is_aligned_and_troubles_follow_it() {

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use gateway::settings::Secret;
 
-use self::account::{LoginFlags, LogoutFlags, StatusFlags};
+use self::account::{ClientFlags, LoginFlags, LogoutFlags, StatusFlags};
 use crate::config::Environment;
 use crate::demo::DemoEra;
 
@@ -126,7 +126,7 @@ pub(crate) struct ConnectFlags {
     /// The server's address, an http or https URL [env: URI]
     #[arg(value_name = "URL")]
     pub(crate) url: Option<String>,
-    /// A header for every request; may be repeated [env: RIALTO_HEADERS, one per line; BEARER_TOKEN for a bearer token]
+    /// A header for every request, `${VAR}` filled in from the environment; may be repeated [env: RIALTO_HEADERS, one per line; BEARER_TOKEN for a bearer token]
     #[arg(long, value_name = "NAME: VALUE", value_parser = secret)]
     pub(crate) header: Vec<Secret>,
     /// A file with such headers, one per line, which no process list shows [env: RIALTO_HEADER_FILE]
@@ -138,6 +138,8 @@ pub(crate) struct ConnectFlags {
     /// Sign in with a browser when the server asks for that [env: RIALTO_AUTH] [default: oauth, or none with an Authorization header]
     #[arg(long, value_name = "oauth|none")]
     pub(crate) auth: Option<String>,
+    #[command(flatten)]
+    pub(crate) client: ClientFlags,
     /// How the server is reached: auto tries Streamable HTTP, then HTTP+SSE [env: RIALTO_TRANSPORT] [default: auto]
     #[arg(long, value_name = "auto|streamable-http|sse")]
     pub(crate) transport: Option<String>,

@@ -3,10 +3,14 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use oauth::{Person, Settings, StoreSettings};
+use oauth::{Grant, Person, Secret, Settings, SigningKey, StoreSettings};
 use url::Url;
 
 use crate::config::{self, Environment};
+use crate::flags::account::ClientFlags;
+
+/// The variable that holds a client's secret unless another was named.
+const CLIENT_SECRET: &str = "RIALTO_CLIENT_SECRET";
 
 /// For a process that nobody sits in front of.
 pub(crate) fn settings(url: Url, environment: &Environment) -> Result<Settings, String> {
@@ -15,6 +19,84 @@ pub(crate) fn settings(url: Url, environment: &Environment) -> Result<Settings, 
     settings.http.allow_private_addresses =
         truth("RIALTO_ALLOW_PRIVATE_ADDRESSES", environment)?.unwrap_or(false);
     Ok(settings)
+}
+
+/// Returns whether flags or variables say anything about who signs in.
+pub(crate) fn is_told(flags: &ClientFlags, environment: &Environment) -> bool {
+    let variables = [
+        "RIALTO_SCOPE",
+        "RIALTO_CLIENT_ID",
+        "RIALTO_CLIENT_METADATA_URL",
+        "RIALTO_ISSUER",
+        "RIALTO_GRANT",
+    ];
+    *flags != ClientFlags::default()
+        || variables
+            .iter()
+            .any(|variable| environment.filled(variable).is_some())
+}
+
+/// Puts what flags and variables say about the client into the settings, and judges the whole.
+pub(crate) fn apply(
+    flags: &ClientFlags,
+    settings: &mut Settings,
+    environment: &Environment,
+) -> Result<(), String> {
+    let text = |flag: &Option<String>, variable: &str| {
+        let said = flag.as_deref().or_else(|| environment.filled(variable));
+        said.map(str::to_owned)
+    };
+    let url = |name: &str, text: Option<String>| {
+        let parsed = text.map(|text| Url::parse(&text).map_err(|error| format!("{name} {text}: {error}")));
+        parsed.transpose()
+    };
+    settings.scopes.clone_from(&flags.scope);
+    if flags.scope.is_empty()
+        && let Some(scopes) = environment.filled("RIALTO_SCOPE")
+    {
+        settings.scopes = scopes.split_whitespace().map(str::to_owned).collect();
+    }
+    settings.redirect_uri = url("--redirect-uri", text(&flags.redirect_uri, "RIALTO_REDIRECT_URI"))?;
+    settings.identity.metadata_url = url(
+        "--client-metadata-url",
+        text(&flags.client_metadata_url, "RIALTO_CLIENT_METADATA_URL"),
+    )?;
+    settings.identity.client_id = text(&flags.client_id, "RIALTO_CLIENT_ID");
+    settings.identity.issuer = text(&flags.issuer, "RIALTO_ISSUER");
+    settings.http.allow_private_addresses |= flags.allow_private_addresses;
+    settings.allow_split_authority =
+        flags.allow_split_authority || truth("RIALTO_ALLOW_SPLIT_AUTHORITY", environment)?.unwrap_or(false);
+    if let Some(path) = text(&flags.client_key_file, "RIALTO_CLIENT_KEY_FILE") {
+        let told = |why: &str| format!("--client-key-file {path}: {why}");
+        let pem = std::fs::read_to_string(&path).map_err(|error| told(&error.to_string()))?;
+        let key = SigningKey::from_pem(&pem);
+        let key = key.ok_or_else(|| told("no private key in PEM form for RSA, P-256 or P-384"))?;
+        settings.identity.client_key = Some(key);
+    }
+    let named = text(&flags.client_secret_env, "RIALTO_CLIENT_SECRET_ENV");
+    let secret = environment.filled(named.as_deref().unwrap_or(CLIENT_SECRET));
+    if let (Some(name), None) = (&named, secret) {
+        return Err(format!("--client-secret-env: {name} is not set"));
+    }
+    // The variable of the default name may be set for another client than none.
+    if named.is_some() || settings.identity.client_id.is_some() {
+        settings.identity.client_secret = secret.map(Secret::new);
+    }
+    settings.grant = match text(&flags.grant, "RIALTO_GRANT").as_deref() {
+        Some("person") => Grant::AuthorizationCode,
+        Some("client-credentials") => Grant::ClientCredentials,
+        Some(other) => {
+            return Err(format!("--grant {other}: write person or client-credentials"));
+        }
+        // People sign in without a key.
+        None if settings.identity.client_key.is_some() => Grant::ClientCredentials,
+        None => Grant::AuthorizationCode,
+    };
+    settings.person = match settings.grant {
+        Grant::AuthorizationCode => Some(person(environment)?),
+        Grant::ClientCredentials => None,
+    };
+    settings.judge().map_err(|error| error.to_string())
 }
 
 /// The directory of the token store: what a user keeps between runs, but would not carry to another machine.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
-use testkit::authority::{Authority, Conduct};
+use testkit::authority::{Authority, AuthorityMetadata, Conduct, ResourceMetadata};
 use testkit::{Host, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,17 +38,34 @@ fn browser() {
 }
 
 fn connect(home: &Path, authority: &Authority, person: &str) -> Host {
+    connect_with(home, authority, person, &[], &[])
+}
+
+/// The same, with more flags and variables, as they stand in a host's entry.
+fn connect_with(
+    home: &Path,
+    authority: &Authority,
+    person: &str,
+    flags: &[&str],
+    variables: &[(&str, &str)],
+) -> Host {
     let this = std::env::current_exe().unwrap();
     let browser = format!("'{}' --exact browser --nocapture", this.display());
     let windows = home.join("windows");
-    let env = [
+    let mut env = vec![
         ("RIALTO_BROWSER", browser.as_str()),
         ("RIALTO_STATE_DIR", home.to_str().unwrap()),
         ("RIALTO_KEYRING", "off"),
         (WINDOWS, windows.to_str().unwrap()),
         (PERSON, person),
     ];
-    let host = Host::start(&["connect", &authority.endpoint()], &env).unwrap();
+    env.extend_from_slice(variables);
+    let endpoint = authority.endpoint();
+    let words: Vec<&str> = ["connect", &endpoint]
+        .into_iter()
+        .chain(flags.iter().copied())
+        .collect();
+    let host = Host::start(&words, &env).unwrap();
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "h", "version": "1"}});
     host.ask(1, "initialize", params).unwrap();
     host
@@ -107,4 +124,123 @@ async fn one_killed_in_the_middle_frees_those_who_wait_and_the_next_start_recove
     let next = connect(home.path(), &authority, "leaves");
     assert_signed_in(&next).await;
     assert_eq!(windows(home.path()), 2, "what they have is there for the next");
+}
+
+fn by_hand(secret: &str) -> Conduct {
+    Conduct {
+        client_by_hand: Some(("robot".into(), Some(secret.into()))),
+        registration: false,
+        ..Conduct::default()
+    }
+}
+
+#[tokio::test]
+async fn client_credentials_work_from_a_hosts_entry_alone() {
+    let authority = Authority::start(by_hand("hush"));
+    let flags = [
+        "--client-id",
+        "robot",
+        "--client-secret-env",
+        "ROBOT",
+        "--grant",
+        "client-credentials",
+    ];
+    let variables = [
+        ("RIALTO_CLIENT_ID", "robot"),
+        ("RIALTO_CLIENT_SECRET", "hush"),
+        ("RIALTO_GRANT", "client-credentials"),
+        ("RIALTO_SCOPE", "read write"),
+    ];
+    let home = tempfile::tempdir().unwrap();
+    let by_flags = connect_with(home.path(), &authority, "leaves", &flags, &[("ROBOT", "hush")]);
+    assert_signed_in(&by_flags).await;
+    assert_eq!(windows(home.path()), 0);
+    let home = tempfile::tempdir().unwrap();
+    let by_variables = connect_with(home.path(), &authority, "leaves", &[], &variables);
+    assert_signed_in(&by_variables).await;
+    assert_eq!(windows(home.path()), 0);
+    let scopes: Vec<_> = authority
+        .seen("/token")
+        .iter()
+        .map(|seen| seen.form.get("scope").cloned())
+        .collect();
+    assert_eq!(scopes, [None, Some("read write".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_client_registered_by_hand_works_from_a_hosts_entry_alone() {
+    let home = tempfile::tempdir().unwrap();
+    let authority = Authority::start(by_hand("hush"));
+    let issuer = authority.issuer();
+    let flags = [
+        "--client-id",
+        "robot",
+        "--client-secret-env",
+        "ROBOT",
+        "--issuer",
+        &issuer,
+        "--scope",
+        "read",
+    ];
+    let host = connect_with(home.path(), &authority, "signs-in", &flags, &[("ROBOT", "hush")]);
+    assert_signed_in(&host).await;
+    assert_eq!(windows(home.path()), 1);
+    assert!(authority.seen("/register").is_empty());
+}
+
+#[tokio::test]
+async fn a_401_without_oauth_metadata_names_the_bearer_token() {
+    let home = tempfile::tempdir().unwrap();
+    let authority = Authority::start(Conduct {
+        resource_metadata: ResourceMetadata::Absent,
+        authority_metadata: AuthorityMetadata::Absent,
+        registration: false,
+        ..Conduct::default()
+    });
+    let host = connect(home.path(), &authority, "leaves");
+    let answer = host.answer(1).await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("BEARER_TOKEN") && message.contains("--header"),
+        "{message}"
+    );
+}
+
+/// What `connect` and a gateway do when a server they are signed in at names an impostor of its authorization server.
+#[tokio::test]
+async fn h13_a_server_that_turns_hostile_gets_no_refresh_token() {
+    let home = tempfile::tempdir().unwrap();
+    let authority = Authority::start(Conduct::default());
+    assert_signed_in(&connect(home.path(), &authority, "signs-in")).await;
+    let thief = Authority::start(Conduct {
+        metadata_path: Some("/.well-known/about".into()),
+        authority_overrides: [("issuer".to_owned(), json!(authority.issuer()))].into(),
+        ..Conduct::default()
+    });
+    let named = json!([thief.url("/.well-known/about")]);
+    authority.change(|conduct| {
+        conduct
+            .resource_overrides
+            .insert("authorization_servers".into(), named);
+    });
+    authority.revoke(false);
+    let host = connect(home.path(), &authority, "signs-in");
+    let answer = host.answer(1).await;
+    assert!(answer["error"]["message"].is_string(), "{answer}");
+    let config = format!(
+        "destinations: {{ far: {{ url: '{}', auth: oauth }} }}\n",
+        authority.endpoint()
+    );
+    let gateway = testkit::Rialto::launcher()
+        .verb(&["serve", "--listen", "127.0.0.1:0", "--log-format", "json"])
+        .env("RIALTO_STATE_DIR", home.path().to_str().unwrap())
+        .env("RIALTO_KEYRING", "off")
+        .config(&config)
+        .start()
+        .await
+        .unwrap();
+    let client = gateway.client_of("far").await.unwrap();
+    let refused = client.initialize("2025-11-25", json!({})).await.unwrap();
+    assert_eq!(refused.status, 502, "{refused:?}");
+    assert!(thief.seen("/token").is_empty(), "{:?}", thief.seen("/token"));
 }

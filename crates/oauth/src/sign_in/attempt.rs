@@ -67,7 +67,7 @@ impl Attempt<'_> {
             });
         }
         match demand {
-            Demand::Token { scopes } => self.replace(entry, scopes, challenge, now).await,
+            Demand::Token { scopes } => Box::pin(self.replace(entry, scopes, challenge, now)).await,
             Demand::Scopes { scopes } => self.widen(entry, scopes, challenge).await,
         }
     }

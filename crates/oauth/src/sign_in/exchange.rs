@@ -90,7 +90,7 @@ pub(super) async fn refresh(found: &mut Discovered, entry: &Entry, now: u64) -> 
     introduce(found, &entry.client, redirect_uri).map_err(NotRenewed::Failed)?;
     let failed = |why: String| {
         NotRenewed::Failed(SignInError::Refresh {
-            resource: entry.resource.clone(),
+            resource: shown(&entry.resource),
             why: shown(&why),
         })
     };

@@ -186,19 +186,21 @@ fn sign_in(
     let said = given(("--auth", flags.auth.as_deref()), "RIALTO_AUTH", environment);
     let said = said.and_then(|given| walk.judge(&given, |text| one_of(text, &AUTHS)));
     let authorized = headers.iter().any(|(name, _)| *name == AUTHORIZATION);
-    if !said.unwrap_or(!authorized) {
+    let told = crate::sign_in::is_told(&flags.client, environment);
+    if !said.unwrap_or(told || !authorized) {
         return SignIn::No;
     }
-    let person = crate::sign_in::person(environment);
-    let settings = crate::sign_in::settings(url.clone(), environment);
-    match settings.and_then(|settings| Ok((settings, person?))) {
-        Ok((mut settings, person)) => {
-            settings.person = Some(person);
+    let settings = crate::sign_in::settings(url.clone(), environment).and_then(|mut settings| {
+        crate::sign_in::apply(&flags.client, &mut settings, environment)?;
+        Ok(settings)
+    });
+    match settings {
+        Ok(mut settings) => {
             settings.http.ca_file = ca_file.cloned();
             settings.asleep = true;
             SignIn::OAuth(oauth::SignIn::new(settings))
         }
-        Err(message) if said == Some(true) => {
+        Err(message) if told || said == Some(true) => {
             walk.fail(Place::Flag("--auth"), message);
             SignIn::No
         }

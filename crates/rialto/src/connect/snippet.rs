@@ -9,6 +9,7 @@ use crate::flags::{ConnectFlags, Host};
 
 /// What stands where a secret goes.
 const TOKEN: &str = "<your token>";
+const SECRET: &str = "<the client's secret>";
 
 pub(super) fn of(host: Host, name: &str, flags: &ConnectFlags, environment: &Environment) -> String {
     let mut entry = Map::new();
@@ -48,13 +49,33 @@ fn arguments(flags: &ConnectFlags, environment: &Environment) -> Vec<Value> {
             .or_else(|| environment.filled("URI").map(str::to_owned)),
     );
     for header in &flags.header {
-        let name = header.expose().split(':').next().unwrap_or_default().trim();
-        words.extend(["--header".to_owned(), format!("{name}: {TOKEN}")]);
+        let (name, value) = header.expose().split_once(':').unwrap_or_default();
+        // A reference is no secret; the variable is set in the host's file or its environment.
+        let value = Some(value.trim()).filter(|value| is_reference(value));
+        let header = format!("{}: {}", name.trim(), value.unwrap_or(TOKEN));
+        words.extend(["--header".to_owned(), header]);
+    }
+    let client = &flags.client;
+    for scope in &client.scope {
+        words.extend(["--scope".to_owned(), scope.clone()]);
+    }
+    for (flag, set) in [
+        ("--allow-split-authority", client.allow_split_authority),
+        ("--allow-private-addresses", client.allow_private_addresses),
+    ] {
+        words.extend(set.then(|| flag.to_owned()));
     }
     for (flag, value) in [
         ("--header-file", absolute(flags.header_file.as_deref())),
         ("--bearer-env", flags.bearer_env.clone()),
         ("--auth", flags.auth.clone()),
+        ("--client-id", client.client_id.clone()),
+        ("--client-secret-env", client.client_secret_env.clone()),
+        ("--client-key-file", absolute(client.client_key_file.as_deref())),
+        ("--client-metadata-url", client.client_metadata_url.clone()),
+        ("--issuer", client.issuer.clone()),
+        ("--redirect-uri", client.redirect_uri.clone()),
+        ("--grant", client.grant.clone()),
         ("--transport", flags.transport.clone()),
         ("--era", flags.era.clone()),
         ("--ca-file", absolute(flags.ca_file.as_deref())),
@@ -73,6 +94,15 @@ fn arguments(flags: &ConnectFlags, environment: &Environment) -> Vec<Value> {
         words.extend(flags.command.iter().cloned());
     }
     words.into_iter().map(Value::from).collect()
+}
+
+/// Returns whether a value is one `${VAR}` and nothing else.
+fn is_reference(value: &str) -> bool {
+    let name = value.strip_prefix("${").and_then(|value| value.strip_suffix('}'));
+    name.is_some_and(|name| {
+        name.bytes()
+            .all(|byte| byte == b'_' || byte.is_ascii_alphanumeric())
+    })
 }
 
 /// The host starts the program in a directory of its own choice.
@@ -97,6 +127,9 @@ fn variables(flags: &ConnectFlags, environment: &Environment) -> Map<String, Val
             variables.insert("BEARER_TOKEN".to_owned(), TOKEN.into());
         }
         None => {}
+    }
+    if let Some(variable) = flags.client.client_secret_env.as_deref() {
+        variables.insert(variable.to_owned(), SECRET.into());
     }
     variables
 }

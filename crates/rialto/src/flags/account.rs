@@ -1,6 +1,6 @@
 //! `rialto login`, `rialto logout`, `rialto status`: the accounts at remote servers.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 /// `rialto login`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -8,39 +8,46 @@ pub(crate) struct LoginFlags {
     /// The remote server's MCP endpoint
     #[arg(value_name = "URL")]
     pub(crate) url: String,
-    /// A permission to ask for, besides what the server wants; may be repeated
-    #[arg(long, value_name = "SCOPE")]
-    pub(crate) scope: Vec<String>,
-    /// A client that was registered at the authorization server by hand
-    #[arg(long, value_name = "ID")]
-    pub(crate) client_id: Option<String>,
-    /// The variable that holds that client's secret
-    #[arg(long, value_name = "NAME")]
-    pub(crate) client_secret_env: Option<String>,
-    /// That client's private key in PEM form, with which it signs instead of showing a secret; for `--grant client-credentials`
-    #[arg(long, value_name = "FILE", conflicts_with = "client_secret_env")]
-    pub(crate) client_key_file: Option<String>,
-    /// The address of a client-id metadata document that describes this client
-    #[arg(long, value_name = "URL")]
-    pub(crate) client_metadata_url: Option<String>,
-    /// Where the browser comes back to, if the client was registered for one address [default: a free port on 127.0.0.1]
-    #[arg(long, value_name = "URL")]
-    pub(crate) redirect_uri: Option<String>,
-    /// Who signs in: a person with a browser, or the client itself with its secret or key
-    #[arg(long, value_enum, default_value_t = GrantFlag::Person)]
-    pub(crate) grant: GrantFlag,
+    #[command(flatten)]
+    pub(crate) client: ClientFlags,
     /// Certificates to trust besides the system's, in PEM form
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_file: Option<String>,
+}
+
+/// Who signs in and where, for `login` and `connect`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub(crate) struct ClientFlags {
+    /// A permission to ask for, besides what the server wants; may be repeated [env: RIALTO_SCOPE, separated by spaces]
+    #[arg(long, value_name = "SCOPE")]
+    pub(crate) scope: Vec<String>,
+    /// A client that was registered at the authorization server by hand [env: RIALTO_CLIENT_ID]
+    #[arg(long, value_name = "ID")]
+    pub(crate) client_id: Option<String>,
+    /// The variable that holds that client's secret [env: RIALTO_CLIENT_SECRET_ENV] [default: RIALTO_CLIENT_SECRET]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) client_secret_env: Option<String>,
+    /// That client's private key in PEM form, with which it signs instead of showing a secret; means `--grant client-credentials` [env: RIALTO_CLIENT_KEY_FILE]
+    #[arg(long, value_name = "FILE", conflicts_with = "client_secret_env")]
+    pub(crate) client_key_file: Option<String>,
+    /// The address of a client-id metadata document that describes this client [env: RIALTO_CLIENT_METADATA_URL]
+    #[arg(long, value_name = "URL")]
+    pub(crate) client_metadata_url: Option<String>,
+    /// The only authorization server to sign in at [env: RIALTO_ISSUER] [default: the server's choice; a secret or key stays with the first]
+    #[arg(long, value_name = "URL")]
+    pub(crate) issuer: Option<String>,
+    /// Where the browser comes back to, if the client was registered for one address [env: RIALTO_REDIRECT_URI] [default: a free port on 127.0.0.1]
+    #[arg(long, value_name = "URL")]
+    pub(crate) redirect_uri: Option<String>,
+    /// Who signs in: a person with a browser, or the client itself with its secret or key [env: RIALTO_GRANT] [default: person]
+    #[arg(long, value_name = "person|client-credentials")]
+    pub(crate) grant: Option<String>,
+    /// People may sign in at one host and their codes go to another, also without RFC 9207 [env: RIALTO_ALLOW_SPLIT_AUTHORITY]
+    #[arg(long)]
+    pub(crate) allow_split_authority: bool,
     /// The authorization server may have a private address, as in a company's network [env: RIALTO_ALLOW_PRIVATE_ADDRESSES]
     #[arg(long)]
     pub(crate) allow_private_addresses: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum GrantFlag {
-    Person,
-    ClientCredentials,
 }
 
 /// `rialto logout`.

@@ -23,7 +23,7 @@ pub(super) fn read(
 ) -> Vec<(HeaderName, Secret)> {
     let mut headers = Vec::new();
     for (line, place) in lines(flags, environment, walk) {
-        match header(&line) {
+        match header(&line, walk) {
             Ok(header) => headers.push(header),
             Err(message) => walk.fail(place, message),
         }
@@ -75,13 +75,14 @@ fn meaningful(text: &str) -> impl Iterator<Item = &str> {
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
-fn header(line: &str) -> Result<(HeaderName, Secret), String> {
+fn header(line: &str, walk: &Walk<'_>) -> Result<(HeaderName, Secret), String> {
     let (name, value) = line
         .split_once(':')
         .ok_or("is no header: write it as 'Name: value'")?;
     let name = remote::header_name(name.trim())?;
-    let value = value.trim();
-    if HeaderValue::from_str(value).is_err() {
+    // Hosts pass arguments on as they are written, so there is no shell that fills in variables.
+    let value = interpolate::fill(value.trim(), &walk.sources)?;
+    if HeaderValue::from_str(&value).is_err() {
         return Err(format!(
             "the value of {name} holds characters that no header can carry, such as a line break: remove them"
         ));

@@ -95,6 +95,24 @@ fn a_flag_beats_a_variable_and_a_variable_the_default() {
 }
 
 #[test]
+fn variables_in_headers_are_filled_in_and_an_unset_one_is_named() {
+    let flags = ConnectFlags {
+        url: Some("https://a.example/mcp".into()),
+        header: vec![
+            Secret::new("Authorization:Bearer ${TOKEN_OF_A}"),
+            Secret::new("X-Cost: $5"),
+        ],
+        ..ConnectFlags::default()
+    };
+    let environment: Environment = [("TOKEN_OF_A", "geheim"), ("HOME", "/h")].into_iter().collect();
+    let told = read(&flags, &environment).unwrap();
+    let values: Vec<String> = headers_of(&told).into_iter().map(|(_, value)| value).collect();
+    assert_eq!(values, ["Bearer geheim", "$5"]);
+    let error = read(&flags, &[("HOME", "/h")].into_iter().collect()).unwrap_err();
+    assert!(error.to_string().contains("TOKEN_OF_A"), "{error}");
+}
+
+#[test]
 fn headers_come_from_flags_files_and_variables() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("headers");
