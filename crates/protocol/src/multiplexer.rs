@@ -446,6 +446,10 @@ impl Multiplexer {
     ) {
         self.users.add(&attached.client.principal);
         self.face.offer(&attached.client, introduction);
+        if attached.words == Era::Legacy {
+            self.interests.attach(session);
+            self.tell_level(now);
+        }
         self.attached.insert(session, attached);
         if let (Link::Up, Some(welcome)) = (&self.link, self.face.welcome()) {
             let welcome = Arc::clone(welcome);

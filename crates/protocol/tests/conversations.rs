@@ -82,6 +82,7 @@ conversations! {
     log_level_is_the_most_verbose_and_filtered,
     log_level_needs_a_server_that_logs,
     log_level_of_a_legacy_client_goes_with_each_call,
+    log_level_of_one_session_does_not_silence_others,
     log_line_of_a_call_goes_to_its_stream,
     log_lines_are_for_modern_clients_that_ask,
     log_lines_of_a_modern_call_do_not_depend_on_others,

@@ -711,6 +711,30 @@ async fn each_session_gets_the_logs_of_its_own_level() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_level_that_one_session_chose_does_not_silence_later_ones() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let terse = session(&rialto, LATEST, json!({})).await?;
+    terse
+        .request(1, "logging/setLevel", json!({"level": "error"}))
+        .await?
+        .expect_status(200)?;
+    let newcomer = session(&rialto, LATEST, json!({})).await?;
+    for (client, heard) in [(&newcomer, 1), (&terse, 0)] {
+        let reply = client
+            .call(1, "log", json!({"level": "info", "text": "hear me"}))
+            .await?;
+        assert_eq!(reply.text(), "logged", "the server goes back to its default");
+        let logs = reply
+            .messages()
+            .iter()
+            .filter(|message| message["method"] == "notifications/message")
+            .count();
+        assert_eq!(logs, heard, "{reply:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_restarted_child_is_told_again_what_its_sessions_want_and_they_are_told_to_look_again() -> Result<()>
 {
     let rialto = Rialto::with_stub(&["--strict"]).await?;

@@ -220,7 +220,7 @@ impl Multiplexer {
             }
         }
         self.detach(session);
-        let (orphans, level) = self.interests.forget(session);
+        let (orphans, relevel) = self.interests.forget(session);
         self.tasks.unwatch(session);
         self.tune();
         if self.is_ready() && !self.face.listens() {
@@ -228,10 +228,9 @@ impl Multiplexer {
                 let id = self.own_request(now);
                 legacy::write_subscription(self.outgoing.end(), Method::ResourcesUnsubscribe, id, &uri);
             }
-            if let Some(level) = level {
-                let id = self.own_request(now);
-                legacy::write_set_level(self.outgoing.end(), None, id, level);
-            }
+        }
+        if relevel {
+            self.tell_level(now);
         }
         self.admit(now);
     }

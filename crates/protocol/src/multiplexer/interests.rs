@@ -1,7 +1,8 @@
 //! What the sessions of one backend want to hear: subscribed resources and log levels.
 //!
-//! The server knows one client only. It is subscribed to a resource while anyone is, and its log level is
-//! the most verbose that anyone wants; what each session hears is decided here.
+//! The server knows one client only. It is subscribed to a resource while any session is, and its log level is the most
+//! verbose that any session wants; what each session hears is decided here. A session that never chose a level counts
+//! as `info`, so that the choice of another one does not silence it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,6 +13,8 @@ use crate::method::LogLevel;
 pub(super) struct Interests {
     resources: BTreeMap<String, Resource>,
     levels: BTreeMap<SessionKey, LogLevel>,
+    /// Sessions that could choose a level and have not.
+    unchosen: BTreeSet<SessionKey>,
     /// The most verbose level that a single request ever wanted. It is not taken back when the request ends: the next
     /// one like it would only raise it again.
     requested: Option<LogLevel>,
@@ -79,25 +82,38 @@ impl Interests {
             .count()
     }
 
+    /// Adds a session that may choose a level.
+    pub(super) fn attach(&mut self, session: SessionKey) {
+        self.unchosen.insert(session);
+    }
+
     /// Notes the session's level. `Some`: the server must be told this one.
     pub(super) fn set_level(&mut self, session: SessionKey, level: LogLevel) -> Option<LogLevel> {
+        self.unchosen.remove(&session);
         self.levels.insert(session, level);
         self.retell()
     }
 
-    /// Notes what a session wants for its one request. `Some`: the server must be told this one.
-    pub(super) fn request_level(&mut self, session: SessionKey, level: LogLevel) -> Option<LogLevel> {
+    /// Notes what a session wants for its one request.
+    pub(super) fn request_level(&mut self, session: SessionKey, level: LogLevel) {
         self.levels.insert(session, level);
         self.requested = Some(self.requested.map_or(level, |requested| requested.min(level)));
-        self.retell()
     }
 
+    /// Returns the level that the sessions want together, if any has chosen one.
     fn most_verbose(&self) -> Option<LogLevel> {
-        self.levels.values().copied().chain(self.requested).min()
+        let chosen = self.levels.values().copied().chain(self.requested).min()?;
+        match self.unchosen.is_empty() {
+            true => Some(chosen),
+            false => Some(chosen.min(UNCHOSEN_LEVEL)),
+        }
     }
 
-    fn retell(&mut self) -> Option<LogLevel> {
-        let wanted = self.most_verbose()?;
+    /// Returns the level that the server must be told, if it is another one than it has.
+    pub(super) fn retell(&mut self) -> Option<LogLevel> {
+        // When the last choice has gone, the server goes back to its own default.
+        let back = self.told.map(|_| UNCHOSEN_LEVEL);
+        let wanted = self.most_verbose().or(back)?;
         if self.told == Some(wanted) {
             return None;
         }
@@ -112,7 +128,9 @@ impl Interests {
 
     /// The server refused the session's level.
     pub(super) fn forget_level(&mut self, session: SessionKey) {
-        self.levels.remove(&session);
+        if self.levels.remove(&session).is_some() {
+            self.unchosen.insert(session);
+        }
         self.told = None;
     }
 
@@ -134,8 +152,9 @@ impl Interests {
         self.resources.keys().cloned().collect()
     }
 
-    /// Forgets a session; gives the resources nobody wants any more and the level to tell.
-    pub(super) fn forget(&mut self, session: SessionKey) -> (Vec<String>, Option<LogLevel>) {
+    /// Forgets a session. Returns the resources that no session wants any more, and whether the level that they want
+    /// together may be another one.
+    pub(super) fn forget(&mut self, session: SessionKey) -> (Vec<String>, bool) {
         let mut orphans = Vec::new();
         self.resources.retain(|uri, resource| {
             if resource.subscribers.remove(&session) && resource.subscribers.is_empty() {
@@ -144,8 +163,8 @@ impl Interests {
             }
             true
         });
-        let level = self.levels.remove(&session).and_then(|_| self.retell());
-        (orphans, level)
+        let counted = self.unchosen.remove(&session) | self.levels.remove(&session).is_some();
+        (orphans, counted)
     }
 
     /// Everything a restarted server must be told again.
@@ -200,6 +219,25 @@ mod tests {
         assert!(!interests.hears(A, Some(LogLevel::Info)));
         assert!(interests.hears(B, Some(LogLevel::Debug)));
         assert!(!interests.hears(SessionKey(3), Some(LogLevel::Debug)));
-        assert_eq!(interests.forget(B), (vec![], Some(LogLevel::Error)));
+        assert_eq!(interests.forget(B), (vec![], true));
+        assert_eq!(interests.retell(), Some(LogLevel::Error));
+    }
+
+    #[test]
+    fn session_without_a_choice_counts_as_info() {
+        let mut interests = Interests::default();
+        interests.attach(A);
+        assert_eq!(interests.retell(), None, "no session has chosen");
+        assert_eq!(interests.set_level(A, LogLevel::Error), Some(LogLevel::Error));
+        interests.attach(B);
+        assert_eq!(interests.retell(), Some(LogLevel::Info));
+        assert!(interests.hears(B, Some(LogLevel::Info)));
+        assert!(!interests.hears(A, Some(LogLevel::Info)));
+        assert_eq!(interests.set_level(B, LogLevel::Critical), Some(LogLevel::Error));
+        interests.forget(A);
+        assert_eq!(interests.retell(), Some(LogLevel::Critical));
+        interests.forget(B);
+        assert_eq!(interests.retell(), Some(LogLevel::Info));
+        assert_eq!(interests.set_level(A, LogLevel::Info), None);
     }
 }

@@ -40,6 +40,7 @@ impl Multiplexer {
             attached.load = Load::default();
         }
         self.abandoned.clear();
+        self.interests.doubt_level();
         self.users = Users::default();
         for attached in self.attached.values() {
             self.users.add(&attached.client.principal);
@@ -139,6 +140,7 @@ impl Multiplexer {
             Err(refusal) => {
                 for Opener { session, call, .. } in std::mem::take(&mut self.openers) {
                     self.detach(session);
+                    self.interests.forget(session);
                     self.tell(Tell::Reply {
                         session,
                         call,

@@ -27,8 +27,18 @@ impl Multiplexer {
         let Some(level) = wanted.and_then(|level| LogLevel::parse(&level)) else {
             return;
         };
-        let logs = self.offers_logs() && !self.face.listens();
-        if let Some(level) = self.interests.request_level(session, level).filter(|_| logs) {
+        self.interests.request_level(session, level);
+        if self.offers_logs() {
+            self.tell_level(now);
+        }
+    }
+
+    /// Tells a legacy server the level that its sessions want together, if it has another one.
+    pub(super) fn tell_level(&mut self, now: Moment) {
+        if self.is_ready()
+            && !self.face.listens()
+            && let Some(level) = self.interests.retell()
+        {
             let id = self.own_request(now);
             legacy::write_set_level(self.outgoing.end(), None, id, level);
         }
