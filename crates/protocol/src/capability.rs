@@ -95,6 +95,26 @@ impl Capabilities {
     pub const ALL_JSON: &'static str = r#"{"elicitation":{"form":{},"url":{}},"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}}}"#;
 }
 
+/// Returns, as JSON, what a client must declare to be asked this, if anything.
+pub fn required_for(question: &Message) -> Option<&'static str> {
+    let params = question.object(Member::Params);
+    match question.method() {
+        Method::SamplingCreateMessage => {
+            let tools = params.get("tools").is_some() || params.get("toolChoice").is_some();
+            Some(match tools {
+                true => r#"{"sampling":{"tools":{}}}"#,
+                false => r#"{"sampling":{}}"#,
+            })
+        }
+        Method::ElicitationCreate => Some(match params.text("mode").as_deref() {
+            Some("url") => r#"{"elicitation":{"url":{}}}"#,
+            _ => r#"{"elicitation":{"form":{}}}"#,
+        }),
+        Method::RootsList => Some(r#"{"roots":{}}"#),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,8 +14,8 @@
 //! can have caused is for one principal only if no other has used the link.
 //! What a server says because of a task carries the task's id and is exact (see `tasks.rs`); roots that it asks for while no
 //! call is there wait for the next one (see `roots.rs`).
-//! A call that waits for a modern client's answer, which may never come, does not keep others of its principal from
-//! their turn (see `resting.rs`).
+//! A call that waits for its client's answer, which may never come, does not keep others of its principal from their turn
+//! (see `resting.rs`).
 
 mod abandoned;
 mod arrivals;
@@ -97,6 +97,10 @@ pub enum Output {
 /// Why a question is refused that could be several sessions'.
 const UNATTRIBUTABLE: &str =
     "cannot tell which of several sessions this request is for; set `process: per_session` for this server";
+
+/// The same if it could be several principals'.
+const UNATTRIBUTABLE_CALLER: &str =
+    "cannot tell which of several callers this request is for; set `process: per_identity` for this server";
 
 /// The longest message that is written without the writer: what a pipe takes whole or not at all (POSIX, `PIPE_BUF`).
 const WRITTEN_THROUGH: usize = 4096;
@@ -242,7 +246,8 @@ impl Multiplexer {
         self.attached.len()
     }
 
-    /// Calls that were accepted and have no answer yet. One that rests has been answered, with a question.
+    /// Calls that were accepted and have no answer yet. A modern client's call that rests has been answered, with a
+    /// question.
     pub fn open_calls(&self) -> usize {
         self.waiting.len() + self.openers.len() + self.calls_in_flight()
     }
@@ -257,6 +262,12 @@ impl Multiplexer {
         self.questions.len() + self.held.len() + self.tasks.open_inputs() + self.roots.open()
     }
 
+    /// Returns whether the server has asked something that carries no origin. From then on principals should not share it:
+    /// each would have to wait for the other's answers.
+    pub const fn has_asked(&self) -> bool {
+        self.inquisitive
+    }
+
     pub fn is_ready(&self) -> bool {
         matches!(self.link, Link::Up) && self.face.welcome().is_some()
     }
@@ -264,7 +275,8 @@ impl Multiplexer {
     fn calls_in_flight(&self) -> usize {
         self.pending
             .values()
-            .filter(|pending| matches!(pending, Pending::Call(call) if !call.resting))
+            .filter_map(Pending::as_call)
+            .filter(|call| !call.resting || call.words == Era::Legacy)
             .count()
     }
 

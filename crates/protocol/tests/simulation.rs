@@ -255,6 +255,8 @@ fn the_simulation_reaches_every_corner() {
         "AskedByAnswer",
         "InputRead",
         "unanswered",
+        "incapable",
+        "occupied",
         "withdrawal",
         "POST stream resumed",
         "GET stream resumed",

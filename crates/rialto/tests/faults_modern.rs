@@ -60,6 +60,27 @@ async fn exchange(raw: &mut RawHttp, request: &Request) -> Result<(u16, Value)> 
 }
 
 #[tokio::test]
+async fn a_client_that_cannot_be_asked_gets_the_error_of_its_era_and_its_call_is_cancelled() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let mut raw = rialto.raw().await?;
+    for (tool, required) in [
+        ("ask_elicit", json!({"elicitation": {"form": {}}})),
+        ("ask_sample", json!({"sampling": {}})),
+        ("ask_roots", json!({"roots": {}})),
+    ] {
+        let (status, answer) = exchange(&mut raw, &Request::new(tool, tool)).await?;
+        assert_eq!(
+            (status, &answer["error"]["code"]),
+            (400, &json!(-32021)),
+            "{answer}"
+        );
+        assert_eq!(answer["error"]["data"]["requiredCapabilities"], required);
+    }
+    assert_eq!(rialto.journal().received("notifications/cancelled").len(), 3);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a22_headers_that_disagree_with_the_body_are_refused_and_nothing_runs() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let mut raw = rialto.raw().await?;

@@ -589,6 +589,32 @@ async fn a_question_that_cannot_be_attributed_is_refused_naming_the_setting() ->
     Ok(())
 }
 
+/// The client that is asked never answers, and another one is served all the same. Once the first has closed its streams,
+/// its server is told that no answer will come.
+#[tokio::test]
+async fn a_client_that_was_asked_and_leaves_holds_up_no_other() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    let able = json!({"elicitation": {}});
+    let (asked, other) = (
+        session(&rialto, LATEST, able.clone()).await?,
+        session(&rialto, LATEST, able).await?,
+    );
+    let mut asking = asked
+        .open_call(1, "ask_elicit", marked("which"), "null")
+        .await?
+        .events();
+    assert_eq!(asking.message().await?["method"], "elicitation/create");
+    other.expect_echo("meanwhile").await?;
+    drop(asking);
+    let answered = wait_until("the server is answered", PATIENCE, || {
+        rialto.journal().events("answered").pop()
+    })
+    .await;
+    let line = answered["line"].as_str().unwrap_or_default();
+    assert!(line.contains("error") && line.contains("no stream"), "{line}");
+    Ok(())
+}
+
 // Changes, updates, logs.
 
 #[tokio::test]

@@ -231,7 +231,12 @@ pub fn describe_failure(failure: &Failure) -> (String, String) {
             let _ = write!(data, r#","limit":{}"#, quoted(limit));
             format!("too many {limit}")
         }
-        Failure::Occupied => "the server waits for the answer of another client".to_owned(),
+        Failure::Occupied => {
+            data.push_str(r#","setting":"process""#);
+            "the server is busy with another caller, whose questions could not be told from yours; \
+             try again, or set `process: per_identity` for this server"
+                .to_owned()
+        }
         Failure::TooLarge { length, limit } => {
             let _ = write!(
                 data,

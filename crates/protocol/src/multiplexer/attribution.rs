@@ -1,6 +1,7 @@
 //! Whose question it is, and who hears what is about no call in particular.
 
 use super::*;
+use crate::capability;
 
 const NOTHING_IN_PROGRESS: &str = "no client request is in progress";
 
@@ -21,9 +22,13 @@ impl Multiplexer {
             self.counters.strays += 1;
             return;
         }
-        if self.must_wait(session, question, message) {
-            return;
+        if !self.must_wait(session, question, message) {
+            self.give_answer(now, question, message);
         }
+    }
+
+    /// Gives the server the answer to its question.
+    pub(super) fn give_answer(&mut self, now: Moment, question: QuestionKey, message: &Message) {
         let Some(open) = self.close_question(now, question) else {
             return;
         };
@@ -117,8 +122,8 @@ impl Multiplexer {
         match self.attribute(message.method()) {
             Some((session, wire)) => self.ask_session(now, session, wire, id, message),
             None if self.asking_sessions > 1 => self.hold(now, id, message),
-            None if self.attached.len() > 1 => {
-                self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, UNATTRIBUTABLE)
+            None if self.attached.len() > 1 || matches!(self.users, Users::Several) => {
+                self.refuse_unattributable(&id)
             }
             None => self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, NOTHING_IN_PROGRESS),
         }
@@ -140,15 +145,57 @@ impl Multiplexer {
         if unheard_of || able.is_some_and(|can| !can.can_answer(message.method())) {
             let why = "the client cannot answer this kind of request";
             self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
+            self.fail_incapable(now, wire, &message);
         } else if able.is_some_and(|can| !can.can_answer_in_kind(&message)) {
             let why = "the client did not declare that it can be asked in this way";
             self.refuse_unasked(&id, error_code::INVALID_PARAMS, why);
+            self.fail_incapable(now, wire, &message);
         } else if self.open_questions() >= self.limits.questions {
             let why = "too many requests to clients are open";
             self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
         } else {
             self.put_question(now, session, wire, Asker::Server(id), message);
         }
+    }
+
+    /// Ends a modern client's call whose server asked for a capability that the client did not declare: that era has an
+    /// error for it. In the legacy era the server was refused, and goes on as it likes.
+    fn fail_incapable(&mut self, now: Moment, wire: Option<WireId>, question: &Message) {
+        let Some(required) = capability::required_for(question) else {
+            return;
+        };
+        // Another call of this principal may have asked, and then this one can go on.
+        let certain = !self.any_rests() && self.abandoned.sole_owner(Matter::Question).is_none();
+        let Some(id) = wire.filter(|_| certain || self.carrier == Carrier::Posts) else {
+            return;
+        };
+        if !matches!(self.pending.get(&id), Some(Pending::Call(call)) if call.words == Era::Modern) {
+            return;
+        }
+        let reason = "the client lacks a capability that the server asked for";
+        let Some(call) = self.release(now, id, None, reason) else {
+            return;
+        };
+        let call = Call {
+            session: call.session,
+            call: call.call,
+            request: call.request,
+            message: call.message,
+            words: call.words,
+            mirrored: None,
+        };
+        let text = "the server asked for a capability that the client did not declare";
+        let data = format!(r#"{{"requiredCapabilities":{required}}}"#);
+        self.reply_error(&call, error_code::MISSING_CAPABILITY, text, Some(&data));
+    }
+
+    /// Refuses a question that could be several sessions' or several principals'.
+    pub(super) fn refuse_unattributable(&mut self, id: &[u8]) {
+        let why = match self.users {
+            Users::Several => UNATTRIBUTABLE_CALLER,
+            Users::Nobody | Users::One(_) => UNATTRIBUTABLE,
+        };
+        self.refuse_unasked(id, error_code::METHOD_NOT_FOUND, why);
     }
 
     /// Refuses a question that was put to nobody.
@@ -263,22 +310,27 @@ impl Multiplexer {
             return true;
         };
         let principal = &attached.client.principal;
+        (!self.abandoned.is_empty() && self.abandoned.may_be_of_another(principal, matter))
+            || self.strangers_rest(session)
+            || self.strangers_work(session, matter)
+    }
+
+    /// Returns whether a call of another principal is in flight that may have caused it.
+    pub(super) fn strangers_work(&self, session: SessionKey, matter: Matter) -> bool {
+        let Some(attached) = self.attached.get(&session) else {
+            return true;
+        };
         let (sessions, own) = match matter {
             Matter::Question => (self.asking_sessions, attached.load.asking),
             Matter::Log => (self.busy_sessions, attached.load.in_flight),
         };
-        let others = sessions > usize::from(own > 0);
         let works = |load: &Load| match matter {
             Matter::Question => load.asking > 0,
             Matter::Log => load.in_flight > 0,
         };
-        (!self.abandoned.is_empty() && self.abandoned.may_be_of_another(principal, matter))
-            || self.strangers_rest(session)
-            || (others
-                && self
-                    .attached
-                    .values()
-                    .any(|other| works(&other.load) && other.client.principal != *principal))
+        let is_strange =
+            |other: &Attached| works(&other.load) && other.client.principal != attached.client.principal;
+        sessions > usize::from(own > 0) && self.attached.values().any(is_strange)
     }
 
     /// Returns whether every session that has used this link is of the same principal as this one.

@@ -77,6 +77,8 @@ pub(super) struct Waiting {
     pub(super) patience: Option<Moment>,
     /// Its client was asked something that must be answered first.
     pub(super) asked_first: bool,
+    /// When it is refused if another principal still keeps it from its turn.
+    pub(super) occupied_until: Option<Moment>,
     pub(super) past: Past,
 }
 
@@ -142,7 +144,7 @@ pub(super) struct InFlight {
     pub(super) open_questions: u32,
     /// When the call will rest, if the server asks nothing more by then.
     pub(super) rest_at: Option<Moment>,
-    /// Not counted among its session's calls: it waits for a client that may never come back.
+    /// Not counted among its session's calls: it waits for a client that may never answer.
     pub(super) resting: bool,
 }
 

@@ -39,15 +39,18 @@ impl Multiplexer {
             self.limits.request_timeout
         });
         let patience = now.after(self.limits.patience);
+        let occupied = !starting && self.takes_turns(&call) && self.is_occupied(call.session);
+        let occupied_until = occupied.then(|| now.after(Limits::OCCUPIED_WAIT));
         self.waiting.push_back(Waiting {
             call,
             deadline,
             starting,
             patience: Some(patience),
             asked_first,
+            occupied_until,
             past: Past::default(),
         });
-        self.wake_by(deadline.min(patience));
+        self.wake_by(occupied_until.unwrap_or(deadline).min(deadline.min(patience)));
         if starting {
             self.pursue(now);
         } else {
@@ -69,21 +72,33 @@ impl Multiplexer {
         if self.must_learn(call) {
             return false;
         }
-        if !self.inquisitive || !call.message.method().may_ask() {
-            return true;
-        }
+        // First come, first served: a call overtakes only those that another principal's client keeps waiting.
+        !self.takes_turns(call)
+            || (!self.others_ask(call.session)
+                && !self.strangers_rest(call.session)
+                && self.waiting.iter().all(|waiting| {
+                    waiting.call.session == call.session || self.strangers_rest(waiting.call.session)
+                }))
+    }
+
+    /// Returns whether the server has asked before and may ask because of this call.
+    fn takes_turns(&self, call: &Call) -> bool {
+        self.inquisitive && call.message.method().may_ask()
+    }
+
+    /// Returns whether calls of other sessions are in flight that may ask.
+    fn others_ask(&self, session: SessionKey) -> bool {
         let own = self
             .attached
-            .get(&call.session)
+            .get(&session)
             .is_some_and(|attached| attached.load.asking > 0);
-        let others = self.asking_sessions > usize::from(own);
-        // First come, first served: nobody overtakes a call that waits its turn.
-        !others
-            && !self.strangers_rest(call.session)
-            && self
-                .waiting
-                .iter()
-                .all(|waiting| waiting.call.session == call.session)
+        self.asking_sessions > usize::from(own)
+    }
+
+    /// Returns whether a call of another principal keeps this session's calls from their turn.
+    pub(super) fn is_occupied(&self, session: SessionKey) -> bool {
+        self.strangers_rest(session)
+            || (self.others_ask(session) && self.strangers_work(session, Matter::Question))
     }
 
     /// Sends what has waited, in order, as far as the rules allow. A call that waits its turn holds up only those
@@ -99,19 +114,24 @@ impl Multiplexer {
             return;
         }
         let mut in_turn = true;
-        for waiting in std::mem::take(&mut self.waiting) {
+        for mut waiting in std::mem::take(&mut self.waiting) {
             if self.awaits_roots(&waiting) || self.awaits_tools(&waiting) {
                 self.waiting.push_back(waiting);
                 continue;
             }
-            if self.inquisitive && waiting.call.message.method().may_ask() {
-                let own = self
-                    .attached
-                    .get(&waiting.call.session)
-                    .is_some_and(|attached| attached.load.asking > 0);
-                in_turn &=
-                    self.asking_sessions <= usize::from(own) && !self.strangers_rest(waiting.call.session);
-                if !in_turn {
+            if self.takes_turns(&waiting.call) {
+                let session = waiting.call.session;
+                // One that another principal's client keeps waiting holds up no one else.
+                let kept = self.strangers_rest(session);
+                if !kept {
+                    in_turn &= !self.others_ask(session);
+                }
+                if kept || !in_turn {
+                    if waiting.occupied_until.is_none() && self.is_occupied(session) {
+                        let until = now.after(Limits::OCCUPIED_WAIT);
+                        waiting.occupied_until = Some(until);
+                        self.wake_by(until);
+                    }
                     self.waiting.push_back(waiting);
                     continue;
                 }

@@ -21,6 +21,9 @@ impl Multiplexer {
             .map(|(key, _)| *key)
             .collect();
         for question in late {
+            if self.give_late_answer(now, question) {
+                continue;
+            }
             let session = self.questions.get(&question).map(|open| open.session);
             self.refuse_question(now, question, "the client did not answer in time");
             if let Some(session) = session {
@@ -208,11 +211,15 @@ impl Multiplexer {
         }
         for mut waiting in std::mem::take(&mut self.waiting) {
             let (session, call) = (waiting.call.session, waiting.call.call);
-            if waiting.deadline <= now {
+            let expired = waiting.occupied_until.is_some_and(|until| until <= now);
+            if expired && !self.is_occupied(session) {
+                waiting.occupied_until = None;
+            }
+            if waiting.deadline <= now || waiting.occupied_until.is_some_and(|until| until <= now) {
                 self.counters.timeouts += 1;
                 let failure = if waiting.starting {
                     start.clone()
-                } else if self.strangers_rest(session) {
+                } else if self.is_occupied(session) {
                     Failure::Occupied
                 } else {
                     Failure::Timeout {
@@ -230,7 +237,8 @@ impl Multiplexer {
                 waiting.patience = None;
                 self.tell(Tell::Waiting { session, call });
             }
-            self.wake_by(earliest(Some(waiting.deadline), waiting.patience).unwrap_or(waiting.deadline));
+            let next = earliest(waiting.patience, waiting.occupied_until);
+            self.wake_by(earliest(Some(waiting.deadline), next).unwrap_or(waiting.deadline));
             self.waiting.push_back(waiting);
         }
         if let Some(at) = self.openers.iter().map(|opener| opener.deadline).min() {

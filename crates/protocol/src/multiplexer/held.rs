@@ -7,8 +7,7 @@
 
 use bytes::Bytes;
 
-use super::{Matter, Multiplexer, Pending, UNATTRIBUTABLE};
-use crate::error_code;
+use super::{Matter, Multiplexer, Pending};
 use crate::message::Message;
 use crate::time::Moment;
 
@@ -32,7 +31,7 @@ impl Multiplexer {
             first.is_none_or(|session| self.may_be_of_another_principal(session, Matter::Question));
         let full = self.open_questions() >= self.limits.questions;
         if full || strangers {
-            return self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, UNATTRIBUTABLE);
+            return self.refuse_unattributable(&id);
         }
         let until = now.after(self.limits.request_timeout);
         self.held.push_back(Held { id, message, until });
@@ -63,7 +62,7 @@ impl Multiplexer {
                 for Held { id, message, .. } in std::mem::take(&mut self.held) {
                     match self.attribute(message.method()) {
                         Some((session, wire)) => self.ask_session(now, session, wire, id, message),
-                        None => self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, UNATTRIBUTABLE),
+                        None => self.refuse_unattributable(&id),
                     }
                 }
             }
@@ -78,7 +77,7 @@ impl Multiplexer {
     /// It will not be known whose they are.
     pub(super) fn refuse_held(&mut self) {
         for Held { id, .. } in std::mem::take(&mut self.held) {
-            self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, UNATTRIBUTABLE);
+            self.refuse_unattributable(&id);
         }
     }
 
@@ -92,7 +91,7 @@ impl Multiplexer {
     /// Refuses what has been kept for too long.
     pub(super) fn expire_held(&mut self, now: Moment) {
         while let Some(held) = self.held.pop_front_if(|held| held.until <= now) {
-            self.refuse_unasked(&held.id, error_code::METHOD_NOT_FOUND, UNATTRIBUTABLE);
+            self.refuse_unattributable(&held.id);
         }
         if let Some(held) = self.held.front() {
             self.wake_by(held.until);

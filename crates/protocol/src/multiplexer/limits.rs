@@ -55,6 +55,9 @@ impl Limits {
             .max(Self::ENDLESS)
     }
 
+    /// How long a call waits for its turn while the server works for another principal, or waits for that one's answer.
+    pub const OCCUPIED_WAIT: Duration = Duration::from_secs(5);
+
     /// A message of up to this many bytes is not counted by its bytes.
     pub(super) const SMALL: usize = 4096;
 }

@@ -180,6 +180,7 @@ impl Multiplexer {
             starting: true,
             patience: call.patience,
             asked_first: false,
+            occupied_until: None,
             past: call.past,
         };
         self.waiting.insert(at, waiting);

@@ -1,11 +1,11 @@
-//! Calls that rest: their server has asked, and their modern client may come back with the answer or may not.
+//! Calls that rest: their server has asked, and their client may answer soon, late or never.
 //!
-//! A server that asks is given calls one at a time, so that its next question can be attributed. A modern client
-//! says no goodbye when it loses interest, so a call that waits for one must not keep all others waiting. After a
-//! moment without a further question it *rests*: other modern requests of the same principal may go, and its
-//! answer, when it comes, waits for them. A server that asks something more because of the resting call then asks that
-//! principal in another of its requests; the answer still reaches the right call, by the server's own id. It refuses to
-//! let another principal go, or a legacy session: they would be asked what is not theirs.
+//! A server that asks is given calls one session at a time, so that its next question can be attributed. A call that waits
+//! for its client must not keep the principal's other calls waiting. After a moment without a further question it *rests*:
+//! other calls of the same principal may go, and its answer, when it comes, waits for them. A server that asks something
+//! more because of the resting call then asks that principal in another of its calls; the answer still reaches the right
+//! call, by the server's own id. A call of another principal does not go meanwhile, for it could be asked what is not its
+//! own; it is refused after [`super::Limits::OCCUPIED_WAIT`].
 
 use std::time::Duration;
 
@@ -14,7 +14,6 @@ use crate::backend_face::WireId;
 use crate::exchange::{QuestionKey, SessionKey};
 use crate::message::Message;
 use crate::time::Moment;
-use crate::version::Era;
 
 /// How long after a question another one is still taken for its sibling. Those who ask several things at once
 /// do so within milliseconds.
@@ -34,7 +33,6 @@ impl Multiplexer {
         // A modern server has answered the call with its question; there is nothing to confuse.
         let Asker::Server(_) = asker else { return };
         if let Some(Pending::Call(call)) = wire.and_then(|id| self.pending.get_mut(&id))
-            && call.words == Era::Modern
             && !call.resting
         {
             let at = now.after(SIBLINGS);
@@ -125,7 +123,12 @@ impl Multiplexer {
         let wire = self.questions.get(&question).and_then(|open| open.wire);
         let rests =
             matches!(wire.and_then(|id| self.pending.get(&id)), Some(Pending::Call(call)) if call.resting);
-        if !rests || self.asking_sessions == 0 {
+        let own = self
+            .attached
+            .get(&session)
+            .is_some_and(|attached| attached.load.asking > 0);
+        // Calls of one session need not be told apart.
+        if !rests || self.asking_sessions <= usize::from(own) {
             return false;
         }
         // One answer for each open question, of which there is a limited number.
@@ -141,6 +144,19 @@ impl Multiplexer {
                 message,
             });
         }
+        true
+    }
+
+    /// Gives the server an answer that has waited for too long for its turn. Returns whether there is one.
+    pub(super) fn give_late_answer(&mut self, now: Moment, question: QuestionKey) -> bool {
+        let at = self
+            .returning
+            .iter()
+            .position(|returning| returning.question == question);
+        let Some(returning) = at.and_then(|at| self.returning.remove(at)) else {
+            return false;
+        };
+        self.give_answer(now, question, &returning.message);
         true
     }
 
@@ -163,6 +179,7 @@ mod tests {
     use super::*;
     use crate::backend_face::legacy::Introduction;
     use crate::exchange::{Ask, Call, CallKey, Client, Failure, Principal, Request, Tell};
+    use crate::version::Era;
 
     /// A legacy server that has asked once, and modern clients.
     struct Scene {
@@ -380,7 +397,7 @@ mod tests {
     fn stranger_is_told_so_after_a_bounded_wait() {
         let (mut scene, _) = Scene::asked();
         scene.call(2, "bob");
-        scene.now = scene.now.after(Limits::default().request_timeout);
+        scene.now = scene.now.after(Limits::OCCUPIED_WAIT);
         scene.machine.handle_deadline(scene.now);
         let refused = std::iter::from_fn(|| scene.machine.poll_output()).any(|output| {
             matches!(

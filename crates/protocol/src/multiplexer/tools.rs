@@ -289,6 +289,7 @@ impl Multiplexer {
             starting: false,
             patience: call.patience,
             asked_first: false,
+            occupied_until: None,
             past: Past {
                 refreshed: true,
                 ..call.past

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::calls::Stage;
+use super::calls::{OpenCall, Stage};
 use super::replay::{Audience, Claim, StreamKey};
 use super::{Output, Said, Session};
 use crate::client_face::legacy;
@@ -87,11 +87,29 @@ impl Session {
             .map(|(key, _)| *key)
     }
 
-    /// Questions that nobody came for are answered by nobody.
+    /// Returns whether a client reads any stream of this session.
+    fn is_attended(&self) -> bool {
+        let waits = |call: &OpenCall| match &call.stage {
+            Stage::Undecided | Stage::Complete { .. } => call.attended,
+            Stage::Stream(stream) => stream.attended,
+        };
+        self.calls.values().any(|call| waits(call))
+            || self.listeners.values().any(|listener| listener.attended)
+    }
+
+    /// Gives up the questions that no client came for, or whose client has closed its last stream and stays away.
     pub(super) fn give_up_questions(&mut self, now: Moment) {
+        if self.questions.is_empty() || self.reads_lines() {
+            return;
+        }
         let mut given_up = Vec::new();
+        let attended = self.is_attended();
+        let patience = now.after(self.limits.question_patience);
         for (question, put) in self.questions.iter_mut() {
-            let Some(deadline) = put.deadline else { continue };
+            let Some(deadline) = put.deadline else {
+                put.deadline = (!attended).then_some(patience);
+                continue;
+            };
             let heard = match put.call {
                 Some(call) => match self.calls.get(&call).map(|call| &call.stage) {
                     Some(Stage::Stream(stream)) => stream.cursor >= put.number,
@@ -100,7 +118,7 @@ impl Session {
                 },
                 None => matches!(self.notices.claim(put.number), Claim::By(_)),
             };
-            if heard {
+            if heard && attended {
                 put.deadline = None;
             } else if deadline <= now {
                 given_up.push(*question);

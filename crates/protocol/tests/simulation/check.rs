@@ -495,19 +495,17 @@ impl Judge {
         self.no_gap(at, session, connection, seq);
     }
 
-    /// A modern client's call rests while it carries an open question: one that waits says nothing, so others of the
-    /// same principal may run meanwhile, and what it says all the same is taken for theirs. Which call carries a
+    /// A call rests while it carries an open question: one that waits says nothing, so others of the same principal may
+    /// run meanwhile, and what it says all the same is taken for theirs. Which call carries a
     /// question is the bridge's to know, so any open one excuses here; another principal never hears of it.
     fn rests(&self, post: Option<usize>) -> bool {
         let Some(case) = post.and_then(|post| self.cases.get(&post)) else {
             return false;
         };
         let home = self.homes.get(&case.session);
-        case.session >= FIRST
-            && self
-                .questions
-                .iter()
-                .any(|((backend, ..), one)| Some(backend) == home && one.answers == 0 && !one.withdrawn)
+        self.questions
+            .iter()
+            .any(|((backend, ..), one)| Some(backend) == home && one.answers == 0 && !one.withdrawn)
     }
 
     fn is_same_principal(&self, one: usize, other: usize) -> bool {
@@ -612,7 +610,10 @@ impl Judge {
             }
             // Whatever the bridge gave up, the server was told, if it was still there to be told.
             let given_up = case.endings.iter().any(|(_, _, reason)| {
-                matches!(reason.as_deref(), Some("cancelled" | "timeout" | "session_ended"))
+                matches!(
+                    reason.as_deref(),
+                    Some("cancelled" | "timeout" | "session_ended" | "incapable")
+                )
             });
             // An answer may come while the cancellation is on its way; that takes twenty milliseconds at most.
             let answered = case.answers.first().map(|(at, _)| *at);

@@ -28,6 +28,8 @@ pub(crate) struct Seat {
     /// Questions it has read and not answered.
     questions: Vec<u64>,
     tasks: bool,
+    /// It declares nothing that it could be asked (modern era).
+    mute: bool,
 }
 
 #[derive(Debug)]
@@ -78,12 +80,18 @@ impl Seat {
             session: None,
             questions: Vec::new(),
             tasks: dice.percent(60),
+            mute: dice.percent(15),
         }
     }
 
     /// It says that it can deal with tasks (modern era).
     pub(crate) fn knows_tasks(&self) -> bool {
         self.tasks
+    }
+
+    /// It declares nothing that it could be asked (modern era).
+    pub(crate) fn is_mute(&self) -> bool {
+        self.mute
     }
 
     /// Where it calls, who it is and what it reads.

@@ -116,6 +116,9 @@ impl World {
             capabilities.push_str(r#","extensions":{"io.modelcontextprotocol/tasks":{}}"#);
         }
         capabilities.push('}');
+        if self.seats[seat].is_mute() {
+            capabilities = "{}".into();
+        }
         let id = ["1", "\"1\"", "7", "\"\""][self.dice.below(4)].to_owned();
         let token = self.dice.percent(50).then(|| format!("\"t{post}\""));
         let text = |id: &str, token: Option<&str>| {
@@ -388,6 +391,9 @@ impl World {
         let mut reason = value["error"]["data"]["reason"].as_str().map(str::to_owned);
         let look = self.trips[at].look;
         reason = reason.or(self.note_task(at, look, &value));
+        if value["error"]["code"] == -32021 && look.is_none() {
+            reason = Some("incapable".into());
+        }
         if self.trips[at].listen.is_some() {
             reason = reason.or(Some("listen closed".into()));
         }

@@ -399,6 +399,18 @@ impl World {
         while let Some(output) = self.backends[backend].machine.poll_output() {
             match output {
                 multiplexer::Output::Tell(tell) => {
+                    let incapable = |message: &Message| value_of(message.bytes())["error"]["code"] == -32021;
+                    if let Tell::Reply {
+                        session,
+                        call,
+                        message,
+                        ..
+                    } = &tell
+                        && incapable(message)
+                    {
+                        let (session, call) = (session.0 as usize, call.0);
+                        self.note(Fact::GivenUp { session, call });
+                    }
                     if let Tell::Failed { session, call, .. } = &tell {
                         let (session, call) = (session.0 as usize, call.0);
                         self.note(Fact::GivenUp { session, call });
