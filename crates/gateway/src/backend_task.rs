@@ -3,6 +3,7 @@
 //! They decide nothing about the protocol. When to start is decided by the restart policy; the rest is the
 //! multiplexer's business, through the [`Lane`].
 
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Buf as _;
-use protocol::exchange::Trouble;
+use protocol::exchange::{StrayOutput, Trouble};
+use protocol::time::Moment;
 use protocol::wire::line::LineFramer;
 use protocol::wire::outbox::Outbox;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -19,6 +21,7 @@ use tokio::sync::Notify;
 
 use crate::backend_face::process::{
     Exit, LaunchError, LaunchOrder, Launcher, RestartPolicy, Running, State, StderrTail, Verdict, stderr,
+    wanted_but_withheld,
 };
 use crate::lane::{Health, Lane};
 use crate::metrics::ChildEnd;
@@ -32,7 +35,6 @@ pub(crate) const STOP_GRACE: Duration = Duration::from_secs(5);
 const PIPE_GRACE: Duration = Duration::from_secs(1);
 /// How long the last words of an ended server are waited for.
 const LAST_WORDS: Duration = Duration::from_millis(50);
-const STDERR_LINES: usize = 5;
 /// A buffer that grew beyond this for one large message is not kept.
 const KEPT_BUFFER: usize = 256 << 10;
 /// After so many bytes the reader lets those have a turn who carry them to the clients: large answers would gather
@@ -50,6 +52,10 @@ pub(crate) struct ProcessLane {
     pub(crate) max_message_bytes: usize,
     /// Start before anybody asks.
     pub(crate) eager: bool,
+    /// Callers may see what the child writes.
+    pub(crate) shows_output: bool,
+    /// The environment of this process.
+    pub(crate) environment: Arc<BTreeMap<String, String>>,
 }
 
 /// How a run of the child ended.
@@ -104,6 +110,11 @@ impl ProcessLane {
                     };
                     tail.settled(LAST_WORDS).await;
                     trouble = Arc::new(self.trouble(what, &tail, &policy));
+                    if self.lane.is_starting() {
+                        for hint in self.hints(&tail.telling_lines()) {
+                            tracing::warn!(%destination, hint, "did not start");
+                        }
+                    }
                 }
                 Err(error) => {
                     self.lane.traffic().child_ended(ChildEnd::NotStarted);
@@ -125,11 +136,39 @@ impl ProcessLane {
 
     /// Returns what callers are told about a child that ended or did not start.
     fn trouble(&self, what: String, tail: &StderrTail, policy: &RestartPolicy) -> Trouble {
+        let stderr = tail.telling_lines();
+        // What was ready once had what it needed.
+        let hints = match self.lane.is_starting() {
+            true => self.hints(&stderr),
+            false => Vec::new(),
+        };
+        let shown = self.shows_output;
         Trouble {
             what,
-            stderr: tail.last_lines(STDERR_LINES),
+            stderr: if shown { stderr } else { Vec::new() },
             restarts: u32::try_from(policy.failures()).unwrap_or(u32::MAX),
+            stray_output: self.lane.stray_output().map(|stray| StrayOutput {
+                lines: stray.lines,
+                first: stray.first.filter(|_| shown),
+            }),
+            hints: if shown { hints } else { Vec::new() },
         }
+    }
+
+    /// Returns what an operator may do about a server that does not start.
+    fn hints(&self, stderr: &[String]) -> Vec<String> {
+        wanted_but_withheld(self.environment.keys(), &self.order.env, stderr)
+            .into_iter()
+            .map(|name| format!("`{name}` is set here but not passed on: add it under `env`"))
+            .collect()
+    }
+
+    /// Returns what a child that is not ready yet does.
+    fn start_report(&self, since: Moment, tail: &StderrTail, policy: &RestartPolicy) -> Trouble {
+        let program = self.order.argv.first().map_or("", String::as_str);
+        let program = program.rsplit('/').next().unwrap_or(program);
+        let took = self.lane.clock().now().since(since).as_secs();
+        self.trouble(format!("{program} is still starting, {took} s"), tail, policy)
     }
 
     fn note_failure(&self, policy: &mut RestartPolicy, trouble: &Arc<Trouble>) {
@@ -195,8 +234,11 @@ impl ProcessLane {
         let destination = Arc::clone(self.lane.destination());
         let drain = tasks::spawn("stderr", {
             let destination = Arc::clone(&destination);
-            let tail = tail.clone();
-            async move { stderr::drain(stderr, &destination, pid, tail).await }
+            let (tail, lane) = (tail.clone(), Arc::clone(&self.lane));
+            async move {
+                let note = || lane.note_stderr();
+                stderr::drain(stderr, &destination, pid, tail, note).await;
+            }
         });
         let spoke = Arc::new(Notify::new());
         let broken = Arc::new(Notify::new());
@@ -222,6 +264,7 @@ impl ProcessLane {
         self.lane.link_up(Some(pid));
 
         let clock = self.lane.clock();
+        let since = clock.now();
         let mut silent = true;
         let how = loop {
             mishap::perhaps(mishap::Place::Supervisor, &[]);
@@ -248,7 +291,13 @@ impl ProcessLane {
                         Err(_) => How::PipesClosed,
                     };
                 }
-                now = clock.reach(deadline) => self.lane.reach_deadline(now),
+                now = clock.reach(deadline) => {
+                    if self.lane.is_starting() {
+                        let report = self.start_report(since, &tail, policy);
+                        self.lane.describe_start(Arc::new(report));
+                    }
+                    self.lane.reach_deadline(now);
+                }
             }
         };
         // Dropping both closes the child's stdin.

@@ -547,7 +547,7 @@ pub(crate) fn check_command(
         BackendSpec::Remote(spec) => return check_remote(spec),
     };
     let program = spec.argv.first().map(String::as_str).unwrap_or_default();
-    let child = environment(parent.iter(), &spec.env);
+    let child = environment(parent.iter(), spec.inherits, &spec.env);
     resolve(program, spec.cwd.as_deref(), child.path())
         .err()
         .map(|error| error.to_string())

@@ -4,6 +4,7 @@
 //! directly, a child's reader calls [`Lane::arrive`], and what the machine wants told goes straight to the
 //! sessions. Only writing, reading and supervising the child are tasks ([`crate::backend_task`]).
 
+use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use protocol::backend_face::WireId;
 use protocol::delivery::Bundle;
-use protocol::exchange::{Ask, Failure, SessionKey, Tell, Trouble};
+use protocol::exchange::{Ask, Failure, SessionKey, StrayOutput, Tell, Trouble};
 use protocol::message::{Member, Message};
 use protocol::multiplexer::{Carrier, Counters, Multiplexer, Output};
 use protocol::time::Moment;
@@ -26,6 +27,7 @@ use tokio::sync::Notify;
 use crate::backend_face::remote::Couriers;
 use crate::clock::Clock;
 use crate::errand_port::ErrandPort;
+use crate::escape::OneLine;
 use crate::metrics::Traffic;
 use crate::own_keys::OwnKeys;
 use crate::session_port::SessionPort;
@@ -90,6 +92,10 @@ struct Inner {
     deadline: Option<Moment>,
     /// Since when no session has used this lane.
     idle_since: Option<Moment>,
+    /// The server has answered the handshake on this link.
+    was_ready: bool,
+    /// What the server wrote on stdout before it was ready that was no message.
+    stray_output: StrayOutput,
 }
 
 /// The way to the server for what need not wait for the lane's own tasks.
@@ -152,6 +158,8 @@ impl Lane {
                 health: Health::Idle,
                 deadline: None,
                 idle_since: Some(clock.now()),
+                was_ready: false,
+                stray_output: StrayOutput::default(),
             }),
             write: Notify::new(),
             look: Notify::new(),
@@ -303,6 +311,11 @@ impl Lane {
     pub(crate) fn link_up(&self, pid: Option<u32>) {
         // What was wished for the predecessor does not concern this child.
         self.take_replacement();
+        {
+            let mut inner = self.lock();
+            inner.was_ready = false;
+            inner.stray_output = StrayOutput::default();
+        }
         self.with(|multiplexer, now| multiplexer.handle_link_up(now));
         self.set_health(Health::Running { pid });
     }
@@ -327,6 +340,27 @@ impl Lane {
     /// Nobody new waits for the server, and nobody any longer.
     pub(crate) fn retire(&self) {
         self.with(|multiplexer, _| multiplexer.handle_retired());
+    }
+
+    /// The child has written to stderr.
+    pub(crate) fn note_stderr(&self) {
+        self.with(|multiplexer, now| multiplexer.handle_stderr(now));
+    }
+
+    /// Returns what the server has written on stdout that was no message, unless it got ready all the same.
+    pub(crate) fn stray_output(&self) -> Option<StrayOutput> {
+        let stray = self.lock().stray_output.clone();
+        (stray.lines > 0).then_some(stray)
+    }
+
+    /// Returns whether the server has not answered the handshake on this link, or has not before the link ended.
+    pub(crate) fn is_starting(&self) -> bool {
+        !self.lock().was_ready
+    }
+
+    /// Says what a server that is not ready yet does, for those who wait for it in vain.
+    pub(crate) fn describe_start(&self, report: Arc<Trouble>) {
+        self.lock().multiplexer.describe_start(report);
     }
 
     pub(crate) fn reach_deadline(&self, now: Moment) {
@@ -515,6 +549,16 @@ impl Lane {
     }
 }
 
+/// Returns the beginning of a line, safe to print.
+fn one_line(line: &[u8]) -> String {
+    const LONGEST: usize = 200;
+    let text = String::from_utf8_lossy(line.get(..LONGEST).unwrap_or(line));
+    let mut out = String::new();
+    // Writing to a `String` cannot fail.
+    let _ = OneLine::new(&mut out, LONGEST).write_str(&text);
+    out
+}
+
 impl Inner {
     /// Spares a message that is alone the way by the lane's own tasks.
     fn send_through(&mut self, traffic: &Traffic) {
@@ -540,6 +584,8 @@ impl Inner {
     fn note_ready(&mut self, pid: Option<u32>) {
         if matches!(self.health, Health::Running { .. }) && self.multiplexer.is_ready() {
             self.health = Health::Ready { pid };
+            self.was_ready = true;
+            self.stray_output = StrayOutput::default();
         }
     }
 
@@ -565,6 +611,10 @@ impl Inner {
                     orders.look = true;
                 }
                 Output::Noise { line, error } => {
+                    if !self.was_ready {
+                        self.stray_output.lines += 1;
+                        self.stray_output.first.get_or_insert_with(|| one_line(&line));
+                    }
                     // A server that floods its stdout must not flood our log.
                     let count = self.multiplexer.counters().noise;
                     if count <= NOISE_LOGGED || count.is_multiple_of(NOISE_SAMPLED) {

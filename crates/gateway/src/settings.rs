@@ -175,12 +175,24 @@ pub enum BackendSpec {
 pub struct ProcessSpec {
     /// Program and arguments; never run through a shell.
     pub argv: Vec<String>,
-    /// Added to the allow-listed environment.
+    /// Added to what is inherited.
     pub env: BTreeMap<String, Secret>,
+    pub inherits: Inherits,
+    /// Its stderr is shown in errors to every caller, also where several callers share it.
+    pub error_stderr: bool,
     pub cwd: Option<PathBuf>,
     /// Environment variable ← name of the HTTP header that the session was opened with.
     pub env_from_headers: BTreeMap<String, String>,
     pub start: Start,
+}
+
+/// Which of Rialto's own variables a child gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inherits {
+    /// A short list: Rialto's environment may hold keys of the gateway and of other servers.
+    AllowList,
+    /// All but those that configure Rialto: the command was given in the shell that the variables are from.
+    Everything,
 }
 
 /// A server that is reached over HTTP.

@@ -18,7 +18,7 @@ use gateway::backend_face::process::{
     ChildProcess, Environment, Exit, LaunchError, LaunchOrder, Launcher, Running, StderrTail, WardenCommand,
     environment, stderr, warden,
 };
-use gateway::settings::Secret;
+use gateway::settings::{Inherits, Secret};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::Receiver;
@@ -34,7 +34,11 @@ fn launcher() -> Launcher {
 }
 
 fn order(argv: &[&str]) -> LaunchOrder {
-    let env = environment([("PATH", "/usr/local/bin:/usr/bin:/bin")], &BTreeMap::new());
+    let env = environment(
+        [("PATH", "/usr/local/bin:/usr/bin:/bin")],
+        Inherits::AllowList,
+        &BTreeMap::new(),
+    );
     LaunchOrder {
         argv: argv.iter().map(|&arg| arg.to_owned()).collect(),
         env,
@@ -335,7 +339,7 @@ async fn the_environment_is_the_allowed_and_the_configured_one_and_nothing_else(
     let parent = [("PATH", "/usr/bin:/bin"), ("LANG", "C"), ("RIALTO_TOKEN", "hush")];
     let configured = BTreeMap::from([("API_KEY".to_owned(), Secret::new("k1"))]);
     let order = LaunchOrder {
-        env: environment(parent, &configured),
+        env: environment(parent, Inherits::AllowList, &configured),
         ..order(&["env"])
     };
     let Running {
@@ -448,7 +452,10 @@ async fn a_flood_on_stderr_does_not_freeze_the_child_and_its_end_is_kept() {
     } = launcher().launch(&shell(script)).unwrap();
     let tail = StderrTail::new();
     let (exit, ()) = tokio::time::timeout(PATIENCE, async {
-        tokio::join!(child.exited(), stderr::drain(stderr, "flood", pid, tail.clone()))
+        tokio::join!(
+            child.exited(),
+            stderr::drain(stderr, "flood", pid, tail.clone(), || {})
+        )
     })
     .await
     .expect("the child is not frozen");

@@ -249,7 +249,11 @@ pub enum Failure {
     /// The server was silent past the limit.
     Timeout { limit: Duration },
     /// The server did not get ready in time.
-    StartTimeout { limit: Duration },
+    StartTimeout {
+        limit: Duration,
+        /// What the server does meanwhile, if it is known.
+        trouble: Option<Arc<Trouble>>,
+    },
     /// The server ended during the call.
     Exited(Arc<Trouble>),
     /// The server cannot be had now.
@@ -290,6 +294,18 @@ pub struct Trouble {
     pub stderr: Vec<String>,
     /// How often it was restarted.
     pub restarts: u32,
+    /// What it wrote on stdout, while it started, that was no message.
+    pub stray_output: Option<StrayOutput>,
+    /// What an operator may do about it.
+    pub hints: Vec<String>,
+}
+
+/// Lines on stdout that were no messages.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StrayOutput {
+    pub lines: u64,
+    /// The first of them, safe to print and cut. `None` where the caller may not see it.
+    pub first: Option<String>,
 }
 
 /// What went wrong between Rialto and a remote server.

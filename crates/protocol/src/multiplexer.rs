@@ -113,6 +113,8 @@ pub struct Multiplexer {
     link: Link,
     /// Why a server that is reached by POSTs cannot be, until it is tried again.
     outage: Option<Arc<Trouble>>,
+    /// What a server that is not ready yet does.
+    start_report: Option<Arc<Trouble>>,
     /// How a legacy server is introduced to.
     introduction: Introduction,
     /// Which of the server's tools its clients see.
@@ -172,6 +174,7 @@ impl Multiplexer {
             carrier: Carrier::default(),
             link: Link::Absent,
             outage: None,
+            start_report: None,
             introduction,
             policy: Arc::default(),
             face: Face::Legacy(Handshake::new(introduction)),

@@ -158,6 +158,7 @@ conversations! {
     server_silent_at_the_handshake_is_replaced,
     server_that_forgets_every_session_is_given_up,
     server_that_stops_reading_is_bounded,
+    start_goes_on_while_a_server_writes_to_stderr,
     server_withdraws_a_question,
     server_withdraws_while_parked,
     session_close_cleans_up,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use gateway::settings::Settings;
+use gateway::settings::{BackendSpec, Settings};
 use gateway::{Gateway, Probe, StartError, escape};
 
 use crate::config::{self, ConfigError, Environment, Loaded, LogFormat};
@@ -36,6 +36,12 @@ pub(crate) fn run(flags: &CheckFlags, environment: &Environment) -> ExitCode {
 async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
     // Every destination gets its line, also those whose command cannot be found.
     settings.keep_going = true;
+    // The operator who runs the check may see everything.
+    for destination in &mut settings.destinations {
+        if let BackendSpec::Process(spec) = &mut destination.backend {
+            spec.error_stderr = true;
+        }
+    }
     let gateway = match Gateway::new(&settings, settings.listen, serve::launcher(), environment.all()) {
         Ok(gateway) => gateway,
         Err(error @ (StartError::Audit(_) | StartError::Tls(_))) => {

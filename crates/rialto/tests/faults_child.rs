@@ -819,20 +819,15 @@ async fn b24_a_child_inherits_three_files_and_no_secret() -> Result<()> {
         .env("AWS_SECRET_ACCESS_KEY", "s3cret-of-ours")
         .env("RIALTO_DRAIN", "1s")
         .env("FOR_THE_CHILD", "configured");
-    let rialto = launcher
-        .args(&[
-            "--env",
-            "FOR_THE_CHILD",
-            "--env",
-            "ALSO=given",
-            "--process",
-            "per_session",
-        ])
-        .stub(&[])
-        .start()
-        .await?;
+    let file = "destinations:
+  d:
+    command: '{stub} --journal {dir}/journal'
+    env: { FOR_THE_CHILD: '${FOR_THE_CHILD}', ALSO: given }
+    process: per_session
+";
+    let rialto = launcher.config(file).start().await?;
     // Other children and connections exist while this one is started.
-    let (first, second) = (rialto.session().await?, rialto.session().await?);
+    let (first, second) = (rialto.session_of("d").await?, rialto.session_of("d").await?);
     first.expect_echo("first").await?;
     let files: Value = serde_json::from_str(&second.call(1, "fds", "{}").await?.text())?;
     let numbers: Vec<&str> = files
@@ -846,6 +841,28 @@ async fn b24_a_child_inherits_three_files_and_no_secret() -> Result<()> {
         (&json!("configured"), &json!("given"))
     );
     assert!(!variables.to_string().contains("s3cret-of-ours"), "{variables}");
+    let ours = variables
+        .as_object()
+        .is_some_and(|all| all.keys().any(|name| name.starts_with("RIALTO_")));
+    assert!(!ours, "{variables}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn b24_a_command_inherits_the_shell_it_was_typed_in_but_nothing_that_configures_rialto() -> Result<()> {
+    let rialto = Rialto::launcher()
+        .env("BRAVE_API_KEY", "of-the-shell")
+        .env("BEARER_TOKEN", "of-the-shell-too")
+        .env("RIALTO_DRAIN", "1s")
+        .args(&["--env", "ALSO=given"])
+        .stub(&[])
+        .start()
+        .await?;
+    let client = rialto.session().await?;
+    let variables: Value = serde_json::from_str(&client.call(1, "env", "{}").await?.text())?;
+    assert_eq!(variables["BRAVE_API_KEY"], "of-the-shell", "{variables}");
+    assert_eq!(variables["BEARER_TOKEN"], "of-the-shell-too", "{variables}");
+    assert_eq!(variables["ALSO"], "given", "{variables}");
     let ours = variables
         .as_object()
         .is_some_and(|all| all.keys().any(|name| name.starts_with("RIALTO_")));

@@ -15,17 +15,17 @@
 //! // For each start, inside a runtime.
 //! let order = LaunchOrder {
 //!     argv: vec!["npx".into(), "-y".into(), "some-server".into()],
-//!     env: environment(std::env::vars_os(), &BTreeMap::new()),
+//!     env: environment(std::env::vars_os(), Inherits::AllowList, &BTreeMap::new()),
 //!     cwd: None,
 //! };
 //! let Running { pid, stdin, stdout, stderr, mut child } = launcher.launch(&order)?;
 //! let tail = StderrTail::new();
-//! let drain = stderr::drain(stderr, "some-server", pid, tail.clone()); // a task of its own
+//! let drain = stderr::drain(stderr, "some-server", pid, tail.clone(), || {}); // a task of its own
 //!
 //! // `stdin.try_write`, `stdin.writable()`, `stdout.try_read`, `stdout.readable()`; and beside them:
 //! let exit = child.exited().await; // a crash; leftovers of its group end in the background
 //! tail.settled(Duration::from_millis(100)).await;
-//! let last_words = tail.last_lines(5);
+//! let last_words = tail.telling_lines();
 //!
 //! // Or on purpose:
 //! drop(stdin);
@@ -49,7 +49,7 @@ pub mod stderr;
 mod stop;
 pub mod warden;
 
-pub use environment::{Environment, environment, is_allowed};
+pub use environment::{Environment, environment, is_allowed, wanted_but_withheld};
 pub use group::GroupId;
 pub use launch::{LEFTOVER_GRACE, LaunchError, LaunchOrder, Launcher, Running};
 pub use resolve::{ResolveError, resolve};

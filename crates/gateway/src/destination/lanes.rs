@@ -191,6 +191,8 @@ impl Destination {
                     },
                     max_message_bytes: self.settings.max_message_bytes,
                     eager,
+                    shows_output: self.shows_output(spec),
+                    environment: Arc::clone(&self.around.environment),
                 };
                 self.supervise(&lane, Supervisor::Process(supervisor));
             }
@@ -233,8 +235,18 @@ impl Destination {
         });
     }
 
+    /// Returns whether callers may see what a child writes on stderr. It may be about another caller where several
+    /// share the child and are told apart.
+    fn shows_output(&self, spec: &ProcessSpec) -> bool {
+        let has_one_caller = match self.rules().sharing {
+            Sharing::PerSession | Sharing::PerIdentity => true,
+            Sharing::Shared => !self.around.tells_callers_apart,
+        };
+        has_one_caller || spec.error_stderr
+    }
+
     fn child_environment(&self, spec: &ProcessSpec, from_headers: &BTreeMap<String, Secret>) -> Environment {
-        let mut child = environment(self.around.environment.iter(), &spec.env);
+        let mut child = environment(self.around.environment.iter(), spec.inherits, &spec.env);
         for (name, value) in from_headers {
             child.set(name, value);
         }

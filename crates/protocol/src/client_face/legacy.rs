@@ -208,22 +208,35 @@ pub fn describe_failure(failure: &Failure) -> (String, String) {
             data.push_str(r#","setting":"request_timeout""#);
             format!("the server did not answer within {limit:?} (request_timeout)")
         }
-        Failure::StartTimeout { limit } => {
+        Failure::StartTimeout { limit, trouble } => {
             data.push_str(r#","setting":"start_timeout""#);
-            format!("the server was not ready within {limit:?} (start_timeout)")
+            let mut text = format!("the server was not ready within {limit:?} (start_timeout)");
+            if let Some(trouble) = trouble {
+                describe(&mut data, trouble);
+                let _ = write!(text, ": {}", trouble.what);
+                if let Some(line) = trouble.stderr.last() {
+                    let _ = write!(text, "; its last line on stderr: {line}");
+                }
+                explain(&mut text, trouble);
+            }
+            text
         }
         Failure::Exited(trouble) => {
             describe(&mut data, trouble);
-            format!(
+            let mut text = format!(
                 "the server ended while it worked on the request ({})",
                 trouble.what
-            )
+            );
+            explain(&mut text, trouble);
+            text
         }
         Failure::Unavailable { trouble, retry_after } => {
             describe(&mut data, trouble);
             // Writing to a `String` cannot fail.
             let _ = write!(data, r#","retryAfterSeconds":{}"#, retry_after.as_secs().max(1));
-            format!("the server is not available ({})", trouble.what)
+            let mut text = format!("the server is not available ({})", trouble.what);
+            explain(&mut text, trouble);
+            text
         }
         Failure::Retired => "the configuration of this destination has just changed".to_owned(),
         Failure::NotWelcomed => "the server refused the handshake".to_owned(),
@@ -265,6 +278,34 @@ fn describe(data: &mut String, trouble: &Trouble) {
         let lines: Vec<String> = trouble.stderr.iter().map(|line| quoted(line)).collect();
         let _ = write!(data, r#","stderr":[{}]"#, lines.join(","));
     }
+    if let Some(stray) = &trouble.stray_output {
+        let _ = write!(data, r#","strayOutput":{{"lines":{}"#, stray.lines);
+        if let Some(first) = &stray.first {
+            let _ = write!(data, r#","first":{}"#, quoted(first));
+        }
+        data.push('}');
+    }
+    if !trouble.hints.is_empty() {
+        let hints: Vec<String> = trouble.hints.iter().map(|hint| quoted(hint)).collect();
+        let _ = write!(data, r#","hints":[{}]"#, hints.join(","));
+    }
+}
+
+/// Adds to a failure's text what a person needs to mend it. Many hosts show nothing but the text.
+fn explain(text: &mut String, trouble: &Trouble) {
+    if let Some(stray) = &trouble.stray_output {
+        let (lines, were) = match stray.lines {
+            1 => ("line", "was no message"),
+            _ => ("lines", "were no messages"),
+        };
+        let _ = write!(text, "; {} {lines} on stdout {were}", stray.lines);
+        if let Some(first) = &stray.first {
+            let _ = write!(text, ", the first: {first}");
+        }
+    }
+    for hint in &trouble.hints {
+        let _ = write!(text, "; {hint}");
+    }
 }
 
 /// A JSON-RPC error object. Where no id could be read it is null, as JSON-RPC has it for the legacy era.
@@ -291,6 +332,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::exchange::StrayOutput;
     use crate::message::ScanError;
 
     fn message(text: &str) -> Message {
@@ -303,6 +345,11 @@ mod tests {
             what: "exit \"3\"".into(),
             stderr: vec!["a\n\"b\"".into()],
             restarts: 2,
+            stray_output: Some(StrayOutput {
+                lines: 3,
+                first: Some("hello \"you\"".into()),
+            }),
+            hints: vec!["set `A`".into()],
         });
         for failure in [
             Failure::Timeout {
@@ -310,6 +357,11 @@ mod tests {
             },
             Failure::StartTimeout {
                 limit: Duration::from_secs(60),
+                trouble: None,
+            },
+            Failure::StartTimeout {
+                limit: Duration::from_secs(60),
+                trouble: Some(Arc::clone(&trouble)),
             },
             Failure::Exited(Arc::clone(&trouble)),
             Failure::Unavailable {

@@ -195,6 +195,7 @@ impl Multiplexer {
             },
             None => Failure::StartTimeout {
                 limit: self.limits.start_timeout,
+                trouble: self.start_report.clone(),
             },
         };
         let (late, openers): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.openers)

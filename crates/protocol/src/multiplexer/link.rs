@@ -7,6 +7,7 @@ impl Multiplexer {
     pub fn handle_link_up(&mut self, now: Moment) {
         self.link = Link::Up;
         self.outage = None;
+        self.start_report = None;
         if let Some(welcome) = self.face.welcome().map(Arc::clone) {
             // It was only out of reach, and need not be introduced again.
             for Opener { session, call, .. } in std::mem::take(&mut self.openers) {
@@ -81,6 +82,26 @@ impl Multiplexer {
         if !self.openers.is_empty() || !self.waiting.is_empty() {
             self.outputs.push_back(Output::WantLink);
         }
+    }
+
+    /// The server has written to stderr. While it starts this shows that it goes on, so that those who wait for it wait
+    /// on, up to [`Limits::MAX_EXTENSIONS`] times as long.
+    pub fn handle_stderr(&mut self, now: Moment) {
+        if self.is_ready() {
+            return;
+        }
+        let until = self.vigil.extend_start(now, self.limits.start_timeout);
+        for opener in &mut self.openers {
+            opener.deadline = opener.deadline.max(until);
+        }
+        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.starting) {
+            waiting.deadline = waiting.deadline.max(until);
+        }
+    }
+
+    /// Says what a server that is not ready yet does, for those who wait for it in vain.
+    pub fn describe_start(&mut self, report: Arc<Trouble>) {
+        self.start_report = Some(report);
     }
 
     /// The server cannot be had. Whoever waits is told so.

@@ -5,12 +5,17 @@
 //! introduced to and has not answered. Whatever it writes dispels the doubt, be it half a line. The vigil neither
 //! writes nor kills.
 
+use std::time::Duration;
+
+use super::Limits;
 use crate::backend_face::WireId;
 use crate::time::Moment;
 
 #[derive(Debug, Default)]
 pub(super) struct Vigil {
     doubt: Option<Doubt>,
+    /// The last moment that output on stderr can move the end of a start to.
+    start_horizon: Option<Moment>,
 }
 
 /// What a silent server owes. Older debts sort first.
@@ -59,6 +64,19 @@ impl Vigil {
                 false
             }
         }
+    }
+
+    /// A server that is starting has written to stderr: it has not hung. Returns until when its start may take now.
+    pub(super) fn extend_start(&mut self, now: Moment, limit: Duration) -> Moment {
+        let longest = limit.saturating_mul(Limits::MAX_EXTENSIONS);
+        let horizon = *self.start_horizon.get_or_insert(now.after(longest));
+        let until = now.after(limit).min(horizon);
+        if let Some(doubt) = &mut self.doubt
+            && doubt.owed == Owed::Welcome
+        {
+            doubt.until = doubt.until.max(until);
+        }
+        until
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {

@@ -25,6 +25,7 @@
 //! server> too long #3 2000                              an answer of 2000 bytes; `too long question #3 2000`
 //! server> too long text 2000                            a line of 2000 bytes that names no request
 //! server> unfinished object 2000                        2000 bytes of a line that goes on; `unfinished text 2000`
+//! server> stderr                                        anything on stderr
 //! server stops reading / server reads
 //! time +5s
 //! server> half a line                                   bytes that are no line yet
@@ -476,6 +477,10 @@ impl Script {
                     line.replace(&format!("${name}"), &value.to_string())
                 });
             self.stage().server_says(&line);
+            return Ok(());
+        }
+        if what == "stderr" {
+            self.stage().server_writes_to_stderr();
             return Ok(());
         }
         if let Some(rest) = what.strip_prefix("unfinished ") {

@@ -296,6 +296,11 @@ impl Stage {
         self.settle();
     }
 
+    pub(crate) fn server_writes_to_stderr(&mut self) {
+        self.backend.handle_stderr(self.now);
+        self.settle();
+    }
+
     /// A line beyond the limit has come so far, and goes on.
     pub(crate) fn server_goes_on(&mut self, length: u64, may_be_message: bool) {
         self.backend.handle_unfinished(Unfinished {
@@ -320,8 +325,7 @@ impl Stage {
     pub(crate) fn link_down(&mut self, what: &str) {
         let trouble = Arc::new(Trouble {
             what: what.into(),
-            stderr: vec![],
-            restarts: 0,
+            ..Trouble::default()
         });
         self.backend.handle_link_down(&trouble);
         self.settle();
@@ -331,8 +335,8 @@ impl Stage {
         self.link_wanted = false;
         let trouble = Arc::new(Trouble {
             what: what.into(),
-            stderr: vec![],
             restarts: 3,
+            ..Trouble::default()
         });
         self.backend.handle_unavailable(&trouble, Duration::from_secs(30));
         self.settle();

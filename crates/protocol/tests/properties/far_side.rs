@@ -31,8 +31,7 @@ pub(crate) fn message(bytes: &[u8]) -> Message {
 fn trouble() -> Arc<Trouble> {
     Arc::new(Trouble {
         what: "exit status 3".into(),
-        stderr: vec![],
-        restarts: 0,
+        ..Trouble::default()
     })
 }
 

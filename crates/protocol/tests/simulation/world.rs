@@ -860,8 +860,7 @@ impl Held {
 fn trouble() -> Arc<Trouble> {
     Arc::new(Trouble {
         what: "exit status 3".into(),
-        stderr: vec![],
-        restarts: 0,
+        ..Trouble::default()
     })
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use gateway::LineLimits;
 use gateway::settings::{
-    AuditSettings, AuditSink, AuthSettings, BackendSpec, Destination, EraChoice, LaneRules, LimitSettings,
-    OnAuditFailure, Outages, RemoteSpec, Retry, Secret, Settings, Sharing, SignIn, Transport,
+    AuditSettings, AuditSink, AuthSettings, BackendSpec, Destination, EraChoice, Inherits, LaneRules,
+    LimitSettings, OnAuditFailure, Outages, RemoteSpec, Retry, Secret, Settings, Sharing, SignIn, Transport,
 };
 use http::HeaderName;
 use http::header::AUTHORIZATION;
@@ -133,6 +133,7 @@ fn server(
             name,
             flags.command.clone(),
             BTreeMap::new(),
+            Inherits::Everything,
             Sharing::PerSession,
             defaults,
         ));

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gateway::settings::{
-    BackendSpec, Capabilities, Destination, EraChoice, Glob, LaneRules, ProcessSpec, Secret, Sharing, Show,
-    Start, ToolPolicy, Transport,
+    BackendSpec, Capabilities, Destination, EraChoice, Glob, Inherits, LaneRules, ProcessSpec, Secret,
+    Sharing, Show, Start, ToolPolicy, Transport,
 };
 
 use super::reader::{Fields, Given};
@@ -194,9 +194,12 @@ fn stdio(fields: &mut Fields<'_, '_>, format: Format, sharing: Sharing) -> Optio
     let cwd = fields.given("cwd").and_then(|given| cwd(fields, given));
     let env_from_headers = env_from_headers(fields, sharing);
     let start = fields.choice("start", &[("eager", Start::Eager), ("lazy", Start::Lazy)]);
+    let error_stderr = fields.parsed("error_stderr", quantity::truth) == Some(true);
     Some(ProcessSpec {
         argv: argv?,
         env,
+        inherits: Inherits::AllowList,
+        error_stderr,
         cwd,
         env_from_headers,
         start: start.unwrap_or(default_start(sharing)),
@@ -208,12 +211,15 @@ pub(super) fn plain(
     name: String,
     argv: Vec<String>,
     env: BTreeMap<String, Secret>,
+    inherits: Inherits,
     sharing: Sharing,
     defaults: &Defaults,
 ) -> Destination {
     let backend = BackendSpec::Process(ProcessSpec {
         argv,
         env,
+        inherits,
+        error_stderr: false,
         cwd: None,
         env_from_headers: BTreeMap::new(),
         start: default_start(sharing),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gateway::settings::{Destination, Secret, Sharing};
+use gateway::settings::{Destination, Inherits, Secret, Sharing};
 
 use super::destination::{self, Defaults, SHARINGS};
 use super::environment::Environment;
@@ -45,7 +45,12 @@ pub(super) fn read(
     .and_then(|given| walk.judge(&given, |text| one_of(text, &SHARINGS)))
     .unwrap_or(Sharing::Shared);
     let env = variables(flags, environment, walk);
-    Some(destination::plain(name, argv, env, sharing, defaults))
+    // The command was typed in a shell whose variables are meant for it.
+    let inherits = match single {
+        Single::Command => Inherits::Everything,
+        Single::Demo => Inherits::AllowList,
+    };
+    Some(destination::plain(name, argv, env, inherits, sharing, defaults))
 }
 
 /// In a file, flags for a single command would apply to no one or to everyone; both would surprise.

@@ -145,6 +145,11 @@ impl Tool {
             "{bytes, newline}: that much on stderr, then the answer",
         ),
         (
+            Tool::Break(Fault::Stderr),
+            "stderr",
+            "{text, marker}: that line on stderr, then the answer",
+        ),
+        (
             Tool::Break(Fault::StopReading),
             "stop_reading",
             "{}: answers, and never reads again",

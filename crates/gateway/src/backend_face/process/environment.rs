@@ -1,13 +1,14 @@
 //! The environment of a child: a short allow-list from Rialto's own, plus what is configured.
 //!
 //! It hides the list. It refuses to pass anything else on, because Rialto's environment may hold keys
-//! of the gateway and of other servers. It reads no environment itself: the caller hands it over.
+//! of the gateway and of other servers. A command given in a shell inherits that shell's variables instead,
+//! without those that configure Rialto. It reads no environment itself: the caller hands it over.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
-use crate::settings::Secret;
+use crate::settings::{Inherits, Secret};
 
 /// What a child inherits, group by group. A name stands for itself; names are case-sensitive.
 const ALLOWED: &[&[&str]] = &[
@@ -99,6 +100,43 @@ pub fn is_allowed(name: &OsStr) -> bool {
         .any(|group| group.iter().any(|allowed| OsStr::new(allowed) == name))
 }
 
+/// How the names of the variables begin that configure Rialto. Some hold its secrets.
+const OURS: &str = "RIALTO_";
+
+/// Returns whether a child inherits this variable by the given rule.
+fn is_inherited(name: &OsStr, inherits: Inherits) -> bool {
+    match inherits {
+        Inherits::AllowList => is_allowed(name),
+        Inherits::Everything => !name.to_string_lossy().starts_with(OURS),
+    }
+}
+
+/// Returns the variables that are set in `parent`, are not passed on to `child`, and are named in `lines`: a server
+/// that says why it cannot start names what it lacks.
+pub fn wanted_but_withheld<'a>(
+    parent: impl IntoIterator<Item = &'a String>,
+    child: &Environment,
+    lines: &[String],
+) -> Vec<&'a str> {
+    /// Shorter names are words of a language too often.
+    const SHORTEST: usize = 4;
+    let is_name = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+    let is_named = |name: &str| {
+        lines
+            .iter()
+            .flat_map(|line| {
+                line.split(|character: char| !character.is_ascii_alphanumeric() && character != '_')
+            })
+            .any(|word| word == name)
+    };
+    parent
+        .into_iter()
+        .map(String::as_str)
+        .filter(|name| name.len() >= SHORTEST && name.bytes().all(is_name) && !name.starts_with(OURS))
+        .filter(|name| !child.0.contains_key(OsStr::new(name)) && is_named(name))
+        .collect()
+}
+
 /// The complete environment of a child. It prints only the names, since any value may be a secret.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Environment(BTreeMap<OsString, OsString>);
@@ -130,9 +168,10 @@ impl fmt::Debug for Environment {
     }
 }
 
-/// Builds a child's environment: what the list allows of `parent`, then what is configured on top.
+/// Builds a child's environment: what it inherits of `parent`, then what is configured on top.
 pub fn environment<Name, Value>(
     parent: impl IntoIterator<Item = (Name, Value)>,
+    inherits: Inherits,
     configured: &BTreeMap<String, Secret>,
 ) -> Environment
 where
@@ -142,7 +181,7 @@ where
     let inherited = parent
         .into_iter()
         .map(|(name, value)| (name.into(), value.into()))
-        .filter(|(name, _)| is_allowed(name));
+        .filter(|(name, _)| is_inherited(name, inherits));
     let mut environment = Environment(inherited.collect());
     for (name, value) in configured {
         environment.set(name, value);
@@ -163,7 +202,7 @@ mod tests {
             ("LANG", "C"),
         ];
         let configured = BTreeMap::from([("API_KEY".to_owned(), Secret::new("k"))]);
-        let environment = environment(parent, &configured);
+        let environment = environment(parent, Inherits::AllowList, &configured);
         let names: Vec<_> = environment
             .iter()
             .map(|(name, _)| name.to_string_lossy())
@@ -172,16 +211,54 @@ mod tests {
     }
 
     #[test]
+    fn a_command_of_a_shell_inherits_all_but_what_configures_rialto() {
+        let parent = [
+            ("BRAVE_API_KEY", "k"),
+            ("PATH", "/bin"),
+            ("RIALTO_TOKENS", "ours"),
+        ];
+        let environment = environment(parent, Inherits::Everything, &BTreeMap::new());
+        let names: Vec<_> = environment
+            .iter()
+            .map(|(name, _)| name.to_string_lossy())
+            .collect();
+        assert_eq!(names, ["BRAVE_API_KEY", "PATH"]);
+    }
+
+    #[test]
+    fn variables_that_are_set_and_named_but_not_passed_are_found() {
+        let parent = [
+            "BRAVE_API_KEY",
+            "PATH",
+            "PWD",
+            "RIALTO_TOKENS",
+            "UNNAMED",
+            "API_KEY",
+        ]
+        .map(String::from);
+        let child = environment([("PATH", "/bin")], Inherits::AllowList, &BTreeMap::new());
+        let lines = [
+            "PATH and PWD and RIALTO_TOKENS".to_owned(),
+            "Error: `BRAVE_API_KEY` environment variable is required".to_owned(),
+        ];
+        assert_eq!(wanted_but_withheld(&parent, &child, &lines), ["BRAVE_API_KEY"]);
+        assert!(wanted_but_withheld(&parent, &child, &[]).is_empty());
+    }
+
+    #[test]
     fn a_configured_variable_wins_over_an_inherited_one() {
         let configured = BTreeMap::from([("PATH".to_owned(), Secret::new("/opt/bin"))]);
-        let environment = environment([("PATH", "/bin")], &configured);
+        let environment = environment([("PATH", "/bin")], Inherits::AllowList, &configured);
         assert_eq!(environment.path(), Some(OsStr::new("/opt/bin")));
     }
 
     #[test]
     fn printing_an_environment_shows_no_value() {
         let configured = BTreeMap::from([("API_KEY".to_owned(), Secret::new("hush"))]);
-        let printed = format!("{:?}", environment([("PATH", "/secret/bin")], &configured));
+        let printed = format!(
+            "{:?}",
+            environment([("PATH", "/secret/bin")], Inherits::AllowList, &configured)
+        );
         assert_eq!(printed, r#"{"API_KEY", "PATH"}"#);
     }
 

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::escape;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::watch;
@@ -22,6 +23,11 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// How much of the end is kept.
 const TAIL_BYTES: usize = 64 * 1024;
+
+/// How many of the last lines an error shows, how many further up that speak of an error, and how much of each.
+const LAST_LINES: usize = 20;
+const ERROR_LINES: usize = 5;
+const LONGEST_SHOWN: usize = 1000;
 
 /// How much is read at once.
 const READ_BYTES: usize = 16 * 1024;
@@ -61,6 +67,27 @@ impl StderrTail {
         tail.lines.iter().skip(skipped).cloned().collect()
     }
 
+    /// Returns the lines that are most likely to say what went wrong, oldest first: the last ones, and before them
+    /// those further up that speak of an error. A stack trace is often longer than what it is about.
+    pub fn telling_lines(&self) -> Vec<String> {
+        let tail = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = tail.lines.len().saturating_sub(LAST_LINES);
+        let mut lines: Vec<&String> = tail
+            .lines
+            .iter()
+            .take(last)
+            .rev()
+            .filter(|line| speaks_of_an_error(line))
+            .take(ERROR_LINES)
+            .collect();
+        lines.reverse();
+        lines.extend(tail.lines.iter().skip(last));
+        lines
+            .into_iter()
+            .map(|line| escape::cut(line, LONGEST_SHOWN).to_owned())
+            .collect()
+    }
+
     /// Waits until the pipe has ended and all of it is here, or for `patience`. The exit of a child is often
     /// known a little before its last words are.
     pub async fn settled(&self, patience: Duration) {
@@ -85,7 +112,8 @@ impl StderrTail {
 ///
 /// The end comes when nobody holds the pipe any more. A process that left the child's group may hold it
 /// for long, so a caller that is done with the child drops the future.
-pub async fn drain(mut pipe: Receiver, destination: &str, pid: u32, tail: StderrTail) {
+/// `note` is called whenever something has come.
+pub async fn drain(mut pipe: Receiver, destination: &str, pid: u32, tail: StderrTail, note: impl Fn()) {
     let mut lines = Lines::new(Instant::now());
     let mut buffer = vec![0; READ_BYTES];
     let mut log = |report: Report<'_>| match report {
@@ -111,7 +139,10 @@ pub async fn drain(mut pipe: Receiver, destination: &str, pid: u32, tail: Stderr
             None => pipe.read(&mut buffer).await,
         };
         match read {
-            Ok(count @ 1..) => lines.handle_bytes(Instant::now(), &buffer[..count], &mut log),
+            Ok(count @ 1..) => {
+                lines.handle_bytes(Instant::now(), &buffer[..count], &mut log);
+                note();
+            }
             Ok(0) => break,
             Err(error) => {
                 tracing::warn!(destination, pid, %error, "stderr cannot be read any more");
@@ -121,6 +152,12 @@ pub async fn drain(mut pipe: Receiver, destination: &str, pid: u32, tail: Stderr
     }
     lines.handle_end(Instant::now(), &mut log);
     tail.ended.send_replace(true);
+}
+
+fn speaks_of_an_error(line: &str) -> bool {
+    const WORDS: [&str; 6] = ["error", "exception", "fatal", "panic", "required", "cannot find"];
+    let line = line.to_ascii_lowercase();
+    WORDS.iter().any(|word| line.contains(word))
 }
 
 /// What the lines amount to.
@@ -353,6 +390,20 @@ mod tests {
         assert_eq!(lines.next_deadline(), Some(now + SECOND));
         assert_eq!(feed(&mut lines, now + SECOND, b"z\n"), ["150 suppressed", "z"]);
         assert_eq!(lines.next_deadline(), None);
+    }
+
+    #[test]
+    fn the_line_that_names_the_error_survives_a_long_trace() {
+        let tail = StderrTail::new();
+        tail.push("starting");
+        tail.push("Error: API_KEY is required");
+        for number in 0..30 {
+            tail.push(&format!("    at frame {number}"));
+        }
+        let lines = tail.telling_lines();
+        assert_eq!(lines.len(), 1 + LAST_LINES);
+        assert_eq!(lines[0], "Error: API_KEY is required");
+        assert_eq!(lines[20], "    at frame 29");
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub(in crate::stub) enum Fault {
     SignalSelf,
     Flood,
     FloodStderr,
+    Stderr,
     StopReading,
     CloseStdin,
     CloseStdout,
@@ -111,6 +112,11 @@ impl Server {
                     call.arguments.number("bytes", 1 << 20),
                     call.arguments.flag("newline", true),
                 );
+                self.output.line(&call.echo());
+            }
+            Fault::Stderr => {
+                let text = call.arguments.text("text").unwrap_or_default();
+                let _ = writeln!(std::io::stderr().lock(), "{text}");
                 self.output.line(&call.echo());
             }
             Fault::StopReading => {
