@@ -25,6 +25,7 @@ use uuid::Uuid;
 use crate::audit::Audit;
 use crate::backend_face::process::Launcher;
 use crate::backend_face::remote::Server;
+use crate::buffered::Buffered;
 use crate::client_face::http_sse::OldStreams;
 use crate::client_face::stdio::Desk;
 use crate::clock::Clock;
@@ -55,6 +56,10 @@ pub(crate) struct Surroundings {
     pub(crate) environment: Arc<BTreeMap<String, String>>,
     pub(crate) session_numbers: Arc<AtomicU64>,
     pub(crate) sealer: Arc<Sealer>,
+    /// What waits to be read, in the whole gateway.
+    pub(crate) buffered: Arc<Buffered>,
+    /// How many bytes of events one session may keep.
+    pub(crate) session_bytes: usize,
     /// There is authentication, so that what belongs to one caller must be kept from another.
     pub(crate) tells_callers_apart: bool,
 }
@@ -306,6 +311,7 @@ impl Destination {
     pub(crate) fn session_limits(&self) -> session::Limits {
         let mut limits = session::Limits::default();
         limits.calls = self.settings.max_calls.unwrap_or(limits.calls);
+        limits.retention.bytes = self.around.session_bytes;
         limits
     }
 
@@ -378,6 +384,7 @@ impl Destination {
             Arc::clone(&self.around.audit),
             desk,
         ));
+        port.count_events(&self.around.buffered);
         self.traffic.sessions_opened.fetch_add(1, Ordering::Relaxed);
         self.sessions().insert(id, Arc::clone(&port));
         lane.attach(&port);

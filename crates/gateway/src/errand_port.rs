@@ -3,14 +3,14 @@
 //! Like a session's ([`crate::session_port`]), but for one modern request and the rounds that follow from it.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::client_face::modern::Meaning;
 use protocol::errand::{Answer, Ending, Errand, ErrandRecord, Line, Output, Reading, RetryRefusal};
-use protocol::exchange::{Ask, Client, Failure, SessionKey, Tell};
+use protocol::exchange::{Ask, Client, Failure, Principal, SessionKey, Tell};
 use protocol::message::{Member, Message};
 use protocol::session::Accepts;
 use protocol::time::Moment;
@@ -19,6 +19,7 @@ use protocol::wire::header::MirroredParams;
 use tokio::time::Sleep;
 
 use crate::audit::{Audit, AuditRecord, Outcome, Whose};
+use crate::buffered::{Buffered, KeepsEvents, KeptEvents, ReportedEvents};
 use crate::clock::Clock;
 use crate::guard::limits::Permit;
 use crate::lane::Lane;
@@ -60,6 +61,8 @@ pub(crate) struct ErrandPort {
     permit: Mutex<Option<Permit>>,
     states: Option<StateSeal>,
     parked_until: Mutex<Option<Moment>>,
+    /// The events it keeps, as the gateway's budget knows them.
+    events: ReportedEvents,
     inner: Mutex<Inner>,
 }
 
@@ -81,6 +84,8 @@ struct Orders {
     waker: Option<Waker>,
     asks: Vec<Ask>,
     ended: Vec<ErrandRecord>,
+    /// The bytes of events that are kept, if that is to be reported.
+    kept: Option<usize>,
 }
 
 /// What a new errand is about.
@@ -132,6 +137,7 @@ impl ErrandPort {
             permit: Mutex::new(permit),
             states,
             parked_until: Mutex::new(None),
+            events: ReportedEvents::default(),
             inner: Mutex::new(Inner { errand, waker: None }),
         });
         lane.attach_errand(&port);
@@ -147,6 +153,12 @@ impl ErrandPort {
     /// Whether the headers of a retry say what its arguments say, as far as its tool is known.
     pub(crate) fn judge_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
         self.lane.judge_mirrored(message, params)
+    }
+
+    /// Counts the events of this request in the gateway's budget.
+    pub(crate) fn count_events(self: &Arc<Self>, buffered: &Arc<Buffered>) {
+        let keeper: Weak<dyn KeepsEvents> = Arc::downgrade(self) as _;
+        self.events.count(keeper, buffered);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -229,7 +241,7 @@ impl ErrandPort {
             if out.is_empty() && reading == Reading::Open {
                 inner.waker = Some(waker.clone());
             }
-            (reading, inner.collect(false))
+            (reading, inner.collect(false, &self.events))
         };
         self.carry_out(orders);
         reading
@@ -243,7 +255,7 @@ impl ErrandPort {
             if matches!(line, Line::Waiting | Line::Ask { .. }) {
                 inner.waker = Some(waker.clone());
             }
-            (line, inner.collect(false))
+            (line, inner.collect(false, &self.events))
         };
         self.carry_out(orders);
         line
@@ -267,7 +279,7 @@ impl ErrandPort {
         let (result, orders) = {
             let mut inner = self.lock();
             let result = act(&mut inner.errand);
-            (result, inner.collect(true))
+            (result, inner.collect(true, &self.events))
         };
         self.carry_out(orders);
         result
@@ -282,6 +294,11 @@ impl ErrandPort {
         }
         for ask in orders.asks {
             self.lane.ask(self.clock.now(), ask);
+        }
+        if let Some(bytes) = orders.kept {
+            let since = self.clock.now();
+            self.events
+                .report(&Principal::named(&self.principal), KeptEvents { bytes, since });
         }
     }
 
@@ -331,9 +348,24 @@ impl ErrandPort {
     }
 }
 
+impl KeepsEvents for ErrandPort {
+    fn drop_events(&self, bytes: usize) -> KeptEvents {
+        let kept = {
+            let mut inner = self.lock();
+            inner.errand.drop_events(bytes);
+            KeptEvents {
+                bytes: inner.errand.kept_bytes(),
+                since: self.clock.now(),
+            }
+        };
+        self.events.dropped(kept);
+        kept
+    }
+}
+
 impl Inner {
     /// Whoever calls because it was woken needs no waking.
-    fn collect(&mut self, wake: bool) -> Orders {
+    fn collect(&mut self, wake: bool, events: &ReportedEvents) -> Orders {
         let mut orders = Orders::default();
         while let Some(output) = self.errand.poll_output() {
             match output {
@@ -346,6 +378,8 @@ impl Inner {
                 Output::Ended(record) => orders.ended.push(record),
             }
         }
+        let kept = self.errand.kept_bytes();
+        orders.kept = events.is_due(kept).then_some(kept);
         orders
     }
 }
@@ -375,7 +409,7 @@ impl Future for AwaitErrand {
             if matches!(answer, Answer::Waiting) {
                 inner.waker = Some(context.waker().clone());
             }
-            (answer, inner.collect(false))
+            (answer, inner.collect(false, &self.port.events))
         };
         self.port.carry_out(orders);
         let came = match answer {

@@ -17,26 +17,27 @@ use hyper_util::rt::TokioIo;
 use protocol::exchange::Principal;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use crate::audit::Audit;
 use crate::backend_face::process::{Launcher, environment, resolve};
 use crate::backend_face::remote;
+use crate::buffered::Buffered;
 use crate::client_face::body::Body;
-use crate::client_face::head_clock::HeadClock;
-use crate::client_face::http::Connection;
+use crate::client_face::head_clock::{HEADER_TIME, HeadClock};
+use crate::client_face::http::{Connection, ConnectionPlace};
 use crate::client_face::lingering::{Lingering, Unread};
 use crate::client_face::own_wakes::OwnWakes;
 use crate::client_face::slow_reader::SlowReader;
 use crate::clock::Clock;
 use crate::destination::{Closing, Destination, Surroundings};
-use crate::guard::connections::{ConnectionRoll, Full, Place, Room};
+use crate::guard::Caller;
+use crate::guard::connections::{ConnectionRoll, Full, Room};
 use crate::guard::limits::Limiter;
 use crate::guard::origin::OriginGuard;
 use crate::lane::Health;
 use crate::line_sink::LineSink;
-use crate::metrics::DoorTally;
+use crate::metrics::{DoorTally, LimitHit};
 use crate::reload::{self, Fixed, Live, ReloadError};
 use crate::reply;
 use crate::session_port::SessionPort;
@@ -46,8 +47,6 @@ use crate::tls::{Tls, TlsError};
 use crate::tls_door;
 use crate::trace::SpanSink;
 
-/// How long a client may take to send its request's headers.
-pub(crate) const HEADER_TIME: Duration = Duration::from_secs(10);
 pub(crate) const MAX_HEADERS: usize = 100;
 /// The longest head of a request, and the unit in which bodies are read.
 pub(crate) const READ_BUFFER: usize = 64 << 10;
@@ -118,7 +117,11 @@ impl Gateway {
         let tls = settings.tls.as_ref().map(Tls::open).transpose()?;
         let audit = Arc::new(Audit::open(&settings.audit).map_err(StartError::Audit)?);
         let launcher = Arc::new(launcher);
+        let tally = DoorTally::default();
+        let buffers = settings.limits.buffers(settings.auth.is_on());
         let around = Surroundings {
+            buffered: Buffered::new(buffers, clock, Arc::clone(&tally.limit_hits)),
+            session_bytes: settings.limits.buffered_bytes_per_session,
             clock,
             launcher: Arc::clone(&launcher),
             audit: Arc::clone(&audit),
@@ -158,7 +161,7 @@ impl Gateway {
             fixed: Fixed::of(settings),
             reload_failed: AtomicBool::new(false),
             limiter: Limiter::new(settings.limits.clone()),
-            tally: DoorTally::default(),
+            tally,
             shows_metrics: settings.metrics,
             limits: settings.limits.clone(),
             launcher,
@@ -351,10 +354,10 @@ impl Gateway {
                         Arc::clone(&gateway).attend(stream, peer, place, closing).await;
                     });
                     entered.place.can_be_ended_by(connection.abort_handle());
-                    if let Some(sent_home) = entered.sent_home {
-                        self.tally.limit_hit(sent_home.limit);
+                    if let Some(evicted) = entered.evicted {
+                        self.tally.limit_hit(evicted.limit);
                         self.tally.connections_evicted.fetch_add(1, Ordering::Relaxed);
-                        if let Some(connection) = sent_home.handle {
+                        if let Some(connection) = evicted.handle {
                             connection.abort();
                         }
                         // It closes its socket now, so that there are never many more of them than places.
@@ -380,15 +383,11 @@ impl Gateway {
         }
     }
 
-    /// How many connections there may be, and of this address. A proxy that we trust speaks for many.
+    /// How many connections there may be, and of this address.
     fn room_for(&self, peer: IpAddr) -> Room {
-        let mut trusted = self.limits.trusted_proxies.iter();
         Room {
             in_all: self.limits.connections,
-            of_address: self
-                .limits
-                .connections_per_address
-                .filter(|_| !trusted.any(|network| network.contains(peer))),
+            of_address: self.limits.connections_of(peer),
         }
     }
 
@@ -396,7 +395,7 @@ impl Gateway {
         self: Arc<Self>,
         stream: TcpStream,
         peer: SocketAddr,
-        place: Arc<Place<AbortHandle>>,
+        place: Arc<ConnectionPlace>,
         mut closing: watch::Receiver<bool>,
     ) {
         // An answer must not wait for the client to acknowledge the previous one.
@@ -406,32 +405,30 @@ impl Gateway {
             peer,
             unread: unread.clone(),
             wakes: wakes.clone(),
+            place: Arc::clone(&place),
         };
         if let Some(tls) = &self.tls {
             let gateway = Arc::clone(&self);
-            let respond = move |request| {
-                place.introduce();
-                Arc::clone(&gateway).respond(request, origin.clone())
-            };
-            let reached = Box::pin(tls_door::attend(tls, stream, closing, unread, respond)).await;
+            let respond = move |request| Arc::clone(&gateway).respond(request, origin.clone());
+            let reached = Box::pin(tls_door::attend(tls, stream, closing, (unread, &place), respond)).await;
             return reached.into_iter().for_each(|limit| self.tally.limit_hit(limit));
         }
         let service = service_fn({
             let gateway = Arc::clone(&self);
             move |request| {
-                place.introduce();
                 Arc::clone(&gateway)
                     .respond(request, origin.clone())
                     .map(Ok::<_, Infallible>)
             }
         });
+        let heads = HeadClock::default();
         let connection = http1::Builder::new()
-            .timer(HeadClock::default())
+            .timer(heads.clone())
             .header_read_timeout(HEADER_TIME)
             .max_headers(MAX_HEADERS)
             .max_buf_size(READ_BUFFER)
             .serve_connection(
-                TokioIo::new(Lingering::new(SlowReader::new(stream), unread)),
+                TokioIo::new(heads.watch(Lingering::new(SlowReader::new(stream), unread))),
                 service,
             );
         tokio::pin!(connection);
@@ -446,7 +443,7 @@ impl Gateway {
             }
         };
         if let Err(error) = ended {
-            if let Some(limit) = limit_of_http1(&error) {
+            if let Some(limit) = limit_of_http1(&error, &heads) {
                 self.tally.limit_hit(limit);
             }
             tracing::debug!(%error, "connection ended");
@@ -479,8 +476,9 @@ impl Gateway {
         .await
     }
 
-    /// The truth about every destination. Unready only if nobody can be served at all.
-    pub(crate) fn readiness(&self) -> http::Response<Body> {
+    /// The truth about every destination that the caller may see, and about limits for a caller that may see all.
+    /// Unready only if nobody can be served at all.
+    pub(crate) fn readiness(&self, caller: &Caller) -> http::Response<Body> {
         let mut usable = false;
         let mut destinations = serde_json::Map::new();
         for (name, destination) in &self.live().destinations {
@@ -490,6 +488,9 @@ impl Gateway {
                 None => state_of(&lanes),
             };
             usable |= state != "failed";
+            if !caller.sees(name) {
+                continue;
+            }
             let mut entry = serde_json::json!({
                 "state": state,
                 "sessions": destination.session_count(),
@@ -506,6 +507,19 @@ impl Gateway {
         }
         let ready = usable && !self.is_draining();
         let mut body = serde_json::json!({ "ready": ready, "destinations": destinations });
+        let hits = self.tally.limit_hits.all();
+        if caller.sees_everything() && !hits.is_empty() {
+            let told = |hit: LimitHit| {
+                let ago = hit.ago.as_secs();
+                let entry = serde_json::json!({ "hits": hit.count, "last_seconds_ago": ago });
+                (hit.limit.to_owned(), entry)
+            };
+            body["limits"] = hits
+                .into_iter()
+                .map(told)
+                .collect::<serde_json::Map<_, _>>()
+                .into();
+        }
         if self.reload_failed.load(Ordering::Acquire) {
             body["configuration"] =
                 "the last reload failed and changed nothing; the log has the details".into();
@@ -519,10 +533,10 @@ impl Gateway {
     }
 }
 
-/// The limit that ended a connection, if it was one.
-pub(crate) fn limit_of_http1(error: &hyper::Error) -> Option<&'static str> {
+/// Returns the limit that ended a connection, if it was one. The end of an idle connection is none.
+pub(crate) fn limit_of_http1(error: &hyper::Error, heads: &HeadClock) -> Option<&'static str> {
     if error.is_timeout() {
-        Some("header_time")
+        (!heads.is_idle()).then_some("header_time")
     } else if error.is_parse_too_large() {
         Some("header_bytes")
     } else {

@@ -2,7 +2,7 @@
 //!
 //! There are three ways to show that (a static token, a token of an authorization server, the word of a trusted proxy) and
 //! each has a judge of its own. All of them end in a [`Caller`]. Without any of them configured everyone is `anonymous`.
-//! No token is ever kept, logged or passed on: what is remembered is its hash, or of a signed one the hash of its signature.
+//! No token is ever kept, logged or passed on: what is remembered is its hash.
 
 pub(crate) mod bearer;
 pub(crate) mod connections;
@@ -44,6 +44,8 @@ use tokens::{Known, TokenBook};
 pub(crate) struct Caller {
     pub(crate) principal: Principal,
     granted: Granted,
+    /// The destinations that what it showed is good for; `None`: all.
+    destinations: Option<BTreeSet<String>>,
     /// When what it showed will no longer be good.
     until: Option<SystemTime>,
 }
@@ -54,6 +56,7 @@ impl Caller {
         Self {
             principal: Principal::anonymous(),
             granted: Granted::Scopes(BTreeSet::new()),
+            destinations: Some(BTreeSet::new()),
             until: None,
         }
     }
@@ -62,8 +65,20 @@ impl Caller {
         Self {
             principal,
             granted: Granted::Everything,
+            destinations: None,
             until: None,
         }
+    }
+
+    /// Returns whether a destination may be shown to this caller.
+    pub(crate) fn sees(&self, destination: &str) -> bool {
+        let destinations = self.destinations.as_ref();
+        destinations.is_none_or(|names| names.contains(destination))
+    }
+
+    /// Returns whether what concerns the whole gateway may be shown to this caller.
+    pub(crate) fn sees_everything(&self) -> bool {
+        self.destinations.is_none()
     }
 
     /// How long a stream may stay open that waits for whatever comes. Whoever shows something better comes back.

@@ -4,6 +4,7 @@
 pub mod audit;
 pub mod backend_face;
 mod backend_task;
+mod buffered;
 mod client_face;
 mod clock;
 mod destination;

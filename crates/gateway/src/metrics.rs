@@ -11,7 +11,7 @@ mod process;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use protocol::exchange::{Blame, Failure};
 use protocol::message::Message;
@@ -67,6 +67,77 @@ impl<K: Ord + Copy> Tally<K> {
     fn all(&self) -> Vec<(K, u64)> {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.iter().map(|(key, count)| (*key, *count)).collect()
+    }
+}
+
+/// The log says that a limit was reached at most this often, for each limit.
+const LOGGED_EVERY: Duration = Duration::from_secs(60);
+
+/// How often limits were reached, by their keys. The first time, and then at most once a minute, the log says so.
+#[derive(Debug, Default)]
+pub(crate) struct LimitHits(Mutex<BTreeMap<&'static str, Hits>>);
+
+#[derive(Debug)]
+struct Hits {
+    count: u64,
+    latest: Instant,
+    logged: Option<Instant>,
+    /// Hits that no line of the log has counted yet.
+    unlogged: u64,
+}
+
+/// How often a limit was reached, and how long ago for the last time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LimitHit {
+    pub(crate) limit: &'static str,
+    pub(crate) count: u64,
+    pub(crate) ago: Duration,
+}
+
+impl LimitHits {
+    pub(crate) fn count(&self, limit: &'static str) {
+        let now = Instant::now();
+        let unlogged = {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let hits = all.entry(limit).or_insert_with(|| Hits {
+                count: 0,
+                latest: now,
+                logged: None,
+                unlogged: 0,
+            });
+            hits.count += 1;
+            hits.unlogged += 1;
+            hits.latest = now;
+            let is_due = hits
+                .logged
+                .is_none_or(|logged| now.duration_since(logged) >= LOGGED_EVERY);
+            is_due.then(|| {
+                hits.logged = Some(now);
+                std::mem::take(&mut hits.unlogged)
+            })
+        };
+        if let (Some(hits), Some(key)) = (unlogged, key_of(limit)) {
+            tracing::warn!(limit = %key, hits, "limit reached");
+        }
+    }
+
+    pub(crate) fn all(&self) -> Vec<LimitHit> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let hit = |(limit, hits): (&&'static str, &Hits)| LimitHit {
+            limit,
+            count: hits.count,
+            ago: hits.latest.elapsed(),
+        };
+        all.iter().map(hit).collect()
+    }
+}
+
+/// Returns the key of the configuration that sets a limit; `None` for times and sizes that cannot be set.
+fn key_of(limit: &str) -> Option<String> {
+    match limit {
+        "header_time" | "header_bytes" | "body_time" | "write_time" | "session_calls" => None,
+        "max_message_bytes" | "max_sessions" | "max_children" => Some(limit.to_owned()),
+        _ => Some(format!("limits.{limit}")),
     }
 }
 
@@ -243,9 +314,9 @@ impl Traffic {
 #[derive(Debug, Default)]
 pub(crate) struct DoorTally {
     refusals: Tally<&'static str>,
-    limit_hits: Tally<&'static str>,
+    pub(crate) limit_hits: Arc<LimitHits>,
     pub(crate) connections_accepted: AtomicU64,
-    /// Half-open ones that were closed to make room.
+    /// Idle ones that were closed to make room.
     pub(crate) connections_evicted: AtomicU64,
     /// Where the binary writes its log, for the lines that were lost.
     pub(crate) log: OnceLock<LineSink>,

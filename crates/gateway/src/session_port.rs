@@ -7,13 +7,13 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::eviction::Usage;
-use protocol::exchange::{Ask, CallKey, Failure, SessionKey, Tell, UpstreamFault};
+use protocol::exchange::{Ask, CallKey, Failure, Principal, SessionKey, Tell, UpstreamFault};
 use protocol::few::Few;
 use protocol::message::{Member, Message, Written};
 use protocol::session::replay::StreamKey;
@@ -25,6 +25,7 @@ use protocol::time::Moment;
 use protocol::version::Era;
 
 use crate::audit::{Audit, AuditRecord, Outcome, SessionHash, Whose};
+use crate::buffered::{Buffered, KeepsEvents, KeptEvents, ReportedEvents};
 use crate::client_face::stdio::Desk;
 use crate::clock::Clock;
 use crate::guard::limits::Permit;
@@ -51,6 +52,8 @@ pub(crate) struct SessionPort {
     place: Mutex<Option<Permit>>,
     /// Where a client that reads lines is told everything.
     desk: Option<Arc<Desk>>,
+    /// The events it keeps, as the gateway's budget knows them.
+    events: ReportedEvents,
     inner: Mutex<Inner>,
 }
 
@@ -83,6 +86,8 @@ struct Orders {
     asks: Vec<Ask>,
     said: Vec<Said>,
     ended: Several<Box<CallRecord>>,
+    /// The events that are kept, if that is to be reported.
+    kept: Option<KeptEvents>,
 }
 
 impl SessionPort {
@@ -117,12 +122,19 @@ impl SessionPort {
             requests: Allowance::default(),
             place: Mutex::default(),
             desk,
+            events: ReportedEvents::default(),
             inner: Mutex::new(Inner {
                 session,
                 wakers: Few::default(),
                 permits: Few::default(),
             }),
         }
+    }
+
+    /// Counts the events of this session in the gateway's budget.
+    pub(crate) fn count_events(self: &Arc<Self>, buffered: &Arc<Buffered>) {
+        let keeper: Weak<dyn KeepsEvents> = Arc::downgrade(self) as _;
+        self.events.count(keeper, buffered);
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -187,7 +199,7 @@ impl SessionPort {
             if let (Taken::Call { call, .. }, Some(permit)) = (&taken, permit) {
                 inner.permits.insert(*call, permit);
             }
-            (taken, inner.collect())
+            (taken, inner.collect(&self.events))
         };
         self.carry_out(now, orders);
         Ok(match taken {
@@ -219,7 +231,7 @@ impl SessionPort {
         let orders = {
             let mut inner = self.lock();
             inner.session.handle_tell(now, tell);
-            inner.collect()
+            inner.collect(&self.events)
         };
         self.carry_out(now, orders);
     }
@@ -228,7 +240,7 @@ impl SessionPort {
         let orders = {
             let mut inner = self.lock();
             inner.session.handle_tick(now);
-            inner.collect()
+            inner.collect(&self.events)
         };
         self.carry_out(now, orders);
     }
@@ -238,7 +250,7 @@ impl SessionPort {
         let now = self.clock.now();
         let (ask, orders) = {
             let mut inner = self.lock();
-            (inner.session.end(), inner.collect())
+            (inner.session.end(), inner.collect(&self.events))
         };
         self.carry_out(now, orders);
         if let Some(ask) = ask {
@@ -263,7 +275,7 @@ impl SessionPort {
         let orders = {
             let mut inner = self.lock();
             inner.session.announce(now, data);
-            inner.collect()
+            inner.collect(&self.events)
         };
         self.carry_out(now, orders);
     }
@@ -272,7 +284,7 @@ impl SessionPort {
         let now = self.clock.now();
         let (reader, orders) = {
             let mut inner = self.lock();
-            (inner.session.resume(now, last), inner.collect())
+            (inner.session.resume(now, last), inner.collect(&self.events))
         };
         self.carry_out(now, orders);
         reader
@@ -313,6 +325,9 @@ impl SessionPort {
         }
         for ask in orders.asks {
             self.lane.ask(now, ask);
+        }
+        if let Some(kept) = orders.kept {
+            self.events.report(&Principal::named(&self.principal), kept);
         }
     }
 
@@ -381,6 +396,18 @@ impl SessionPort {
     }
 }
 
+impl KeepsEvents for SessionPort {
+    fn drop_events(&self, bytes: usize) -> KeptEvents {
+        let kept = {
+            let mut inner = self.lock();
+            inner.session.drop_events(bytes);
+            inner.kept_events()
+        };
+        self.events.dropped(kept);
+        kept
+    }
+}
+
 /// What an audit record about a session says beside the session itself.
 pub(crate) struct Audited<'a> {
     pub(crate) message: Option<&'a Message>,
@@ -423,7 +450,14 @@ pub(crate) enum Reception {
 }
 
 impl Inner {
-    fn collect(&mut self) -> Orders {
+    fn kept_events(&self) -> KeptEvents {
+        KeptEvents {
+            bytes: self.session.kept_bytes(),
+            since: self.session.oldest_event().unwrap_or_default(),
+        }
+    }
+
+    fn collect(&mut self, events: &ReportedEvents) -> Orders {
         let mut orders = Orders::default();
         while let Some(output) = self.session.poll_output() {
             match output {
@@ -439,6 +473,9 @@ impl Inner {
                     orders.ended.push(record);
                 }
             }
+        }
+        if events.is_due(self.session.kept_bytes()) {
+            orders.kept = Some(self.kept_events());
         }
         orders
     }

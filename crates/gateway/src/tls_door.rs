@@ -17,10 +17,11 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::client_face::body::Body;
-use crate::client_face::head_clock::HeadClock;
+use crate::client_face::head_clock::{HEADER_TIME, HeadClock, IDLE_TIME};
+use crate::client_face::http::ConnectionPlace;
 use crate::client_face::lingering::{Lingering, Unread};
 use crate::client_face::slow_reader::SlowReader;
-use crate::gateway::{HEADER_TIME, MAX_HEADERS, READ_BUFFER, limit_of_http1};
+use crate::gateway::{MAX_HEADERS, READ_BUFFER, limit_of_http1};
 use crate::tasks;
 use crate::tls::Tls;
 
@@ -36,7 +37,7 @@ pub(crate) async fn attend<Respond, Responding>(
     tls: &Tls,
     stream: TcpStream,
     mut closing: watch::Receiver<bool>,
-    unread: Unread,
+    (unread, place): (Unread, &ConnectionPlace),
     respond: Respond,
 ) -> Option<&'static str>
 where
@@ -57,7 +58,8 @@ where
         respond(request).map(Ok::<_, Infallible>)
     });
     let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let stream = TokioIo::new(Lingering::new(SlowReader::new(stream), unread));
+    let heads = HeadClock::default();
+    let stream = TokioIo::new(heads.watch(Lingering::new(SlowReader::new(stream), unread)));
     let ended = if speaks_http2 {
         let connection = http2::Builder::new(Tasks)
             .timer(TokioTimer::new())
@@ -72,6 +74,14 @@ where
             ended = connection.as_mut() => ended,
             // Here nobody else sees to it that something is asked, not even that the peer begins at all.
             () = silence(&asked) => return Some("header_time"),
+            () = idleness(place) => {
+                connection.as_mut().graceful_shutdown();
+                tokio::select! {
+                    ended = connection.as_mut() => ended,
+                    // A peer that does not take its leave is not waited for.
+                    () = tokio::time::sleep(HEADER_TIME) => return None,
+                }
+            }
             _ = closing.changed() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
@@ -81,7 +91,7 @@ where
         ended.map_err(|error| (behind(&error), error))
     } else {
         let connection = http1::Builder::new()
-            .timer(HeadClock::default())
+            .timer(heads.clone())
             .header_read_timeout(HEADER_TIME)
             .max_headers(MAX_HEADERS)
             .max_buf_size(READ_BUFFER)
@@ -94,7 +104,7 @@ where
                 connection.await
             }
         };
-        ended.map_err(|error| (limit_of_http1(&error), error))
+        ended.map_err(|error| (limit_of_http1(&error, &heads), error))
     };
     let (limit, error) = ended.err()?;
     tracing::debug!(%error, "connection ended");
@@ -106,6 +116,23 @@ async fn silence(asked: &AtomicBool) {
     tokio::time::sleep(HEADER_TIME).await;
     if asked.load(Ordering::Relaxed) {
         std::future::pending().await
+    }
+}
+
+/// Comes back when no request has been in flight for [`IDLE_TIME`], up to a third of it late. Nothing is measured with
+/// each request: the connection is looked at now and then, and is idle if it has not changed since.
+async fn idleness(place: &ConnectionPlace) {
+    const LOOKS: u32 = 3;
+    let (mut seen, mut unchanged) = (None, 0);
+    while unchanged < LOOKS {
+        tokio::time::sleep(IDLE_TIME / LOOKS).await;
+        let idle_since = place.idle_since();
+        unchanged = if idle_since.is_some() && idle_since == seen {
+            unchanged + 1
+        } else {
+            0
+        };
+        seen = idle_since;
     }
 }
 

@@ -345,6 +345,19 @@ impl Errand {
         self.wake();
     }
 
+    /// Returns how many bytes of events wait to be read.
+    pub fn kept_bytes(&self) -> usize {
+        self.event_bytes
+    }
+
+    /// Drops the oldest events, at least so many bytes as far as there are any.
+    pub fn drop_events(&mut self, bytes: usize) {
+        let limit = self.event_bytes.saturating_sub(bytes);
+        while self.event_bytes > limit && self.next_event().is_some() {
+            self.events_lost += 1;
+        }
+    }
+
     fn next_event(&mut self) -> Option<Bytes> {
         let event = self.events.pop_front()?;
         self.event_bytes -= event.len();

@@ -5,6 +5,7 @@
 //! `gateway` feeds them and carries out what they say.
 
 pub mod backend_face;
+pub mod buffer_budget;
 pub mod capability;
 pub mod client_face;
 pub mod delivery;

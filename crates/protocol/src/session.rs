@@ -296,6 +296,16 @@ impl Session {
         self.listeners.len()
     }
 
+    /// Returns how many bytes of events are kept.
+    pub fn kept_bytes(&self) -> usize {
+        self.kept.get()
+    }
+
+    /// Drops the oldest events, at least so many bytes as far as they may go.
+    pub fn drop_events(&mut self, bytes: usize) {
+        self.shed_to(self.kept.get().saturating_sub(bytes));
+    }
+
     /// Bytes held for readers.
     #[doc(hidden)]
     pub fn held_bytes(&self) -> usize {

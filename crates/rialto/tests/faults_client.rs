@@ -241,6 +241,112 @@ async fn c07_clients_that_do_not_read_cost_bounded_memory_and_nobody_waits() -> 
     Ok(())
 }
 
+/// F9: eleven KiB sent held 467 MiB of answers that were not read.
+#[tokio::test]
+async fn h08_answers_that_are_not_read_stay_within_the_budget() -> Result<()> {
+    const MIB: usize = 1 << 20;
+    let rialto = Rialto::with_config(
+        "limits: { buffered_bytes: 16MiB }\nmax_message_bytes: 8MiB\ndestinations:\n  stub: { command: '{stub} --journal {dir}/journal', max_sessions: 100 }\n",
+    )
+    .await?;
+    let neighbour = rialto.session_of("stub").await?;
+    let before = rialto.memory().peak;
+    let mut slow = Vec::new();
+    for index in 0..24 {
+        let client = rialto.session_of("stub").await?;
+        let mut raw = rialto.raw().await?;
+        let marker = format!("slow-{index}");
+        let body = call_body("1", "big", &json!({"bytes": 6 * MIB, "marker": marker}));
+        raw.write(raw_http::post("/stub/mcp", client.session().as_deref(), body))
+            .await?;
+        rialto.wait_for_execution(&marker).await;
+        neighbour.expect_echo("at once").await?;
+        slow.push(raw);
+    }
+    let hits = |page: &str| {
+        page.lines()
+            .find_map(|line| line.strip_prefix(r#"rialto_limit_hits_total{limit="buffered_bytes"} "#))
+            .and_then(|count| count.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    // Two answers of six fit, and the newest is spared: the others were closed.
+    while hits(&neighbour.metrics().await?) < 20 {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "{}",
+            neighbour.metrics().await?
+        );
+    }
+    let page = neighbour.metrics().await?;
+    let held = page
+        .lines()
+        .find_map(|line| line.strip_prefix("rialto_buffered_bytes "))
+        .and_then(|bytes| bytes.parse::<f64>().ok())
+        .expect("the bytes are shown");
+    assert!(held <= (22 * MIB) as f64, "{held}");
+    let peak = rialto.memory().peak;
+    assert!(peak < before + (72 << 10), "{before} → {peak}");
+    // The newest is read to its end.
+    let mut newest = slow.pop().expect("there is one");
+    assert!(newest.read_response().await?.body.len() > 6 * MIB);
+    Ok(())
+}
+
+/// F9: 68 KiB sent held 401 MiB of event logs.
+#[tokio::test]
+async fn h08_events_of_many_sessions_share_one_budget() -> Result<()> {
+    let rialto = Rialto::with_config(
+        "limits: { buffered_bytes: 2MiB }\ndestinations:\n  stub: { command: '{stub}', max_sessions: 100 }\n",
+    )
+    .await?;
+    let mut clients = Vec::new();
+    for _ in 0..12 {
+        let client = rialto.session_of("stub").await?;
+        // Without a stream the log lines of the call are kept for one that may come.
+        let accept = [
+            ("accept", "application/json"),
+            ("content-type", "application/json"),
+        ];
+        let body = call_body("1", "flood", &json!({"n": 16, "bytes": 60_000}));
+        let session = client.session().expect("a session");
+        let headers = [accept[0], accept[1], ("mcp-session-id", session.as_str())];
+        let reply = client
+            .send("POST", "/stub/mcp", &headers, body)
+            .await?
+            .reply()
+            .await?;
+        reply.expect_status(200)?;
+        clients.push(client);
+    }
+    let page = clients[0].metrics().await?;
+    let value = |name: &str| {
+        page.lines()
+            .find_map(|line| line.strip_prefix(name))
+            .and_then(|value| value.trim().parse::<f64>().ok())
+            .unwrap_or(0.0)
+    };
+    let held = value("rialto_buffered_bytes");
+    assert!(held > 1e6 && held <= (2 << 20) as f64, "{held}\n{page}");
+    assert!(
+        value(r#"rialto_limit_hits_total{limit="buffered_bytes"}"#) > 0.0,
+        "{page}"
+    );
+    // The newest events are there for a stream that comes; the log and `/ready` name the key.
+    let last = clients.last().expect("a client");
+    let mut stream = last.get_stream(None).await?;
+    assert_eq!(stream.message().await?["method"], "notifications/message");
+    let ready = last.send("GET", "/ready", &[], "").await?.reply().await?;
+    assert!(
+        ready.answer()["limits"]["buffered_bytes"]["hits"].as_u64() > Some(0),
+        "{}",
+        ready.body_text()
+    );
+    let said = rialto.stderr().join("\n");
+    assert!(said.contains("limits.buffered_bytes"), "{said}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn c08_half_open_connections_are_closed_and_real_clients_are_served_meanwhile() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;

@@ -283,21 +283,69 @@ async fn c09_streams_of_all_sessions_together_are_capped() -> Result<()> {
 #[tokio::test]
 async fn c08_connections_beyond_the_limit_are_told_so_at_once() -> Result<()> {
     let rialto = limited("limits: { connections: 4 }").await?;
-    let mut idle = Vec::new();
-    for _ in 0..3 {
-        let mut raw = RawHttp::connect(rialto.address()).await?;
-        raw.exchange(raw_http::request("GET", "/health", &[], "")).await?;
-        idle.push(raw);
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        let client = rialto.session_of("one").await?;
+        streams.push((client.get_stream(None).await?, client));
     }
-    let client = rialto.client_of("one").await?;
-    client.handshake("2025-11-25", json!({})).await?;
     let mut turned_away = RawHttp::connect(rialto.address()).await?;
     let response = turned_away.read_response().await?;
     assert_eq!(
         (response.status, response.header("retry-after")),
         (503, Some("1"))
     );
-    assert_eq!(echo(&client, "served").await?.text(), "served");
+    Ok(())
+}
+
+/// F3: a 404 now and then, or one `/health`, kept a place for ever, and nobody else came in.
+#[tokio::test]
+async fn h07_connections_that_were_never_let_in_make_room_however_often_they_ask() -> Result<()> {
+    let rialto = limited("limits: { connections: 8 }").await?;
+    let mut held = Vec::new();
+    for path in ["/health", "/nowhere"].into_iter().cycle().take(8) {
+        let mut raw = RawHttp::connect(rialto.address()).await?;
+        raw.exchange(raw_http::request("GET", path, &[], "")).await?;
+        held.push(raw);
+    }
+    let client = rialto.session_of("one").await?;
+    let mut stream = client.get_stream(None).await?;
+    // They ask again, as those that are left can.
+    for raw in &mut held {
+        let _ = raw.exchange(raw_http::request("GET", "/nowhere", &[], "")).await;
+    }
+    for marker in ["first", "second", "third"] {
+        let other = rialto.session_of("one").await?;
+        assert_eq!(echo(&other, marker).await?.text(), marker);
+    }
+    // A stream is a request in flight.
+    client.call(1, "change_tools", "{}").await?.expect_status(200)?;
+    assert_eq!(
+        stream.message().await?["method"],
+        "notifications/tools/list_changed"
+    );
+    Ok(())
+}
+
+/// A13: keep-alive that ran out was counted as abuse.
+#[tokio::test]
+async fn idle_keep_alive_outlasts_the_time_for_heads_and_is_no_limit_hit() -> Result<()> {
+    let rialto = limited("").await?;
+    let mut idle = RawHttp::connect(rialto.address()).await?;
+    idle.exchange(raw_http::request("GET", "/health", &[], ""))
+        .await?;
+    let mut half_open = RawHttp::connect(rialto.address()).await?;
+    half_open.write(b"GET /health HT").await?;
+    assert_eq!(half_open.read_to_end().await.unwrap_or_default(), b"");
+    // By now the idle one, which is older, would have been closed by the clock of its next head.
+    let again = idle
+        .exchange(raw_http::request("GET", "/health", &[], ""))
+        .await?;
+    assert_eq!(again.status, 200);
+    let page = rialto.session_of("one").await?.metrics().await?;
+    assert!(
+        page.contains(r#"rialto_limit_hits_total{limit="header_time"} 1"#),
+        "{page}"
+    );
     Ok(())
 }
 
@@ -368,10 +416,10 @@ async fn c08_half_open_connections_that_fill_every_place_make_room_for_real_clie
 async fn c08_one_address_cannot_take_all_connections() -> Result<()> {
     let rialto = limited("limits: { connections_per_address: 2 }").await?;
     let mut held = Vec::new();
+    let mut streams = Vec::new();
     for _ in 0..2 {
-        let mut raw = RawHttp::connect(rialto.address()).await?;
-        raw.exchange(raw_http::request("GET", "/health", &[], "")).await?;
-        held.push(raw);
+        let client = rialto.session_of("one").await?;
+        streams.push((client.get_stream(None).await?, client));
     }
     let mut third = RawHttp::connect(rialto.address()).await?;
     assert_eq!(third.read_response().await?.status, 503);

@@ -358,8 +358,15 @@ async fn whoever_finds_no_room_is_told_nothing_in_the_clear() -> Result<()> {
     let certificate = make_certificate(launcher.dir());
     let rialto = launcher.start().await?;
     let client = client_of(&certificate).build().expect("a client");
+    let introduction = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "tls", "version": "1"}}});
+    let opened = post(&client, &url(&rialto, "/a/mcp"), None, introduction).await;
+    let opened = opened.expect("an answer");
+    // A stream is a request in flight, and keeps its place.
     let held = client
-        .get(url(&rialto, "/health"))
+        .get(url(&rialto, "/a/mcp"))
+        .header("accept", "text/event-stream")
+        .header("mcp-session-id", &opened.headers()["mcp-session-id"])
         .send()
         .await
         .expect("an answer");
@@ -367,5 +374,30 @@ async fn whoever_finds_no_room_is_told_nothing_in_the_clear() -> Result<()> {
     let said = turned_away.read_to_end().await.unwrap_or_default();
     assert_eq!(String::from_utf8_lossy(&said), "");
     drop(held);
+    Ok(())
+}
+
+/// F3: one request on each HTTP/2 connection kept its place for ever.
+#[tokio::test]
+async fn h07_idle_http2_connections_make_room() -> Result<()> {
+    let launcher = Rialto::launcher().config(
+        "tls: { cert: cert.pem, key: key.pem }\nlimits: { connections: 4 }\ndestinations: { a: { command: '{stub}' } }\n",
+    );
+    let certificate = make_certificate(launcher.dir());
+    let rialto = launcher.start().await?;
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        let client = client_of(&certificate).build().expect("a client");
+        let health = client
+            .get(url(&rialto, "/health"))
+            .send()
+            .await
+            .expect("an answer");
+        assert_eq!(health.version(), Version::HTTP_2);
+        health.bytes().await.expect("a body");
+        held.push(client);
+    }
+    let client = client_of(&certificate).build().expect("a client");
+    assert_eq!(echo(&client, &url(&rialto, "/a/mcp"), "let in").await, "let in");
     Ok(())
 }

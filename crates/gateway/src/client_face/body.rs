@@ -10,12 +10,16 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Frame, SizeHint};
+use protocol::exchange::Principal;
 use protocol::message::Written;
 use protocol::session::{Reader, Reading};
+use tokio::task::AbortHandle;
 
 use super::http_sse::OldEvents;
 use super::modern::ErrandEvents;
 use super::stream_time::StreamTime;
+use crate::buffered::{Buffered, Hold, Piece, SMALL};
+use crate::guard::connections::InFlight;
 use crate::guard::limits::Permit;
 use crate::metrics::StreamKind;
 use crate::session_port::SessionPort;
@@ -27,6 +31,26 @@ pub(crate) struct Body {
     kind: Kind,
     /// The span of its request, which ends with it.
     span: Option<Box<OpenSpan>>,
+    /// The request that it answers, which is in flight on its connection for as long.
+    in_flight: Option<InFlight<AbortHandle>>,
+    /// What counts its bytes, if there may be many.
+    counted: Option<Box<Counted>>,
+}
+
+/// How the bytes of a body are counted while they wait to be sent.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    pub(crate) buffered: Arc<Buffered>,
+    pub(crate) principal: Principal,
+    /// What is closed when they wait too long.
+    pub(crate) connection: AbortHandle,
+}
+
+impl Counted {
+    fn hold(&self, bytes: usize) -> Arc<Hold> {
+        self.buffered
+            .hold_answer(self.principal.clone(), bytes, self.connection.clone())
+    }
 }
 
 /// A response is moved from hand to hand, and each connection has room for one: what is large and rare is boxed.
@@ -35,6 +59,8 @@ enum Kind {
     /// All that there is, or what is left of it.
     Whole(Bytes),
     Pieces(VecDeque<Bytes>),
+    /// The same, where what is left is counted until it is sent.
+    Held(VecDeque<Bytes>, Arc<Hold>),
     Events(Box<Events>),
     Errand(Box<ErrandEvents>),
     Old(Box<OldEvents>),
@@ -69,7 +95,57 @@ impl Body {
     }
 
     fn of(kind: Kind) -> Self {
-        Self { kind, span: None }
+        Self {
+            kind,
+            span: None,
+            in_flight: None,
+            counted: None,
+        }
+    }
+
+    /// Counts the bytes of a body that is large or has no end. What is small is left alone.
+    pub(crate) fn count(&mut self, counted: impl FnOnce() -> Option<Counted>) {
+        let large = match &self.kind {
+            Kind::Whole(_) | Kind::Pieces(_) => {
+                let bytes = self.bytes_left();
+                if bytes <= SMALL {
+                    return;
+                }
+                Some(bytes)
+            }
+            Kind::Held(..) => return,
+            Kind::Events(_) | Kind::Errand(_) | Kind::Old(_) => None,
+        };
+        let Some(counted) = counted() else {
+            return;
+        };
+        let Some(bytes) = large else {
+            self.counted = Some(Box::new(counted));
+            return;
+        };
+        let hold = counted.hold(bytes);
+        let pieces = match std::mem::replace(&mut self.kind, Kind::Whole(Bytes::new())) {
+            Kind::Whole(bytes) => VecDeque::from([bytes]),
+            Kind::Pieces(pieces) => pieces,
+            other => {
+                self.kind = other;
+                return;
+            }
+        };
+        self.kind = Kind::Held(pieces, hold);
+    }
+
+    fn bytes_left(&self) -> usize {
+        match &self.kind {
+            Kind::Whole(bytes) => bytes.len(),
+            Kind::Pieces(pieces) | Kind::Held(pieces, _) => pieces.iter().map(Bytes::len).sum(),
+            Kind::Events(_) | Kind::Errand(_) | Kind::Old(_) => 0,
+        }
+    }
+
+    /// Keeps the request in flight until the last byte.
+    pub(crate) fn keep(&mut self, in_flight: InFlight<AbortHandle>) {
+        self.in_flight = Some(in_flight);
     }
 
     /// Ends a span with the last byte.
@@ -176,30 +252,41 @@ impl Drop for Events {
 }
 
 impl http_body::Body for Body {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let chunk = match &mut self.kind {
+    ) -> Poll<Option<Result<Frame<Piece>, Infallible>>> {
+        let this = &mut *self;
+        let mut hold = None;
+        let chunk = match &mut this.kind {
             Kind::Whole(bytes) => {
                 let all = std::mem::take(bytes);
                 Poll::Ready((!all.is_empty()).then_some(all))
             }
             Kind::Pieces(pieces) => Poll::Ready(pieces.pop_front()),
+            Kind::Held(pieces, held) => {
+                hold = Some(Arc::clone(held));
+                Poll::Ready(pieces.pop_front())
+            }
             Kind::Events(events) => events.poll_chunk(context),
             Kind::Errand(events) => events.poll_chunk(context),
             Kind::Old(events) => events.poll_chunk(context),
         };
-        chunk.map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes))))
+        if let (Poll::Ready(Some(bytes)), Some(counted)) = (&chunk, &this.counted)
+            && bytes.len() > SMALL
+        {
+            hold = Some(counted.hold(bytes.len()));
+        }
+        chunk.map(|chunk| chunk.map(|bytes| Ok(Frame::data(Piece::new(bytes, hold)))))
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Whole(bytes) => bytes.is_empty(),
-            Kind::Pieces(pieces) => pieces.is_empty(),
+            Kind::Pieces(pieces) | Kind::Held(pieces, _) => pieces.is_empty(),
             Kind::Events(events) => events.ended,
             Kind::Errand(events) => events.is_ended(),
             Kind::Old(events) => events.is_ended(),
@@ -208,8 +295,9 @@ impl http_body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Pieces(pieces) => SizeHint::with_exact(pieces.iter().map(|piece| piece.len() as u64).sum()),
+            Kind::Whole(_) | Kind::Pieces(_) | Kind::Held(..) => {
+                SizeHint::with_exact(self.bytes_left() as u64)
+            }
             Kind::Events(_) | Kind::Errand(_) | Kind::Old(_) => SizeHint::default(),
         }
     }

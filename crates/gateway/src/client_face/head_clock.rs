@@ -3,21 +3,67 @@
 //! A connection waits for another head after every answer, and nearly all heads come long before their time is up. To
 //! set a clock for each, and to stop it again, would cost more than to read the head; so a connection has one clock that
 //! runs on. When it strikes, it is set again if what is waited for now has not had its time.
+//!
+//! A head has [`HEADER_TIME`] from its first byte, the first head of a connection from the beginning. Until the first
+//! byte of a later head the connection is idle (keep-alive), and has [`IDLE_TIME`].
 
+use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::rt::{Sleep, Timer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
+
+/// How long a client may take to send its request's headers.
+pub(crate) const HEADER_TIME: Duration = Duration::from_secs(10);
+/// How long a connection is kept without a request. Longer than the 60 s for which proxies keep theirs by default, so
+/// that a proxy does not write into a connection that is just being closed.
+pub(crate) const IDLE_TIME: Duration = Duration::from_secs(90);
 
 /// The clock of one connection, as hyper asks for it. What it is asked for must not come before what it was asked for
 /// last; the heads of one connection do not.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HeadClock(Arc<Heads>);
+
 #[derive(Debug, Default)]
-pub(crate) struct HeadClock {
+struct Heads {
+    /// Something was read since the present head is waited for.
+    has_begun: AtomicBool,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
     /// `None` until something was waited for.
-    running: Arc<Mutex<Option<Pin<Box<tokio::time::Sleep>>>>>,
+    running: Option<Pin<Box<tokio::time::Sleep>>>,
+    /// How many heads were waited for.
+    heads: u64,
+    /// When the present head was first seen to have begun.
+    begun: Option<Instant>,
+}
+
+impl HeadClock {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the connection around which this clock runs.
+    pub(crate) fn watch<S>(&self, inner: S) -> Watched<S> {
+        Watched {
+            inner,
+            heads: Arc::clone(&self.0),
+        }
+    }
+
+    /// Returns whether the connection waits for a head of which nothing has come, after an earlier one.
+    pub(crate) fn is_idle(&self) -> bool {
+        let waiting = self.lock();
+        waiting.heads > 1 && waiting.begun.is_none()
+    }
 }
 
 impl Timer for HeadClock {
@@ -26,9 +72,18 @@ impl Timer for HeadClock {
     }
 
     fn sleep_until(&self, deadline: std::time::Instant) -> Pin<Box<dyn Sleep>> {
+        let mut waiting = self.lock();
+        waiting.heads += 1;
+        waiting.begun = None;
+        self.0.has_begun.store(false, Relaxed);
+        let idle = match waiting.heads {
+            0 | 1 => Duration::ZERO,
+            _ => IDLE_TIME.saturating_sub(HEADER_TIME),
+        };
+        drop(waiting);
         Box::pin(Deadline {
-            at: deadline.into(),
-            clock: Arc::clone(&self.running),
+            at: Instant::from(deadline) + idle,
+            clock: self.clone(),
         })
     }
 
@@ -40,7 +95,7 @@ impl Timer for HeadClock {
 /// A time that comes, told by the clock of its connection.
 struct Deadline {
     at: Instant,
-    clock: Arc<Mutex<Option<Pin<Box<tokio::time::Sleep>>>>>,
+    clock: HeadClock,
 }
 
 impl Sleep for Deadline {}
@@ -49,47 +104,136 @@ impl Future for Deadline {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut running = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
-        let clock = running.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(self.at)));
+        let mut waiting = self.clock.lock();
+        if self.clock.0.has_begun.load(Relaxed) && waiting.begun.is_none() {
+            waiting.begun = Some(Instant::now());
+        }
+        let at = waiting
+            .begun
+            .map_or(self.at, |begun| self.at.min(begun + HEADER_TIME));
+        let clock = waiting
+            .running
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
+        if at < clock.deadline() {
+            clock.as_mut().reset(at);
+        }
         while clock.as_mut().poll(context).is_ready() {
-            if clock.deadline() >= self.at {
+            if clock.deadline() >= at {
                 return Poll::Ready(());
             }
-            clock.as_mut().reset(self.at);
+            clock.as_mut().reset(at);
         }
         Poll::Pending
+    }
+}
+
+/// A connection that tells its clock when something comes.
+#[derive(Debug)]
+pub(crate) struct Watched<S> {
+    inner: S,
+    heads: Arc<Heads>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.inner).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.heads.has_begun.store(true, Relaxed);
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn first_head_has_its_time_and_idle_connections_have_longer() {
+        let clock = HeadClock::default();
+        let began = Instant::now();
+        clock.sleep(HEADER_TIME).await;
+        assert_eq!(began.elapsed(), HEADER_TIME);
+        assert!(
+            !clock.is_idle(),
+            "a connection that never sent a head is half-open"
+        );
+        let began = Instant::now();
+        clock.sleep(HEADER_TIME).await;
+        assert_eq!(began.elapsed(), IDLE_TIME);
+        assert!(clock.is_idle());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn later_head_has_its_time_from_its_first_byte() {
+        let clock = HeadClock::default();
+        let (ours, mut theirs) = tokio::io::duplex(16);
+        let mut ours = clock.watch(ours);
+        drop(clock.sleep(HEADER_TIME));
+        let mut second = clock.sleep(HEADER_TIME);
+        assert!(futures_util::poll!(second.as_mut()).is_pending());
+        tokio::time::advance(50 * SECOND).await;
+        theirs.write_all(b"P").await.unwrap();
+        ours.read_u8().await.unwrap();
+        let began = Instant::now();
+        second.await;
+        assert_eq!(began.elapsed(), HEADER_TIME);
+        assert!(!clock.is_idle());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn each_deadline_is_kept_though_the_clock_was_set_for_another() {
         let clock = HeadClock::default();
-        let began = Instant::now();
-        let second = Duration::from_secs(1);
-        let mut first = clock.sleep(10 * second);
+        let mut first = clock.sleep(HEADER_TIME);
         assert!(futures_util::poll!(first.as_mut()).is_pending());
-        tokio::time::advance(4 * second).await;
+        tokio::time::advance(4 * SECOND).await;
         drop(first);
         // The clock still runs for the first.
-        clock.sleep(10 * second).await;
-        assert_eq!(began.elapsed().as_secs(), 14);
-        // It has struck, and goes on.
-        clock.sleep(3 * second).await;
-        assert_eq!(began.elapsed().as_secs(), 17);
-        // What nobody waits for in the meantime is no news.
-        tokio::time::advance(100 * second).await;
-        clock.sleep(second).await;
-        assert_eq!(began.elapsed().as_secs(), 118);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_deadline_that_has_passed_is_over_at_once() {
-        let clock = HeadClock::default();
-        let mut over = clock.sleep_until(clock.now());
-        assert!(futures_util::poll!(over.as_mut()).is_ready());
+        let began = Instant::now();
+        clock.sleep(HEADER_TIME).await;
+        assert_eq!(began.elapsed(), IDLE_TIME);
+        // What nothing waits for in the meantime is no news.
+        tokio::time::advance(100 * SECOND).await;
+        let began = Instant::now();
+        clock.sleep(HEADER_TIME).await;
+        assert_eq!(began.elapsed(), IDLE_TIME);
     }
 }

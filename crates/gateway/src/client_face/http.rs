@@ -15,8 +15,9 @@ use protocol::exchange::Principal;
 use protocol::message::{Kind, Member, Message};
 use protocol::session::{self};
 use protocol::time::Moment;
+use tokio::task::AbortHandle;
 
-use super::body::Body;
+use super::body::{Body, Counted};
 use super::head::Head;
 use super::http_sse::OldPath;
 use super::intake::Upload;
@@ -25,6 +26,7 @@ use super::own_wakes::OwnWakes;
 use crate::audit::{AuditRecord, Outcome, Whose};
 use crate::destination::Destination;
 use crate::gateway::Gateway;
+use crate::guard::connections::Place;
 use crate::guard::limits::Account;
 use crate::guard::resource::Door;
 use crate::guard::{Admission, Caller, Knock, Room, cors};
@@ -39,7 +41,11 @@ pub(crate) struct Connection {
     pub(crate) peer: SocketAddr,
     pub(crate) unread: Unread,
     pub(crate) wakes: OwnWakes,
+    pub(crate) place: Arc<ConnectionPlace>,
 }
+
+/// The place of a connection among all of them, with what ends it.
+pub(crate) type ConnectionPlace = Place<AbortHandle>;
 
 /// Where a path leads.
 enum Route {
@@ -77,7 +83,13 @@ impl Gateway {
         request: Request<Incoming>,
         connection: Connection,
     ) -> impl Future<Output = Response<Body>> {
-        let Connection { peer, unread, wakes } = connection;
+        let Connection {
+            peer,
+            unread,
+            wakes,
+            place,
+        } = connection;
+        let in_flight = place.begin();
         let (mut parts, body) = request.into_parts();
         let mut body = Upload::new(body, wakes);
         async move {
@@ -90,8 +102,9 @@ impl Gateway {
                 }
             };
             let mut response = self
-                .route(&live, &mut parts, &mut body, peer, origin.is_some())
+                .route(&live, &mut parts, &mut body, (peer, &place), origin.is_some())
                 .await;
+            response.body_mut().keep(in_flight);
             unread.set(body.is_left());
             if origin.is_some() || live.origins.names_origins() {
                 cors::vary(&mut response);
@@ -114,7 +127,7 @@ impl Gateway {
         live: &Live,
         parts: &mut Parts,
         body: &mut Upload,
-        peer: SocketAddr,
+        (peer, place): (SocketAddr, &ConnectionPlace),
         cross_origin: bool,
     ) -> Response<Body> {
         let route = find(self, live, parts.uri.path());
@@ -135,14 +148,14 @@ impl Gateway {
             Route::Ready => {
                 let room = Room::Gateway(OpenPath::Ready);
                 match self.recognise(live, parts, peer, room, self.clock.now()).await {
-                    Ok(_) => self.readiness(),
+                    Ok(caller) => self.readiness(&caller),
                     Err(refusal) => self.turn_away(&refusal),
                 }
             }
             Route::Metrics => {
                 let room = Room::Gateway(OpenPath::Metrics);
                 match self.recognise(live, parts, peer, room, self.clock.now()).await {
-                    Ok(_) => reply::metrics(self.metrics_page()),
+                    Ok(caller) => reply::metrics(self.metrics_page(&caller)),
                     Err(refusal) => self.turn_away(&refusal),
                 }
             }
@@ -152,7 +165,12 @@ impl Gateway {
             },
             Route::OldTransport(destination, path) => {
                 match self.admit(live, &destination, Door::Named, parts, peer).await {
-                    Ok(visit) => Box::pin(visit.old_transport(path, parts, body)).await,
+                    Ok(visit) => {
+                        place.recognise();
+                        let mut response = Box::pin(visit.old_transport(path, parts, body)).await;
+                        response.body_mut().count(|| visit.counted(place));
+                        response
+                    }
                     Err(refused) => refused,
                 }
             }
@@ -161,7 +179,8 @@ impl Gateway {
                     Ok(visit) => visit,
                     Err(refused) => return refused,
                 };
-                let response = match parts.method {
+                place.recognise();
+                let mut response = match parts.method {
                     Method::POST => {
                         // It would hold the buffer that its connection was read into, for as long as the call runs.
                         parts.uri = Uri::default();
@@ -180,6 +199,7 @@ impl Gateway {
                 };
                 // Streams count what they send as they send it.
                 let sent = response.body().size_hint().exact().unwrap_or(0);
+                response.body_mut().count(|| visit.counted(place));
                 destination.traffic.bytes_sent.fetch_add(sent, Relaxed);
                 response
             }
@@ -341,6 +361,15 @@ impl Visit<'_> {
             return Ok(Some(port));
         }
         Ok(None)
+    }
+
+    /// Returns how the answer's bytes are counted while they wait on this connection.
+    fn counted(&self, place: &ConnectionPlace) -> Option<Counted> {
+        Some(Counted {
+            buffered: Arc::clone(&self.gateway.around.buffered),
+            principal: self.principal(),
+            connection: place.handle()?.clone(),
+        })
     }
 
     pub(super) fn elapsed(&self) -> Duration {

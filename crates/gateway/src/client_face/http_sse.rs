@@ -34,9 +34,8 @@ use crate::tasks;
 use stream::OldStream;
 pub(crate) use stream::{OldEvents, OldStreams};
 
-/// What a session holds for a reader that falls behind: so many of the largest messages, and never less than this.
+/// What a session holds for a reader that falls behind: never less than so many of the largest messages.
 const HELD_MESSAGES: usize = 2;
-const HELD_BYTES: usize = 16 << 20;
 
 /// The two paths of the old transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,7 +217,8 @@ fn open(
     opening: Opening,
 ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
     let mut limits = destination.session_limits();
-    limits.retention.bytes = HELD_BYTES.max(HELD_MESSAGES * destination.max_message_bytes());
+    let largest = HELD_MESSAGES * destination.max_message_bytes();
+    limits.retention.bytes = limits.retention.bytes.max(largest);
     let (port, call) = destination.open_within(principal, headers, opening, limits)?;
     if stream.attach(&port) {
         return Ok((port, call));

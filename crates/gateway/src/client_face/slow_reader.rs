@@ -1,8 +1,8 @@
-//! A connection whose peer must take what it is sent: one that takes nothing at all for [`WRITE_TIME`] is closed.
+//! A connection whose peer must take what it is sent: one that takes less than [`LEAST_RATE`] on average is closed.
 //!
-//! What waits for a peer that does not read costs memory, and a connection. A slow peer is fine, as long as it reads
-//! something now and then. The clock runs only while something waits to be written, so streams on which nothing
-//! happens may be open for ever.
+//! What waits for a peer that does not read costs memory, and a connection. The peer has [`WRITE_TIME`] of patience;
+//! waiting uses it up, and every byte taken gives some back. The clock runs only while something waits to be written, so
+//! streams on which nothing happens may be open for ever.
 
 use std::error::Error as _;
 use std::io;
@@ -17,17 +17,22 @@ use crate::joined_write;
 
 /// How long a peer may take nothing of what is written for it.
 const WRITE_TIME: Duration = Duration::from_secs(60);
+/// Bytes in a second that a peer must take on average, beyond that time.
+const LEAST_RATE: u32 = 1024;
 
 /// The connection around another.
 #[derive(Debug)]
 pub(crate) struct SlowReader<S> {
     inner: S,
     /// Runs while a write waits. Made when one waits for the first time, which most connections never see.
-    patience: Option<Pin<Box<Sleep>>>,
-    waiting: bool,
+    clock: Option<Pin<Box<Sleep>>>,
+    /// Since when a write waits, if one does.
+    waiting: Option<Instant>,
+    /// What is left of the peer's time, when nothing waits.
+    patience: Duration,
 }
 
-/// The peer took nothing for too long.
+/// The peer took too little for too long.
 #[derive(Debug, thiserror::Error)]
 #[error("the peer does not read")]
 struct Behind;
@@ -36,8 +41,9 @@ impl<S> SlowReader<S> {
     pub(crate) fn new(inner: S) -> Self {
         Self {
             inner,
-            patience: None,
-            waiting: false,
+            clock: None,
+            waiting: None,
+            patience: WRITE_TIME,
         }
     }
 
@@ -50,20 +56,32 @@ impl<S> SlowReader<S> {
             .is_some_and(|inner| inner.is::<Behind>())
     }
 
-    /// Judges what a write came to.
-    fn judge<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.waiting = false;
-            return written;
+    /// Judges what a write came to. A flush or a shutdown that succeeds gives nothing back: no byte was taken.
+    fn judge<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+        taken: impl FnOnce(&T) -> usize,
+    ) -> Poll<io::Result<T>> {
+        if let Poll::Ready(result) = written {
+            // Nearly always nothing has waited, and there is all the time.
+            if self.waiting.is_some() || self.patience < WRITE_TIME {
+                let waited = self.waiting.take().map(|since| since.elapsed());
+                let taken = u32::try_from(result.as_ref().map_or(0, taken)).unwrap_or(u32::MAX);
+                let earned = Duration::from_secs(1) * taken / LEAST_RATE;
+                let left = self.patience.saturating_sub(waited.unwrap_or_default());
+                self.patience = (left + earned).min(WRITE_TIME);
+            }
+            return Poll::Ready(result);
         }
-        let patience = self
-            .patience
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_TIME)));
-        if !self.waiting {
-            self.waiting = true;
-            patience.as_mut().reset(Instant::now() + WRITE_TIME);
+        let until = *self.waiting.get_or_insert_with(Instant::now) + self.patience;
+        let clock = self
+            .clock
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+        if clock.deadline() != until {
+            clock.as_mut().reset(until);
         }
-        ready!(patience.as_mut().poll(context));
+        ready!(clock.as_mut().poll(context));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, Behind)))
     }
 }
@@ -85,7 +103,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for SlowReader<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(context, bytes);
-        self.judge(context, written)
+        self.judge(context, written, |taken| *taken)
     }
 
     fn poll_write_vectored(
@@ -94,7 +112,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for SlowReader<S> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = joined_write::poll_write(&mut self.inner, context, slices);
-        self.judge(context, written)
+        self.judge(context, written, |taken| *taken)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -103,12 +121,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for SlowReader<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.inner).poll_flush(context);
-        self.judge(context, flushed)
+        self.judge(context, flushed, |()| 0)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = Pin::new(&mut self.inner).poll_shutdown(context);
-        self.judge(context, shut)
+        self.judge(context, shut, |()| 0)
     }
 }
 
@@ -128,18 +146,39 @@ mod tests {
         drop(theirs);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn c07_a_peer_that_reads_a_byte_now_and_then_is_kept() {
-        let (ours, mut theirs) = tokio::io::duplex(16);
+    /// The peer reads so many bytes, so often. Returns how long the connection was kept, or `None` if to the end.
+    async fn kept_for(bytes: usize, pause: Duration) -> Option<Duration> {
+        let (ours, mut theirs) = tokio::io::duplex(1024);
         let mut connection = SlowReader::new(ours);
+        let began = Instant::now();
         let reading = async {
-            for _ in 0..48 {
-                tokio::time::sleep(WRITE_TIME / 2).await;
-                theirs.read_u8().await.unwrap();
+            let mut piece = vec![0; bytes];
+            loop {
+                tokio::time::sleep(pause).await;
+                if theirs.read_exact(&mut piece).await.is_err() {
+                    break;
+                }
             }
-            theirs
         };
-        let (written, _theirs) = tokio::join!(connection.write_all(&[0; 64]), reading);
-        written.unwrap();
+        tokio::select! {
+            written = connection.write_all(&[0; 300 << 10]) => written.err().map(|_| began.elapsed()),
+            () = reading => None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn h08_a_peer_that_reads_a_little_now_and_then_is_left() {
+        let kept = kept_for(2048, Duration::from_secs(50))
+            .await
+            .expect("it is closed");
+        assert!(kept < 2 * WRITE_TIME, "{kept:?}");
+        let kept = kept_for(1, Duration::from_secs(1)).await.expect("it is closed");
+        assert!(kept < 2 * WRITE_TIME, "{kept:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c07_a_peer_that_reads_at_the_least_rate_is_kept() {
+        assert_eq!(kept_for(1024, Duration::from_secs(1)).await, None);
+        assert_eq!(kept_for(50 << 10, Duration::from_secs(45)).await, None);
     }
 }

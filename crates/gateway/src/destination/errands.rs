@@ -61,14 +61,16 @@ impl Destination {
     pub(super) fn depart(&self, lane: &Arc<Lane>, departure: Departure) -> Arc<ErrandPort> {
         let (clock, audit) = (self.around.clock, Arc::clone(&self.around.audit));
         let traffic = Arc::clone(&self.traffic);
-        ErrandPort::depart(
+        let port = ErrandPort::depart(
             departure,
             Arc::clone(&self.name),
             Arc::clone(lane),
             clock,
             audit,
             traffic,
-        )
+        );
+        port.count_events(&self.around.buffered);
+        port
     }
 
     /// Sets out on a modern request. `None`: this destination does not show itself to modern clients.

@@ -1,14 +1,17 @@
-//! How many connections: in all, of one address, and which of them goes when there is no room.
+//! How many connections: in all, of one address, and which of them is closed when there is no room.
 //!
-//! A connection that has not yet finished the head of its first request is *half-open*: it costs its peer nothing and
-//! may never become anything. When a limit is reached, the oldest of those makes room for the newcomer, so that
-//! whoever fills all places with silence keeps nobody out. One that has said what it wants is never closed for another.
-//! This file only counts and chooses; it refuses to know sockets: a connection is ended by the handle it came with.
+//! A connection on which no request is in flight does nothing for its peer that a new connection could not do. When a
+//! limit is reached, such a connection makes room for the newcomer: first those that never had a request let in at a
+//! destination (half-open ones, and those that only ever got a 401, a 404 or `/health`), then the others, each time the
+//! one that has been idle longest. A connection with a request in flight, a stream included, is never closed for another.
+//! This file only counts and chooses; it knows no sockets: a connection is ended by the handle it came with.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
+};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::limits::network_of;
 
@@ -20,27 +23,49 @@ pub(crate) struct Room {
     pub(crate) of_address: Option<usize>,
 }
 
-/// Every place is taken by somebody who has said what he wants; the word names the limit.
+/// Every place is taken by a connection with a request in flight; the word names the limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Full(pub(crate) &'static str);
 
+/// Evictions are looked for in batches, since every look goes through all connections.
+const CANDIDATES: usize = 64;
+
 /// All connections. `H` is what ends one of them.
 #[derive(Debug)]
-pub(crate) struct ConnectionRoll<H>(Mutex<Roll<H>>);
+pub(crate) struct ConnectionRoll<H> {
+    roll: Mutex<Roll<H>>,
+    /// Numbers the moments at which connections became idle.
+    moments: AtomicU64,
+}
 
 #[derive(Debug)]
 struct Roll<H> {
     next: u64,
-    count: usize,
-    addresses: HashMap<IpAddr, Address>,
-    /// In the order they came. The handle is missing for the moment between entering and being able to end.
-    half_open: BTreeMap<u64, (IpAddr, Option<H>)>,
+    present: BTreeMap<u64, Arc<State<H>>>,
+    addresses: HashMap<IpAddr, BTreeSet<u64>>,
+    /// Connections that were idle at the last look, the first to go in front, with the moment since when.
+    candidates: VecDeque<(u64, u64)>,
 }
 
-#[derive(Debug, Default)]
-struct Address {
-    count: usize,
-    half_open: BTreeSet<u64>,
+/// What is known of one connection.
+#[derive(Debug)]
+struct State<H> {
+    address: IpAddr,
+    handle: OnceLock<H>,
+    /// Requests in flight, answers that are still being sent included.
+    in_flight: AtomicUsize,
+    /// Since when there has been none.
+    idle_since: AtomicU64,
+    /// A request was let in at a destination.
+    is_recognised: AtomicBool,
+}
+
+impl<H> State<H> {
+    /// Returns the order in which this connection goes, if it may go at all.
+    fn rank(&self) -> Option<(bool, u64)> {
+        let is_idle = self.in_flight.load(Acquire) == 0;
+        is_idle.then(|| (self.is_recognised.load(Acquire), self.idle_since.load(Acquire)))
+    }
 }
 
 /// One connection's place.
@@ -48,21 +73,23 @@ struct Address {
 pub(crate) struct Place<H> {
     roll: Arc<ConnectionRoll<H>>,
     number: u64,
-    address: IpAddr,
-    /// It has said what it wants, and keeps its place to its end.
-    introduced: AtomicBool,
+    state: Arc<State<H>>,
 }
 
-/// A newcomer's place, and whoever had to leave for it.
+/// A request in flight on a connection, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct InFlight<H>(Arc<Place<H>>);
+
+/// A newcomer's place, and the connection that had to leave for it.
 #[derive(Debug)]
 pub(crate) struct Entered<H> {
     pub(crate) place: Arc<Place<H>>,
-    pub(crate) sent_home: Option<SentHome<H>>,
+    pub(crate) evicted: Option<Evicted<H>>,
 }
 
-/// A half-open connection that lost its place.
+/// A connection that lost its place.
 #[derive(Debug)]
-pub(crate) struct SentHome<H> {
+pub(crate) struct Evicted<H> {
     pub(crate) handle: Option<H>,
     /// The limit that was reached.
     pub(crate) limit: &'static str,
@@ -70,118 +97,165 @@ pub(crate) struct SentHome<H> {
 
 impl<H> Default for ConnectionRoll<H> {
     fn default() -> Self {
-        Self(Mutex::new(Roll {
-            next: 0,
-            count: 0,
-            addresses: HashMap::new(),
-            half_open: BTreeMap::new(),
-        }))
+        Self {
+            roll: Mutex::new(Roll {
+                next: 0,
+                present: BTreeMap::new(),
+                addresses: HashMap::new(),
+                candidates: VecDeque::new(),
+            }),
+            moments: AtomicU64::new(0),
+        }
     }
 }
 
-impl<H> ConnectionRoll<H> {
-    fn lock(&self) -> MutexGuard<'_, Roll<H>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A place for a connection of this peer, if need be that of the oldest half-open one.
+impl<H: Clone> ConnectionRoll<H> {
+    /// Returns a place for a connection of this peer, if need be that of an idle one.
     pub(crate) fn enter(self: &Arc<Self>, peer: IpAddr, room: Room) -> Result<Entered<H>, Full> {
         let address = network_of(peer.to_canonical());
         let mut roll = self.lock();
-        let of_address = roll.addresses.get(&address);
-        let is_crowded = room
-            .of_address
-            .is_some_and(|limit| of_address.is_some_and(|address| address.count >= limit));
-        let sent_home = if is_crowded {
-            let oldest = of_address.and_then(|address| address.half_open.first().copied());
-            Some((oldest, "connections_per_address"))
-        } else if roll.count >= room.in_all {
-            let oldest = roll.half_open.keys().next().copied();
-            Some((oldest, "connections"))
+        let of_address = roll.addresses.get(&address).map_or(0, BTreeSet::len);
+        let victim = if room.of_address.is_some_and(|limit| of_address >= limit) {
+            Some((roll.idle_of(address), "connections_per_address"))
+        } else if roll.present.len() >= room.in_all {
+            Some((roll.idle(), "connections"))
         } else {
             None
         };
-        let sent_home = match sent_home {
+        let evicted = match victim {
             None => None,
             Some((None, limit)) => return Err(Full(limit)),
-            Some((Some(oldest), limit)) => {
-                let handle = roll.leave_half_open(oldest);
-                Some(SentHome { handle, limit })
+            Some((Some(number), limit)) => {
+                let state = roll.leave(number);
+                let handle = state.and_then(|state| state.handle.get().cloned());
+                Some(Evicted { handle, limit })
             }
         };
         let number = roll.next;
         roll.next += 1;
-        roll.count += 1;
-        let of_address = roll.addresses.entry(address).or_default();
-        of_address.count += 1;
-        of_address.half_open.insert(number);
-        roll.half_open.insert(number, (address, None));
+        let state = Arc::new(State {
+            address,
+            handle: OnceLock::new(),
+            in_flight: AtomicUsize::new(0),
+            idle_since: AtomicU64::new(self.moments.fetch_add(1, AcqRel)),
+            is_recognised: AtomicBool::new(false),
+        });
+        roll.addresses.entry(address).or_default().insert(number);
+        roll.present.insert(number, Arc::clone(&state));
         drop(roll);
         Ok(Entered {
             place: Arc::new(Place {
                 roll: Arc::clone(self),
                 number,
-                address,
-                introduced: AtomicBool::new(false),
+                state,
             }),
-            sent_home,
+            evicted,
         })
     }
 }
 
+impl<H> ConnectionRoll<H> {
+    fn lock(&self) -> MutexGuard<'_, Roll<H>> {
+        self.roll.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl<H> Roll<H> {
-    /// Takes a half-open connection off the roll, and gives what ends it.
-    fn leave_half_open(&mut self, number: u64) -> Option<H> {
-        let (address, handle) = self.half_open.remove(&number)?;
-        self.leave(number, address);
-        handle
+    /// Returns the connection that goes first, of all.
+    fn idle(&mut self) -> Option<u64> {
+        if let Some(number) = self.next_candidate() {
+            return Some(number);
+        }
+        let ranked = self.present.iter().map(|(number, state)| (*number, state));
+        let mut idle: Vec<((bool, u64), u64)> = ranked
+            .filter_map(|(number, state)| Some((state.rank()?, number)))
+            .collect();
+        if idle.len() > CANDIDATES {
+            idle.select_nth_unstable(CANDIDATES);
+            idle.truncate(CANDIDATES);
+        }
+        idle.sort_unstable();
+        // Those that had a request let in are looked for anew each time, in case there are others by then.
+        let unrecognised = idle.iter().take_while(|((is_recognised, _), _)| !is_recognised);
+        self.candidates = unrecognised
+            .map(|((_, since), number)| (*number, *since))
+            .collect();
+        self.next_candidate().or(idle.first().map(|(_, number)| *number))
     }
 
-    fn leave(&mut self, number: u64, address: IpAddr) {
-        self.count -= 1;
-        if let Some(of_address) = self.addresses.get_mut(&address) {
-            of_address.count -= 1;
-            of_address.half_open.remove(&number);
-            if of_address.count == 0 {
-                self.addresses.remove(&address);
+    /// Returns the next candidate that has been idle ever since it was one.
+    fn next_candidate(&mut self) -> Option<u64> {
+        while let Some((number, since)) = self.candidates.pop_front() {
+            let rank = self.present.get(&number).and_then(|state| state.rank());
+            if rank == Some((false, since)) {
+                return Some(number);
             }
         }
+        None
+    }
+
+    /// Returns the connection that goes first, of this address.
+    fn idle_of(&self, address: IpAddr) -> Option<u64> {
+        let numbers = self.addresses.get(&address)?.iter();
+        let ranked = numbers.filter_map(|number| Some((self.present.get(number)?.rank()?, *number)));
+        ranked.min().map(|(_, number)| number)
+    }
+
+    fn leave(&mut self, number: u64) -> Option<Arc<State<H>>> {
+        let state = self.present.remove(&number)?;
+        if let Some(numbers) = self.addresses.get_mut(&state.address) {
+            numbers.remove(&number);
+            if numbers.is_empty() {
+                self.addresses.remove(&state.address);
+            }
+        }
+        Some(state)
     }
 }
 
 impl<H> Place<H> {
-    /// Says how the connection can be ended, as long as that is of interest.
+    /// Sets how the connection can be ended.
     pub(crate) fn can_be_ended_by(&self, handle: H) {
-        if let Some((_, empty)) = self.roll.lock().half_open.get_mut(&self.number) {
-            *empty = Some(handle);
-        }
+        // Set once, where the connection is spawned.
+        let _ = self.state.handle.set(handle);
+    }
+
+    /// Returns what ends the connection.
+    pub(crate) fn handle(&self) -> Option<&H> {
+        self.state.handle.get()
     }
 
     /// The head of a request has come.
-    pub(crate) fn introduce(&self) {
-        if self.introduced.load(Acquire) {
-            return;
+    pub(crate) fn begin(self: &Arc<Self>) -> InFlight<H> {
+        self.state.in_flight.fetch_add(1, AcqRel);
+        InFlight(Arc::clone(self))
+    }
+
+    /// A request was let in at a destination.
+    pub(crate) fn recognise(&self) {
+        if !self.state.is_recognised.load(Acquire) {
+            self.state.is_recognised.store(true, Release);
         }
-        let mut roll = self.roll.lock();
-        // One that was sent home a moment ago has no place to keep.
-        if roll.half_open.remove(&self.number).is_some() {
-            if let Some(of_address) = roll.addresses.get_mut(&self.address) {
-                of_address.half_open.remove(&self.number);
-            }
-            self.introduced.store(true, Release);
-        }
+    }
+
+    /// Returns since when no request has been in flight, in numbered moments; `None` while one is.
+    pub(crate) fn idle_since(&self) -> Option<u64> {
+        self.state.rank().map(|(_, since)| since)
+    }
+}
+
+impl<H> Drop for InFlight<H> {
+    fn drop(&mut self) {
+        let Place { roll, state, .. } = &*self.0;
+        state.idle_since.store(roll.moments.fetch_add(1, AcqRel), Release);
+        state.in_flight.fetch_sub(1, AcqRel);
     }
 }
 
 impl<H> Drop for Place<H> {
     fn drop(&mut self) {
-        let mut roll = self.roll.lock();
-        if self.introduced.load(Acquire) {
-            roll.leave(self.number, self.address);
-        } else {
-            // Nothing happens if it was sent home: it is off the roll already.
-            drop(roll.leave_half_open(self.number));
-        }
+        // Nothing happens if it was evicted: it is off the roll already.
+        drop(self.roll.lock().leave(self.number));
     }
 }
 
@@ -191,6 +265,8 @@ mod tests {
     use proptest::prelude::*;
 
     type Entry = Result<Entered<u32>, Full>;
+    /// Connections by their handles, and whether a request is in flight.
+    type Present = Vec<(usize, Arc<Place<usize>>, Option<InFlight<usize>>)>;
 
     fn knock(roll: &Arc<ConnectionRoll<u32>>, peer: &str, in_all: usize, of_address: Option<usize>) -> Entry {
         roll.enter(peer.parse().unwrap(), Room { in_all, of_address })
@@ -198,9 +274,16 @@ mod tests {
 
     fn place(entry: Entry, handle: u32) -> Arc<Place<u32>> {
         let entered = entry.unwrap();
-        assert!(entered.sent_home.is_none(), "{:?}", entered.sent_home);
+        assert!(entered.evicted.is_none(), "{:?}", entered.evicted);
         entered.place.can_be_ended_by(handle);
         entered.place
+    }
+
+    fn evicted(entry: Entry) -> (Arc<Place<u32>>, Option<u32>, &'static str) {
+        let entered = entry.unwrap();
+        let evicted = entered.evicted.expect("a connection made room");
+        entered.place.can_be_ended_by(99);
+        (entered.place, evicted.handle, evicted.limit)
     }
 
     #[test]
@@ -209,22 +292,44 @@ mod tests {
         let first = place(knock(&roll, "192.0.2.1", 3, None), 1);
         let second = place(knock(&roll, "192.0.2.2", 3, None), 2);
         let third = place(knock(&roll, "192.0.2.3", 3, None), 3);
-        first.introduce();
-        let entered = knock(&roll, "192.0.2.4", 3, None).unwrap();
-        let sent_home = entered.sent_home.unwrap();
-        assert_eq!((sent_home.handle, sent_home.limit), (Some(2), "connections"));
+        let busy = first.begin();
+        let (fourth, handle, limit) = evicted(knock(&roll, "192.0.2.4", 3, None));
+        assert_eq!((handle, limit), (Some(2), "connections"));
         // What the loser still does changes nothing.
-        second.introduce();
+        drop(second.begin());
         drop(second);
-        assert_eq!(roll.lock().count, 3);
-        third.introduce();
-        entered.place.introduce();
+        assert_eq!(roll.lock().present.len(), 3);
+        let others = (third.begin(), fourth.begin());
+        let refused = knock(&roll, "192.0.2.5", 3, None).unwrap_err();
+        assert_eq!(refused, Full("connections"));
+        drop((busy, others));
+        drop(first);
+        assert!(knock(&roll, "192.0.2.5", 3, None).unwrap().evicted.is_none());
+    }
+
+    #[test]
+    fn refused_requests_make_no_connection_safe_and_recognised_ones_go_last() {
+        let roll = Arc::new(ConnectionRoll::default());
+        let refused = place(knock(&roll, "192.0.2.1", 3, None), 1);
+        let client = place(knock(&roll, "192.0.2.2", 3, None), 2);
+        let streaming = place(knock(&roll, "192.0.2.3", 3, None), 3);
+        client.recognise();
+        drop(client.begin());
+        streaming.recognise();
+        let _stream = streaming.begin();
+        // The latest of all to say something, and nothing that was let in.
+        drop(refused.begin());
+        let (newcomer, handle, _) = evicted(knock(&roll, "192.0.2.4", 3, None));
+        assert_eq!(handle, Some(1));
+        newcomer.recognise();
+        drop(newcomer.begin());
+        let (last, handle, _) = evicted(knock(&roll, "192.0.2.5", 3, None));
+        assert_eq!(handle, Some(2), "idle for longest of those that were let in");
+        let _busy = (last.begin(), newcomer.begin());
         assert_eq!(
-            knock(&roll, "192.0.2.5", 3, None).unwrap_err(),
+            knock(&roll, "192.0.2.6", 3, None).unwrap_err(),
             Full("connections")
         );
-        drop(first);
-        assert!(knock(&roll, "192.0.2.5", 3, None).unwrap().sent_home.is_none());
     }
 
     #[test]
@@ -233,14 +338,10 @@ mod tests {
         let other = place(knock(&roll, "192.0.2.2", 9, Some(2)), 9);
         let first = place(knock(&roll, "192.0.2.1", 9, Some(2)), 1);
         let second = place(knock(&roll, "192.0.2.1", 9, Some(2)), 2);
-        second.introduce();
-        let entered = knock(&roll, "192.0.2.1", 9, Some(2)).unwrap();
-        let sent_home = entered.sent_home.unwrap();
-        assert_eq!(
-            (sent_home.handle, sent_home.limit),
-            (Some(1), "connections_per_address")
-        );
-        entered.place.introduce();
+        let busy = second.begin();
+        let (third, handle, limit) = evicted(knock(&roll, "192.0.2.1", 9, Some(2)));
+        assert_eq!((handle, limit), (Some(1), "connections_per_address"));
+        let also_busy = third.begin();
         assert_eq!(
             knock(&roll, "192.0.2.1", 9, Some(2)).unwrap_err(),
             Full("connections_per_address")
@@ -249,34 +350,26 @@ mod tests {
             knock(&roll, "192.0.2.1", 9, None).is_ok(),
             "a proxy may have many"
         );
-        drop((first, second, entered.place, other));
-        assert!(roll.lock().addresses.is_empty(), "nobody is left in the roll");
+        drop((busy, also_busy));
+        drop((first, second, third, other));
+        assert!(roll.lock().addresses.is_empty(), "nothing is left in the roll");
     }
 
     #[test]
     fn of_ipv6_the_network_counts() {
         let roll = Arc::new(ConnectionRoll::default());
         let _first = place(knock(&roll, "2001:db8::1", 9, Some(1)), 1);
-        assert!(
-            knock(&roll, "2001:db8::2", 9, Some(1))
-                .unwrap()
-                .sent_home
-                .is_some()
-        );
-        assert!(
-            knock(&roll, "2001:db8:1::1", 9, Some(1))
-                .unwrap()
-                .sent_home
-                .is_none()
-        );
+        assert!(knock(&roll, "2001:db8::2", 9, Some(1)).unwrap().evicted.is_some());
+        let other = knock(&roll, "2001:db8:1::1", 9, Some(1)).unwrap();
+        assert!(other.evicted.is_none());
     }
 
     proptest! {
-        /// Whoever comes, speaks and goes: the limits hold, who has spoken stays, and in the end nobody is left.
+        /// Whatever comes, asks and goes: the limits hold, what is busy stays, and in the end nothing is left.
         #[test]
-        fn whatever_happens_the_roll_is_right(steps in proptest::collection::vec((0_u8..4, 0_u8..4), 0..200)) {
+        fn whatever_happens_the_roll_is_right(steps in proptest::collection::vec((0_u8..5, 0_u8..4), 0..200)) {
             let roll = Arc::new(ConnectionRoll::<usize>::default());
-            let mut present: Vec<(usize, Arc<Place<usize>>, bool)> = Vec::new();
+            let mut present: Present = Vec::new();
             for (at, (what, who)) in steps.into_iter().enumerate() {
                 let place = usize::from(who) % present.len().max(1);
                 match what {
@@ -286,30 +379,28 @@ mod tests {
                         match entered {
                             Ok(entered) => {
                                 entered.place.can_be_ended_by(at);
-                                if let Some(gone) = entered.sent_home {
+                                if let Some(gone) = entered.evicted {
                                     let gone = gone.handle.expect("every one has a handle");
                                     let index = present.iter().position(|(number, ..)| *number == gone);
-                                    let (_, _, introduced) = present.remove(index.expect("it was there"));
-                                    prop_assert!(!introduced, "one that has spoken was closed");
+                                    let (_, _, busy) = present.remove(index.expect("it was there"));
+                                    prop_assert!(busy.is_none(), "a busy one was closed");
                                 }
-                                present.push((at, entered.place, false));
+                                present.push((at, entered.place, None));
                             }
-                            Err(Full(_)) => prop_assert!(present.iter().filter(|(.., spoken)| *spoken).count() >= 3),
+                            Err(Full(_)) => prop_assert!(present.iter().filter(|(.., busy)| busy.is_some()).count() >= 3),
                         }
                     }
-                    2 if !present.is_empty() => {
-                        present[place].1.introduce();
-                        present[place].2 = true;
-                    }
+                    2 if !present.is_empty() => present[place].2 = Some(present[place].1.begin()),
+                    3 if !present.is_empty() => present[place].2 = None,
                     _ if !present.is_empty() => drop(present.swap_remove(place)),
                     _ => {}
                 }
-                prop_assert_eq!(roll.lock().count, present.len());
+                prop_assert_eq!(roll.lock().present.len(), present.len());
                 prop_assert!(present.len() <= 5);
             }
             present.clear();
             let roll = roll.lock();
-            prop_assert!(roll.count == 0 && roll.addresses.is_empty() && roll.half_open.is_empty());
+            prop_assert!(roll.present.is_empty() && roll.addresses.is_empty());
         }
     }
 }

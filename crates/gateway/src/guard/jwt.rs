@@ -19,8 +19,9 @@ use crate::settings::{JwtSettings, SignatureAlgorithm};
 
 /// How far the clocks of an issuer and of this machine may be apart.
 const LEEWAY: Duration = Duration::from_secs(60);
-/// Tokens whose signature was found good and need not be checked again.
+/// Tokens whose signature was found good and need not be checked again: how many, and how many bytes they take.
 const MAX_REMEMBERED: usize = 4096;
+const MAX_REMEMBERED_BYTES: usize = 4 << 20;
 
 /// What is wrong with a token. The words are for its bearer and say nothing that the bearer does not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,19 +71,18 @@ impl Fault {
     }
 }
 
-/// What a token says that was found to be its issuer's.
+/// What a token says that was found to be its issuer's, as far as anything is decided by it.
 #[derive(Debug, Clone, PartialEq)]
 struct Claims {
-    /// Whom they let in, until they no longer hold, with the leeway; for ever, if that is beyond all counting.
+    /// Whom they let in and where, until they no longer hold, with the leeway; for ever, if that is beyond all counting.
     caller: Arc<Caller>,
-    audiences: Vec<String>,
     /// From when they hold, with the leeway.
     from: Option<SystemTime>,
 }
 
 impl Claims {
     /// Reads the claims that count. What must be there and is not makes the token unusable (RFC 9068, 2.2).
-    fn read(claims: &Value, issuer: &str) -> Result<Self, Fault> {
+    fn read(claims: &Value, issuer: &str, known: &Known) -> Result<Self, Fault> {
         if claims.get("iss").and_then(Value::as_str) != Some(issuer) {
             return Err(Fault::Issuer);
         }
@@ -90,14 +90,10 @@ impl Claims {
         let subject = subject
             .filter(|subject| !subject.is_empty())
             .ok_or(Fault::NoSubject)?;
-        let words = |name: &str| -> Vec<String> {
+        let words = |name: &str| -> Vec<&str> {
             match claims.get(name) {
-                Some(Value::String(text)) => vec![text.clone()],
-                Some(Value::Array(items)) => items
-                    .iter()
-                    .filter_map(Value::as_str)
-                    .map(str::to_owned)
-                    .collect(),
+                Some(Value::String(text)) => vec![text],
+                Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).collect(),
                 _ => Vec::new(),
             }
         };
@@ -106,9 +102,12 @@ impl Claims {
             .iter()
             .chain(&words("scp"))
             .flat_map(|text| text.split(' '))
-            .filter(|scope| !scope.is_empty())
+            .filter(|scope| known.scopes.contains(*scope))
             .map(str::to_owned)
             .collect();
+        let audiences = words("aud");
+        let is_named = |names: &Vec<String>| names.iter().any(|name| audiences.contains(&name.as_str()));
+        let destinations = known.audiences.iter().filter(|(_, names)| is_named(names));
         let from = match claims.get("nbf") {
             None | Some(Value::Null) => None,
             Some(time) => {
@@ -121,24 +120,47 @@ impl Claims {
         let caller = Caller {
             principal: Principal::named(&format!("{issuer}#{subject}")),
             granted: Granted::Scopes(scopes),
+            destinations: Some(destinations.map(|(name, _)| name.clone()).collect()),
             until: expires.and_then(|expires| expires.checked_add(LEEWAY)),
         };
         Ok(Self {
             caller: Arc::new(caller),
-            audiences: words("aud"),
             from,
         })
     }
 
-    /// Whom they let in, if they hold here and now.
-    fn judge(&self, audiences: &Audiences<'_>, now: SystemTime) -> Result<Arc<Caller>, Fault> {
+    /// Returns about how many bytes it takes to remember them.
+    fn size(&self) -> usize {
+        let texts = |texts: &BTreeSet<String>| -> usize {
+            let of_one = |text: &String| text.len() + 2 * size_of::<String>();
+            texts.iter().map(of_one).sum()
+        };
+        let scopes = match &self.caller.granted {
+            Granted::Everything => 0,
+            Granted::Scopes(scopes) => texts(scopes),
+        };
+        let destinations = self.caller.destinations.as_ref().map_or(0, texts);
+        size_of::<Remembered>()
+            + size_of::<Caller>()
+            + self.caller.principal.as_str().len()
+            + scopes
+            + destinations
+    }
+
+    /// Whom they let in, if they hold at this destination, or at any for the gateway itself, and now.
+    fn judge(&self, destination: Option<&str>, now: SystemTime) -> Result<Arc<Caller>, Fault> {
         if self.caller.until.is_some_and(|until| until <= now) {
             return Err(Fault::Expired);
         }
         if self.from.is_some_and(|from| now < from) {
             return Err(Fault::NotYet);
         }
-        if !audiences.match_any(&self.audiences) {
+        let destinations = self.caller.destinations.as_ref();
+        let is_meant = destinations.is_none_or(|names| match destination {
+            Some(name) => names.contains(name),
+            None => !names.is_empty(),
+        });
+        if !is_meant {
             return Err(Fault::Audience);
         }
         Ok(Arc::clone(&self.caller))
@@ -151,21 +173,13 @@ fn time_of_day(seconds: f64) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(since)
 }
 
-/// The names by which a token may mean the place where it is shown.
-#[derive(Debug)]
-enum Audiences<'a> {
-    Of(&'a [String]),
-    /// Those of any destination, for the gateway itself.
-    Any(&'a BTreeMap<String, Vec<String>>),
-}
-
-impl Audiences<'_> {
-    fn match_any(&self, said: &[String]) -> bool {
-        match self {
-            Self::Of(names) => said.iter().any(|name| names.contains(name)),
-            Self::Any(all) => all.values().any(|names| Audiences::Of(names).match_any(said)),
-        }
-    }
+/// What tokens are read for: nothing else of them is kept.
+#[derive(Debug, Default)]
+struct Known {
+    /// The names by which a token may mean a destination.
+    audiences: BTreeMap<String, Vec<String>>,
+    /// The scopes that any use needs.
+    scopes: BTreeSet<String>,
 }
 
 /// Judges the tokens of one issuer.
@@ -173,19 +187,47 @@ impl Audiences<'_> {
 pub(crate) struct JwtJudge {
     issuer: Arc<Issuer>,
     algorithms: BTreeSet<SignatureAlgorithm>,
-    /// For each destination.
-    audiences: BTreeMap<String, Vec<String>>,
-    /// By the hashes of their signatures. Only what the issuer has signed comes in here, and nobody can choose its hash.
-    remembered: Mutex<OwnKeys<[u8; 32], Remembered>>,
+    known: Known,
+    remembered: Mutex<Memory>,
+}
+
+/// Tokens that were found good. What was used longest ago is forgotten first, one by one.
+#[derive(Debug, Default)]
+struct Memory {
+    /// By the hashes of the whole tokens. Only what the issuer has signed comes in here, and nobody can choose its hash.
+    tokens: OwnKeys<[u8; 32], Remembered>,
+    bytes: usize,
+    /// Counts uses, to tell which was last.
+    uses: u64,
+}
+
+impl Memory {
+    fn insert(&mut self, hash: [u8; 32], mut remembered: Remembered) {
+        let bytes = remembered.claims.size();
+        self.uses += 1;
+        remembered.used = self.uses;
+        self.bytes += bytes;
+        if let Some(before) = self.tokens.insert(hash, remembered) {
+            self.bytes -= before.claims.size();
+        }
+        while self.tokens.len() > MAX_REMEMBERED || self.bytes > MAX_REMEMBERED_BYTES {
+            // To look through all of them costs less than to check a signature, which goes before.
+            let oldest = self.tokens.iter().min_by_key(|(_, remembered)| remembered.used);
+            let Some(oldest) = oldest.map(|(hash, _)| *hash) else {
+                return;
+            };
+            if let Some(gone) = self.tokens.remove(&oldest) {
+                self.bytes -= gone.claims.size();
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Remembered {
-    /// What was signed, as the token says it. To keep that beside the hash of the signature is as good as a hash of the whole
-    /// token, which is mostly this, and compares in less time than it hashes. No secret is kept with it: without
-    /// its signature it lets nobody in, and what it says stands in the claims anyway.
-    signed: Box<[u8]>,
     claims: Claims,
+    /// The use that was its last.
+    used: u64,
     /// The set of keys that the signature was checked with: a key that is withdrawn must not live on here.
     edition: u64,
 }
@@ -203,21 +245,16 @@ impl JwtJudge {
                 clock,
             )),
             algorithms: settings.algorithms.clone(),
-            audiences,
+            known: Known {
+                audiences,
+                scopes: needed_scopes(settings),
+            },
             remembered: Mutex::default(),
         }
     }
 
     pub(crate) fn issuer(&self) -> &Arc<Issuer> {
         &self.issuer
-    }
-
-    /// By what names a destination is meant, or the gateway itself.
-    fn audiences(&self, destination: Option<&str>) -> Audiences<'_> {
-        match destination {
-            Some(name) => Audiences::Of(self.audiences.get(name).map(Vec::as_slice).unwrap_or_default()),
-            None => Audiences::Any(&self.audiences),
-        }
     }
 
     /// Judges a token by what was found out about it, as long as the keys hold that it was checked with. `None`: it is to be
@@ -229,13 +266,20 @@ impl JwtJudge {
         moment: Moment,
         now: SystemTime,
     ) -> Option<Result<Arc<Caller>, Fault>> {
-        let (signed, signature) = parts(token)?;
+        // Of a static token it is only seen that it is no signed one.
+        memchr::memchr(b'.', token)?;
         let edition = self.issuer.standing(moment)?;
-        let hash = tokens::hash_of(signature);
-        let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = remembered.get(hash.as_bytes())?;
-        let is_the_same = found.edition == edition && *found.signed == *signed;
-        is_the_same.then(|| found.claims.judge(&self.audiences(destination), now))
+        let hash = tokens::hash_of(token);
+        let mut memory = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let uses = memory.uses + 1;
+        let found = memory.tokens.get_mut(hash.as_bytes())?;
+        if found.edition != edition {
+            return None;
+        }
+        found.used = uses;
+        let verdict = found.claims.judge(destination, now);
+        memory.uses = uses;
+        Some(verdict)
     }
 
     /// Judges a token, and remembers it if it is good. It may have to wait for keys.
@@ -247,27 +291,20 @@ impl JwtJudge {
     ) -> Result<Arc<Caller>, Fault> {
         let (claims, edition) = self.verify(token).await?;
         // Before it is remembered, so that nobody can fill the memory with tokens that are of no use here.
-        let caller = claims.judge(&self.audiences(destination), now)?;
+        let caller = claims.judge(destination, now)?;
         self.remember(token, claims, edition);
         Ok(caller)
     }
 
     fn remember(&self, token: &[u8], claims: Claims, edition: u64) {
-        let Some((signed, signature)) = parts(token) else {
-            return;
-        };
-        let hash = tokens::hash_of(signature);
+        let hash = tokens::hash_of(token);
         let found_good = Remembered {
-            signed: signed.into(),
             claims,
+            used: 0,
             edition,
         };
-        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        if remembered.len() >= MAX_REMEMBERED {
-            // Rare, and a signature is soon checked again: not worth keeping an order of use for every call.
-            remembered.clear();
-        }
-        remembered.insert(*hash.as_bytes(), found_good);
+        let mut memory = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.insert(*hash.as_bytes(), found_good);
     }
 
     /// Checks the signature, and reads what was signed.
@@ -292,14 +329,16 @@ impl JwtJudge {
             })?;
         let token =
             decode::<Value>(token, &key.key, &signature_only(header.alg)).map_err(|_| Fault::Signature)?;
-        Ok((Claims::read(&token.claims, self.issuer.name())?, edition))
+        let claims = Claims::read(&token.claims, self.issuer.name(), &self.known)?;
+        Ok((claims, edition))
     }
 }
 
-/// What is signed, and the signature: the last part of a token (RFC 7515, 7.1).
-fn parts(token: &[u8]) -> Option<(&[u8], &[u8])> {
-    let dot = memchr::memrchr(b'.', token)?;
-    Some((&token[..dot], &token[dot + 1..]))
+/// Returns every scope that a rule names.
+fn needed_scopes(settings: &JwtSettings) -> BTreeSet<String> {
+    let of_uses = settings.scopes_for.values().flatten();
+    let scopes = settings.scopes.iter().chain(of_uses);
+    scopes.map(|scope| scope.as_str().to_owned()).collect()
 }
 
 /// The claims are judged here, by a clock that tests can set.
@@ -351,10 +390,25 @@ mod tests {
         claims
     }
 
-    fn judge_at(claims: &Value, seconds: f64) -> Result<(), Fault> {
+    fn known() -> Known {
         let names = ["https://x/demo/mcp".to_owned(), "https://x/mcp/demo".to_owned()];
+        Known {
+            audiences: [
+                ("demo".to_owned(), names.into()),
+                ("far".to_owned(), vec!["far".to_owned()]),
+            ]
+            .into(),
+            scopes: ["mcp", "mcp:call", "a", "b", "c"].map(str::to_owned).into(),
+        }
+    }
+
+    fn read(claims: &Value) -> Result<Claims, Fault> {
+        Claims::read(claims, ISSUER, &known())
+    }
+
+    fn judge_at(claims: &Value, seconds: f64) -> Result<(), Fault> {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs_f64(seconds);
-        let caller = Claims::read(claims, ISSUER)?.judge(&Audiences::Of(&names), now)?;
+        let caller = read(claims)?.judge(Some("demo"), now)?;
         assert_eq!(caller.principal.as_str(), "https://login.example.com#alice");
         Ok(())
     }
@@ -365,12 +419,12 @@ mod tests {
 
     #[test]
     fn good_claims_name_a_principal_and_its_scopes() {
-        let read = Claims::read(&claims(), ISSUER).unwrap();
-        assert_eq!(read.caller.principal.as_str(), "https://login.example.com#alice");
+        let good = read(&claims()).unwrap();
+        assert_eq!(good.caller.principal.as_str(), "https://login.example.com#alice");
         let scopes = ["mcp".to_owned(), "mcp:call".to_owned()];
-        assert_eq!(read.caller.granted, Granted::Scopes(scopes.into()));
+        assert_eq!(good.caller.granted, Granted::Scopes(scopes.into()));
         assert_eq!(judge(&claims()), Ok(()));
-        let scp = Claims::read(&with("scp", json!(["a", "b c"])), ISSUER).unwrap();
+        let scp = read(&with("scp", json!(["a", "b c d"]))).unwrap();
         let scopes = ["mcp", "mcp:call", "a", "b", "c"].map(str::to_owned);
         assert_eq!(scp.caller.granted, Granted::Scopes(scopes.into()));
     }
@@ -420,7 +474,7 @@ mod tests {
         assert_eq!(judge(&with("nbf", json!(-1))), Ok(()));
         assert_eq!(judge(&with("nbf", json!(1e300))), Err(Fault::NotYet));
         assert_eq!(judge(&with("exp", json!(1e300))), Ok(()));
-        let until = |claims: &Value| Claims::read(claims, ISSUER).unwrap().caller.until;
+        let until = |claims: &Value| read(claims).unwrap().caller.until;
         assert_eq!(
             until(&claims),
             Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1060))
@@ -429,10 +483,37 @@ mod tests {
     }
 
     #[test]
-    fn the_gateway_itself_takes_a_token_for_any_destination() {
-        let all = BTreeMap::from([("demo".to_owned(), vec!["a".to_owned()])]);
-        assert!(Audiences::Any(&all).match_any(&["a".to_owned()]));
-        assert!(!Audiences::Any(&all).match_any(&["b".to_owned()]));
+    fn the_gateway_itself_takes_a_token_for_any_destination_and_shows_it_that_one() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(700);
+        let caller = read(&claims()).unwrap().judge(None, now).unwrap();
+        assert!(caller.sees("demo") && !caller.sees("far") && !caller.sees_everything());
+        let elsewhere = read(&with("aud", json!("b"))).unwrap();
+        assert_eq!(elsewhere.judge(None, now), Err(Fault::Audience));
+    }
+
+    #[test]
+    fn memory_of_tokens_is_bounded_by_bytes_and_forgets_the_least_used_one_by_one() {
+        let judge = new_judge();
+        judge.issuer.take(jwks::read(KEYS).unwrap(), Moment::START);
+        let edition = judge.issuer.standing(Moment::START).unwrap();
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(700);
+        let of = |subject: &str| read(&with("sub", json!(subject))).unwrap();
+        let recalls = |token: &str| judge.recall(token.as_bytes(), None, Moment::START, now).is_some();
+        judge.remember(b"a.first", of("alice"), edition);
+        // Each says a thousand things that nobody asked for, and has a name of 64 KiB.
+        let mut large = with("sub", json!("x".repeat(64 << 10)));
+        large["scope"] = json!("s ".repeat(1000));
+        large["aud"] = json!(["https://x/demo/mcp", "y".repeat(64 << 10)]);
+        let large = read(&large).unwrap();
+        for number in 0..100 {
+            judge.remember(format!("a.{number}").as_bytes(), large.clone(), edition);
+            assert!(recalls("a.first"), "it is used all the time");
+        }
+        let memory = judge.remembered.lock().unwrap();
+        assert!(memory.bytes <= MAX_REMEMBERED_BYTES, "{}", memory.bytes);
+        assert!((50..70).contains(&memory.tokens.len()), "{}", memory.tokens.len());
+        drop(memory);
+        assert!(recalls("a.99") && !recalls("a.0"));
     }
 
     /// One that is only ever looked at.
@@ -463,11 +544,7 @@ mod tests {
         let fetch = || judge.issuer.take(jwks::read(KEYS).unwrap(), Moment::START);
         fetch();
         let edition = judge.issuer.standing(Moment::START).unwrap();
-        judge.remember(
-            b"head.claims.signature",
-            Claims::read(&claims(), ISSUER).unwrap(),
-            edition,
-        );
+        judge.remember(b"head.claims.signature", read(&claims()).unwrap(), edition);
         let alice = || Some(Ok("https://login.example.com#alice".to_owned()));
         assert_eq!(recall(b"head.claims.signature", "demo", now), alice());
         for other in [

@@ -38,6 +38,7 @@ impl TokenBook {
         let entry = |token: &StaticToken| {
             let caller = Caller {
                 until: token.expires,
+                destinations: token.destinations.clone(),
                 ..Caller::unlimited(Principal::named(token.name.as_str()))
             };
             (token.clone(), Arc::new(caller))

@@ -16,6 +16,7 @@ use super::process::Process;
 use super::{StreamKind, method_label};
 use crate::destination::Inventory;
 use crate::gateway::Gateway;
+use crate::guard::Caller;
 use crate::lane::{Depths, Health};
 
 /// One destination as it is now.
@@ -51,12 +52,14 @@ fn count(looks: &[Look<'_>], name: &'static str, help: &'static str, of: fn(&Loo
 }
 
 impl Gateway {
-    /// The page, in the text format of OpenMetrics.
-    pub(crate) fn metrics_page(&self) -> String {
+    /// The page, in the text format of OpenMetrics. A caller that may not see all destinations gets the families of those
+    /// that it may see, and nothing about the rest of the gateway.
+    pub(crate) fn metrics_page(&self, caller: &Caller) -> String {
         let live = self.live();
         let looks: Vec<Look<'_>> = live
             .destinations
             .iter()
+            .filter(|(name, _)| caller.sees(name))
             .map(|(name, destination)| Look {
                 name,
                 traffic: &destination.traffic,
@@ -64,13 +67,17 @@ impl Gateway {
             })
             .collect();
         let mut families = calls(&looks);
-        families.extend(self.at_the_door(&looks));
+        if caller.sees_everything() {
+            families.extend(self.at_the_door(&looks));
+        }
         families.extend(presence(&looks));
         families.extend(children(&looks));
         families.extend(bytes(&looks));
         families.extend(losses(&looks));
-        families.extend(self.outlets());
-        families.extend(process());
+        if caller.sees_everything() {
+            families.extend(self.outlets());
+            families.extend(process());
+        }
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Page(families)));
         let mut page = String::new();
@@ -84,8 +91,8 @@ impl Gateway {
             refusals = refusals.count(vec![("reason", reason.to_owned())], count);
         }
         let mut hits = std::collections::BTreeMap::new();
-        for (limit, count) in self.tally.limit_hits.all() {
-            *hits.entry(limit.to_owned()).or_insert(0) += count;
+        for hit in self.tally.limit_hits.all() {
+            *hits.entry(hit.limit.to_owned()).or_insert(0) += hit.count;
         }
         for (limit, count) in looks.iter().flat_map(|look| look.traffic.overloads.all()) {
             *hits.entry(limit.replace(' ', "_")).or_insert(0) += count;
@@ -106,7 +113,7 @@ impl Gateway {
             .count(Vec::new(), self.tally.connections_accepted.load(Relaxed)),
             Family::counter(
                 "rialto_connections_evicted",
-                "Half-open connections closed to make room for others",
+                "Connections without a request in flight closed to make room for others",
             )
             .count(Vec::new(), self.tally.connections_evicted.load(Relaxed)),
             Family::gauge(
@@ -114,6 +121,11 @@ impl Gateway {
                 "POST requests that hold a place of limits.calls",
             )
             .level(self.limiter.calls() as f64),
+            Family::gauge(
+                "rialto_buffered_bytes",
+                "Bytes that wait to be read by clients: kept events, and answers that are not sent yet",
+            )
+            .level(self.around.buffered.total() as f64),
             Family::gauge("rialto_callers", "Callers that limits remember")
                 .level(self.limiter.callers() as f64),
         ]

@@ -1,6 +1,13 @@
 //! How much clients may ask for, as used.
 
+use std::net::IpAddr;
+
+use protocol::buffer_budget;
+
 use super::Network;
+
+/// Connections of one address, where nothing else is said. Not of this machine: a proxy on it speaks for many.
+const CONNECTIONS_PER_ADDRESS: usize = 256;
 
 /// The limits that hold for the whole gateway, whatever the destination. `None`: no such limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +27,14 @@ pub struct LimitSettings {
     /// Streams for notices at once: those opened by GET, and `subscriptions/listen`.
     pub streams: usize,
     pub connections: usize,
+    /// As configured, for every address but those of trusted proxies.
     pub connections_per_address: Option<usize>,
+    /// Bytes that wait to be read: kept events, and answers that a connection has not sent yet.
+    pub buffered_bytes: usize,
+    /// Those of one principal, where there is `auth`; `None`: half of all.
+    pub buffered_bytes_per_principal: Option<usize>,
+    /// Events that one session keeps.
+    pub buffered_bytes_per_session: usize,
     /// Whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<Network>,
 }
@@ -39,7 +53,60 @@ impl Default for LimitSettings {
             streams: 10_000,
             connections: 8192,
             connections_per_address: None,
+            // Sixteen answers of the default `max_message_bytes`.
+            buffered_bytes: 256 << 20,
+            buffered_bytes_per_principal: None,
+            buffered_bytes_per_session: 32 << 20,
             trusted_proxies: Vec::new(),
         }
+    }
+}
+
+impl LimitSettings {
+    /// Returns the budget for what waits to be read.
+    pub(crate) fn buffers(&self, tells_callers_apart: bool) -> buffer_budget::Limits {
+        let per_principal = self
+            .buffered_bytes_per_principal
+            .unwrap_or(self.buffered_bytes / 2);
+        buffer_budget::Limits {
+            total: self.buffered_bytes,
+            per_principal: tells_callers_apart.then_some(per_principal),
+        }
+    }
+
+    /// Returns how many connections this peer may have. A proxy that is trusted speaks for many.
+    pub(crate) fn connections_of(&self, peer: IpAddr) -> Option<usize> {
+        let peer = peer.to_canonical();
+        if self.trusted_proxies.iter().any(|network| network.contains(peer)) {
+            return None;
+        }
+        self.connections_per_address
+            .or_else(|| (!peer.is_loopback()).then_some(CONNECTIONS_PER_ADDRESS))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_limit_by_default_unless_it_is_this_machine_or_a_trusted_proxy() {
+        let mut limits = LimitSettings {
+            trusted_proxies: vec![Network::parse("10.0.0.0/8").unwrap()],
+            ..LimitSettings::default()
+        };
+        let of = |limits: &LimitSettings, peer: &str| limits.connections_of(peer.parse().unwrap());
+        assert_eq!(of(&limits, "203.0.113.7"), Some(256));
+        assert_eq!(of(&limits, "::ffff:203.0.113.7"), Some(256));
+        assert_eq!(of(&limits, "10.1.2.3"), None);
+        assert_eq!(of(&limits, "127.0.0.1"), None);
+        assert_eq!(of(&limits, "::1"), None);
+        limits.connections_per_address = Some(5);
+        assert_eq!(
+            of(&limits, "127.0.0.1"),
+            Some(5),
+            "what is configured holds for all"
+        );
+        assert_eq!(of(&limits, "10.1.2.3"), None);
     }
 }

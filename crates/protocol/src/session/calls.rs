@@ -245,6 +245,16 @@ impl Session {
         }
     }
 
+    /// Returns when the oldest kept event came.
+    pub fn oldest_event(&self) -> Option<Moment> {
+        let open = self.calls.values().filter_map(|call| match &call.stage {
+            Stage::Stream(stream) => stream.log.oldest(),
+            Stage::Undecided | Stage::Complete { .. } => None,
+        });
+        let past = self.past.iter().filter_map(|(_, stream)| stream.log.oldest());
+        open.chain(past).chain(self.notices.oldest()).min()
+    }
+
     /// Returns the log whose oldest event goes next.
     fn log_to_shed(&self) -> Option<Shed> {
         let open = self.calls.iter().filter_map(|(key, call)| match &call.stage {

@@ -46,6 +46,19 @@ pub(super) fn read(layers: &mut Layers<'_, '_, '_>) -> LimitSettings {
             .unwrap_or(default.connections),
         connections_per_address: read
             .count("connections_per_address", "RIALTO_LIMIT_CONNECTIONS_PER_ADDRESS"),
+        buffered_bytes: read
+            .size("buffered_bytes", "RIALTO_LIMIT_BUFFERED_BYTES")
+            .unwrap_or(default.buffered_bytes),
+        buffered_bytes_per_principal: read.size(
+            "buffered_bytes_per_principal",
+            "RIALTO_LIMIT_BUFFERED_BYTES_PER_PRINCIPAL",
+        ),
+        buffered_bytes_per_session: read
+            .size(
+                "buffered_bytes_per_session",
+                "RIALTO_LIMIT_BUFFERED_BYTES_PER_SESSION",
+            )
+            .unwrap_or(default.buffered_bytes_per_session),
         trusted_proxies: Vec::new(),
     };
     if let Some(map) = map {
@@ -83,10 +96,19 @@ struct Read<'r, 'f, 'w, 'a> {
 
 impl Read<'_, '_, '_, '_> {
     fn count(&mut self, key: &'static str, variable: &'static str) -> Option<usize> {
+        let given = self.given(key, variable)?;
+        self.layers.fields.walk.judge(&given, quantity::count)
+    }
+
+    fn size(&mut self, key: &'static str, variable: &'static str) -> Option<usize> {
+        let given = self.given(key, variable)?;
+        self.layers.fields.walk.judge(&given, quantity::size)
+    }
+
+    fn given(&mut self, key: &'static str, variable: &'static str) -> Option<Given> {
         // Taken even if it is overruled: the key is known either way.
         let field: Option<Given> = self.map.as_mut().and_then(|map| map.given(key));
-        let given = self.layers.variable(&[variable]).or(field)?;
-        self.layers.fields.walk.judge(&given, quantity::count)
+        self.layers.variable(&[variable]).or(field)
     }
 }
 

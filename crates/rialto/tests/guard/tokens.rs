@@ -310,3 +310,37 @@ async fn the_token_of_a_caller_is_never_sent_to_a_remote_server() -> Result<()> 
     }
     Ok(())
 }
+
+/// F12: a token for one destination read the state and the traffic of all.
+#[tokio::test]
+async fn a_token_for_one_destination_is_shown_nothing_of_the_others() -> Result<()> {
+    let (admin, limited) = (token("admin"), token("limited"));
+    let config = format!(
+        r#"auth:
+  tokens:
+    - {{ name: admin, hash: "{}" }}
+    - {{ name: limited, hash: "{}", destinations: [pub] }}
+destinations:
+  pub: {{ command: "{{stub}}" }}
+  priv: {{ command: "{{stub}}" }}
+"#,
+        admin.hash, limited.hash
+    );
+    let rialto = Rialto::with_config(&config).await?;
+    let client = rialto.client_of("pub").await?;
+    for path in ["/ready", "/metrics"] {
+        for (token, sees_all) in [(&admin, true), (&limited, false)] {
+            let bearer = format!("Bearer {}", token.token);
+            let reply = client
+                .send("GET", path, &[("authorization", &bearer)], "")
+                .await?;
+            let text = reply.reply().await?.expect_status(200)?.body_text();
+            assert!(text.contains("pub"), "{path}: {text}");
+            assert_eq!(text.contains("priv"), sees_all, "{path}: {text}");
+            if path == "/metrics" {
+                assert_eq!(text.contains("rialto_connections"), sees_all, "{text}");
+            }
+        }
+    }
+    Ok(())
+}
