@@ -194,15 +194,20 @@ impl Delivery {
                 UpstreamFault::Unauthorized,
                 format!("the server does not accept Rialto's credentials (HTTP status {status})"),
             ),
-            429 | 502 | 503 | 504 => self.again(retry_after).unwrap_or_else(|| {
-                Next::Fail(Failure::Unavailable {
-                    trouble: Arc::new(Trouble {
-                        what,
-                        ..Trouble::default()
-                    }),
-                    retry_after: retry_after.unwrap_or(FIRST_PAUSE).min(LONGEST_PAUSE),
+            429 | 502 | 503 | 504 => {
+                // A longer wait is left to the client, which learns of it at once.
+                let is_short = retry_after.is_none_or(|wait| wait <= LONGEST_PAUSE);
+                let again = is_short.then(|| self.again(retry_after)).flatten();
+                again.unwrap_or_else(|| {
+                    Next::Fail(Failure::Unavailable {
+                        trouble: Arc::new(Trouble {
+                            what,
+                            ..Trouble::default()
+                        }),
+                        retry_after: retry_after.unwrap_or(FIRST_PAUSE),
+                    })
                 })
-            }),
+            }
             200..=299 => failed(
                 UpstreamFault::Nonsense,
                 format!("the server answered a request with HTTP status {status} and no message"),
@@ -400,19 +405,18 @@ mod tests {
 
     #[test]
     fn a_server_says_how_long_to_wait_but_not_for_ever() {
-        for (asked, waited) in [(2, 2), (3600, 30)] {
-            let next = list().handle_fate(Fate::Status {
+        let asked_to_wait = |seconds| {
+            list().handle_fate(Fate::Status {
                 status: 503,
-                retry_after: Some(Duration::from_secs(asked)),
+                retry_after: Some(Duration::from_secs(seconds)),
                 in_session: false,
-            });
-            assert_eq!(
-                next,
-                Next::Again {
-                    after: Duration::from_secs(waited)
-                }
-            );
+            })
+        };
+        for seconds in [2, 30] {
+            let after = Duration::from_secs(seconds);
+            assert_eq!(asked_to_wait(seconds), Next::Again { after });
         }
+        assert_eq!(reason(asked_to_wait(3600)), "upstream_unavailable");
     }
 
     #[test]
