@@ -314,7 +314,7 @@ impl ErrandPort {
                 let status = if record.streamed {
                     200
                 } else {
-                    reply::failure_status(failure).as_u16()
+                    reply::modern_failure_status(record.message.method(), failure).as_u16()
                 };
                 (status, outcome(failure))
             }

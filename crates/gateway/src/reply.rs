@@ -19,7 +19,9 @@ use crate::client_face::body::Body;
 use crate::guard::resource::{Challenge, Complaint};
 use answer::{JSON, TEXT, with_type};
 
-pub(crate) use answer::{answer, empty, events, failure_status, json, metrics};
+pub(crate) use answer::{
+    answer, empty, events, failed, failure_status, json, metrics, modern_failure_status,
+};
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -43,6 +45,8 @@ pub(crate) enum Refusal {
     BrokenDestination,
     /// The server could not be asked which era it speaks.
     Unreached(Failure),
+    /// The same for a modern call, whose client reads the JSON-RPC error.
+    CallUnreached(Failure),
     ForeignHost,
     ForeignOrigin,
     MissingHost,
@@ -156,6 +160,11 @@ impl Refusal {
             ),
             Self::Unreached(failure) => (
                 failure_status(failure),
+                Rpc(error_code::INTERNAL_ERROR),
+                legacy::describe_failure(failure).0,
+            ),
+            Self::CallUnreached(failure) => (
+                S::OK,
                 Rpc(error_code::INTERNAL_ERROR),
                 legacy::describe_failure(failure).0,
             ),

@@ -339,7 +339,7 @@ impl SessionPort {
             Ending::Result => (200, Outcome::Ok),
             Ending::Error => (200, Outcome::Error),
             Ending::Failed(failure) => {
-                let status = if record.streamed {
+                let status = if record.in_band {
                     200
                 } else {
                     reply::failure_status(failure).as_u16()

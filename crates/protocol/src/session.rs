@@ -75,6 +75,19 @@ pub enum Accepts {
     OneStream,
 }
 
+impl Accepts {
+    /// Returns whether the client reads events. Such a client gets HTTP 200 and a JSON-RPC error for an accepted call that
+    /// fails; a client that takes JSON only gets an HTTP status.
+    ///
+    /// The official Python clients 1.x end their session, with every call in flight, on a status of 500 or above.
+    pub fn reads_events(self) -> bool {
+        match self {
+            Self::Json => false,
+            Self::Events | Self::Both | Self::OneStream => true,
+        }
+    }
+}
+
 /// What became of a client's message.
 #[derive(Debug)]
 pub enum Taken {
@@ -128,8 +141,8 @@ pub struct CallRecord {
     pub started: Moment,
     pub ending: Ending,
     pub response: Written,
-    /// The answer went out as an event of a stream.
-    pub streamed: bool,
+    /// A failure was sent as a JSON-RPC error with HTTP 200, and not as an HTTP status.
+    pub in_band: bool,
 }
 
 /// The machine.

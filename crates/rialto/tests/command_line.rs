@@ -409,7 +409,7 @@ async fn every_call_has_one_audit_record_with_all_fields() -> Result<()> {
     client
         .call(3, "big", json!({"bytes": 2 << 20}))
         .await?
-        .expect_status(502)?;
+        .expect_failed(502)?;
     client.request(4, "tools/list", "{}").await?.expect_status(200)?;
     let stream = client.get_stream(None).await?;
     drop(stream);
@@ -442,7 +442,7 @@ async fn every_call_has_one_audit_record_with_all_fields() -> Result<()> {
             ("POST", "notifications/initialized", "-", json!(null), 202, "ok"),
             ("POST", "tools/call", "echo", json!("id-1"), 200, "ok"),
             ("POST", "tools/call", "fail", json!(2), 200, "error"),
-            ("POST", "tools/call", "big", json!(3), 502, "too_large"),
+            ("POST", "tools/call", "big", json!(3), 200, "too_large"),
             ("POST", "tools/list", "-", json!(4), 200, "ok"),
             ("GET", "-", "-", json!(null), 200, "closed"),
             ("DELETE", "-", "-", json!(null), 204, "closed"),
@@ -487,17 +487,19 @@ async fn calls_that_are_refused_crash_or_time_out_are_audited_as_such() -> Resul
         .start()
         .await?;
     let client = session(&rialto).await?;
-    client.call(1, "never", "{}").await?.expect_status(504)?;
-    client.call(2, "exit", "{}").await?.expect_status(503)?;
+    client.call(1, "never", "{}").await?.expect_failed(504)?;
+    client.call(2, "exit", "{}").await?.expect_failed(503)?;
     rialto
         .client()
         .await?
         .call(3, "echo", "{}")
         .await?
         .expect_status(503)?;
+    let plain = client.clone().accepting("application/json");
+    plain.call(4, "never", "{}").await?.expect_status(504)?;
     let body = "not json";
     client.post(body).await?.reply().await?.expect_status(400)?;
-    let records = records(&rialto, 6).await;
+    let records = records(&rialto, 7).await;
     let outcomes: Vec<_> = records[2..]
         .iter()
         .map(|record| (record["status_code"].as_u64(), record["outcome"].as_str()))
@@ -505,13 +507,15 @@ async fn calls_that_are_refused_crash_or_time_out_are_audited_as_such() -> Resul
     assert_eq!(
         outcomes,
         [
-            (Some(504), Some("timeout")),
-            (Some(503), Some("crashed")),
+            // What was sent, and what happened.
+            (Some(200), Some("timeout")),
+            (Some(200), Some("crashed")),
             (Some(503), Some("refused")),
+            (Some(504), Some("timeout")),
             (Some(400), Some("refused")),
         ]
     );
-    assert_eq!(records[5]["request_bytes"], body.len());
+    assert_eq!(records[6]["request_bytes"], body.len());
     Ok(())
 }
 
@@ -593,7 +597,7 @@ async fn health_says_alive_and_ready_tells_the_truth_of_each_destination() -> Re
         .await?
         .call(1, "echo", marked("m"))
         .await?
-        .expect_status(503)?;
+        .expect_failed(503)?;
     let ready = get("/ready").await?;
     let told: Value = serde_json::from_str(&ready.expect_status(200)?.body_text())?;
     let state = |name: &str| told["destinations"][name]["state"].clone();
@@ -611,7 +615,7 @@ async fn ready_is_503_when_no_destination_can_be_used() -> Result<()> {
     let rialto =
         Rialto::with_config("destinations:\n  sick: { command: '{stub} --exit-at-once 1' }\n").await?;
     let client = rialto.client_of("sick").await?;
-    client.call(1, "echo", marked("m")).await?.expect_status(503)?;
+    client.call(1, "echo", marked("m")).await?.expect_failed(503)?;
     client
         .send("GET", "/ready", &[], "")
         .await?

@@ -241,6 +241,6 @@ async fn h13_a_server_that_turns_hostile_gets_no_refresh_token() {
         .unwrap();
     let client = gateway.client_of("far").await.unwrap();
     let refused = client.initialize("2025-11-25", json!({})).await.unwrap();
-    assert_eq!(refused.status, 502, "{refused:?}");
+    assert_eq!(refused.outcome_status(), 502, "{refused:?}");
     assert!(thief.seen("/token").is_empty(), "{:?}", thief.seen("/token"));
 }

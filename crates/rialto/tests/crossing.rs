@@ -59,6 +59,18 @@ fn assert_refused(reply: &Reply, status: u16, code: i64, id: Value) {
     );
 }
 
+/// An accepted call failed, and its client was told in band.
+fn assert_failed(reply: &Reply, status: u16, id: Value) -> Result<()> {
+    reply.expect_failed(status)?;
+    let answer = reply.answer();
+    assert_eq!(
+        (&answer["error"]["code"], &answer["id"]),
+        (&json!(-32603), &id),
+        "{answer}"
+    );
+    Ok(())
+}
+
 // Sessions.
 
 #[tokio::test]
@@ -509,7 +521,7 @@ async fn a_response_that_is_too_large_gets_502_naming_the_setting_and_the_sessio
     let client = session(&rialto).await?;
     for tool in ["big", "big_id_last"] {
         let reply = client.call(9, tool, json!({"bytes": 3 << 20})).await?;
-        assert_refused(&reply, 502, -32603, json!(9));
+        assert_failed(&reply, 502, json!(9))?;
         assert!(
             reply.body_text().contains("max_message_bytes"),
             "{}",
@@ -533,7 +545,7 @@ async fn sixteen_mebibytes_are_the_limit_unless_told_otherwise() -> Result<()> {
     client
         .call(1, "big", json!({"bytes": 16 << 20}))
         .await?
-        .expect_status(502)?;
+        .expect_failed(502)?;
     Ok(())
 }
 
@@ -546,7 +558,7 @@ async fn no_answer_in_time_gets_504_and_the_child_is_told_that_the_call_is_cance
         .await?;
     let client = session(&rialto).await?;
     let reply = client.call(4, "never", marked("forgotten")).await?;
-    assert_refused(&reply, 504, -32603, json!(4));
+    assert_failed(&reply, 504, json!(4))?;
     wait_until("the child is told", PATIENCE, || {
         rialto.journal().was_cancelled("forgotten").then_some(())
     })
@@ -564,7 +576,7 @@ async fn stdio_request_timeout_is_in_seconds() -> Result<()> {
         .start()
         .await?;
     let client = session(&rialto).await?;
-    client.call(4, "never", "{}").await?.expect_status(504)?;
+    client.call(4, "never", "{}").await?.expect_failed(504)?;
     Ok(())
 }
 
@@ -603,7 +615,7 @@ async fn exit_of_the_child_during_a_call_gets_503_at_once_and_the_session_stays_
         client.call(2, "never", marked("waiting")),
     );
     for (reply, id) in [(exiting?, 1), (waiting?, 2)] {
-        assert_refused(&reply, 503, -32603, json!(id));
+        assert_failed(&reply, 503, json!(id))?;
         assert!(
             reply.answer()["error"]["data"]
                 .to_string()
@@ -633,10 +645,15 @@ async fn exit_of_the_child_gets_503_with_retry_after_when_all_restarts_are_used(
     let rialto = Rialto::with_stub(&[]).await?;
     let client = session(&rialto).await?;
     for life in ["first", "second", "third", "fourth"] {
-        client.call(1, "exit", marked(life)).await?.expect_status(503)?;
+        client.call(1, "exit", marked(life)).await?.expect_failed(503)?;
         assert_eq!(rialto.journal().executions(life), 1, "{life}");
     }
     for late in [client, rialto.client().await?] {
+        let reply = late.call(2, "echo", marked("late")).await?;
+        assert_failed(&reply, 503, json!(2))?;
+        let wait = reply.answer()["error"]["data"]["retryAfterSeconds"].as_u64();
+        assert!(wait.is_some_and(|wait| wait <= 30), "{reply:?}");
+        let late = late.accepting("application/json");
         let reply = late.call(2, "echo", marked("late")).await?;
         assert_refused(&reply, 503, -32603, json!(2));
         let wait: u32 = reply

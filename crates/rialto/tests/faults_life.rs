@@ -69,7 +69,7 @@ async fn e03_without_files_calls_in_flight_finish_and_service_recovers() -> Resu
     let (ticks, since) = (processor_ticks(rialto.pid()), Instant::now());
     // A child needs pipes, which there are not.
     let reply = kept.initialize("2025-11-25", json!({})).await?;
-    reply.expect_error(503, -32603)?;
+    reply.expect_failed(503)?;
     for reply in in_flight.join_all().await {
         assert_eq!(reply?.text(), "in flight");
     }
@@ -111,7 +111,7 @@ async fn e04_a_start_that_fails_is_refused_and_leaves_nothing() -> Result<()> {
     std::fs::write(&program, "no program at all")?;
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))?;
     for _ in 0..3 {
-        let client = rialto.client_of("odd").await?;
+        let client = rialto.client_of("odd").await?.accepting("application/json");
         let reply = client.initialize("2025-11-25", json!({})).await?;
         reply.expect_error(503, -32603)?;
         assert!(reply.header("retry-after").is_some(), "{reply:?}");
@@ -227,7 +227,7 @@ async fn f01_a_call_that_never_ends_is_answered_at_the_end_of_the_drain() -> Res
     };
     let (answer, ()) = tokio::join!(call, during);
     let answer = answer?;
-    assert!(matches!(answer.status, 404 | 503), "{answer:?}");
+    assert!(matches!(answer.outcome_status(), 404 | 503), "{answer:?}");
     assert!(answer.answer()["error"]["code"].is_i64(), "{answer:?}");
     assert_eq!(rialto.wait(Duration::from_secs(10)).await.code(), Some(0));
     Ok(())
@@ -254,7 +254,7 @@ async fn f02_a_second_signal_ends_everything_at_once() -> Result<()> {
             wait_until_dead(&child, Duration::from_secs(2)).await;
         };
         let (answer, ()) = tokio::join!(call, during);
-        answer?.expect_error(503, -32603)?;
+        answer?.expect_failed(503)?;
     }
     Ok(())
 }

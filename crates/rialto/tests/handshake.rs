@@ -366,7 +366,7 @@ async fn per_session_children_that_crash_come_back_for_their_own_session() -> Re
     );
     let untouched = pid_of(&other).await?;
     let before = pid_of(&one).await?;
-    one.call(1, "exit", "{}").await?.expect_status(503)?;
+    one.call(1, "exit", "{}").await?.expect_failed(503)?;
     use_everything(&one).await?;
     assert_ne!(pid_of(&one).await?, before);
     assert_eq!(pid_of(&other).await?, untouched);
@@ -422,7 +422,7 @@ async fn the_header_values_of_a_session_are_those_it_was_opened_with_also_after_
     let rialto = Rialto::with_config(&PER_IDENTITY.replace("per_identity", "per_session")).await?;
     let client = rialto.client_of("d").await?.with_header("X-GitHub-Token", "mine");
     client.handshake(LATEST, json!({})).await?;
-    client.call(1, "exit", "{}").await?.expect_status(503)?;
+    client.call(1, "exit", "{}").await?.expect_failed(503)?;
     assert_eq!(
         client
             .call(1, "env", json!({"name": "GITHUB_TOKEN"}))

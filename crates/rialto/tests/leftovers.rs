@@ -90,7 +90,7 @@ async fn sigterm_in_a_call_that_never_ends_leaves_nothing() -> Result<()> {
         rialto.sigterm();
         rialto.wait(PATIENCE).await
     });
-    assert_eq!(reply?.status, 503, "whoever waits is told");
+    assert_eq!(reply?.outcome_status(), 503, "whoever waits is told");
     assert!(status.success());
     assert_eq!(rialto.children(), []);
     Ok(())
@@ -118,7 +118,7 @@ async fn a_second_sigterm_ends_everything_at_once() -> Result<()> {
     assert_eq!(servers(&rialto), []);
     // The helper that guards against a SIGKILL looks around for a second before it ends too.
     rialto.wait_for_no_children(Duration::from_secs(3)).await;
-    assert_eq!(reply?.status, 503, "whoever waits is told");
+    assert_eq!(reply?.outcome_status(), 503, "whoever waits is told");
     Ok(())
 }
 
@@ -147,7 +147,7 @@ async fn crash_loops_leave_no_child_no_zombie_and_no_open_file() -> Result<()> {
         (rialto.journal().starts().len() == 4).then_some(())
     })
     .await;
-    client.call(1, "echo", "{}").await?.expect_status(503)?;
+    client.call(1, "echo", "{}").await?.expect_failed(503)?;
     wait_for_no_servers(&rialto).await;
     wait_for_files(&rialto, before).await;
     Ok(())
@@ -170,7 +170,7 @@ async fn crash_loops_of_many_sessions_leave_no_child_no_zombie_and_no_open_file(
         client
             .call(1, "exit", json!({"code": 1}))
             .await?
-            .expect_status(503)?;
+            .expect_failed(503)?;
         clients.push(client);
     }
     for client in &clients {

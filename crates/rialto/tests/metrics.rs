@@ -106,11 +106,11 @@ async fn eventful() -> Result<Rialto> {
     client
         .call(2, "never", json!({"marker": "y"}))
         .await?
-        .expect_status(504)?;
+        .expect_failed(504)?;
     client
         .call(3, "exit", json!({"code": 3}))
         .await?
-        .expect_status(503)?;
+        .expect_failed(503)?;
     client
         .call(4, "echo", json!({"marker": "z"}))
         .await?

@@ -247,7 +247,7 @@ async fn a_call_that_outlasts_the_drain_is_answered_503() -> Result<()> {
     running.write(&text("    max_sessions: 3\n"))?;
     running.reload("reloaded").await;
     for reply in in_flight.join_all().await {
-        reply?.expect_error(503, -32603)?;
+        reply?.expect_failed(503)?;
     }
     Ok(())
 }
@@ -477,9 +477,9 @@ async fn f06_calls_that_wait_for_a_server_are_refused_when_it_is_taken_away() ->
         running.reload("reloaded").await;
         for reply in waiting.join_all().await {
             let reply = reply?;
-            reply.expect_error(503, -32603)?;
-            assert_eq!(reply.answer()["error"]["data"]["reason"], "reloaded");
-            assert_eq!(reply.header("retry-after"), Some("1"));
+            // A modern client that waited to learn the server's era had not begun a call.
+            assert_eq!(reply.outcome_status(), 503, "{reply:?}");
+            assert_eq!(reply.reason().as_deref(), Some("reloaded"));
         }
         running.wait_for("destination ended", ended).await;
     }

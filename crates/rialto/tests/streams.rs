@@ -876,7 +876,7 @@ async fn delete_cancels_the_calls_in_flight_and_answers_them() -> Result<()> {
             .and_then(|reply| reply.expect_status(204).map(|_| ()))
             .expect("deleted");
     });
-    ended?.expect_status(404)?;
+    ended?.expect_failed(404)?;
     wait_until("the child is told", PATIENCE, || {
         rialto.journal().was_cancelled("left behind").then_some(())
     })

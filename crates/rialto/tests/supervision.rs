@@ -111,7 +111,7 @@ async fn a_child_that_is_not_ready_by_its_start_timeout_gets_its_callers_504() -
     let yaml = "destinations:\n  d: { command: '{stub} --journal {dir}/journal --slow-start 60000', start_timeout: 500ms }\n";
     let rialto = Rialto::with_config(yaml).await?;
     let reply = rialto.client_of("d").await?.call(1, "echo", marked("x")).await?;
-    reply.expect_status(504)?;
+    reply.expect_failed(504)?;
     assert!(
         reply.body_text().contains("start_timeout"),
         "{}",
@@ -126,7 +126,7 @@ async fn a_child_that_says_nothing_to_the_handshake_is_replaced() -> Result<()> 
     let rialto = Rialto::with_config(yaml).await?;
     let hung = start(&rialto, 1).await;
     let reply = rialto.client_of("d").await?.call(1, "echo", marked("x")).await?;
-    reply.expect_status(504)?;
+    reply.expect_failed(504)?;
     let log = wait_for_event(&rialto, "d", "replaced").await;
     assert!(log.to_string().contains("handshake"), "{log}");
     wait_for_end(hung).await;
@@ -303,7 +303,7 @@ async fn a_crashed_child_is_restarted_three_times_with_growing_pauses_and_then_g
         "0.5 s, 1 s and 2 s lie between the starts, not {took:?}"
     );
 
-    let client = rialto.client_of("d").await?;
+    let client = rialto.client_of("d").await?.accepting("application/json");
     let reply = client.call(1, "echo", marked("x")).await?;
     reply.expect_status(503)?;
     assert!(reply.header("retry-after").is_some(), "{reply:?}");
@@ -367,7 +367,7 @@ async fn trouble_at_one_destination_does_not_touch_another() -> Result<()> {
         }
         Result::Ok(last)
     });
-    refused?.expect_status(503)?;
+    refused?.expect_failed(503)?;
     assert_eq!(counted?, "50");
     Ok(())
 }
@@ -411,12 +411,12 @@ async fn the_end_of_a_child_is_explained_by_status_or_signal_last_words_and_rest
         .await?
         .expect_status(200)?;
     let reply = client.call(2, "signal_self", json!({"sig": "SEGV"})).await?;
-    let data = reply.expect_status(503)?.answer()["error"]["data"].clone();
+    let data = reply.expect_failed(503)?.answer()["error"]["data"].clone();
     let text = data.to_string();
     assert!(text.contains("SIGSEGV") && text.contains("eeeeeeee"), "{text}");
     assert_eq!(data["restarts"], 0, "{text}");
     let reply = client.call(3, "exit", json!({"code": 42})).await?;
-    let data = reply.expect_status(503)?.answer()["error"]["data"].clone();
+    let data = reply.expect_failed(503)?.answer()["error"]["data"].clone();
     assert!(data.to_string().contains("42") && data["restarts"] == 1, "{data}");
     Ok(())
 }
@@ -537,7 +537,7 @@ destinations:
     client
         .call(1, "never", marked("never"))
         .await?
-        .expect_status(504)?;
+        .expect_failed(504)?;
     // The passing of time, made visible: another destination takes two seconds for an answer.
     let clock = session(&rialto, "clock").await?;
     assert_eq!(
@@ -581,7 +581,7 @@ async fn clients_learn_no_path_from_a_command_that_cannot_be_run() -> Result<()>
     let rialto = launcher.start().await?;
     let client = rialto.client_of("a").await?;
     let refused = client.initialize("2025-11-25", json!({})).await?;
-    assert_eq!(refused.status, 503, "{}", refused.body_text());
+    assert_eq!(refused.outcome_status(), 503, "{}", refused.body_text());
     let ready = client.send("GET", "/ready", &[], "").await?.reply().await?;
     let place = rialto.dir().display().to_string();
     for said in [refused.body_text(), ready.body_text()] {

@@ -114,7 +114,7 @@ async fn failures_and_refusals_are_errors_and_a_stream_ends_its_span() -> Result
     client
         .call(1, "exit", json!({"code": 3}))
         .await?
-        .expect_status(503)?;
+        .expect_failed(503)?;
     let span = collector.wait_for("tools/call exit").await;
     assert_eq!(
         (span.status, span.attributes["error.type"].as_str()),

@@ -54,6 +54,8 @@ struct State {
     session: Option<String>,
     version: Option<String>,
     headers: Vec<(String, String)>,
+    /// The `Accept` of a POST, if it is not [`ACCEPT`].
+    accept: Option<String>,
     idle: Vec<Connection>,
 }
 
@@ -101,6 +103,13 @@ impl McpClient {
         self
     }
 
+    /// Sends this `Accept` with every POST from now on. `application/json` makes it a client that reads no events.
+    #[must_use]
+    pub fn accepting(self, accept: &str) -> Self {
+        self.shared.state().accept = Some(accept.to_owned());
+        self
+    }
+
     pub fn session(&self) -> Option<String> {
         self.shared.state().session.clone()
     }
@@ -131,6 +140,9 @@ impl McpClient {
     pub async fn handshake(&self, version: &str, capabilities: Value) -> Result<Reply> {
         let reply = self.initialize(version, capabilities).await?;
         reply.expect_status(200)?;
+        if let Some(error) = reply.answer().get("error") {
+            return Err(Failure::new(format!("initialize was answered with {error}")));
+        }
         self.notify("notifications/initialized", json!({}))
             .await?
             .expect_status(202)?;
@@ -248,7 +260,8 @@ impl McpClient {
     /// POSTs this body with the headers of a client that obeys the specification.
     pub async fn post(&self, body: impl Into<Bytes>) -> Result<Response> {
         let mut headers = self.standing_headers();
-        headers.push(("accept".to_owned(), ACCEPT.to_owned()));
+        let accept = self.shared.state().accept.clone();
+        headers.push(("accept".to_owned(), accept.unwrap_or_else(|| ACCEPT.to_owned())));
         headers.push(("content-type".to_owned(), "application/json".to_owned()));
         self.exchange(Method::POST, &self.shared.path, &headers, body.into())
             .await

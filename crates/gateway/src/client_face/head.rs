@@ -120,21 +120,20 @@ impl<'h> Head<'h> {
         {
             return Ok(Accepts::Both);
         }
-        match (
-            allows(self.headers, "application/json"),
-            allows(self.headers, "text/event-stream"),
-        ) {
-            (true, true) => Ok(Accepts::Both),
-            (true, false) => Ok(Accepts::Json),
-            (false, true) => Ok(Accepts::Events),
-            (false, false) => Err(Refusal::NotAcceptable {
+        let takes_json = range_for(self.headers, "application/json").is_some();
+        match (takes_json, range_for(self.headers, "text/event-stream")) {
+            (true, Some(Range::Named)) => Ok(Accepts::Both),
+            // Most HTTP libraries send `*/*` unless told otherwise. It does not say that their caller reads events.
+            (true, Some(Range::Anything) | None) => Ok(Accepts::Json),
+            (false, Some(_)) => Ok(Accepts::Events),
+            (false, None) => Err(Refusal::NotAcceptable {
                 wanted: "application/json and text/event-stream",
             }),
         }
     }
 
     pub(crate) fn check_accepts_events(&self) -> Result<(), Refusal> {
-        if allows(self.headers, "text/event-stream") {
+        if range_for(self.headers, "text/event-stream").is_some() {
             Ok(())
         } else {
             Err(Refusal::NotAcceptable {
@@ -190,32 +189,50 @@ fn is_plain_json(content_type: &str) -> bool {
     charset.is_none_or(|charset| charset.eq_ignore_ascii_case("utf-8"))
 }
 
-/// Whether `Accept` allows a media type. No `Accept` allows everything (RFC 9110, 12.5.1).
-fn allows(headers: &HeaderMap, media_type: &str) -> bool {
+/// How `Accept` allows a media type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Range {
+    /// By `*/*`, or because there is no `Accept` at all (RFC 9110, 12.5.1).
+    Anything,
+    /// By its name, or as `text/*`.
+    Named,
+}
+
+/// Returns how `Accept` allows a media type, or `None` if it does not.
+fn range_for(headers: &HeaderMap, media_type: &str) -> Option<Range> {
     let mut values = headers.get_all(header::ACCEPT).iter().peekable();
     if values.peek().is_none() {
-        return true;
+        return Some(Range::Anything);
     }
     let (kind, _) = media_type.split_once('/').unwrap_or((media_type, ""));
-    values
+    let mut found = None;
+    let ranges = values
         .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|range| {
-            let mut parts = range.split(';').map(str::trim);
-            let essence = parts.next().unwrap_or_default();
-            let refused = parts.any(|part| {
-                matches!(
-                    part.replace(' ', "").as_str(),
-                    "q=0" | "q=0.0" | "q=0.00" | "q=0.000"
-                )
-            });
-            let matches = essence == "*/*"
-                || essence.eq_ignore_ascii_case(media_type)
-                || essence
-                    .strip_suffix("/*")
-                    .is_some_and(|prefix| prefix.eq_ignore_ascii_case(kind));
-            matches && !refused
-        })
+        .flat_map(|value| value.split(','));
+    for range in ranges {
+        let mut parts = range.split(';').map(str::trim);
+        let essence = parts.next().unwrap_or_default();
+        let refused = parts.any(|part| {
+            matches!(
+                part.replace(' ', "").as_str(),
+                "q=0" | "q=0.0" | "q=0.00" | "q=0.000"
+            )
+        });
+        if refused {
+            continue;
+        }
+        let is_named = essence.eq_ignore_ascii_case(media_type)
+            || essence
+                .strip_suffix("/*")
+                .is_some_and(|prefix| prefix.eq_ignore_ascii_case(kind));
+        if is_named {
+            return Some(Range::Named);
+        }
+        if essence == "*/*" {
+            found = Some(Range::Anything);
+        }
+    }
+    found
 }
 
 /// The revision a request says it speaks.
@@ -263,8 +280,8 @@ mod tests {
     #[test]
     fn accept_decides_between_json_and_events() {
         let accept = |value: &str| Head::of(&headers(&[("accept", value)])).accepts();
-        assert_eq!(Head::of(&HeaderMap::new()).accepts(), Ok(Accepts::Both));
-        assert_eq!(accept("*/*"), Ok(Accepts::Both));
+        assert_eq!(accept("text/event-stream, */*"), Ok(Accepts::Both));
+        assert_eq!(accept("application/json, text/*"), Ok(Accepts::Both));
         assert_eq!(accept("application/json, text/event-stream"), Ok(Accepts::Both));
         assert_eq!(accept("application/json;q=0.9"), Ok(Accepts::Json));
         assert_eq!(
@@ -278,6 +295,21 @@ mod tests {
             Head::of(&headers(&[("accept", "application/json")]))
                 .check_accepts_events()
                 .is_err()
+        );
+    }
+
+    #[test]
+    fn a_client_that_does_not_name_events_is_answered_in_json() {
+        let accept = |value: &str| Head::of(&headers(&[("accept", value)])).accepts();
+        assert_eq!(Head::of(&HeaderMap::new()).accepts(), Ok(Accepts::Json));
+        // The defaults of curl and of two JavaScript libraries.
+        assert_eq!(accept("*/*"), Ok(Accepts::Json));
+        assert_eq!(accept("application/json, text/plain, */*"), Ok(Accepts::Json));
+        assert_eq!(accept("text/html, */*;q=0.1"), Ok(Accepts::Json));
+        // A stream that was asked for by GET is still opened.
+        assert_eq!(
+            Head::of(&headers(&[("accept", "*/*")])).check_accepts_events(),
+            Ok(())
         );
     }
 

@@ -11,11 +11,13 @@ use protocol::client_face::modern::{self, Meaning, Objection};
 use protocol::errand::{Reading, status_of};
 use protocol::exchange::{Failure, Principal};
 use protocol::message::{Kind, Member, Message};
+use protocol::method::Method;
 use protocol::session::Accepts;
 use protocol::wire::header::{HeaderMismatch, MirroredHeaders};
 use protocol::wire::sse;
 
 use super::body::Body;
+use super::head::Head;
 use super::stream_time::StreamTime;
 use crate::destination::{Destination, Journey};
 use crate::errand_port::{Came, ErrandPort, Gathering};
@@ -32,7 +34,7 @@ pub(super) async fn post(
     caller: &Caller,
     headers: &HeaderMap,
     message: Message,
-    accepts: Accepts,
+    mut accepts: Accepts,
     (mut permit, limiter): (Option<Permit>, &Limiter),
 ) -> Result<Response<Body>, Refusal> {
     let principal = caller.principal.clone();
@@ -49,6 +51,9 @@ pub(super) async fn post(
     );
     let meaning = judge(&mirrored, &message).map_err(Refusal::Modern)?;
     if meaning == Meaning::Listen {
+        // Its answer is a stream, so `*/*` allows it and JSON alone does not.
+        Head::of(headers).check_accepts_events()?;
+        accepts = Accepts::Events;
         // It stays open as long as its client likes: a stream, and no call.
         permit = Some(limiter.stream()?);
     }
@@ -74,13 +79,19 @@ pub(super) async fn post(
                         permit,
                     },
                 )
-                .await?;
+                .await
+                .map_err(|refusal| match refusal {
+                    Refusal::Unreached(failure) if meaning != Meaning::Discover => {
+                        Refusal::CallUnreached(failure)
+                    }
+                    refusal => refusal,
+                })?;
             // A destination that shows only its own era answers as a server of that era would.
             errand.ok_or(Refusal::Modern(Objection::NoSuchMethod))?
         }
     };
     Ok(match port.answer().await {
-        Came::Complete { body, failure } => complete(meaning, body, failure.as_ref()),
+        Came::Complete { body, failure } => complete(message.method(), body, failure.as_ref()),
         Came::Ask { round } => {
             let id = message.raw(Member::Id).unwrap_or_default();
             reply::json(StatusCode::OK, put(destination, &port, round, id))
@@ -164,11 +175,9 @@ pub(super) fn unknown_state() -> Objection {
     Objection::BadParams("the interactive call is unknown or has expired; call again without requestState")
 }
 
-fn complete(meaning: Meaning, body: Bytes, failure: Option<&Failure>) -> Response<Body> {
+fn complete(method: Method, body: Bytes, failure: Option<&Failure>) -> Response<Body> {
     let status = match failure {
-        // Nobody may conclude from trouble behind us that this is a server of the other era.
-        Some(failure) if meaning == Meaning::Discover => reply::failure_status(failure),
-        Some(_) => StatusCode::OK,
+        Some(failure) => reply::modern_failure_status(method, failure),
         None => StatusCode::from_u16(status_of(&body)).unwrap_or(StatusCode::OK),
     };
     let mut response = reply::json(status, body);

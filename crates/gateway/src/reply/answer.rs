@@ -7,6 +7,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use protocol::exchange::Failure;
 use protocol::message::Written;
+use protocol::method::Method;
 
 use super::whole_seconds;
 use crate::client_face::body::Body;
@@ -34,47 +35,65 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
     }
 }
 
+/// The HTTP status of a failed request of the modern era. Its clients read the JSON-RPC error of a call; only a failed
+/// `server/discover` has a status, because a JSON-RPC error could be taken for the answer of a legacy server.
+pub(crate) fn modern_failure_status(method: Method, failure: &Failure) -> StatusCode {
+    if method == Method::ServerDiscover {
+        failure_status(failure)
+    } else {
+        StatusCode::OK
+    }
+}
+
 /// A complete answer to a call; `headers` are those to begin with.
-pub(crate) fn answer(
-    headers: HeaderMap,
-    body: impl Into<Written>,
-    failure: Option<&Failure>,
-) -> Response<Body> {
+pub(crate) fn answer(headers: HeaderMap, body: impl Into<Written>) -> Response<Body> {
     let mut response = Response::new(Body::full(body.into()));
-    *response.status_mut() = failure.map_or(StatusCode::OK, failure_status);
     *response.headers_mut() = headers;
     response.headers_mut().insert(header::CONTENT_TYPE, JSON);
-    if let Some(failure) = failure {
-        response.extensions_mut().insert(Failed(failure.reason()));
+    response
+}
+
+/// The answer to a call that failed after it was accepted: `in_band` with HTTP 200, otherwise with the failure's status.
+/// Either way the body is the JSON-RPC error.
+pub(crate) fn failed(
+    headers: HeaderMap,
+    body: impl Into<Written>,
+    failure: &Failure,
+    in_band: bool,
+) -> Response<Body> {
+    let mut response = answer(headers, body);
+    response.extensions_mut().insert(Failed(failure.reason()));
+    if in_band {
+        return response;
     }
-    let wait = match failure {
-        Some(Failure::Unavailable { retry_after, .. }) => Some(*retry_after),
-        Some(
-            Failure::Exited(_)
-            | Failure::Retired
-            | Failure::NotWelcomed
-            | Failure::Overloaded { .. }
-            | Failure::Occupied,
-        ) => Some(Duration::from_secs(1)),
-        Some(
-            Failure::Timeout { .. }
-            | Failure::StartTimeout { .. }
-            | Failure::TooLarge { .. }
-            | Failure::Unsupported { .. }
-            | Failure::Unanswered { .. }
-            | Failure::Invalid(_)
-            | Failure::Upstream(_)
-            | Failure::Cancelled
-            | Failure::SessionEnded,
-        )
-        | None => None,
-    };
-    if let Some(wait) = wait {
+    *response.status_mut() = failure_status(failure);
+    if let Some(wait) = retry_after(failure) {
         response
             .headers_mut()
             .insert(header::RETRY_AFTER, whole_seconds(wait));
     }
     response
+}
+
+/// Returns after which time the same call may succeed, where that is known.
+fn retry_after(failure: &Failure) -> Option<Duration> {
+    match failure {
+        Failure::Unavailable { retry_after, .. } => Some(*retry_after),
+        Failure::Exited(_)
+        | Failure::Retired
+        | Failure::NotWelcomed
+        | Failure::Overloaded { .. }
+        | Failure::Occupied => Some(Duration::from_secs(1)),
+        Failure::Timeout { .. }
+        | Failure::StartTimeout { .. }
+        | Failure::TooLarge { .. }
+        | Failure::Unsupported { .. }
+        | Failure::Unanswered { .. }
+        | Failure::Invalid(_)
+        | Failure::Upstream(_)
+        | Failure::Cancelled
+        | Failure::SessionEnded => None,
+    }
 }
 
 pub(crate) fn empty(status: StatusCode) -> Response<Body> {

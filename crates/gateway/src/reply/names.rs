@@ -22,7 +22,7 @@ impl Refusal {
             Self::Mishap => Some("internal_error"),
             Self::BrokenDestination => Some("cannot_start"),
             Self::IssuerUnavailable => Some("issuer_unavailable"),
-            Self::Unreached(failure) => Some(failure.reason()),
+            Self::Unreached(failure) | Self::CallUnreached(failure) => Some(failure.reason()),
             _ => None,
         }
     }
@@ -69,7 +69,7 @@ impl Refusal {
             Self::TokenForElsewhere => "token_for_elsewhere",
             Self::IssuerUnavailable => "issuer_unavailable",
             Self::UnknownEvent => "unknown_event",
-            Self::Unreached(failure) => failure.reason(),
+            Self::Unreached(failure) | Self::CallUnreached(failure) => failure.reason(),
             Self::FinishedStream => "finished_stream",
             Self::Draining => "draining",
             Self::MissingSessionQuery => "missing_session",

@@ -38,7 +38,7 @@ fn retry_after_is_rounded_up() {
         retry_after: Duration::from_millis(28_100),
     };
     assert_eq!(
-        answer(HeaderMap::new(), Bytes::new(), Some(&failure)).headers()[header::RETRY_AFTER],
+        failed(HeaderMap::new(), Bytes::new(), &failure, false).headers()[header::RETRY_AFTER],
         "29"
     );
 }

@@ -191,11 +191,7 @@ impl Errand {
                 mirrored: None,
             })));
         }
-        self.accepts = if self.accepts == Accepts::Json {
-            Accepts::Json
-        } else {
-            Accepts::Events
-        };
+        self.accepts = Accepts::Events;
         self.acknowledge();
     }
 

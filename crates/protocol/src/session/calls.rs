@@ -157,7 +157,6 @@ impl Session {
         if matches!(call.stage, Stage::Undecided) && call.accepts == Accepts::Events && call.attended {
             call.stage = Stage::Stream(Stream::attended(&self.kept));
         }
-        let streamed = matches!(call.stage, Stage::Stream(_)) || call.accepts == Accepts::OneStream;
         if let Some(message) = &call.message {
             let record = CallRecord {
                 call: key,
@@ -165,7 +164,7 @@ impl Session {
                 started: call.started,
                 ending: ending.clone(),
                 response: body.clone(),
-                streamed,
+                in_band: call.accepts.reads_events(),
             };
             self.outputs.push_back(Output::Ended(Box::new(record)));
         }

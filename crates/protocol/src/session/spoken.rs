@@ -85,7 +85,7 @@ impl Session {
             started: call.started,
             ending,
             response: line,
-            streamed: true,
+            in_band: true,
         })));
     }
 }

@@ -102,7 +102,7 @@ async fn a_token_that_is_taken_back_is_refused_and_what_it_held_open_ends() -> R
     while bobs_stream.next().await?.is_some() {}
     while listening.next().await?.is_some() {}
     for reply in in_flight.join_all().await {
-        assert_eq!(reply?.status, 404, "its session has ended");
+        assert_eq!(reply?.outcome_status(), 404, "its session has ended");
     }
     wait_until("his own child is gone", PATIENCE, || {
         (!child.is_alive()).then_some(())

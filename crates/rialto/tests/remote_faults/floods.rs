@@ -182,7 +182,7 @@ async fn e_many_calls_to_a_silent_server_are_bounded_and_refused() {
     while let Some(reply) = calls.join_next().await {
         let reply = reply.expect("no panic").expect("an answer");
         stage::assert_failed(&reply, &[503, 504]);
-        refused += u64::from(reply.status == 503);
+        refused += u64::from(reply.outcome_status() == 503);
     }
     let grown = stage.rialto.memory().peak.saturating_sub(before);
     // 200 calls of half a megabyte each; what is not refused at once may be held while it waits.

@@ -131,7 +131,7 @@ async fn a_stream_that_breaks_fails_the_call_and_is_opened_again() {
         loop {
             let reply = client.call(3, "echo", json!({"text": "after"})).await;
             let reply = reply.expect("an answer");
-            if reply.status == 200 {
+            if reply.outcome_status() == 200 {
                 return reply.text();
             }
             tokio::task::yield_now().await;

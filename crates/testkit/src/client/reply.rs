@@ -54,6 +54,68 @@ impl Reply {
         }
     }
 
+    /// Fails unless an accepted call failed and its client was told so in band, with HTTP 200, for a reason that has this
+    /// status for clients that take JSON only.
+    pub fn expect_failed(&self, status: u16) -> Result<&Self> {
+        self.expect_status(200)?;
+        if self.failure_status() == Some(status) {
+            return Ok(self);
+        }
+        Err(Failure::new(format!(
+            "expected a failure that has status {status}, got {}",
+            self.answer_text()
+        )))
+    }
+
+    /// The status that a client which takes JSON only gets for the failure in this answer; `None` if it is no failure of
+    /// Rialto's.
+    pub fn failure_status(&self) -> Option<u16> {
+        let reason = self.reason()?;
+        let statuses: &[(u16, &[&str])] = &[
+            (404, &["session_ended"]),
+            (
+                502,
+                &[
+                    "response_too_large",
+                    "invalid_response",
+                    "upstream_lost",
+                    "upstream_nonsense",
+                    "upstream_refused",
+                    "upstream_unauthorized",
+                    "upstream_unsafe",
+                ],
+            ),
+            (
+                503,
+                &[
+                    "upstream_exited",
+                    "upstream_unavailable",
+                    "reloaded",
+                    "handshake_refused",
+                    "overloaded",
+                    "occupied",
+                ],
+            ),
+            (504, &["timeout", "start_timeout"]),
+        ];
+        let found = statuses.iter().find(|(_, reasons)| reasons.contains(&&*reason));
+        found.map(|(status, _)| *status)
+    }
+
+    /// The status of the answer, or the one that stands for the failure in it.
+    pub fn outcome_status(&self) -> u16 {
+        match self.status {
+            200 => self.failure_status().unwrap_or(200),
+            status => status,
+        }
+    }
+
+    /// `error.data.reason` of the answer.
+    pub fn reason(&self) -> Option<String> {
+        let reason = &self.answer()["error"]["data"]["reason"];
+        reason.as_str().map(str::to_owned)
+    }
+
     /// The JSON-RPC answer as it was sent, whether as the body or as the last message of the stream.
     ///
     /// # Panics

@@ -119,7 +119,12 @@ impl Visit<'_> {
             let reception = port
                 .take(message.clone(), accepts, Some(permit))
                 .map_err(|refusal| refused(refuse_message(refusal)))?;
-            return Ok(self.receive(&port, reception, &message, headers, false).await);
+            let posted = Posted {
+                message: &message,
+                accepts,
+                opened: false,
+            };
+            return Ok(self.receive(&port, reception, posted, headers).await);
         }
         match meaning {
             Meaning::Introduction | Meaning::Ping | Meaning::Request(_) => {
@@ -181,8 +186,13 @@ impl Visit<'_> {
                 (reception, None)
             }
         };
+        let posted = Posted {
+            message,
+            accepts,
+            opened: true,
+        };
         Ok(self
-            .receive(&port, reception, message, &mut HeaderMap::new(), true)
+            .receive(&port, reception, posted, &mut HeaderMap::new())
             .await)
     }
 
@@ -192,10 +202,14 @@ impl Visit<'_> {
         &self,
         port: &Arc<SessionPort>,
         reception: Reception,
-        message: &Message,
+        posted: Posted<'_>,
         room: &mut HeaderMap,
-        opened: bool,
     ) -> Response<Body> {
+        let Posted {
+            message,
+            accepts,
+            opened,
+        } = posted;
         let mut response = match reception {
             Reception::Noted => {
                 port.write_record(&Audited {
@@ -220,7 +234,7 @@ impl Visit<'_> {
                     response: Some(&body),
                     response_bytes: body.len() as u64,
                 });
-                reply::answer(std::mem::take(room), body, None)
+                reply::answer(std::mem::take(room), body)
             }
             Reception::Call(call) => {
                 // In this era a disconnection is no cancellation, so only a handshake is given up.
@@ -234,10 +248,18 @@ impl Visit<'_> {
                 waiting.disarm();
                 match answered {
                     Answered::Complete { body, failure } => {
-                        let mut response = reply::answer(std::mem::take(room), body, failure.as_ref());
-                        let refused = match failure {
-                            None => message.method() == McpMethod::Initialize && !port.is_welcomed(),
-                            Some(failure) => failure == Failure::NotWelcomed,
+                        let headers = std::mem::take(room);
+                        let (mut response, refused) = match failure {
+                            None => {
+                                let is_handshake = message.method() == McpMethod::Initialize;
+                                (reply::answer(headers, body), is_handshake && !port.is_welcomed())
+                            }
+                            Some(failure) => {
+                                // Without a body only the status can say that the call failed.
+                                let in_band = accepts.reads_events() && !body.is_empty();
+                                let refused = failure == Failure::NotWelcomed;
+                                (reply::failed(headers, body, &failure, in_band), refused)
+                            }
                         };
                         if opened && refused {
                             response.extensions_mut().insert(NotWelcomed);
@@ -351,6 +373,14 @@ impl Visit<'_> {
             .session(id, &self.principal())
             .ok_or(Refusal::UnknownSession)
     }
+}
+
+/// A message that a session has accepted.
+struct Posted<'a> {
+    message: &'a Message,
+    accepts: Accepts,
+    /// The session was opened for this message.
+    opened: bool,
 }
 
 /// Marks an answer that only says that the server would not shake hands.
