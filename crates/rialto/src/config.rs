@@ -12,6 +12,7 @@ mod destinations_file;
 mod environment;
 mod globals;
 mod interpolate;
+mod jsonc;
 mod limits;
 mod name;
 mod problem;

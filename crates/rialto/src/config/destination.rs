@@ -327,7 +327,9 @@ fn argv(fields: &mut Fields<'_, '_>, format: Format) -> Option<Vec<String>> {
     let command = fields.take("command");
     let args = fields.take("args");
     let Some(command) = command else {
-        fields.fail("has nothing to run: write `command: PROGRAM ARGUMENTS`");
+        if format == Format::Host || !fields.has_misspelt("command") {
+            fields.fail("has nothing to run: write `command: PROGRAM ARGUMENTS`");
+        }
         return None;
     };
     let place = fields.place(command.line, "command");

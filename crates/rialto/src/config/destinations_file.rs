@@ -125,8 +125,6 @@ fn of_host(
 ) -> (Globals, Vec<Destination>) {
     let mut fields = Fields::new(walk, None, 0, entries);
     let globals = globals::read(flags, environment, &mut fields);
-    let mut destinations = Vec::new();
-    let mut taken: BTreeMap<String, String> = BTreeMap::new();
     let servers = match fields.take(key) {
         Some(Node {
             value: Value::Map(servers),
@@ -134,6 +132,9 @@ fn of_host(
         }) => servers,
         Some(_) | None => Vec::new(),
     };
+    let mut destinations = Vec::new();
+    let mut left_out = Vec::new();
+    let mut taken = BTreeMap::new();
     for (original, node) in servers {
         if is_disabled(&node) {
             walk.note(format!(
@@ -142,39 +143,83 @@ fn of_host(
             ));
             continue;
         }
-        let name = match name::check(&original) {
-            Ok(()) => original.clone(),
-            Err(message) => match name::sanitised(&original) {
-                Some(name) => {
-                    walk.note(format!(
-                        "{}: destination `{original}` is served as `{name}`",
-                        walk.file
-                    ));
-                    name
-                }
-                None => {
-                    walk.fail(destination_place(walk, &original, node.line), message);
-                    continue;
-                }
-            },
-        };
-        if let Some(other) = taken.insert(name.clone(), original.clone()) {
-            walk.fail(
-                destination_place(walk, &original, node.line),
-                format!("would be served as `{name}`, and so would `{other}`: rename one of them"),
-            );
-            continue;
+        let (destination, problems) =
+            walk.apart(|| entry_of_host(walk, original, node, &globals.defaults, &mut taken));
+        if problems.is_empty() {
+            destinations.extend(destination);
+        } else {
+            left_out.extend(problems);
         }
-        destinations.extend(entry(walk, &name, node, &globals.defaults, Format::Host));
     }
-    if taken.is_empty() {
+    // The host starts its other servers too when one of them cannot be started.
+    if !destinations.is_empty() {
+        for problem in left_out {
+            walk.note(format!("left out: {problem}"));
+        }
+    } else if left_out.is_empty() {
         walk.fail(
             fields.place(0, key),
             "there is no server in it: add one with a `command`",
         );
+    } else {
+        for problem in left_out {
+            walk.fail(problem.place, problem.message);
+        }
     }
     // Whatever else stands there belongs to the host, and there can be a great deal of it.
     (globals, destinations)
+}
+
+/// One server of a host's file, under a name that can be part of a URL. `taken` has the names so far, and whose they are.
+fn entry_of_host(
+    walk: &Walk<'_>,
+    original: String,
+    mut node: Node,
+    defaults: &Defaults,
+    taken: &mut BTreeMap<String, String>,
+) -> Option<Destination> {
+    let place = destination_place(walk, &original, node.line);
+    let name = match name::check(&original) {
+        Ok(()) => original.clone(),
+        Err(message) => match name::sanitised(&original) {
+            Some(name) => {
+                walk.note(format!(
+                    "{}: destination `{original}` is served as `{name}`",
+                    walk.file
+                ));
+                name
+            }
+            None => {
+                walk.fail(place, message);
+                return None;
+            }
+        },
+    };
+    if let Some(other) = taken.get(&name) {
+        walk.fail(
+            place,
+            format!("would be served as `{name}`, and so would `{other}`: rename one of them"),
+        );
+        return None;
+    }
+    taken.insert(name.clone(), original);
+    if let Value::Map(entries) = &mut node.value {
+        rename_url(entries);
+    }
+    entry(walk, &name, node, defaults, Format::Host)
+}
+
+/// Windsurf writes `serverUrl`, and Gemini `httpUrl`, for `url`.
+fn rename_url(entries: &mut [(String, Node)]) {
+    if entries.iter().any(|(key, _)| key == "url") {
+        return;
+    }
+    if let Some((key, _)) = entries
+        .iter_mut()
+        .find(|(key, _)| key == "serverUrl" || key == "httpUrl")
+    {
+        *key = "url".to_owned();
+    }
 }
 
 fn entry(

@@ -34,8 +34,8 @@ pub(super) fn check(name: &str) -> Result<(), String> {
     })
 }
 
-/// The nearest name that can be one: lower-cased, with `-` for what does not belong. `None` when nothing is
-/// left of it.
+/// The nearest name that can be one: lower-cased, with `-` for what does not belong, and not one of Rialto's own paths.
+/// `None` when nothing is left of it.
 pub(super) fn sanitised(text: &str) -> Option<String> {
     let mut name = String::new();
     for character in text.chars().flat_map(char::to_lowercase) {
@@ -49,8 +49,10 @@ pub(super) fn sanitised(text: &str) -> Option<String> {
         }
     }
     let name = name.trim_matches(|c: char| !c.is_ascii_alphanumeric());
-    let usable = !name.is_empty() && !RESERVED.contains(&name);
-    usable.then(|| name.to_owned())
+    if RESERVED.contains(&name) {
+        return Some(format!("{name}-server"));
+    }
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
 /// A name for a command that was given none: the package a runner is told to run, else the program.
@@ -142,7 +144,8 @@ mod tests {
                 check(word).expect_err("reserved").contains("Rialto's own"),
                 "{word}"
             );
-            assert_eq!(sanitised(word).filter(|name| name == word), None);
+            let better = sanitised(word).expect("there is a better one");
+            assert_eq!(check(&better), Ok(()), "{word} became {better}");
         }
     }
 
@@ -186,7 +189,7 @@ mod tests {
         assert_eq!(derived("/usr/local/bin/My-Server.sh --flag"), "my-server");
         assert_eq!(derived("node server.js"), "node");
         assert_eq!(derived("npx"), "npx");
-        assert_eq!(derived("/opt/mcp"), "server");
+        assert_eq!(derived("/opt/mcp"), "mcp-server");
         assert_eq!(derived("///"), "server");
         assert_eq!(of_command(&[]), "server");
     }

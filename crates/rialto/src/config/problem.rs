@@ -23,6 +23,16 @@ pub(crate) enum Place {
     },
 }
 
+impl Place {
+    /// Returns the line in the file; 0 for flags, variables, and where none is known.
+    pub(crate) fn line(&self) -> u64 {
+        match self {
+            Self::Flag(_) | Self::Variable(_) => 0,
+            Self::File { line, .. } | Self::Field { line, .. } => *line,
+        }
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -51,6 +51,13 @@ impl<'a> Walk<'a> {
         });
     }
 
+    /// Returns what a step gives, and the problems that it found, which then do not count.
+    pub(super) fn apart<T>(&self, step: impl FnOnce() -> T) -> (T, Vec<Problem>) {
+        let before = self.problems.borrow().len();
+        let given = step();
+        (given, self.problems.borrow_mut().split_off(before))
+    }
+
     /// Something the user should know, although it stops nothing.
     pub(super) fn note(&self, note: impl Into<String>) {
         self.notes.borrow_mut().push(note.into());
@@ -65,9 +72,11 @@ impl<'a> Walk<'a> {
         self.files.borrow().clone()
     }
 
-    /// Everything that was found wrong, and everything noted.
+    /// Returns everything that was found wrong, in the order of the file, and everything noted.
     pub(super) fn into_findings(self) -> (Vec<Problem>, Vec<String>) {
-        (self.problems.into_inner(), self.notes.into_inner())
+        let mut problems = self.problems.into_inner();
+        problems.sort_by_key(|problem| problem.place.line());
+        (problems, self.notes.into_inner())
     }
 
     /// Judges a value; a complaint shows what was written.
@@ -157,6 +166,11 @@ impl<'w, 'a> Fields<'w, 'a> {
         self.entries
             .iter()
             .any(|(name, node)| name == key && node.value != Value::Null)
+    }
+
+    /// Returns whether a key that is left over was probably meant to be this one. It is reported as unknown.
+    pub(super) fn has_misspelt(&self, key: &'static str) -> bool {
+        self.entries.iter().any(|(name, _)| meant(name, &[key]).is_some())
     }
 
     /// Takes a key out; one without a value counts as not written.

@@ -9,6 +9,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Budget, Options, Spanned};
 
+use super::jsonc;
+
 /// A value and the line it begins on, or that of its key (0 where the parser does not tell).
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Node {
@@ -53,31 +55,9 @@ pub(super) struct Malformed {
 /// Reads a text as JSON or as YAML, whichever it is.
 pub(super) fn load(text: &str) -> Result<Node, Malformed> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    // JSON is tried first where it can be JSON at all: it allows tabs and escapes that YAML does not.
-    // A YAML flow map begins with a brace too, so a failure is no verdict yet.
-    let json = match text.trim_start().starts_with('{') {
-        true => Some(serde_json::from_str::<serde_json::Value>(text)),
-        false => None,
-    };
-    match json {
-        Some(Ok(json)) => Ok(from_json(json)),
-        Some(Err(json_error)) => from_yaml(text).map_err(|yaml_error| {
-            // A text with quoted keys was meant as JSON, and then JSON's complaint is the useful one.
-            let meant_as_json = text
-                .trim_start()
-                .trim_start_matches('{')
-                .trim_start()
-                .starts_with('"');
-            if meant_as_json {
-                Malformed {
-                    line: json_error.line() as u64,
-                    reason: format!("not valid JSON: {json_error}"),
-                }
-            } else {
-                yaml_error
-            }
-        }),
-        None => from_yaml(text),
+    match jsonc::is_json(text) {
+        true => jsonc::parse(text),
+        false => from_yaml(text),
     }
 }
 
@@ -89,9 +69,29 @@ fn from_yaml(text: &str) -> Result<Node, Malformed> {
             let line = bare.location().map_or(0, |location| location.line());
             Err(Malformed {
                 line,
-                reason: format!("not valid YAML: {bare}"),
+                reason: format!("not valid YAML: {}", plain_words(bare)),
             })
         }
+    }
+}
+
+/// Returns the parser's complaint, without words about how its library is used.
+fn plain_words(error: &serde_saphyr::Error) -> String {
+    use serde_saphyr::Error;
+    match error {
+        Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("the key `{key}` occurs twice: remove one of them")
+        }
+        Error::DuplicateMappingKey { key: None, .. } => "a key occurs twice: remove one of them".to_owned(),
+        Error::BinaryNotUtf8 { .. } => "a !!binary value holds no text".to_owned(),
+        Error::MultipleDocuments { .. } => {
+            "there is more than one document: remove the `---` lines".to_owned()
+        }
+        Error::RecursiveReferencesRequireWeakTypes { .. } => "an alias contains itself".to_owned(),
+        Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasExpansionLimitExceeded { .. }
+        | Error::AliasReplayStackDepthExceeded { .. } => "its aliases repeat too much".to_owned(),
+        other => other.to_string(),
     }
 }
 
@@ -109,22 +109,6 @@ fn options() -> Options {
     options.strict_booleans = true;
     options.with_snippet = false;
     options
-}
-
-fn from_json(json: serde_json::Value) -> Node {
-    let value = match json {
-        serde_json::Value::Null => Value::Null,
-        serde_json::Value::Bool(flag) => Value::Bool(flag),
-        serde_json::Value::Number(number) => Value::Number(number.to_string()),
-        serde_json::Value::String(text) => Value::Text(text),
-        serde_json::Value::Array(items) => Value::List(items.into_iter().map(from_json).collect()),
-        serde_json::Value::Object(map) => Value::Map(
-            map.into_iter()
-                .map(|(key, value)| (key, from_json(value)))
-                .collect(),
-        ),
-    };
-    Node { line: 0, value }
 }
 
 /// A value as the YAML parser gives it, before lines and numbers are settled.
@@ -330,7 +314,12 @@ mod tests {
     fn a_key_that_occurs_twice_is_an_error_with_its_line() {
         let malformed = load("a: 1\nb: 2\na: 3\n").expect_err("doubled");
         assert_eq!(malformed.line, 3);
-        assert!(malformed.reason.contains("duplicate"), "{}", malformed.reason);
+        assert!(
+            malformed.reason.contains("`a` occurs twice"),
+            "{}",
+            malformed.reason
+        );
+        assert!(!malformed.reason.contains("Options"), "{}", malformed.reason);
     }
 
     #[test]
