@@ -9,7 +9,7 @@ use gateway::escape;
 use oauth::{Kept, LoginOutcome, LogoutOutcome, Settings, SignIn};
 use url::Url;
 
-use crate::config::{self, Environment, LogFormat};
+use crate::config::{self, Environment, LogSettings};
 use crate::flags::account::{LoginFlags, LogoutFlags, StatusFlags};
 use crate::{exit, fail, sign_in, telemetry};
 
@@ -92,7 +92,7 @@ fn address(text: &str) -> Result<Url, String> {
 
 fn run(environment: &Environment, work: impl Future<Output = Result<String, String>>) -> ExitCode {
     let directives = environment.filled("RUST_LOG").unwrap_or("warn");
-    let _telemetry = match telemetry::init(LogFormat::Human, Some(directives)) {
+    let _telemetry = match telemetry::init(&LogSettings::human(Some(directives), environment)) {
         Ok(telemetry) => telemetry,
         Err(error) => return fail(exit::CONFIGURATION, &format!("{error:#}")),
     };

@@ -2,14 +2,21 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use gateway::settings::{BackendSpec, Settings};
 use gateway::{Gateway, Probe, StartError, escape};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
-use crate::config::{self, ConfigError, Environment, Loaded, LogFormat};
+use crate::config::{self, ConfigError, Environment, Loaded, LogSettings};
 use crate::flags::CheckFlags;
 use crate::{exit, fail, serve, telemetry};
+
+/// How long others may take to answer a question of the check itself.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 pub(crate) fn run(flags: &CheckFlags, environment: &Environment) -> ExitCode {
     let loaded = config::settings(&flags.as_serve(), environment);
@@ -19,12 +26,12 @@ pub(crate) fn run(flags: &CheckFlags, environment: &Environment) -> ExitCode {
     };
     // The table tells what matters; what children write on stderr comes with it if they fail.
     let directives = environment.filled("RUST_LOG").unwrap_or("off");
-    let _telemetry = match telemetry::init(LogFormat::Human, Some(directives)) {
+    let _telemetry = match telemetry::init(&LogSettings::human(Some(directives), environment)) {
         Ok(telemetry) => telemetry,
         Err(error) => return fail(exit::CONFIGURATION, &format!("{error:#}")),
     };
-    for note in notes {
-        let _ = writeln!(std::io::stderr().lock(), "note: {note}");
+    for text in notes {
+        note(&text);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -42,17 +49,35 @@ async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
             spec.error_stderr = true;
         }
     }
+    if let Err(error) = serve::bind(settings.listen) {
+        let taken = error.kind() == std::io::ErrorKind::AddrInUse;
+        if !taken || !is_gateway(&settings).await {
+            return fail(
+                exit::CANNOT_LISTEN,
+                &serve::cannot_listen(settings.listen, &error),
+            );
+        }
+        note(&format!(
+            "a gateway runs at {} already; it can be told to read the file again",
+            settings.listen
+        ));
+    }
+    if let Some(jwt) = &settings.auth.jwt
+        && let Err(error) = find(jwt.keys_host()).await
+    {
+        let issuer = jwt.issuer.as_str();
+        note(&format!(
+            "the issuer {issuer} cannot be found ({error}); its tokens are refused with 503 until it can"
+        ));
+    }
     let gateway = match Gateway::new(&settings, settings.listen, serve::launcher(), environment.all()) {
         Ok(gateway) => gateway,
-        Err(error @ (StartError::Audit(_) | StartError::Tls(_))) => {
-            return fail(exit::CONFIGURATION, &format!("{:#}", anyhow::Error::from(error)));
-        }
-        Err(error @ StartError::Command { .. }) => return fail(exit::NOTHING_STARTS, &error.to_string()),
         Err(StartError::NothingStarts(broken)) => {
             let hopeless = |(destination, why)| Probe::hopeless(destination, why);
             show(&broken.into_iter().map(hopeless).collect::<Vec<_>>());
             return ExitCode::from(exit::NOTHING_STARTS);
         }
+        Err(error) => return serve::cannot_start(error),
     };
     let probes = gateway.probe().await;
     show(&probes);
@@ -61,6 +86,46 @@ async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
     } else {
         ExitCode::from(exit::FAILED)
     }
+}
+
+/// Something to know that does not fail the check.
+fn note(text: &str) {
+    let text = escape::one_line(text, escape::MAX_VALUE_BYTES);
+    let _ = writeln!(std::io::stderr().lock(), "note: {text}");
+}
+
+/// Returns whether the program that listens there is a gateway: whoever runs one checks its file before a reload. With
+/// TLS that cannot be seen from here, and is believed.
+async fn is_gateway(settings: &Settings) -> bool {
+    if settings.tls.is_some() {
+        return true;
+    }
+    let asked = async {
+        let mut address = settings.listen;
+        if address.ip().is_unspecified() {
+            address.set_ip(match address {
+                SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        let mut stream = TcpStream::connect(address).await?;
+        let request = format!("GET /health HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.take(4096).read_to_end(&mut answer).await?;
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        std::io::Result::Ok(answer.starts_with("HTTP/1.1 200 ") && answer.contains("{\"status\":\"ok\"}"))
+    };
+    tokio::time::timeout(PATIENCE, asked)
+        .await
+        .is_ok_and(|answer| answer.unwrap_or(false))
+}
+
+/// Looks an address up by its name.
+async fn find((host, port): (&str, u16)) -> std::io::Result<()> {
+    let found = tokio::time::timeout(PATIENCE, tokio::net::lookup_host((host, port))).await??;
+    drop(found);
+    Ok(())
 }
 
 /// If stdout is closed nobody reads this; the exit code tells the same.
@@ -145,8 +210,6 @@ fn table(probes: &[Probe]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use gateway::Presented;
 
     use super::*;

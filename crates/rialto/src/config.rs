@@ -75,6 +75,8 @@ pub(crate) struct LogSettings {
     pub(crate) format: LogFormat,
     /// The value of `RUST_LOG`.
     pub(crate) filter: Option<String>,
+    /// Whether a terminal may be written to in colour.
+    pub(crate) colour: bool,
 }
 
 /// Reads whatever the flags and the environment name.
@@ -104,8 +106,20 @@ pub(crate) fn log_settings(
     };
     Ok(LogSettings {
         format,
-        filter: environment.filled("RUST_LOG").map(str::to_owned),
+        ..LogSettings::human(environment.filled("RUST_LOG"), environment)
     })
+}
+
+impl LogSettings {
+    /// Lines for people, where no flag says otherwise.
+    pub(crate) fn human(filter: Option<&str>, environment: &Environment) -> Self {
+        Self {
+            format: LogFormat::Human,
+            filter: filter.map(str::to_owned),
+            // https://no-color.org
+            colour: environment.filled("NO_COLOR").is_none() && environment.get("TERM") != Some("dumb"),
+        }
+    }
 }
 
 /// Whether the files of the configuration are watched, by `--watch` or the environment.

@@ -34,7 +34,7 @@ pub(crate) fn run(flags: &ConnectFlags, environment: &Environment) -> ExitCode {
     if let Some(host) = flags.print_config {
         return print_config(&snippet::of(host, &connection.name, flags, environment));
     }
-    let telemetry = match telemetry::init(logs.format, logs.filter.as_deref()) {
+    let telemetry = match telemetry::init(&logs) {
         Ok(telemetry) => telemetry,
         Err(error) => return fail(exit::CONFIGURATION, &format!("{error:#}")),
     };

@@ -193,6 +193,15 @@ pub(crate) struct CheckFlags {
     /// Check the built-in demo server [env: RIALTO_DEMO]
     #[arg(long)]
     pub(crate) demo: bool,
+    /// Where `serve` would listen [env: RIALTO_LISTEN] [default: 127.0.0.1:3000]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<String>,
+    /// The hash of a bearer token, as for `serve`; may be repeated [env: RIALTO_TOKEN_HASH, comma-separated]
+    #[arg(long, value_name = "[NAME=]HASH")]
+    pub(crate) token_hash: Vec<String>,
+    /// Allow an address that others can reach without asking who they are, as for `serve` [env: RIALTO_ALLOW_UNAUTHENTICATED]
+    #[arg(long)]
+    pub(crate) allow_unauthenticated: bool,
     /// A variable for `-- COMMAND`; without a value it is passed on as it is; may be repeated [env: RIALTO_ENV, one per line]
     #[arg(long, value_name = "NAME[=VALUE]", value_parser = secret)]
     pub(crate) env: Vec<Secret>,
@@ -209,8 +218,9 @@ impl CheckFlags {
             demo: self.demo,
             env: self.env.clone(),
             command: self.command.clone(),
-            // Nothing is listened on.
-            allow_unauthenticated: true,
+            listen: self.listen.clone(),
+            token_hash: self.token_hash.clone(),
+            allow_unauthenticated: self.allow_unauthenticated,
             ..ServeFlags::default()
         }
     }

@@ -57,7 +57,10 @@ fn warden() -> ExitCode {
 }
 
 fn demo_server(era: demo::DemoEra, environment: &Environment) -> ExitCode {
-    let logs = telemetry::init(config::LogFormat::Human, environment.filled("RUST_LOG"));
+    let logs = telemetry::init(&config::LogSettings::human(
+        environment.filled("RUST_LOG"),
+        environment,
+    ));
     match logs.and_then(|_logs| demo::run(era)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(exit::FAILED, &format!("{error:#}")),

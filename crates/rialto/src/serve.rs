@@ -15,7 +15,7 @@ use gateway::line_sink::LineSink;
 use gateway::settings::{BackendSpec, Settings, Start};
 use gateway::trace::SpanSink;
 use gateway::{Gateway, StartError};
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -24,6 +24,8 @@ use crate::flags::ServeFlags;
 use crate::{exit, fail, telemetry, traces};
 use reload::{Reloader, Watch};
 
+/// Connections that the kernel keeps until they are accepted.
+const BACKLOG: u32 = 1024;
 /// How long an immediate end may take to write its last lines.
 const LAST_LINES: Duration = Duration::from_millis(300);
 
@@ -41,7 +43,7 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
         Ok(loaded) => loaded,
         Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
     };
-    let telemetry = match telemetry::init(logs.format, logs.filter.as_deref()) {
+    let telemetry = match telemetry::init(&logs) {
         Ok(telemetry) => telemetry,
         Err(error) => return fail(exit::CONFIGURATION, &format!("{error:#}")),
     };
@@ -100,7 +102,7 @@ async fn serve(
     outlets: Outlets,
     watched: Option<Vec<PathBuf>>,
 ) -> ExitCode {
-    let listener = match TcpListener::bind(settings.listen).await {
+    let listener = match bind(settings.listen).and_then(|socket| socket.listen(BACKLOG)) {
         Ok(listener) => listener,
         Err(error) => return fail(exit::CANNOT_LISTEN, &cannot_listen(settings.listen, &error)),
     };
@@ -110,12 +112,7 @@ async fn serve(
     };
     let gateway = match Gateway::new(settings, address, launcher(), environment.all()) {
         Ok(gateway) => gateway,
-        Err(error @ (StartError::Audit(_) | StartError::Tls(_))) => {
-            return fail(exit::CONFIGURATION, &format!("{:#}", anyhow::Error::from(error)));
-        }
-        Err(error @ (StartError::Command { .. } | StartError::NothingStarts(_))) => {
-            return fail(exit::NOTHING_STARTS, &error.to_string());
-        }
+        Err(error) => return cannot_start(error),
     };
     gateway.show_log(outlets.log);
     if let Some(spans) = outlets.spans {
@@ -175,6 +172,30 @@ async fn serve(
     ExitCode::SUCCESS
 }
 
+/// Takes an address, as far as that is possible without listening.
+pub(crate) fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    // Connections of an earlier Rialto may still be closing.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
+}
+
+/// Reports why there is no gateway, and returns the exit code for it.
+pub(crate) fn cannot_start(error: StartError) -> ExitCode {
+    match error {
+        StartError::Audit(_) | StartError::Tls(_) => {
+            fail(exit::CONFIGURATION, &format!("{:#}", anyhow::Error::from(error)))
+        }
+        StartError::Command { .. } | StartError::NothingStarts(_) => {
+            fail(exit::NOTHING_STARTS, &error.to_string())
+        }
+    }
+}
+
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -196,7 +217,7 @@ impl Signals {
     }
 }
 
-fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> String {
+pub(crate) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> String {
     let hint = match error.kind() {
         std::io::ErrorKind::AddrInUse => {
             "; another program uses it: choose another port with --listen (:0 picks a free one)"

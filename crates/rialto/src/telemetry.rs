@@ -22,7 +22,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::config::LogFormat;
+use crate::config::{LogFormat, LogSettings};
 
 /// How long the end of the process waits for the last lines.
 const LAST_LINES: Duration = Duration::from_secs(2);
@@ -52,13 +52,14 @@ impl Drop for Telemetry {
     }
 }
 
-/// Sets up logs for the whole process; `directives` are those of `RUST_LOG`, and without them the level is info.
-pub(crate) fn init(format: LogFormat, directives: Option<&str>) -> anyhow::Result<Telemetry> {
+/// Sets up logs for the whole process; without a filter the level is info.
+pub(crate) fn init(settings: &LogSettings) -> anyhow::Result<Telemetry> {
     let sink = LineSink::stderr(Options::named("log")).context("cannot write logs to stderr")?;
-    let filter = filter(directives)?;
+    let filter = filter(settings.filter.as_deref())?;
     let lines = Lines { sink: sink.clone() };
-    let has_colour = format == LogFormat::Human && io::stderr().is_terminal();
-    tracing::subscriber::set_global_default(subscriber(format, filter, has_colour, lines))
+    let is_human = settings.format == LogFormat::Human;
+    let has_colour = is_human && settings.colour && io::stderr().is_terminal();
+    tracing::subscriber::set_global_default(subscriber(settings.format, filter, has_colour, lines))
         .context("logs are set up already")?;
     panic::set_hook(Box::new(log_panic));
     Ok(Telemetry { sink })

@@ -357,6 +357,73 @@ async fn check_ends_with_code_2_on_a_bad_file() -> Result<()> {
     Ok(())
 }
 
+/// Runs `check` on the demo server, with these flags and this in front of its destinations.
+async fn check_with(flags: &[&str], head: &str) -> Result<(Option<i32>, String)> {
+    let ended = Rialto::launcher()
+        .verb(&["check"])
+        .args(flags)
+        .config(&format!("{head}destinations:\n  d: {{ command: '{{stub}}' }}\n"))
+        // Set to nothing, so that the file counts.
+        .env("RIALTO_LISTEN", "")
+        .run(PATIENCE)
+        .await?;
+    Ok((ended.code(), ended.stderr_text()))
+}
+
+#[tokio::test]
+async fn check_refuses_an_open_address_without_auth_as_serve_does() -> Result<()> {
+    let open = "listen: 0.0.0.0:0\n";
+    let (code, said) = check_with(&[], open).await?;
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("--allow-unauthenticated"), "{said}");
+    let (code, said) = check_with(&["--allow-unauthenticated"], open).await?;
+    assert_eq!(code, Some(0), "{said}");
+    // Requests from other machines name a host that is not allowed yet.
+    assert!(said.contains("--allow-host"), "{said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn check_refuses_a_port_that_another_program_has() -> Result<()> {
+    let other = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let address = other.local_addr()?;
+    // It takes the connection of the check and answers with something else.
+    let answering = std::thread::spawn(move || {
+        if let Ok((mut connection, _)) = other.accept() {
+            use std::io::Write as _;
+            let _ = connection.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi");
+        }
+    });
+    let (code, said) = check_with(&[], &format!("listen: {address}\n")).await?;
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("cannot listen on"), "{said}");
+    answering.join().expect("it answers once");
+    Ok(())
+}
+
+#[tokio::test]
+async fn check_notes_a_gateway_that_has_the_port_already() -> Result<()> {
+    let running = Rialto::with_stub(&[]).await?;
+    let (code, said) = check_with(&["--listen", running.address()], "").await?;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("a gateway runs at"), "{said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn check_notes_an_issuer_that_cannot_be_found() -> Result<()> {
+    // No label of a name is that long, so that nothing outside is asked for it.
+    let issuer = format!("https://{}.example", "a".repeat(70));
+    let head = format!("listen: 127.0.0.1:0\nauth: {{ jwt: {{ issuer: '{issuer}' }} }}\n");
+    let (code, said) = check_with(&[], &head).await?;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("cannot be found") && said.contains(&issuer),
+        "{said}"
+    );
+    Ok(())
+}
+
 // Audit.
 
 const FIELDS: [&str; 13] = [
@@ -396,7 +463,11 @@ async fn records(rialto: &Rialto, count: usize) -> Vec<Value> {
 
 #[tokio::test]
 async fn every_call_has_one_audit_record_with_all_fields() -> Result<()> {
-    let rialto = audited().stub(&[]).start().await?;
+    let rialto = audited()
+        .args(&["--max-message-bytes", "1MiB"])
+        .stub(&[])
+        .start()
+        .await?;
     let client = session(&rialto).await?;
     client
         .call(r#""id-1""#, "echo", marked("m"))

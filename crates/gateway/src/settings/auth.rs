@@ -123,6 +123,20 @@ pub struct JwtSettings {
     pub scopes_for: BTreeMap<ScopedUse, Vec<Scope>>,
 }
 
+impl JwtSettings {
+    /// Returns host and port of the server that is asked for keys first.
+    pub fn keys_host(&self) -> (&str, u16) {
+        let url = self
+            .jwks_uri
+            .as_ref()
+            .map_or_else(|| self.issuer.url(), KeysUrl::url);
+        (
+            url.host_str().unwrap_or_default(),
+            url.port_or_known_default().unwrap_or(443),
+        )
+    }
+}
+
 /// What a scope can be asked for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ScopedUse {

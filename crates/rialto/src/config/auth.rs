@@ -50,11 +50,17 @@ pub(super) fn check_listen(
     listen: SocketAddr,
     auth: &AuthSettings,
     allow_unauthenticated: bool,
-    public_url: Option<&PublicUrl>,
+    (public_url, has_allowed_hosts): (Option<&PublicUrl>, bool),
     place: Place,
 ) {
     if listen.ip().is_loopback() {
         return;
+    }
+    if listen.ip().is_unspecified() && public_url.is_none() && !has_allowed_hosts {
+        walk.note(format!(
+            "{listen} can be reached from other machines, but a request from there is refused with 403 until the name \
+             in its address is allowed: add --allow-host NAME, or write `allowed_hosts`"
+        ));
     }
     if !auth.is_on() && !allow_unauthenticated {
         walk.fail(

@@ -125,7 +125,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         listen,
         &auth,
         allow_unauthenticated,
-        public_url.as_ref(),
+        (public_url.as_ref(), !allowed_hosts.is_empty()),
         listen_place,
     );
 

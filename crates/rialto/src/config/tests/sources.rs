@@ -342,9 +342,19 @@ fn how_to_log_is_known_before_the_settings() {
         log,
         LogSettings {
             format: LogFormat::Json,
-            filter: Some("debug".into())
+            filter: Some("debug".into()),
+            colour: true,
         }
     );
+    for (variable, value, colour) in [
+        ("NO_COLOR", "1", false),
+        ("NO_COLOR", "", true),
+        ("TERM", "dumb", false),
+        ("TERM", "xterm", true),
+    ] {
+        let log = log_settings(None, &super::environment([(variable, value)])).expect("settings");
+        assert_eq!(log.colour, colour, "{variable}={value}");
+    }
     let error = log_settings(None, &environment).expect_err("xml").to_string();
     assert!(
         error.starts_with("environment variable RIALTO_LOG_FORMAT: `xml` is wrong"),
