@@ -200,6 +200,11 @@ impl ErrandPort {
         self.act(|errand| errand.handle_tell(now, tell));
     }
 
+    /// Ends what the instance may have forgotten.
+    pub(crate) fn lose_instance(&self, failure: &Failure) {
+        self.act(|errand| errand.handle_lost_instance(failure));
+    }
+
     /// Gives the server's questions to the client under a sealed state.
     pub(crate) fn park(&self, state: &str, until: Moment) -> Bytes {
         *self.parked_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);

@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,6 +30,8 @@ use crate::clock::Clock;
 use crate::errand_port::ErrandPort;
 use crate::escape::OneLine;
 use crate::metrics::Traffic;
+#[cfg(debug_assertions)]
+use crate::mishap;
 use crate::own_keys::OwnKeys;
 use crate::session_port::SessionPort;
 use crate::several::Several;
@@ -118,6 +121,14 @@ impl Port {
         match self {
             Self::Session(port) => port.deliver(now, tell),
             Self::Errand(port) => port.deliver(now, tell),
+        }
+    }
+
+    /// Ends the calls that the instance may have forgotten.
+    fn lose_instance(&self, now: Moment, failure: &Failure) {
+        match self {
+            Self::Session(port) => port.lose_instance(now, failure),
+            Self::Errand(port) => port.lose_instance(failure),
         }
     }
 }
@@ -212,9 +223,15 @@ impl Lane {
             Ask::Close { session } => Some(*session),
             _ => None,
         };
-        let orders = {
-            let mut inner = self.lock();
+        let orders = self.act(now, |inner| {
+            #[cfg(debug_assertions)]
+            let panics = match &ask {
+                Ask::Call(call) => call.message.bytes().clone(),
+                _ => Bytes::new(),
+            };
             inner.multiplexer.handle_ask(now, ask);
+            #[cfg(debug_assertions)]
+            mishap::perhaps(mishap::Place::Instance, &panics);
             inner.send_through(&self.traffic);
             let orders = inner.collect();
             if let Some(session) = closing {
@@ -224,8 +241,44 @@ impl Lane {
                 }
             }
             orders
-        };
+        });
         self.carry_out(now, orders);
+    }
+
+    /// Calls the machine under the lock. A panic in it may leave its books half-written, so the instance is then treated as
+    /// one whose link has ended: every open call fails, and the server is replaced. The panic goes on to the caller.
+    fn act<T>(&self, now: Moment, act: impl FnOnce(&mut Inner) -> T) -> T {
+        match catch_unwind(AssertUnwindSafe(|| act(&mut self.lock()))) {
+            Ok(done) => done,
+            Err(panic) => {
+                self.recover(now);
+                resume_unwind(panic)
+            }
+        }
+    }
+
+    #[cold]
+    fn recover(&self, now: Moment) {
+        tracing::error!(destination = %self.destination, "an instance panicked; its calls have failed and its server is replaced");
+        let trouble = Arc::new(Trouble {
+            what: "a mistake of the gateway; its log has the details".into(),
+            ..Trouble::default()
+        });
+        let (orders, ports) = {
+            let mut inner = self.lock();
+            inner.multiplexer.handle_panic(&trouble);
+            inner.replacement = Some("a panic of the gateway");
+            let ports: Vec<Port> = inner.ports.values().cloned().collect();
+            (inner.collect(), ports)
+        };
+        self.inner.clear_poison();
+        self.carry_out(now, orders);
+        // A call that was in hand when the machine panicked is in no book any more, but its client knows it.
+        let failure = Failure::Exited(trouble);
+        for port in ports {
+            port.lose_instance(now, &failure);
+        }
+        self.look.notify_one();
     }
 
     /// Ends the backend. Sessions should have been ended before.
@@ -372,8 +425,7 @@ impl Lane {
     pub(crate) fn arrive(&self, framer: &mut LineFramer, pid: u32) -> Option<usize> {
         let mut lines = 0;
         let now = self.clock.now();
-        let (orders, is_useless) = {
-            let mut inner = self.lock();
+        let (orders, is_useless) = self.act(now, |inner| {
             if framer.unfinished().is_none() {
                 inner.multiplexer.handle_sign_of_life();
             }
@@ -395,7 +447,7 @@ impl Lane {
             inner.note_ready(Some(pid));
             let orders = inner.collect_for(&self.destination, pid);
             (orders, inner.replacement.is_some())
-        };
+        });
         self.carry_out(now, orders);
         (!is_useless).then_some(lines)
     }
@@ -443,20 +495,18 @@ impl Lane {
     /// Takes one message of the server, and the request in whose exchange it came.
     pub(crate) fn hear(&self, message: Bytes, origin: Option<WireId>) {
         let now = self.clock.now();
-        let orders = {
-            let mut inner = self.lock();
+        let orders = self.act(now, |inner| {
             inner.multiplexer.handle_message(now, message, origin);
             inner.note_ready(None);
             inner.collect_for(&self.destination, 0)
-        };
+        });
         self.carry_out(now, orders);
     }
 
     /// Takes what came in the exchange of a request, up to what answers it. Gives whether that has come.
     pub(crate) fn hear_answer(&self, id: WireId, messages: impl IntoIterator<Item = Bytes>) -> bool {
         let now = self.clock.now();
-        let (orders, answered) = {
-            let mut inner = self.lock();
+        let (orders, answered) = self.act(now, |inner| {
             let mut messages = messages.into_iter();
             let mut answered = false;
             while !answered && let Some(message) = messages.next() {
@@ -465,7 +515,7 @@ impl Lane {
             }
             inner.note_ready(None);
             (inner.collect_for(&self.destination, 0), answered)
-        };
+        });
         self.carry_out(now, orders);
         answered
     }
@@ -527,11 +577,10 @@ impl Lane {
 
     fn with(&self, act: impl FnOnce(&mut Multiplexer, Moment)) {
         let now = self.clock.now();
-        let orders = {
-            let mut inner = self.lock();
+        let orders = self.act(now, |inner| {
             act(&mut inner.multiplexer, now);
             inner.collect()
-        };
+        });
         self.carry_out(now, orders);
     }
 
@@ -543,8 +592,18 @@ impl Lane {
         if orders.look {
             self.look.notify_one();
         }
-        for (port, tell) in orders.tells {
-            port.deliver(now, tell);
+        let mut tells = orders.tells.into_iter();
+        let mut panic = None;
+        // A panic while one client is told costs no other what it is to be told.
+        while let Err(caught) = catch_unwind(AssertUnwindSafe(|| {
+            for (port, tell) in tells.by_ref() {
+                port.deliver(now, tell);
+            }
+        })) {
+            panic.get_or_insert(caught);
+        }
+        if let Some(panic) = panic {
+            resume_unwind(panic);
         }
     }
 }

@@ -24,6 +24,12 @@ pub(crate) enum Place {
     Reader,
     /// While a child is looked after.
     Supervisor,
+    /// While the machine of an instance is called, which leaves its books as they are at that moment.
+    #[cfg_attr(
+        not(debug_assertions),
+        expect(dead_code, reason = "an instance looks only in builds for development")
+    )]
+    Instance,
     /// While a message is carried to a remote server.
     Courier,
 }
@@ -64,6 +70,7 @@ mod arranged {
                 Self::Reader => b"panic in the reader",
                 Self::Supervisor => b"panic in the supervisor",
                 Self::Courier => b"panic on the way",
+                Self::Instance => b"panic in the instance",
             }
         }
     }
@@ -85,7 +92,7 @@ mod arranged {
                 SUPERVISOR.store(true, Ordering::Relaxed);
                 true
             }
-            Place::Reader | Place::Door | Place::Courier => {
+            Place::Reader | Place::Door | Place::Courier | Place::Instance => {
                 assert!(!asks(place), "arranged: {place:?}");
                 false
             }

@@ -236,6 +236,16 @@ impl SessionPort {
         self.carry_out(now, orders);
     }
 
+    /// Ends the calls that the instance may have forgotten.
+    pub(crate) fn lose_instance(&self, now: Moment, failure: &Failure) {
+        let orders = {
+            let mut inner = self.lock();
+            inner.session.handle_lost_instance(now, failure);
+            inner.collect(&self.events)
+        };
+        self.carry_out(now, orders);
+    }
+
     pub(crate) fn tick(&self, now: Moment) {
         let orders = {
             let mut inner = self.lock();

@@ -390,6 +390,13 @@ impl Errand {
         }
     }
 
+    /// The instance behind this errand has lost its books. Ends the errand if it is still open.
+    pub fn handle_lost_instance(&mut self, failure: &Failure) {
+        if !matches!(self.stage, Stage::Over) {
+            self.conclude(Outcome::Failed(failure.clone()));
+        }
+    }
+
     /// The client's connection is gone. In this era that cancels, unless the errand is parked.
     pub fn hang_up(&mut self) {
         if matches!(self.stage, Stage::Running) {

@@ -507,6 +507,29 @@ impl Session {
         self.notices.newest()
     }
 
+    /// The instance behind this session has lost its books. Ends the calls that are still open.
+    pub fn handle_lost_instance(&mut self, now: Moment, failure: &Failure) {
+        let is_open = |call: &OpenCall| !matches!(call.stage, Stage::Complete { .. });
+        let open: Vec<CallKey> = self
+            .calls
+            .iter()
+            .filter(|(_, call)| is_open(call))
+            .map(|(key, _)| *key)
+            .collect();
+        for call in open {
+            let failure = failure.clone();
+            let session = self.key;
+            self.handle_tell(
+                now,
+                Tell::Failed {
+                    session,
+                    call,
+                    failure,
+                },
+            );
+        }
+    }
+
     // From the clock. Housekeeping is cheap and never urgent, so it asks for no particular moment.
 
     pub fn handle_tick(&mut self, now: Moment) {

@@ -41,6 +41,10 @@ pub(crate) fn run(flags: &ConnectFlags, environment: &Environment) -> ExitCode {
     for note in &connection.notes {
         tracing::warn!("{note}");
     }
+    #[cfg(debug_assertions)]
+    if environment.filled("TEST_PANICS").is_some() {
+        gateway::mishap::arrange();
+    }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(exit::FAILED, &format!("cannot start the runtime: {error}")),

@@ -58,6 +58,33 @@ scenarios! {
     after_modern_requests_initialize_is_refused,
 }
 
+/// At the door of the client, and in the instance that its calls go to.
+#[tokio::test]
+async fn f05_a_panic_costs_a_client_on_lines_that_call_only() {
+    let rialto = testkit::rialto::binary("rialto");
+    let rialto = rialto.to_str().unwrap();
+    let host = Host::start(
+        &["connect", "--", rialto, "demo-server", "--era", "legacy"],
+        &[("TEST_PANICS", "1")],
+    )
+    .unwrap();
+    host.shake_hands(json!({})).await.unwrap();
+    for (id, words) in [(1, "panic at the door"), (3, "panic in the instance")] {
+        host.ask(id, "tools/call", call("echo", json!({"text": words})))
+            .unwrap();
+        assert_eq!(host.answer(id).await["error"]["code"], -32603, "{words}");
+        host.ask(id + 1, "tools/call", call("echo", json!({"text": "goes on"})))
+            .unwrap();
+        assert_eq!(text(&host.answer(id + 1).await), "goes on", "{words}");
+    }
+    let answers = host.lines();
+    assert_eq!(
+        answers.iter().filter(|line| line["id"] == 3).count(),
+        1,
+        "{answers:?}"
+    );
+}
+
 mod plays {
     use super::*;
 

@@ -117,6 +117,28 @@ async fn f05_a_panic_while_a_message_is_taken_costs_that_message() -> Result<()>
     Ok(())
 }
 
+/// The machine of an instance may be half-way when it panics: what it knew of waiting calls is not relied on.
+#[tokio::test]
+async fn f05_a_panic_in_an_instance_ends_its_calls_and_replaces_its_server() -> Result<()> {
+    let rialto = panicking().await?;
+    let client = rialto.session().await?;
+    let other = rialto.session().await?;
+    let pending = async { other.call(2, "never", json!({"marker": "pending"})).await };
+    let panicking = async {
+        rialto.wait_for_execution("pending").await;
+        client
+            .call(1, "echo", json!({"marker": "panic in the instance"}))
+            .await
+    };
+    let (pending, panicked) = tokio::join!(pending, panicking);
+    assert_eq!(pending?.answer()["error"]["data"]["reason"], "upstream_exited");
+    panicked?.expect_error(500, -32603)?;
+    other.expect_echo("after").await?;
+    client.expect_echo("after").await?;
+    assert_eq!(rialto.journal().starts().len(), 2, "the server was replaced");
+    Ok(())
+}
+
 #[tokio::test]
 async fn f05_a_panic_beside_a_child_costs_what_it_worked_on() -> Result<()> {
     for words in ["panic in the reader", "panic in the supervisor"] {

@@ -104,6 +104,13 @@ impl Multiplexer {
         self.start_report = Some(report);
     }
 
+    /// A panic has interrupted the machine, so that its books may be wrong. Ends every call it still knows of, and
+    /// forgets the link; the caller ends the server.
+    pub fn handle_panic(&mut self, trouble: &Arc<Trouble>) {
+        self.fail_waiting(&Failure::Exited(Arc::clone(trouble)));
+        self.handle_link_down(trouble);
+    }
+
     /// The server cannot be had. Whoever waits is told so.
     pub fn handle_unavailable(&mut self, trouble: &Arc<Trouble>, retry_after: Duration) {
         self.link = Link::Unavailable;

@@ -4,6 +4,7 @@
 //! the lock, by one caller at a time and in order, however deep in one another the callers are.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ use super::vigil::Vigil;
 use crate::client_face::http::refuse_message;
 use crate::clock::Clock;
 use crate::destination::{Destination, Opening};
+use crate::mishap;
 use crate::reply::Refusal;
 use crate::session_port::{Reception, SessionPort};
 use crate::tasks;
@@ -185,8 +187,14 @@ impl Desk {
                 return;
             }
         }
-        while let Some(output) = self.next_output() {
-            self.carry_out(output);
+        // The flag must not outlive a panic: the client would never hear anything again.
+        let mut panic = None;
+        while let Err(caught) = catch_unwind(AssertUnwindSafe(|| {
+            while let Some(output) = self.next_output() {
+                self.carry_out(output);
+            }
+        })) {
+            panic.get_or_insert(caught);
         }
         let (write, look) = {
             let inner = self.lock();
@@ -202,6 +210,9 @@ impl Desk {
             self.look.notify_one();
         }
         self.room.notify_one();
+        if panic.is_some() {
+            tracing::error!("a panic while a client on lines was served");
+        }
     }
 
     fn next_output(&self) -> Option<Output> {
@@ -288,9 +299,22 @@ impl Desk {
         let bytes = message.len();
         let is_request = message.kind() == Kind::Request;
         let id = message.raw_copy(Member::Id);
-        let taken = match session {
-            Some(port) => port.take(message, Accepts::Both, None).map_err(refuse_message),
+        let open = self.lock().client.open_requests();
+        let take = || match session {
+            Some(port) => {
+                mishap::perhaps(mishap::Place::Door, message.bytes());
+                port.take(message, Accepts::Both, None).map_err(refuse_message)
+            }
             None => Err(Refusal::UnknownSession),
+        };
+        let taken = match catch_unwind(AssertUnwindSafe(take)) {
+            Ok(taken) => taken,
+            // Whoever contained the panic may have answered already.
+            Err(_) if self.lock().client.open_requests() < open => return,
+            Err(_) => {
+                tracing::error!("a call ended in a panic");
+                Err(Refusal::Mishap)
+            }
         };
         match taken {
             Ok(Reception::Noted | Reception::Call(_)) => {}
