@@ -31,12 +31,14 @@ use crate::client_face::stdio::Desk;
 use crate::clock::Clock;
 use crate::errand_port::ErrandPort;
 use crate::lane::{Depths, Health, Lane};
-use crate::metrics::Traffic;
+use crate::metrics::{LimitHits, Traffic};
 use crate::own_keys::OwnKeys;
 use crate::reply::Refusal;
 use crate::seal::Sealer;
 use crate::session_port::SessionPort;
-use crate::settings::{self, BackendSpec, LaneRules, RemoteSpec, Sharing, SignIn, Start, Transport};
+use crate::settings::{
+    self, BackendSpec, LaneRules, LimitSettings, RemoteSpec, Sharing, SignIn, Start, Transport,
+};
 use era::Verdict;
 use lanes::{LaneKey, LaneRoll};
 
@@ -58,8 +60,8 @@ pub(crate) struct Surroundings {
     pub(crate) sealer: Arc<Sealer>,
     /// What waits to be read, in the whole gateway.
     pub(crate) buffered: Arc<Buffered>,
-    /// How many bytes of events one session may keep.
-    pub(crate) session_bytes: usize,
+    pub(crate) limits: Arc<LimitSettings>,
+    pub(crate) limit_hits: Arc<LimitHits>,
     /// There is authentication, so that what belongs to one caller must be kept from another.
     pub(crate) tells_callers_apart: bool,
 }
@@ -311,7 +313,8 @@ impl Destination {
     pub(crate) fn session_limits(&self) -> session::Limits {
         let mut limits = session::Limits::default();
         limits.calls = self.settings.max_calls.unwrap_or(limits.calls);
-        limits.retention.bytes = self.around.session_bytes;
+        limits.retention.bytes = self.around.limits.buffered_bytes_per_session;
+        limits.listeners = self.around.limits.streams_per_session;
         limits
     }
 
@@ -347,7 +350,7 @@ impl Destination {
         desk: Option<Arc<Desk>>,
     ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
         self.check_open()?;
-        self.make_room()?;
+        self.make_room(&principal)?;
         let now = self.around.clock.now();
         let key = SessionKey(self.around.session_numbers.fetch_add(1, Ordering::Relaxed));
         let (declared, info) = match &opening {

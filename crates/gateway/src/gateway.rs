@@ -121,7 +121,8 @@ impl Gateway {
         let buffers = settings.limits.buffers(settings.auth.is_on());
         let around = Surroundings {
             buffered: Buffered::new(buffers, clock, Arc::clone(&tally.limit_hits)),
-            session_bytes: settings.limits.buffered_bytes_per_session,
+            limits: Arc::new(settings.limits.clone()),
+            limit_hits: Arc::clone(&tally.limit_hits),
             clock,
             launcher: Arc::clone(&launcher),
             audit: Arc::clone(&audit),

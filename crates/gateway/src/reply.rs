@@ -90,6 +90,12 @@ pub(crate) enum Refusal {
         limit: usize,
     },
     TooManyStreams,
+    TooManyStreamsOfCaller {
+        limit: usize,
+    },
+    TooManyListens {
+        limit: usize,
+    },
     /// More requests in a minute than the caller or the session may send; `limit` names the setting.
     TooManyRequests {
         retry_after: Duration,
@@ -305,6 +311,16 @@ impl Refusal {
                 S::SERVICE_UNAVAILABLE,
                 Rpc(error_code::INTERNAL_ERROR),
                 "too many streams are open".into(),
+            ),
+            Self::TooManyStreamsOfCaller { limit } => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                format!("this caller has {limit} streams open already (limits.streams_per_principal)"),
+            ),
+            Self::TooManyListens { limit } => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                format!("all {limit} listens of this destination are open (limits.listens)"),
             ),
             Self::TooManyRequests { limit, .. } => (
                 S::TOO_MANY_REQUESTS,

@@ -85,6 +85,21 @@ pub fn session_to_evict<K>(now: Moment, sessions: impl IntoIterator<Item = (K, U
         .map(|(key, _)| key)
 }
 
+/// Returns the session of a principal over its share that ends for another principal: the least used one, the first of
+/// those with a call or a stream only if there is no other.
+pub fn session_to_give_up<K>(sessions: impl IntoIterator<Item = (K, Usage)>) -> Option<K> {
+    let rank = |usage: Usage| match usage {
+        Usage::Implicit(since) => (Some(Class::Implicit), since),
+        Usage::StreamClosed(since) => (Some(Class::StreamClosed), since),
+        Usage::Idle(since) => (Some(Class::Idle), since),
+        Usage::Active => (None, Moment::START),
+    };
+    let ranked = sessions.into_iter().map(|(key, usage)| (key, rank(usage)));
+    ranked
+        .min_by_key(|(_, (class, since))| (class.is_none(), *class, *since))
+        .map(|(key, _)| key)
+}
+
 /// Returns the instance to end with all its sessions, if one may be ended.
 pub fn instance_to_evict<K>(
     now: Moment,
@@ -123,6 +138,20 @@ mod tests {
             sessions.retain(|(name, _)| *name != expected);
         }
         assert_eq!(evicted(100, &sessions), None);
+    }
+
+    #[test]
+    fn least_used_session_of_a_principal_over_its_share_is_given_up() {
+        let mut sessions = vec![
+            ("first active", Usage::Active),
+            ("second active", Usage::Active),
+            ("just idle", Usage::Idle(at(100))),
+            ("closed", Usage::StreamClosed(at(90))),
+        ];
+        for expected in ["closed", "just idle", "first active"] {
+            assert_eq!(session_to_give_up(sessions.iter().copied()), Some(expected));
+            sessions.retain(|(name, _)| *name != expected);
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod method;
 pub mod multiplexer;
 pub mod object;
 pub mod session;
+pub mod shares;
 pub mod task;
 pub mod time;
 pub mod tool_policy;

@@ -27,7 +27,7 @@ use crate::audit::{AuditRecord, Outcome, Whose};
 use crate::destination::Destination;
 use crate::gateway::Gateway;
 use crate::guard::connections::Place;
-use crate::guard::limits::Account;
+use crate::guard::limits::{Account, Sharer};
 use crate::guard::resource::Door;
 use crate::guard::{Admission, Caller, Knock, Room, cors};
 use crate::reload::Live;
@@ -370,6 +370,12 @@ impl Visit<'_> {
             principal: self.principal(),
             connection: place.handle()?.clone(),
         })
+    }
+
+    /// Returns whose share a session or a stream of this request takes.
+    pub(super) fn sharer(&self) -> Option<Sharer> {
+        let limiter = &self.gateway.limiter;
+        limiter.sharer(self.began, self.account.as_ref(), &self.caller.principal)
     }
 
     pub(super) fn elapsed(&self) -> Duration {

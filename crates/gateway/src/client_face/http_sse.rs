@@ -90,7 +90,11 @@ impl Visit<'_> {
         destination.check_open()?;
         // Here a stream is a session.
         let limiter = &self.gateway.limiter;
-        let places = [limiter.stream()?, limiter.session(self.account.as_ref())?];
+        let sharer = self.sharer();
+        let places = [
+            limiter.stream(sharer.as_ref())?,
+            limiter.session(sharer.as_ref())?,
+        ];
         let stream =
             destination
                 .old_streams

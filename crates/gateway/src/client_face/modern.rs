@@ -22,7 +22,7 @@ use super::stream_time::StreamTime;
 use crate::destination::{Destination, Journey};
 use crate::errand_port::{Came, ErrandPort, Gathering};
 use crate::guard::Caller;
-use crate::guard::limits::{Limiter, Permit};
+use crate::guard::limits::Permit;
 use crate::metrics::StreamKind;
 use crate::reply::{self, Refusal};
 use crate::seal;
@@ -35,7 +35,7 @@ pub(super) async fn post(
     headers: &HeaderMap,
     message: Message,
     mut accepts: Accepts,
-    (mut permit, limiter): (Option<Permit>, &Limiter),
+    (mut permit, stream): (Option<Permit>, impl FnOnce() -> Result<Permit, Refusal>),
 ) -> Result<Response<Body>, Refusal> {
     let principal = caller.principal.clone();
     match message.kind() {
@@ -55,7 +55,7 @@ pub(super) async fn post(
         Head::of(headers).check_accepts_events()?;
         accepts = Accepts::Events;
         // It stays open as long as its client likes: a stream, and no call.
-        permit = Some(limiter.stream()?);
+        permit = Some(stream()?);
     }
     let port = match retried(destination, &principal, &message, meaning)? {
         Retried::Parked(port, round) => {

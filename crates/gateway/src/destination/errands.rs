@@ -9,6 +9,7 @@ use protocol::client_face::modern::Meaning;
 use protocol::exchange::{Client, Principal, SessionKey};
 use protocol::message::Message;
 use protocol::session::Accepts;
+use protocol::shares::Shares;
 use protocol::time::Moment;
 use protocol::version::Era;
 use protocol::wire::header::MirroredParams;
@@ -24,8 +25,6 @@ use crate::settings::Show;
 
 /// How long a call waits for its client to come back with answers.
 const PARKED_FOR: Duration = Duration::from_secs(600);
-const MAX_PARKED: usize = 1024;
-const MAX_LISTENS: usize = 256;
 /// How a modern request sets out.
 #[derive(Debug)]
 pub(crate) struct Journey {
@@ -101,16 +100,38 @@ impl Destination {
         departure.mirrored = mirrored;
         departure.permit = permit;
         let port = self.depart(&lane, departure);
-        if listening {
-            let mut listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
-            listens.retain(|_, listen| listen.strong_count() > 0);
-            if listens.len() >= MAX_LISTENS {
-                port.give_up();
-                return Err(Refusal::TooManyStreams);
-            }
-            listens.insert(port.key(), Arc::downgrade(&port));
+        if listening && let Err(refusal) = self.register_listen(&port) {
+            port.give_up();
+            return Err(refusal);
         }
         Ok(Some(port))
+    }
+
+    /// Adds a listen to those that are open, if need be in the place of one of a principal over its share.
+    fn register_listen(&self, port: &Arc<ErrandPort>) -> Result<(), Refusal> {
+        let limit = self.around.limits.listens;
+        let evicted = {
+            let mut listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
+            listens.retain(|_, listen| listen.strong_count() > 0);
+            let mut evicted = None;
+            if listens.len() >= limit {
+                let open: Vec<Arc<ErrandPort>> = listens.values().filter_map(Weak::upgrade).collect();
+                let shares: Shares<'_> = open.iter().map(|listen| listen.principal()).collect();
+                let principal = shares.over_share(port.principal());
+                let theirs = open.iter().filter(|listen| Some(listen.principal()) == principal);
+                let newest = theirs.max_by_key(|listen| listen.key());
+                let newest = newest.ok_or(Refusal::TooManyListens { limit })?;
+                listens.remove(&newest.key());
+                evicted = Some(Arc::clone(newest));
+            }
+            listens.insert(port.key(), Arc::downgrade(port));
+            evicted
+        };
+        if let Some(evicted) = evicted {
+            self.around.limit_hits.count("listens");
+            evicted.dismiss();
+        }
+        Ok(())
     }
 
     /// What a state is bound to.
@@ -128,10 +149,8 @@ impl Destination {
     /// Parks an errand whose server has asked. Gives the answer that asks the client.
     pub(crate) fn park(&self, port: &Arc<ErrandPort>, round: u32) -> Option<bytes::Bytes> {
         let expires = self.around.clock.now().after(PARKED_FOR);
+        self.make_room_to_wait(port)?;
         let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-        if parked.len() >= MAX_PARKED && !parked.contains_key(&port.name) {
-            return None;
-        }
         let ticket = Ticket {
             errand: port.name,
             round,
@@ -140,6 +159,30 @@ impl Destination {
         let state = self.around.sealer.seal(ticket, &self.binding(port.principal()))?;
         parked.insert(port.name, Arc::clone(port));
         Some(port.park(&state, expires))
+    }
+
+    /// Sees to it that a call can wait for its client, if need be by giving up the oldest of a principal over its share.
+    fn make_room_to_wait(&self, port: &ErrandPort) -> Option<()> {
+        let evicted = {
+            let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+            if parked.len() < self.around.limits.waiting_calls || parked.contains_key(&port.name) {
+                return Some(());
+            }
+            self.around.limit_hits.count("waiting_calls");
+            parked.retain(|_, port| !port.is_over());
+            if parked.len() < self.around.limits.waiting_calls {
+                return Some(());
+            }
+            let shares: Shares<'_> = parked.values().map(|waiting| waiting.principal()).collect();
+            let principal = shares.over_share(port.principal())?;
+            let theirs = parked.values().filter(|waiting| waiting.principal() == principal);
+            let oldest = theirs.min_by_key(|waiting| waiting.parked_until())?.name;
+            parked.remove(&oldest)
+        };
+        if let Some(evicted) = evicted {
+            evicted.give_up();
+        }
+        Some(())
     }
 
     /// The parked errand that a state names, and the round it is for: here, or where this destination's name led before a

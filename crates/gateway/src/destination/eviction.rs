@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use protocol::eviction::{self, InstanceUsage};
+use protocol::exchange::Principal;
+use protocol::shares::Shares;
 
 use super::{Destination, LaneKey};
 use crate::lane::Lane;
@@ -11,43 +13,67 @@ use crate::reply::Refusal;
 use crate::session_port::SessionPort;
 
 impl Destination {
-    /// Ends a session if `max_sessions` are open.
-    pub(super) fn make_room(&self) -> Result<(), Refusal> {
+    /// Ends a session if `max_sessions` are open: one that is no longer used, else one of a principal over its share.
+    pub(super) fn make_room(&self, newcomer: &Principal) -> Result<(), Refusal> {
         let limit = self.settings.max_sessions;
-        let ports: Vec<Arc<SessionPort>> = {
+        let mut ports: Vec<Arc<SessionPort>> = {
             let sessions = self.sessions();
             if sessions.len() < limit {
                 return Ok(());
             }
             sessions.values().cloned().collect()
         };
-        let sessions = ports.iter().map(|port| (port, port.usage()));
-        let evicted = eviction::session_to_evict(self.around.clock.now(), sessions)
-            .ok_or(Refusal::TooManySessions { limit })?;
-        self.evict(evicted);
+        // Of sessions in use the newest goes first.
+        ports.sort_by_key(|port| std::cmp::Reverse(port.key()));
+        let newcomer = newcomer.as_str();
+        let shares: Shares<'_> = ports.iter().map(|port| port.principal()).collect();
+        let unused = ports
+            .iter()
+            .filter(|port| shares.may_take_unused(newcomer, port.principal()))
+            .map(|port| (port, port.usage()));
+        let evicted = eviction::session_to_evict(self.around.clock.now(), unused).or_else(|| {
+            let principal = shares.over_share(newcomer)?;
+            let theirs = ports.iter().filter(|port| port.principal() == principal);
+            eviction::session_to_give_up(theirs.map(|port| (port, port.usage())))
+        });
+        self.evict(evicted.ok_or(Refusal::TooManySessions { limit })?);
         Ok(())
     }
 
-    /// Ends an instance and its sessions, to make room for another one.
-    pub(super) fn free_instance(&self, limit: usize) -> Result<(), Refusal> {
-        let instances: Vec<(LaneKey, Arc<Lane>)> = {
+    /// Ends an instance and its sessions, to make room for another one: one that is no longer used, else one of a
+    /// principal over its share.
+    pub(super) fn free_instance(&self, limit: usize, newcomer: &Principal) -> Result<(), Refusal> {
+        let instances: Vec<Instance> = {
             let lanes = self.lanes();
             lanes
                 .iter()
-                .map(|(key, lane)| (key.clone(), Arc::clone(lane)))
+                .map(|(key, lane)| Instance {
+                    owner: owner(key, lane),
+                    key: key.clone(),
+                    lane: Arc::clone(lane),
+                })
                 .collect()
         };
-        let usages = instances
-            .iter()
-            .map(|(key, instance)| ((key, instance), usage(instance)));
-        let (key, instance) = eviction::instance_to_evict(self.around.clock.now(), usages)
-            .ok_or(Refusal::TooManyChildren { limit })?;
+        let newcomer = newcomer.as_str();
+        let owners = instances.iter().filter_map(|instance| instance.owner.as_deref());
+        let shares: Shares<'_> = owners.collect();
+        let unused = instances.iter().filter(|instance| {
+            let owner = instance.owner.as_deref();
+            owner.is_none_or(|owner| shares.may_take_unused(newcomer, owner))
+        });
+        let usages = unused.map(|instance| (instance, usage(&instance.lane)));
+        let evicted = eviction::instance_to_evict(self.around.clock.now(), usages).or_else(|| {
+            let principal = shares.over_share(newcomer)?;
+            let mut theirs = instances.iter().rev();
+            theirs.find(|instance| instance.owner.as_deref() == Some(principal))
+        });
+        let evicted = evicted.ok_or(Refusal::TooManyChildren { limit })?;
         // No new client finds the instance while its sessions end.
-        self.lanes().remove(key);
-        for port in instance.sessions().unwrap_or_default() {
+        self.lanes().remove(&evicted.key);
+        for port in evicted.lane.sessions().unwrap_or_default() {
             self.evict(&port);
         }
-        instance.stop();
+        evicted.lane.stop();
         Ok(())
     }
 
@@ -55,6 +81,27 @@ impl Destination {
         tracing::debug!(destination = %self.name, session = %port.hash().as_str(), "evicted to make room");
         self.traffic.sessions_evicted.fetch_add(1, Ordering::Relaxed);
         self.close(port);
+    }
+}
+
+struct Instance {
+    key: LaneKey,
+    lane: Arc<Lane>,
+    /// The principal that has it to itself, if one does.
+    owner: Option<String>,
+}
+
+fn owner(key: &LaneKey, lane: &Lane) -> Option<String> {
+    match key {
+        LaneKey::Clients { identity, .. } => {
+            let (principal, _) = identity.as_ref()?;
+            Some(principal.as_str().to_owned())
+        }
+        LaneKey::Session(_) => {
+            let sessions = lane.sessions()?;
+            Some(sessions.first()?.principal().to_owned())
+        }
+        LaneKey::Unclaimed => None,
     }
 }
 

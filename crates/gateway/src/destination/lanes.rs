@@ -147,7 +147,7 @@ impl Destination {
                 return Ok(lane);
             }
             drop(lanes);
-            self.free_instance(limit)?;
+            self.free_instance(limit, &client.principal)?;
         }
     }
 

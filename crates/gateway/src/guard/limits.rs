@@ -30,11 +30,27 @@ pub(crate) struct Account {
     requests: Allowance,
     sessions: Arc<AtomicUsize>,
     calls: Arc<AtomicUsize>,
+    streams: Arc<AtomicUsize>,
 }
 
 impl Account {
     fn is_idle(&self, now: Moment) -> bool {
-        self.requests.is_whole(now) && self.sessions.load(Acquire) == 0 && self.calls.load(Acquire) == 0
+        let held = [&self.sessions, &self.calls, &self.streams];
+        self.requests.is_whole(now) && held.iter().all(|places| places.load(Acquire) == 0)
+    }
+}
+
+/// A caller that takes a place which all callers share.
+#[derive(Debug)]
+pub(crate) struct Sharer {
+    account: Arc<Account>,
+    is_named: bool,
+}
+
+impl Sharer {
+    /// Returns how many places it may have: as configured, else half of all if it has a name.
+    fn limit(&self, configured: Option<usize>, in_all: usize) -> Option<usize> {
+        configured.or_else(|| self.is_named.then(|| in_all.div_ceil(2)))
     }
 }
 
@@ -120,6 +136,7 @@ impl Limiter {
     ) -> Option<Arc<Account>> {
         let concerned = self.requests.is_some()
             || self.settings.sessions_per_principal.is_some()
+            || self.settings.streams_per_principal.is_some()
             || self.settings.calls_per_principal.is_some();
         if !concerned {
             return None;
@@ -127,18 +144,22 @@ impl Limiter {
         let address = principal
             .is_anonymous()
             .then(|| self.network_of_client(peer, headers));
+        Some(self.find_account(now, principal, address))
+    }
+
+    fn find_account(&self, now: Moment, principal: &Principal, address: Option<IpAddr>) -> Arc<Account> {
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
         let known = match &address {
             Some(address) => callers.unnamed.get(address),
             None => callers.named.get(principal),
         };
         if let Some(caller) = known {
-            return Some(Arc::clone(caller));
+            return Arc::clone(caller);
         }
         if callers.len() >= MAX_ACCOUNTS {
             callers.forget_idle(now);
             if callers.len() >= MAX_ACCOUNTS {
-                return Some(Arc::clone(&self.others));
+                return Arc::clone(&self.others);
             }
         }
         let caller = Arc::new(Account::default());
@@ -146,7 +167,23 @@ impl Limiter {
             Some(address) => callers.unnamed.insert(address, Arc::clone(&caller)),
             None => callers.named.insert(principal.clone(), Arc::clone(&caller)),
         };
-        Some(caller)
+        caller
+    }
+
+    /// Returns whose share a session or a stream takes: callers with a name have one even if nothing else is counted.
+    pub(crate) fn sharer(
+        &self,
+        now: Moment,
+        account: Option<&Arc<Account>>,
+        principal: &Principal,
+    ) -> Option<Sharer> {
+        let is_named = !principal.is_anonymous();
+        let account = match account {
+            Some(account) => Arc::clone(account),
+            None if is_named => self.find_account(now, principal, None),
+            None => return None,
+        };
+        Some(Sharer { account, is_named })
     }
 
     /// The address, or of IPv6 the network, that a request comes from.
@@ -232,13 +269,12 @@ impl Limiter {
         })
     }
 
-    pub(crate) fn session(&self, caller: Option<&Arc<Account>>) -> Result<Permit, Refusal> {
-        let of_caller = caller.zip(self.settings.sessions_per_principal);
-        take(
-            (&self.sessions, self.settings.sessions),
-            of_caller.map(|(caller, limit)| (&caller.sessions, limit)),
-        )
-        .map_err(|full| match full {
+    pub(crate) fn session(&self, sharer: Option<&Sharer>) -> Result<Permit, Refusal> {
+        let of_caller = sharer.and_then(|sharer| {
+            let limit = sharer.limit(self.settings.sessions_per_principal, self.settings.sessions)?;
+            Some((&sharer.account.sessions, limit))
+        });
+        take((&self.sessions, self.settings.sessions), of_caller).map_err(|full| match full {
             Full::InAll => Refusal::TooManySessionsInAll {
                 limit: self.settings.sessions,
             },
@@ -247,8 +283,15 @@ impl Limiter {
     }
 
     /// A place for a stream that stays open as long as its client likes.
-    pub(crate) fn stream(&self) -> Result<Permit, Refusal> {
-        take((&self.streams, self.settings.streams), None).map_err(|_| Refusal::TooManyStreams)
+    pub(crate) fn stream(&self, sharer: Option<&Sharer>) -> Result<Permit, Refusal> {
+        let of_caller = sharer.and_then(|sharer| {
+            let limit = sharer.limit(self.settings.streams_per_principal, self.settings.streams)?;
+            Some((&sharer.account.streams, limit))
+        });
+        take((&self.streams, self.settings.streams), of_caller).map_err(|full| match full {
+            Full::InAll => Refusal::TooManyStreams,
+            Full::OfCaller(limit) => Refusal::TooManyStreamsOfCaller { limit },
+        })
     }
 
     /// Forgets callers of whom there is nothing to remember.

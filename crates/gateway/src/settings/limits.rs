@@ -20,12 +20,21 @@ pub struct LimitSettings {
     pub refused_credentials_per_minute: u32,
     /// Sessions at once, of all destinations together.
     pub sessions: usize,
+    /// Those of one principal; `None`: half of all, for callers with a name.
     pub sessions_per_principal: Option<usize>,
     /// Calls at once, from the reading of their bodies to their ends.
     pub calls: usize,
     pub calls_per_principal: Option<usize>,
     /// Streams for notices at once: those opened by GET, and `subscriptions/listen`.
     pub streams: usize,
+    /// Those of one principal; `None`: half of all, for callers with a name.
+    pub streams_per_principal: Option<usize>,
+    /// Streams opened by GET of one session.
+    pub streams_per_session: usize,
+    /// Modern listens at once, of one destination.
+    pub listens: usize,
+    /// Modern calls that wait for their client's answer at once, of one destination.
+    pub waiting_calls: usize,
     pub connections: usize,
     /// As configured, for every address but those of trusted proxies.
     pub connections_per_address: Option<usize>,
@@ -51,6 +60,10 @@ impl Default for LimitSettings {
             calls: 8192,
             calls_per_principal: None,
             streams: 10_000,
+            streams_per_principal: None,
+            streams_per_session: 64,
+            listens: 256,
+            waiting_calls: 1024,
             connections: 8192,
             connections_per_address: None,
             // Sixteen answers of the default `max_message_bytes`.

@@ -41,6 +41,16 @@ pub(super) fn read(layers: &mut Layers<'_, '_, '_>) -> LimitSettings {
         streams: read
             .count("streams", "RIALTO_LIMIT_STREAMS")
             .unwrap_or(default.streams),
+        streams_per_principal: read.count("streams_per_principal", "RIALTO_LIMIT_STREAMS_PER_PRINCIPAL"),
+        streams_per_session: read
+            .count("streams_per_session", "RIALTO_LIMIT_STREAMS_PER_SESSION")
+            .unwrap_or(default.streams_per_session),
+        listens: read
+            .count("listens", "RIALTO_LIMIT_LISTENS")
+            .unwrap_or(default.listens),
+        waiting_calls: read
+            .count("waiting_calls", "RIALTO_LIMIT_WAITING_CALLS")
+            .unwrap_or(default.waiting_calls),
         connections: read
             .count("connections", "RIALTO_LIMIT_CONNECTIONS")
             .unwrap_or(default.connections),

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{McpClient, Reply, Result};
+use testkit::{McpClient, Reply, Result, Rialto};
 
-use super::house::{House, NOBODYS_SESSION, modern, visible};
+use super::house::{House, LATEST, MODERN, NOBODYS_SESSION, Token, modern, token, visible};
 
 fn asks() -> Value {
     json!({"elicitation": {}, "sampling": {}, "roots": {}})
@@ -291,5 +291,94 @@ async fn a_call_that_waits_for_its_client_is_nobody_elses() -> Result<()> {
     )
     .await?;
     again.expect_error(400, -32602)?;
+    Ok(())
+}
+
+/// F4: one caller with a stream on each of its sessions took every session of a destination.
+#[tokio::test]
+async fn h07_a_caller_that_takes_every_session_makes_room_for_another() -> Result<()> {
+    let house = House::with("{ command: '{stub}', max_sessions: 6 }").await?;
+    let mut greedy = Vec::new();
+    for _ in 0..6 {
+        let client = house.session(&house.alice, json!({})).await?;
+        greedy.push((client.get_stream(None).await?, client));
+    }
+    // Her own next one finds no room: all of hers are in use.
+    let refused = house
+        .client(&house.alice)
+        .await?
+        .initialize(LATEST, json!({}))
+        .await?;
+    assert_eq!(refused.status, 503, "{}", refused.body_text());
+    let mut modest = Vec::new();
+    for _ in 0..3 {
+        let client = house.session(&house.bob, json!({})).await?;
+        client.expect_echo("let in").await?;
+        modest.push((client.get_stream(None).await?, client));
+    }
+    // Half is a fair share of two.
+    let refused = house
+        .client(&house.bob)
+        .await?
+        .initialize(LATEST, json!({}))
+        .await?;
+    assert_eq!(refused.status, 503, "{}", refused.body_text());
+    for (_, client) in greedy.iter().take(3).chain(&modest) {
+        client.expect_echo("still there").await?;
+    }
+    Ok(())
+}
+
+/// F4: the same with children of their own.
+#[tokio::test]
+async fn h07_a_caller_that_takes_every_instance_makes_room_for_another() -> Result<()> {
+    let house = House::with("{ command: '{stub}', process: per_session, max_children: 4 }").await?;
+    let mut greedy = Vec::new();
+    for _ in 0..4 {
+        let client = house.session(&house.alice, json!({})).await?;
+        greedy.push((client.get_stream(None).await?, client));
+    }
+    let bob = house.session(&house.bob, json!({})).await?;
+    bob.expect_echo("let in").await?;
+    Ok(())
+}
+
+/// F4: 256 listens of one caller kept all others from listening.
+#[tokio::test]
+async fn h07_a_caller_that_takes_every_listen_makes_room_for_another() -> Result<()> {
+    let (alice, bob) = (token("alice"), token("bob"));
+    let config = format!(
+        "limits: {{ listens: 4 }}\nauth:\n  tokens:\n    - {{ name: alice, hash: \"{}\" }}\n    - {{ name: bob, hash: \"{}\" }}\ndestinations:\n  shared: {{ command: '{{stub}}' }}\n",
+        alice.hash, bob.hash
+    );
+    let rialto = Rialto::with_config(&config).await?;
+    let listen = async |token: &Token, id: u64| {
+        let client = rialto.client_of("shared").await?;
+        let body = json!({"jsonrpc": "2.0", "id": id, "method": "subscriptions/listen", "params": {
+            "notifications": {"toolsListChanged": true},
+            "_meta": {"io.modelcontextprotocol/protocolVersion": MODERN,
+                "io.modelcontextprotocol/clientCapabilities": {}}}});
+        let bearer = format!("Bearer {}", token.token);
+        let headers = [
+            ("authorization", bearer.as_str()),
+            ("content-type", "application/json"),
+            ("accept", "application/json, text/event-stream"),
+            ("mcp-protocol-version", MODERN),
+            ("mcp-method", "subscriptions/listen"),
+        ];
+        client
+            .send("POST", "/shared/mcp", &headers, body.to_string())
+            .await
+    };
+    let mut held = Vec::new();
+    for id in 0..4 {
+        let response = listen(&alice, id).await?;
+        assert!(response.is_stream(), "{}", response.reply().await?.body_text());
+        held.push(response.events());
+    }
+    let refused = listen(&alice, 9).await?.reply().await?;
+    assert_eq!(refused.status, 503, "{}", refused.body_text());
+    let response = listen(&bob, 1).await?;
+    assert!(response.is_stream(), "{}", response.reply().await?.body_text());
     Ok(())
 }

@@ -94,7 +94,9 @@ impl Visit<'_> {
                 headers,
                 message.clone(),
                 accepts,
-                (Some(permit), &self.gateway.limiter),
+                (Some(permit), || {
+                    self.gateway.limiter.stream(self.sharer().as_ref())
+                }),
             );
             return Box::pin(answering).await.map_err(refused);
         }
@@ -166,7 +168,7 @@ impl Visit<'_> {
         accepts: Accepts,
         permit: Permit,
     ) -> Result<Response<Body>, Refusal> {
-        let place = self.gateway.limiter.session(self.account.as_ref())?;
+        let place = self.gateway.limiter.session(self.sharer().as_ref())?;
         let opening = if message.method() == McpMethod::Initialize {
             Opening::Introduction(message.clone(), accepts)
         } else {
@@ -301,7 +303,7 @@ impl Visit<'_> {
         if self.gateway.is_draining() {
             return Err(Refusal::Draining);
         }
-        let permit = self.gateway.limiter.stream()?;
+        let permit = self.gateway.limiter.stream(self.sharer().as_ref())?;
         let reader = match head.headers().get(LAST_EVENT_ID) {
             Some(last) => port.resume(last.to_str().unwrap_or_default()),
             None => port.listen(),
