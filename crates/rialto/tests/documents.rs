@@ -449,6 +449,29 @@ fn every_row_of_the_fault_catalogue_names_tests_that_are_there() {
 }
 
 #[test]
+fn every_client_in_the_page_about_tests_is_pinned_as_it_says() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/interop");
+    let tables = markdown::tables(include_str!("../../../docs/testing.md"));
+    let pinned = tables.iter().filter(|table| table.has("Pinned in"));
+    let mut clients = 0;
+    for row in pinned.flat_map(Table::rows) {
+        let (pins, files) = (
+            markdown::codes(row.cell("Pin")),
+            markdown::codes(row.cell("Pinned in")),
+        );
+        let ([pin], [file]) = (&pins[..], &files[..]) else {
+            panic!("{} has one pin in one file", row.cell("Client"));
+        };
+        let text =
+            std::fs::read_to_string(folder.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let mut lines = text.lines().map(|line| line.trim().trim_end_matches(','));
+        assert!(lines.any(|line| line == pin), "{file} does not pin {pin}");
+        clients += 1;
+    }
+    assert!(clients > 10, "the page names {clients} clients");
+}
+
+#[test]
 fn the_figures_that_readme_quotes_are_those_of_the_benchmarks() {
     let benchmarks = include_str!("../../../docs/benchmarks.md");
     let measured: BTreeSet<&str> = benchmarks.lines().collect();

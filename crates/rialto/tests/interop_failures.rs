@@ -124,9 +124,17 @@ macro_rules! clients {
 }
 
 clients! {
+    python_sdk_1_9: python_player("failures", "python1.9", "sdk1");
+    python_sdk_1_12: python_player("failures", "python1.12", "sdk1");
+    python_sdk_1_22: python_player("failures", "python1.22", "sdk1");
+    python_sdk_1_30: python_player("failures", "python1", "sdk1");
     python_sdk_2_in_the_legacy_era: python_player("failures", "python2", "sdk2-legacy");
     python_sdk_2_in_the_modern_era: python_player("failures", "python2", "sdk2-auto");
+    typescript_sdk_1: player("failures", Sdk::TypeScript1, Era::Legacy);
+    typescript_sdk_2_in_the_legacy_era: player("failures", Sdk::TypeScript2, Era::Legacy);
     typescript_sdk_2_in_the_modern_era: player("failures", Sdk::TypeScript2, Era::Auto);
+    fastmcp_2: python_player("failures", "python1", "fastmcp");
     fastmcp_4: python_player("failures", "python2", "fastmcp");
+    langchain_adapters: python_player("failures", "python1", "langchain");
     openai_agents: python_player("failures", "python2", "openai-agents");
 }

@@ -20,7 +20,7 @@ const call = async (name, args, options) => {
   return result.content.map(({ text }) => text).join('\n');
 };
 
-// What the client threw for one call. A settled call is passed in, so that no error goes unnoticed meanwhile.
+// Returns what the client threw for one call, which has ended.
 const failureIn = ({ status, value, reason: error }) => {
   if (status === 'fulfilled') throw new Error(`the call was answered with ${value.slice(0, 100)}`);
   const { code, data, message } = error;
@@ -29,8 +29,8 @@ const failureIn = ({ status, value, reason: error }) => {
 const settled = async (answer) => (await Promise.allSettled([answer]))[0];
 const failureOf = async (answer) => failureIn(await settled(answer));
 
-// A call that the server has begun and does not answer before `release`. Its end is wrapped: an error of it is looked
-// at later.
+// Returns a call that the server has begun and does not answer before `release`. It is wrapped, or `await` would wait for
+// its end; and settled, or its error would end the process before a scenario looks at it.
 const held = async () => {
   const options = { onprogress: () => {}, resetTimeoutOnProgress: true };
   const neighbour = settled(call('hold', { marker: 'neighbour', every_ms: 250 }, options));
@@ -53,7 +53,7 @@ const scenarios = {
 
   timeout: () => beside('never', {}),
 
-  // Both calls were with the process that ended, so each has an error of its own. Those after it are answered.
+  // Both calls were with the process that ended, so each gets its own error. Later calls are answered.
   async crash() {
     const { neighbour } = await held();
     const failure = await failureOf(call('exit', { marker: 'failing', code: 3 }));
@@ -62,7 +62,7 @@ const scenarios = {
     return { failure, neighbour: neighbours, next: await Promise.all(after) };
   },
 
-  // Four crashes use up all restarts. What is refused then is one call at a time, too.
+  // Four crashes use up all restarts. Later calls are refused one by one.
   async unavailable() {
     const crashes = [];
     for (let number = 0; number < 4; number++) {

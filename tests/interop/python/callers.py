@@ -4,9 +4,9 @@ A caller takes a tool's name, its arguments and whether it wants progress, and r
 client raises is left as it is. Imports are late, because each client lives in an environment of its own.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 Caller = Callable[[str, dict[str, Any], bool], Awaitable[str]]
@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 60
 
 
 async def ignore_progress(*_arguments: Any) -> None:
-    """Whoever takes progress sends a token, which lets the server report some."""
+    """A client that takes progress sends a token, without which the server reports none."""
 
 
 def text_of(content: list[Any]) -> str:
@@ -46,24 +46,13 @@ async def sdk1(url: str) -> AsyncIterator[Caller]:
         yield caller_over(session)
 
 
+@asynccontextmanager
 async def sdk2(url: str, mode: str) -> AsyncIterator[Caller]:
     from mcp import Client
     from mcp.client.streamable_http import streamable_http_client
 
     async with Client(streamable_http_client(url), mode=mode) as client:
         yield caller_over(client)
-
-
-@asynccontextmanager
-async def sdk2_legacy(url: str) -> AsyncIterator[Caller]:
-    async for caller in sdk2(url, "legacy"):
-        yield caller
-
-
-@asynccontextmanager
-async def sdk2_auto(url: str) -> AsyncIterator[Caller]:
-    async for caller in sdk2(url, "auto"):
-        yield caller
 
 
 @asynccontextmanager
@@ -119,14 +108,8 @@ async def openai_agents(url: str, old_transport: bool = False) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def openai_agents_sse(url: str) -> AsyncIterator[Caller]:
-    async with openai_agents(url, old_transport=True) as call:
-        yield call
-
-
-@asynccontextmanager
-async def two_in_one(open_one: Any, url: str) -> AsyncIterator[tuple[Caller, Caller]]:
-    """The caller that fails and its neighbour: the same session, unless the client makes its calls one by one."""
+async def caller_and_neighbour(open_one: Any, url: str) -> AsyncIterator[tuple[Caller, Caller]]:
+    """The caller whose call fails, and its neighbour: both in one session, unless the client makes calls one by one."""
     async with open_one(url) as call:
         if open_one is openai_agents:
             async with open_one(url) as neighbour:
@@ -137,10 +120,10 @@ async def two_in_one(open_one: Any, url: str) -> AsyncIterator[tuple[Caller, Cal
 
 CLIENTS = {
     "sdk1": sdk1,
-    "sdk2-legacy": sdk2_legacy,
-    "sdk2-auto": sdk2_auto,
+    "sdk2-legacy": partial(sdk2, mode="legacy"),
+    "sdk2-auto": partial(sdk2, mode="auto"),
     "fastmcp": fastmcp,
     "langchain": langchain,
     "openai-agents": openai_agents,
-    "openai-agents-sse": openai_agents_sse,
+    "openai-agents-sse": partial(openai_agents, old_transport=True),
 }

@@ -11,13 +11,13 @@ import traceback
 from collections.abc import Awaitable
 from typing import Any
 
-from callers import CLIENTS, Caller, two_in_one
+from callers import CLIENTS, Caller, caller_and_neighbour
 
 DEADLINE_SECONDS = 60
 
 
 async def failure_of(call: Awaitable[str]) -> dict[str, Any]:
-    """What the client raised for one call. That its surroundings are cancelled is no such thing and is passed on."""
+    """Returns what the client raised for one call. A cancelled scope is no error of a call and is passed on."""
     try:
         text = await call
     except Exception as error:
@@ -36,7 +36,7 @@ async def failure_of(call: Awaitable[str]) -> dict[str, Any]:
 
 
 async def held(call: Caller, neighbour: Caller) -> asyncio.Task[str]:
-    """A call that the server has begun and does not answer before `release`."""
+    """Returns a call that the server has begun and does not answer before `release`."""
     task = asyncio.create_task(neighbour("hold", {"marker": "neighbour", "every_ms": 250}, True))
     await call("wait_held", {"marker": "begun", "held": "neighbour"}, False)
     return task
@@ -62,7 +62,7 @@ async def timeout(call: Caller, neighbour: Caller) -> dict[str, Any]:
 
 
 async def crash(call: Caller, neighbour: Caller) -> dict[str, Any]:
-    """Both calls were with the process that ended, so each has an error of its own. Those after it are answered."""
+    """Both calls were with the process that ended, so each gets its own error. Later calls are answered."""
     task = await held(call, neighbour)
     failure = await failure_of(call("exit", {"marker": "failing", "code": 3}, False))
     neighbours = await failure_of(task)
@@ -71,22 +71,22 @@ async def crash(call: Caller, neighbour: Caller) -> dict[str, Any]:
 
 
 async def unavailable(call: Caller, _neighbour: Caller) -> dict[str, Any]:
-    """Four crashes use up all restarts. What is refused then is one call at a time, too."""
+    """Four crashes use up all restarts. Later calls are refused one by one."""
     crashes = [await failure_of(call("exit", {"marker": f"crash {number}"}, False)) for number in range(4)]
     refused = [call("echo", {"marker": f"refused {number}"}, False) for number in range(2)]
     return {"crashes": crashes, "refused": [await failure_of(call) for call in refused]}
 
 
-async def call(call: Caller, _neighbour: Caller) -> dict[str, Any]:
+async def plain_call(call: Caller, _neighbour: Caller) -> dict[str, Any]:
     return {"next": await call("echo", {"marker": "next"}, False)}
 
 
-SCENARIOS = {scenario.__name__: scenario for scenario in (oversized, timeout, crash, unavailable, call)}
+SCENARIOS = {scenario.__name__: scenario for scenario in (oversized, timeout, crash, unavailable, plain_call)}
 
 
 async def main() -> None:
     client, url, scenario = sys.argv[1:4]
-    async with asyncio.timeout(DEADLINE_SECONDS), two_in_one(CLIENTS[client], url) as (call, neighbour):
+    async with asyncio.timeout(DEADLINE_SECONDS), caller_and_neighbour(CLIENTS[client], url) as (call, neighbour):
         seen = await SCENARIOS[scenario](call, neighbour)
         print(json.dumps(seen), flush=True)
 
