@@ -20,6 +20,7 @@ use tokio::time::Sleep;
 
 use crate::audit::{Audit, AuditRecord, Outcome, Whose};
 use crate::buffered::{Buffered, KeepsEvents, KeptEvents, ReportedEvents};
+use crate::call_log::{self, CallLine};
 use crate::clock::Clock;
 use crate::guard::limits::Permit;
 use crate::lane::Lane;
@@ -328,6 +329,15 @@ impl ErrandPort {
         let latency = self.clock.now().since(record.started);
         self.traffic
             .ended(Era::Modern, metrics::class(message), outcome, latency);
+        call_log::write(&CallLine {
+            destination: &self.destination,
+            http_method: "POST",
+            message: Some(message),
+            status,
+            outcome,
+            reason: None,
+            latency,
+        });
         if !self.audit.is_on() {
             return;
         }

@@ -5,6 +5,7 @@ pub mod audit;
 pub mod backend_face;
 mod backend_task;
 mod buffered;
+mod call_log;
 mod client_face;
 mod clock;
 mod destination;

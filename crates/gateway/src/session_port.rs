@@ -26,6 +26,7 @@ use protocol::version::Era;
 
 use crate::audit::{Audit, AuditRecord, Outcome, SessionHash, Whose};
 use crate::buffered::{Buffered, KeepsEvents, KeptEvents, ReportedEvents};
+use crate::call_log::{self, CallLine};
 use crate::client_face::stdio::Desk;
 use crate::clock::Clock;
 use crate::guard::limits::Permit;
@@ -379,6 +380,15 @@ impl SessionPort {
                 audited.latency,
             );
         }
+        call_log::write(&CallLine {
+            destination: self.lane.destination(),
+            http_method: audited.http_method,
+            message,
+            status: audited.status,
+            outcome: audited.outcome,
+            reason: None,
+            latency: audited.latency,
+        });
         let Some(whose) = &self.whose else {
             return;
         };

@@ -357,6 +357,32 @@ async fn check_ends_with_code_2_on_a_bad_file() -> Result<()> {
     Ok(())
 }
 
+// Log.
+
+#[tokio::test]
+async fn the_log_has_every_call_and_refusal_at_the_level_debug() -> Result<()> {
+    let launcher = Rialto::launcher().env("RUST_LOG", "debug").args(&["--name", "d"]);
+    let rialto = launcher.stub(&[]).start().await?;
+    let client = session(&rialto).await?;
+    client.call(1, "echo", marked("m")).await?.expect_status(200)?;
+    let is_line = |line: &Value, outcome: &str| line["message"] == "call ended" && line["outcome"] == outcome;
+    let line = rialto
+        .wait_for_log("the call", PATIENCE, |line| {
+            is_line(line, "ok") && line["tool"] == "echo"
+        })
+        .await;
+    assert_eq!(
+        (&line["destination"], &line["method"]),
+        (&json!("d"), &json!("tools/call"))
+    );
+    assert!(line["latency_ms"].is_u64() && line["status"] == 200, "{line}");
+    client.set_session(Some("nonsense"));
+    client.call(1, "echo", marked("m")).await?.expect_status(400)?;
+    let line = rialto.wait_for_log("the refusal", PATIENCE, |line| is_line(line, "refused"));
+    assert_eq!(line.await["reason"], "malformed_session");
+    Ok(())
+}
+
 /// Runs `check` on the demo server, with these flags and this in front of its destinations.
 async fn check_with(flags: &[&str], head: &str) -> Result<(Option<i32>, String)> {
     let ended = Rialto::launcher()

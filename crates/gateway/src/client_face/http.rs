@@ -24,6 +24,7 @@ use super::intake::Upload;
 use super::lingering::Unread;
 use super::own_wakes::OwnWakes;
 use crate::audit::{AuditRecord, Outcome, Whose};
+use crate::call_log::{self, CallLine};
 use crate::destination::Destination;
 use crate::gateway::Gateway;
 use crate::guard::connections::Place;
@@ -420,6 +421,15 @@ impl Visit<'_> {
             .and_then(|message| message.raw(Member::Id));
         let response = refused.refusal.respond(id);
         self.gateway.tally.refused(&refused.refusal);
+        call_log::write(&CallLine {
+            destination: &self.destination.name,
+            http_method,
+            message,
+            status: refused.refusal.status().as_u16(),
+            outcome: Outcome::Refused,
+            reason: Some(refused.refusal.label()),
+            latency: self.elapsed(),
+        });
         // The room that is left in the log is for calls that run.
         if self.gateway.audit.is_on() && refused.refusal != Refusal::AuditUnavailable {
             let method = message.and_then(Message::method_name);
