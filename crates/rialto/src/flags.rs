@@ -86,7 +86,7 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "human|json")]
     pub(crate) log_format: Option<String>,
     /// How long a call may take, such as 30s or 5m [env: RIALTO_REQUEST_TIMEOUT, STDIO_REQUEST_TIMEOUT] [default: 30s]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, alias = "timeout", value_name = "DURATION")]
     pub(crate) request_timeout: Option<String>,
     /// The largest message, either way [env: RIALTO_MAX_MESSAGE_BYTES] [default: 16MiB]
     #[arg(long, value_name = "SIZE")]
@@ -94,6 +94,9 @@ pub(crate) struct ServeFlags {
     /// Who shares a child of `-- COMMAND` [env: RIALTO_PROCESS] [default: shared]
     #[arg(long, value_name = "shared|per_session|per_identity")]
     pub(crate) process: Option<String>,
+    /// How long the server of `-- COMMAND` may take to start [env: RIALTO_START_TIMEOUT] [default: 5m]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) start_timeout: Option<String>,
     /// Sessions at once per destination [env: RIALTO_MAX_SESSIONS, MAX_STDIO_CONNECTIONS] [default: 1000]
     #[arg(long, value_name = "N")]
     pub(crate) max_sessions: Option<String>,
@@ -150,7 +153,7 @@ pub(crate) struct ConnectFlags {
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_file: Option<String>,
     /// How long a call may take, such as 30s or 5m [env: RIALTO_TIMEOUT, MCP_TIMEOUT_MS] [default: 60s]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, alias = "request-timeout", value_name = "DURATION")]
     pub(crate) timeout: Option<String>,
     /// Messages that may wait; beyond it nothing is read from stdin [env: RIALTO_MAX_QUEUE, MCP_MAX_QUEUE] [default: 10000]
     #[arg(long, value_name = "N")]

@@ -245,6 +245,11 @@ async fn expect_room_for_ten(rialto: &Rialto, setting: &str) -> Result<()> {
     );
     let implicit = late.call(1, "echo", marked("refused")).await?;
     assert_refused(&implicit, 503, -32603, json!(1));
+    // Who looks can see that a limit refuses clients.
+    let line = rialto.wait_for_log("the limit is logged", PATIENCE, |line| line["limit"] == setting);
+    assert_eq!(line.await["level"], "WARN");
+    let ready = late.send("GET", "/ready", &[], "").await?.reply().await?.answer();
+    assert_eq!(ready["limits"][setting]["hits"], 2, "{ready}");
 
     sessions[3].delete().await?.expect_status(204)?;
     late.handshake(LATEST, json!({})).await?;

@@ -50,7 +50,17 @@ pub(super) fn read(
         Single::Command => Inherits::Everything,
         Single::Demo => Inherits::AllowList,
     };
-    Some(destination::plain(name, argv, env, inherits, sharing, defaults))
+    let start_timeout = given(
+        ("--start-timeout", flags.start_timeout.as_deref()),
+        "RIALTO_START_TIMEOUT",
+        environment,
+    )
+    .and_then(|given| walk.judge(&given, quantity::some_time));
+    let mut destination = destination::plain(name, argv, env, inherits, sharing, defaults);
+    if let Some(start_timeout) = start_timeout {
+        destination.lanes.start_timeout = start_timeout;
+    }
+    Some(destination)
 }
 
 /// In a file, flags for a single command would apply to no one or to everyone; both would surprise.
@@ -59,6 +69,11 @@ pub(super) fn refuse_with_file(flags: &ServeFlags, walk: &Walk<'_>) {
         ("--name", flags.name.is_some(), "the name of the destination"),
         ("--process", flags.process.is_some(), "`process`"),
         ("--env", !flags.env.is_empty(), "`env`"),
+        (
+            "--start-timeout",
+            flags.start_timeout.is_some(),
+            "`start_timeout`",
+        ),
     ] {
         if is_given {
             walk.fail(

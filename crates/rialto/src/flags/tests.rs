@@ -51,6 +51,8 @@ fn serve_takes_all_its_flags() {
         "1MiB",
         "--process",
         "per_session",
+        "--start-timeout",
+        "1m",
         "--max-sessions",
         "3",
         "--allow-host",
@@ -88,6 +90,7 @@ fn serve_takes_all_its_flags() {
         request_timeout: Some("5s".into()),
         max_message_bytes: Some("1MiB".into()),
         process: Some("per_session".into()),
+        start_timeout: Some("1m".into()),
         max_sessions: Some("3".into()),
         allow_host: vec!["a".into(), "b".into()],
         allow_origin: vec!["https://c".into()],
@@ -102,6 +105,19 @@ fn serve_takes_all_its_flags() {
         !format!("{flags:?}").contains("V=W"),
         "the value of --env is never shown"
     );
+}
+
+#[test]
+fn the_time_of_a_call_has_both_names_in_both_directions() {
+    for flag in ["--request-timeout", "--timeout"] {
+        let flags = serve(&["serve", flag, "5s"]);
+        assert_eq!(flags.request_timeout.as_deref(), Some("5s"), "{flag}");
+        let flags = connect(
+            &["connect", flag, "5s", "https://mcp.example.com"],
+            &Environment::default(),
+        );
+        assert_eq!(flags.timeout.as_deref(), Some("5s"), "{flag}");
+    }
 }
 
 #[test]
@@ -243,6 +259,7 @@ fn the_help_of_every_command_has_an_example_and_names_every_variable() {
         "RIALTO_REQUEST_TIMEOUT",
         "RIALTO_MAX_MESSAGE_BYTES",
         "RIALTO_PROCESS",
+        "RIALTO_START_TIMEOUT",
         "RIALTO_MAX_SESSIONS",
         "RIALTO_ALLOWED_HOSTS",
         "RIALTO_ALLOWED_ORIGINS",

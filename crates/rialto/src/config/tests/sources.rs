@@ -162,6 +162,7 @@ fn a_single_command_is_served_at_the_root_too() {
             .to_vec(),
         env: vec![Secret::new("A=b=c"), Secret::new("TOKEN")],
         process: Some("per_session".into()),
+        start_timeout: Some("90s".into()),
         max_sessions: Some("3".into()),
         ..ServeFlags::default()
     };
@@ -177,6 +178,7 @@ fn a_single_command_is_served_at_the_root_too() {
         Some("server-everything")
     );
     assert_eq!(destination.max_sessions, 3);
+    assert_eq!(destination.lanes.start_timeout, Duration::from_secs(90));
     let process = process(destination);
     assert_eq!(process.argv, flags.command);
     assert_eq!(process.env["A"].expose(), "b=c");
