@@ -8,6 +8,8 @@ mod check;
 mod clients;
 #[path = "../../crates/protocol/tests/simulation/dice.rs"]
 mod dice;
+#[path = "../../crates/protocol/tests/simulation/eras.rs"]
+mod eras;
 #[path = "../../crates/protocol/tests/simulation/errands.rs"]
 mod errands;
 #[path = "../../crates/protocol/tests/simulation/history.rs"]

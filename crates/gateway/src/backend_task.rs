@@ -122,8 +122,13 @@ impl ProcessLane {
                     tracing::error!(%destination, %error, "cannot start");
                 }
             }
-            self.lane.link_down(&trouble);
+            let ended_at_discover = self.lane.link_down(&trouble);
             self.note_failure(&mut policy, &trouble);
+            if ended_at_discover {
+                policy.excuse();
+                let destination = self.lane.destination();
+                tracing::info!(%destination, "it ended at `server/discover`; it is asked `initialize` first next time");
+            }
         }
         self.lane.set_health(Health::Stopped);
         let trouble = Arc::new(Trouble {

@@ -7,7 +7,7 @@ mod eviction;
 mod lanes;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -18,8 +18,7 @@ use protocol::multiplexer::Counters;
 use protocol::session::{self, Accepts, Session};
 use protocol::time::Moment;
 use protocol::tool_policy::ToolPolicy;
-use protocol::version::Version;
-use tokio::sync::Notify;
+use protocol::version::{Era, Version};
 use uuid::Uuid;
 
 use crate::audit::Audit;
@@ -35,12 +34,12 @@ use crate::metrics::{LimitHits, Traffic};
 use crate::own_keys::OwnKeys;
 use crate::reply::Refusal;
 use crate::seal::Sealer;
+use crate::server_eras::{EraMemory, ServerEras};
 use crate::session_port::SessionPort;
 use crate::settings::{
     self, BackendSpec, LaneRules, LimitSettings, RemoteSpec, Sharing, SignIn, Start, Transport,
 };
-use era::Verdict;
-use lanes::{LaneKey, LaneRoll};
+use lanes::{LaneKey, LaneRoll, Started};
 
 pub(crate) use closing::Closing;
 pub(crate) use errands::Journey;
@@ -62,6 +61,8 @@ pub(crate) struct Surroundings {
     pub(crate) buffered: Arc<Buffered>,
     pub(crate) limits: Arc<LimitSettings>,
     pub(crate) limit_hits: Arc<LimitHits>,
+    /// What servers have shown of their eras, across reloads.
+    pub(crate) eras: Arc<EraMemory>,
     /// There is authentication, so that what belongs to one caller must be kept from another.
     pub(crate) tells_callers_apart: bool,
 }
@@ -87,15 +88,12 @@ pub(crate) struct Destination {
     lanes: Mutex<BTreeMap<LaneKey, Arc<Lane>>>,
     /// Supervisors that have not come to their end: children in use and children being ended.
     supervisors: Arc<AtomicUsize>,
-    /// Why nobody new is let in, and word of it for those who wait.
+    /// Why nobody new is let in.
     closing: OnceLock<Closing>,
-    closed: Notify,
     /// Why nothing can be started here, if that is known beforehand.
     broken: Option<String>,
-    /// What the server speaks to a modern client.
-    verdict: Verdict,
-    /// The server has refused a legacy handshake.
-    refuses_legacy: AtomicBool,
+    /// What the server has shown of its eras.
+    eras: Arc<ServerEras>,
     /// Modern calls that wait for their client, by the name in their sealed state.
     parked: Mutex<HashMap<u128, Arc<ErrandPort>>>,
     /// What stood here before reloads, as long as it has something to finish.
@@ -125,6 +123,7 @@ impl Destination {
             BackendSpec::Process(_) => None,
             BackendSpec::Remote(spec) => Some(Arc::new(Server::new(spec.clone()))),
         };
+        let eras = around.eras.of(&settings.backend);
         Self {
             name: settings.name.as_str().into(),
             tools: Arc::new(settings.tools.clone()),
@@ -134,10 +133,8 @@ impl Destination {
             lanes: Mutex::default(),
             supervisors: Arc::default(),
             closing: OnceLock::new(),
-            closed: Notify::new(),
             broken,
-            verdict: Verdict::default(),
-            refuses_legacy: AtomicBool::new(false),
+            eras,
             parked: Mutex::default(),
             predecessors: OnceLock::new(),
             listens: Mutex::default(),
@@ -218,8 +215,8 @@ impl Destination {
             return;
         }
         if self.starts_eagerly() {
-            let lane = self.start_lane(&BTreeMap::new(), true);
-            self.lanes().insert(LaneKey::Unclaimed, lane);
+            let lane = self.start_lane(&BTreeMap::new(), Era::Modern, Started::BeforeClients);
+            self.lanes().insert(self.key_before_clients(), lane);
         }
     }
 
@@ -292,6 +289,19 @@ impl Destination {
                 .all(|health| matches!(health, Health::BackingOff(_) | Health::Failed(_)))
     }
 
+    /// Returns whether clients can be served: the server has answered, or is not there because nobody has asked for
+    /// it. A server that is started before clients come is waited for.
+    pub(crate) fn is_ready(&self) -> bool {
+        let is_promised = self.starts_eagerly() && self.rules().sharing != Sharing::PerSession;
+        let health = self.health();
+        let is_fine = |health: &Health| match health {
+            Health::Ready { .. } => true,
+            Health::Idle | Health::Stopped | Health::Starting | Health::Running { .. } => !is_promised,
+            Health::BackingOff(_) | Health::Failed(_) => false,
+        };
+        self.broken.is_none() && (health.is_empty() || health.iter().any(is_fine))
+    }
+
     /// How each lane's backend is doing.
     pub(crate) fn health(&self) -> Vec<Health> {
         self.lanes().values().map(|lane| lane.health()).collect()
@@ -361,8 +371,7 @@ impl Destination {
             Opening::Implicit(_) => (None, None),
         };
         let client = Arc::new(Client::declaring(principal, declared, info));
-        let leg = self.leg_of_legacy_clients();
-        let lane = self.lane_for(Some(key), &client, headers, leg)?;
+        let lane = self.lane_for(Some(key), &client, headers)?;
         let (session, call, ask) = match opening {
             Opening::Introduction(message, accepts) => {
                 let (session, call, ask) = Session::open(key, client, limits, now, message, accepts);
@@ -429,7 +438,9 @@ impl Destination {
             }
         }
         self.forget_errands(now);
-        self.doubt_verdict(now);
+        if self.remote.is_some() {
+            self.eras.expire(now);
+        }
         let linger = self.rules().linger;
         let mut lanes = self.lanes();
         let keep = usize::from(self.starts_eagerly());

@@ -129,6 +129,7 @@ impl Gateway {
             environment: Arc::new(environment),
             session_numbers: Arc::default(),
             sealer: Arc::default(),
+            eras: Arc::default(),
             tells_callers_apart: settings.auth.is_on(),
         };
         let destinations = reload::furnish(settings, &around, &BTreeMap::new())?;
@@ -478,7 +479,7 @@ impl Gateway {
     }
 
     /// The truth about every destination that the caller may see, and about limits for a caller that may see all.
-    /// Unready only if nobody can be served at all.
+    /// Ready if one of the destinations can serve clients.
     pub(crate) fn readiness(&self, caller: &Caller) -> http::Response<Body> {
         let mut usable = false;
         let mut destinations = serde_json::Map::new();
@@ -488,12 +489,14 @@ impl Gateway {
                 Some(_) => "failed",
                 None => state_of(&lanes),
             };
-            usable |= state != "failed";
+            let is_ready = destination.is_ready();
+            usable |= is_ready;
             if !caller.sees(name) {
                 continue;
             }
             let mut entry = serde_json::json!({
                 "state": state,
+                "ready": is_ready,
                 "sessions": destination.session_count(),
                 "children": lanes.iter().filter(|health| is_running(health)).count(),
             });

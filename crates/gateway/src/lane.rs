@@ -17,6 +17,7 @@ use protocol::delivery::Bundle;
 use protocol::exchange::{Ask, Failure, SessionKey, StrayOutput, Tell, Trouble};
 use protocol::message::{Member, Message};
 use protocol::multiplexer::{Carrier, Counters, Multiplexer, Output};
+use protocol::negotiation::{EraPlan, ShownEras};
 use protocol::time::Moment;
 use protocol::tool_schema::arguments_of;
 use protocol::version::Era;
@@ -33,6 +34,7 @@ use crate::metrics::Traffic;
 #[cfg(debug_assertions)]
 use crate::mishap;
 use crate::own_keys::OwnKeys;
+use crate::server_eras::ServerEras;
 use crate::session_port::SessionPort;
 use crate::several::Several;
 
@@ -46,11 +48,11 @@ pub(crate) enum Health {
     /// Nobody has needed it yet.
     Idle,
     Starting,
-    /// The process runs, if it is one; no client has introduced itself yet.
+    /// The process runs, if it is one, and has not answered anything yet.
     Running {
         pid: Option<u32>,
     },
-    /// It has answered a handshake.
+    /// It has answered its introduction.
     Ready {
         pid: Option<u32>,
     },
@@ -76,6 +78,8 @@ pub(crate) struct Lane {
     destination: Arc<str>,
     clock: Clock,
     traffic: Arc<Traffic>,
+    /// What its server shows of its eras is noted here.
+    eras: Arc<ServerEras>,
     inner: Mutex<Inner>,
     /// There is something to write.
     pub(crate) write: Notify,
@@ -137,6 +141,7 @@ impl Port {
 #[derive(Default)]
 struct Orders {
     tells: Several<(Port, Tell)>,
+    shown: Option<ShownEras>,
     write: bool,
     look: bool,
 }
@@ -154,12 +159,14 @@ impl Lane {
         destination: Arc<str>,
         clock: Clock,
         traffic: Arc<Traffic>,
+        eras: Arc<ServerEras>,
         multiplexer: Multiplexer,
     ) -> Self {
         Self {
             destination,
             clock,
             traffic,
+            eras,
             inner: Mutex::new(Inner {
                 multiplexer,
                 ports: OwnKeys::default(),
@@ -212,10 +219,28 @@ impl Lane {
         inner.idle_since = None;
     }
 
-    /// Chooses the era to speak, as long as nothing was agreed with the server. Gives whether it is spoken.
-    pub(crate) fn speak(&self, era: Era) -> bool {
-        self.with(|multiplexer, now| multiplexer.speak(now, era));
-        self.lock().multiplexer.era() == era
+    /// Sets the eras that the server is introduced to in, as long as it was not introduced to.
+    pub(crate) fn plan_eras(&self, plan: EraPlan) {
+        self.lock().multiplexer.plan_eras(plan);
+    }
+
+    /// The old transport is older than the modern era: nothing else is tried there, unless it is configured.
+    pub(crate) fn plan_for_old_transport(&self) {
+        let mut inner = self.lock();
+        if let EraPlan::First(_) = inner.multiplexer.eras_planned() {
+            inner.multiplexer.plan_eras(EraPlan::Only(Era::Legacy));
+        }
+    }
+
+    /// Returns whether a server that refuses `server/discover` is asked `initialize`.
+    pub(crate) fn may_try_legacy(&self) -> bool {
+        self.lock().multiplexer.eras_planned() != EraPlan::Only(Era::Modern)
+    }
+
+    /// Returns the era that was agreed on with the server, if one was on this link.
+    pub(crate) fn agreed_era(&self) -> Option<Era> {
+        let inner = self.lock();
+        inner.multiplexer.is_ready().then(|| inner.multiplexer.era())
     }
 
     pub(crate) fn ask(&self, now: Moment, ask: Ask) {
@@ -382,8 +407,11 @@ impl Lane {
         self.lock().inlet = None;
     }
 
-    pub(crate) fn link_down(&self, trouble: &Arc<Trouble>) {
-        self.with(|multiplexer, _| multiplexer.handle_link_down(trouble));
+    /// Returns whether the server may have ended because of `server/discover`.
+    pub(crate) fn link_down(&self, trouble: &Arc<Trouble>) -> bool {
+        let mut ended_at_discover = false;
+        self.with(|multiplexer, _| ended_at_discover = multiplexer.handle_link_down(trouble));
+        ended_at_discover
     }
 
     pub(crate) fn unavailable(&self, trouble: &Arc<Trouble>, retry_after: Duration) {
@@ -586,6 +614,12 @@ impl Lane {
 
     /// The time is told once for all that comes of one thing.
     fn carry_out(&self, now: Moment, orders: Orders) {
+        if let Some(shown) = orders.shown {
+            self.eras.learn(now, shown);
+            if let Some(era) = self.agreed_era() {
+                tracing::info!(destination = %self.destination, era = era.as_str(), "the server has answered");
+            }
+        }
         if orders.write {
             self.write.notify_one();
         }
@@ -641,7 +675,7 @@ impl Inner {
 
     /// The server may have answered the handshake.
     fn note_ready(&mut self, pid: Option<u32>) {
-        if matches!(self.health, Health::Running { .. }) && self.multiplexer.is_ready() {
+        if matches!(self.health, Health::Running { .. }) && self.multiplexer.is_answered() {
             self.health = Health::Ready { pid };
             self.was_ready = true;
             self.stray_output = StrayOutput::default();
@@ -661,6 +695,7 @@ impl Inner {
                         orders.tells.push((port.clone(), tell));
                     }
                 }
+                Output::Shown(shown) => orders.shown = Some(shown),
                 Output::WantLink => {
                     self.link_wanted = true;
                     orders.look = true;

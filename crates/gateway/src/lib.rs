@@ -24,6 +24,7 @@ mod probe;
 mod reload;
 mod reply;
 mod seal;
+mod server_eras;
 mod session_port;
 pub mod settings;
 mod several;

@@ -89,13 +89,7 @@ async fn present(destination: &Destination) -> Result<Presented, String> {
         env!("CARGO_PKG_VERSION"),
     );
     let introduction = message(introduction)?;
-    let (port, welcome) = match introduce(destination, &introduction).await {
-        // It may be a server of the modern era alone, to whom others are translated.
-        Err(_) if destination.doubt_legacy(&HeaderMap::new()).await => {
-            introduce(destination, &introduction).await?
-        }
-        introduced => introduced?,
-    };
+    let (port, welcome) = introduce(destination, &introduction).await?;
     let _ = port.take(
         message(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.into())?,
         Accepts::Json,
@@ -113,7 +107,7 @@ async fn present(destination: &Destination) -> Result<Presented, String> {
     };
     destination.close(&port);
     Ok(Presented {
-        era: destination.era_of_legacy_clients(),
+        era: port.server_era().as_str(),
         version: text("/result/protocolVersion"),
         server: format!(
             "{} {}",

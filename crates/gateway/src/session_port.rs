@@ -186,6 +186,11 @@ impl SessionPort {
         self.lock().session.events_lost()
     }
 
+    /// Returns the era that the session's server is spoken to in.
+    pub(crate) fn server_era(&self) -> Era {
+        self.lane.era()
+    }
+
     /// Takes a message of the client; what it asks for is passed on to the lane. A call keeps its permit to its end.
     pub(crate) fn take(
         &self,
@@ -573,7 +578,13 @@ mod tests {
         let destination: Arc<str> = "demo".into();
         let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
         let multiplexer = Multiplexer::new(multiplexer::Limits::default(), Introduction::Newest);
-        let lane = Lane::new(Arc::clone(&destination), clock, Arc::default(), multiplexer);
+        let lane = Lane::new(
+            Arc::clone(&destination),
+            clock,
+            Arc::default(),
+            Arc::default(),
+            multiplexer,
+        );
         let (session, _) = Session::open_implicit(
             SessionKey(1),
             client,

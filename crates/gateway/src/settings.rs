@@ -136,7 +136,7 @@ pub struct Destination {
 /// Which era a server is spoken to in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EraChoice {
-    /// The client's own where the server has it; the server is asked once.
+    /// What the server answers decides: the modern one where it has it, or the client's own for a session alone.
     Auto,
     Legacy,
     Modern,

@@ -67,111 +67,162 @@ pub enum Arrival {
     Forbidden,
 }
 
-/// How a backend is spoken to.
+/// How a backend is spoken to: in the era that was agreed on, or, until one is, in the era that was last tried.
 #[derive(Debug)]
-pub enum Face {
-    Legacy(legacy::Handshake),
-    Modern(modern::Discovery),
+pub struct Face {
+    era: Era,
+    handshake: legacy::Handshake,
+    discovery: modern::Discovery,
 }
 
 impl Face {
     pub fn new(era: Era, introduction: legacy::Introduction) -> Self {
-        match era {
-            Era::Legacy => Self::Legacy(legacy::Handshake::new(introduction)),
-            Era::Modern => Self::Modern(modern::Discovery::default()),
+        Self {
+            era,
+            handshake: legacy::Handshake::new(introduction),
+            discovery: modern::Discovery::default(),
         }
     }
 
     /// Whether such a server is listened to, and told with every request what its client wants; otherwise it
     /// keeps subscriptions and levels itself.
     pub fn listens(&self) -> bool {
-        match self {
-            Self::Legacy(_) => false,
-            Self::Modern(_) => true,
+        match self.era {
+            Era::Legacy => false,
+            Era::Modern => true,
         }
     }
 
     pub fn era(&self) -> Era {
-        match self {
-            Self::Legacy(_) => Era::Legacy,
-            Self::Modern(_) => Era::Modern,
+        self.era
+    }
+
+    /// Sets the era that is to be tried first.
+    pub(crate) fn set_era(&mut self, era: Era) {
+        self.era = era;
+    }
+
+    /// Returns what is known of a server of the modern era, if that is the era spoken.
+    pub(crate) fn discovery(&self) -> Option<&modern::Discovery> {
+        match self.era {
+            Era::Legacy => None,
+            Era::Modern => Some(&self.discovery),
         }
     }
 
-    /// Takes a client's introduction if the server needs one and none is held yet.
-    pub fn offer(&mut self, client: &Client, introduction: Option<&Message>) {
-        match self {
-            Self::Legacy(handshake) => handshake.offer(client, introduction),
-            Self::Modern(_) => {}
+    pub(crate) fn discovery_mut(&mut self) -> Option<&mut modern::Discovery> {
+        match self.era {
+            Era::Legacy => None,
+            Era::Modern => Some(&mut self.discovery),
         }
+    }
+
+    /// Takes a client's introduction, for a legacy server, if none is held yet.
+    pub fn offer(&mut self, client: &Client, introduction: Option<&Message>) {
+        self.handshake.offer(client, introduction);
     }
 
     pub fn welcome(&self) -> Option<&Arc<Welcome>> {
-        match self {
-            Self::Legacy(handshake) => handshake.welcome(),
-            Self::Modern(discovery) => discovery.welcome(),
+        match self.era {
+            Era::Legacy => self.handshake.welcome(),
+            Era::Modern => self.discovery.welcome(),
         }
     }
 
-    /// Says the first thing on a silent link, if it can be said.
-    pub fn begin(&mut self, id: WireId, out: &mut BytesMut) -> bool {
-        match self {
-            Self::Legacy(handshake) => handshake.begin(id, out),
-            Self::Modern(discovery) => discovery.begin(id, out),
+    /// Returns whether the first message of this era can be written.
+    pub fn can_begin(&self, era: Era) -> bool {
+        match era {
+            Era::Legacy => self.handshake.can_begin(),
+            Era::Modern => self.discovery.can_begin(),
         }
     }
 
-    /// Whether this answer is to the first thing that was said.
-    pub fn awaits(&self, id: WireId) -> bool {
-        match self {
-            Self::Legacy(handshake) => handshake.awaits(id),
-            Self::Modern(discovery) => discovery.awaits(id),
+    /// Writes the first message of this era, if it can be written. The era is the one spoken from now on.
+    pub fn begin(&mut self, era: Era, id: WireId, out: &mut BytesMut) -> bool {
+        self.era = era;
+        match era {
+            Era::Legacy => self.handshake.begin(id, out),
+            Era::Modern => self.discovery.begin(id, out),
         }
     }
 
-    /// Takes the server's answer to it. An error leaves the link silent, for someone else to try.
-    pub fn handle_answer(&mut self, message: Message) -> Result<Arc<Welcome>, Message> {
-        match self {
-            Self::Legacy(handshake) => handshake.handle_answer(message),
-            Self::Modern(discovery) => discovery.handle_answer(message),
+    /// Returns the era whose first message this answers, if it is awaited.
+    pub fn awaits(&self, id: WireId) -> Option<Era> {
+        if self.handshake.awaits(id) {
+            Some(Era::Legacy)
+        } else if self.discovery.awaits(id) {
+            Some(Era::Modern)
+        } else {
+            None
+        }
+    }
+
+    /// Takes the server's answer to the first message of an era. A welcome settles the era, and no other answer is
+    /// awaited then. An error leaves that era untried.
+    pub fn handle_answer(&mut self, era: Era, message: Message) -> Result<Arc<Welcome>, Message> {
+        match era {
+            Era::Legacy => {
+                let welcome = self.handshake.handle_answer(message)?;
+                self.discovery.reset();
+                self.era = era;
+                Ok(welcome)
+            }
+            Era::Modern => {
+                let welcome = self.discovery.handle_answer(message)?;
+                self.handshake.reset();
+                self.era = era;
+                Ok(welcome)
+            }
+        }
+    }
+
+    /// There will be no answer to the first message of this era.
+    pub fn abandon(&mut self, era: Era) {
+        match era {
+            Era::Legacy => self.handshake.reset(),
+            Era::Modern => self.discovery.reset(),
         }
     }
 
     /// Tells a legacy server that its client is ready, once. Gives whether it was told now.
     pub fn confirm(&mut self, words: Option<&Message>, out: &mut BytesMut) -> bool {
-        match self {
-            Self::Legacy(handshake) => handshake.confirm(words, out),
-            Self::Modern(_) => false,
+        match self.era {
+            Era::Legacy => self.handshake.confirm(words, out),
+            Era::Modern => false,
         }
     }
 
     /// Nobody is left whom the introduction was made for: the next client may introduce itself.
     pub fn forget_introduction(&mut self) {
-        match self {
-            Self::Legacy(handshake) => handshake.forget_introduction(),
-            Self::Modern(_) => {}
-        }
+        self.handshake.forget_introduction();
     }
 
     /// The link is gone: the next one starts silent.
     pub fn reset(&mut self) {
-        match self {
-            Self::Legacy(handshake) => handshake.reset(),
-            Self::Modern(discovery) => discovery.reset(),
+        self.handshake.reset();
+        self.discovery.reset();
+    }
+
+    /// Returns the era of what the server sends. Until it has shown that it is modern, it may send whatever a legacy
+    /// server may, and wait for an answer.
+    fn shown_era(&self) -> Era {
+        match self.era {
+            Era::Modern if self.discovery.welcome().is_some() => Era::Modern,
+            Era::Modern | Era::Legacy => Era::Legacy,
         }
     }
 
     pub fn recognise(&self, message: &Message) -> Arrival {
-        match self {
-            Self::Legacy(_) => legacy::recognise(message),
-            Self::Modern(_) => modern::recognise(message),
+        match self.shown_era() {
+            Era::Legacy => legacy::recognise(message),
+            Era::Modern => modern::recognise(message),
         }
     }
 
     /// Writes a client's request under our id, its progress token replaced by the same id.
     pub fn write_call(&self, out: &mut Outbox, line: &Outgoing<'_>) {
-        match (self, line.words) {
-            (Self::Legacy(_), Era::Legacy) | (Self::Modern(_), Era::Modern) if line.extra.is_empty() => {
+        match (self.era, line.words) {
+            (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) if line.extra.is_empty() => {
                 let digits = line.id.digits();
                 line.message.splice_to(
                     out,
@@ -179,57 +230,57 @@ impl Face {
                 );
                 write_line(out.end(), &[]);
             }
-            (Self::Legacy(_), _) => legacy::write_translated(out.end(), line),
-            (Self::Modern(discovery), _) => {
-                modern::write_translated(out.end(), line, discovery.takes_tasks());
+            (Era::Legacy, _) => legacy::write_translated(out.end(), line),
+            (Era::Modern, _) => {
+                modern::write_translated(out.end(), line, self.discovery.takes_tasks());
             }
         }
     }
 
     /// Asks about a task, on our own account.
     pub fn write_task(&self, out: &mut BytesMut, request: &TaskRequest<'_>) {
-        match self {
-            Self::Legacy(_) => legacy::write_task(out, request),
-            Self::Modern(_) => modern::write_task(out, request),
+        match self.era {
+            Era::Legacy => legacy::write_task(out, request),
+            Era::Modern => modern::write_task(out, request),
         }
     }
 
     /// Asks for a page of the list of tools, on our own account; the raw cursor of one that is not the first.
     pub fn write_tools_list(&self, out: &mut BytesMut, id: WireId, client: &Client, cursor: Option<&str>) {
-        match self {
-            Self::Legacy(_) => legacy::write_tools_list(out, id, cursor),
-            Self::Modern(_) => modern::write_tools_list(out, id, client, cursor),
+        match self.era {
+            Era::Legacy => legacy::write_tools_list(out, id, cursor),
+            Era::Modern => modern::write_tools_list(out, id, client, cursor),
         }
     }
 
     /// Passes on what a client tells the server, if a server of this era can be told.
     pub fn write_notice(&mut self, out: &mut BytesMut, message: &Message) {
-        match self {
-            Self::Legacy(handshake) => {
-                handshake.confirm(None, out);
+        match self.era {
+            Era::Legacy => {
+                self.handshake.confirm(None, out);
                 message.splice(out, &[]);
                 write_line(out, &[]);
             }
             // Roots and the like are asked for anew with every request; there is nobody to tell.
-            Self::Modern(_) => {}
+            Era::Modern => {}
         }
     }
 
     /// Asks the server whether it is there.
     pub fn write_ping(&self, out: &mut BytesMut, id: WireId) {
-        match self {
-            Self::Legacy(_) => legacy::write_ping(out, id),
+        match self.era {
+            Era::Legacy => legacy::write_ping(out, id),
             // This era has no ping; what every server must answer does as well.
-            Self::Modern(_) => modern::write_discover(out, id),
+            Era::Modern => modern::write_discover(out, id),
         }
     }
 
     /// What a server of this era says that it cannot be asked to do by a notification is refused; a modern one
     /// must never be written a response.
     pub fn write_refusal(&self, out: &mut BytesMut, question: &[u8], code: i32, text: &str) {
-        match self {
-            Self::Legacy(_) => legacy::write_refusal(out, question, code, text),
-            Self::Modern(_) => {}
+        match self.shown_era() {
+            Era::Legacy => legacy::write_refusal(out, question, code, text),
+            Era::Modern => {}
         }
     }
 }

@@ -6,8 +6,9 @@ use crate::message::{Member, Message};
 use crate::method::Method;
 use crate::task;
 
-/// The capabilities a server may act upon. Two clients with equal capabilities may share a child, because
-/// a legacy server is told once, at its handshake, what its client can do.
+/// The capabilities a server may act upon, as far as the protocol knows them. Two clients with equal capabilities may
+/// share a child, because a legacy server is told once, at its handshake, what its client can do. Names that a client
+/// invents count for nothing: each could start a child of its own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Capabilities {
     elicitation_form: bool,
@@ -19,9 +20,16 @@ pub struct Capabilities {
     roots_list_changed: bool,
     /// The extension of the modern era, not the core feature of the legacy one.
     tasks: bool,
-    /// `extensions` and `tasks`, as canonical JSON: servers may change what they offer because of them.
-    extensions: String,
+    /// The core feature of 2025-11-25, and the requests of a server that a client may work on as tasks.
+    core_tasks: bool,
+    sampling_tasks: bool,
+    elicitation_tasks: bool,
+    /// The extension for user interfaces ("MCP Apps"): servers offer other tools because of it.
+    interfaces: bool,
 }
+
+/// The name of the extension for user interfaces.
+const INTERFACES: &str = "io.modelcontextprotocol/ui";
 
 impl Capabilities {
     /// Reads a raw `capabilities` object. What is not understood counts as not declared.
@@ -33,13 +41,14 @@ impl Capabilities {
         let sampling = value.get("sampling").filter(|value| value.is_object());
         let roots = value.get("roots").filter(|value| value.is_object());
         let part = |of: Option<&Value>, key: &str| of.is_some_and(|value| value.get(key).is_some());
-        let mut extensions = String::new();
-        for key in ["extensions", "tasks"] {
-            if let Some(value) = value.get(key) {
-                // `serde_json` keeps objects sorted by key, so equal declarations give equal texts.
-                extensions.push_str(&format!("{key}{value}"));
-            }
-        }
+        let extends = |name: &str| {
+            let extension = value
+                .get("extensions")
+                .and_then(|extensions| extensions.get(name));
+            extension.is_some_and(Value::is_object)
+        };
+        let tasks = value.get("tasks").filter(|value| value.is_object());
+        let works = |pointer: &str| tasks.is_some_and(|tasks| tasks.pointer(pointer).is_some());
         Self {
             // 2025-06-18 knew only forms and wrote `elicitation: {}` for them.
             elicitation_form: elicitation.is_some()
@@ -51,11 +60,40 @@ impl Capabilities {
             roots: roots.is_some(),
             roots_list_changed: roots
                 .is_some_and(|value| value.get("listChanged") == Some(&Value::Bool(true))),
-            tasks: value
-                .get("extensions")
-                .is_some_and(|extensions| extensions.get(task::EXTENSION).is_some_and(Value::is_object)),
-            extensions,
+            tasks: extends(task::EXTENSION),
+            core_tasks: tasks.is_some(),
+            sampling_tasks: works("/requests/sampling/createMessage"),
+            elicitation_tasks: works("/requests/elicitation/create"),
+            interfaces: extends(INTERFACES),
         }
+    }
+
+    fn flags(&self) -> [bool; 12] {
+        [
+            self.elicitation_form,
+            self.elicitation_url,
+            self.sampling,
+            self.sampling_tools,
+            self.sampling_context,
+            self.roots,
+            self.roots_list_changed,
+            self.tasks,
+            self.core_tasks,
+            self.sampling_tasks,
+            self.elicitation_tasks,
+            self.interfaces,
+        ]
+    }
+
+    /// Returns how well a server that was told these capabilities suits a client with others; more is better. A
+    /// server that was told everything that the client can do suits it best, the less it was told beside it the
+    /// better; after that the server that was told most of it.
+    pub fn fitness(&self, client: &Self) -> impl Ord + use<> {
+        let (told, wanted) = (self.flags(), client.flags());
+        let pairs = || told.iter().zip(&wanted);
+        let missing = pairs().filter(|(told, wanted)| !**told && **wanted).count();
+        let surplus = pairs().filter(|(told, wanted)| **told && !**wanted).count();
+        (std::cmp::Reverse(missing), std::cmp::Reverse(surplus))
     }
 
     /// Whether such a client can be given a task in place of a result.
@@ -129,13 +167,43 @@ mod tests {
             parse(r#"{"sampling":{},"roots":{"listChanged":true}}"#),
             parse(r#"{"roots":{"listChanged":true}, "sampling":{}}"#)
         );
-        assert_eq!(
-            parse(r#"{"extensions":{"a":1,"b":2}}"#),
-            parse(r#"{"extensions":{"b":2,"a":1}}"#)
-        );
         assert_ne!(parse(r#"{"sampling":{}}"#), parse("{}"));
         assert_ne!(parse(r#"{"sampling":{"tools":{}}}"#), parse(r#"{"sampling":{}}"#));
         assert_eq!(parse("{}"), Capabilities::parse(None));
+    }
+
+    #[test]
+    fn what_a_client_invents_makes_no_difference() {
+        for invented in [
+            r#"{"extensions":{"a":{}}}"#,
+            r#"{"extensions":{"b":{"c":1}}}"#,
+            r#"{"experimental":{"x":{}}}"#,
+            r#"{"extensions":{"io.modelcontextprotocol/tasks":1}}"#,
+            r#"{"tasks":[1]}"#,
+        ] {
+            assert_eq!(parse(invented), parse("{}"), "{invented}");
+        }
+        for known in [
+            r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#,
+            r#"{"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":[]}}}"#,
+            r#"{"tasks":{}}"#,
+            r#"{"tasks":{"requests":{"sampling":{"createMessage":{}}}}}"#,
+        ] {
+            assert_ne!(parse(known), parse("{}"), "{known}");
+        }
+    }
+
+    #[test]
+    fn server_that_was_told_enough_suits_a_client_best() {
+        let client = parse(r#"{"sampling":{}}"#);
+        let exact = parse(r#"{"sampling":{}}"#);
+        let more = parse(r#"{"sampling":{},"roots":{}}"#);
+        let most = parse(Capabilities::ALL_JSON);
+        let other = parse(r#"{"roots":{}}"#);
+        let none = parse("{}");
+        let mut told = [&other, &most, &none, &exact, &more];
+        told.sort_by_key(|told| std::cmp::Reverse(told.fitness(&client)));
+        assert_eq!(told, [&exact, &more, &most, &none, &other]);
     }
 
     #[test]

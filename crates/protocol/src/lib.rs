@@ -18,6 +18,7 @@ pub mod few;
 pub mod message;
 pub mod method;
 pub mod multiplexer;
+pub mod negotiation;
 pub mod object;
 pub mod session;
 pub mod shares;

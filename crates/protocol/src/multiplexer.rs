@@ -45,7 +45,7 @@ use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
-use crate::backend_face::legacy::{self, Handshake, Introduction};
+use crate::backend_face::legacy::{self, Introduction};
 use crate::backend_face::modern;
 use crate::backend_face::{self, Arrival, Face, Outgoing, WireId};
 use crate::delivery::Known;
@@ -55,6 +55,7 @@ use crate::exchange::{
 };
 use crate::message::{Kind, Member, Message, ScanError};
 use crate::method::{LogLevel, Method};
+use crate::negotiation::{AfterRefusal, EraPlan, Negotiation, Refusal, ShownEras};
 use crate::time::{Moment, earliest};
 use crate::tool_policy::ToolPolicy;
 use crate::tool_schema::TaskSupport;
@@ -87,6 +88,8 @@ pub enum Output {
     Replace {
         why: &'static str,
     },
+    /// The server has shown which eras it speaks.
+    Shown(ShownEras),
     /// The server wrote something that is no message. For the log.
     Noise {
         line: Bytes,
@@ -115,11 +118,12 @@ pub struct Multiplexer {
     outage: Option<Arc<Trouble>>,
     /// What a server that is not ready yet does.
     start_report: Option<Arc<Trouble>>,
-    /// How a legacy server is introduced to.
-    introduction: Introduction,
     /// Which of the server's tools its clients see.
     policy: Arc<ToolPolicy>,
     face: Face,
+    negotiation: Negotiation,
+    /// The server is introduced to as soon as it runs, and not when the first client comes.
+    introduces_at_start: bool,
     /// A listen was refused or ended too often: this server is not asked again.
     listens_left: u32,
     /// A listen was lost: something may have been missed until the next one is acknowledged.
@@ -175,9 +179,10 @@ impl Multiplexer {
             link: Link::Absent,
             outage: None,
             start_report: None,
-            introduction,
             policy: Arc::default(),
-            face: Face::Legacy(Handshake::new(introduction)),
+            face: Face::new(Era::Legacy, introduction),
+            negotiation: Negotiation::new(EraPlan::Only(Era::Legacy)),
+            introduces_at_start: false,
             listens_left: wishes::LISTENS,
             missed: false,
             welcomed_before: false,
@@ -217,17 +222,22 @@ impl Multiplexer {
         self.policy = policy;
     }
 
-    /// Chooses the era to speak. Only a link on which nothing was agreed can change it.
-    pub fn speak(&mut self, now: Moment, era: Era) {
-        if self.face.welcome().is_some() || self.face.era() == era {
-            return;
+    /// Sets the eras that the server is introduced to in. Ignored once the introduction has begun.
+    pub fn plan_eras(&mut self, plan: EraPlan) {
+        if self.face.welcome().is_none() && !self.negotiation.is_open() {
+            self.negotiation.set_plan(plan);
+            self.face.set_era(plan.first());
         }
-        self.pending
-            .retain(|_, pending| !matches!(pending, Pending::Handshake));
-        self.face = Face::new(era, self.introduction);
-        if !self.openers.is_empty() {
-            self.pursue(now);
-        }
+    }
+
+    /// Has the server introduced to as soon as it runs, and not when the first client comes.
+    pub fn introduce_at_start(&mut self) {
+        self.introduces_at_start = true;
+    }
+
+    /// Returns the eras that the server is introduced to in.
+    pub fn eras_planned(&self) -> EraPlan {
+        self.negotiation.plan()
     }
 
     pub fn era(&self) -> Era {
@@ -273,6 +283,16 @@ impl Multiplexer {
 
     pub fn is_ready(&self) -> bool {
         matches!(self.link, Link::Up) && self.face.welcome().is_some()
+    }
+
+    /// Returns whether the server has answered a first message on this link, with a welcome or a refusal.
+    pub fn is_answered(&self) -> bool {
+        matches!(self.link, Link::Up) && self.negotiation.is_answered()
+    }
+
+    /// Returns whether the server owes the answer to a first message.
+    pub fn is_introducing(&self) -> bool {
+        self.negotiation.is_open()
     }
 
     fn calls_in_flight(&self) -> usize {
@@ -490,17 +510,7 @@ impl Multiplexer {
     fn pursue(&mut self, now: Moment) {
         match self.link {
             Link::Absent | Link::Unavailable => self.outputs.push_back(Output::WantLink),
-            Link::Up => {
-                let id = self.next_wire();
-                if self.face.begin(id, self.outgoing.end()) {
-                    self.pending.insert(id, Pending::Handshake);
-                    if self.carrier == Carrier::Pipe {
-                        let until = now.after(self.limits.start_timeout);
-                        self.vigil.begin_doubt(until, Owed::Welcome);
-                        self.wake_by(until);
-                    }
-                }
-            }
+            Link::Up => self.negotiate(now),
         }
     }
 

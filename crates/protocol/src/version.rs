@@ -20,6 +20,13 @@ pub enum Era {
 impl Era {
     pub const ALL: [Self; 2] = [Self::Legacy, Self::Modern];
 
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Legacy => Self::Modern,
+            Self::Modern => Self::Legacy,
+        }
+    }
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Legacy => "legacy",

@@ -13,6 +13,8 @@ mod clients;
 mod corpus;
 #[path = "simulation/dice.rs"]
 mod dice;
+#[path = "simulation/eras.rs"]
+mod eras;
 #[path = "simulation/errands.rs"]
 mod errands;
 #[path = "simulation/history.rs"]
@@ -161,6 +163,16 @@ fn a_task_shown_to_a_stranger_is_noticed() {
 #[test]
 fn a_listen_that_hears_what_it_did_not_ask_for_is_noticed() {
     is_caught_within(Mutation::TellAListen, &["a listen"], 100);
+}
+
+#[test]
+fn an_era_concluded_from_silence_is_noticed() {
+    is_caught_within(Mutation::JudgeSilence, &["was not served"], 300);
+}
+
+#[test]
+fn an_era_concluded_from_a_translated_answer_is_noticed() {
+    is_caught_within(Mutation::JudgeATranslation, &["was not served"], 300);
 }
 
 proptest::proptest! {

@@ -265,16 +265,16 @@ async fn a_version_header_that_is_not_supported_gets_400_and_none_is_fine() -> R
 
 #[tokio::test]
 async fn clients_that_can_do_different_things_get_different_children_that_are_told_so() -> Result<()> {
-    let rialto = Rialto::with_stub(&["--strict"]).await?;
+    let yaml = "destinations:\n  d: { command: '{stub} --strict --journal {dir}/journal', capabilities: per_client }\n";
+    let rialto = Rialto::with_config(yaml).await?;
+    let session = async |capabilities: Value| {
+        let client = rialto.client_of("d").await?;
+        client.handshake(LATEST, capabilities).await?;
+        Ok::<_, testkit::Failure>(client)
+    };
     let able = json!({"elicitation": {}, "sampling": {}, "roots": {"listChanged": true}});
-    let (plain, asked) = (
-        session(&rialto, json!({})).await?,
-        session(&rialto, able.clone()).await?,
-    );
-    let (plain_again, asked_again) = (
-        session(&rialto, json!({})).await?,
-        session(&rialto, able.clone()).await?,
-    );
+    let (plain, asked) = (session(json!({})).await?, session(able.clone()).await?);
+    let (plain_again, asked_again) = (session(json!({})).await?, session(able.clone()).await?);
     assert_ne!(pid_of(&plain).await?, pid_of(&asked).await?);
     assert_eq!(pid_of(&plain).await?, pid_of(&plain_again).await?);
     assert_eq!(pid_of(&asked).await?, pid_of(&asked_again).await?);
@@ -290,25 +290,84 @@ async fn clients_that_can_do_different_things_get_different_children_that_are_to
 }
 
 #[tokio::test]
-async fn max_children_bounds_the_lanes() -> Result<()> {
-    let yaml = "destinations:\n  d: { command: '{stub}', max_children: 2 }\n";
+async fn client_that_finds_no_room_joins_the_child_that_suits_it_best() -> Result<()> {
+    let yaml = "destinations:\n  d: { command: '{stub} --journal {dir}/journal', capabilities: per_client, max_children: 2 }\n";
     let rialto = Rialto::with_config(yaml).await?;
-    let open = async |capabilities: Value| {
-        rialto
-            .client_of("d")
-            .await?
-            .initialize(LATEST, capabilities)
-            .await
+    let pid = async |capabilities: Value| {
+        let client = rialto.client_of("d").await?;
+        client.handshake(LATEST, capabilities).await?;
+        pid_of(&client).await
     };
-    open(json!({})).await?.expect_status(200)?;
-    open(json!({"sampling": {}})).await?.expect_status(200)?;
-    let refused = open(json!({"roots": {}})).await?;
-    refused.expect_status(503)?;
-    assert!(
-        refused.header("retry-after").is_some() && refused.body_text().contains("max_children"),
-        "{refused:?}"
+    let plain = pid(json!({})).await?;
+    let samples = pid(json!({"sampling": {}, "roots": {}})).await?;
+    assert_ne!(plain, samples);
+    assert_eq!(pid(json!({"sampling": {}})).await?, samples, "it was told more");
+    assert_eq!(
+        pid(json!({"elicitation": {}})).await?,
+        plain,
+        "neither fits, and this one asks less"
     );
-    open(json!({"sampling": {}})).await?.expect_status(200)?;
+    assert_eq!(rialto.journal().starts().len(), 2);
+    Ok(())
+}
+
+/// Rialto in front of the stub with these flags, at default settings, and a journal.
+async fn by_default(flags: &str) -> Result<Rialto> {
+    let yaml = format!("destinations:\n  d: {{ command: '{{stub}} {flags} --journal {{dir}}/journal' }}\n");
+    Rialto::with_config(&yaml).await
+}
+
+#[tokio::test]
+async fn clients_of_every_kind_share_one_child_by_default() -> Result<()> {
+    let rialto = by_default("--strict").await?;
+    let mut pids = Vec::new();
+    for capabilities in [
+        json!({}),
+        json!({"sampling": {}}),
+        json!({"roots": {"listChanged": true}}),
+        json!({"elicitation": {"url": {}}}),
+        json!({"sampling": {"tools": {}}, "elicitation": {}}),
+        json!({"tasks": {}}),
+    ] {
+        let client = rialto.client_of("d").await?;
+        client.handshake(LATEST, capabilities).await?;
+        pids.push(pid_of(&client).await?);
+    }
+    let modern = rialto
+        .client_of("d")
+        .await?
+        .with_header("mcp-method", "tools/call")
+        .with_header("mcp-name", "pid");
+    modern.set_version(Some("2026-07-28"));
+    let described = json!({"name": "pid", "arguments": {}, "_meta": {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {"sampling": {}},
+    }});
+    let reply = modern.request(1, "tools/call", described).await?;
+    pids.push(reply.expect_status(200)?.text());
+    pids.dedup();
+    assert_eq!(pids.len(), 1, "{pids:?}");
+    assert_eq!(rialto.journal().starts().len(), 1);
+    assert_eq!(handshakes(&rialto.journal()), (1, 1));
+    Ok(())
+}
+
+/// FAULTS H6: a client that invents capabilities.
+#[tokio::test]
+async fn what_clients_invent_starts_no_child() -> Result<()> {
+    for capabilities in ["union", "per_client"] {
+        let yaml = format!(
+            "destinations:\n  d: {{ command: '{{stub}} --journal {{dir}}/journal', capabilities: {capabilities}, max_sessions: 100 }}\n"
+        );
+        let rialto = Rialto::with_config(&yaml).await?;
+        for number in 0..31 {
+            let client = rialto.client_of("d").await?;
+            let invented =
+                json!({"extensions": {format!("com.example/{number}"): {}}, "experimental": {"n": number}});
+            client.initialize(LATEST, invented).await?.expect_status(200)?;
+        }
+        assert_eq!(rialto.journal().starts().len(), 1, "{capabilities}");
+    }
     Ok(())
 }
 

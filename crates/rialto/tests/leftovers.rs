@@ -265,10 +265,9 @@ async fn streams_that_are_left_leave_no_open_file() -> Result<()> {
 /// Which era a server speaks is asked with the credentials of whoever wants to know, on a child of its own. That child is
 /// in nobody's books, so that it must end with the question however the question ends.
 #[tokio::test]
-async fn whoever_hangs_up_while_a_server_is_asked_for_its_era_leaves_no_child_with_his_credentials()
--> Result<()> {
+async fn client_that_hangs_up_while_its_server_starts_leaves_no_child_with_its_credentials() -> Result<()> {
     let rialto = Rialto::with_config(
-        "destinations:\n  one:\n    command: '{stub} --slow-start 600000'\n    start: lazy\n    process: per_identity\n    \
+        "destinations:\n  one:\n    command: '{stub} --slow-start 600000'\n    start: lazy\n    linger: 100ms\n    process: per_identity\n    \
          env_from_headers: { TOKEN: X-Token }\n",
     )
     .await?;

@@ -477,7 +477,6 @@ async fn f06_calls_that_wait_for_a_server_are_refused_when_it_is_taken_away() ->
         running.reload("reloaded").await;
         for reply in waiting.join_all().await {
             let reply = reply?;
-            // A modern client that waited to learn the server's era had not begun a call.
             assert_eq!(reply.outcome_status(), 503, "{reply:?}");
             assert_eq!(reply.reason().as_deref(), Some("reloaded"));
         }

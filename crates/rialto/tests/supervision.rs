@@ -65,10 +65,10 @@ async fn an_eager_child_is_started_before_anyone_comes() -> Result<()> {
     let yaml = "destinations:\n  d: { command: '{stub} --journal {dir}/journal' }\n";
     let rialto = Rialto::with_config(yaml).await?;
     let pid = start(&rialto, 1).await;
-    assert!(
-        rialto.journal().received("initialize").is_empty(),
-        "the handshake waits for the first client"
-    );
+    wait_until("the child was introduced to", PATIENCE, || {
+        (rialto.journal().received("initialize").len() == 1).then_some(())
+    })
+    .await;
     let client = session(&rialto, "d").await?;
     assert_eq!(client.call(1, "pid", "{}").await?.text(), pid.to_string());
     Ok(())

@@ -78,6 +78,9 @@ fn serve(mut options: Options) -> Result<ExitCode> {
     if let Some(delay) = options.slow_start {
         std::thread::sleep(delay);
     }
+    if let Some(file) = &options.wait_for {
+        look_until(LONGEST_LIFE, || file.exists().then_some(()));
+    }
     let stay_at_eof = options.ignore_term || options.ignore_eof;
     read_lines(&mut Server::new(options, journal.clone()), &journal, stay_at_eof)
 }

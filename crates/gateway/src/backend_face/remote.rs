@@ -295,6 +295,7 @@ impl RemoteLane {
         outage.handle_success();
         self.link.server.settle(Transport::Sse);
         lane.set_carrier(Carrier::Pipe);
+        lane.plan_for_old_transport();
         lane.link_up(None);
         let endpoint = Arc::clone(stream.endpoint());
         let mut writing: Option<Writing> = None;

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use protocol::client_face::legacy::{self, Meaning};
-use protocol::exchange::{CallKey, Failure, Principal};
+use protocol::exchange::{CallKey, Principal};
 use protocol::message::{Member, Message};
 use protocol::session::Accepts;
 use protocol::version::Version;
@@ -251,23 +251,7 @@ impl Introduction {
     }
 
     async fn conclude(self, port: Arc<SessionPort>, call: CallKey) {
-        let (mut answer, is_refused) = answer_of(&port, call).await;
-        let mut port = port;
-        if !port.is_welcomed() {
-            self.stream.detach();
-            self.destination.close(&port);
-            // Nothing was run yet: a server that will not have a legacy client may have a modern one. One that never
-            // got to say so is not doubted: it may well speak both eras.
-            if is_refused && self.destination.doubt_legacy(&self.headers).await {
-                match self.open() {
-                    Ok((again, call)) => {
-                        (answer, _) = answer_of(&again, call).await;
-                        port = again;
-                    }
-                    Err(refusal) => answer = refusal.body(self.message.raw(Member::Id)),
-                }
-            }
-        }
+        let answer = answer_of(&port, call).await;
         self.stream.say(&answer);
         if port.is_welcomed() {
             self.stream.begin_reading(&port);
@@ -282,13 +266,10 @@ impl Introduction {
     }
 }
 
-/// The answer to an introduction, and whether it is the server that refuses, if nobody is welcomed.
-async fn answer_of(port: &Arc<SessionPort>, call: CallKey) -> (Bytes, bool) {
+/// The answer to an introduction.
+async fn answer_of(port: &Arc<SessionPort>, call: CallKey) -> Bytes {
     match port.answer(call).await {
-        Answered::Complete { body, failure } => {
-            let is_refused = failure.is_none_or(|failure| failure == Failure::NotWelcomed);
-            (body.into_bytes(), is_refused)
-        }
+        Answered::Complete { body, .. } => body.into_bytes(),
         Answered::Stream(_) => unreachable!("what only accepts JSON does not become a stream"),
     }
 }

@@ -58,18 +58,6 @@ impl Destination {
     pub(super) fn close_door(&self, why: Closing) {
         // The first reason is the one that holds.
         let _ = self.closing.set(why);
-        self.closed.notify_waiters();
-    }
-
-    /// Comes back when nobody is let in any more.
-    pub(super) async fn closed(&self) -> Refusal {
-        loop {
-            let closed = self.closed.notified();
-            match self.closing.get() {
-                Some(why) => return why.refusal(),
-                None => closed.await,
-            }
-        }
     }
 
     /// Whether somebody new may come in. What was found before a reload may be gone after it.

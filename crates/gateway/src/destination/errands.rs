@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use protocol::client_face::modern::Meaning;
-use protocol::exchange::{Client, Principal, SessionKey};
+use protocol::exchange::{Client, Failure, Principal, SessionKey};
 use protocol::message::Message;
 use protocol::session::Accepts;
 use protocol::shares::Shares;
 use protocol::time::Moment;
-use protocol::version::Era;
+use protocol::version::{Era, Version};
 use protocol::wire::header::MirroredParams;
 
 use super::Destination;
-use crate::errand_port::{Departure, ErrandPort};
+use crate::errand_port::{Came, Departure, ErrandPort};
 use crate::guard::limits::Permit;
 use crate::lane::Lane;
 use crate::reply::Refusal;
@@ -81,14 +81,15 @@ impl Destination {
         journey: Journey,
     ) -> Result<Option<Arc<ErrandPort>>, Refusal> {
         self.check_open()?;
-        let leg = self.learn_era(headers).await?;
-        // Asking may have taken long enough for a reload.
-        self.check_open()?;
-        if leg == Era::Legacy && self.settings.show == Show::Native {
-            return Ok(None);
-        }
         let client = Arc::new(client);
-        let lane = self.lane_for(None, &client, headers, leg)?;
+        let lane = self.lane_for(None, &client, headers)?;
+        if self.settings.show == Show::Native {
+            if self.introduced_era(&lane, &client).await? == Some(Era::Legacy) {
+                return Ok(None);
+            }
+            // Waiting may have taken long enough for a reload.
+            self.check_open()?;
+        }
         let Journey {
             meaning,
             accepts,
@@ -132,6 +133,21 @@ impl Destination {
             evicted.dismiss();
         }
         Ok(())
+    }
+
+    /// Waits until the server has answered its introduction. Returns the era that was agreed on, if one was.
+    async fn introduced_era(&self, lane: &Arc<Lane>, client: &Arc<Client>) -> Result<Option<Era>, Refusal> {
+        if let Some(era) = lane.agreed_era() {
+            return Ok(Some(era));
+        }
+        let departure = self.departure(Arc::clone(client), discovery(), Meaning::Discover, Accepts::Json);
+        match self.depart(lane, departure).answer().await {
+            Came::Complete {
+                failure: Some(failure),
+                ..
+            } if failure != Failure::NotWelcomed => Err(Refusal::Unreached(failure)),
+            Came::Complete { .. } | Came::Ask { .. } | Came::Stream => Ok(lane.agreed_era()),
+        }
     }
 
     /// What a state is bound to.
@@ -230,4 +246,13 @@ impl Destination {
             port.give_up();
         }
     }
+}
+
+/// A `server/discover` of our own: answered from what the server said when it was introduced to.
+fn discovery() -> Message {
+    let text = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{{"_meta":{{"io.modelcontextprotocol/protocolVersion":"{}","io.modelcontextprotocol/clientCapabilities":{{}}}}}}}}"#,
+        Version::NEWEST_MODERN.as_str(),
+    );
+    Message::scan(bytes::Bytes::from(text)).expect("our own words are a message")
 }

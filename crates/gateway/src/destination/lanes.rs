@@ -26,20 +26,41 @@ use crate::tasks;
 /// The pause before a supervisor that panicked begins anew.
 const AFTER_PANIC: Duration = Duration::from_millis(500);
 
-/// What a lane is for: clients with equal keys share one.
+/// What a lane is for: clients with equal keys share one. The era of the server is no part of it: clients of both
+/// eras share an instance and are translated.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum LaneKey {
-    /// Started before anyone came; the first client adopts it.
+    /// Started before any client came, without credentials and capabilities: the first client that needs a new
+    /// instance takes it over.
     Unclaimed,
     Session(SessionKey),
     Clients {
-        /// The era their server is spoken to in.
-        leg: Era,
         /// Of whom, where identities do not share.
-        identity: Option<(Principal, BTreeMap<String, Secret>)>,
-        /// Who can do what, where a server is told exactly that.
+        identity: Option<Identity>,
+        /// What the server was told that its clients can do, where it is told exactly that.
         capabilities: Option<capability::Capabilities>,
     },
+}
+
+/// A principal, with what its headers pass on to the server.
+type Identity = (Principal, BTreeMap<String, Secret>);
+
+impl LaneKey {
+    fn is_of(&self, wanted: &Option<Identity>) -> bool {
+        match self {
+            Self::Clients { identity, .. } => identity == wanted,
+            Self::Unclaimed | Self::Session(_) => false,
+        }
+    }
+}
+
+/// When an instance is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Started {
+    /// It runs, and is introduced to, before any client comes.
+    BeforeClients,
+    /// A client waits for it.
+    ForClient,
 }
 
 /// Every lane that has a supervisor, in use or being ended, and what those counted that are gone: a sum over these
@@ -93,34 +114,43 @@ impl Destination {
         }
     }
 
-    /// The lane for a client: of a session, or of a modern client that has none.
+    /// The key of the instance that is started before any client comes.
+    pub(super) fn key_before_clients(&self) -> LaneKey {
+        let rules = self.rules();
+        match (rules.sharing, rules.capabilities) {
+            (Sharing::Shared, Capabilities::Union) => LaneKey::Clients {
+                identity: None,
+                capabilities: None,
+            },
+            (Sharing::Shared, Capabilities::PerClient) | (Sharing::PerSession | Sharing::PerIdentity, _) => {
+                LaneKey::Unclaimed
+            }
+        }
+    }
+
+    /// The instance for a client: of a session, or of a modern client that has none.
+    ///
+    /// An instance of its session, of its identity, or of everybody, as `process` says. Under `capabilities:
+    /// per_client` a server that is told once what its clients can do (every legacy one) is shared only by clients
+    /// with the same capabilities; where there is no room for another instance, the client joins the one that suits
+    /// it best.
     pub(super) fn lane_for(
         &self,
         session: Option<SessionKey>,
         client: &Client,
         headers: &HeaderMap,
-        leg: Era,
     ) -> Result<Arc<Lane>, Refusal> {
         let rules = self.rules();
         let from_headers = self.passed_on(headers);
-        let capabilities = match (leg, rules.capabilities) {
-            (Era::Legacy, Capabilities::PerClient) => Some(client.capabilities.clone()),
-            // A modern server is told with every request.
-            (Era::Modern, _) | (Era::Legacy, Capabilities::Union) => None,
-        };
-        let key = match (rules.sharing, session) {
-            (Sharing::PerSession, Some(session)) => LaneKey::Session(session),
+        let (key, preferred) = match (rules.sharing, session) {
+            // It is introduced in that client's own words.
+            (Sharing::PerSession, Some(session)) => (LaneKey::Session(session), Era::Legacy),
             // Without sessions the next smaller unit is who is calling.
-            (Sharing::PerIdentity, _) | (Sharing::PerSession, None) => LaneKey::Clients {
-                leg,
-                identity: Some((client.principal.clone(), from_headers.clone())),
-                capabilities,
-            },
-            (Sharing::Shared, _) => LaneKey::Clients {
-                leg,
-                identity: None,
-                capabilities,
-            },
+            (Sharing::PerIdentity, _) | (Sharing::PerSession, None) => {
+                let identity = Some((client.principal.clone(), from_headers.clone()));
+                (self.key_of(identity, client), Era::Modern)
+            }
+            (Sharing::Shared, _) => (self.key_of(None, client), Era::Modern),
         };
         let limit = rules.max_children;
         loop {
@@ -128,31 +158,55 @@ impl Destination {
             if let Some(lane) = lanes.get(&key) {
                 return Ok(Arc::clone(lane));
             }
+            if let Some(lane) = take_equivalent(&mut lanes, &key) {
+                lanes.insert(key, Arc::clone(&lane));
+                return Ok(lane);
+            }
             // A child that was started before anyone came has nobody's credentials in its environment.
             if from_headers.is_empty()
-                && lanes.get(&LaneKey::Unclaimed).is_some_and(|lane| lane.speak(leg))
                 && let Some(lane) = lanes.remove(&LaneKey::Unclaimed)
             {
+                lane.plan_eras(self.era_plan(preferred));
                 lanes.insert(key, Arc::clone(&lane));
                 return Ok(lane);
             }
             if lanes.len() < limit {
                 // Children that are being ended still are processes; a storm of sessions must not pile them up.
                 if self.supervisors() >= limit.saturating_mul(2).max(16) {
-                    return Err(Refusal::TooManyChildren { limit });
+                    return best_fit(&lanes, &key, client).ok_or(Refusal::TooManyChildren { limit });
                 }
-                let lane = self.start_lane(&from_headers, false);
-                lane.speak(leg);
+                let lane = self.start_lane(&from_headers, preferred, Started::ForClient);
                 lanes.insert(key, Arc::clone(&lane));
                 return Ok(lane);
             }
             drop(lanes);
-            self.free_instance(limit, &client.principal)?;
+            if let Err(refusal) = self.free_instance(limit, &client.principal) {
+                return best_fit(&self.lanes(), &key, client).ok_or(refusal);
+            }
         }
     }
 
-    /// Makes a lane and its supervisor.
-    pub(super) fn start_lane(&self, from_headers: &BTreeMap<String, Secret>, eager: bool) -> Arc<Lane> {
+    fn key_of(&self, identity: Option<Identity>, client: &Client) -> LaneKey {
+        let capabilities = match self.rules().capabilities {
+            Capabilities::Union => None,
+            // A modern server is told with every request.
+            Capabilities::PerClient if self.is_known_modern() => None,
+            Capabilities::PerClient => Some(client.capabilities.clone()),
+        };
+        LaneKey::Clients {
+            identity,
+            capabilities,
+        }
+    }
+
+    /// Makes a lane and its supervisor. Its server is introduced to in `preferred`, unless something speaks against
+    /// that.
+    pub(super) fn start_lane(
+        &self,
+        from_headers: &BTreeMap<String, Secret>,
+        preferred: Era,
+        started: Started,
+    ) -> Arc<Lane> {
         let rules = self.rules();
         let usual = multiplexer::Limits::default();
         let limits = multiplexer::Limits {
@@ -171,12 +225,17 @@ impl Destination {
             (Sharing::Shared | Sharing::PerIdentity, Capabilities::PerClient) => Introduction::Newest,
         };
         let mut multiplexer = Multiplexer::new(limits, introduction);
+        multiplexer.plan_eras(self.era_plan(preferred));
+        if started == Started::BeforeClients && introduction != Introduction::Verbatim {
+            multiplexer.introduce_at_start();
+        }
         multiplexer.offer_roots(&self.settings.roots);
         multiplexer.show_tools(Arc::clone(&self.tools));
         let lane = Arc::new(Lane::new(
             Arc::clone(&self.name),
             self.around.clock,
             Arc::clone(&self.traffic),
+            Arc::clone(&self.eras),
             multiplexer,
         ));
         match (&self.settings.backend, &self.remote) {
@@ -190,7 +249,7 @@ impl Destination {
                         cwd: spec.cwd.clone(),
                     },
                     max_message_bytes: self.settings.max_message_bytes,
-                    eager,
+                    eager: started == Started::BeforeClients,
                     shows_output: self.shows_output(spec),
                     environment: Arc::clone(&self.around.environment),
                 };
@@ -259,6 +318,46 @@ fn outgoing_bytes(least: usize, max_message_bytes: usize) -> usize {
     const LARGE: usize = 32 << 20;
     let eight = max_message_bytes.saturating_mul(8).min(LARGE);
     eight.max(least).max(max_message_bytes.saturating_mul(2))
+}
+
+/// Takes out an instance that was started before its server was known to be modern, for clients of one kind, if the key
+/// is for clients of every kind: a modern server is told with every request what its client can do.
+fn take_equivalent(lanes: &mut BTreeMap<LaneKey, Arc<Lane>>, key: &LaneKey) -> Option<Arc<Lane>> {
+    let LaneKey::Clients {
+        identity,
+        capabilities: None,
+    } = key
+    else {
+        return None;
+    };
+    let is_modern = |lane: &Arc<Lane>| lane.agreed_era() == Some(Era::Modern);
+    let known = lanes
+        .iter()
+        .find(|(key, lane)| key.is_of(identity) && is_modern(lane))
+        .map(|(key, _)| key.clone())?;
+    lanes.remove(&known)
+}
+
+/// Returns the instance that suits a client best, among those that it may share.
+fn best_fit(lanes: &BTreeMap<LaneKey, Arc<Lane>>, key: &LaneKey, client: &Client) -> Option<Arc<Lane>> {
+    let LaneKey::Clients { identity, .. } = key else {
+        return None;
+    };
+    let fitness = |key: &LaneKey| match key {
+        LaneKey::Clients { capabilities, .. } => {
+            let told = capabilities.as_ref();
+            (
+                told.is_none(),
+                told.map(|told| told.fitness(&client.capabilities)),
+            )
+        }
+        LaneKey::Unclaimed | LaneKey::Session(_) => (false, None),
+    };
+    lanes
+        .iter()
+        .filter(|(key, _)| key.is_of(identity))
+        .max_by_key(|(key, _)| fitness(key))
+        .map(|(_, lane)| Arc::clone(lane))
 }
 
 /// The headers that a remote server is passed on.

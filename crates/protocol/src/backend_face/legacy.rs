@@ -1,8 +1,8 @@
 //! A legacy server: one handshake, then messages that carry nothing but ids.
 //!
-//! The handshake belongs to the link and not to anyone's request. Whoever comes first introduces
-//! Rialto with their own `initialize`; the server's answer is kept for those who come later, and the
-//! introduction is kept to be said again to a restarted server.
+//! The handshake belongs to the link and not to anyone's request. The first client introduces Rialto with its own
+//! `initialize`, unless all clients share the server: then Rialto introduces itself ([`Introduction`]). The server's
+//! answer is kept for later clients, and the introduction is kept to be sent again to a restarted server.
 
 use std::sync::Arc;
 
@@ -47,7 +47,8 @@ pub enum Introduction {
     Verbatim,
     /// The first client's words in the newest revision we know, since clients of any revision may follow.
     Newest,
-    /// The same, with every capability there is.
+    /// Rialto's own words, with every capability that it can carry: the server has clients of every kind, and is
+    /// introduced to before the first one comes.
     Union,
 }
 
@@ -76,12 +77,16 @@ impl Handshake {
     pub fn new(style: Introduction) -> Self {
         Self {
             style,
-            introduction: None,
+            introduction: match style {
+                Introduction::Verbatim | Introduction::Newest => None,
+                Introduction::Union => Some(own_introduction()),
+            },
             stage: Stage::Silent,
         }
     }
 
-    /// Takes a client's introduction if none is held yet.
+    /// Takes a client's introduction if none is held yet. A server that is told the union is introduced to by Rialto
+    /// itself, since its clients have nothing else in common.
     pub fn offer(&mut self, client: &Client, introduction: Option<&Message>) {
         if self.introduction.is_none() {
             self.introduction = Some(introduction.cloned().unwrap_or_else(|| introduce(client)));
@@ -95,6 +100,11 @@ impl Handshake {
         }
     }
 
+    /// Returns whether there is an introduction and the link is still silent.
+    pub fn can_begin(&self) -> bool {
+        matches!(self.stage, Stage::Silent) && self.introduction.is_some()
+    }
+
     /// Writes `initialize` if there is an introduction and the link is still silent.
     pub fn begin(&mut self, id: WireId, out: &mut BytesMut) -> bool {
         let (Stage::Silent, Some(introduction)) = (&self.stage, &self.introduction) else {
@@ -106,10 +116,8 @@ impl Handshake {
         match self.style {
             Introduction::Verbatim => {}
             Introduction::Newest => edits.push((Member::ProtocolVersion, newest.as_bytes())),
-            Introduction::Union => {
-                edits.push((Member::ProtocolVersion, newest.as_bytes()));
-                edits.push((Member::Capabilities, Capabilities::ALL_JSON.as_bytes()));
-            }
+            // Written by Rialto itself.
+            Introduction::Union => {}
         }
         introduction.splice(out, &edits);
         write_line(out, &[]);
@@ -160,7 +168,10 @@ impl Handshake {
 
     /// Nobody is left whom the introduction was made for: the next client may introduce itself.
     pub fn forget_introduction(&mut self) {
-        self.introduction = None;
+        match self.style {
+            Introduction::Verbatim | Introduction::Newest => self.introduction = None,
+            Introduction::Union => {}
+        }
     }
 
     /// The link is gone: the next one starts silent, with the same introduction.
@@ -185,6 +196,16 @@ fn introduce(client: &Client) -> Message {
     Message::own(format!(
         r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":{capabilities},"clientInfo":{info}}}}}"#,
         Version::NEWEST_LEGACY.as_str(),
+    ))
+}
+
+/// How Rialto introduces itself to a server that all clients share.
+fn own_introduction() -> Message {
+    Message::own(format!(
+        r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":{},"clientInfo":{{"name":"rialto","version":"{}"}}}}}}"#,
+        Version::NEWEST_LEGACY.as_str(),
+        Capabilities::ALL_JSON,
+        env!("CARGO_PKG_VERSION"),
     ))
 }
 

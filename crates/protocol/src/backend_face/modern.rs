@@ -113,6 +113,10 @@ impl Discovery {
         }
     }
 
+    pub(super) fn can_begin(&self) -> bool {
+        matches!(self.stage, Stage::Silent)
+    }
+
     pub(super) fn begin(&mut self, id: WireId, out: &mut BytesMut) -> bool {
         if !matches!(self.stage, Stage::Silent) {
             return false;

@@ -57,9 +57,6 @@ pub enum Output {
     Take(Message),
     /// The session is not wanted any more.
     Close,
-    /// The server would not have a legacy client: find out whether it would have a modern one, and say so by
-    /// [`LineClient::handle_doubt`].
-    Doubt,
     /// Set out on a modern request.
     Depart {
         errand: ErrandKey,
@@ -330,7 +327,7 @@ impl LineClient {
                 request_bytes,
             } => {
                 if matches!(self.footing, Footing::Opening(_)) {
-                    self.handle_unwelcome(now, line.into_bytes(), &ending, request_bytes);
+                    self.handle_unwelcome(now, &line.into_bytes(), request_bytes);
                     return;
                 }
                 self.load.remove(request_bytes);

@@ -138,9 +138,9 @@ impl Multiplexer {
             self.counters.strays += 1;
             return;
         };
-        if self.face.awaits(id) {
+        if let Some(era) = self.face.awaits(id) {
             self.pending.remove(&id);
-            self.handle_handshake(now, message);
+            self.handle_handshake(now, era, message);
             return;
         }
         if matches!(self.pending.get(&id), Some(Pending::Listen)) {

@@ -37,6 +37,9 @@ impl Multiplexer {
         if let Some(at) = self.questions.values().map(|open| open.deadline).min() {
             self.wake_by(at);
         }
+        if matches!(self.link, Link::Up) && self.negotiation.is_open() {
+            self.negotiate(now);
+        }
         self.expire_doubt(now);
         if let Some(at) = self.vigil.next_deadline() {
             self.wake_by(at);

@@ -22,13 +22,16 @@ impl Multiplexer {
             return;
         }
         // A new server is introduced at once if sessions of the old one live on.
-        if !self.openers.is_empty() || !self.attached.is_empty() {
+        if self.introduces_at_start || !self.openers.is_empty() || !self.attached.is_empty() {
             self.pursue(now);
         }
     }
 
-    /// The server has ended. Calls it was working on have failed; those that waited still wait.
-    pub fn handle_link_down(&mut self, trouble: &Arc<Trouble>) {
+    /// The server has ended. Calls it was working on have failed; those that waited still wait. Returns whether the
+    /// server may have ended because of `server/discover`: the next one is asked `initialize` first.
+    pub fn handle_link_down(&mut self, trouble: &Arc<Trouble>) -> bool {
+        let was_up = matches!(self.link, Link::Up);
+        let ended_at_discover = self.negotiation.handle_link_end() && was_up;
         self.link = Link::Absent;
         self.listens_left = wishes::LISTENS;
         self.missed = false;
@@ -82,6 +85,7 @@ impl Multiplexer {
         if !self.openers.is_empty() || !self.waiting.is_empty() {
             self.outputs.push_back(Output::WantLink);
         }
+        ended_at_discover
     }
 
     /// The server has written to stderr. While it starts this shows that it goes on, so that those who wait for it wait
@@ -149,9 +153,31 @@ impl Multiplexer {
         }
     }
 
-    pub(super) fn handle_handshake(&mut self, now: Moment, message: Message) {
-        match self.face.handle_answer(message) {
+    /// Sends the first messages that are due (see [`crate::negotiation`]).
+    pub(super) fn negotiate(&mut self, now: Moment) {
+        while let Some(era) = self.negotiation.due(now).filter(|era| self.face.can_begin(*era)) {
+            let id = self.next_wire();
+            self.face.begin(era, id, self.outgoing.end());
+            self.pending.insert(id, Pending::Handshake);
+            self.negotiation.handle_sent(now, era);
+            if self.carrier == Carrier::Pipe {
+                let until = now.after(self.limits.start_timeout);
+                self.vigil.begin_doubt(until, Owed::Welcome);
+                self.wake_by(until);
+            }
+        }
+        if let Some(at) = self.negotiation.next_deadline().filter(|at| *at > now) {
+            self.wake_by(at);
+        }
+    }
+
+    /// The server has answered the first message of an era.
+    pub(super) fn handle_handshake(&mut self, now: Moment, era: Era, message: Message) {
+        match self.face.handle_answer(era, message) {
             Ok(welcome) => {
+                let shown = self.negotiation.handle_welcome(era);
+                self.outputs.push_back(Output::Shown(shown));
+                self.disown_handshakes(now);
                 if std::mem::replace(&mut self.welcomed_before, true) {
                     self.resume(now);
                 }
@@ -165,22 +191,47 @@ impl Multiplexer {
                 self.tune();
                 self.admit(now);
             }
-            Err(refusal) => {
+            Err(refusal) => self.handle_refused(now, era, Refusal::Answer(refusal)),
+        }
+    }
+
+    /// Another first message may still be under way. Its answer decides nothing any more.
+    fn disown_handshakes(&mut self, now: Moment) {
+        let until = now.after(self.limits.request_timeout);
+        let mut others = self.pending.values_mut();
+        if let Some(other) = others.find(|pending| matches!(pending, Pending::Handshake)) {
+            *other = Pending::Own { until };
+            self.wake_by(until);
+        }
+    }
+
+    /// The server does not welcome this era. The other one may be due; if none is left, who waits is told.
+    pub(super) fn handle_refused(&mut self, now: Moment, era: Era, refusal: Refusal) {
+        let (era, refusal) = match self.negotiation.handle_refusal(era, refusal) {
+            AfterRefusal::GoOn => return self.negotiate(now),
+            AfterRefusal::GiveUp { era, refusal, shown } => {
+                self.outputs.push_back(Output::Shown(shown));
+                (era, refusal)
+            }
+        };
+        match refusal {
+            Refusal::Answer(message) => {
                 for Opener { session, call, .. } in std::mem::take(&mut self.openers) {
                     self.detach(session);
                     self.interests.forget(session);
                     self.tell(Tell::Reply {
                         session,
                         call,
-                        message: Message::clone(&refusal),
-                        words: self.face.era(),
+                        message: Message::clone(&message),
+                        words: era,
                     });
-                }
-                if self.attached.is_empty() {
-                    self.face.forget_introduction();
                 }
                 self.fail_waiting(&Failure::NotWelcomed);
             }
+            Refusal::Failure(failure) => self.fail_waiting(&failure),
+        }
+        if self.attached.is_empty() {
+            self.face.forget_introduction();
         }
     }
 

@@ -70,7 +70,7 @@ impl Multiplexer {
                 if self.interests.subscribe(session, uri) {
                     return Lowered::Done;
                 }
-                if let Face::Modern(discovery) = &self.face {
+                if let Some(discovery) = self.face.discovery() {
                     // Whoever wanted it first may have given up before the listen for it was acknowledged.
                     if discovery.honours(&Wish::Resource(uri.clone())) {
                         self.interests.confirm(uri);

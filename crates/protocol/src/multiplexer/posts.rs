@@ -77,11 +77,10 @@ impl Multiplexer {
 
     /// There will be no answer to this request.
     pub fn handle_undelivered(&mut self, now: Moment, id: WireId, failure: Failure) {
-        if self.face.awaits(id) {
+        if let Some(era) = self.face.awaits(id) {
             self.pending.remove(&id);
-            self.face.reset();
-            self.fail_waiting(&failure);
-            return;
+            self.face.abandon(era);
+            return self.fail_handshake(now, era, failure);
         }
         if matches!(self.pending.get(&id), Some(Pending::Listen)) {
             self.pending.remove(&id);
@@ -109,6 +108,18 @@ impl Multiplexer {
         self.expire_page(now, id);
     }
 
+    /// The first message of an era has no answer that is a message.
+    fn fail_handshake(&mut self, now: Moment, era: Era, failure: Failure) {
+        if era == Era::Modern && is_answer(&failure) {
+            return self.handle_refused(now, era, Refusal::Failure(failure));
+        }
+        self.negotiation.handle_unsent(era);
+        // The answer to the other one may still come.
+        if !self.negotiation.is_open() {
+            self.fail_waiting(&failure);
+        }
+    }
+
     /// The server has not begun this request because it does not know the session: it waits for another one, unless
     /// that has been tried often enough.
     pub fn handle_forgotten(&mut self, now: Moment, id: WireId) {
@@ -125,10 +136,11 @@ impl Multiplexer {
 
     /// The server has provably not begun this request: it waits once more, before all others.
     pub fn handle_returned(&mut self, now: Moment, id: WireId) {
-        if self.face.awaits(id) {
+        if let Some(era) = self.face.awaits(id) {
             // Whoever waits for the handshake still waits.
             self.pending.remove(&id);
-            self.face.reset();
+            self.face.abandon(era);
+            self.negotiation.handle_unsent(era);
             return;
         }
         match self.pending.get(&id) {
@@ -202,6 +214,7 @@ impl Multiplexer {
     /// The server has forgotten us. It is introduced to once more, for all that waits; what it still works on may go on.
     pub fn handle_session_lost(&mut self, now: Moment) {
         self.face.reset();
+        self.negotiation.restart();
         self.pending
             .retain(|_, pending| !matches!(pending, Pending::Handshake));
         self.pursue(now);
@@ -244,5 +257,29 @@ impl Multiplexer {
             Some(Pending::Handshake | Pending::Listen | Pending::Own { .. } | Pending::Background { .. })
             | None => None,
         }
+    }
+}
+
+/// Returns whether a failed `server/discover` was answered by the server: a legacy server may answer a method that it
+/// does not know with anything. A server that was not reached, or lets nobody in, has not answered.
+fn is_answer(failure: &Failure) -> bool {
+    match failure {
+        Failure::TooLarge { .. } | Failure::Invalid(_) => true,
+        Failure::Upstream(upstream) => match upstream.fault {
+            UpstreamFault::Nonsense | UpstreamFault::Refused => true,
+            UpstreamFault::Lost | UpstreamFault::Unauthorized | UpstreamFault::Unsafe => false,
+        },
+        Failure::Timeout { .. }
+        | Failure::StartTimeout { .. }
+        | Failure::Exited(_)
+        | Failure::Unavailable { .. }
+        | Failure::Retired
+        | Failure::NotWelcomed
+        | Failure::Overloaded { .. }
+        | Failure::Occupied
+        | Failure::Unsupported { .. }
+        | Failure::Unanswered { .. }
+        | Failure::Cancelled
+        | Failure::SessionEnded => false,
     }
 }

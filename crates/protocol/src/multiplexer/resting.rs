@@ -251,7 +251,11 @@ mod tests {
                 Output::Tell(Tell::Question {
                     session, question, ..
                 }) => Some((session, question)),
-                Output::Tell(_) | Output::WantLink | Output::Replace { .. } | Output::Noise { .. } => None,
+                Output::Tell(_)
+                | Output::WantLink
+                | Output::Replace { .. }
+                | Output::Noise { .. }
+                | Output::Shown(_) => None,
             })
         }
 
@@ -389,7 +393,7 @@ mod tests {
         assert_eq!(scene.calls_sent(), 0);
         scene.answer(1, question);
         assert!(scene.sent().contains("decline"));
-        scene.say(r#"{"jsonrpc":"2.0","id":3,"result":{"content":[]}}"#);
+        scene.say(r#"{"jsonrpc":"2.0","id":2,"result":{"content":[]}}"#);
         assert_eq!(scene.calls_sent(), 1);
     }
 
@@ -421,7 +425,7 @@ mod tests {
         assert_eq!(scene.calls_sent(), 1);
         scene.answer(1, question);
         assert_eq!(scene.sent(), "", "the other call may still ask");
-        scene.say(r#"{"jsonrpc":"2.0","id":4,"result":{"content":[]}}"#);
+        scene.say(r#"{"jsonrpc":"2.0","id":3,"result":{"content":[]}}"#);
         assert!(scene.sent().contains("decline"));
         assert_eq!(scene.ask(91).map(|asked| asked.0), Some(SessionKey(1)));
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Multiplexer, Pending};
 use crate::backend_face::modern::Wish;
-use crate::backend_face::{Face, WireId, legacy, modern};
+use crate::backend_face::{WireId, legacy, modern};
 use crate::exchange::{Failure, Request, SessionKey, Tell};
 use crate::message::{Kind, Member, Message};
 use crate::time::Moment;
@@ -28,7 +28,7 @@ impl Multiplexer {
             return;
         }
         let id = WireId(self.next_wire);
-        let Face::Modern(discovery) = &mut self.face else {
+        let Some(discovery) = self.face.discovery_mut() else {
             return;
         };
         if !discovery.must_tune(wanted.as_ref()) {
@@ -46,7 +46,7 @@ impl Multiplexer {
 
     /// The server has acknowledged a listen: who waits for a subscription learns what became of it.
     pub(super) fn handle_listening(&mut self, now: Moment, id: Option<WireId>, message: &Message) {
-        let Face::Modern(discovery) = &mut self.face else {
+        let Some(discovery) = self.face.discovery_mut() else {
             return;
         };
         let Some(modern::Listened {
@@ -82,9 +82,9 @@ impl Multiplexer {
     /// Whether a notice came by the listen that counts. While one listen replaces another the server says
     /// everything twice, and a closed one may still say something.
     pub(super) fn is_listened_for(&self, message: &Message) -> bool {
-        match (&self.face, message.number(Member::MetaSubscriptionId)) {
-            (Face::Modern(discovery), Some(id)) => discovery.is_current(WireId(id)),
-            (Face::Modern(_) | Face::Legacy(_), _) => true,
+        match (self.face.discovery(), message.number(Member::MetaSubscriptionId)) {
+            (Some(discovery), Some(id)) => discovery.is_current(WireId(id)),
+            (Some(_) | None, _) => true,
         }
     }
 
@@ -109,7 +109,7 @@ impl Multiplexer {
 
     /// A listen has ended: refused, or closed by the server.
     pub(super) fn handle_listen_end(&mut self, now: Moment, id: WireId, message: &Message) {
-        let Face::Modern(discovery) = &mut self.face else {
+        let Some(discovery) = self.face.discovery_mut() else {
             return;
         };
         if !discovery.handle_listen_end(id) {
@@ -127,7 +127,7 @@ impl Multiplexer {
 
     /// The exchange of a listen broke off. It is asked for again, as long as the server acknowledges now and then.
     pub(super) fn handle_listen_lost(&mut self, now: Moment, id: WireId) {
-        let Face::Modern(discovery) = &mut self.face else {
+        let Some(discovery) = self.face.discovery_mut() else {
             return;
         };
         let acknowledged = discovery.is_acknowledged(id);

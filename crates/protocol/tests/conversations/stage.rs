@@ -11,6 +11,7 @@ use protocol::exchange::{CallKey, Client, Principal, SessionKey, Trouble};
 use protocol::message::{Member, Message};
 use protocol::method::Method;
 use protocol::multiplexer::{self, Multiplexer};
+use protocol::negotiation::EraPlan;
 use protocol::session::replay::StreamKey;
 use protocol::session::{self, Accepts, Answer, Reader, Reading, Session, Taken};
 use protocol::time::Moment;
@@ -117,7 +118,7 @@ impl Stage {
         era: Era,
     ) -> Self {
         let mut backend = Multiplexer::new(limits, words);
-        backend.speak(Moment::START, era);
+        backend.plan_eras(EraPlan::Only(era));
         Self {
             now: Moment::START,
             backend,
@@ -391,7 +392,7 @@ impl Stage {
                     }
                     multiplexer::Output::WantLink => self.link_wanted = true,
                     multiplexer::Output::Replace { .. } => self.replacement_wanted = true,
-                    multiplexer::Output::Noise { .. } => {}
+                    multiplexer::Output::Shown(_) | multiplexer::Output::Noise { .. } => {}
                 }
             }
             let mut woken = BTreeSet::new();

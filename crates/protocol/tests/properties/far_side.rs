@@ -10,6 +10,7 @@ use protocol::backend_face::legacy::Introduction;
 use protocol::exchange::{Ask, Tell, Trouble};
 use protocol::message::Message;
 use protocol::multiplexer::{Limits, Multiplexer, Output};
+use protocol::negotiation::EraPlan;
 use protocol::time::Moment;
 use protocol::version::Era;
 
@@ -73,8 +74,8 @@ impl FarSide {
             b'd' => self.goes_down(),
             b'x' => self.is_unavailable(),
             b's' => self.backend.handle_line(self.now, Bytes::copy_from_slice(rest)),
-            b'm' => self.backend.speak(self.now, Era::Modern),
-            b'y' => self.backend.speak(self.now, Era::Legacy),
+            b'm' => self.backend.plan_eras(EraPlan::First(Era::Modern)),
+            b'y' => self.backend.plan_eras(EraPlan::First(Era::Legacy)),
             b'w' => self.reads(),
             b't' => {
                 let millis = rest.first().map_or(1000, |byte| u64::from(*byte) * 100);
@@ -117,7 +118,7 @@ impl FarSide {
             match output {
                 Output::Tell(tell) => hear(self.now, tell),
                 Output::Replace { .. } => self.goes_down(),
-                Output::WantLink | Output::Noise { .. } => {}
+                Output::WantLink | Output::Shown(_) | Output::Noise { .. } => {}
             }
         }
         ordered

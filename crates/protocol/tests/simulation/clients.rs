@@ -196,7 +196,7 @@ impl World {
     ) -> usize {
         let post = self.posts.len();
         self.posts.push(Post { token, opening });
-        let translated = self.backends[self.sessions[session].backend].era == Era::Modern;
+        let translated = self.backends[self.sessions[session].backend].era != Some(Era::Legacy);
         self.note(Fact::Posted {
             session,
             post,

@@ -157,7 +157,7 @@ impl World {
             backend,
             principal,
         });
-        let translated = self.backends[backend].era == Era::Legacy;
+        let translated = self.backends[backend].era != Some(Era::Modern);
         self.post_modern(session, &id, method, template, translated, None);
         let said = message(&said);
         let client = Arc::new(modern::client(&said, Principal::named(principal)));
@@ -404,7 +404,7 @@ impl World {
                 self.note_heard(at, seq, post);
             }
         }
-        if asks && self.backends[self.trips[at].backend].era == Era::Legacy {
+        if asks && self.backends[self.trips[at].backend].era == Some(Era::Legacy) {
             reason = Some("input_required".into());
             let questions = value["result"]["inputRequests"]
                 .as_object()

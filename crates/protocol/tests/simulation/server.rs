@@ -11,6 +11,7 @@ use protocol::version::Era;
 use serde_json::Value;
 
 use crate::dice::Dice;
+use crate::eras::{Reaction, Speaks};
 use crate::history::{Fact, ID, Kind};
 use crate::tasks::{TaskBook, template};
 
@@ -98,7 +99,10 @@ const RAMBLING: Duration = Duration::from_secs(45);
 pub(crate) struct Server {
     pub(crate) backend: usize,
     pub(crate) epoch: u32,
+    /// The era of its words. A server that speaks both settles on one.
     era: Era,
+    speaks: Speaks,
+    pub(crate) settled: Option<Era>,
     /// It has said what it is.
     known: bool,
     /// The listens that it has acknowledged.
@@ -121,15 +125,18 @@ impl Server {
     pub(crate) fn new(
         backend: usize,
         epoch: u32,
-        era: Era,
+        (speaks, settled): (Speaks, Option<Era>),
         tasks: Option<&'static str>,
         inherited: Vec<u64>,
     ) -> Self {
+        let era = settled.unwrap_or(Era::Legacy);
         Self {
             tasks: TaskBook::new(era, tasks, format!("{backend}.{epoch}.")),
             backend,
             epoch,
             era,
+            speaks,
+            settled,
             known: false,
             listens: Vec::new(),
             wanted: BTreeMap::new(),
@@ -139,6 +146,17 @@ impl Server {
             inherited,
             next_question: 1,
         }
+    }
+
+    /// Reads a first message of an era. The one that it understands settles the era of its words.
+    fn reaction(&mut self, era: Era) -> Reaction {
+        let reaction = self.speaks.reaction(self.settled, era);
+        if reaction == Reaction::Welcome && self.settled.is_none() {
+            self.settled = Some(era);
+            self.era = era;
+            self.tasks.settle(era);
+        }
+        reaction
     }
 
     /// Every id it knows of, for its successor.
@@ -168,13 +186,23 @@ impl Server {
             (Some("server/discover"), Some(wire)) if self.known => {
                 plan.push((dice.millis(0, 300), Act::Welcome(wire)));
             }
-            (Some("initialize" | "server/discover"), Some(wire)) => {
+            (Some(method @ ("initialize" | "server/discover")), Some(wire)) => {
                 let after = dice.millis(0, 1500);
-                match dice.below(100) {
-                    0..3 if !self.tame => plan.push((after, Act::Refuse(wire))),
-                    3..6 if !self.tame => plan.push((after, Act::Crash)),
-                    6..8 if !self.tame => {}
-                    _ => plan.push((after, Act::Welcome(wire))),
+                let era = if method == "initialize" {
+                    Era::Legacy
+                } else {
+                    Era::Modern
+                };
+                match (self.reaction(era), dice.below(100)) {
+                    (Reaction::Exit, _) => plan.push((after, Act::Crash)),
+                    (Reaction::Refuse, _) => plan.push((after, Act::Refuse(wire))),
+                    (Reaction::Welcome, 0..3) if !self.tame => plan.push((after, Act::Refuse(wire))),
+                    (Reaction::Welcome, 3..6) if !self.tame => plan.push((after, Act::Crash)),
+                    // Later than anybody waits.
+                    (Reaction::Welcome, 6..8) if !self.tame => {
+                        plan.push((dice.millis(13_000, 30_000), Act::Welcome(wire)));
+                    }
+                    (Reaction::Welcome, _) => plan.push((after, Act::Welcome(wire))),
                 }
             }
             (Some("notifications/cancelled"), _) => {

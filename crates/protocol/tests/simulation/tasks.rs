@@ -57,6 +57,11 @@ impl TaskBook {
         }
     }
 
+    /// Its server has settled on an era, before anybody was given a task.
+    pub(crate) fn settle(&mut self, era: Era) {
+        self.era = era;
+    }
+
     /// What is added to the capabilities.
     pub(crate) fn capability(&self) -> &'static str {
         match (self.support, self.era) {

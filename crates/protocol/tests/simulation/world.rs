@@ -12,6 +12,7 @@ use protocol::backend_face::legacy::Introduction;
 use protocol::exchange::{Ask, SessionKey, Tell, Trouble};
 use protocol::message::Message;
 use protocol::multiplexer::{self, Multiplexer};
+use protocol::negotiation;
 use protocol::session::replay::Retention;
 use protocol::session::{self, Session};
 use protocol::time::{Moment, earliest};
@@ -20,6 +21,7 @@ use serde_json::Value;
 
 use crate::clients::{Connection, Post, Seat};
 use crate::dice::Dice;
+use crate::eras::Speaks;
 use crate::errands::{self, Trip};
 use crate::history::{Fact, History};
 use crate::server::{Act, Server, Written};
@@ -38,6 +40,10 @@ pub(crate) enum Mutation {
     LoseAnAnswer,
     ShowATask,
     TellAListen,
+    /// After a silence it is concluded that a server is of the legacy era.
+    JudgeSilence,
+    /// What a modern client was told of a legacy server is taken for the server's own words.
+    JudgeATranslation,
 }
 
 #[derive(Debug)]
@@ -63,7 +69,13 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Backend {
     pub(crate) machine: Multiplexer,
-    pub(crate) era: Era,
+    pub(crate) speaks: Speaks,
+    /// The era of its words, as soon as that is known.
+    pub(crate) era: Option<Era>,
+    /// It reads nothing for longer than anybody waits.
+    slow: bool,
+    /// For the mutations that conclude an era.
+    pub(crate) verdict: Option<Era>,
     /// What its tool says of tasks, if it has such.
     tasks: Option<&'static str>,
     state: State,
@@ -107,6 +119,8 @@ pub(crate) struct World {
     /// Tasks that clients were given.
     pub(crate) given: Vec<Given>,
     pub(crate) next_connection: usize,
+    /// Clients that come when all is calm, and whether they were welcomed.
+    pub(crate) last_clients: BTreeMap<SessionKey, bool>,
     agenda: BTreeMap<(Moment, u64), Event>,
     next_entry: u64,
     server_seq: u64,
@@ -186,6 +200,7 @@ impl World {
             trips: Vec::new(),
             given: Vec::new(),
             next_connection: 0,
+            last_clients: BTreeMap::new(),
             agenda: BTreeMap::new(),
             next_entry: 0,
             server_seq: 0,
@@ -193,6 +208,11 @@ impl World {
         for seat in 0..world.seats.len() {
             let after = world.dice.millis(0, 500);
             world.plan(after, Event::Seat(seat));
+        }
+        for backend in 0..world.backends.len() {
+            if world.backends[backend].state == State::Starting {
+                world.plan(Duration::ZERO, Event::Start(backend));
+            }
         }
         world.plan(Duration::from_secs(1), Event::Tick);
         world
@@ -225,11 +245,12 @@ impl World {
         }
         self.dismiss_listens();
         self.run_until(Moment::START.after(QUIET));
+        self.serve_last_clients();
         self.look_for_leftovers();
         for session in 0..self.sessions.len() {
             self.end_session(session);
         }
-        self.run_until(Moment::START.after(QUIET + Duration::from_secs(60)));
+        self.run_until(Moment::START.after(QUIET + Duration::from_secs(180)));
         for backend in 0..self.backends.len() {
             let machine = &self.backends[backend].machine;
             let left = [
@@ -284,7 +305,7 @@ impl World {
         }
     }
 
-    fn run_until(&mut self, end: Moment) {
+    pub(crate) fn run_until(&mut self, end: Moment) {
         loop {
             let deadline = self.backends.iter().fold(None, |next, backend| {
                 earliest(next, backend.machine.next_deadline())
@@ -370,6 +391,9 @@ impl World {
     }
 
     fn send_tell(&mut self, tell: Tell) {
+        if self.is_for_last_client(&tell) {
+            return;
+        }
         let session = tell.session().0 as usize;
         let delay = if self.dice.percent(50) {
             self.dice.millis(0, 20)
@@ -421,6 +445,7 @@ impl World {
                 }
                 multiplexer::Output::WantLink => self.want_link(backend),
                 multiplexer::Output::Replace { .. } => self.crash(backend),
+                multiplexer::Output::Shown(shown) => self.judge_shown(backend, shown),
                 multiplexer::Output::Noise { .. } => {}
             }
         }
@@ -470,13 +495,15 @@ impl World {
 
     fn server_reads(&mut self, backend: usize, lines: Vec<String>) {
         for line in lines {
-            for line in self.mutate_line(line) {
+            for line in self.mutate_line(backend, line) {
                 let mut facts = Vec::new();
                 let Some(server) = &mut self.backends[backend].server else {
                     return;
                 };
                 let epoch = server.epoch;
                 let plan = server.read(&mut self.dice, &line, &mut facts);
+                let settled = server.settled;
+                self.backends[backend].era = settled.or(self.backends[backend].era);
                 for fact in facts {
                     self.note(fact);
                 }
@@ -534,6 +561,9 @@ impl World {
         match written {
             Some(Written::Line(line)) => {
                 for line in line.lines() {
+                    if self.is_lost_to_a_verdict(backend, line) {
+                        continue;
+                    }
                     let line = Bytes::copy_from_slice(line.as_bytes());
                     self.backends[backend].machine.handle_line(self.now, line);
                 }
@@ -563,6 +593,10 @@ impl World {
         let one = &mut self.backends[backend];
         let Some(server) = &mut one.server else { return };
         server.frozen = false;
+        let is_silent = !one.machine.is_ready() && self.now.since(one.up_since) >= negotiation::SILENCE;
+        if is_silent && self.mutation == Some(Mutation::JudgeSilence) {
+            one.verdict = Some(Era::Legacy);
+        }
         let lines = std::mem::take(&mut one.pipe);
         if !lines.is_empty() {
             one.machine.handle_written();
@@ -644,14 +678,20 @@ impl World {
         let mut server = Server::new(
             backend,
             epoch,
-            one.era,
+            (one.speaks, one.era),
             one.tasks,
             std::mem::take(&mut one.inherited),
         );
         server.tame = tame;
+        server.frozen = one.slow && !tame;
+        let is_slow = server.frozen;
         one.server = Some(server);
         one.machine.handle_link_up(self.now);
         self.note(Fact::LinkUp { backend, epoch });
+        if is_slow {
+            let after = self.dice.millis(8_500, 11_500);
+            self.plan(after, Event::Server(backend, epoch, Act::Thaw));
+        }
         let after = self.dice.millis(100, 2000);
         self.plan(after, Event::Server(backend, epoch, Act::Wander));
         self.pump(backend);
@@ -664,6 +704,23 @@ impl World {
             return vec![tell];
         };
         match (mutation, tell) {
+            (
+                Mutation::JudgeATranslation,
+                Tell::Welcome {
+                    session,
+                    call,
+                    welcome,
+                },
+            ) => {
+                if session.0 as usize >= errands::FIRST && welcome.words == Era::Legacy {
+                    self.backends[backend].verdict = Some(Era::Modern);
+                }
+                vec![Tell::Welcome {
+                    session,
+                    call,
+                    welcome,
+                }]
+            }
             (Mutation::DropAnAnswer, Tell::Reply { .. }) if self.dice.percent(10) => vec![],
             (
                 Mutation::SwapTwoAnswers,
@@ -798,7 +855,10 @@ impl World {
         })
     }
 
-    fn mutate_line(&mut self, line: String) -> Vec<String> {
+    fn mutate_line(&mut self, backend: usize, line: String) -> Vec<String> {
+        if self.is_lost_to_a_verdict(backend, &line) {
+            return vec![];
+        }
         match self.mutation {
             Some(Mutation::ForgetACancel)
                 if line.contains("notifications/cancelled") && self.dice.percent(30) =>
@@ -819,18 +879,21 @@ impl World {
 impl Backend {
     fn new(dice: &mut Dice) -> Self {
         let words = [Introduction::Newest, Introduction::Union][dice.below(2)];
-        let era = if dice.percent(30) {
-            Era::Modern
-        } else {
-            Era::Legacy
-        };
+        let speaks = Speaks::thrown(dice);
         let mut machine = Multiplexer::new(limits(), words);
-        machine.speak(Moment::START, era);
+        machine.plan_eras(speaks.plan(dice));
+        let is_eager = dice.percent(30);
+        if is_eager {
+            machine.introduce_at_start();
+        }
         Self {
             machine,
-            era,
+            speaks,
+            era: speaks.only(),
+            slow: dice.percent(10),
+            verdict: None,
             tasks: tasks::support(dice),
-            state: State::Stopped,
+            state: if is_eager { State::Starting } else { State::Stopped },
             server: None,
             epoch: 0,
             inherited: Vec::new(),

@@ -11,6 +11,7 @@ use protocol::errand::{self, Errand};
 use protocol::exchange::{Ask, CallKey, Client, Principal, SessionKey};
 use protocol::message::{Kind, Member, Message};
 use protocol::multiplexer::{self, Limits, Multiplexer};
+use protocol::negotiation::EraPlan;
 use protocol::session::{self, Accepts, Reader, Session, Taken};
 use protocol::time::Moment;
 use protocol::version::Era;
@@ -75,7 +76,7 @@ impl Behind {
             ..Limits::default()
         };
         let mut backend = Multiplexer::new(limits, Introduction::Verbatim);
-        backend.speak(Moment::START, era);
+        backend.plan_eras(EraPlan::Only(era));
         backend.handle_link_up(Moment::START);
         Self {
             backend,

@@ -121,7 +121,7 @@ pub(super) fn read(
                 ("union", Capabilities::Union),
             ],
         )
-        .unwrap_or(Capabilities::PerClient);
+        .unwrap_or(default_capabilities(sharing));
     let era = fields
         .choice(
             "era",
@@ -255,7 +255,7 @@ pub(super) fn in_front_of(
 fn lanes(sharing: Sharing, caps: Caps) -> LaneRules {
     LaneRules {
         sharing,
-        capabilities: Capabilities::PerClient,
+        capabilities: default_capabilities(sharing),
         start_timeout: START_TIMEOUT,
         max_children: caps.children,
         linger: LINGER,
@@ -267,6 +267,14 @@ fn default_sharing(kind: Kind) -> Sharing {
     match kind {
         Kind::Stdio => Sharing::Shared,
         Kind::Remote(_) => Sharing::PerSession,
+    }
+}
+
+/// A child that everybody shares is one process: it is told everything that clients may be able to do.
+fn default_capabilities(sharing: Sharing) -> Capabilities {
+    match sharing {
+        Sharing::Shared => Capabilities::Union,
+        Sharing::PerSession | Sharing::PerIdentity => Capabilities::PerClient,
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use testkit::interop::test_deps;
 
-use crate::client::{Client, LEGACY};
+use crate::client::Client;
 use crate::stages::Stages;
 use crate::through_serve;
 
@@ -54,13 +54,15 @@ impl Server {
 }
 
 impl Pair {
-    /// The era in which the server must have been spoken to: the client's own where the server has it.
+    /// The era in which the server must have been spoken to: all clients share it, so it is the modern one where the
+    /// server has it.
     pub(crate) fn server_era(self) -> &'static str {
-        match (self.server, self.client.version()) {
-            (Server::TypeScript1 | Server::Python1, _) => "legacy",
-            (Server::TypeScript2Modern | Server::Python2Modern, _) => "modern",
-            (Server::TypeScript2Dual | Server::Python2Dual, LEGACY) => "legacy",
-            (Server::TypeScript2Dual | Server::Python2Dual, _) => "modern",
+        match self.server {
+            Server::TypeScript1 | Server::Python1 => "legacy",
+            Server::TypeScript2Modern
+            | Server::Python2Modern
+            | Server::TypeScript2Dual
+            | Server::Python2Dual => "modern",
         }
     }
 

@@ -10,7 +10,7 @@ use testkit::{Issuer, McpClient, Result, Rialto, wait_until};
 use super::house::{LATEST, MODERN, Token, modern, token};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-const DESTINATIONS: &str = "destinations:\n  shared:\n    command: ['{stub}', --journal, '{dir}/journal']\n  own: { command: '{stub}', process: per_identity, linger: 1h }\n";
+const DESTINATIONS: &str = "destinations:\n  shared:\n    command: ['{stub}', --journal, '{dir}/journal']\n    capabilities: per_client\n  own: { command: '{stub}', process: per_identity, linger: 1h }\n";
 
 /// Starts with this under `auth`.
 async fn start(auth: &str) -> Result<Rialto> {

@@ -166,7 +166,7 @@ async fn nothing_of_the_gateway_but_its_health_is_open_unless_it_is_said() -> Re
 
     let hash = token("x").hash;
     let open = format!(
-        "auth: {{ public: [ready], tokens: [{{ name: x, hash: \"{hash}\" }}] }}\ndestinations: {{ a: {{ command: '{{stub}}' }} }}\n"
+        "auth: {{ public: [ready], tokens: [{{ name: x, hash: \"{hash}\" }}] }}\ndestinations: {{ a: {{ command: '{{stub}}', start: lazy }} }}\n"
     );
     let rialto = Rialto::with_config(&open).await?;
     let client = rialto.client_of("a").await?;
@@ -321,8 +321,8 @@ async fn a_token_for_one_destination_is_shown_nothing_of_the_others() -> Result<
     - {{ name: admin, hash: "{}" }}
     - {{ name: limited, hash: "{}", destinations: [pub] }}
 destinations:
-  pub: {{ command: "{{stub}}" }}
-  priv: {{ command: "{{stub}}" }}
+  pub: {{ command: "{{stub}}", start: lazy }}
+  priv: {{ command: "{{stub}}", start: lazy }}
 "#,
         admin.hash, limited.hash
     );

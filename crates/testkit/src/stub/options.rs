@@ -56,6 +56,10 @@ pub(super) struct Options {
     pub(super) manners: Manners,
     /// `--slow-start MS`: reads nothing for this long.
     pub(super) slow_start: Option<Duration>,
+    /// `--wait-for FILE`: reads nothing until this file exists.
+    pub(super) wait_for: Option<PathBuf>,
+    /// `--exit-on-discover`: exits with 1 at `server/discover`, as servers of early SDKs do.
+    pub(super) exit_on_discover: bool,
     /// `--exit-at-once CODE`.
     pub(super) exit_at_once: Option<u8>,
     /// `--crash-after-start MS`: serves for this long, then exits with 101.
@@ -96,6 +100,8 @@ pub(super) fn parse(mut args: impl Iterator<Item = OsString>) -> Result<Role> {
             "--strict" => options.manners = Manners::Strict,
             "--stateless" => options.manners = Manners::Stateless,
             "--slow-start" => options.slow_start = Some(milliseconds(&flag, &mut args)?),
+            "--wait-for" => options.wait_for = Some(value(&flag, &mut args)?.into()),
+            "--exit-on-discover" => options.exit_on_discover = true,
             "--exit-at-once" => options.exit_at_once = Some(number(&flag, &mut args)?),
             "--crash-after-start" => options.crash_after_start = Some(milliseconds(&flag, &mut args)?),
             "--healthy-after" => options.healthy_after = Some(number(&flag, &mut args)?),

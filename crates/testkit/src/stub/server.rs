@@ -116,6 +116,9 @@ impl Server {
         };
         match (message.text("method"), message.raw("id")) {
             (Some(method), Some(id)) => {
+                if method == "server/discover" && self.options.exit_on_discover {
+                    std::process::exit(1);
+                }
                 if method == "initialize" {
                     self.initialize_params = message.raw("params").map(str::to_owned);
                 }

@@ -77,6 +77,8 @@ pub struct RestartPolicy {
     failures: usize,
     /// No start before this moment. It outlives a deliberate stop.
     earliest: Duration,
+    /// One of the failures was not the child's own fault.
+    is_excused: bool,
 }
 
 impl Default for RestartPolicy {
@@ -92,6 +94,7 @@ impl RestartPolicy {
             phase: Phase::Stopped,
             failures: 0,
             earliest: Duration::ZERO,
+            is_excused: false,
         }
     }
 
@@ -157,6 +160,9 @@ impl RestartPolicy {
         match self.phase {
             Phase::Starting => {
                 self.phase = Phase::Ready { since: now };
+                if std::mem::take(&mut self.is_excused) {
+                    self.failures = self.failures.saturating_sub(1);
+                }
                 Ok(())
             }
             Phase::Stopped | Phase::Ready { .. } | Phase::Down => Err(self.illegal("ready")),
@@ -175,6 +181,12 @@ impl RestartPolicy {
         self.earliest = now.saturating_add(wait);
         self.phase = Phase::Down;
         Ok(self.state())
+    }
+
+    /// The child that has just failed may have ended because of what it was asked, and is asked something else next
+    /// time. The failure is forgotten as soon as the child has shown that it works.
+    pub fn excuse(&mut self) {
+        self.is_excused = true;
     }
 
     /// The child was stopped on purpose, or is no longer wanted. This is legal in every state.

@@ -84,11 +84,26 @@ impl Journey<'_> {
         self.delivery.parcel()
     }
 
+    /// Returns the era of the message's words. Until an era is agreed on, first messages of both may be under way.
+    fn era(&self) -> Era {
+        match self.parcel() {
+            Parcel::Request {
+                method: Method::Initialize,
+                ..
+            } => Era::Legacy,
+            Parcel::Request {
+                method: Method::ServerDiscover,
+                ..
+            } => Era::Modern,
+            Parcel::Request { .. } | Parcel::Note { .. } => self.link.lane.era(),
+        }
+    }
+
     async fn travel(&mut self) -> News {
         let mut resuming = false;
         loop {
             let agreed = self.link.agreed();
-            let legacy = self.link.lane.era() == Era::Legacy;
+            let legacy = self.era() == Era::Legacy;
             if legacy && agreed.is_lost() && !resuming && !self.is_handshake() {
                 return News::Withheld;
             }
@@ -134,7 +149,7 @@ impl Journey<'_> {
     /// waits for work keeps the room for the rest.
     async fn attempt(&mut self, agreed: &Agreed, resuming: bool) -> Taken {
         let outbound = match resuming {
-            false => self.link.post(&self.line, agreed),
+            false => self.link.post(&self.line, agreed, self.era()),
             true => self.link.get(agreed, self.delivery.last_event()),
         };
         let sent = match self.patience() {
@@ -368,8 +383,19 @@ impl Journey<'_> {
         }
     }
 
-    /// Whether this is the first thing said to a server of which it is not known that it speaks Streamable HTTP.
+    /// Whether this is the first thing said to a server of which it is not known that it speaks Streamable HTTP. What
+    /// such a server says to `server/discover` alone shows nothing about its transport, if `initialize` follows.
     fn is_opening(&self) -> bool {
+        let discovers = matches!(
+            self.parcel(),
+            Parcel::Request {
+                method: Method::ServerDiscover,
+                ..
+            }
+        );
+        if discovers && self.link.lane.may_try_legacy() {
+            return false;
+        }
         match self.link.server.transport() {
             Transport::Auto => true,
             // Another lane has learnt it meanwhile.

@@ -125,9 +125,9 @@ impl Link {
         news
     }
 
-    /// The POST of a message.
-    pub(super) fn post(&self, line: &Bytes, agreed: &Agreed) -> Outbound {
-        let modern = self.lane.era() == Era::Modern;
+    /// The POST of a message in the words of this era.
+    pub(super) fn post(&self, line: &Bytes, agreed: &Agreed, era: Era) -> Outbound {
+        let modern = era == Era::Modern;
         let mut headers = Arc::clone(if modern { &self.plain } else { &agreed.post });
         // Whatever has to be read in it is rare in the legacy era.
         if modern || trace::may_have_context(line) {

@@ -8,7 +8,6 @@ use http::header::{self, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use protocol::client_face::legacy::{self, Meaning};
 use protocol::client_face::modern;
-use protocol::exchange::Failure;
 use protocol::message::{Kind, Message, Written};
 use protocol::method::Method as McpMethod;
 use protocol::session::{Accepts, StreamRefusal};
@@ -130,33 +129,13 @@ impl Visit<'_> {
         }
         match meaning {
             Meaning::Introduction | Meaning::Ping | Meaning::Request(_) => {
-                let opening = self.open_or_doubt(headers, version, &message, accepts, permit);
+                let opening = self.open(headers, version, &message, accepts, permit);
                 Box::pin(opening).await.map_err(refused)
             }
             // Without a session there is nobody whom a notification could concern.
             Meaning::Ready | Meaning::Cancel(_) | Meaning::Notice => Ok(reply::empty(StatusCode::ACCEPTED)),
             Meaning::Answer(_) => Err(refused(Refusal::MissingSession)),
         }
-    }
-
-    /// Opens a session, in the other era if the server wants no legacy client.
-    async fn open_or_doubt(
-        &self,
-        headers: &HeaderMap,
-        version: Option<Version>,
-        message: &Message,
-        accepts: Accepts,
-        permit: Permit,
-    ) -> Result<Response<Body>, Refusal> {
-        let mut response = self.open(headers, version, message, accepts, permit).await?;
-        // Nothing was run yet: a server that will not have a legacy client may have a modern one.
-        if response.extensions_mut().remove::<NotWelcomed>().is_some()
-            && self.destination.doubt_legacy(headers).await
-        {
-            let permit = self.gateway.limiter.call(self.account.as_ref())?;
-            response = self.open(headers, version, message, accepts, permit).await?;
-        }
-        Ok(response)
     }
 
     /// Opens a session for a message that comes without one, and answers it there.
@@ -251,22 +230,14 @@ impl Visit<'_> {
                 match answered {
                     Answered::Complete { body, failure } => {
                         let headers = std::mem::take(room);
-                        let (mut response, refused) = match failure {
-                            None => {
-                                let is_handshake = message.method() == McpMethod::Initialize;
-                                (reply::answer(headers, body), is_handshake && !port.is_welcomed())
-                            }
+                        match failure {
+                            None => reply::answer(headers, body),
                             Some(failure) => {
                                 // Without a body only the status can say that the call failed.
                                 let in_band = accepts.reads_events() && !body.is_empty();
-                                let refused = failure == Failure::NotWelcomed;
-                                (reply::failed(headers, body, &failure, in_band), refused)
+                                reply::failed(headers, body, &failure, in_band)
                             }
-                        };
-                        if opened && refused {
-                            response.extensions_mut().insert(NotWelcomed);
                         }
-                        response
                     }
                     Answered::Stream(reader) => {
                         reply::events(Body::events(Events::answer(Arc::clone(port), reader)))
@@ -384,10 +355,6 @@ struct Posted<'a> {
     /// The session was opened for this message.
     opened: bool,
 }
-
-/// Marks an answer that only says that the server would not shake hands.
-#[derive(Clone, Copy)]
-struct NotWelcomed;
 
 /// What is wrong with a request whose header is modern and whose body does not describe itself.
 fn undescribed(message: &Message) -> modern::Objection {

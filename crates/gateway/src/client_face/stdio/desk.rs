@@ -235,13 +235,6 @@ impl Desk {
                     self.destination.close(&port);
                 }
             }
-            Output::Doubt => {
-                let desk = Arc::clone(self);
-                tasks::spawn("doubt", async move {
-                    let modern = desk.destination.doubt_legacy(&HeaderMap::new()).await;
-                    desk.with(|client, now| client.handle_doubt(now, modern));
-                });
-            }
             Output::Depart {
                 errand,
                 message,

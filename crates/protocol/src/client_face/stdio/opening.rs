@@ -1,16 +1,12 @@
-//! Opening the one session of a legacy client, a second time if its server turns out to be of the other era.
+//! Opening the one session of a legacy client.
 
 use std::collections::VecDeque;
-
-use bytes::Bytes;
 
 use super::{Footing, LineClient, Output};
 use crate::client_face::legacy;
 use crate::error_code;
-use crate::exchange::Failure;
 use crate::message::{Kind, Member, Message};
 use crate::method::Method;
-use crate::session::Ending;
 use crate::time::Moment;
 
 /// A session that was asked for and that its server has not welcomed.
@@ -18,10 +14,6 @@ use crate::time::Moment;
 pub(super) struct Opening {
     /// The message that it is opened with.
     first: Message,
-    /// What the server answered, while it is found out what that means.
-    refusal: Option<Bytes>,
-    /// It was found out once.
-    doubted: bool,
     /// What the client said meanwhile.
     waiting: VecDeque<Message>,
 }
@@ -32,14 +24,11 @@ impl LineClient {
         self.outputs.push_back(Output::Open(first.clone()));
         self.footing = Footing::Opening(Box::new(Opening {
             first,
-            refusal: None,
-            doubted: false,
             waiting: VecDeque::new(),
         }));
     }
 
-    /// A message that comes before the server's welcome waits for it: if it has to be asked again in other words, a
-    /// call that it has seen already could run twice.
+    /// A message that comes before the server's welcome waits for it: if there is none, the client may begin anew.
     pub(super) fn hold(&mut self, message: Message) {
         match (message.kind(), message.method()) {
             (Kind::Request, Method::Ping) => self.answer_ping(&message),
@@ -68,49 +57,10 @@ impl LineClient {
     }
 
     /// The opening message was answered although nobody was welcomed.
-    pub(super) fn handle_unwelcome(
-        &mut self,
-        now: Moment,
-        line: Bytes,
-        ending: &Ending,
-        request_bytes: usize,
-    ) {
-        let Footing::Opening(opening) = &mut self.footing else {
-            return;
-        };
-        let refused = match ending {
-            Ending::Failed(failure) => *failure == Failure::NotWelcomed,
-            Ending::Error | Ending::Result => opening.first.method() == Method::Initialize,
-        };
-        // Nothing was run yet: a server that will not have a legacy client may have a modern one.
-        if refused && !opening.doubted {
-            opening.refusal = Some(line);
-            opening.doubted = true;
-            self.outputs.push_back(Output::Doubt);
-            return;
-        }
+    pub(super) fn handle_unwelcome(&mut self, now: Moment, line: &[u8], request_bytes: usize) {
         self.load.remove(request_bytes);
-        self.outgoing.push(&line);
+        self.outgoing.push(line);
         self.fail_opening(now);
-    }
-
-    /// Whether the server that refused a legacy client would have a modern one.
-    pub fn handle_doubt(&mut self, now: Moment, modern: bool) {
-        let Footing::Opening(opening) = &mut self.footing else {
-            return;
-        };
-        let Some(refusal) = opening.refusal.take() else {
-            return;
-        };
-        let first = opening.first.clone();
-        if modern {
-            self.outputs.push_back(Output::Close);
-            self.outputs.push_back(Output::Open(first));
-        } else {
-            self.load.remove(first.len());
-            self.outgoing.push(&refusal);
-            self.fail_opening(now);
-        }
     }
 
     /// There is no session to be had.

@@ -36,7 +36,6 @@ fn wants(client: &mut LineClient) -> Vec<String> {
                 Output::Open(message) => format!("open {}", method(message)),
                 Output::Take(message) => format!("take {}", method(message)),
                 Output::Close => "close".to_owned(),
-                Output::Doubt => "doubt".to_owned(),
                 Output::Depart { errand, message, .. } => format!("depart {} {}", errand.0, method(message)),
                 Output::Recall(errand) => format!("recall {}", errand.0),
             }
@@ -117,30 +116,13 @@ fn what_comes_before_the_welcome_waits_for_it_but_a_ping_does_not() {
 }
 
 #[test]
-fn a_refused_handshake_is_tried_once_in_the_other_era() {
-    let refusal = r#"{"jsonrpc":"2.0","id":0,"error":{"code":-32022,"message":"no"}}"#;
-    let mut client = client();
-    say(&mut client, HELLO);
-    say(&mut client, LIST);
-    client.handle_said(NOW, answer(refusal, Ending::Error, HELLO));
-    assert_eq!(wants(&mut client), ["open initialize", "doubt"]);
-    assert!(hears(&mut client).is_empty(), "the refusal may not be the answer");
-    client.handle_doubt(NOW, true);
-    assert_eq!(wants(&mut client), ["close", "open initialize"]);
-    welcome(&mut client);
-    assert_eq!(wants(&mut client), ["take tools/list"]);
-    assert_eq!(hears(&mut client)[0]["result"], serde_json::json!({}));
-}
-
-#[test]
 fn a_handshake_that_fails_settles_nothing() {
     let refusal = r#"{"jsonrpc":"2.0","id":0,"error":{"code":-32000,"message":"no"}}"#;
     let mut client = client();
     say(&mut client, HELLO);
     client.handle_said(NOW, answer(refusal, Ending::Error, HELLO));
-    client.handle_doubt(NOW, false);
     assert_eq!(hears(&mut client)[0]["error"]["code"], -32000);
-    assert_eq!(wants(&mut client), ["open initialize", "doubt", "close"]);
+    assert_eq!(wants(&mut client), ["open initialize", "close"]);
     say(&mut client, &modern_request("1", "tools/list"));
     assert_eq!(wants(&mut client), ["depart 1 tools/list"]);
 
@@ -544,8 +526,6 @@ mod anything {
                     self.client.handle_said(NOW, said(&message, Ending::Result));
                 }
                 (Output::Take(_) | Output::Close | Output::Recall(_), _) => {}
-                (Output::Doubt, Outcome::Good) => self.client.handle_doubt(NOW, true),
-                (Output::Doubt, Outcome::Bad) => self.client.handle_doubt(NOW, false),
                 (Output::Depart { errand, message, .. }, Outcome::Good) => {
                     self.client.handle_answer(errand, &line(&message));
                 }

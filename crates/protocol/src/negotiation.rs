@@ -1,0 +1,456 @@
+//! Negotiation: which era a server speaks, learnt from what the server itself answers.
+//!
+//! A server is introduced to once for each link. The machine says which of the two first messages
+//! is due: `server/discover` of the modern era, or `initialize` of the legacy era. Only an answer
+//! decides. Silence concludes nothing: after [`SILENCE`] without an answer to `server/discover`,
+//! `initialize` is sent too, and the first welcome wins. A server that refuses both eras is
+//! reported, and the next client starts the question again.
+//!
+//! The machine sends nothing itself. [`crate::multiplexer`] asks it with [`Negotiation::due`],
+//! sends, and reports with the `handle_*` methods.
+
+use std::time::Duration;
+
+use crate::exchange::Failure;
+use crate::message::Message;
+use crate::time::Moment;
+use crate::version::Era;
+
+/// How long `server/discover` may stay unanswered before `initialize` is sent beside it. A server
+/// that starts slowly reads both and answers both.
+pub const SILENCE: Duration = Duration::from_secs(8);
+
+/// The eras that a server may be spoken to in, and the order in which they are tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EraPlan {
+    /// Configured: no other era is tried.
+    Only(Era),
+    /// The other era is tried if the server refuses this one.
+    First(Era),
+}
+
+impl EraPlan {
+    pub const fn first(self) -> Era {
+        match self {
+            Self::Only(era) | Self::First(era) => era,
+        }
+    }
+}
+
+/// What servers of one destination have shown of their eras. It chooses what is tried first, and
+/// never what is concluded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ShownEras {
+    legacy: Option<bool>,
+    modern: Option<bool>,
+    exits_on_discover: bool,
+}
+
+impl ShownEras {
+    /// Returns whether the server has welcomed (`true`) or refused (`false`) this era.
+    pub const fn speaks(self, era: Era) -> Option<bool> {
+        match era {
+            Era::Legacy => self.legacy,
+            Era::Modern => self.modern,
+        }
+    }
+
+    /// Takes what a server has shown since. What it did not show stays.
+    pub fn learn(&mut self, newer: Self) {
+        self.legacy = newer.legacy.or(self.legacy);
+        self.modern = newer.modern.or(self.modern);
+        self.exits_on_discover = match newer.modern {
+            // An answer to `server/discover` contradicts the exit.
+            Some(_) => newer.exits_on_discover,
+            None => self.exits_on_discover || newer.exits_on_discover,
+        };
+    }
+
+    /// Returns the era to try first, where this one is preferred.
+    pub const fn first(self, preferred: Era) -> Era {
+        match (self.speaks(preferred), self.speaks(preferred.other())) {
+            (Some(false), Some(true)) => preferred.other(),
+            (Some(_) | None, Some(_) | None) => match preferred {
+                Era::Modern if self.exits_on_discover => Era::Legacy,
+                Era::Modern | Era::Legacy => preferred,
+            },
+        }
+    }
+}
+
+/// Why a server did not welcome an era.
+#[derive(Debug, Clone)]
+pub(crate) enum Refusal {
+    /// The server's own answer.
+    Answer(Message),
+    /// An answer that is no message.
+    Failure(Failure),
+}
+
+/// What follows from a refusal.
+#[derive(Debug)]
+pub(crate) enum AfterRefusal {
+    /// The other era is due, or its answer is awaited.
+    GoOn,
+    /// Every era of the plan was refused. The clients that wait get this one.
+    GiveUp {
+        era: Era,
+        refusal: Refusal,
+        shown: ShownEras,
+    },
+}
+
+#[derive(Debug, Default)]
+enum Attempt {
+    #[default]
+    Unsent,
+    Sent,
+    Refused(Refusal),
+}
+
+/// The machine, for one instance and all its links.
+#[derive(Debug)]
+pub(crate) struct Negotiation {
+    plan: EraPlan,
+    /// The era that was agreed on last. It is tried first on the next link.
+    agreed: Option<Era>,
+    legacy: Attempt,
+    modern: Attempt,
+    /// The server has answered something on this link.
+    answered: bool,
+    /// When `initialize` is sent beside an unanswered `server/discover`.
+    other_at: Option<Moment>,
+    exit: Exit,
+    /// A link that ended at `server/discover` was excused since the last welcome.
+    is_excused: bool,
+}
+
+/// What is known of a server whose link ended at `server/discover`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Exit {
+    None,
+    /// The last link ended while `server/discover` was unanswered: this one tries `initialize` first.
+    Suspected,
+    /// A server was welcomed after that.
+    Confirmed,
+}
+
+impl Negotiation {
+    pub(crate) fn new(plan: EraPlan) -> Self {
+        Self {
+            plan,
+            agreed: None,
+            legacy: Attempt::Unsent,
+            modern: Attempt::Unsent,
+            answered: false,
+            other_at: None,
+            exit: Exit::None,
+            is_excused: false,
+        }
+    }
+
+    pub(crate) fn plan(&self) -> EraPlan {
+        self.plan
+    }
+
+    /// Changes the plan. What was learnt from earlier links stays.
+    pub(crate) fn set_plan(&mut self, plan: EraPlan) {
+        self.plan = plan;
+    }
+
+    fn attempt(&self, era: Era) -> &Attempt {
+        match era {
+            Era::Legacy => &self.legacy,
+            Era::Modern => &self.modern,
+        }
+    }
+
+    fn attempt_mut(&mut self, era: Era) -> &mut Attempt {
+        match era {
+            Era::Legacy => &mut self.legacy,
+            Era::Modern => &mut self.modern,
+        }
+    }
+
+    /// Returns the era that is tried first on this link.
+    fn first(&self) -> Era {
+        match self.plan {
+            EraPlan::Only(era) => era,
+            EraPlan::First(_) if self.exit == Exit::Suspected => Era::Legacy,
+            EraPlan::First(era) => self.agreed.unwrap_or(era),
+        }
+    }
+
+    /// Returns the era whose first message is to be sent now, if one is.
+    pub(crate) fn due(&self, now: Moment) -> Option<Era> {
+        let first = self.first();
+        let other = match self.plan {
+            EraPlan::Only(_) => None,
+            EraPlan::First(_) => Some(first.other()),
+        };
+        let other = other.filter(|other| matches!(self.attempt(*other), Attempt::Unsent));
+        match self.attempt(first) {
+            Attempt::Unsent => Some(first),
+            Attempt::Sent => other.filter(|_| self.other_at.is_some_and(|at| at <= now)),
+            Attempt::Refused(_) => other,
+        }
+    }
+
+    /// Returns when [`Self::due`] may have something new.
+    pub(crate) fn next_deadline(&self) -> Option<Moment> {
+        self.other_at
+    }
+
+    /// Returns whether the server has answered anything on this link.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.answered
+    }
+
+    /// Returns whether an answer of the server is awaited.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.legacy, Attempt::Sent) || matches!(self.modern, Attempt::Sent)
+    }
+
+    /// The first message of this era was sent.
+    pub(crate) fn handle_sent(&mut self, now: Moment, era: Era) {
+        *self.attempt_mut(era) = Attempt::Sent;
+        // A server that is silent after `initialize` is only waited for: a legacy server may exit at
+        // a method that it does not know, and a modern one answers `initialize` with an error.
+        let also = era == Era::Modern
+            && self.plan == EraPlan::First(self.plan.first())
+            && matches!(self.legacy, Attempt::Unsent);
+        self.other_at = also.then(|| now.after(SILENCE));
+    }
+
+    /// The first message of this era did not reach the server, or will have no answer.
+    pub(crate) fn handle_unsent(&mut self, era: Era) {
+        *self.attempt_mut(era) = Attempt::Unsent;
+        self.other_at = None;
+    }
+
+    /// The server has welcomed this era. Returns what it has shown.
+    pub(crate) fn handle_welcome(&mut self, era: Era) -> ShownEras {
+        self.answered = true;
+        self.agreed = Some(era);
+        self.is_excused = false;
+        if self.exit == Exit::Suspected {
+            self.exit = Exit::Confirmed;
+        }
+        let mut shown = self.refused();
+        match era {
+            Era::Legacy => shown.legacy = Some(true),
+            Era::Modern => shown.modern = Some(true),
+        }
+        self.end_attempts();
+        shown
+    }
+
+    /// The server has answered this era with a refusal.
+    pub(crate) fn handle_refusal(&mut self, era: Era, refusal: Refusal) -> AfterRefusal {
+        self.answered = true;
+        *self.attempt_mut(era) = Attempt::Refused(refusal);
+        self.other_at = None;
+        let other = era.other();
+        let may_try_other = match (self.plan, self.attempt(other)) {
+            (_, Attempt::Sent) | (EraPlan::First(_), Attempt::Unsent) => true,
+            (EraPlan::Only(_), Attempt::Unsent) | (_, Attempt::Refused(_)) => false,
+        };
+        if may_try_other {
+            return AfterRefusal::GoOn;
+        }
+        let shown = self.refused();
+        let refusals = [
+            (Era::Legacy, std::mem::take(&mut self.legacy)),
+            (Era::Modern, std::mem::take(&mut self.modern)),
+        ];
+        self.agreed = None;
+        self.end_attempts();
+        // What a legacy server says to `initialize` tells people more than that it does not know
+        // `server/discover`.
+        let refused = refusals.into_iter().find_map(|(era, attempt)| match attempt {
+            Attempt::Refused(refusal) => Some((era, refusal)),
+            Attempt::Unsent | Attempt::Sent => None,
+        });
+        let (era, refusal) = refused.expect("this era was refused");
+        AfterRefusal::GiveUp { era, refusal, shown }
+    }
+
+    /// Returns what the server has refused on this link so far.
+    fn refused(&self) -> ShownEras {
+        let refused = |attempt: &Attempt| match attempt {
+            Attempt::Refused(_) => Some(false),
+            Attempt::Unsent | Attempt::Sent => None,
+        };
+        ShownEras {
+            legacy: refused(&self.legacy),
+            modern: refused(&self.modern),
+            exits_on_discover: self.exit == Exit::Confirmed,
+        }
+    }
+
+    fn end_attempts(&mut self) {
+        self.legacy = Attempt::Unsent;
+        self.modern = Attempt::Unsent;
+        self.other_at = None;
+    }
+
+    /// The conversation begins anew, on a link of which nothing is known.
+    pub(crate) fn restart(&mut self) {
+        self.end_attempts();
+        self.answered = false;
+    }
+
+    /// The link has ended. Returns whether `server/discover` may be why: the server was asked that and answered
+    /// nothing. It is returned once, until the server welcomes.
+    pub(crate) fn handle_link_end(&mut self) -> bool {
+        let asked = matches!(self.modern, Attempt::Sent) && !self.answered;
+        let suspects = asked && matches!(self.plan, EraPlan::First(_));
+        if suspects {
+            self.exit = Exit::Suspected;
+            self.agreed = None;
+        } else if self.exit == Exit::Suspected && !self.answered {
+            // Without that question it ended too.
+            self.exit = Exit::None;
+        }
+        self.restart();
+        suspects && !std::mem::replace(&mut self.is_excused, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Moment = Moment::START;
+
+    fn first(era: Era) -> Negotiation {
+        Negotiation::new(EraPlan::First(era))
+    }
+
+    fn refusal() -> Refusal {
+        let text = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}"#;
+        Refusal::Answer(Message::own(text.to_owned()))
+    }
+
+    /// Sends what is due, and expects it to be of this era.
+    fn send(negotiation: &mut Negotiation, now: Moment, era: Era) {
+        assert_eq!(negotiation.due(now), Some(era));
+        negotiation.handle_sent(now, era);
+    }
+
+    #[test]
+    fn slow_start_is_no_verdict_about_the_era() {
+        for welcomed in Era::ALL {
+            let mut negotiation = first(Era::Modern);
+            send(&mut negotiation, NOW, Era::Modern);
+            assert_eq!(negotiation.due(NOW), None);
+            let late = NOW.after(SILENCE);
+            assert_eq!(negotiation.next_deadline(), Some(late));
+            send(&mut negotiation, late, Era::Legacy);
+            assert_eq!(
+                negotiation.due(late.after(SILENCE * 100)),
+                None,
+                "nothing is concluded"
+            );
+            let other = negotiation.handle_refusal(welcomed.other(), refusal());
+            assert!(matches!(other, AfterRefusal::GoOn));
+            let shown = negotiation.handle_welcome(welcomed);
+            assert_eq!(shown.speaks(welcomed), Some(true));
+            assert_eq!(shown.speaks(welcomed.other()), Some(false));
+        }
+    }
+
+    #[test]
+    fn silence_after_initialize_is_only_waited_for() {
+        let mut negotiation = first(Era::Legacy);
+        send(&mut negotiation, NOW, Era::Legacy);
+        assert_eq!(negotiation.next_deadline(), None);
+        assert_eq!(negotiation.due(NOW.after(SILENCE * 100)), None);
+    }
+
+    #[test]
+    fn refused_era_leads_to_the_other_and_both_refused_to_a_new_start() {
+        for era in Era::ALL {
+            let mut negotiation = first(era);
+            for _ in 0..2 {
+                send(&mut negotiation, NOW, era);
+                assert!(matches!(
+                    negotiation.handle_refusal(era, refusal()),
+                    AfterRefusal::GoOn
+                ));
+                send(&mut negotiation, NOW, era.other());
+                let AfterRefusal::GiveUp { era: told, shown, .. } =
+                    negotiation.handle_refusal(era.other(), refusal())
+                else {
+                    panic!("no era is left");
+                };
+                assert_eq!(told, Era::Legacy, "what it says to `initialize` tells more");
+                assert_eq!(shown.first(era), era, "nothing is concluded from a contradiction");
+            }
+        }
+    }
+
+    #[test]
+    fn configured_era_is_the_only_one() {
+        for era in Era::ALL {
+            let mut negotiation = Negotiation::new(EraPlan::Only(era));
+            send(&mut negotiation, NOW, era);
+            assert_eq!(negotiation.due(NOW.after(SILENCE)), None);
+            let refused = negotiation.handle_refusal(era, refusal());
+            assert!(matches!(refused, AfterRefusal::GiveUp { era: told, .. } if told == era));
+        }
+    }
+
+    #[test]
+    fn server_that_exits_at_discover_is_excused_once_and_asked_otherwise() {
+        let mut negotiation = first(Era::Modern);
+        send(&mut negotiation, NOW, Era::Modern);
+        assert!(negotiation.handle_link_end());
+        send(&mut negotiation, NOW, Era::Legacy);
+        let shown = negotiation.handle_welcome(Era::Legacy);
+        assert_eq!(shown.first(Era::Modern), Era::Legacy, "it is remembered");
+        assert!(!negotiation.handle_link_end(), "a crash is a crash");
+        send(&mut negotiation, NOW, Era::Legacy);
+    }
+
+    #[test]
+    fn server_that_exits_whatever_it_is_asked_is_excused_once_and_tried_in_turn() {
+        let mut negotiation = first(Era::Modern);
+        for round in 0..3 {
+            send(&mut negotiation, NOW, Era::Modern);
+            assert_eq!(negotiation.handle_link_end(), round == 0);
+            send(&mut negotiation, NOW, Era::Legacy);
+            assert!(!negotiation.handle_link_end());
+        }
+    }
+
+    #[test]
+    fn agreed_era_is_tried_first_on_the_next_link() {
+        let mut negotiation = first(Era::Modern);
+        send(&mut negotiation, NOW, Era::Modern);
+        negotiation.handle_refusal(Era::Modern, refusal());
+        send(&mut negotiation, NOW, Era::Legacy);
+        negotiation.handle_welcome(Era::Legacy);
+        negotiation.handle_link_end();
+        send(&mut negotiation, NOW, Era::Legacy);
+    }
+
+    #[test]
+    fn newer_answers_replace_older_ones() {
+        let mut known = ShownEras::default();
+        assert_eq!(known.first(Era::Modern), Era::Modern);
+        let legacy_only = ShownEras {
+            legacy: Some(true),
+            modern: Some(false),
+            exits_on_discover: false,
+        };
+        known.learn(legacy_only);
+        assert_eq!(known.first(Era::Modern), Era::Legacy);
+        assert_eq!(known.first(Era::Legacy), Era::Legacy);
+        known.learn(ShownEras {
+            modern: Some(true),
+            ..ShownEras::default()
+        });
+        assert_eq!(known.first(Era::Modern), Era::Modern);
+    }
+}
