@@ -30,6 +30,7 @@ pub(crate) fn run(flags: &CheckFlags, environment: &Environment) -> ExitCode {
         Ok(telemetry) => telemetry,
         Err(error) => return fail(exit::CONFIGURATION, &format!("{error:#}")),
     };
+    serve::close_to_children();
     for text in notes {
         note(&text);
     }

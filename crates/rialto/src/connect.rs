@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::config::connection::{self, Connection};
 use crate::config::{self, ConfigError, Environment};
 use crate::flags::ConnectFlags;
-use crate::serve::launcher;
+use crate::serve::{close_to_children, launcher};
 use crate::{exit, fail, telemetry};
 
 /// How long what still runs may take to notice the end. A thread that waits for stdin never does.
@@ -38,6 +38,7 @@ pub(crate) fn run(flags: &ConnectFlags, environment: &Environment) -> ExitCode {
         Ok(telemetry) => telemetry,
         Err(error) => return fail(exit::CONFIGURATION, &format!("{error:#}")),
     };
+    close_to_children();
     for note in &connection.notes {
         tracing::warn!("{note}");
     }

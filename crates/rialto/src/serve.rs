@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway::backend_face::process::{Launcher, WardenCommand};
+use gateway::backend_face::process::{self, Launcher, WardenCommand};
 use gateway::line_sink::LineSink;
 use gateway::settings::{BackendSpec, Settings, Start};
 use gateway::trace::SpanSink;
@@ -47,6 +47,7 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
         Ok(telemetry) => telemetry,
         Err(error) => return fail(exit::CONFIGURATION, &format!("{error:#}")),
     };
+    close_to_children();
     for note in notes {
         tracing::warn!("{note}");
     }
@@ -81,11 +82,19 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
     code
 }
 
-/// The launcher that leaves nothing behind, whatever becomes of this process.
+/// Closes the memory and the environment of this process to the servers that it starts.
+pub(crate) fn close_to_children() {
+    if let Err(error) = process::close_to_children() {
+        tracing::warn!(%error, "servers of the same user can read Rialto's environment and memory");
+    }
+}
+
+/// The launcher that leaves nothing behind, whatever becomes of this process. It needs a runtime.
 pub(crate) fn launcher() -> Launcher {
     Launcher::new(WardenCommand {
         argv: vec!["/proc/self/exe".into(), "warden".into()],
     })
+    .adopting()
 }
 
 /// Where Rialto says what it does.

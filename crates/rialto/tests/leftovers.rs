@@ -293,3 +293,98 @@ async fn client_that_hangs_up_while_its_server_starts_leaves_no_child_with_its_c
     wait_for_no_servers(&rialto).await;
     Ok(())
 }
+
+/// Rialto in front of servers that have a daemon each: it left their group and session, lost its parent, and ignores
+/// SIGTERM.
+async fn with_daemons(process: &str) -> Result<Rialto> {
+    Rialto::launcher()
+        .args(&["--process", process])
+        .stub(&["--daemon", "{dir}/daemon"])
+        .start()
+        .await
+}
+
+fn daemon_of(rialto: &Rialto) -> Process {
+    let pid = std::fs::read_to_string(rialto.dir().join("daemon")).expect("the daemon has started");
+    Process::read(pid.parse().expect("a number")).expect("the daemon runs")
+}
+
+async fn wait_for_its_end(daemon: &Process) {
+    wait_until("the daemon is gone, and no zombie of it", PATIENCE, || {
+        let now = Process::read(daemon.pid);
+        now.is_none_or(|now| now.started != daemon.started).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn h12_a_daemon_ends_with_the_child_that_started_it() -> Result<()> {
+    let rialto = with_daemons("per_session").await?;
+    let client = session(&rialto).await?;
+    let daemon = daemon_of(&rialto);
+    assert_eq!(daemon.parent, rialto.pid(), "orphans come to Rialto");
+    client.delete().await?.expect_status(204)?;
+    wait_for_its_end(&daemon).await;
+    wait_for_no_servers(&rialto).await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn h12_a_daemon_ends_when_its_child_crashes() -> Result<()> {
+    let rialto = with_daemons("shared").await?;
+    let client = session(&rialto).await?;
+    let daemon = daemon_of(&rialto);
+    let reply = client.call(1, "exit", json!({"code": 3})).await?;
+    assert_eq!(
+        reply.answer()["error"]["data"]["reason"],
+        "upstream_exited",
+        "{reply:?}"
+    );
+    wait_for_its_end(&daemon).await;
+    client
+        .expect_echo("a new child, with a daemon of its own")
+        .await?;
+    assert_ne!(daemon_of(&rialto).pid, daemon.pid);
+    Ok(())
+}
+
+#[tokio::test]
+async fn h12_a_daemon_ends_with_rialto_however_that_ends() -> Result<()> {
+    for signal in [Rialto::sigterm, Rialto::sigkill] {
+        let rialto = with_daemons("shared").await?;
+        session(&rialto).await?.expect_echo("served").await?;
+        let daemon = daemon_of(&rialto);
+        signal(&rialto);
+        rialto.wait(PATIENCE).await;
+        wait_for_its_end(&daemon).await;
+        rialto.wait_for_no_children(Duration::from_secs(3)).await;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn h12_a_child_cannot_read_rialto() -> Result<()> {
+    let rialto = Rialto::launcher()
+        .env("OTHER_SECRET", "of-the-gateway")
+        .as_limited_user()
+        .config("destinations:\n  d: { command: '{stub}' }\n")
+        .start()
+        .await?;
+    let client = rialto.session_of("d").await?;
+    let name = client.call(1, "parent", r#"{"file":"comm"}"#).await?.text();
+    assert_eq!(name.trim(), "rialto", "the parent is who it should be");
+    for file in ["environ", "maps", "fd/0"] {
+        let seen = client.call(1, "parent", json!({"file": file})).await?.text();
+        assert!(seen.contains("Permission denied"), "{file}: {seen}");
+    }
+    // What Rialto reads about itself it can still read.
+    let metrics = client.metrics().await?;
+    for name in [
+        "process_open_fds",
+        "process_resident_memory_bytes",
+        "process_max_fds",
+    ] {
+        assert!(metrics.contains(&format!("\n{name} ")), "{name}: {metrics}");
+    }
+    Ok(())
+}

@@ -39,6 +39,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     let done = match options::parse(args) {
         Ok(Role::Serve(options)) => serve(options),
         Ok(Role::Stubborn(pid_file)) => be_stubborn(&pid_file).map(|()| ExitCode::SUCCESS),
+        Ok(Role::Daemonise(pid_file)) => daemonise(&pid_file).map(|()| ExitCode::SUCCESS),
         Ok(Role::Launch(launch)) => launch_in_new_session(&launch).map(|never| match never {}),
         Ok(Role::LimitProcesses(pid, most)) => {
             crate::processes::limit(pid, Resource::Nproc, most).map(|()| ExitCode::SUCCESS)
@@ -65,6 +66,15 @@ fn serve(mut options: Options) -> Result<ExitCode> {
     }
     if let Some(pid_file) = &options.grandchild {
         start_grandchild(pid_file)?;
+    }
+    if let Some(pid_file) = &options.daemon {
+        Command::new(std::env::current_exe()?)
+            .arg("--daemonise")
+            .arg(pid_file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()?;
     }
     if let Some(code) = options.exit_at_once {
         return Ok(ExitCode::from(code));
@@ -155,6 +165,12 @@ fn start_grandchild(pid_file: &Path) -> Result<()> {
     drop(grandchild);
     look_until(Duration::from_secs(10), || pid_file.exists().then_some(()))
         .ok_or_else(|| Failure::new("the grandchild did not start"))
+}
+
+/// The double fork of a daemon: its starter has a session of its own, and ends.
+fn daemonise(pid_file: &Path) -> Result<()> {
+    rustix::process::setsid().map_err(std::io::Error::from)?;
+    start_grandchild(pid_file)
 }
 
 fn be_stubborn(pid_file: &Path) -> Result<()> {

@@ -47,6 +47,7 @@ mod resolve;
 mod restart;
 pub mod stderr;
 mod stop;
+mod strays;
 pub mod warden;
 
 pub use environment::{Environment, environment, is_allowed, wanted_but_withheld};
@@ -56,4 +57,5 @@ pub use resolve::{ResolveError, resolve};
 pub use restart::{IllegalTransition, RestartPolicy, State, Verdict};
 pub use stderr::StderrTail;
 pub use stop::{ChildProcess, Exit, VOLUNTARY};
+pub use strays::close_to_children;
 pub use warden::{Warden, WardenCommand};

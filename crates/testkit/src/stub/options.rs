@@ -13,6 +13,8 @@ pub(super) enum Role {
     Serve(Options),
     /// `--stubborn PIDFILE`: the grandchild of `--grandchild`.
     Stubborn(PathBuf),
+    /// `--daemonise PIDFILE`: leaves its session, starts a stubborn process and ends.
+    Daemonise(PathBuf),
     /// `--launch [--max-files N] [--user N] PROGRAM ARG…`: becomes that program, in a new session.
     Launch(Launch),
     /// `--limit-processes PID N`: sets the limit of a process of the same user.
@@ -72,6 +74,8 @@ pub(super) struct Options {
     pub(super) ignore_eof: bool,
     /// `--grandchild PIDFILE`.
     pub(super) grandchild: Option<PathBuf>,
+    /// `--daemon PIDFILE`: a stubborn process that has left its group and lost its parent.
+    pub(super) daemon: Option<PathBuf>,
     /// `--journal FILE`.
     pub(super) journal: Option<PathBuf>,
     /// `--version V`: the protocol version of every answer to `initialize`; the client's own otherwise.
@@ -108,6 +112,7 @@ pub(super) fn parse(mut args: impl Iterator<Item = OsString>) -> Result<Role> {
             "--ignore-term" => options.ignore_term = true,
             "--ignore-eof" => options.ignore_eof = true,
             "--grandchild" => options.grandchild = Some(value(&flag, &mut args)?.into()),
+            "--daemon" => options.daemon = Some(value(&flag, &mut args)?.into()),
             "--journal" => options.journal = Some(value(&flag, &mut args)?.into()),
             "--version" => options.version = Some(value(&flag, &mut args)?.to_string_lossy().into_owned()),
             "--no-tools" => _ = options.without.insert(Feature::Tools),
@@ -117,6 +122,7 @@ pub(super) fn parse(mut args: impl Iterator<Item = OsString>) -> Result<Role> {
             "--no-logging" => _ = options.without.insert(Feature::Logging),
             "--no-completions" => _ = options.without.insert(Feature::Completions),
             "--stubborn" => return Ok(Role::Stubborn(value(&flag, &mut args)?.into())),
+            "--daemonise" => return Ok(Role::Daemonise(value(&flag, &mut args)?.into())),
             "--launch" => return launch(&mut args),
             "--limit-processes" => {
                 let pid = number(&flag, &mut args)?;

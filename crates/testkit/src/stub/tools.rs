@@ -31,6 +31,7 @@ pub(super) enum Tool {
     ChangeTools,
     Env,
     Fds,
+    Parent,
     Pid,
     Whoami,
     Counter,
@@ -203,6 +204,11 @@ impl Tool {
         ),
         (Tool::Fds, "fds", "{}: the open files, as a JSON object"),
         (Tool::Pid, "pid", "{}: the process id"),
+        (
+            Tool::Parent,
+            "parent",
+            "{file}: that file of `/proc` about the parent, or why it cannot be read",
+        ),
         (Tool::Whoami, "whoami", "{}: the params of initialize as received"),
         (Tool::Counter, "counter", "{}: counts the calls of this process"),
         (
@@ -319,6 +325,15 @@ impl Server {
                 .output
                 .line(&call.says(&environment(call.arguments.text("name").as_deref()))),
             Tool::Fds => self.output.line(&call.says(&open_files())),
+            Tool::Parent => {
+                let file = call.arguments.text("file").unwrap_or_default();
+                let parent = std::os::unix::process::parent_id();
+                let text = match std::fs::read(format!("/proc/{parent}/{file}")) {
+                    Ok(bytes) => String::from_utf8_lossy(&bytes).replace('\0', "\n"),
+                    Err(error) => format!("cannot be read: {error}"),
+                };
+                self.output.line(&call.says(&text));
+            }
             Tool::Pid => self.output.line(&call.says(&std::process::id().to_string())),
             Tool::Whoami => {
                 self.output

@@ -4,7 +4,8 @@
 //! dropped before it is known to be gone is killed. It refuses the ids 0 and 1, which `kill` would
 //! read as "my own group" and "everybody".
 //!
-//! A process that leaves the group (`setsid`) is out of reach; that is the limit of this means.
+//! A process that leaves the group (`setsid`) is found by the mark of its child, see `strays.rs`, where orphans come
+//! to this process.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::strays::{Mark, Stray};
 use super::warden::Warden;
 
 /// The first and the longest pause between two looks at a group that is ending.
@@ -80,17 +82,20 @@ impl fmt::Debug for GroupId {
 pub(super) struct Group {
     id: GroupId,
     warden: Option<Arc<Warden>>,
+    /// What those carry that left the group; `None` where orphans do not come to this process.
+    mark: Option<Mark>,
     gone: bool,
 }
 
 impl Group {
-    pub(super) fn new(id: GroupId, warden: Option<Arc<Warden>>) -> Self {
+    pub(super) fn new(id: GroupId, warden: Option<Arc<Warden>>, mark: Option<Mark>) -> Self {
         if let Some(warden) = &warden {
             warden.register(id);
         }
         Self {
             id,
             warden,
+            mark,
             gone: false,
         }
     }
@@ -99,10 +104,30 @@ impl Group {
     pub(super) fn terminate(&self) {
         self.id.signal(Signal::TERM);
         self.id.signal(Signal::CONT);
+        self.terminate_strays();
+    }
+
+    fn terminate_strays(&self) {
+        for stray in self.strays() {
+            stray.signal(Signal::TERM);
+            stray.signal(Signal::CONT);
+        }
     }
 
     pub(super) fn kill(&self) {
         self.id.signal(Signal::KILL);
+        self.kill_strays();
+    }
+
+    /// Returns those that left the group and have lost their parent.
+    fn strays(&self) -> Vec<Stray> {
+        self.mark.as_ref().map_or_else(Vec::new, Mark::adopted)
+    }
+
+    fn kill_strays(&self) {
+        for stray in self.strays() {
+            stray.signal(Signal::KILL);
+        }
     }
 
     /// The leader has ended and has been waited for: what is left is the rest of the group.
@@ -136,18 +161,32 @@ impl Drop for Group {
 pub(super) struct Leftover(Group);
 
 impl Leftover {
-    /// Ends the group: SIGTERM (unless it has been `asked` already), SIGKILL at the deadline.
+    /// Ends the group and those that left it: SIGTERM (unless it has been `asked` already), SIGKILL at the deadline.
     pub(super) async fn end(self, deadline: Instant, asked: bool) {
-        if !asked {
+        if asked {
+            // They have come to us only now.
+            self.0.terminate_strays();
+        } else {
             self.0.terminate();
         }
         if !self.gone_by(deadline).await {
             self.0.kill();
-            if !self.gone_by(Instant::now() + AFTER_KILL).await {
+            if !self.killed_by(Instant::now() + AFTER_KILL).await {
                 tracing::debug!(group = %self.0.id, "a killed process group is still to be seen");
             }
         }
         self.forget();
+    }
+
+    /// Waits for the end of what was killed. Those that a stray has started come to us with its end.
+    async fn killed_by(&self, deadline: Instant) -> bool {
+        while Instant::now() < deadline {
+            if self.gone_by(deadline.min(Instant::now() + LAST_LOOK)).await {
+                return true;
+            }
+            self.0.kill_strays();
+        }
+        false
     }
 
     async fn gone_by(&self, deadline: Instant) -> bool {
@@ -171,7 +210,7 @@ impl Leftover {
 
     fn is_present(&self) -> bool {
         self.0.id.reap();
-        self.0.id.exists()
+        self.0.id.exists() || !self.0.strays().is_empty()
     }
 
     /// The group is gone: its id is no longer ours to signal.

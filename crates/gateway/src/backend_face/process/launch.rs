@@ -16,7 +16,8 @@ use tokio::sync::Semaphore;
 use super::environment::Environment;
 use super::group::{Group, GroupId};
 use super::resolve::{ResolveError, resolve};
-use super::stop::ChildProcess;
+use super::stop::{ChildProcess, in_background};
+use super::strays::{VARIABLE, adopt_orphans, reap};
 use super::warden::{Warden, WardenCommand};
 
 /// How long the leftovers of a crashed child have to end after SIGTERM.
@@ -104,6 +105,7 @@ pub struct Launcher {
     warden: Arc<Warden>,
     leftover_grace: Duration,
     room: Arc<Semaphore>,
+    adopts: bool,
 }
 
 impl Launcher {
@@ -124,7 +126,23 @@ impl Launcher {
             warden,
             leftover_grace: LEFTOVER_GRACE,
             room: Arc::new(Semaphore::new(ROOMY_CHILDREN)),
+            adopts: false,
         }
+    }
+
+    /// Also ends processes that leave the group of their child: orphans among the descendants of this process become
+    /// its children. Call it inside a runtime, which waits for them when they die.
+    pub fn adopting(mut self) -> Self {
+        match adopt_orphans() {
+            Ok(()) => {
+                self.adopts = true;
+                in_background(reap(Arc::downgrade(&self.warden)));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "processes that leave their group may outlive their server");
+            }
+        }
+        self
     }
 
     /// Changes how long the leftovers of a crashed child have after SIGTERM.
@@ -142,6 +160,10 @@ impl Launcher {
         // `arg0` stays as written, since programs with several names look at it.
         command.arg0(program).args(order.argv.iter().skip(1));
         command.env_clear().envs(order.env.iter()).process_group(0);
+        let mark = self.adopts.then(|| self.warden.marks().next());
+        if let Some(mark) = &mark {
+            command.env(VARIABLE, mark.to_string());
+        }
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -164,7 +186,7 @@ impl Launcher {
         let pipes = (leader.stdin.take(), leader.stdout.take(), leader.stderr.take());
         let room = Arc::clone(&self.room).try_acquire_owned().ok();
         let roomy = room.is_some();
-        let group = Group::new(id, Some(Arc::clone(&self.warden)));
+        let group = Group::new(id, Some(Arc::clone(&self.warden)), mark);
         // From here on an early return drops the child, which kills it.
         let child = ChildProcess::new(pid, leader, group, self.leftover_grace, room);
 

@@ -3,7 +3,7 @@
 //! A SIGKILL or an abort gives Rialto no chance to clean up, and a stubborn child does not end on its
 //! own. So one process, our own binary with a hidden argument, reads from a pipe that only Rialto holds:
 //! `+ID` and `-ID` lines tell it which process groups are alive. When the pipe ends, Rialto is gone, and
-//! the warden kills those groups and ends too. It is in a group of its own, so that Ctrl-C does not reach it.
+//! the warden kills those groups, and whatever carries the mark of Rialto (`=MARK`, see `strays.rs`), and ends too. It is in a group of its own, so that Ctrl-C does not reach it.
 //!
 //! The parent-death signal of Linux is not used: it needs `unsafe`, follows the thread that forked, and
 //! does not reach grandchildren.
@@ -28,6 +28,7 @@ use tokio::time::{Instant, sleep};
 
 use super::group::GroupId;
 use super::stop::{Exit, in_background};
+use super::strays::{self, Marks};
 
 /// The waits before a dead helper is started again: doubled each time, up to the longest.
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
@@ -54,6 +55,7 @@ pub struct Warden {
     command: Option<WardenCommand>,
     started: AtomicBool,
     groups: Mutex<Groups>,
+    marks: Marks,
     changed: Arc<Notify>,
     /// The revision that the living helper has been told; 0 while there is none.
     told: watch::Sender<u64>,
@@ -82,6 +84,7 @@ impl Warden {
             command,
             started: AtomicBool::new(false),
             groups: Mutex::default(),
+            marks: Marks::new(),
             changed: Arc::new(Notify::new()),
             told: watch::Sender::new(0),
         }
@@ -127,6 +130,15 @@ impl Warden {
         for group in &self.groups().alive {
             group.signal(Signal::KILL);
         }
+    }
+
+    pub(super) fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
+    /// Returns whether this process is the leader of a living group.
+    pub(super) fn has_started(&self, pid: i32) -> bool {
+        GroupId::new(pid).is_some_and(|group| self.groups().alive.contains(&group))
     }
 
     pub(super) fn alive(&self) -> usize {
@@ -203,13 +215,17 @@ fn start(command: &WardenCommand) -> io::Result<Child> {
 async fn tell(mut helper: Child, warden: &Weak<Warden>, changed: &Notify) -> Ended {
     let mut pipe = helper.stdin.take().expect("stdin was asked to be a pipe");
     let mut told = BTreeSet::new();
+    let mark = warden
+        .upgrade()
+        .map(|warden| format!("={}\n", warden.marks.prefix()));
+    let mut introduction = mark.unwrap_or_default();
     loop {
         let Some(current) = warden.upgrade().map(|warden| warden.groups().clone()) else {
             drop(pipe);
             let _ = helper.wait().await;
             return Ended::Unneeded;
         };
-        let lines = differences(&told, &current.alive);
+        let lines = std::mem::take(&mut introduction) + &differences(&told, &current.alive);
         told = current.alive;
         let write = async {
             pipe.write_all(lines.as_bytes()).await?;
@@ -254,34 +270,47 @@ fn differences(told: &BTreeSet<GroupId>, current: &BTreeSet<GroupId>) -> String 
 
 /// The helper's whole life: reads its stdin to the end and then kills what is left.
 pub fn run() {
-    let groups = listen(BufReader::new(io::stdin().lock()));
-    for group in &groups {
-        group.signal(Signal::KILL);
-    }
-    // One signal is enough for a group. The second look is for those that only just came into being.
+    let left = listen(BufReader::new(io::stdin().lock()));
+    // One signal is enough for a group. The further looks are for those that only just came into being.
     let deadline = std::time::Instant::now() + LOOK_AFTER;
-    while std::time::Instant::now() < deadline && groups.iter().any(|group| group.exists()) {
-        std::thread::sleep(Duration::from_millis(10));
-        for group in groups.iter().filter(|group| group.exists()) {
+    loop {
+        let strays = left.mark.as_deref().map_or_else(Vec::new, strays::marked);
+        let groups = left.groups.iter().filter(|group| group.exists());
+        let is_done = strays.is_empty() && groups.clone().next().is_none();
+        if is_done || std::time::Instant::now() >= deadline {
+            return;
+        }
+        for group in groups {
             group.signal(Signal::KILL);
         }
+        for stray in strays {
+            stray.signal(Signal::KILL);
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
+/// What the helper was told, up to the end of Rialto.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Left {
+    groups: BTreeSet<GroupId>,
+    mark: Option<String>,
+}
+
 /// Follows the lines to their end; the answer is what is alive then. Lines that mean nothing are skipped.
-fn listen(mut input: impl BufRead) -> BTreeSet<GroupId> {
-    // Longer than any id, so a line that is cut here was none.
-    const LONGEST_LINE: u64 = 32;
-    let mut groups = BTreeSet::new();
+fn listen(mut input: impl BufRead) -> Left {
+    // Longer than any id or mark, so a line that is cut here was none.
+    const LONGEST_LINE: u64 = 48;
+    let mut left = Left::default();
     let mut line = Vec::new();
     loop {
         line.clear();
         match (&mut input).take(LONGEST_LINE).read_until(b'\n', &mut line) {
-            Ok(0) => return groups,
+            Ok(0) => return left,
             Ok(_) => {}
             // `read_until` goes on after an interruption by itself; anything else means that nothing
             // more will come.
-            Err(_) => return groups,
+            Err(_) => return left,
         }
         // A last line without its end may be half a number, which would be somebody else's group.
         let Some(text) = line
@@ -291,11 +320,13 @@ fn listen(mut input: impl BufRead) -> BTreeSet<GroupId> {
             continue;
         };
         if let Some(group) = text.strip_prefix('+').and_then(parse_group) {
-            if groups.len() < MOST_GROUPS {
-                groups.insert(group);
+            if left.groups.len() < MOST_GROUPS {
+                left.groups.insert(group);
             }
         } else if let Some(group) = text.strip_prefix('-').and_then(parse_group) {
-            groups.remove(&group);
+            left.groups.remove(&group);
+        } else if let Some(mark) = text.strip_prefix('=').filter(|mark| !mark.is_empty()) {
+            left.mark = Some(mark.to_owned());
         }
     }
 }
@@ -317,8 +348,9 @@ mod tests {
 
     #[test]
     fn the_helper_remembers_what_was_registered_and_not_released() {
-        let groups = listen(&b"+10\n+11\n-10\n+12\n"[..]);
-        assert_eq!(groups, BTreeSet::from([group(11), group(12)]));
+        let left = listen(&b"=7-a.\n+10\n+11\n-10\n+12\n"[..]);
+        assert_eq!(left.groups, BTreeSet::from([group(11), group(12)]));
+        assert_eq!(left.mark.as_deref(), Some("7-a."));
     }
 
     #[test]
@@ -327,12 +359,13 @@ mod tests {
             "+0\n+1\n+-5\n++7\nhello\n\n+{}\n+99999999999\n+20\n",
             "9".repeat(100)
         );
-        assert_eq!(listen(lines.as_bytes()), BTreeSet::from([group(20)]));
+        assert_eq!(listen(lines.as_bytes()).groups, BTreeSet::from([group(20)]));
     }
 
     #[test]
     fn half_a_line_at_the_end_is_no_group() {
-        assert_eq!(listen(&b"+20\n+12"[..]), BTreeSet::from([group(20)]));
+        assert_eq!(listen(&b"+20\n+12"[..]).groups, BTreeSet::from([group(20)]));
+        assert_eq!(listen(&b"=7-a"[..]).mark, None);
     }
 
     #[test]
@@ -347,7 +380,7 @@ mod tests {
     fn what_is_told_is_what_is_heard() {
         let current: BTreeSet<_> = (2..500).map(group).collect();
         assert_eq!(
-            listen(differences(&BTreeSet::new(), &current).as_bytes()),
+            listen(differences(&BTreeSet::new(), &current).as_bytes()).groups,
             current
         );
     }
