@@ -41,7 +41,7 @@ use crate::metrics::{DoorTally, LimitHit};
 use crate::reload::{self, Fixed, Live, ReloadError};
 use crate::reply;
 use crate::session_port::SessionPort;
-use crate::settings::{self, BackendSpec, LimitSettings, RemoteSpec, Settings};
+use crate::settings::{self, AuditSink, BackendSpec, LimitSettings, RemoteSpec, Settings};
 use crate::tasks;
 use crate::tls::{Tls, TlsError};
 use crate::tls_door;
@@ -61,8 +61,8 @@ const TICK: Duration = Duration::from_secs(1);
 pub enum StartError {
     #[error("destination `{destination}`: {why}")]
     Command { destination: String, why: String },
-    #[error("the audit log cannot be opened: {0}")]
-    Audit(#[source] std::io::Error),
+    #[error("the audit log `{file}` cannot be opened; choose another file with --audit")]
+    Audit { file: String, source: std::io::Error },
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// Each destination, and why it cannot start.
@@ -115,7 +115,15 @@ impl Gateway {
     ) -> Result<Arc<Self>, StartError> {
         let clock = Clock::new();
         let tls = settings.tls.as_ref().map(Tls::open).transpose()?;
-        let audit = Arc::new(Audit::open(&settings.audit).map_err(StartError::Audit)?);
+        let audit = Audit::open(&settings.audit).map_err(|source| StartError::Audit {
+            file: match &settings.audit.sink {
+                AuditSink::File(path) => path.display().to_string(),
+                AuditSink::Stdout => "stdout".to_owned(),
+                AuditSink::Off => "off".to_owned(),
+            },
+            source,
+        })?;
+        let audit = Arc::new(audit);
         let launcher = Arc::new(launcher);
         let tally = DoorTally::default();
         let buffers = settings.limits.buffers(settings.auth.is_on());

@@ -30,7 +30,7 @@ pub enum TlsError {
     Certificate { file: String, why: String },
     #[error("tls.key: `{file}` cannot be read as a private key in PEM: {why}")]
     Key { file: String, why: String },
-    #[error("tls.cert and tls.key do not go together: {0}")]
+    #[error("tls.cert and tls.key do not go together")]
     Pair(#[source] rustls::Error),
 }
 

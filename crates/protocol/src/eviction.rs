@@ -2,7 +2,7 @@
 //!
 //! Official TypeScript clients close without DELETE, so that most sessions at a cap belong to clients that are gone. The
 //! order is: sessions that Rialto opened itself, sessions whose client closed its last stream, sessions that were idle
-//! for a minute. A session with a call or a stream is never ended.
+//! for a minute. A session with a call or a stream is ended only for another principal (see [`crate::shares`]).
 
 use std::time::Duration;
 

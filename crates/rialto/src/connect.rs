@@ -68,7 +68,7 @@ async fn converse(connection: &Connection, environment: &Environment) -> ExitCod
     let settings = &connection.settings;
     let gateway = match Gateway::new(settings, settings.listen, launcher(), environment.all()) {
         Ok(gateway) => gateway,
-        Err(error @ (StartError::Audit(_) | StartError::Tls(_))) => {
+        Err(error @ (StartError::Audit { .. } | StartError::Tls(_))) => {
             return fail(exit::CONFIGURATION, &error.to_string());
         }
         Err(error @ (StartError::Command { .. } | StartError::NothingStarts(_))) => {

@@ -357,6 +357,17 @@ async fn check_ends_with_code_2_on_a_bad_file() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn an_audit_log_that_cannot_be_opened_is_named_with_the_cause_once() -> Result<()> {
+    let launcher = Rialto::launcher().args(&["--audit", "{dir}/missing/audit.jsonl"]);
+    let ended = launcher.stub(&[]).run(PATIENCE).await?;
+    let said = ended.stderr_text();
+    assert_eq!(ended.code(), Some(2), "{said}");
+    assert!(said.contains("missing/audit.jsonl"), "{said}");
+    assert_eq!(said.matches("No such file").count(), 1, "{said}");
+    Ok(())
+}
+
 // Log.
 
 #[tokio::test]

@@ -112,6 +112,15 @@ pub(super) fn read(
         defaults,
         (max_sessions, max_children),
     );
+    if let (Some(sessions), Sharing::PerSession, None) = (max_sessions, sharing, max_children)
+        && sessions > caps.children
+    {
+        let (file, children) = (&fields.walk.file, caps.children);
+        fields.walk.note(format!(
+            "{file}: destination `{name}`: every session needs a process, and `max_children` allows {children}: write \
+             `max_children: {sessions}` for {sessions} sessions at once"
+        ));
+    }
     let linger = fields.parsed("linger", quantity::duration).unwrap_or(LINGER);
     let capabilities = fields
         .choice(

@@ -90,7 +90,7 @@ fn signed_in(fields: &Fields<'_, '_>, url: &Url, ca_file: Option<&PathBuf>) -> S
 
 /// The address of a server.
 pub(crate) fn address(text: &str) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|error| format!("{error}: write https://host/path"))?;
+    let url = Url::parse(text).map_err(|_| "not an address: write https://host/path".to_owned())?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
         return Err("only http and https servers can be reached: write https://host/path".to_owned());
     }

@@ -22,7 +22,7 @@ const ROWS: [(char, &[u32]); 9] = [
     ('E', &[1, 2, 3, 4, 5, 6, 7, 8, 9]),
     ('F', &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
     ('G', &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]),
-    ('H', &[7, 8, 12, 13]),
+    ('H', &[3, 7, 8, 9, 12, 13]),
     ('R', &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]),
 ];
 
@@ -54,7 +54,8 @@ impl Tests {
     }
 }
 
-/// The functions of a file that are marked as tests. None, if it is not there.
+/// The functions of a file that are marked as tests, and the cells of interop columns (`name: scenario behind server;`).
+/// None, if the file is not there.
 fn tests_of(path: &Path) -> BTreeSet<String> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let mut names = BTreeSet::new();
@@ -67,6 +68,8 @@ fn tests_of(path: &Path) -> BTreeSet<String> {
                 names.extend(rest.split('(').next().map(str::to_owned));
             }
             marked = false;
+        } else if let Some((name, _)) = line.split_once(": ").filter(|_| line.contains(" behind ")) {
+            names.insert(name.to_owned());
         }
     }
     names

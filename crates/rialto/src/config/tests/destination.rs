@@ -110,6 +110,29 @@ fn a_destination_that_is_none_is_named() {
 }
 
 #[test]
+fn more_sessions_than_processes_for_them_are_noted() {
+    let notes = |lines: &[&str]| load(&destination_file(lines)).expect("loads").notes;
+    let found = notes(&["command: cat", "process: per_session", "max_sessions: 50"]);
+    assert!(
+        found.len() == 1 && found[0].contains("write `max_children: 50`"),
+        "{found:?}"
+    );
+    for lines in [
+        ["command: cat", "process: per_session", "max_sessions: 10"].as_slice(),
+        &[
+            "command: cat",
+            "process: per_session",
+            "max_sessions: 50",
+            "max_children: 20",
+        ],
+        &["command: cat", "max_sessions: 50"],
+        &["url: https://mcp.example.com/mcp", "max_sessions: 50"],
+    ] {
+        assert_eq!(notes(lines), [""; 0], "{lines:?}");
+    }
+}
+
+#[test]
 fn a_remote_destination_needs_only_its_address() {
     let loaded = load(&destination_file(&["url: https://mcp.example.com/mcp"])).expect("loads");
     let destination = only(&loaded);
