@@ -418,6 +418,11 @@ impl Lane {
         self.with(|multiplexer, _| multiplexer.handle_unavailable(trouble, retry_after));
     }
 
+    /// The server was reached and definitely refuses.
+    pub(crate) fn refused(&self, failure: &Failure) {
+        self.with(|multiplexer, _| multiplexer.handle_no_server(failure));
+    }
+
     /// Nobody new waits for the server, and nobody any longer.
     pub(crate) fn retire(&self) {
         self.with(|multiplexer, _| multiplexer.handle_retired());

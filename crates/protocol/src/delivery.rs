@@ -17,6 +17,7 @@ use crate::backend_face::WireId;
 use crate::exchange::{Failure, Trouble, Upstream, UpstreamFault};
 use crate::message::{Kind, Member, Message};
 use crate::method::Method;
+use crate::object::Object;
 
 pub(crate) use bundle::Known;
 pub use bundle::{Bundle, Post};
@@ -76,6 +77,8 @@ pub enum Fate {
         retry_after: Option<Duration>,
         /// The request named a session.
         in_session: bool,
+        /// What the body says, short and escaped.
+        text: Option<String>,
     },
     /// The event stream has ended, or broke off, without the answer.
     StreamEnded,
@@ -178,8 +181,11 @@ impl Delivery {
                 ..
             } => Next::SessionLost,
             Fate::Status {
-                status, retry_after, ..
-            } => self.handle_status(status, retry_after),
+                status,
+                retry_after,
+                text,
+                ..
+            } => self.handle_status(status, retry_after, text.as_deref()),
             Fate::StreamEnded => self.handle_stream_end(),
             Fate::NotSignedIn { what } => failed(UpstreamFault::Unauthorized, what),
             Fate::Unsafe { what } => failed(UpstreamFault::Unsafe, what),
@@ -187,13 +193,10 @@ impl Delivery {
         }
     }
 
-    fn handle_status(&mut self, status: u16, retry_after: Option<Duration>) -> Next {
-        let what = format!("the server answered with HTTP status {status}");
+    fn handle_status(&mut self, status: u16, retry_after: Option<Duration>, text: Option<&str>) -> Next {
+        let what = answered(status, text);
         match status {
-            401 | 403 => failed(
-                UpstreamFault::Unauthorized,
-                format!("the server does not accept Rialto's credentials (HTTP status {status})"),
-            ),
+            401 | 403 => failed(UpstreamFault::Unauthorized, what),
             429 | 502 | 503 | 504 => {
                 // A longer wait is left to the client, which learns of it at once.
                 let is_short = retry_after.is_none_or(|wait| wait <= LONGEST_PAUSE);
@@ -242,6 +245,35 @@ impl Delivery {
             after: retry_after.unwrap_or(pause).min(LONGEST_PAUSE),
         })
     }
+}
+
+/// Returns the words for an answer that is no message but a status.
+pub fn answered(status: u16, text: Option<&str>) -> String {
+    let what = match status {
+        401 | 403 => format!("the server does not accept Rialto's credentials (HTTP status {status})"),
+        _ => format!("the server answered with HTTP status {status}"),
+    };
+    match text {
+        Some(text) => format!("{what}: {text}"),
+        None => what,
+    }
+}
+
+/// Returns whether a status says that there is nothing to wait for: the server was reached and will not change its mind.
+pub fn is_definite(status: u16) -> bool {
+    matches!(status, 300..=499) && !matches!(status, 408 | 425 | 429)
+}
+
+/// Returns whether a JSON-RPC error that came with 404 is about the session and not about the request.
+///
+/// Servers that do not know a session put such an error beside the status, some with the id of the request.
+pub fn names_lost_session(error: &str) -> bool {
+    let Some(members) = Object::parse(error.as_bytes()) else {
+        return false;
+    };
+    let code = members.get("code").and_then(|code| code.parse::<i64>().ok());
+    let message = members.get("message").unwrap_or_default().to_ascii_lowercase();
+    code.is_some_and(|code| matches!(code, -32099..=-32000 | -32600)) && message.contains("session")
 }
 
 fn failed(fault: UpstreamFault, what: impl Into<String>) -> Next {
@@ -348,6 +380,7 @@ mod tests {
             status,
             retry_after: None,
             in_session: true,
+            text: None,
         }
     }
 
@@ -410,6 +443,7 @@ mod tests {
                 status: 503,
                 retry_after: Some(Duration::from_secs(seconds)),
                 in_session: false,
+                text: None,
             })
         };
         for seconds in [2, 30] {
@@ -466,5 +500,39 @@ mod tests {
         assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16000, 30000, 30000]);
         outage.handle_success();
         assert_eq!(outage.handle_failure(), FIRST_PAUSE);
+    }
+
+    #[test]
+    fn errors_about_a_session_are_told_from_errors_about_a_request() {
+        for (error, lost) in [
+            (
+                r#"{"code":-32600,"message":"no such session; initialize a new one"}"#,
+                true,
+            ),
+            (r#"{"code":-32001,"message":"Session not found"}"#, true),
+            (r#"{"code":-32001,"message":"Request timed out"}"#, false),
+            (r#"{"code":-32602,"message":"no such session"}"#, false),
+            (r#"{"code":-32601,"message":"Method not found"}"#, false),
+            ("nonsense", false),
+        ] {
+            assert_eq!(names_lost_session(error), lost, "{error}");
+        }
+    }
+
+    #[test]
+    fn words_of_a_status_have_the_text_of_the_body() {
+        let next = call().handle_fate(Fate::Status {
+            status: 500,
+            retry_after: None,
+            in_session: true,
+            text: Some("disk full".into()),
+        });
+        let Next::Fail(Failure::Upstream(upstream)) = next else {
+            panic!("{next:?}");
+        };
+        assert_eq!(
+            upstream.what,
+            "the server answered with HTTP status 500: disk full"
+        );
     }
 }

@@ -5,7 +5,7 @@
 mod snippet;
 mod standard;
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,12 @@ use crate::config::{self, ConfigError, Environment};
 use crate::flags::ConnectFlags;
 use crate::serve::{close_to_children, launcher};
 use crate::{exit, fail, telemetry};
+
+/// What a person in front of a terminal is told.
+const FOR_A_PERSON: &str = "\
+rialto connect is a program for MCP hosts: it waits for their messages on stdin, one JSON-RPC message a line.
+The server is not contacted before the first one. For what to paste into a host, add --print-config claude-desktop,
+claude-code, cursor or vscode. Ctrl-D ends it.";
 
 /// How long what still runs may take to notice the end. A thread that waits for stdin never does.
 const LAST_STEPS: Duration = Duration::from_millis(50);
@@ -88,7 +94,11 @@ async fn converse(connection: &Connection, environment: &Environment) -> ExitCod
             _ = interrupt.recv() => {}
         }
     };
-    tracing::info!(server = %connection.name, "connected to a client on stdin and stdout");
+    tracing::info!(server = %connection.name, "waiting for messages of a client on stdin");
+    if std::io::stdin().is_terminal() {
+        // A person started it, and would take the silence for a fault. stdout stays the protocol's.
+        let _ = writeln!(std::io::stderr().lock(), "{FOR_A_PERSON}");
+    }
     let parting = Arc::clone(&gateway)
         .converse(standard::input(), standard::output(), &connection.limits, told)
         .await;

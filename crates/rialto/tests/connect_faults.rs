@@ -550,3 +550,153 @@ async fn g14_an_address_with_control_characters_is_refused_in_plain_words() {
         assert!(!line.chars().any(char::is_control), "{line:?}");
     }
 }
+
+fn elsewhere(path: &'static str) -> impl Fn(&Exchange) -> bool + Send + Sync + 'static {
+    move |seen| seen.path != path
+}
+
+/// The error that a host gets for its `initialize`, in words.
+async fn refusal(host: &Host) -> String {
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "h", "version": "1"}});
+    host.ask(1, "initialize", params).unwrap();
+    let answer = host.answer(1).await;
+    assert_failed(&answer);
+    answer["error"]["message"].as_str().unwrap().to_owned()
+}
+
+/// Far longer than a test waits: what ends before it has ended at once.
+const LONG: [&str; 2] = ["--timeout", "10m"];
+
+#[tokio::test]
+async fn a_wrong_address_is_refused_at_once_and_the_right_one_beside_it_is_named() {
+    for (upstream, path) in [(Upstream::legacy(), "/mcp"), (Upstream::old_sse(), "/sse")] {
+        let upstream = upstream.start().await.unwrap();
+        let page = Step::with_status(404, "text/plain", "no such\u{1b}[2J page\n");
+        upstream.always(elsewhere(path), vec![page]);
+        for (wrong, flags) in [
+            ("/", &["--transport", "auto"]),
+            ("/wrong", &["--transport", "streamable-http"]),
+            ("/wrong", &["--transport", "sse"]),
+        ] {
+            let address = format!("{}{wrong}", upstream.origin());
+            let host = connect(&address, &[&LONG[..], flags].concat());
+            let message = refusal(&host).await;
+            let right = format!("did you mean {}{path}?", upstream.origin());
+            for words in [address.as_str(), "404", "no such\\u{1b}[2J page", &right] {
+                assert!(
+                    message.contains(words),
+                    "{flags:?}: {words} is missing: {message}"
+                );
+            }
+            assert!(!message.contains("start_timeout"), "{message}");
+        }
+        let credentials = upstream.seen(|seen| seen.header("authorization").is_some());
+        assert!(credentials.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn an_address_beside_the_wrong_one_is_tried_without_credentials() {
+    let upstream = Upstream::legacy().start().await.unwrap();
+    upstream.always(elsewhere("/mcp"), vec![Step::status(404)]);
+    let wrong = format!("{}/other", upstream.origin());
+    let flags = [&LONG[..], &["--header", "Authorization: Bearer hush"]].concat();
+    let message = refusal(&connect(&wrong, &flags)).await;
+    assert!(message.contains("/mcp?"), "{message}");
+    let beside = upstream.seen(|seen| seen.path == "/mcp");
+    assert!(!beside.is_empty());
+    assert!(beside.iter().all(|seen| seen.header("authorization").is_none()));
+}
+
+#[tokio::test]
+async fn an_address_that_is_no_mcp_server_is_refused_at_once() {
+    for (step, words) in [
+        (
+            Step::with_status(200, "text/html", "<h1>Welcome</h1>"),
+            "no message",
+        ),
+        (Step::with_status(410, "text/plain", "moved away"), "moved away"),
+        (
+            Step::with_status(403, "text/plain", "members only"),
+            "members only",
+        ),
+        (
+            Step::with_status(405, "text/plain", "only pages"),
+            "HTTP status 405: only pages",
+        ),
+        (
+            Step::with_status(400, "text/plain", "say please"),
+            "HTTP status 400: say please",
+        ),
+    ] {
+        let upstream = Upstream::legacy().start().await.unwrap();
+        upstream.always(|_| true, vec![step.clone()]);
+        let message = refusal(&connect(&upstream.url(), &LONG)).await;
+        assert!(
+            message.contains(words) && message.contains(&upstream.url()),
+            "{step:?}: {message}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn when_the_wait_for_a_server_ends_the_error_names_the_cause() {
+    let closed = Upstream::legacy().start().await.unwrap().url();
+    for transport in ["auto", "sse"] {
+        let host = connect(&closed, &["--transport", transport, "--timeout", "1s"]);
+        let message = refusal(&host).await;
+        assert!(message.contains("cannot reach the server"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn the_text_of_an_error_is_passed_on_cut_and_escaped() {
+    let stage = Stage::legacy().await;
+    let long = format!("disk\u{1b}[2J full {}", "x".repeat(5000));
+    stage
+        .upstream
+        .once(calls("pay"), vec![Step::with_status(500, "text/plain", &long)]);
+    let answer = stage.call(1, "pay").await;
+    assert_failed(&answer);
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("HTTP status 500: disk\\u{1b}[2J full xxx"),
+        "{message}"
+    );
+    assert!(message.len() < 600, "{} bytes", message.len());
+    stage.assert_well().await;
+}
+
+#[tokio::test]
+async fn d4_a_404_with_an_error_for_this_request_ends_the_call_which_ran_once() {
+    let stage = Stage::legacy().await;
+    let error = r#"{"jsonrpc":"2.0","id":{id},"error":{"code":-32602,"message":"no such invoice"}}"#;
+    stage.upstream.always(
+        calls("pay"),
+        vec![Step::Execute, Step::with_status(404, "application/json", error)],
+    );
+    let answer = stage.call(1, "pay").await;
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    assert_eq!(answer["error"]["message"], "no such invoice", "{answer}");
+    assert_eq!(stage.upstream.executions("pay"), 1);
+    assert_eq!(stage.upstream.seen(method("initialize")).len(), 1);
+    stage.assert_well().await;
+}
+
+#[tokio::test]
+async fn d4_a_404_whose_error_is_about_the_session_means_a_new_session() {
+    for error in [
+        r#"{"jsonrpc":"2.0","id":{id},"error":{"code":-32600,"message":"no such session; initialize a new one"}}"#,
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}"#,
+        r#"{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"Session not found"}}"#,
+    ] {
+        let stage = Stage::legacy().await;
+        stage.upstream.once(
+            calls("pay"),
+            vec![Step::with_status(404, "application/json", error)],
+        );
+        let answer = stage.call(1, "pay").await;
+        assert!(answer["result"].is_object(), "{answer}");
+        assert_eq!(stage.upstream.seen(method("initialize")).len(), 2);
+    }
+}

@@ -5,6 +5,7 @@
 //! It decides nothing about messages; what becomes of one that could not be delivered is decided by
 //! `protocol::delivery`, and who waits for what by the multiplexer.
 
+mod beside;
 mod couriers;
 mod exchange;
 mod link;
@@ -20,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
-use protocol::delivery::{Bundle, Outage, Parcel, Post};
-use protocol::exchange::{Failure, Trouble};
+use protocol::delivery::{Bundle, Outage, Parcel, Post, answered};
+use protocol::exchange::{Failure, Trouble, Upstream, UpstreamFault};
 use protocol::method::Method;
 use protocol::multiplexer::Carrier;
 use protocol::time::Moment;
@@ -30,9 +31,10 @@ use tokio::sync::oneshot;
 
 pub(crate) use self::couriers::Couriers;
 use self::couriers::{Job, Returned, Ticket};
-use self::exchange::{End, News};
+use self::exchange::{End, News, Refused};
 use self::link::Link;
 use self::notices::Silence;
+use self::old_sse::NotOpened;
 pub(crate) use self::server::Server;
 pub(crate) use self::wire::certificates;
 use crate::clock::Alarm;
@@ -64,8 +66,10 @@ enum Left {
     Ended,
     /// It may speak the old transport.
     TryOld {
-        status: u16,
+        refused: Refused,
     },
+    /// It was reached, and there is nothing to wait for.
+    Refused(Arc<Upstream>),
 }
 
 impl RemoteLane {
@@ -96,18 +100,23 @@ impl RemoteLane {
                 Transport::Sse => self.speak_old(&mut outage, None).await,
             };
             let left = match left {
-                Left::TryOld { status } => {
+                Left::TryOld { refused } => {
                     // The couriers were sent home: if one of them still carried something, its sender hears of it.
                     self.lane()
                         .link_down(&trouble("the server does not speak Streamable HTTP"));
-                    self.speak_old(&mut outage, Some(status)).await
+                    self.speak_old(&mut outage, Some(refused)).await
                 }
-                left @ (Left::Stopped | Left::Out(_) | Left::Ended) => left,
+                left @ (Left::Stopped | Left::Out(_) | Left::Ended | Left::Refused(_)) => left,
             };
             match left {
                 Left::Stopped | Left::TryOld { .. } => break,
-                Left::Out(trouble) => resting = Some(self.note_outage(&mut outage, &trouble)),
+                Left::Out(trouble) => {
+                    let pause = self.note_outage(&mut outage, &trouble);
+                    self.lane().outage(Some(Arc::clone(&pause.1)));
+                    resting = Some(pause);
+                }
                 Left::Ended => {}
+                Left::Refused(upstream) => self.give_up(upstream),
             }
         }
         self.goodbye().await;
@@ -207,15 +216,15 @@ impl RemoteLane {
                                     out = Some(self.note_outage(outage, &trouble));
                                 }
                             }
-                            News::NotStreamable { status } => {
+                            News::NotStreamable { refused } => {
                                 lane.outage(None);
                                 give_back(lane, parcel);
-                                old = Some(status);
+                                old = Some(refused);
                             }
                         }
                     }
-                    if let Some(status) = old {
-                        return Left::TryOld { status };
+                    if let Some(refused) = old {
+                        return Left::TryOld { refused };
                     }
                 }
                 () = under_way.lose_patience() => {}
@@ -272,22 +281,43 @@ impl RemoteLane {
         (self.lane().clock().now().after(pause), trouble)
     }
 
-    /// Speaks HTTP+SSE. `tried`: Streamable HTTP was refused with this status.
-    async fn speak_old(&self, outage: &mut Outage, tried: Option<u16>) -> Left {
+    /// Tells those who wait that the server definitely refuses; none of them is tried for again.
+    fn give_up(&self, upstream: Arc<Upstream>) {
+        let lane = self.lane();
+        tracing::warn!(destination = %lane.destination(), what = %upstream.what, "the server refuses");
+        lane.set_health(Health::BackingOff(trouble(&upstream.what)));
+        lane.take_link_wanted();
+        lane.refused(&Failure::Upstream(upstream));
+    }
+
+    /// Returns why neither transport is to be had.
+    async fn refused_twice(&self, refused: Option<Refused>, old: Upstream) -> Arc<Upstream> {
+        let server = &self.link.server;
+        let (fault, what, looks_wrong) = match (refused, old.fault) {
+            // Signing in, or a way that is not safe: that is what has to be seen to.
+            (_, UpstreamFault::Unauthorized | UpstreamFault::Unsafe) => (old.fault, old.what, false),
+            (None, _) => (old.fault, old.what, true),
+            (Some(Refused { status, text }), _) => {
+                let what = format!(
+                    "{}; nor is there an event stream of HTTP+SSE",
+                    answered(status, text.as_deref())
+                );
+                (UpstreamFault::Refused, what, true)
+            }
+        };
+        Arc::new(Upstream::new(fault, server.located(&what, looks_wrong).await))
+    }
+
+    /// Speaks HTTP+SSE. `tried`: Streamable HTTP was refused in this way.
+    async fn speak_old(&self, outage: &mut Outage, tried: Option<Refused>) -> Left {
         let lane = self.lane();
         let clock = lane.clock();
         let mut stream = tokio::select! {
-            opened = old_sse::open(&self.link) => match (opened, tried) {
-                (Ok(stream), _) => stream,
-                (Err(trouble), None) => return Left::Out(trouble),
-                (Err(trouble), Some(status)) => {
-                    return Left::Out(Arc::new(Trouble {
-                        what: format!(
-                            "the server speaks neither Streamable HTTP (HTTP status {status}) nor HTTP+SSE ({})",
-                            trouble.what
-                        ),
-                        ..Trouble::default()
-                    }));
+            opened = old_sse::open(&self.link) => match opened {
+                Ok(stream) => stream,
+                Err(NotOpened::Out(trouble)) => return Left::Out(trouble),
+                Err(NotOpened::Refused(old)) => {
+                    return Left::Refused(Box::pin(self.refused_twice(tried, old)).await);
                 }
             },
             () = stopped(lane) => return Left::Stopped,

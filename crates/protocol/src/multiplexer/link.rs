@@ -125,6 +125,13 @@ impl Multiplexer {
         self.fail_waiting(&failure);
     }
 
+    /// The server was reached and definitely refuses: those who wait are told why. The next one to come tries again.
+    pub fn handle_no_server(&mut self, failure: &Failure) {
+        self.link = Link::Absent;
+        self.outage = None;
+        self.fail_waiting(failure);
+    }
+
     /// The server is taken out of service. What it works on may go on; whoever waits for it has not been begun, and may
     /// as well begin elsewhere.
     pub fn handle_retired(&mut self) {

@@ -490,3 +490,38 @@ async fn d8_a_question_of_ours_that_takes_too_long_is_hung_up_on() {
         .await;
     stage.upstream.wait_for_hang_up(&list).await;
 }
+
+#[tokio::test]
+async fn a_wrong_address_is_refused_at_once_and_the_right_one_beside_it_is_named() {
+    for (kind, status) in [
+        ("auto", 404),
+        ("streamable_http", 404),
+        ("sse", 404),
+        ("auto", 405),
+    ] {
+        let upstream = Upstream::legacy().start().await.expect("an upstream");
+        upstream.always(
+            |seen| seen.path != "/mcp",
+            vec![Step::with_status(status, "text/plain", "no such page")],
+        );
+        let mut destination = json!({"url": format!("{}/wrong", upstream.origin()), "start_timeout": "10m"});
+        if kind != "auto" {
+            destination["type"] = kind.into();
+        }
+        let rialto = crate::stage::start(&destination).await;
+        let client = rialto.client_of("remote").await.expect("rialto listens");
+        let refused = client
+            .initialize("2025-11-25", json!({}))
+            .await
+            .expect("an answer");
+        let text = refused.body_text();
+        assert!(text.contains("upstream_refused"), "{kind}: {text}");
+        for words in [
+            format!("{}/wrong", upstream.origin()),
+            status.to_string(),
+            format!("did you mean {}/mcp?", upstream.origin()),
+        ] {
+            assert!(text.contains(&words), "{kind}: {words} is missing: {text}");
+        }
+    }
+}

@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 use protocol::backend_face::WireId;
-use protocol::delivery::{Delivery, Fate, Next, Parcel, Post, repeatable};
-use protocol::exchange::{Failure, Trouble};
+use protocol::delivery::{Delivery, Fate, Next, Parcel, Post, names_lost_session, repeatable};
+use protocol::exchange::{Failure, Trouble, Upstream, UpstreamFault};
 use protocol::message::{Kind, Message};
 use protocol::method::Method;
 use protocol::object::Object;
@@ -21,7 +21,7 @@ use protocol::version::Era;
 use protocol::wire::sse::SseParser;
 
 use super::link::{Agreed, Link, session_of};
-use super::server::{Content, MAX_ERROR_BODY, Unread, body, broken_off, content, retry_after};
+use super::server::{Content, Unread, body, broken_off, content, error_body, error_in, retry_after, text_of};
 use super::wire::Response;
 use crate::settings::{Retry, Transport};
 
@@ -50,7 +50,14 @@ pub(super) enum News {
     /// The session was lost before the message left.
     Withheld,
     /// What is there does not speak Streamable HTTP; the message was not begun.
-    NotStreamable { status: u16 },
+    NotStreamable { refused: Refused },
+}
+
+/// The status with which Streamable HTTP was refused, and what the body says.
+#[derive(Debug, Clone)]
+pub(super) struct Refused {
+    pub(super) status: u16,
+    pub(super) text: Option<String>,
 }
 
 /// What came of an answer.
@@ -58,7 +65,7 @@ enum Taken {
     Whole,
     Not(Fate),
     Failed(Failure),
-    NotStreamable(u16),
+    NotStreamable(Refused),
 }
 
 /// Carries one message.
@@ -111,7 +118,7 @@ impl Journey<'_> {
             let next = match taken {
                 Taken::Whole => return News::Delivered,
                 Taken::Failed(failure) => Next::Fail(failure),
-                Taken::NotStreamable(status) => return News::NotStreamable { status },
+                Taken::NotStreamable(refused) => return News::NotStreamable { refused },
                 Taken::Not(fate) => {
                     self.look_for_harm();
                     self.delivery.handle_fate(fate)
@@ -129,6 +136,7 @@ impl Journey<'_> {
                     return News::SessionLost { first };
                 }
                 Next::Fail(failure) => {
+                    let failure = self.located(failure).await;
                     match self.parcel() {
                         Parcel::Request { id, .. } => self.link.lane.undelivered(id, failure),
                         Parcel::Note { method } => tracing::warn!(
@@ -235,6 +243,7 @@ impl Journey<'_> {
                 status: status.as_u16(),
                 retry_after: None,
                 in_session: false,
+                text: None,
             }),
         }
     }
@@ -352,25 +361,35 @@ impl Journey<'_> {
             });
         }
         let wait = retry_after(response);
+        let words = error_body(response).await;
+        let error = error_in(&words);
+        let text = text_of(&words, error.as_deref());
         let fate = Fate::Status {
             status,
             retry_after: wait,
             in_session: agreed.has_session(),
+            text: text.clone(),
         };
         // These two say nothing about the message, whatever body they have.
-        let about_session = status == 404 && agreed.has_session();
-        if about_session || matches!(status, 401 | 403) {
+        if matches!(status, 401 | 403) {
             return Taken::Not(fate);
         }
+        let refused = Refused { status, text };
         // No message is refused in this way: nobody takes messages here, whatever the body says.
         if status == 405 && self.is_opening() {
-            return Taken::NotStreamable(status);
+            return Taken::NotStreamable(refused);
         }
-        let words = body(response, MAX_ERROR_BODY).await.ok();
-        let error = words.and_then(|words| error_in(&words));
         let Parcel::Request { id, method } = self.parcel() else {
             return Taken::Not(fate);
         };
+        if status == 404 && agreed.has_session() {
+            // The session is unknown, unless the server answers this very request: then it may have been carried out.
+            let answer = error.filter(|error| answers(&words, id) && !names_lost_session(error));
+            return match answer {
+                Some(error) => self.hand_over(with_id(&error, id), id, method, None),
+                None => Taken::Not(fate),
+            };
+        }
         self.look_for_harm();
         if matches!(status, 429 | 502..=504) && self.delivery.may_go_again() {
             return Taken::Not(fate);
@@ -378,9 +397,27 @@ impl Journey<'_> {
         match error {
             // An error body belongs to the request it answers, whatever id it names.
             Some(error) => self.hand_over(with_id(&error, id), id, method, None),
-            None if self.is_opening() && matches!(status, 400 | 404 | 405) => Taken::NotStreamable(status),
+            None if self.is_opening() && matches!(status, 400 | 404 | 405) => Taken::NotStreamable(refused),
             None => Taken::Not(fate),
         }
+    }
+
+    /// Names the address in the failure of a handshake, and another one beside it that has a server.
+    async fn located(&self, failure: Failure) -> Failure {
+        let Failure::Upstream(upstream) = &failure else {
+            return failure;
+        };
+        // What a server says to `server/discover` shows nothing about its address, if `initialize` follows.
+        if !self.is_introduction() || (!self.is_handshake() && self.link.lane.may_try_legacy()) {
+            return failure;
+        }
+        let looks_wrong = match upstream.fault {
+            UpstreamFault::Refused | UpstreamFault::Nonsense => true,
+            UpstreamFault::Unauthorized => false,
+            UpstreamFault::Lost | UpstreamFault::Unsafe => return failure,
+        };
+        let what = Box::pin(self.link.server.located(&upstream.what, looks_wrong)).await;
+        Failure::Upstream(Arc::new(Upstream::new(upstream.fault, what)))
     }
 
     /// Whether this is the first thing said to a server of which it is not known that it speaks Streamable HTTP. What
@@ -427,13 +464,14 @@ fn kind_of(answer: &Bytes) -> Option<Kind> {
     Message::scan(answer.clone()).ok().map(|message| message.kind())
 }
 
-/// The JSON-RPC error that a body holds, as its members.
-fn error_in(body: &Bytes) -> Option<String> {
-    let object = Object::parse(body)?;
-    let error = object.get("error")?;
-    let members = Object::parse(error.as_bytes())?;
-    members.get("code")?.parse::<i64>().ok()?;
-    Some(error.to_owned())
+/// Whether a body names this request as the one it answers.
+fn answers(body: &Bytes, id: WireId) -> bool {
+    let object = Object::parse(body);
+    object.is_some_and(|object| {
+        object
+            .get("id")
+            .is_some_and(|named| named.trim() == id.0.to_string())
+    })
 }
 
 fn with_id(error: &str, id: WireId) -> Bytes {

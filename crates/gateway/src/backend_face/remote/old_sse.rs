@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::delivery::{Delivery, Fate, Next, Parcel, Post, repeatable};
-use protocol::exchange::Trouble;
+use protocol::delivery::{Delivery, Fate, Next, Parcel, Post, answered, is_definite, repeatable};
+use protocol::exchange::{Trouble, Upstream, UpstreamFault};
 use protocol::wire::sse::{SseEvent, SseParser};
 use url::Url;
 
 use super::link::Link;
-use super::server::{Content, content};
+use super::server::{Content, content, error_body, error_in, text_of};
 use super::wire::{Address, Response};
 
 /// How long a server may take to say where it is to be written to.
@@ -30,11 +30,30 @@ pub(super) struct Stream {
     endpoint: Arc<Address>,
 }
 
+/// Why there is no stream.
+#[derive(Debug)]
+pub(super) enum NotOpened {
+    /// The server could not be reached, or is not well: there may be a stream later.
+    Out(Arc<Trouble>),
+    /// The server was reached and has no stream for us.
+    Refused(Upstream),
+}
+
+impl NotOpened {
+    fn out(what: impl Into<String>) -> Self {
+        Self::Out(trouble(what.into()))
+    }
+
+    fn refused(fault: UpstreamFault, what: impl Into<String>) -> Self {
+        Self::Refused(Upstream::new(fault, what))
+    }
+}
+
 /// Opens the stream and waits for the address.
-pub(super) async fn open(link: &Link) -> Result<Stream, Arc<Trouble>> {
+pub(super) async fn open(link: &Link) -> Result<Stream, NotOpened> {
     match tokio::time::timeout(ENDPOINT_TIMEOUT, reach(link)).await {
-        Ok(reached) => reached.map_err(trouble),
-        Err(_) => Err(trouble(format!(
+        Ok(reached) => reached,
+        Err(_) => Err(NotOpened::out(format!(
             "the server did not say where to send messages within {ENDPOINT_TIMEOUT:?}"
         ))),
     }
@@ -47,37 +66,47 @@ fn trouble(what: String) -> Arc<Trouble> {
     })
 }
 
-async fn reach(link: &Link) -> Result<Stream, String> {
+async fn reach(link: &Link) -> Result<Stream, NotOpened> {
     let outbound = link.get(&link.agreed(), None);
     let at = &link.server.spec().url;
     let mut response = link.server.send(&outbound).await.map_err(|fate| match fate {
-        Fate::Unreachable { what }
-        | Fate::BrokenOff { what }
-        | Fate::NotSignedIn { what }
-        | Fate::Unsafe { what }
-        | Fate::Nonsense { what } => what,
-        Fate::Silent { .. } | Fate::Status { .. } | Fate::StreamEnded => "no answer".into(),
+        Fate::Unreachable { what } | Fate::BrokenOff { what } => NotOpened::out(what),
+        Fate::NotSignedIn { what } => NotOpened::refused(UpstreamFault::Unauthorized, what),
+        Fate::Unsafe { what } => NotOpened::refused(UpstreamFault::Unsafe, what),
+        Fate::Nonsense { what } => NotOpened::refused(UpstreamFault::Nonsense, what),
+        Fate::Silent { .. } | Fate::Status { .. } | Fate::StreamEnded => NotOpened::out("no answer"),
     })?;
-    if !response.status().is_success() || content(&response) != Content::Events {
-        return Err(format!(
-            "the server has no event stream at this address (HTTP status {})",
-            response.status().as_u16()
-        ));
+    let status = response.status().as_u16();
+    if !response.status().is_success() {
+        let words = error_body(&mut response).await;
+        let what = answered(status, text_of(&words, error_in(&words).as_deref()).as_deref());
+        return Err(match status {
+            401 | 403 => NotOpened::refused(UpstreamFault::Unauthorized, what),
+            _ if is_definite(status) => NotOpened::refused(UpstreamFault::Refused, what),
+            _ => NotOpened::out(what),
+        });
+    }
+    if content(&response) != Content::Events {
+        let what = format!("the server has no event stream at this address (HTTP status {status})");
+        return Err(NotOpened::refused(UpstreamFault::Refused, what));
     }
     let mut parser = SseParser::new(link.max_message_bytes.max(MAX_ENDPOINT));
     loop {
         match response.chunk().await {
             Ok(Some(chunk)) => parser.push(&chunk),
-            Ok(None) | Err(_) => return Err("the server ended its event stream at once".into()),
+            Ok(None) | Err(_) => return Err(NotOpened::out("the server ended its event stream at once")),
         }
-        while let Some(event) = parser.next().map_err(|error| error.to_string())? {
+        let nonsense = |what: String| NotOpened::refused(UpstreamFault::Nonsense, what);
+        while let Some(event) = parser.next().map_err(|error| nonsense(error.to_string()))? {
             if event.event.as_deref() == Some(b"endpoint".as_slice()) {
-                let endpoint = Address::new(endpoint(at, &event)?);
-                let endpoint = Arc::new(endpoint.ok_or("the server's endpoint is no address")?);
+                let endpoint =
+                    endpoint(at, &event).map_err(|what| NotOpened::refused(UpstreamFault::Unsafe, what))?;
+                let endpoint = Address::new(endpoint)
+                    .ok_or_else(|| nonsense("the server's endpoint is no address".into()))?;
                 return Ok(Stream {
                     response,
                     parser,
-                    endpoint,
+                    endpoint: Arc::new(endpoint),
                 });
             }
         }
@@ -133,6 +162,7 @@ pub(super) async fn write(link: &Link, endpoint: &Arc<Address>, post: &Post) -> 
                 status: response.status().as_u16(),
                 retry_after: super::server::retry_after(&response),
                 in_session: true,
+                text: None,
             },
             Ok(Err(fate)) => fate,
             Err(_) => Fate::Silent { limit: POST_TIMEOUT },

@@ -14,9 +14,11 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::Full;
 use protocol::delivery::Fate;
+use protocol::object::Object;
 
-use super::signature;
 use super::wire::{Address, Lost, Outgoing, Response, Wire};
+use super::{beside, signature};
+use crate::escape;
 use crate::settings::{RemoteSpec, SignIn, Transport};
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -28,7 +30,11 @@ const ANY_ANSWER: &str = "application/json, text/event-stream";
 
 const MAX_REDIRECTS: usize = 3;
 /// What is read of an answer that is an error.
-pub(super) const MAX_ERROR_BODY: usize = 64 << 10;
+const MAX_ERROR_BODY: usize = 64 << 10;
+/// How long it may take to come.
+const ERROR_BODY_PATIENCE: Duration = Duration::from_secs(5);
+/// What is passed on of its text.
+const MAX_ERROR_TEXT: usize = 300;
 
 /// One remote server, for all lanes of a destination.
 #[derive(Debug)]
@@ -41,6 +47,8 @@ pub(crate) struct Server {
     wire: Wire,
     /// Which transport it turned out to speak, where both were possible.
     settled: OnceLock<Transport>,
+    /// An address beside the configured one that has a server, once that was looked for.
+    beside: tokio::sync::OnceCell<Option<String>>,
 }
 
 /// What is asked of the server.
@@ -82,6 +90,7 @@ impl Server {
             address: address.map(Arc::new),
             headers,
             settled: OnceLock::new(),
+            beside: tokio::sync::OnceCell::new(),
         }
     }
 
@@ -128,6 +137,19 @@ impl Server {
         url.set_query(None);
         url.set_fragment(None);
         url.to_string()
+    }
+
+    /// Returns a refusal with the address that it came from. Where that looks wrong, the text names one beside it that has a
+    /// server; those are tried once.
+    pub(super) async fn located(&self, what: &str, looks_wrong: bool) -> String {
+        let whole = format!("{what} ({})", self.shown());
+        if !looks_wrong {
+            return whole;
+        }
+        match self.beside.get_or_init(|| beside::look(self)).await {
+            Some(address) => format!("{whole}; did you mean {address}?"),
+            None => format!("{whole}; is the address right?"),
+        }
     }
 
     /// Sends a request, signed if the server wants that, and gives the head of the answer.
@@ -256,6 +278,32 @@ pub(super) fn content(response: &Response) -> Content {
 pub(super) fn retry_after(response: &Response) -> Option<Duration> {
     let value = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
     value.trim().parse().ok().map(Duration::from_secs)
+}
+
+/// Reads the body of an answer that is an error, as far as it comes.
+pub(super) async fn error_body(response: &mut Response) -> Bytes {
+    let read = tokio::time::timeout(ERROR_BODY_PATIENCE, body(response, MAX_ERROR_BODY)).await;
+    read.map(Result::unwrap_or_default).unwrap_or_default()
+}
+
+/// The JSON-RPC error that a body holds, as its members.
+pub(super) fn error_in(body: &Bytes) -> Option<String> {
+    let object = Object::parse(body)?;
+    let error = object.get("error")?;
+    let members = Object::parse(error.as_bytes())?;
+    members.get("code")?.parse::<i64>().ok()?;
+    Some(error.to_owned())
+}
+
+/// Returns what an error says to a person, cut and escaped: the message of a JSON-RPC error, or the text as it stands.
+pub(super) fn text_of(body: &[u8], error: Option<&str>) -> Option<String> {
+    let message = error.and_then(|error| {
+        let members = Object::parse(error.as_bytes())?;
+        serde_json::from_str::<String>(members.get("message")?).ok()
+    });
+    let text = message.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned());
+    let text = text.trim();
+    (!text.is_empty()).then(|| escape::one_line(text, MAX_ERROR_TEXT))
 }
 
 /// Why a body could not be read.
