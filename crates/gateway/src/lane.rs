@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use protocol::backend_face::WireId;
 use protocol::delivery::Bundle;
-use protocol::exchange::{Ask, Failure, SessionKey, StrayOutput, Tell, Trouble};
+use protocol::exchange::{Ask, Failure, Principal, SessionKey, StrayOutput, Tell, Trouble};
 use protocol::message::{Member, Message};
 use protocol::multiplexer::{Carrier, Counters, Multiplexer, Output};
 use protocol::negotiation::{EraPlan, ShownEras};
@@ -324,6 +324,11 @@ impl Lane {
 
     pub(crate) fn open_calls(&self) -> usize {
         self.lock().multiplexer.open_calls()
+    }
+
+    /// Returns whether a principal should use this instance.
+    pub(crate) fn suits(&self, principal: &Principal) -> bool {
+        self.lock().multiplexer.suits(principal)
     }
 
     /// Since when nobody has used this lane; `None` also while a task goes on that was begun here.

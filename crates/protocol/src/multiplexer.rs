@@ -157,6 +157,8 @@ pub struct Multiplexer {
     vigil: Vigil,
     /// The server has asked a question at some time: attribution needs one asking session at a time.
     inquisitive: bool,
+    /// The principal whose the instance is since then.
+    owner: Option<Principal>,
     /// Who last told the server something about roots; a question for roots outside any call is theirs.
     last_notifier: Option<SessionKey>,
     next_wire: u64,
@@ -205,6 +207,7 @@ impl Multiplexer {
             roots: Roots::default(),
             vigil: Vigil::default(),
             inquisitive: false,
+            owner: None,
             last_notifier: None,
             next_wire: 1,
             next_question: 1,
@@ -275,10 +278,14 @@ impl Multiplexer {
         self.questions.len() + self.held.len() + self.tasks.open_inputs() + self.roots.open()
     }
 
-    /// Returns whether the server has asked something that carries no origin. From then on principals should not share it:
-    /// each would have to wait for the other's answers.
-    pub const fn has_asked(&self) -> bool {
-        self.inquisitive
+    /// Returns whether a principal should use this instance. Once the server has asked something that carries no origin,
+    /// principals no longer share it: each would have to wait for the other's answers. It stays with the principal that
+    /// was asked, until that one has gone and left nothing behind.
+    pub fn suits(&self, principal: &Principal) -> bool {
+        !self.inquisitive
+            || self.carrier == Carrier::Posts
+            || self.owner.as_ref().is_none_or(|owner| owner == principal)
+            || (self.attached.is_empty() && self.abandoned.is_empty())
     }
 
     pub fn is_ready(&self) -> bool {
@@ -479,7 +486,11 @@ impl Multiplexer {
         attached: Attached,
         introduction: Option<&Message>,
     ) {
-        self.users.add(&attached.client.principal);
+        let principal = &attached.client.principal;
+        self.users.add(principal);
+        if self.inquisitive && self.attached.is_empty() {
+            self.owner = Some(principal.clone());
+        }
         self.face.offer(&attached.client, introduction);
         if attached.words == Era::Legacy {
             self.interests.attach(session);

@@ -152,6 +152,7 @@ impl Destination {
             }
             (Sharing::Shared, _) => (self.key_of(None, client), Era::Modern),
         };
+        let (key, shared) = self.unshared_key(key, &client.principal);
         let limit = rules.max_children;
         loop {
             let mut lanes = self.lanes();
@@ -173,7 +174,8 @@ impl Destination {
             if lanes.len() < limit {
                 // Children that are being ended still are processes; a storm of sessions must not pile them up.
                 if self.supervisors() >= limit.saturating_mul(2).max(16) {
-                    return best_fit(&lanes, &key, client).ok_or(Refusal::TooManyChildren { limit });
+                    let joined = shared.or_else(|| best_fit(&lanes, &key, client));
+                    return joined.ok_or(Refusal::TooManyChildren { limit });
                 }
                 let lane = self.start_lane(&from_headers, preferred, Started::ForClient);
                 lanes.insert(key, Arc::clone(&lane));
@@ -181,9 +183,33 @@ impl Destination {
             }
             drop(lanes);
             if let Err(refusal) = self.free_instance(limit, &client.principal) {
-                return best_fit(&self.lanes(), &key, client).ok_or(refusal);
+                return shared
+                    .or_else(|| best_fit(&self.lanes(), &key, client))
+                    .ok_or(refusal);
             }
         }
+    }
+
+    /// Returns the key of an instance of the principal's own, and the shared instance, if that one has asked another
+    /// principal: neither is to wait for the other's answers. Where there is no room for another instance, the shared one
+    /// is used all the same.
+    fn unshared_key(&self, key: LaneKey, principal: &Principal) -> (LaneKey, Option<Arc<Lane>>) {
+        let LaneKey::Clients {
+            identity: None,
+            capabilities,
+        } = &key
+        else {
+            return (key, None);
+        };
+        let shared = self.lanes().get(&key).map(Arc::clone);
+        let Some(shared) = shared.filter(|lane| !lane.suits(principal)) else {
+            return (key, None);
+        };
+        let own = LaneKey::Clients {
+            identity: Some((principal.clone(), BTreeMap::new())),
+            capabilities: capabilities.clone(),
+        };
+        (own, Some(shared))
     }
 
     fn key_of(&self, identity: Option<Identity>, client: &Client) -> LaneKey {

@@ -118,8 +118,11 @@ impl Multiplexer {
         if self.handle_roots_question(now, &id, &message) {
             return;
         }
-        self.inquisitive = true;
-        match self.attribute(message.method()) {
+        let found = self.attribute(message.method());
+        if !std::mem::replace(&mut self.inquisitive, true) {
+            self.choose_owner(found.map(|(session, _)| session));
+        }
+        match found {
             Some((session, wire)) => self.ask_session(now, session, wire, id, message),
             None if self.asking_sessions > 1 => self.hold(now, id, message),
             None if self.attached.len() > 1 || matches!(self.users, Users::Several) => {
@@ -127,6 +130,21 @@ impl Multiplexer {
             }
             None => self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, NOTHING_IN_PROGRESS),
         }
+    }
+
+    /// The server has asked for the first time. The instance becomes the asked session's principal's, or that of a session
+    /// that may have been meant.
+    fn choose_owner(&mut self, asked: Option<SessionKey>) {
+        let may_be_meant = || {
+            self.attached
+                .iter()
+                .max_by_key(|(_, attached)| attached.load.asking > 0)
+                .map(|(session, _)| *session)
+        };
+        let attached = asked
+            .or_else(may_be_meant)
+            .and_then(|session| self.attached.get(&session));
+        self.owner = attached.map(|attached| attached.client.principal.clone());
     }
 
     /// Puts a question to the session whose it is, unless its client cannot answer.

@@ -179,6 +179,68 @@ async fn questions_progress_logs_and_updates_stay_with_their_principal() -> Resu
     Ok(())
 }
 
+/// Once the server has asked Alice, Bob does not wait for her: he gets a child of his own.
+#[tokio::test]
+async fn a_caller_does_not_wait_for_the_answer_of_another() -> Result<()> {
+    let house = House::with_stub().await?;
+    let alice = house.session(&house.alice, asks()).await?;
+    let mut asking = alice
+        .open_call(1, "ask_elicit", json!({"marker": "which"}), "null")
+        .await?
+        .events();
+    let question = asking.message().await?;
+    let bob = house.session(&house.bob, asks()).await?;
+    bob.expect_echo("bobs").await?;
+    let client = house.rialto.client_of("shared").await?;
+    let call = json!({"name": "echo", "arguments": {"marker": "modern"}});
+    let reply = modern(&client, 7, "tools/call", call, Some(&house.bob.token)).await?;
+    assert!(reply.expect_status(200)?.body_text().contains("modern"));
+    assert_eq!(house.rialto.journal().starts().len(), 2);
+    house
+        .session(&house.alice, asks())
+        .await?
+        .expect_echo("alices")
+        .await?;
+    assert_eq!(house.rialto.journal().starts().len(), 2, "Alice keeps hers");
+    alice
+        .respond(
+            &question["id"],
+            json!({"action": "accept", "content": {"answer": "mine"}}),
+        )
+        .await?
+        .expect_status(202)?;
+    assert!(asking.message().await?.to_string().contains("mine"));
+    Ok(())
+}
+
+/// Where there is no room for another child, the call waits a moment and is refused with the setting that helps.
+#[tokio::test]
+async fn a_caller_that_must_wait_for_the_answer_of_another_is_refused() -> Result<()> {
+    let house = House::with("{ command: ['{stub}', --journal, '{dir}/journal'], max_children: 1 }").await?;
+    let alice = house.session(&house.alice, asks()).await?;
+    let mut asking = alice
+        .open_call(1, "ask_elicit", json!({"marker": "which"}), "null")
+        .await?
+        .events();
+    let question = asking.message().await?;
+    let bob = house.session(&house.bob, asks()).await?;
+    let reply = bob.call(1, "echo", json!({"marker": "bobs"})).await?;
+    let error = reply.answer()["error"].clone();
+    assert_eq!(error["data"]["reason"], "occupied", "{reply:?}");
+    assert!(
+        error["message"].to_string().contains("process: per_identity"),
+        "{error}"
+    );
+    assert_eq!(house.rialto.journal().executions("bobs"), 0);
+    alice
+        .respond(&question["id"], json!({"action": "decline"}))
+        .await?
+        .expect_status(202)?;
+    asking.message().await?;
+    bob.expect_echo("bobs").await?;
+    Ok(())
+}
+
 /// The tool has its effect before it asks, so every execution counts. Whatever comes back in place of the one right answer,
 /// there is one: from another caller, for other arguments, damaged, a second time, or after all is over.
 #[tokio::test]
