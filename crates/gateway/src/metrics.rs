@@ -96,6 +96,11 @@ pub(crate) struct LimitHit {
 
 impl LimitHits {
     pub(crate) fn count(&self, limit: &'static str) {
+        self.count_at(limit, None);
+    }
+
+    /// Counts a hit; the line of the log names the destination, if the limit is one of a destination.
+    fn count_at(&self, limit: &'static str, destination: Option<&str>) {
         let now = Instant::now();
         let unlogged = {
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +122,8 @@ impl LimitHits {
             })
         };
         if let (Some(hits), Some(key)) = (unlogged, key_of(limit)) {
-            tracing::warn!(limit = %key, hits, "limit reached");
+            let destination = destination.filter(|_| !key.starts_with("limits."));
+            tracing::warn!(limit = %key, destination, hits, "limit reached");
         }
     }
 
@@ -325,10 +331,10 @@ pub(crate) struct DoorTally {
 }
 
 impl DoorTally {
-    pub(crate) fn refused(&self, refusal: &Refusal) {
+    pub(crate) fn refused(&self, refusal: &Refusal, destination: Option<&str>) {
         self.refusals.count(refusal.label());
         if let Some(limit) = refusal.limit() {
-            self.limit_hits.count(limit);
+            self.limit_hits.count_at(limit, destination);
         }
     }
 

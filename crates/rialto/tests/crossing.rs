@@ -247,7 +247,12 @@ async fn expect_room_for_ten(rialto: &Rialto, setting: &str) -> Result<()> {
     assert_refused(&implicit, 503, -32603, json!(1));
     // Who looks can see that a limit refuses clients.
     let line = rialto.wait_for_log("the limit is logged", PATIENCE, |line| line["limit"] == setting);
-    assert_eq!(line.await["level"], "WARN");
+    let line = line.await;
+    assert_eq!(
+        (&line["level"], &line["destination"]),
+        (&json!("WARN"), &json!("d")),
+        "{line}"
+    );
     let ready = late.send("GET", "/ready", &[], "").await?.reply().await?.answer();
     assert_eq!(ready["limits"][setting]["hits"], 2, "{ready}");
 
@@ -260,13 +265,13 @@ async fn expect_room_for_ten(rialto: &Rialto, setting: &str) -> Result<()> {
 
 #[tokio::test]
 async fn the_eleventh_of_ten_sessions_gets_503_with_retry_after_until_one_is_ended() -> Result<()> {
-    let launcher = Rialto::launcher().args(&["--max-sessions", "10"]);
+    let launcher = Rialto::launcher().args(&["--max-sessions", "10", "--name", "d"]);
     expect_room_for_ten(&launcher.stub(&[]).start().await?, "max_sessions").await
 }
 
 #[tokio::test]
 async fn the_eleventh_session_with_a_process_of_its_own_gets_503_by_default() -> Result<()> {
-    let launcher = Rialto::launcher().args(&["--process", "per_session"]);
+    let launcher = Rialto::launcher().args(&["--process", "per_session", "--name", "d"]);
     expect_room_for_ten(&launcher.stub(&[]).start().await?, "max_children").await
 }
 
@@ -290,10 +295,10 @@ async fn session_with_stream(rialto: &Rialto) -> Result<(McpClient, EventStream)
 }
 
 /// Opens a session as soon as there is room, which Rialto makes when it has noticed that a stream was closed.
-async fn open_when_there_is_room(client: &McpClient, capabilities: &Value) -> Result<()> {
+async fn open_when_there_is_room(client: &McpClient) -> Result<()> {
     let opened = async {
         loop {
-            let reply = client.initialize(LATEST, capabilities.clone()).await?;
+            let reply = client.initialize(LATEST, json!({})).await?;
             if reply.status != 503 {
                 return reply.expect_status(200).map(drop);
             }
@@ -322,7 +327,7 @@ async fn a_client_that_closed_its_stream_makes_room_and_one_that_reads_does_not(
             .await?
             .expect_status(503)?;
         drop(closed);
-        open_when_there_is_room(&rialto.client().await?, &json!({})).await?;
+        open_when_there_is_room(&rialto.client().await?).await?;
         assert_refused(
             &gone.call(1, "echo", marked("gone")).await?,
             404,
@@ -338,22 +343,24 @@ async fn a_client_that_closed_its_stream_makes_room_and_one_that_reads_does_not(
 
 #[tokio::test]
 async fn an_instance_whose_clients_closed_their_streams_makes_room_for_another() -> Result<()> {
-    let yaml = "destinations:\n  d: { command: '{stub}', capabilities: per_client, max_children: 2 }\n";
+    let yaml = "destinations:\n  d:\n    command: '{stub}'\n    process: per_identity\n    \
+                env_from_headers: { TOKEN: X-Token }\n    max_children: 2\n";
     let rialto = Rialto::with_config(yaml).await?;
-    let open = async |capabilities: Value| -> Result<(McpClient, EventStream)> {
-        let client = rialto.client_of("d").await?;
-        client.handshake(LATEST, capabilities).await?;
+    let client = async |token: &str| -> Result<McpClient> {
+        Ok(rialto.client_of("d").await?.with_header("x-token", token))
+    };
+    let open = async |token: &str| -> Result<(McpClient, EventStream)> {
+        let client = client(token).await?;
+        client.handshake(LATEST, json!({})).await?;
         let stream = client.get_stream(None).await?;
         Ok((client, stream))
     };
-    let (reading, _stream) = open(json!({})).await?;
-    let (gone, closed) = open(json!({"sampling": {}})).await?;
-    let new = rialto.client_of("d").await?;
-    new.initialize(LATEST, json!({"roots": {}}))
-        .await?
-        .expect_status(503)?;
+    let (reading, _stream) = open("one").await?;
+    let (gone, closed) = open("two").await?;
+    let new = client("three").await?;
+    new.initialize(LATEST, json!({})).await?.expect_status(503)?;
     drop(closed);
-    open_when_there_is_room(&new, &json!({"roots": {}})).await?;
+    open_when_there_is_room(&new).await?;
     assert_refused(
         &gone.call(1, "echo", marked("gone")).await?,
         404,

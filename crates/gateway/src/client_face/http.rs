@@ -119,7 +119,7 @@ impl Gateway {
 
     /// Refuses what is not for any destination.
     fn turn_away(&self, refusal: &Refusal) -> Response<Body> {
-        self.tally.refused(refusal);
+        self.tally.refused(refusal, None);
         refusal.respond(None)
     }
 
@@ -420,7 +420,9 @@ impl Visit<'_> {
             .filter(|message| message.has_valid_id())
             .and_then(|message| message.raw(Member::Id));
         let response = refused.refusal.respond(id);
-        self.gateway.tally.refused(&refused.refusal);
+        self.gateway
+            .tally
+            .refused(&refused.refusal, Some(&self.destination.name));
         call_log::write(&CallLine {
             destination: &self.destination.name,
             http_method,
