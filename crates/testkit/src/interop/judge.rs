@@ -27,7 +27,8 @@ pub fn discover(seen: &Value) {
 }
 
 pub fn listing(seen: &Value) {
-    // A client without capabilities must not be offered the tools that need one: the server was told who asks.
+    // All clients share one server, which was told everything that a client may be able to do, so that its list has the
+    // tools that need a capability as well.
     assert_eq!(
         seen["tools"],
         json!([
@@ -43,6 +44,10 @@ pub fn listing(seen: &Value) {
             "toggle-simulated-logging",
             "toggle-subscriber-updates",
             "trigger-long-running-operation",
+            "get-roots-list",
+            "trigger-elicitation-request",
+            "trigger-url-elicitation",
+            "trigger-sampling-request",
             "simulate-research-query"
         ])
     );
