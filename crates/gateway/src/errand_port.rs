@@ -178,6 +178,11 @@ impl ErrandPort {
         self.lock().errand.is_over()
     }
 
+    /// The HTTP status of the final answer, if it is no failure.
+    pub(crate) fn answer_status(&self) -> u16 {
+        self.lock().errand.answer_status()
+    }
+
     /// Until when the errand waits for its client, if it does.
     pub(crate) fn parked_until(&self) -> Option<Moment> {
         let parked = self.lock().errand.is_parked();
@@ -315,7 +320,7 @@ impl ErrandPort {
         }
         let (status, outcome) = match &record.ending {
             Ending::Result | Ending::InputRequired => (200, Outcome::Ok),
-            Ending::Error => (protocol::errand::status_of(&record.response), Outcome::Error),
+            Ending::Error => (record.status, Outcome::Error),
             Ending::Failed(failure) => {
                 let status = if record.streamed {
                     200

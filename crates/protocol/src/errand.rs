@@ -19,7 +19,7 @@ use bytes::Bytes;
 
 use crate::client_face::modern::{self, Meaning};
 use crate::error_code;
-use crate::exchange::{Ask, Call, CallKey, Client, Failure, Request, SessionKey, Tell};
+use crate::exchange::{Ask, Call, CallKey, Client, Failure, Request, SessionKey, Tell, Welcome};
 use crate::message::{Kind, Member, Message};
 use crate::method::{LogLevel, Method};
 use crate::session::Accepts;
@@ -67,6 +67,8 @@ pub struct ErrandRecord {
     pub ending: Ending,
     pub response: Bytes,
     pub streamed: bool,
+    /// The HTTP status of an answer that is no failure.
+    pub status: u16,
 }
 
 #[derive(Debug)]
@@ -106,7 +108,10 @@ pub struct Errand {
     round: u32,
     /// The questions of the present round have been given out.
     given: bool,
-    server: Option<Arc<str>>,
+    /// What the server has said of itself.
+    server: Option<Arc<Welcome>>,
+    /// The HTTP status of the final answer, if it is sent as JSON.
+    answer_status: u16,
     level: Option<LogLevel>,
     listening: Option<Listening>,
     closed: bool,
@@ -116,7 +121,7 @@ pub struct Errand {
 
 #[derive(Debug)]
 enum Outcome {
-    Welcome(Arc<crate::exchange::Welcome>),
+    Welcome(Arc<Welcome>),
     Reply {
         message: Message,
         words: Era,
@@ -176,6 +181,7 @@ impl Errand {
             round: 0,
             given: false,
             server: None,
+            answer_status: 200,
             listening,
             closed: false,
             outputs: VecDeque::new(),
@@ -195,6 +201,11 @@ impl Errand {
     /// Waiting for the client to come back with answers.
     pub fn is_parked(&self) -> bool {
         matches!(self.stage, Stage::Parked)
+    }
+
+    /// The HTTP status of the final answer, unless it is a failure or was sent as an event.
+    pub fn answer_status(&self) -> u16 {
+        self.answer_status
     }
 
     /// Nothing more will come of it.
@@ -219,7 +230,7 @@ impl Errand {
     pub fn handle_tell(&mut self, _now: Moment, tell: Tell) {
         match tell {
             Tell::Welcome { welcome, .. } => {
-                self.server.clone_from(&welcome.info);
+                self.server = Some(Arc::clone(&welcome));
                 match self.meaning {
                     Meaning::Discover => self.conclude(Outcome::Welcome(welcome)),
                     Meaning::Listen => self.begin_listening(&welcome),
@@ -439,10 +450,11 @@ impl Errand {
     }
 }
 
-/// The HTTP status of an answered request, by its JSON-RPC error code.
-pub fn status_of(body: &[u8]) -> u16 {
+/// The HTTP status of an answered request, by its JSON-RPC error code. A server's -32601 means a missing method only where
+/// the server has not declared it; from a tool it is an error like any other (2026-07-28, Streamable HTTP).
+fn status_of(body: &[u8], is_declared: impl FnOnce() -> bool) -> u16 {
     match modern::error_code_of(body) {
-        Some(error_code::METHOD_NOT_FOUND) => 404,
+        Some(error_code::METHOD_NOT_FOUND) if !is_declared() => 404,
         Some(
             error_code::HEADER_MISMATCH | error_code::MISSING_CAPABILITY | error_code::UNSUPPORTED_VERSION,
         ) => 400,

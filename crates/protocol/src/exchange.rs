@@ -10,8 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::capability::Capabilities;
-use crate::message::{Message, ScanError};
+use crate::message::{Member, Message, ScanError};
 use crate::method::{LogLevel, Method};
+use crate::object::Object;
 use crate::version::{Era, Version};
 use crate::wire::header::MirroredParams;
 
@@ -241,6 +242,23 @@ pub struct Welcome {
     pub tasks: bool,
     /// What the server calls itself: raw JSON, read once for all answers that are to name it.
     pub info: Option<Arc<str>>,
+}
+
+impl Welcome {
+    /// Returns whether the server has declared that it has this method.
+    pub fn declares(&self, method: Method) -> bool {
+        match method {
+            Method::TasksGet | Method::TasksResult | Method::TasksUpdate | Method::TasksCancel => self.tasks,
+            method => {
+                let result = self.message.object(Member::Result);
+                let declared = result.get("capabilities").unwrap_or("{}");
+                let declared = Object::parse(declared.as_bytes()).unwrap_or_default();
+                method
+                    .server_capability()
+                    .is_some_and(|capability| declared.get(capability).is_some())
+            }
+        }
+    }
 }
 
 /// Why a call gets no answer from its server.

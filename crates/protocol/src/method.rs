@@ -63,6 +63,23 @@ methods! {
 }
 
 impl Method {
+    /// Returns the server capability that a request needs, or `None` where the method has none (2026-07-28, server
+    /// capabilities). Task methods belong to an extension; see [`crate::exchange::Welcome::tasks`].
+    pub const fn server_capability(self) -> Option<&'static str> {
+        match self {
+            Self::ToolsList | Self::ToolsCall => Some("tools"),
+            Self::PromptsList | Self::PromptsGet => Some("prompts"),
+            Self::ResourcesList
+            | Self::ResourcesTemplatesList
+            | Self::ResourcesRead
+            | Self::ResourcesSubscribe
+            | Self::ResourcesUnsubscribe => Some("resources"),
+            Self::LoggingSetLevel => Some("logging"),
+            Self::CompletionComplete => Some("completions"),
+            _ => None,
+        }
+    }
+
     /// Whether a server may ask its client something while it works on this request
     /// (2026-07-28, multi round-trip requests, names the same three for the modern era).
     pub const fn may_ask(self) -> bool {

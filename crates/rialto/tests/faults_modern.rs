@@ -59,6 +59,34 @@ async fn exchange(raw: &mut RawHttp, request: &Request) -> Result<(u16, Value)> 
     Ok((response.status, answer))
 }
 
+/// A tool's own -32601 is no missing method.
+#[tokio::test]
+async fn method_not_found_is_404_only_where_the_server_does_not_declare_the_method() -> Result<()> {
+    let rialto = Rialto::with_stub(&["--no-completions"]).await?;
+    let mut raw = rialto.raw().await?;
+    let mut request = Request::new("fail", "x");
+    request.body["params"]["arguments"] = json!({"code": -32601});
+    let (status, answer) = exchange(&mut raw, &request).await?;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (200, &json!(-32601)),
+        "{answer}"
+    );
+    for method in ["completion/complete", "vendor/unknown"] {
+        let mut request = Request::new("echo", "x")
+            .saying("mcp-method", method)
+            .without("mcp-name");
+        request.body["method"] = json!(method);
+        let (status, answer) = exchange(&mut raw, &request).await?;
+        assert_eq!(
+            (status, &answer["error"]["code"]),
+            (404, &json!(-32601)),
+            "{method} {answer}"
+        );
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_client_that_cannot_be_asked_gets_the_error_of_its_era_and_its_call_is_cancelled() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response, StatusCode};
 use protocol::client_face::modern::{self, Meaning, Objection};
-use protocol::errand::{Reading, status_of};
+use protocol::errand::Reading;
 use protocol::exchange::{Failure, Principal};
 use protocol::message::{Kind, Member, Message};
 use protocol::method::Method;
@@ -91,7 +91,7 @@ pub(super) async fn post(
         }
     };
     Ok(match port.answer().await {
-        Came::Complete { body, failure } => complete(message.method(), body, failure.as_ref()),
+        Came::Complete { body, failure } => complete(&port, message.method(), body, failure.as_ref()),
         Came::Ask { round } => {
             let id = message.raw(Member::Id).unwrap_or_default();
             reply::json(StatusCode::OK, put(destination, &port, round, id))
@@ -175,10 +175,10 @@ pub(super) fn unknown_state() -> Objection {
     Objection::BadParams("the interactive call is unknown or has expired; call again without requestState")
 }
 
-fn complete(method: Method, body: Bytes, failure: Option<&Failure>) -> Response<Body> {
+fn complete(port: &ErrandPort, method: Method, body: Bytes, failure: Option<&Failure>) -> Response<Body> {
     let status = match failure {
         Some(failure) => reply::modern_failure_status(method, failure),
-        None => StatusCode::from_u16(status_of(&body)).unwrap_or(StatusCode::OK),
+        None => StatusCode::from_u16(port.answer_status()).unwrap_or(StatusCode::OK),
     };
     let mut response = reply::json(status, body);
     if let Some(failure) = failure {

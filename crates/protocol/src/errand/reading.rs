@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Ending, Errand, ErrandRecord, Outcome, Output, Stage, listening};
+use super::{Ending, Errand, ErrandRecord, Outcome, Output, Stage, listening, status_of};
 use crate::client_face::modern;
 use crate::exchange::Failure;
 use crate::message::{Kind, Member};
@@ -133,10 +133,14 @@ impl Errand {
                     Ending::Result
                 };
                 let method = self.original.method();
-                (
-                    modern::lower_reply(&id, &message, words, method, self.server.as_deref()),
-                    ending,
-                )
+                let info = self.server.as_ref().and_then(|server| server.info.as_deref());
+                let body = modern::lower_reply(&id, &message, words, method, info);
+                if ending == Ending::Error && !self.streaming {
+                    let server = self.server.as_ref();
+                    self.answer_status =
+                        status_of(&body, || server.is_some_and(|server| server.declares(method)));
+                }
+                (body, ending)
             }
             Some(Outcome::Closed) => (listening::farewell(&id), Ending::Result),
             Some(Outcome::Failed(failure)) => (modern::lower_failure(&id, &failure), Ending::Failed(failure)),
@@ -160,6 +164,7 @@ impl Errand {
             ending,
             response,
             streamed: self.streaming,
+            status: self.answer_status,
         }));
     }
 }
