@@ -869,7 +869,7 @@ async fn a_foreign_host_or_origin_gets_403_on_every_path() -> Result<()> {
             ("POST", "/mcp"),
             ("GET", "/mcp"),
             ("DELETE", "/mcp"),
-            ("GET", "/ready"),
+            ("GET", "/metrics"),
         ] {
             let headers = [JSON_HEADERS[0], JSON_HEADERS[1], stranger];
             let status = client.send(method, path, &headers, "{}").await?.status;
@@ -986,6 +986,66 @@ async fn a_single_command_answers_at_mcp_and_under_its_name() -> Result<()> {
             .text(),
         "same"
     );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_path_with_a_trailing_slash_is_as_without_it() -> Result<()> {
+    let rialto = Rialto::launcher()
+        .args(&["--name", "solo"])
+        .stub(&[])
+        .start()
+        .await?;
+    for path in ["/mcp/", "/solo/mcp/", "/mcp/solo/"] {
+        let client = McpClient::connect(&format!("http://{}{path}", rialto.address())).await?;
+        client.handshake(LATEST, json!({})).await?;
+        client.expect_echo(path).await?;
+        client.delete().await?.expect_status(204)?;
+    }
+    let client = rialto.client().await?;
+    for (path, status) in [
+        ("/health/", 200),
+        ("/ready/", 200),
+        ("/metrics/", 200),
+        ("/solo/sse/", 410),
+        ("/solo/mcp//", 404),
+        ("//", 404),
+    ] {
+        let found = client.send("GET", path, &[], "").await?.status;
+        assert_eq!(found, status, "{path}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn probes_are_answered_whatever_host_they_name() -> Result<()> {
+    let rialto = Rialto::with_stub(&[]).await?;
+    rialto.session().await?.expect_echo("the server is up").await?;
+    for head in [
+        "GET /health HTTP/1.1\r\nHost: 10.1.2.3:3000\r\n\r\n",
+        "GET /health HTTP/1.1\r\nHost: rialto.default.svc\r\n\r\n",
+        "GET /health/ HTTP/1.1\r\nHost: rialto.default.svc\r\n\r\n",
+        "GET /health HTTP/1.0\r\n\r\n",
+        "GET /ready HTTP/1.1\r\nHost: rialto.default.svc\r\n\r\n",
+    ] {
+        let response = rialto.raw().await?.exchange(head.as_bytes().to_vec()).await?;
+        assert_eq!(response.status, 200, "{head}");
+        if head.contains("/ready") {
+            assert_eq!(
+                response.body_text(),
+                "{\"ready\":true}\n",
+                "no details for a foreign host"
+            );
+        }
+    }
+    for head in [
+        "GET /metrics HTTP/1.1\r\nHost: rialto.default.svc\r\n\r\n",
+        "GET /health HTTP/1.1\r\nHost: evil.example\r\nOrigin: https://evil.example\r\n\r\n",
+        "POST /health HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 0\r\n\r\n",
+    ] {
+        let response = rialto.raw().await?.exchange(head.as_bytes().to_vec()).await?;
+        assert_eq!(response.status, 403, "{head}");
+    }
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use http::request::Parts;
-use http::{Method, Request, Response, StatusCode, Uri};
+use http::{Method, Request, Response, StatusCode, Uri, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use protocol::exchange::Principal;
@@ -63,6 +63,7 @@ enum Route {
 
 const MCP_METHODS: &str = "GET, POST, DELETE";
 const READING: &str = "GET, HEAD";
+const HEALTHY: &str = "{\"status\":\"ok\"}\n";
 
 impl Route {
     fn methods(&self) -> &'static str {
@@ -99,7 +100,10 @@ impl Gateway {
                 Ok(origin) => origin,
                 Err(refusal) => {
                     unread.set(body.is_left());
-                    return self.turn_away(&refusal);
+                    return match self.answer_probe(&live, &parts, peer, &refusal).await {
+                        Some(answer) => answer,
+                        None => self.turn_away(&refusal),
+                    };
                 }
             };
             let mut response = self
@@ -114,6 +118,47 @@ impl Gateway {
                 cors::allow(&mut response, origin);
             }
             response
+        }
+    }
+
+    /// Answers a health probe that was refused for its `Host`. Orchestrators and load balancers name an address, a service
+    /// name or nothing there. They learn the status and no details, so that a rebound name learns no more.
+    async fn answer_probe(
+        &self,
+        live: &Live,
+        parts: &Parts,
+        peer: SocketAddr,
+        refusal: &Refusal,
+    ) -> Option<Response<Body>> {
+        let is_about_host = match refusal {
+            Refusal::ForeignHost => true,
+            Refusal::MissingHost => !parts.headers.contains_key(header::HOST),
+            _ => false,
+        };
+        let is_reading = matches!(parts.method, Method::GET | Method::HEAD);
+        if !is_about_host || !is_reading || parts.headers.contains_key(header::ORIGIN) {
+            return None;
+        }
+        match find(self, live, parts.uri.path()) {
+            Route::Health => Some(reply::json(StatusCode::OK, HEALTHY)),
+            Route::Ready => {
+                let room = Room::Gateway(OpenPath::Ready);
+                Some(
+                    match self.recognise(live, parts, peer, room, self.clock.now()).await {
+                        Ok(caller) => {
+                            let status = self.readiness(&caller).status();
+                            let is_ready = status == StatusCode::OK;
+                            reply::json(status, format!("{{\"ready\":{is_ready}}}\n"))
+                        }
+                        Err(refusal) => self.turn_away(&refusal),
+                    },
+                )
+            }
+            Route::Metrics
+            | Route::Mcp(..)
+            | Route::Metadata(..)
+            | Route::OldTransport(..)
+            | Route::Nowhere => None,
         }
     }
 
@@ -145,7 +190,7 @@ impl Gateway {
             Route::Health | Route::Ready | Route::Metrics | Route::Metadata(..) if !is_reading => {
                 self.turn_away(&Refusal::WrongMethod { allow: READING })
             }
-            Route::Health => reply::json(StatusCode::OK, "{\"status\":\"ok\"}\n"),
+            Route::Health => reply::json(StatusCode::OK, HEALTHY),
             Route::Ready => {
                 let room = Room::Gateway(OpenPath::Ready);
                 match self.recognise(live, parts, peer, room, self.clock.now()).await {
@@ -282,6 +327,8 @@ impl Gateway {
 }
 
 fn find(gateway: &Gateway, live: &Live, path: &str) -> Route {
+    // Many client configurations end a path with a slash.
+    let path = path.strip_suffix('/').unwrap_or(path);
     if let Some(resource) = live.guard.described(path) {
         return match find_door(live, resource) {
             Some((destination, door)) => Route::Metadata(destination, door),
@@ -321,7 +368,7 @@ fn find_door(live: &Live, path: &str) -> Option<(Arc<Destination>, Door)> {
 /// One request for a destination.
 pub(super) struct Visit<'a> {
     pub(super) gateway: &'a Gateway,
-    live: &'a Live,
+    pub(super) live: &'a Live,
     pub(super) destination: &'a Arc<Destination>,
     door: Door,
     pub(super) caller: Arc<Caller>,

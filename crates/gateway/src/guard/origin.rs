@@ -68,10 +68,14 @@ impl OriginGuard {
     /// A target that names a host counts instead of the `Host` header (RFC 9112, 3.2.2); here both must be ours.
     pub(crate) fn admit(&self, target: &Uri, headers: &HeaderMap) -> Result<Option<HeaderValue>, Refusal> {
         let (mut host, mut origin) = (Said::Nothing, Said::Nothing);
+        let mut is_cross_site = false;
         for (name, value) in headers {
             match name.as_str() {
                 "host" => host = host.again(value),
                 "origin" => origin = origin.again(value),
+                "sec-fetch-site" => {
+                    is_cross_site |= value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"cross-site");
+                }
                 _ => {}
             }
         }
@@ -85,6 +89,8 @@ impl OriginGuard {
             return Err(Refusal::ForeignHost);
         }
         let origin = match origin {
+            // A browser sends no `Origin` with the GET of a script or an image, but it says where the page is from.
+            Said::Nothing if is_cross_site => return Err(Refusal::ForeignOrigin),
             Said::Nothing => return Ok(None),
             Said::Once(origin) => origin,
             Said::Twice => return Err(Refusal::ForeignOrigin),
@@ -159,7 +165,7 @@ fn is_loopback_name(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::header;
+    use http::header::{self, HeaderName};
 
     fn guard(listen: &str) -> OriginGuard {
         OriginGuard::named(
@@ -304,6 +310,30 @@ mod tests {
             admit("http://localhost@evil.example/mcp"),
             Err(Refusal::ForeignHost)
         );
+    }
+
+    #[test]
+    fn a_page_of_another_site_needs_an_allowed_origin() {
+        let guard = guard("127.0.0.1:3000");
+        let admit = |site: &'static str, origin: Option<&'static str>| {
+            let mut headers = HeaderMap::from_iter([
+                (header::HOST, HeaderValue::from_static("localhost")),
+                (
+                    HeaderName::from_static("sec-fetch-site"),
+                    HeaderValue::from_static(site),
+                ),
+            ]);
+            headers.extend(origin.map(|origin| (header::ORIGIN, HeaderValue::from_static(origin))));
+            guard.admit(&Uri::from_static("/old/sse"), &headers)
+        };
+        for site in ["same-origin", "same-site", "none"] {
+            assert_eq!(admit(site, None), Ok(None), "{site}");
+        }
+        for site in ["cross-site", "Cross-Site"] {
+            assert_eq!(admit(site, None), Err(Refusal::ForeignOrigin), "{site}");
+        }
+        assert!(admit("cross-site", Some("https://app.example.com")).is_ok());
+        assert!(admit("cross-site", Some("https://evil.example")).is_err());
     }
 
     #[test]
