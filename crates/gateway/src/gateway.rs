@@ -14,10 +14,8 @@ use http::StatusCode;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use protocol::exchange::Principal;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use uuid::Uuid;
 
 use crate::audit::Audit;
 use crate::backend_face::process::{Launcher, environment, resolve};
@@ -40,7 +38,6 @@ use crate::line_sink::LineSink;
 use crate::metrics::{DoorTally, LimitHit};
 use crate::reload::{self, Fixed, Live, ReloadError};
 use crate::reply;
-use crate::session_port::SessionPort;
 use crate::settings::{self, AuditSink, BackendSpec, LimitSettings, RemoteSpec, Settings};
 use crate::tasks;
 use crate::tls::{Tls, TlsError};
@@ -194,20 +191,6 @@ impl Gateway {
     /// Destinations that a reload has removed or replaced, while they come to their end.
     pub(crate) fn leaving(&self) -> MutexGuard<'_, Vec<Arc<Destination>>> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A session of a destination that comes to its end, if it is this principal's.
-    pub(crate) fn leaving_session(
-        &self,
-        destination: &str,
-        id: Uuid,
-        principal: &Principal,
-    ) -> Option<Arc<SessionPort>> {
-        let leaving: Vec<Arc<Destination>> = self.leaving().clone();
-        leaving
-            .iter()
-            .filter(|leaving| *leaving.name == *destination)
-            .find_map(|leaving| leaving.session(id, principal))
     }
 
     /// All destinations that still do something.

@@ -187,7 +187,11 @@ impl Gateway {
         self.leaving().push(Arc::clone(&destination));
         let gateway = Arc::clone(self);
         tasks::spawn("retirement", async move {
-            let is_done = || destination.open_calls() == 0 && destination.parked_calls() == 0;
+            let is_done = || {
+                destination.open_calls() == 0
+                    && destination.parked_calls() == 0
+                    && !destination.has_unread_answers()
+            };
             gateway
                 .wait_until(drain, || is_done() || gateway.is_draining())
                 .await;

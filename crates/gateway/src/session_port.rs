@@ -176,6 +176,11 @@ impl SessionPort {
         self.lock().session.usage()
     }
 
+    /// Whether a stream has an answer that its client has not read.
+    pub(crate) fn has_unread_answers(&self) -> bool {
+        self.lock().session.has_unread_answers()
+    }
+
     /// Holds the session's place among all of them until it ends.
     pub(crate) fn hold(&self, place: Permit) {
         *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);

@@ -329,6 +329,14 @@ impl Session {
         self.kept.get() + calls.sum::<usize>()
     }
 
+    /// Returns whether a stream whose call has ended has events that were not read, so that its client may come back for them
+    /// with `Last-Event-ID`.
+    pub fn has_unread_answers(&self) -> bool {
+        self.past
+            .iter()
+            .any(|(_, stream)| stream.cursor < stream.log.newest())
+    }
+
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }

@@ -392,6 +392,69 @@ async fn f06_a_question_is_answered_while_its_destination_is_replaced() -> Resul
     Ok(())
 }
 
+/// A client whose connection broke around a reload resumes the stream of its call, before and after the answer came.
+#[tokio::test]
+async fn h15_the_stream_of_a_call_is_resumed_during_a_reload() -> Result<()> {
+    for answers_first in [false, true] {
+        let running = Reloadable::start(&[], &destination("a", "")).await?;
+        let client = running.rialto.client_of("a").await?;
+        client.handshake("2025-11-25", json!({"elicitation": {}})).await?;
+        let call = client
+            .open_call(1, "ask_elicit", json!({"marker": "asked"}), 1)
+            .await?;
+        let mut stream = call.events();
+        let question = stream.message().await?;
+        let last = stream.last_event_id().expect("an event id").to_owned();
+        drop(stream);
+        running.write_destinations(&destination("a", "    env: { OTHER: value }\n"))?;
+        running.reload("reloaded").await;
+        let answer = || client.respond(&question["id"], json!({"action": "accept", "content": {}}));
+        if answers_first {
+            answer().await?.expect_status(202)?;
+            let deadline = tokio::time::Instant::now() + PATIENCE;
+            while !client
+                .metrics()
+                .await?
+                .contains("rialto_requests_in_progress 0.0")
+            {
+                assert!(tokio::time::Instant::now() < deadline, "the call has ended");
+            }
+        }
+        let mut resumed = client.get_stream(Some(&last)).await?;
+        if !answers_first {
+            answer().await?.expect_status(202)?;
+        }
+        let result = resumed.message().await?;
+        assert_eq!(result["id"], 1, "{result}");
+        assert!(result.get("result").is_some(), "{result}");
+        running.wait_for("destination ended", 0).await;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn h15_delete_ends_a_session_that_drains_after_a_reload() -> Result<()> {
+    let running = Reloadable::start(&[], &destination("a", "")).await?;
+    let client = running.rialto.session_of("a").await?;
+    let call = client.call(1, "never", json!({"marker": "in flight"}));
+    let ending = async {
+        let journal = testkit::Journal::at(running.rialto.dir().join("journal-a"));
+        wait_until("the call runs", PATIENCE, || {
+            (!journal.events("executed").is_empty()).then_some(())
+        })
+        .await;
+        running.write_destinations(&destination("a", "    env: { OTHER: value }\n"))?;
+        running.reload("reloaded").await;
+        client.delete().await
+    };
+    let (answer, deleted) = tokio::join!(call, ending);
+    deleted?.expect_status(204)?;
+    answer?.expect_failed(404)?;
+    client.delete().await?.expect_status(404)?;
+    running.wait_for("destination ended", 0).await;
+    Ok(())
+}
+
 /// A client of the old transport whose destination is replaced before it was welcomed is told so, and sent home.
 #[tokio::test]
 async fn f06_an_introduction_over_the_old_transport_does_not_outlive_its_destination() -> Result<()> {

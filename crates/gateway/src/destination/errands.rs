@@ -205,8 +205,8 @@ impl Destination {
     /// reload. A call in flight may wait for its client, whom a reload must not keep from answering.
     pub(crate) fn parked(&self, state: &str, principal: &Principal) -> Option<(Arc<ErrandPort>, u32)> {
         self.parked_here(state, principal).or_else(|| {
-            let mut predecessors = self.predecessors.get()?.iter().filter_map(Weak::upgrade);
-            predecessors.find_map(|predecessor| predecessor.parked_here(state, principal))
+            self.draining_predecessors()
+                .find_map(|predecessor| predecessor.parked_here(state, principal))
         })
     }
 

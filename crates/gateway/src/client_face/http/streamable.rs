@@ -18,7 +18,7 @@ use crate::audit::Outcome;
 use crate::client_face::body::{Body, Events};
 use crate::client_face::head::{Head, Revision};
 use crate::client_face::intake::Upload;
-use crate::destination::Opening;
+use crate::destination::{Destination, Opening};
 use crate::guard::limits::Permit;
 use crate::mishap;
 use crate::reply::{self, LAST_EVENT_ID, Refusal, SESSION_ID};
@@ -269,7 +269,7 @@ impl Visit<'_> {
     fn open_stream(&self, head: &Head<'_>) -> Result<Response<Body>, Refusal> {
         self.admit(head)?;
         head.check_accepts_events()?;
-        let port = self.required_session(head)?;
+        let (_, port) = self.required_session(head)?;
         head.revision()?.legacy()?;
         if self.gateway.is_draining() {
             return Err(Refusal::Draining);
@@ -305,8 +305,8 @@ impl Visit<'_> {
     pub(super) fn delete(&self, head: &Head<'_>) -> Response<Body> {
         let found = self.admit(head).and_then(|_| self.required_session(head));
         match found {
-            Ok(port) => {
-                self.destination.close(&port);
+            Ok((destination, port)) => {
+                destination.close(&port);
                 port.write_record(&Audited {
                     message: None,
                     http_method: "DELETE",
@@ -322,28 +322,28 @@ impl Visit<'_> {
         }
     }
 
-    /// The session of a message. What a call in flight may wait for, its client's answers above all, also reaches a session of
-    /// the destination that stood here before a reload; for anything new that one is gone.
+    /// The session of a message. Answers and notifications also reach a session that drains after a reload; for a new request
+    /// that one is gone.
     fn session_of(&self, head: &Head<'_>, message: &Message) -> Result<Option<Arc<SessionPort>>, Refusal> {
         let Some(id) = head.session_id()? else {
             return Ok(None);
         };
         let principal = self.principal();
-        let here = self.destination.session(id, &principal);
-        let found = here.or_else(|| match message.kind() {
-            Kind::Request => None,
-            Kind::Notification | Kind::Result | Kind::Error => {
-                self.gateway
-                    .leaving_session(&self.destination.name, id, &principal)
-            }
-        });
+        let found = match message.kind() {
+            Kind::Request => self.destination.session(id, &principal),
+            Kind::Notification | Kind::Result | Kind::Error => self
+                .destination
+                .draining_or_present_session(id, &principal)
+                .map(|(_, port)| port),
+        };
         found.map(Some).ok_or(Refusal::UnknownSession)
     }
 
-    fn required_session(&self, head: &Head<'_>) -> Result<Arc<SessionPort>, Refusal> {
+    /// The session that a GET or DELETE names, and the destination that has it.
+    fn required_session(&self, head: &Head<'_>) -> Result<(Arc<Destination>, Arc<SessionPort>), Refusal> {
         let id = head.session_id()?.ok_or(Refusal::MissingSession)?;
         self.destination
-            .session(id, &self.principal())
+            .draining_or_present_session(id, &self.principal())
             .ok_or(Refusal::UnknownSession)
     }
 }
