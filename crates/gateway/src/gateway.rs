@@ -155,6 +155,7 @@ impl Gateway {
             guard: reload::guard(settings, listen, clock),
             destinations,
             root,
+            public_path: reload::public_path(settings),
             session_idle: settings.session_idle,
             drain: settings.drain,
         };

@@ -27,6 +27,8 @@ pub(crate) struct Live {
     pub(crate) destinations: BTreeMap<String, Arc<Destination>>,
     /// The destination that also answers at the bare `/mcp`.
     pub(crate) root: Option<Arc<Destination>>,
+    /// The path of `public_url`: empty, or a slash and something that does not end with one.
+    pub(crate) public_path: String,
     pub(crate) session_idle: Duration,
     pub(crate) drain: Duration,
 }
@@ -53,6 +55,12 @@ pub struct Reloaded {
     pub sessions_ended: usize,
     /// Settings that have changed and wait for the next start.
     pub at_next_start: Vec<&'static str>,
+}
+
+/// The path below which clients reach the gateway.
+pub(crate) fn public_path(settings: &Settings) -> String {
+    let url = settings.public_url.as_ref();
+    url.map(|url| url.path().to_owned()).unwrap_or_default()
 }
 
 /// Whoever lets callers in.
@@ -162,6 +170,7 @@ impl Gateway {
                 .and_then(|name| destinations.get(name))
                 .cloned(),
             destinations,
+            public_path: public_path(settings),
             session_idle: settings.session_idle,
             drain: settings.drain,
         });

@@ -72,6 +72,72 @@ impl OldClient {
     }
 }
 
+/// What clients of both eras send before `initialize`.
+fn discovery(id: u64) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": "server/discover", "params": {"_meta": {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {}}}})
+}
+
+#[tokio::test]
+async fn h05_a_client_that_asks_for_the_modern_era_first_is_welcomed_in_the_legacy_one() -> Result<()> {
+    let demo = testkit::rialto::binary("rialto");
+    let modern = format!(
+        "destinations:\n  old:\n    command: ['{}', demo-server, --era, modern]\n    legacy_sse: true\n",
+        demo.display()
+    );
+    for config in [CONFIG, &modern] {
+        let rialto = Rialto::with_config(config).await?;
+        let mut client = OldClient::connect(&rialto).await?;
+        for id in [1, 2] {
+            client.post(discovery(id)).await?;
+            let answer = client.stream.message().await?;
+            assert_eq!(
+                (&answer["id"], &answer["error"]["code"]),
+                (&json!(id), &json!(-32601))
+            );
+        }
+        let welcome = client.introduce("2025-11-25", json!({})).await?;
+        assert_eq!(welcome["result"]["protocolVersion"], "2025-11-25", "{welcome}");
+        // It is the same later in the session.
+        client.post(discovery(3)).await?;
+        assert_eq!(client.stream.message().await?["error"]["code"], -32601);
+        client
+            .post(json!({"jsonrpc": "2.0", "id": 4, "method": "tools/list"}))
+            .await?;
+        let list = client.stream.message().await?;
+        assert!(list["result"]["tools"].is_array(), "{list}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_path_of_the_public_url_is_in_the_endpoint_event() -> Result<()> {
+    let config = format!("public_url: https://mcp.example.com/behind/prefix/\n{CONFIG}");
+    let rialto = Rialto::with_config(&config).await?;
+    let http = McpClient::connect(&old_url(&rialto)).await?;
+    let mut stream = http.get_stream(None).await?;
+    let endpoint = stream.next().await?.expect("the stream begins").data;
+    assert!(
+        endpoint.starts_with("/behind/prefix/old/message?sessionId="),
+        "{endpoint}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_page_of_another_site_opens_no_stream() -> Result<()> {
+    let rialto = Rialto::with_config(CONFIG).await?;
+    let client = McpClient::connect(&old_url(&rialto)).await?;
+    let accept = ("accept", "*/*");
+    for (site, status) in [("cross-site", 403), ("same-origin", 200), ("none", 200)] {
+        let headers = [accept, ("sec-fetch-site", site)];
+        let response = client.send("GET", "/old/sse", &headers, "").await?;
+        assert_eq!(response.status, status, "{site}");
+    }
+    Ok(())
+}
+
 fn old_url(rialto: &Rialto) -> String {
     format!("http://{}/old/sse", rialto.address())
 }

@@ -14,8 +14,10 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use protocol::client_face::legacy::{self, Meaning};
+use protocol::client_face::modern;
 use protocol::exchange::{CallKey, Principal};
-use protocol::message::{Member, Message};
+use protocol::message::{Kind, Member, Message};
+use protocol::method::Method as McpMethod;
 use protocol::session::Accepts;
 use protocol::version::Version;
 use uuid::Uuid;
@@ -100,6 +102,7 @@ impl Visit<'_> {
                 .old_streams
                 .open(self.principal(), self.began, destination.max_sessions())?;
         let events = OldEvents::new(Arc::clone(destination), stream, self.gateway.clock, places)
+            .behind_path(&self.live.public_path)
             .for_at_most(self.caller.time_left(SystemTime::now()));
         Ok(reply::events(Body::old(events)))
     }
@@ -164,6 +167,11 @@ impl Visit<'_> {
     ) -> Result<(), Refusal> {
         self.permit(message)?;
         self.check_open(message)?;
+        // This transport is older than the modern era, whatever the server speaks. Clients of both eras ask this first and
+        // fall back to `initialize` by the error, so it must not open a session.
+        if message.kind() == Kind::Request && message.method() == McpMethod::ServerDiscover {
+            return Err(Refusal::Modern(modern::Objection::NoSuchMethod));
+        }
         let meaning = legacy::lift(message).map_err(Refusal::Objection)?;
         let port = match (stream.port(), meaning) {
             (Some(port), _) => port,

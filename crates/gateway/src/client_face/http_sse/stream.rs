@@ -210,6 +210,8 @@ pub(crate) struct OldEvents {
     destination: Arc<Destination>,
     stream: Arc<OldStream>,
     clock: Clock,
+    /// The path of `public_url`, without a slash at its end.
+    public_path: String,
     /// Where to post has been said.
     begun: bool,
     /// The session's events, once they may be sent.
@@ -238,6 +240,7 @@ impl OldEvents {
             destination,
             stream,
             clock,
+            public_path: String::new(),
             begun: false,
             events: None,
             ended: false,
@@ -245,6 +248,12 @@ impl OldEvents {
             sent: 0,
             _places: places,
         }
+    }
+
+    /// Names the endpoint below this path, which a proxy in front takes away.
+    pub(super) fn behind_path(mut self, path: &str) -> Self {
+        path.clone_into(&mut self.public_path);
+        self
     }
 
     /// Ends after this time, if any; a client that comes back shows something better.
@@ -310,7 +319,8 @@ impl OldEvents {
     /// The first event says where to post, relative to where the client is: same origin by construction.
     fn endpoint(&self) -> Bytes {
         let mut out = BytesMut::new();
-        let place = format!("/{}/message?sessionId={}", self.destination.name, self.stream.id);
+        let (base, name) = (&self.public_path, &self.destination.name);
+        let place = format!("{base}/{name}/message?sessionId={}", self.stream.id);
         sse::write_event(&mut out, None, Some("endpoint"), place.as_bytes());
         out.freeze()
     }
