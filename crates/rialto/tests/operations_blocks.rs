@@ -180,6 +180,8 @@ async fn the_probes_for_kubernetes_are_answered_and_its_variables_are_known() ->
         launcher = launcher.env(&text("name"), &text("value"));
     }
     let rialto = launcher.start().await?;
+    // A gateway is ready once a server has answered.
+    rialto.session_of("demo").await?;
     for probe in ["livenessProbe", "readinessProbe"] {
         let get = &container[probe]["httpGet"];
         assert_eq!(&get["port"], port);
