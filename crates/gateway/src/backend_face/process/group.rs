@@ -121,7 +121,9 @@ impl Group {
 
     /// Returns those that left the group and have lost their parent.
     fn strays(&self) -> Vec<Stray> {
-        self.mark.as_ref().map_or_else(Vec::new, Mark::adopted)
+        self.mark
+            .as_ref()
+            .map_or_else(Vec::new, |mark| mark.adopted(self.id.pid()))
     }
 
     fn kill_strays(&self) {

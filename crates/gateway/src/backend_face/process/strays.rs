@@ -84,10 +84,13 @@ impl Marks {
 pub(super) struct Mark(String);
 
 impl Mark {
-    /// Returns the marked processes among those that have come to this process and live.
-    pub(super) fn adopted(&self) -> Vec<Stray> {
+    /// Returns the marked processes among the living children of this process that are not in `group`: the leader
+    /// and those that stayed with it are signalled by their group.
+    pub(super) fn adopted(&self, group: Pid) -> Vec<Stray> {
+        let has_left = |pid: &Pid| rustix::process::getpgid(Some(*pid)).is_ok_and(|of| of != group);
         children()
             .into_iter()
+            .filter(has_left)
             .filter_map(|pid| Stray::marked(pid, &self.0))
             .collect()
     }
