@@ -48,7 +48,7 @@ const PIECES: usize = 8;
 pub(crate) struct ProcessLane {
     pub(crate) lane: Arc<Lane>,
     pub(crate) launcher: Arc<Launcher>,
-    pub(crate) order: LaunchOrder,
+    pub(crate) order: Arc<LaunchOrder>,
     pub(crate) max_message_bytes: usize,
     /// Start before anybody asks.
     pub(crate) eager: bool,
@@ -84,7 +84,7 @@ impl ProcessLane {
             wanted = false;
             self.lane.set_health(Health::Starting);
             let destination = self.lane.destination();
-            match self.launcher.launch(&self.order) {
+            match self.launch().await {
                 Ok(running) => {
                     let pid = running.pid;
                     tracing::info!(%destination, pid, "started");
@@ -137,6 +137,13 @@ impl ProcessLane {
         });
         self.lane.link_down(&trouble);
         self.lane.unavailable(&trouble, Duration::from_secs(1));
+    }
+
+    /// Starts the child. The `fork` of a large process takes milliseconds, and programs may lie on slow disks, so that
+    /// it is not done by the thread that serves.
+    async fn launch(&self) -> Result<Running, LaunchError> {
+        let (launcher, order) = (Arc::clone(&self.launcher), Arc::clone(&self.order));
+        tasks::blocking(move || launcher.launch(&order)).await
     }
 
     /// Returns what callers are told about a child that ended or did not start.

@@ -88,7 +88,7 @@ pub struct Gateway {
     leaving: Mutex<Vec<Arc<Destination>>>,
     pub(crate) fixed: Fixed,
     pub(crate) around: Surroundings,
-    pub(crate) tls: Option<Tls>,
+    pub(crate) tls: Option<Arc<Tls>>,
     /// The last reload changed nothing, because something was wrong with it.
     pub(crate) reload_failed: AtomicBool,
     pub(crate) limiter: Limiter,
@@ -111,7 +111,7 @@ impl Gateway {
         environment: BTreeMap<String, String>,
     ) -> Result<Arc<Self>, StartError> {
         let clock = Clock::new();
-        let tls = settings.tls.as_ref().map(Tls::open).transpose()?;
+        let tls = settings.tls.as_ref().map(Tls::open).transpose()?.map(Arc::new);
         let audit = Audit::open(&settings.audit).map_err(|source| StartError::Audit {
             file: match &settings.audit.sink {
                 AuditSink::File(path) => path.display().to_string(),
@@ -204,7 +204,7 @@ impl Gateway {
 
     /// TLS handshakes that failed.
     pub fn failed_handshakes(&self) -> u64 {
-        self.tls.as_ref().map_or(0, Tls::failures)
+        self.tls.as_deref().map_or(0, Tls::failures)
     }
 
     /// Names the sink of the log, so that metrics show what it lost.
@@ -231,7 +231,9 @@ impl Gateway {
         let (closing, _) = watch::channel(false);
         let housekeeper = tasks::spawn("housekeeper", {
             let gateway = Arc::clone(&self);
-            async move { gateway.keep_house().await }
+            async move {
+                tokio::join!(gateway.keep_house(), gateway.follow_certificate());
+            }
         });
         tasks::spawn("guard", {
             let gateway = Arc::clone(&self);
@@ -309,15 +311,24 @@ impl Gateway {
         }
     }
 
+    /// Looks after the files of the certificate, beside the threads that serve.
+    pub(crate) async fn follow_certificate(&self) {
+        let Some(tls) = &self.tls else { return };
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            let tls = Arc::clone(tls);
+            tasks::blocking(move || tls.tick()).await;
+        }
+    }
+
     pub(crate) async fn keep_house(&self) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
             let now = self.clock.now();
-            if let Some(tls) = &self.tls {
-                tls.tick();
-            }
             let session_idle = self.live().session_idle;
             for destination in self.all() {
                 destination.tick(now, session_idle);

@@ -17,7 +17,7 @@ use crate::guard::Guard;
 use crate::guard::origin::OriginGuard;
 use crate::settings::{AuditSettings, LimitSettings, PublicUrl, Settings};
 use crate::tasks;
-use crate::tls::TlsError;
+use crate::tls::{Pair, Tls, TlsError};
 
 /// Everything about a gateway that a reload may change.
 #[derive(Debug)]
@@ -110,8 +110,15 @@ pub(crate) fn furnish(
 
 impl Gateway {
     /// Takes other settings over. On error nothing has changed.
-    pub fn reload(self: &Arc<Self>, settings: &Settings) -> Result<Reloaded, ReloadError> {
-        let outcome = self.take_over(settings);
+    pub async fn reload(self: &Arc<Self>, settings: &Settings) -> Result<Reloaded, ReloadError> {
+        let pair = match (&self.tls, &settings.tls) {
+            (Some(tls), Some(files)) => {
+                let files = files.clone();
+                Some((tls, tasks::blocking(move || Pair::read(files)).await))
+            }
+            (Some(_), None) | (None, _) => None,
+        };
+        let outcome = self.take_over(settings, pair);
         self.reload_failed.store(outcome.is_err(), Ordering::Release);
         outcome
     }
@@ -121,7 +128,11 @@ impl Gateway {
         self.reload_failed.store(true, Ordering::Release);
     }
 
-    fn take_over(self: &Arc<Self>, settings: &Settings) -> Result<Reloaded, ReloadError> {
+    fn take_over(
+        self: &Arc<Self>,
+        settings: &Settings,
+        pair: Option<(&Arc<Tls>, Pair)>,
+    ) -> Result<Reloaded, ReloadError> {
         if self.is_draining() {
             return Err(ReloadError::Draining);
         }
@@ -131,8 +142,8 @@ impl Gateway {
             ..self.around.clone()
         };
         let destinations = furnish(settings, &around, &before.destinations)?;
-        if let (Some(tls), Some(files)) = (&self.tls, &settings.tls) {
-            tls.reload(files)?;
+        if let Some((tls, pair)) = pair {
+            tls.use_pair(pair)?;
         }
         let mut report = Reloaded {
             at_next_start: self.fixed.differences(settings),

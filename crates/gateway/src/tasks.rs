@@ -26,6 +26,19 @@ where
     })
 }
 
+/// Does work that may block (files, `fork`) beside the threads that serve, and returns what came of it. A panic goes
+/// on in the caller. If the caller is dropped, the work is done all the same and its result is dropped.
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime ends, and this task with it.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
 /// A task that ends with whoever started it.
 #[derive(Debug)]
 pub(crate) struct Owned<T>(pub(crate) JoinHandle<T>);

@@ -51,6 +51,26 @@ struct State {
     seen: [Option<FileStamp>; 2],
 }
 
+/// A certificate and its key, as their files are.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    settings: TlsSettings,
+    config: Result<Arc<ServerConfig>, TlsError>,
+    stamps: [Option<FileStamp>; 2],
+}
+
+impl Pair {
+    /// Reads the files that these settings name.
+    pub(crate) fn read(settings: TlsSettings) -> Self {
+        let stamps = stamps(&settings);
+        Self {
+            config: load(&settings),
+            settings,
+            stamps,
+        }
+    }
+}
+
 impl Tls {
     pub(crate) fn open(settings: &TlsSettings) -> Result<Self, TlsError> {
         let stamps = stamps(settings);
@@ -69,30 +89,28 @@ impl Tls {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Uses what these settings name from now on. On error the old certificate stays.
-    pub(crate) fn reload(&self, settings: &TlsSettings) -> Result<(), TlsError> {
-        let stamps = stamps(settings);
-        let config = load(settings);
+    /// Uses these files from now on. On error the old certificate stays.
+    pub(crate) fn use_pair(&self, pair: Pair) -> Result<(), TlsError> {
         let mut state = self.lock();
-        state.read = stamps;
-        state.seen = stamps;
-        state.config = config?;
-        state.settings = settings.clone();
+        state.read = pair.stamps;
+        state.seen = pair.stamps;
+        state.config = pair.config?;
+        state.settings = pair.settings;
         Ok(())
     }
 
-    /// Looks whether the files have changed.
+    /// Looks whether the files have changed. Reads files, but never while a connection waits for it.
     pub(crate) fn tick(&self) {
-        let settings = {
+        let settings = self.lock().settings.clone();
+        let now = stamps(&settings);
+        {
             let mut state = self.lock();
-            let now = stamps(&state.settings);
             let is_settled = std::mem::replace(&mut state.seen, now) == now;
             if now == state.read || !is_settled {
                 return;
             }
-            state.settings.clone()
-        };
-        match self.reload(&settings) {
+        }
+        match self.use_pair(Pair::read(settings)) {
             Ok(()) => tracing::info!("the certificate has changed and is used from now on"),
             Err(error) => tracing::error!(%error, "the new certificate cannot be used, the old one stays"),
         }

@@ -591,3 +591,25 @@ async fn f06_a_modern_client_answers_while_its_destination_is_replaced() -> Resu
     assert_eq!(journal.events("executed").len(), 1, "it was executed once");
     Ok(())
 }
+
+/// The file is a pipe, which is open and says nothing: a disk that does not answer is no different.
+#[tokio::test]
+async fn clients_are_served_while_the_configuration_cannot_be_read() -> Result<()> {
+    let running = Reloadable::start(&[], &destination("d", "")).await?;
+    let client = running.rialto.session_of("d").await?;
+    let text = std::fs::read_to_string(&running.file)?;
+    std::fs::remove_file(&running.file)?;
+    let made = std::process::Command::new("mkfifo").arg(&running.file).status()?;
+    assert!(made.success());
+    running.rialto.signal(Signal::HUP);
+    let file = running.file.clone();
+    // It opens when Rialto has opened it, which then waits for what is written.
+    let opened = tokio::task::spawn_blocking(move || std::fs::OpenOptions::new().write(true).open(file));
+    let mut pipe = opened.await.expect("no panic")?;
+    client.expect_echo("served").await?;
+    std::io::Write::write_all(&mut pipe, text.as_bytes())?;
+    drop(pipe);
+    running.wait_for("reloaded", 0).await;
+    client.expect_echo("and on").await?;
+    Ok(())
+}

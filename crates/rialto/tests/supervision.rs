@@ -593,3 +593,31 @@ async fn clients_learn_no_path_from_a_command_that_cannot_be_run() -> Result<()>
         .await;
     Ok(())
 }
+
+/// The main thread serves. Linux lists children by the thread that forked them.
+#[tokio::test]
+async fn a_child_is_not_forked_by_the_thread_that_serves() -> Result<()> {
+    let yaml = "destinations:\n  d: { command: '{stub} --journal {dir}/journal', start: lazy }\n";
+    let rialto = Rialto::with_config(yaml).await?;
+    let children = |thread: &std::path::Path| -> Vec<u32> {
+        let list = std::fs::read_to_string(thread.join("children")).unwrap_or_default();
+        list.split_whitespace()
+            .filter_map(|pid| pid.parse().ok())
+            .collect()
+    };
+    let tasks = std::path::PathBuf::from(format!("/proc/{}/task", rialto.pid()));
+    let main = tasks.join(rialto.pid().to_string());
+    let client = session(&rialto, "d").await?;
+    let pid: u32 = client
+        .call(1, "pid", "{}")
+        .await?
+        .text()
+        .parse()
+        .expect("a number");
+    let parent = std::fs::read_dir(&tasks)?
+        .flatten()
+        .map(|thread| thread.path())
+        .find(|thread| children(thread).contains(&pid));
+    assert!(parent.is_some_and(|thread| thread != main), "{pid}");
+    Ok(())
+}

@@ -269,11 +269,11 @@ impl Destination {
                 let supervisor = ProcessLane {
                     lane: Arc::clone(&lane),
                     launcher: Arc::clone(&self.around.launcher),
-                    order: LaunchOrder {
+                    order: Arc::new(LaunchOrder {
                         argv: spec.argv.clone(),
                         env: self.child_environment(spec, from_headers),
                         cwd: spec.cwd.clone(),
-                    },
+                    }),
                     max_message_bytes: self.settings.max_message_bytes,
                     eager: started == Started::BeforeClients,
                     shows_output: self.shows_output(spec),

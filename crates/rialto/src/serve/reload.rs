@@ -42,13 +42,21 @@ impl Reloader<'_> {
                 _ = self.hangup.recv() => "SIGHUP",
                 () = changed => "a file has changed",
             };
-            self.reload(why);
+            self.reload(why).await;
         }
     }
 
-    fn reload(&mut self, why: &str) {
-        let loaded = match config::settings(self.flags, self.environment) {
-            Ok(loaded) => loaded,
+    async fn reload(&mut self, why: &str) {
+        // Files may lie on a disk that does not answer; nobody who is served waits for them.
+        let (flags, environment) = (self.flags.clone(), self.environment.clone());
+        let read = tokio::task::spawn_blocking(move || config::settings(&flags, &environment));
+        let loaded = match read.await {
+            Ok(Ok(loaded)) => loaded,
+            Ok(Err(error)) => {
+                self.gateway.reload_failed();
+                tracing::error!(why, %error, "reload failed, nothing has changed");
+                return;
+            }
             Err(error) => {
                 self.gateway.reload_failed();
                 tracing::error!(why, %error, "reload failed, nothing has changed");
@@ -58,7 +66,7 @@ impl Reloader<'_> {
         for note in &loaded.notes {
             tracing::warn!("{note}");
         }
-        match self.gateway.reload(&loaded.settings) {
+        match self.gateway.reload(&loaded.settings).await {
             Ok(report) => {
                 let list = |names: &[String]| names.join(", ");
                 tracing::info!(

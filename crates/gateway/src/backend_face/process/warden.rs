@@ -29,6 +29,7 @@ use tokio::time::{Instant, sleep};
 use super::group::GroupId;
 use super::stop::{Exit, in_background};
 use super::strays::{self, Marks};
+use crate::tasks;
 
 /// The waits before a dead helper is started again: doubled each time, up to the longest.
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
@@ -169,7 +170,8 @@ async fn keep(command: WardenCommand, warden: Weak<Warden>, changed: Arc<Notify>
     let mut wait = SHORTEST_WAIT;
     loop {
         let begun = Instant::now();
-        match start(&command) {
+        let order = command.clone();
+        match tasks::blocking(move || start(&order)).await {
             Ok(helper) => match tell(helper, &warden, &changed).await {
                 Ended::Unneeded => return,
                 Ended::Died(exit) => {
@@ -271,6 +273,10 @@ fn differences(told: &BTreeSet<GroupId>, current: &BTreeSet<GroupId>) -> String 
 /// The helper's whole life: reads its stdin to the end and then kills what is left.
 pub fn run() {
     let left = listen(BufReader::new(io::stdin().lock()));
+    if left.groups.is_empty() {
+        // Those that left a group end before it is released: there is nothing to look for among all processes.
+        return;
+    }
     // One signal is enough for a group. The further looks are for those that only just came into being.
     let deadline = std::time::Instant::now() + LOOK_AFTER;
     loop {
