@@ -7,7 +7,6 @@
 // `initialize`, as it does by default. The host decides nothing about HTTP: whatever the scenario's server sees there is
 // Rialto's doing. It ends with an error if a call fails that the scenario lets succeed.
 
-import { spawnSync } from 'node:child_process';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
@@ -49,30 +48,23 @@ const { newClient, onQuestion, Transport } = sdk();
 /** Where the user has the client's key. */
 const KEY_FILE = join(state, 'client-key.pem');
 
-/** What a user does first where the client is not just anybody. */
-const LOGINS = {
+/** The flags in the host's entry where the client is not just anybody. */
+const FLAGS = {
   'auth/basic-cimd': ['--client-metadata-url', 'https://conformance-test.local/client-metadata.json'],
   'auth/pre-registration': ['--client-id', context.client_id, '--client-secret-env', 'CLIENT_SECRET'],
-  'auth/client-credentials-jwt': [
-    ...['--grant', 'client-credentials'],
-    ...['--client-id', context.client_id, '--client-key-file', KEY_FILE],
-  ],
+  'auth/client-credentials-jwt': ['--client-id', context.client_id, '--client-key-file', KEY_FILE],
   'auth/client-credentials-basic': [
     ...['--grant', 'client-credentials'],
     ...['--client-id', context.client_id, '--client-secret-env', 'CLIENT_SECRET'],
   ],
 };
 
-const login = () => {
-  if (!(scenario in LOGINS)) return;
-  const env = { ...process.env, CLIENT_SECRET: context.client_secret };
-  if (context.private_key_pem) {
-    mkdirSync(state, { recursive: true });
-    writeFileSync(KEY_FILE, context.private_key_pem, { mode: 0o600 });
-  }
-  const { status } = spawnSync(rialto, ['login', url, ...LOGINS[scenario]], { env, stdio: 'inherit' });
-  if (status !== 0) throw new Error(`rialto login ended with ${status}`);
-};
+if (context.private_key_pem) {
+  mkdirSync(state, { recursive: true });
+  writeFileSync(KEY_FILE, context.private_key_pem, { mode: 0o600 });
+}
+const args = ['connect', url, ...(FLAGS[scenario] ?? [])];
+const env = context.client_secret ? { ...process.env, CLIENT_SECRET: context.client_secret } : process.env;
 
 const open = async () => {
   const client = newClient();
@@ -81,7 +73,7 @@ const open = async () => {
     const confirmed = 'confirmed' in params.requestedSchema.properties ? { confirmed: true } : {};
     return { action: 'accept', content: confirmed };
   });
-  await client.connect(new Transport({ command: rialto, args: ['connect', url], env: process.env, stderr: 'inherit' }));
+  await client.connect(new Transport({ command: rialto, args, env, stderr: 'inherit' }));
   return client;
 };
 
@@ -138,7 +130,6 @@ const plays = {
   },
 };
 
-login();
 const client = await open();
 await (plays[scenario] ?? callAll)(client);
 await client.close();
