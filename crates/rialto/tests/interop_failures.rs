@@ -138,3 +138,18 @@ clients! {
     langchain_adapters: python_player("failures", "python1", "langchain");
     openai_agents: python_player("failures", "python2", "openai-agents");
 }
+
+/// The client looks for the modern era first, which the old transport does not have.
+#[tokio::test]
+async fn openai_agents_calls_by_the_old_transport() {
+    let file = json!({"destinations": {"old": {
+        "command": "{stub}",
+        "args": ["--journal", "{dir}/journal"],
+        "legacy_sse": true,
+    }}});
+    let launcher = Rialto::launcher().config(&file.to_string());
+    let player = python_player("failures", "python2", "openai-agents-sse");
+    let (seen, rialto) = play(launcher, "/old/sse", "plain_call", player).await;
+    assert_eq!(seen, json!({"next": "next"}));
+    assert_ran_once(&rialto, &["next"]);
+}
