@@ -153,7 +153,10 @@ fn table(probes: &[Probe]) -> String {
     ];
     let mut troubles = String::new();
     for probe in probes {
-        let took = format!("{} ms", probe.took.as_millis());
+        let took = match probe.took {
+            took if took < Duration::from_secs(10) => format!("{} ms", took.as_millis()),
+            took => format!("{:.1} s", took.as_secs_f64()),
+        };
         rows.push(match &probe.result {
             Ok(presented) => [
                 probe.destination.clone(),
@@ -257,13 +260,17 @@ mod tests {
             Probe {
                 destination: "broken-one".into(),
                 transport: "stdio",
-                took: Duration::from_millis(3),
+                took: Duration::from_millis(15_072),
                 result: Err("`nope` was not found on PATH".into()),
             },
         ];
         let text = table(&probes);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0].find("transport"), lines[1].find("stdio"));
+        assert!(
+            lines[1].contains("12 ms") && lines[2].contains("15.1 s"),
+            "{text}"
+        );
         assert!(
             text.ends_with("\nbroken-one: `nope` was not found on PATH\n"),
             "{text}"
