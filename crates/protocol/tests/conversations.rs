@@ -111,6 +111,7 @@ conversations! {
     newest_progress_is_kept_while_parked,
     noise_and_strays_are_dropped,
     notices_wait_for_the_first_listener,
+    older_call_within_its_limit_excuses_silence,
     older_client_gets_its_version,
     older_clients_are_not_primed,
     only_session_is_asked_after_a_cancel,

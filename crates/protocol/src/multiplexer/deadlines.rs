@@ -55,7 +55,7 @@ impl Multiplexer {
             return;
         }
         let until = now.after(self.limits.ping_timeout()).max(limit);
-        if self.vigil.begin_doubt(until, Owed::Call(call)) {
+        if self.vigil.begin_doubt(until, Owed::Call(call), limit) {
             let id = self.own_request(now);
             self.face.write_ping(self.outgoing.end(), id);
         }

@@ -169,7 +169,7 @@ impl Multiplexer {
             self.negotiation.handle_sent(now, era);
             if self.carrier == Carrier::Pipe {
                 let until = now.after(self.limits.start_timeout);
-                self.vigil.begin_doubt(until, Owed::Welcome);
+                self.vigil.begin_doubt(until, Owed::Welcome, until);
                 self.wake_by(until);
             }
         }

@@ -48,9 +48,10 @@ impl Vigil {
         self.doubt = None;
     }
 
-    /// The server owes something; it has until then to write anything at all. Of several debts the oldest decides:
-    /// a server may do one thing after the other. Returns whether there was no doubt before.
-    pub(super) fn begin_doubt(&mut self, until: Moment, owed: Owed) -> bool {
+    /// The server owes something; it has until then to write anything at all. Returns whether there was no doubt
+    /// before. If there was, the older debt decides, since a server may do one thing after the other; the server
+    /// has been asked already and has only what is left of its time, or of the older debt's time `limit`.
+    pub(super) fn begin_doubt(&mut self, until: Moment, owed: Owed, limit: Moment) -> bool {
         match &mut self.doubt {
             None => {
                 self.doubt = Some(Doubt { until, owed });
@@ -59,7 +60,7 @@ impl Vigil {
             Some(doubt) => {
                 if owed < doubt.owed {
                     doubt.owed = owed;
-                    doubt.until = doubt.until.max(until);
+                    doubt.until = doubt.until.max(limit);
                 }
                 false
             }
