@@ -17,7 +17,7 @@ mod chain;
 mod redact;
 
 use chain::Chain;
-pub use chain::{Flaw, Verified, Verifier};
+pub use chain::{ChainKey, Flaw, Verified, Verifier};
 
 /// The longest body a record carries.
 const MAX_BODY_BYTES: usize = 16 * 1024;
@@ -194,6 +194,7 @@ pub struct Audit {
     on_failure: OnAuditFailure,
     /// Held while a record is linked and handed over, so that records are written in the order of their links.
     chain: Option<Mutex<Chain>>,
+    chain_key: Option<ChainKey>,
 }
 
 impl Audit {
@@ -203,6 +204,7 @@ impl Audit {
             bodies: false,
             on_failure: OnAuditFailure::Count,
             chain: None,
+            chain_key: None,
         }
     }
 
@@ -224,6 +226,7 @@ impl Audit {
             bodies: settings.bodies,
             on_failure: settings.on_failure,
             chain: chain.map(Mutex::new),
+            chain_key: settings.chain_key.as_ref().map(ChainKey::new),
         })
     }
 
@@ -234,6 +237,7 @@ impl Audit {
             bodies,
             on_failure: OnAuditFailure::Count,
             chain: None,
+            chain_key: None,
         }
     }
 
@@ -263,7 +267,7 @@ impl Audit {
                         let _ = writeln!(line, ",\"lost\":{lost}}}");
                     }
                     let mut chain = chain.lock().unwrap_or_else(PoisonError::into_inner);
-                    chain.link(line, |line| sink.push(line))
+                    chain.link(line, self.chain_key.as_ref(), |line| sink.push(line))
                 }
                 None => sink.push(line.as_bytes()),
             };

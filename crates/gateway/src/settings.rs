@@ -92,6 +92,8 @@ pub struct AuditSettings {
     pub on_failure: OnAuditFailure,
     /// Every record carries a number and a hash over all records before it.
     pub chain: bool,
+    /// The hash is an HMAC with this key.
+    pub chain_key: Option<Secret>,
 }
 
 /// What becomes of calls whose records cannot be written.

@@ -253,6 +253,7 @@ fn complete(
 ) -> Result<Loaded, ConfigError> {
     if let Some((globals, destinations)) = &read {
         auth::check_destinations(&walk, &globals.auth, destinations);
+        globals::note_clear_tokens(&walk, globals);
     }
     let files = walk.files();
     let (problems, notes) = walk.into_findings();

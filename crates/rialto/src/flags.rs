@@ -243,6 +243,12 @@ pub(crate) struct VerifyFlags {
     /// The files in the order they were written, the oldest first
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
+    /// The variable that has the key of the chain (audit.chain_key)
+    #[arg(long, value_name = "VARIABLE")]
+    pub(crate) key_env: Option<String>,
+    /// The file that has the key of the chain
+    #[arg(long, value_name = "FILE", conflicts_with = "key_env")]
+    pub(crate) key_file: Option<PathBuf>,
 }
 
 /// `rialto demo-server`.

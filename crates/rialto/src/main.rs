@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Invocation::Serve(flags) => serve::run(&flags, &environment),
         Invocation::Connect(flags) => connect::run(&flags, &environment),
         Invocation::Check(flags) => check::run(&flags, &environment),
-        Invocation::Audit(AuditCommand::Verify(flags)) => audit::verify(&flags.files),
+        Invocation::Audit(AuditCommand::Verify(flags)) => audit::verify(&flags, &environment),
         Invocation::DemoServer(flags) => demo_server(flags.era, &environment),
         Invocation::Login(flags) => account::login(&flags, &environment),
         Invocation::Logout(flags) => account::logout(&flags, &environment),

@@ -138,6 +138,47 @@ async fn a_chain_is_whole_over_rotations_and_restarts_and_every_tampering_is_fou
     Ok(())
 }
 
+/// F14: all links could be computed anew, and the chain was whole again.
+#[tokio::test]
+async fn a_chain_with_a_key_cannot_be_computed_anew() -> Result<()> {
+    const KEY: &str = "a key that only the operator has";
+    let rialto = Rialto::launcher()
+        .env("RIALTO_AUDIT_CHAIN_KEY", KEY)
+        .args(&["--audit", "{dir}/audit"])
+        .stub(&[])
+        .start()
+        .await?;
+    echo(&rialto.session().await?, "kept").await?;
+    rialto.sigterm();
+    rialto.wait(PATIENCE).await;
+    let audit = rialto.dir().join("audit");
+    let verify_with = |key: &str| {
+        Command::new(binary("rialto"))
+            .args(["audit", "verify", "--key-env", "CHAIN_KEY"])
+            .env("CHAIN_KEY", key)
+            .arg(&audit)
+            .output()
+            .expect("verify runs")
+    };
+    let whole = verify_with(KEY);
+    assert!(whole.status.success(), "{}", text(&whole.stderr));
+    let key_file = rialto.dir().join("key");
+    std::fs::write(&key_file, format!("{KEY}\n"))?;
+    let by_file = Command::new(binary("rialto"))
+        .args(["audit", "verify", "--key-file"])
+        .args([&key_file, &audit])
+        .output()?;
+    assert!(by_file.status.success(), "{}", text(&by_file.stderr));
+    assert_eq!(verify_with("another key, not that one").status.code(), Some(1));
+    assert_eq!(verify_with("short").status.code(), Some(2));
+    expect_broken(&audit, "--key-env");
+    assert!(
+        !rialto.stderr().join("\n").contains(KEY),
+        "no secret is ever written"
+    );
+    Ok(())
+}
+
 /// E6: a full disk is noticed at once, and calls are refused until it has room again.
 #[tokio::test]
 async fn e06_with_a_full_disk_calls_are_refused_if_every_call_must_have_its_record() -> Result<()> {

@@ -121,6 +121,10 @@ async fn errors_in_the_configuration_name_file_destination_field_and_fix() -> Re
             &["env_from_headers", "per_identity"],
         ),
         (
+            "destinations:\n  d: { command: x, process: per_session, env_from_headers: { LD_PRELOAD: X-A } }\n",
+            &["env_from_headers", "LD_PRELOAD"],
+        ),
+        (
             "destinations:\n  d: { command: x, env: { A: '${secret:gone}' } }\n",
             &["env", "gone"],
         ),
@@ -736,5 +740,37 @@ async fn ready_is_503_when_no_destination_can_be_used() -> Result<()> {
         .reply()
         .await?
         .expect_status(200)?;
+    Ok(())
+}
+
+/// F18: neither secrets that others can read nor tokens in the clear were worth a word.
+#[tokio::test]
+async fn check_warns_of_readable_secrets_and_of_tokens_in_the_clear() -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let token = "auth: { tokens: [{ name: a, hash: 'sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08' }] }";
+    let check = async |mode: u32, listen: &str, further: &str| {
+        let config = format!(
+            "secrets_file: secrets.yml\n{token}\n{further}\ndestinations:\n  d: {{ command: '{{stub}}', env: {{ A: '${{secret:a}}' }} }}\n"
+        );
+        let launcher = Rialto::launcher().verb(&["check"]).config(&config);
+        let launcher = launcher.env("RIALTO_LISTEN", listen);
+        let secrets = launcher.dir().join("secrets.yml");
+        std::fs::write(&secrets, "a: b\n")?;
+        std::fs::set_permissions(&secrets, std::fs::Permissions::from_mode(mode))?;
+        let ended = launcher.run(PATIENCE).await?;
+        Result::Ok(ended.stderr_text())
+    };
+    let said = check(0o644, "0.0.0.0:0", "").await?;
+    assert!(
+        said.contains("chmod 600") && said.contains("plain HTTP"),
+        "{said}"
+    );
+    let said = check(0o600, "0.0.0.0:0", "public_url: https://mcp.example.com").await?;
+    assert!(
+        !said.contains("chmod 600") && !said.contains("plain HTTP"),
+        "{said}"
+    );
+    let said = check(0o600, "127.0.0.1:0", "").await?;
+    assert!(!said.contains("plain HTTP"), "{said}");
     Ok(())
 }

@@ -2,14 +2,19 @@
 //!
 //! A chained record ends with `,"seq":N,"hash":"H"}`, where `N` counts from 1 and `H` is the SHA-256, in hexadecimal, of
 //! the hash before it (32 zero bytes before the first) and the bytes of the line up to `,"hash":`. Whoever changes,
-//! removes, inserts or moves a record breaks a link. The chain has no key: it shows tampering to whoever knows the last
-//! hash from elsewhere, and accidents to everybody. That records are missing at the very end it cannot show.
+//! removes, inserts or moves a record breaks a link. Without a key it shows accidents, and tampering only to those who know
+//! the last hash from elsewhere: a writer of the file can compute all links anew. With a key (`audit.chain_key`) the hash is
+//! an HMAC-SHA256 over the same bytes, and the links cannot be computed without the key. That records are missing at the
+//! very end neither can show.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 use aws_lc_rs::digest::{self, SHA256};
+use aws_lc_rs::hmac;
+
+use crate::settings::Secret;
 
 const HASH_BYTES: usize = 32;
 const SEQ: &[u8] = b",\"seq\":";
@@ -19,6 +24,22 @@ const END: &[u8] = b"\"}";
 const LONGEST_RECORD: u64 = 1 << 20;
 
 type Hash = [u8; HASH_BYTES];
+
+/// The key of a chain: without it no link can be made.
+#[derive(Clone)]
+pub struct ChainKey(hmac::Key);
+
+impl std::fmt::Debug for ChainKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+impl ChainKey {
+    pub fn new(secret: &Secret) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, secret.expose().as_bytes()))
+    }
+}
 
 /// The place after the newest record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -65,13 +86,18 @@ impl Chain {
     }
 
     /// Links a record (`{…}` and a line break) to the chain, which grows only if `push` takes it.
-    pub(super) fn link(&mut self, line: &mut String, push: impl FnOnce(&[u8]) -> bool) -> bool {
+    pub(super) fn link(
+        &mut self,
+        line: &mut String,
+        key: Option<&ChainKey>,
+        push: impl FnOnce(&[u8]) -> bool,
+    ) -> bool {
         use std::fmt::Write as _;
         line.truncate(line.strip_suffix("}\n").map_or(line.len(), str::len));
         let seq = self.seq + 1;
         // Writing to a `String` cannot fail.
         let _ = write!(line, ",\"seq\":{seq}");
-        let hash = hash_after(&self.hash, line.as_bytes());
+        let hash = hash_after(key, &self.hash, line.as_bytes());
         line.push_str(",\"hash\":\"");
         for byte in hash {
             let _ = write!(line, "{byte:02x}");
@@ -85,12 +111,22 @@ impl Chain {
     }
 }
 
-fn hash_after(before: &Hash, record: &[u8]) -> Hash {
-    let mut context = digest::Context::new(&SHA256);
-    context.update(before);
-    context.update(record);
+fn hash_after(key: Option<&ChainKey>, before: &Hash, record: &[u8]) -> Hash {
     let mut hash = Hash::default();
-    hash.copy_from_slice(context.finish().as_ref());
+    match key {
+        None => {
+            let mut context = digest::Context::new(&SHA256);
+            context.update(before);
+            context.update(record);
+            hash.copy_from_slice(context.finish().as_ref());
+        }
+        Some(ChainKey(key)) => {
+            let mut context = hmac::Context::with_key(key);
+            context.update(before);
+            context.update(record);
+            hash.copy_from_slice(context.sign().as_ref());
+        }
+    }
     hash
 }
 
@@ -142,6 +178,7 @@ pub enum Flaw {
 /// Verifies records in their order, from one file or from several that follow each other.
 #[derive(Debug, Default)]
 pub struct Verifier {
+    key: Option<ChainKey>,
     /// The newest record; `None` before the first.
     newest: Option<Chain>,
     first: u64,
@@ -163,6 +200,14 @@ pub struct Verified {
 }
 
 impl Verifier {
+    /// Returns a verifier for a chain with this key, or without one.
+    pub fn with_key(key: Option<ChainKey>) -> Self {
+        Self {
+            key,
+            ..Self::default()
+        }
+    }
+
     /// Takes the next line, with its line break.
     pub fn handle_line(&mut self, line: &[u8]) -> Result<(), Flaw> {
         let line = line.strip_suffix(b"\n").ok_or(Flaw::Unfinished)?;
@@ -201,7 +246,7 @@ impl Verifier {
                 expected,
             });
         }
-        if hash_after(&before.hash, link.record) != link.hash {
+        if hash_after(self.key.as_ref(), &before.hash, link.record) != link.hash {
             return Err(Flaw::Changed { seq: link.seq });
         }
         Ok(())
@@ -229,7 +274,7 @@ mod tests {
         (0..count)
             .map(|number| {
                 let mut line = format!("{{\"ts\":\"x\",\"n\":{number},\"nested\":{{}}}}\n");
-                assert!(chain.link(&mut line, |_| true));
+                assert!(chain.link(&mut line, None, |_| true));
                 line.into_bytes()
             })
             .collect()
@@ -258,10 +303,39 @@ mod tests {
     }
 
     #[test]
+    fn links_with_a_key_cannot_be_made_without_it() {
+        let key = ChainKey::new(&Secret::new("a key that only the operator has"));
+        let mut chain = Chain::default();
+        let mut record = || {
+            let mut line = "{\"principal\":\"alice\"}\n".to_owned();
+            assert!(chain.link(&mut line, Some(&key), |_| true));
+            line.into_bytes()
+        };
+        let lines: Vec<Vec<u8>> = (0..3).map(|_| record()).collect();
+        let flaws_with = |key: Option<ChainKey>, lines: &[Vec<u8>]| -> usize {
+            let mut verifier = Verifier::with_key(key);
+            lines
+                .iter()
+                .filter(|line| verifier.handle_line(line).is_err())
+                .count()
+        };
+        assert_eq!(flaws_with(Some(key.clone()), &lines), 0);
+        assert_eq!(flaws_with(None, &lines), 3);
+        let wrong = ChainKey::new(&Secret::new("another"));
+        assert_eq!(flaws_with(Some(wrong), &lines), 3);
+        // The whole chain computed anew, as a writer of the file can who has no key.
+        let forged = records(&mut Chain::default(), 3);
+        assert_eq!(
+            (flaws_with(None, &forged), flaws_with(Some(key), &forged)),
+            (0, 3)
+        );
+    }
+
+    #[test]
     fn a_record_that_was_not_taken_leaves_no_gap() {
         let mut chain = Chain::default();
         let mut lines = records(&mut chain, 2);
-        assert!(!chain.link(&mut "{\"lost\":1}\n".to_owned(), |_| false));
+        assert!(!chain.link(&mut "{\"lost\":1}\n".to_owned(), None, |_| false));
         lines.extend(records(&mut chain, 2));
         assert_eq!(verify(&lines).0, []);
     }

@@ -227,6 +227,7 @@ fn the_settings_choose_the_sink() {
         bodies: true,
         on_failure: OnAuditFailure::Count,
         chain: false,
+        chain_key: None,
     })
     .unwrap();
     assert!(audit.wants_bodies() && audit.record(&call()) && audit.flush(SOON));
@@ -236,6 +237,7 @@ fn the_settings_choose_the_sink() {
         bodies: true,
         on_failure: OnAuditFailure::Count,
         chain: false,
+        chain_key: None,
     });
     assert!(!off.unwrap().is_on());
 }

@@ -262,6 +262,7 @@ fn alone(destination: Destination) -> Settings {
             bodies: false,
             on_failure: OnAuditFailure::Count,
             chain: false,
+            chain_key: None,
         },
         root_destination: None,
         keep_going: false,

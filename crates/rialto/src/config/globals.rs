@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gateway::settings::{
@@ -278,10 +278,14 @@ fn tls(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> Option<TlsSetting
         })
     };
     match (cert, key) {
-        (Some(cert), Some(key)) => Some(TlsSettings {
-            cert: path(&cert)?,
-            key: path(&key)?,
-        }),
+        (Some(cert), Some(key)) => {
+            let settings = TlsSettings {
+                cert: path(&cert)?,
+                key: path(&key)?,
+            };
+            note_if_readable(walk, "key", &settings.key);
+            Some(settings)
+        }
         (Some(given), None) | (None, Some(given)) => {
             walk.fail(given.place, BOTH);
             None
@@ -302,7 +306,7 @@ fn beside(place: &Place, walk: &Walk<'_>) -> PathBuf {
 fn audit(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> AuditSettings {
     let walk = layers.fields.walk;
     let (mut sink, mut bodies) = (None, None);
-    let (mut on_failure, mut chain) = (None, None);
+    let (mut on_failure, mut chain, mut chain_key) = (None, None, None);
     if let Some(node) = layers.fields.take("audit") {
         match node.value {
             Value::Map(entries) => {
@@ -311,6 +315,7 @@ fn audit(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> AuditSettings {
                 bodies = inner.given("bodies");
                 on_failure = inner.given("on_failure");
                 chain = inner.given("chain");
+                chain_key = inner.given("chain_key");
                 inner.finish();
             }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
@@ -357,11 +362,23 @@ fn audit(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> AuditSettings {
         .or(chain)
         .and_then(|given| walk.judge(&given, quantity::truth))
         .unwrap_or(false);
+    let chain_key = layers
+        .variable(&["RIALTO_AUDIT_CHAIN_KEY"])
+        .or(chain_key)
+        .and_then(|given| match crate::audit::chain_key(&given.text) {
+            Ok(key) => Some(key),
+            // A secret is never quoted, however short.
+            Err(message) => {
+                walk.fail(given.place, message);
+                None
+            }
+        });
     AuditSettings {
         sink,
         bodies,
         on_failure,
-        chain,
+        chain: chain || chain_key.is_some(),
+        chain_key,
     }
 }
 
@@ -396,6 +413,39 @@ fn traces(layers: &mut Layers<'_, '_, '_>) -> Option<TraceSettings> {
     })
 }
 
+/// Notes that tokens cross a network in the clear: by an address that others can reach, without TLS here or in front.
+pub(super) fn note_clear_tokens(walk: &Walk<'_>, globals: &Globals) {
+    let takes_tokens = !globals.auth.tokens.is_empty() || globals.auth.jwt.is_some();
+    let is_encrypted = globals.tls.is_some()
+        || globals
+            .public_url
+            .as_ref()
+            .is_some_and(|url| url.origin().starts_with("https:"));
+    if takes_tokens && !is_encrypted && !globals.listen.ip().is_loopback() {
+        walk.note(format!(
+            "tokens come to {} over plain HTTP, where others can read them: set `tls`, or `public_url: https://…` if a proxy in front encrypts",
+            globals.listen
+        ));
+    }
+}
+
+/// Notes that other users of this machine can read a file that only the operator should.
+fn note_if_readable(walk: &Walk<'_>, what: &str, path: &Path) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = std::fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
+        if mode & 0o044 != 0 {
+            let path = path.display();
+            walk.note(format!(
+                "the {what} {path} can be read by other users of this machine: `chmod 600 {path}`"
+            ));
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = (walk, what, path);
+}
+
 /// Reads the secrets file, if one is named.
 fn secrets(environment: &Environment, fields: &mut Fields<'_, '_>) {
     let walk = fields.walk;
@@ -405,6 +455,7 @@ fn secrets(environment: &Environment, fields: &mut Fields<'_, '_>) {
     };
     let path = beside(&given.place, walk).join(&given.text);
     walk.depends_on(path.clone());
+    note_if_readable(walk, "secrets file", &path);
     let secrets = match read_text(&path) {
         Ok(text) => secrets_of(&text, &given, fields),
         Err(message) => {

@@ -95,11 +95,13 @@ destinations:
 
 fn contract_directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
-    std::fs::write(
-        directory.path().join("secrets.yml"),
-        "context7: s3cr3t\nother: 1\n",
-    )
-    .expect("written");
+    let secrets = directory.path().join("secrets.yml");
+    std::fs::write(&secrets, "context7: s3cr3t\nother: 1\n").expect("written");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(&secrets, std::fs::Permissions::from_mode(0o600)).expect("changed");
+    }
     directory
 }
 
@@ -326,6 +328,11 @@ fn every_error_in_a_global_key_names_file_line_field_and_the_fix() {
             "audit: { sink: stdout, bodies: maybe }",
             "audit.bodies",
             "true or false",
+        ),
+        (
+            "audit: { sink: stdout, chain_key: short }",
+            "audit.chain_key",
+            "16 characters",
         ),
         ("secrets_file: no/such.yml", "secrets_file", "cannot be read"),
         ("destination: {}", "destination", "did you mean `destinations`"),
