@@ -28,6 +28,7 @@ use protocol::exchange::Principal;
 use protocol::message::{Member, Message};
 use protocol::method::Method;
 use protocol::time::Moment;
+use protocol::tool_policy;
 
 use crate::clock::Clock;
 use crate::reply::Refusal;
@@ -274,6 +275,7 @@ impl Guard {
             | Fault::Audience
             | Fault::Expired
             | Fault::NotYet
+            | Fault::Type
             | Fault::NoSubject => self.unauthorized(fault.complaint(), room),
         }
     }
@@ -294,9 +296,14 @@ impl Guard {
             return Ok(());
         }
         let method = message.method_name();
-        let tool = (message.method() == Method::ToolsCall)
-            .then(|| message.text(Member::Name))
-            .flatten();
+        let is_call = message.method() == Method::ToolsCall;
+        let tool = is_call.then(|| message.text(Member::Name)).flatten();
+        // A name that could be read in two ways could be that of a tool which needs more.
+        if is_call && self.rules.has_tools() && !tool.as_deref().is_some_and(tool_policy::is_unambiguous) {
+            return Err(Refusal::ToolDenied {
+                tool: tool.map(|tool| tool.into_owned()).unwrap_or_default(),
+            });
+        }
         self.check_scopes(caller, room, method.as_deref(), tool.as_deref())
     }
 

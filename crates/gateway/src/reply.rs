@@ -79,6 +79,10 @@ pub(crate) enum Refusal {
     MissingSessionQuery,
     DoubledSessionQuery,
     DoubledHeader(&'static str),
+    /// A header that the server is given (`env_from_headers`, `forward_headers`) stands twice, or is no plain text.
+    UnclearHeader(String),
+    /// The name of the method has white space or control characters.
+    OddMethod,
     MalformedSession,
     UnknownSession,
     AlreadyOpen,
@@ -277,6 +281,16 @@ impl Refusal {
                 "the query has more than one sessionId".into(),
             ),
             Self::DoubledHeader(name) => (S::BAD_REQUEST, invalid, format!("the {name} header stands twice")),
+            Self::UnclearHeader(name) => (
+                S::BAD_REQUEST,
+                invalid,
+                format!("the {name} header must stand once, in visible ASCII characters"),
+            ),
+            Self::OddMethod => (
+                S::BAD_REQUEST,
+                invalid,
+                "the method has white space or control characters".into(),
+            ),
             Self::MalformedSession => (
                 S::BAD_REQUEST,
                 invalid,

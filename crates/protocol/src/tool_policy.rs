@@ -142,8 +142,8 @@ fn name_of(tool: &str) -> Option<String> {
     Object::parse(tool.as_bytes())?.text("name")
 }
 
-/// Nothing that one reader of the name would drop and another keep.
-fn is_unambiguous(name: &str) -> bool {
+/// Returns whether every reader takes a name for the same: it has nothing that one would drop and another keep.
+pub fn is_unambiguous(name: &str) -> bool {
     // Nearly all names are made of letters, digits and marks.
     if name.bytes().all(|byte| byte.is_ascii_graphic()) {
         return !name.is_empty();

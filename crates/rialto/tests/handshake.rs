@@ -476,6 +476,34 @@ async fn per_identity_gives_each_header_value_its_own_child_with_that_value() ->
     Ok(())
 }
 
+/// F16: of two values the first counted, and one that could not be read was silently none.
+#[tokio::test]
+async fn a_header_for_a_variable_that_is_unclear_is_refused() -> Result<()> {
+    let rialto = Rialto::with_config(PER_IDENTITY).await?;
+    let client = rialto.client_of("d").await?;
+    let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": LATEST, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}});
+    for unclear in [&["one", "two"][..], &["caf\u{e9}"]] {
+        let mut headers = vec![
+            ("content-type", "application/json"),
+            ("accept", "application/json, text/event-stream"),
+        ];
+        headers.extend(unclear.iter().map(|value| ("X-GitHub-Token", *value)));
+        let reply = client
+            .send("POST", "/d/mcp", &headers, body.to_string())
+            .await?
+            .reply()
+            .await?;
+        assert_eq!(reply.status, 400, "{unclear:?}: {}", reply.body_text());
+        assert!(
+            reply.body_text().contains("X-GitHub-Token"),
+            "{}",
+            reply.body_text()
+        );
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn the_header_values_of_a_session_are_those_it_was_opened_with_also_after_a_crash() -> Result<()> {
     let rialto = Rialto::with_config(&PER_IDENTITY.replace("per_identity", "per_session")).await?;

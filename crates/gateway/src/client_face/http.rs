@@ -440,6 +440,14 @@ impl Visit<'_> {
 
     /// Whether the caller may say this: by its scopes, and by the destination's policy for tools.
     pub(super) fn permit(&self, message: &Message) -> Result<(), Refusal> {
+        // A server that drops such characters would run another method than the one that was judged.
+        let is_odd = |character: char| character.is_whitespace() || character.is_control();
+        if message
+            .method_name()
+            .is_some_and(|method| method.contains(is_odd))
+        {
+            return Err(Refusal::OddMethod);
+        }
         self.live.guard.permit(&self.caller, self.room(), message)?;
         self.destination.judge_tool(message)
     }

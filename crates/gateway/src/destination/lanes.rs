@@ -94,11 +94,17 @@ impl Supervisor {
 }
 
 impl Destination {
-    /// What of a client's headers its server is given: by the name it is given under.
-    pub(super) fn passed_on(&self, headers: &HeaderMap) -> BTreeMap<String, Secret> {
+    /// What of a client's headers its server is given: by the name it is given under. A header that stands twice, or that
+    /// cannot be read, is refused: another value would stand in its place.
+    pub(super) fn passed_on(&self, headers: &HeaderMap) -> Result<BTreeMap<String, Secret>, Refusal> {
         let given = |name: &str, header: &str| {
-            let value = headers.get(header)?.to_str().ok()?;
-            Some((name.to_owned(), Secret::new(value)))
+            let mut values = headers.get_all(header).iter();
+            let value = values.next()?;
+            let read = match (value.to_str(), values.next()) {
+                (Ok(value), None) => Ok((name.to_owned(), Secret::new(value))),
+                (Ok(_), Some(_)) | (Err(_), _) => Err(Refusal::UnclearHeader(header.to_owned())),
+            };
+            Some(read)
         };
         match &self.settings.backend {
             BackendSpec::Process(spec) => spec
@@ -141,7 +147,7 @@ impl Destination {
         headers: &HeaderMap,
     ) -> Result<Arc<Lane>, Refusal> {
         let rules = self.rules();
-        let from_headers = self.passed_on(headers);
+        let from_headers = self.passed_on(headers)?;
         let (key, preferred) = match (rules.sharing, session) {
             // It is introduced in that client's own words.
             (Sharing::PerSession, Some(session)) => (LaneKey::Session(session), Era::Legacy),

@@ -3,6 +3,7 @@
 //! It goes to the addresses of the configuration and to the one that the issuer's own metadata name, over https (or on
 //! this machine), follows no redirect, and reads no more than a limit.
 
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +17,10 @@ use crate::settings::{IssuerUrl, KeysUrl};
 use crate::tasks;
 
 const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// One limit over the metadata and the keys: an issuer that accepts and says nothing costs this once.
 const FETCH_TIME: Duration = Duration::from_secs(10);
+/// Requests that wait for one fetch; more are refused at once.
+const MAX_WAITING: usize = 256;
 const MAX_DOCUMENT: usize = 512 << 10;
 
 /// Why there is no key.
@@ -43,6 +47,8 @@ enum FetchError {
     NoKeysUrl,
     #[error("no set of keys")]
     NoKeys,
+    #[error("no answer within {} s", FETCH_TIME.as_secs())]
+    Silent,
 }
 
 #[derive(Debug)]
@@ -51,8 +57,12 @@ pub(crate) struct Issuer {
     configured_keys: Option<KeysUrl>,
     clock: Clock,
     ring: Mutex<KeyRing>,
-    /// One fetch at a time; whoever else wants keys waits for it and looks again.
+    /// One fetch at a time. A request that finds one under way waits for it and shares its outcome.
     fetching: tokio::sync::Mutex<()>,
+    /// Fetches that have come to their end.
+    finished: AtomicU64,
+    /// Permits of those that may wait for a fetch.
+    waiting: tokio::sync::Semaphore,
     /// Made when it is first needed, since it loads the system's certificates.
     client: OnceLock<Option<reqwest::Client>>,
 }
@@ -65,6 +75,8 @@ impl Issuer {
             clock,
             ring: Mutex::default(),
             fetching: tokio::sync::Mutex::default(),
+            finished: AtomicU64::new(0),
+            waiting: tokio::sync::Semaphore::new(MAX_WAITING),
             client: OnceLock::new(),
         }
     }
@@ -125,7 +137,12 @@ impl Issuer {
                 tasks::spawn("issuer keys", async move { issuer.fetch(want, edition).await });
                 return Ok((key, edition));
             }
-            (None, Some(want)) => self.fetch(want, edition).await,
+            (None, Some(want)) => {
+                // A task of its own: a client that hangs up does not end what others wait for.
+                let issuer = Arc::clone(self);
+                let fetching = tasks::spawn("issuer keys", async move { issuer.fetch(want, edition).await });
+                let _ = fetching.await;
+            }
             (None, None) => {}
         }
         match look(false) {
@@ -135,16 +152,25 @@ impl Issuer {
         }
     }
 
-    /// Fetches the keys, unless that was just done by someone else or too recently.
+    /// Fetches the keys, unless a fetch was under way, or the last one was too recent. A fetch that fails fails for all that
+    /// waited for it: none of them tries again.
     async fn fetch(&self, want: Want, seen: u64) {
+        let finished = self.finished.load(Acquire);
+        let Ok(_waiting) = self.waiting.try_acquire() else {
+            return;
+        };
         let _alone = self.fetching.lock().await;
+        if self.finished.load(Acquire) != finished {
+            return;
+        }
         {
             let mut ring = self.ring();
             if ring.edition() != seen || !ring.begin_fetch(want, self.clock.now()) {
                 return;
             }
         }
-        match self.download().await {
+        let downloaded = tokio::time::timeout(FETCH_TIME, self.download()).await;
+        match downloaded.unwrap_or(Err(FetchError::Silent)) {
             Ok(keys) => {
                 tracing::debug!(issuer = self.name(), keys = keys.len(), "keys fetched");
                 self.ring().replace(keys, self.clock.now());
@@ -153,6 +179,7 @@ impl Issuer {
                 tracing::warn!(issuer = self.name(), %error, "the keys of the issuer cannot be fetched");
             }
         }
+        self.finished.fetch_add(1, Release);
     }
 
     async fn download(&self) -> Result<Vec<Arc<Key>>, FetchError> {

@@ -35,6 +35,8 @@ pub(crate) enum Fault {
     Expired,
     NotYet,
     NoSubject,
+    /// It is another kind of token: an ID token, a logout token.
+    Type,
     /// The issuer cannot be asked for its keys; nothing is known about the token.
     Unavailable,
 }
@@ -51,6 +53,7 @@ impl Fault {
             Self::Expired => "the token has expired",
             Self::NotYet => "the token is not valid yet",
             Self::NoSubject => "the token does not say whom it is about",
+            Self::Type => "the token is no access token",
             Self::Unavailable => "the keys of the issuer cannot be fetched",
         }
     }
@@ -66,6 +69,7 @@ impl Fault {
             | Self::Expired
             | Self::NotYet
             | Self::NoSubject
+            | Self::Type
             | Self::Unavailable => Complaint::InvalidToken(self.text()),
         }
     }
@@ -187,6 +191,8 @@ struct Known {
 pub(crate) struct JwtJudge {
     issuer: Arc<Issuer>,
     algorithms: BTreeSet<SignatureAlgorithm>,
+    /// What `typ` must name; empty: whatever is no other kind of token.
+    types: BTreeSet<String>,
     known: Known,
     remembered: Mutex<Memory>,
 }
@@ -245,6 +251,7 @@ impl JwtJudge {
                 clock,
             )),
             algorithms: settings.algorithms.clone(),
+            types: settings.types.clone(),
             known: Known {
                 audiences,
                 scopes: needed_scopes(settings),
@@ -307,6 +314,25 @@ impl JwtJudge {
         memory.insert(*hash.as_bytes(), found_good);
     }
 
+    /// Judges the kind of a token: by its header, and by claims that only other kinds have.
+    fn judge_type(&self, named: Option<&str>, claims: &Value) -> Result<(), Fault> {
+        let named = named.map(str::to_ascii_lowercase);
+        let named = named.as_deref();
+        let named = named.map(|named| named.strip_prefix("application/").unwrap_or(named));
+        let is_right = match named {
+            Some(named) if !self.types.is_empty() => self.types.contains(named),
+            None if !self.types.is_empty() => false,
+            // Other kinds name themselves so: `logout+jwt`, `secevent+jwt`, `dpop+jwt` (RFC 8725, 3.11).
+            Some(named) => named == "at+jwt" || !named.ends_with("+jwt"),
+            None => true,
+        };
+        if is_right && !is_of_another_kind(claims) {
+            Ok(())
+        } else {
+            Err(Fault::Type)
+        }
+    }
+
     /// Checks the signature, and reads what was signed.
     async fn verify(&self, token: &[u8]) -> Result<(Claims, u64), Fault> {
         let token = bearer::text_of(token).ok_or(Fault::Malformed)?;
@@ -329,9 +355,23 @@ impl JwtJudge {
             })?;
         let token =
             decode::<Value>(token, &key.key, &signature_only(header.alg)).map_err(|_| Fault::Signature)?;
+        self.judge_type(header.typ.as_deref(), &token.claims)?;
         let claims = Claims::read(&token.claims, self.issuer.name(), &self.known)?;
         Ok((claims, edition))
     }
+}
+
+/// Returns whether claims are those of an ID token (OpenID Connect Core, 2 and 3.3.2.11), a logout token (Back-Channel
+/// Logout, 2.4), or of what some issuers call so themselves.
+fn is_of_another_kind(claims: &Value) -> bool {
+    let has = |name: &str| claims.get(name).is_some();
+    let says = |name: &str, values: &[&str]| {
+        let said = claims.get(name).and_then(Value::as_str);
+        said.is_some_and(|said| values.iter().any(|value| said.eq_ignore_ascii_case(value)))
+    };
+    ["at_hash", "c_hash", "s_hash", "events"].into_iter().any(has)
+        || says("typ", &["ID", "Refresh", "Offline", "Logout"])
+        || says("token_use", &["id"])
 }
 
 /// Returns every scope that a rule names.
@@ -526,6 +566,7 @@ mod tests {
             audience: None,
             jwks_uri: None,
             algorithms: [SignatureAlgorithm::Es256].into(),
+            types: BTreeSet::new(),
             scopes: Vec::new(),
             scopes_for: BTreeMap::new(),
         };
@@ -573,6 +614,39 @@ mod tests {
         );
         fetch();
         assert_eq!(recall(b"head.claims.signature", "demo", now), None, "other keys");
+    }
+
+    #[test]
+    fn other_kinds_of_tokens_are_refused() {
+        let mut judge = new_judge();
+        let access = claims();
+        for typ in [None, Some("JWT"), Some("at+jwt"), Some("application/AT+JWT")] {
+            assert_eq!(judge.judge_type(typ, &access), Ok(()), "{typ:?}");
+        }
+        for typ in ["logout+jwt", "dpop+jwt", "application/secevent+jwt"] {
+            assert_eq!(judge.judge_type(Some(typ), &access), Err(Fault::Type), "{typ}");
+        }
+        for (name, value) in [
+            ("at_hash", json!("x")),
+            ("events", json!({})),
+            ("typ", json!("ID")),
+            ("token_use", json!("id")),
+        ] {
+            assert_eq!(
+                judge.judge_type(Some("JWT"), &with(name, value)),
+                Err(Fault::Type),
+                "{name}"
+            );
+        }
+        assert_eq!(
+            judge.judge_type(Some("JWT"), &with("typ", json!("Bearer"))),
+            Ok(())
+        );
+        judge.types = ["at+jwt".to_owned()].into();
+        assert_eq!(judge.judge_type(Some("at+jwt"), &access), Ok(()));
+        for typ in [None, Some("JWT"), Some("logout+jwt")] {
+            assert_eq!(judge.judge_type(typ, &access), Err(Fault::Type), "{typ:?}");
+        }
     }
 
     #[tokio::test]

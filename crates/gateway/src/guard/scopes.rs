@@ -41,6 +41,13 @@ impl ScopeRules {
         self.always.is_empty() && self.uses.is_empty()
     }
 
+    /// Returns whether any tool needs a scope of its own.
+    pub(super) fn has_tools(&self) -> bool {
+        self.uses
+            .keys()
+            .any(|scoped| matches!(scoped, ScopedUse::Tool(_)))
+    }
+
     /// All that a use needs, each scope once: a challenge names everything, or a client would have to
     /// sign in several times (2025-11-25, authorization, scope challenge handling).
     fn needed(&self, method: Option<&str>, tool: Option<&str>) -> Vec<&str> {

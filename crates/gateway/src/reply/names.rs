@@ -53,6 +53,8 @@ impl Refusal {
             Self::UnsupportedVersion => "unsupported_version",
             Self::MissingSession => "missing_session",
             Self::DoubledHeader(_) => "doubled_header",
+            Self::UnclearHeader(_) => "unclear_header",
+            Self::OddMethod => "odd_method",
             Self::MalformedSession => "malformed_session",
             Self::UnknownSession => "unknown_session",
             Self::AlreadyOpen => "already_open",

@@ -117,6 +117,9 @@ pub struct JwtSettings {
     /// Where the keys are; without it, the issuer's metadata say.
     pub jwks_uri: Option<KeysUrl>,
     pub algorithms: BTreeSet<SignatureAlgorithm>,
+    /// What `typ` of the header must name, in small letters and without `application/`; empty: whatever is no other kind of
+    /// token.
+    pub types: BTreeSet<String>,
     /// What every token must allow.
     pub scopes: Vec<Scope>,
     /// What a method, or a tool, needs besides.

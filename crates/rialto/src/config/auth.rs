@@ -269,6 +269,11 @@ fn jwt(mut fields: Fields<'_, '_>) -> Option<JwtSettings> {
             .filter_map(|given| walk.judge(given, |text| one_of(text, &SignatureAlgorithm::WORDS)))
             .collect()
     });
+    let types = fields.list("types").unwrap_or_default();
+    let types = types
+        .iter()
+        .filter_map(|given| walk.judge(given, token_type))
+        .collect();
     let scopes = fields.list("required_scopes").unwrap_or_default();
     let scopes = self::scopes(walk, &scopes);
     let scopes_for = scopes_for(&mut fields);
@@ -278,9 +283,21 @@ fn jwt(mut fields: Fields<'_, '_>) -> Option<JwtSettings> {
         audience,
         jwks_uri,
         algorithms: algorithms.unwrap_or_else(SignatureAlgorithm::all),
+        types,
         scopes,
         scopes_for,
     })
+}
+
+/// A media type as the header of a token names it; `application/` may be left out (RFC 7515, 4.1.9).
+fn token_type(text: &str) -> Result<String, String> {
+    let text = text.to_ascii_lowercase();
+    let bare = text.strip_prefix("application/").unwrap_or(&text);
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+-._".contains(&byte);
+    if bare.is_empty() || !bare.bytes().all(is_plain) {
+        return Err("is no type of a token: write one like `at+jwt`".to_owned());
+    }
+    Ok(bare.to_owned())
 }
 
 fn scopes(walk: &Walk<'_>, given: &[Given]) -> Vec<Scope> {

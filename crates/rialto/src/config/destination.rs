@@ -520,9 +520,98 @@ fn env_from_headers(fields: &mut Fields<'_, '_>, sharing: Sharing) -> BTreeMap<S
         if let Err(message) = quantity::variable_name(&variable) {
             fields.walk.fail(header.place.clone(), message);
         }
+        if decides_what_runs(&variable) {
+            fields.walk.fail(
+                header.place.clone(),
+                format!("`{variable}` decides what a program loads or runs, so that no caller may set it: set it under `env`"),
+            );
+        }
         if let Some(header) = fields.walk.judge(&header, quantity::header_name) {
             headers.insert(variable, header);
         }
     }
     headers
+}
+
+/// Returns whether a variable is read by a loader, a shell or an interpreter: a caller that sets it runs code of its own.
+fn decides_what_runs(variable: &str) -> bool {
+    const PREFIXES: [&str; 8] = [
+        "LD_",
+        "DYLD_",
+        "PYTHON",
+        "PERL5",
+        "RUBY",
+        "GIT_",
+        "BASH_FUNC_",
+        "NPM_CONFIG_",
+    ];
+    const NAMES: [&str; 27] = [
+        "PATH",
+        "NODE_OPTIONS",
+        "NODE_PATH",
+        "NODE_EXTRA_CA_CERTS",
+        "ENV",
+        "BASH_ENV",
+        "SHELL",
+        "SHELLOPTS",
+        "BASHOPTS",
+        "IFS",
+        "HOME",
+        "ZDOTDIR",
+        "PERLLIB",
+        "PERL_MB_OPT",
+        "LUA_INIT",
+        "LUA_PATH",
+        "LUA_CPATH",
+        "PHPRC",
+        "PHP_INI_SCAN_DIR",
+        "CLASSPATH",
+        "JAVA_TOOL_OPTIONS",
+        "JDK_JAVA_OPTIONS",
+        "_JAVA_OPTIONS",
+        "DOTNET_STARTUP_HOOKS",
+        "GCONV_PATH",
+        "OPENSSL_CONF",
+        "SSLKEYLOGFILE",
+    ];
+    // Windows and npm read names in any case.
+    let variable = variable.to_ascii_uppercase();
+    PREFIXES.iter().any(|prefix| variable.starts_with(prefix)) || NAMES.contains(&variable.as_str())
+}
+
+#[cfg(test)]
+mod loader_tests {
+    use super::decides_what_runs;
+
+    #[test]
+    fn variables_of_loaders_and_interpreters_are_not_for_callers() {
+        for variable in [
+            "LD_PRELOAD",
+            "DYLD_INSERT_LIBRARIES",
+            "PATH",
+            "NODE_OPTIONS",
+            "PYTHONPATH",
+            "PYTHONSTARTUP",
+            "PERL5OPT",
+            "PERL5LIB",
+            "RUBYOPT",
+            "RUBYLIB",
+            "BASH_ENV",
+            "ENV",
+            "GIT_SSH_COMMAND",
+            "JAVA_TOOL_OPTIONS",
+            "npm_config_node_options",
+        ] {
+            assert!(decides_what_runs(variable), "{variable}");
+        }
+        for variable in [
+            "GITHUB_TOKEN",
+            "API_KEY",
+            "ENVIRONMENT",
+            "LDAP_TOKEN",
+            "HTTP_TOKEN",
+        ] {
+            assert!(!decides_what_runs(variable), "{variable}");
+        }
+    }
 }

@@ -375,3 +375,115 @@ async fn an_audience_of_ones_own_replaces_the_address() -> Result<()> {
     );
     Ok(())
 }
+
+/// F8: each request that waited for a silent issuer asked it anew, 20 s each, one after the other.
+#[tokio::test]
+async fn h14_a_silent_issuer_is_waited_for_once_by_all() -> Result<()> {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let issuer = Issuer::start().await?;
+    let config = format!(
+        "public_url: {PUBLIC}\nauth:\n  jwt: {{ issuer: 'http://{}' }}\ndestinations:\n  a: {{ command: '{{stub}}' }}\n",
+        silent.local_addr()?
+    );
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut counting = tokio::task::JoinSet::new();
+    counting.spawn({
+        let asked = Arc::clone(&asked);
+        async move {
+            let mut held = Vec::new();
+            while let Ok((stream, _)) = silent.accept().await {
+                asked.fetch_add(1, Ordering::SeqCst);
+                held.push(stream);
+            }
+        }
+    });
+    let rialto = Rialto::with_config(&config).await?;
+    let token = issuer.token("alice", A, json!({}));
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let client = rialto.client_of("a").await?;
+        let token = token.clone();
+        calls.spawn(async move { call(&client, "/a/mcp", &token).await });
+    }
+    while let Some(reply) = calls.join_next().await {
+        let reply = reply.expect("the call ends")?;
+        assert_eq!(reply.status, 503, "{}", reply.body_text());
+        assert_eq!(reply.answer()["error"]["data"]["reason"], "issuer_unavailable");
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 1, "one fetch, one failure for all");
+    counting.abort_all();
+    Ok(())
+}
+
+/// F11: a name that is no plain text passed by the scopes of tools.
+#[tokio::test]
+async fn g15_odd_names_are_refused_where_a_tool_needs_a_scope() -> Result<()> {
+    let issuer = Issuer::start().await?;
+    let rialto = serve(&issuer, "    scopes: { 'tool:delay': [mcp:slow] }\n").await?;
+    let token = issuer.token("alice", A, json!({"scope": "mcp"}));
+    let client = rialto
+        .client_of("a")
+        .await?
+        .with_header("authorization", &format!("Bearer {token}"));
+    client.handshake("2025-11-25", json!({})).await?;
+    client.expect_echo("plain").await?;
+    for name in [
+        json!("delay "),
+        json!(" delay"),
+        json!("delay\u{0}"),
+        json!("delay\n"),
+        json!(["delay"]),
+        json!(1),
+        json!({}),
+        Value::Null,
+    ] {
+        let params = json!({"name": name, "arguments": {"ms": 1, "marker": "odd"}});
+        let reply = client.request(1, "tools/call", params).await?;
+        assert_eq!(
+            reply.answer()["error"]["code"],
+            -32602,
+            "{name}: {}",
+            reply.body_text()
+        );
+    }
+    for method in [
+        "tools/call ",
+        " tools/call",
+        "tools/call\\u0000",
+        "tools/call\u{a0}",
+        "tools/ call",
+    ] {
+        let params = json!({"name": "delay", "arguments": {"ms": 1, "marker": "odd"}});
+        let reply = client.request(1, method, params).await?;
+        assert_eq!(reply.status, 400, "{method:?}: {}", reply.body_text());
+        assert_eq!(reply.answer()["error"]["code"], -32600, "{method:?}");
+    }
+    assert_eq!(rialto.journal().executions("odd"), 0);
+    Ok(())
+}
+
+/// F17: other tokens of the issuer were as good as access tokens.
+#[tokio::test]
+async fn other_kinds_of_tokens_are_no_access_tokens() -> Result<()> {
+    let issuer = Issuer::start().await?;
+    let rialto = serve(&issuer, "").await?;
+    let client = rialto.client_of("a").await?;
+    let access = issuer.token("alice", A, json!({}));
+    call(&client, "/a/mcp", &access).await?.expect_status(200)?;
+    for other in [
+        json!({"at_hash": "x"}),
+        json!({"events": {}}),
+        json!({"typ": "ID"}),
+    ] {
+        let refused = call(&client, "/a/mcp", &issuer.token("alice", A, other)).await?;
+        assert_eq!(refused.status, 401);
+    }
+    let strict = serve(&issuer, "    types: [at+jwt]\n").await?;
+    let client = strict.client_of("a").await?;
+    assert_eq!(
+        call(&client, "/a/mcp", &access).await?.status,
+        401,
+        "its header says JWT"
+    );
+    Ok(())
+}
