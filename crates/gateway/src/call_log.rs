@@ -9,11 +9,13 @@ use crate::audit::Outcome;
 /// What a line says.
 pub(crate) struct CallLine<'a> {
     pub(crate) destination: &'a str,
+    /// The hash of the session, as audit records have it.
+    pub(crate) session: Option<&'a str>,
     pub(crate) http_method: &'a str,
     pub(crate) message: Option<&'a Message>,
     pub(crate) status: u16,
     pub(crate) outcome: Outcome,
-    /// Why it was refused.
+    /// Why it was refused, or why it failed.
     pub(crate) reason: Option<&'static str>,
     pub(crate) latency: Duration,
 }
@@ -27,6 +29,7 @@ pub(crate) fn write(line: &CallLine<'_>) {
     let tool = line.message.and_then(|message| message.text(Member::Name));
     tracing::debug!(
         destination = %line.destination,
+        session = line.session,
         http_method = %line.http_method,
         method = method.as_deref(),
         tool = tool.as_deref(),

@@ -334,13 +334,18 @@ impl ErrandPort {
         let latency = self.clock.now().since(record.started);
         self.traffic
             .ended(Era::Modern, metrics::class(message), outcome, latency);
+        let reason = match &record.ending {
+            Ending::Failed(failure) => Some(failure.reason()),
+            Ending::Result | Ending::Error | Ending::InputRequired => None,
+        };
         call_log::write(&CallLine {
+            session: None,
             destination: &self.destination,
             http_method: "POST",
             message: Some(message),
             status,
             outcome,
-            reason: None,
+            reason,
             latency,
         });
         if !self.audit.is_on() {

@@ -370,6 +370,7 @@ impl SessionPort {
         };
         self.write_record(&Audited {
             message: Some(&record.message),
+            reason: reason_of(&record.ending),
             http_method: "POST",
             status,
             outcome,
@@ -391,12 +392,13 @@ impl SessionPort {
             );
         }
         call_log::write(&CallLine {
+            session: Some(self.hash.as_str()),
             destination: self.lane.destination(),
             http_method: audited.http_method,
             message,
             status: audited.status,
             outcome: audited.outcome,
-            reason: None,
+            reason: audited.reason,
             latency: audited.latency,
         });
         let Some(whose) = &self.whose else {
@@ -441,12 +443,21 @@ impl KeepsEvents for SessionPort {
 /// What an audit record about a session says beside the session itself.
 pub(crate) struct Audited<'a> {
     pub(crate) message: Option<&'a Message>,
+    /// Why the call failed, if Rialto ended it.
+    pub(crate) reason: Option<&'static str>,
     pub(crate) http_method: &'a str,
     pub(crate) status: u16,
     pub(crate) outcome: Outcome,
     pub(crate) latency: Duration,
     pub(crate) response: Option<&'a Written>,
     pub(crate) response_bytes: u64,
+}
+
+fn reason_of(ending: &Ending) -> Option<&'static str> {
+    match ending {
+        Ending::Failed(failure) => Some(failure.reason()),
+        Ending::Result | Ending::Error => None,
+    }
 }
 
 pub(crate) fn outcome(failure: &Failure) -> Outcome {

@@ -391,10 +391,20 @@ async fn the_log_has_every_call_and_refusal_at_the_level_debug() -> Result<()> {
         (&json!("d"), &json!("tools/call"))
     );
     assert!(line["latency_ms"].is_u64() && line["status"] == 200, "{line}");
+    assert!(line["session"].is_string(), "{line}");
+    client.call(2, "exit", "{}").await?.expect_failed(503)?;
+    let line = rialto.wait_for_log("the failure", PATIENCE, |line| is_line(line, "crashed"));
+    assert_eq!(line.await["reason"], "upstream_exited");
     client.set_session(Some("nonsense"));
     client.call(1, "echo", marked("m")).await?.expect_status(400)?;
     let line = rialto.wait_for_log("the refusal", PATIENCE, |line| is_line(line, "refused"));
     assert_eq!(line.await["reason"], "malformed_session");
+    client.send("GET", "/nowhere", &[], "").await?.reply().await?;
+    rialto
+        .wait_for_log("a refusal that is for no destination", PATIENCE, |line| {
+            line["message"] == "request refused" && line["reason"] == "unknown_path"
+        })
+        .await;
     Ok(())
 }
 

@@ -165,6 +165,11 @@ impl Gateway {
     /// Refuses what is not for any destination.
     fn turn_away(&self, refusal: &Refusal) -> Response<Body> {
         self.tally.refused(refusal, None);
+        tracing::debug!(
+            status = refusal.status().as_u16(),
+            reason = refusal.label(),
+            "request refused"
+        );
         refusal.respond(None)
     }
 
@@ -479,6 +484,7 @@ impl Visit<'_> {
             .tally
             .refused(&refused.refusal, Some(&self.destination.name));
         call_log::write(&CallLine {
+            session: None,
             destination: &self.destination.name,
             http_method,
             message,

@@ -205,6 +205,7 @@ impl Visit<'_> {
         {
             Reception::Noted => port.write_record(&Audited {
                 message: Some(message),
+                reason: None,
                 http_method: "POST",
                 status: StatusCode::ACCEPTED.as_u16(),
                 outcome: Outcome::Ok,

@@ -195,6 +195,7 @@ impl Visit<'_> {
             Reception::Noted => {
                 port.write_record(&Audited {
                     message: Some(message),
+                    reason: None,
                     http_method: "POST",
                     status: 202,
                     outcome: Outcome::Ok,
@@ -208,6 +209,7 @@ impl Visit<'_> {
                 let body = Written::from(body);
                 port.write_record(&Audited {
                     message: Some(message),
+                    reason: None,
                     http_method: "POST",
                     status: 200,
                     outcome: Outcome::Ok,
@@ -291,6 +293,7 @@ impl Visit<'_> {
         let events = events.on_close(move |sent| {
             audited.write_record(&Audited {
                 message: None,
+                reason: None,
                 http_method: "GET",
                 status: 200,
                 outcome: Outcome::Closed,
@@ -309,6 +312,7 @@ impl Visit<'_> {
                 destination.close(&port);
                 port.write_record(&Audited {
                     message: None,
+                    reason: None,
                     http_method: "DELETE",
                     status: 204,
                     outcome: Outcome::Closed,

@@ -336,6 +336,7 @@ impl Drop for OldEvents {
                 self.destination.close(&port);
                 port.write_record(&Audited {
                     message: None,
+                    reason: None,
                     http_method: "GET",
                     status: 200,
                     outcome: Outcome::Closed,
