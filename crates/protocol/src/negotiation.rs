@@ -11,10 +11,12 @@
 
 use std::time::Duration;
 
+use crate::error_code;
 use crate::exchange::Failure;
-use crate::message::Message;
+use crate::message::{Member, Message};
+use crate::object::{Object, elements};
 use crate::time::Moment;
-use crate::version::Era;
+use crate::version::{Era, Version};
 
 /// How long `server/discover` may stay unanswered before `initialize` is sent beside it. A server
 /// that starts slowly reads both and answers both.
@@ -87,10 +89,31 @@ pub(crate) enum Refusal {
     Failure(Failure),
 }
 
+impl Refusal {
+    /// Returns whether the server refused the revision of `server/discover` and named one of ours as
+    /// supported (2026-07-28, versioning: the client retries with a revision from that list).
+    fn names_our_revision(&self) -> bool {
+        let Self::Answer(message) = self else {
+            return false;
+        };
+        let Some(error) = message.raw(Member::Error).and_then(Object::parse) else {
+            return false;
+        };
+        let code = error.get("code").and_then(|code| code.parse().ok());
+        let data = error.get("data").and_then(|data| Object::parse(data.as_bytes()));
+        let supported = data.as_ref().and_then(|data| data.get("supported"));
+        code == Some(error_code::UNSUPPORTED_VERSION)
+            && supported.and_then(elements).is_some_and(|versions| {
+                let ours = Version::NEWEST_MODERN.as_str();
+                versions.iter().any(|version| version.trim_matches('"') == ours)
+            })
+    }
+}
+
 /// What follows from a refusal.
 #[derive(Debug)]
 pub(crate) enum AfterRefusal {
-    /// The other era is due, or its answer is awaited.
+    /// The other era is due, or this one once more, or an answer is awaited.
     GoOn,
     /// Every era of the plan was refused. The clients that wait get this one.
     GiveUp {
@@ -120,6 +143,8 @@ pub(crate) struct Negotiation {
     answered: bool,
     /// When `initialize` is sent beside an unanswered `server/discover`.
     other_at: Option<Moment>,
+    /// `server/discover` was sent once more on this link, to a server that named a revision of ours.
+    discovered_again: bool,
     exit: Exit,
     /// A link that ended at `server/discover` was excused since the last welcome.
     is_excused: bool,
@@ -144,6 +169,7 @@ impl Negotiation {
             modern: Attempt::Unsent,
             answered: false,
             other_at: None,
+            discovered_again: false,
             exit: Exit::None,
             is_excused: false,
         }
@@ -248,8 +274,13 @@ impl Negotiation {
     /// The server has answered this era with a refusal.
     pub(crate) fn handle_refusal(&mut self, era: Era, refusal: Refusal) -> AfterRefusal {
         self.answered = true;
-        *self.attempt_mut(era) = Attempt::Refused(refusal);
         self.other_at = None;
+        if era == Era::Modern && !self.discovered_again && refusal.names_our_revision() {
+            self.discovered_again = true;
+            self.modern = Attempt::Unsent;
+            return AfterRefusal::GoOn;
+        }
+        *self.attempt_mut(era) = Attempt::Refused(refusal);
         let other = era.other();
         let may_try_other = match (self.plan, self.attempt(other)) {
             (_, Attempt::Sent) | (EraPlan::First(_), Attempt::Unsent) => true,
@@ -292,6 +323,7 @@ impl Negotiation {
         self.legacy = Attempt::Unsent;
         self.modern = Attempt::Unsent;
         self.other_at = None;
+        self.discovered_again = false;
     }
 
     /// The conversation begins anew, on a link of which nothing is known.
@@ -388,6 +420,36 @@ mod tests {
                 assert_eq!(shown.first(era), era, "nothing is concluded from a contradiction");
             }
         }
+    }
+
+    #[test]
+    fn discover_is_sent_once_more_to_a_server_that_names_our_revision() {
+        let unsupported = |supported: &str| {
+            let text = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":-32022,"message":"no","data":{{"supported":{supported}}}}}}}"#
+            );
+            Refusal::Answer(Message::own(text))
+        };
+        for plan in [EraPlan::First(Era::Modern), EraPlan::Only(Era::Modern)] {
+            let mut negotiation = Negotiation::new(plan);
+            send(&mut negotiation, NOW, Era::Modern);
+            let named = unsupported(r#"["2025-11-25","2026-07-28"]"#);
+            let after = negotiation.handle_refusal(Era::Modern, named);
+            assert!(matches!(after, AfterRefusal::GoOn));
+            send(&mut negotiation, NOW, Era::Modern);
+            negotiation.handle_welcome(Era::Modern);
+        }
+        let mut negotiation = first(Era::Modern);
+        send(&mut negotiation, NOW, Era::Modern);
+        negotiation.handle_refusal(Era::Modern, unsupported(r#"["2026-07-28"]"#));
+        send(&mut negotiation, NOW, Era::Modern);
+        negotiation.handle_refusal(Era::Modern, unsupported(r#"["2026-07-28"]"#));
+        send(&mut negotiation, NOW, Era::Legacy);
+
+        let mut negotiation = first(Era::Modern);
+        send(&mut negotiation, NOW, Era::Modern);
+        negotiation.handle_refusal(Era::Modern, unsupported(r#"["2025-11-25"]"#));
+        send(&mut negotiation, NOW, Era::Legacy);
     }
 
     #[test]
