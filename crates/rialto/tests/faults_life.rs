@@ -567,13 +567,14 @@ async fn g01_foreign_hosts_and_origins_are_forbidden() -> Result<()> {
     ] {
         assert_eq!(ask(host, origin, "/mcp").await?, 200, "{host} {origin:?}");
     }
+    // Probes name an address or a service, and learn nothing but the state; a page of another origin learns nothing.
     for path in ["/health", "/ready"] {
-        let reply = client
-            .send("GET", path, &[("host", "evil.example")], "")
+        let probe =
+            async |headers: &[(&str, &str)]| client.send("GET", path, headers, "").await?.reply().await;
+        probe(&[("host", "evil.example")]).await?.expect_status(200)?;
+        probe(&[("host", "evil.example"), ("origin", "https://evil.example")])
             .await?
-            .reply()
-            .await?;
-        reply.expect_status(403)?;
+            .expect_status(403)?;
     }
     Ok(())
 }

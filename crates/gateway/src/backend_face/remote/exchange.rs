@@ -326,7 +326,10 @@ impl Journey<'_> {
                 self.link.server.settle(Transport::StreamableHttp);
                 self.link.agree(session, answer);
             }
-            Method::ServerDiscover => self.link.server.settle(Transport::StreamableHttp),
+            // A refusal shows nothing: whatever takes POSTs may refuse with a JSON-RPC error.
+            Method::ServerDiscover if kind_of(answer) == Some(Kind::Result) => {
+                self.link.server.settle(Transport::StreamableHttp);
+            }
             _ => {}
         }
     }
