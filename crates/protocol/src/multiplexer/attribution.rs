@@ -109,6 +109,10 @@ impl Multiplexer {
         if !self.has_room_for_a_refusal(&id) || self.handle_task_question(now, &id, &message) {
             return;
         }
+        // No client was introduced to this server, and a modern one could never be sent the answer.
+        if self.face.welcome().is_none() {
+            return self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, NOTHING_IN_PROGRESS);
+        }
         if let Some(origin) = origin {
             return match self.origin_of(origin) {
                 Some((session, wire)) => self.ask_session(now, session, wire, id, message),

@@ -64,6 +64,8 @@ struct Judge {
     said: BTreeMap<u64, Saying>,
     repliers: BTreeMap<u64, usize>,
     subscribed: BTreeSet<(usize, String)>,
+    /// Which sessions were subscribed to the resource of an update when its server sent it.
+    subscribers: BTreeMap<u64, BTreeSet<usize>>,
     /// The post that each call of a session is.
     numbers: BTreeMap<(usize, u64), usize>,
     closed: BTreeSet<usize>,
@@ -257,6 +259,14 @@ impl Judge {
                 attached,
             } => {
                 self.said.insert(*seq, (*backend, *kind, uri.clone(), *attached));
+                if let (Kind::Updated, Some(uri)) = (kind, uri) {
+                    let subscribers = self
+                        .subscribed
+                        .iter()
+                        .filter(|(_, what)| uri.starts_with(what.as_str()))
+                        .map(|(who, _)| *who);
+                    self.subscribers.insert(*seq, subscribers.collect());
+                }
                 // Progress names its call, so there is no excuse for it.
                 if *kind != Kind::Progress && self.rests(*post) {
                     self.restless.insert(*seq);
@@ -470,15 +480,13 @@ impl Judge {
         }
         // What a listen of the modern era hears is judged where it is read.
         if let (Kind::Updated, Some(uri), true) = (kind, uri, session < FIRST) {
-            let mut subscribers = self
-                .subscribed
-                .iter()
-                .filter(|(_, what)| uri.starts_with(what.as_str()))
-                .map(|(who, _)| *who);
-            let subscribed = subscribers.clone().any(|who| who == session);
+            let none = BTreeSet::new();
+            let subscribers = self.subscribers.get(&seq).unwrap_or(&none);
+            let subscribed = subscribers.contains(&session);
             // The only session there is hears everything, unless it may be what another principal wanted to hear.
             let strange = subscribers
-                .any(|who| self.homes.get(&who) == Some(&backend) && !self.is_same_principal(who, session));
+                .iter()
+                .any(|who| self.homes.get(who) == Some(&backend) && !self.is_same_principal(*who, session));
             if !subscribed && (attached > 1 || strange) {
                 self.wrong(
                     at,
