@@ -155,7 +155,7 @@ async fn hosts_and_origins_are_checked_over_http_2_too() -> Result<()> {
         .expect("an answer");
     assert_eq!((reply.status().as_u16(), reply.version()), (403, Version::HTTP_2));
     let reply = client
-        .get(url(&rialto, "/health"))
+        .get(url(&rialto, "/mcp"))
         .header("host", "evil.example")
         .send()
         .await

@@ -8,6 +8,7 @@
 //! ```no_run
 //! # use std::{collections::BTreeMap, time::Duration};
 //! # use gateway::backend_face::process::*;
+//! # use gateway::settings::Inherits;
 //! # async fn lane() -> Result<(), LaunchError> {
 //! // Once, in the binary: the hidden argument leads to `warden::run()`.
 //! let launcher = Launcher::new(WardenCommand { argv: vec!["/proc/self/exe".into(), "warden".into()] });
