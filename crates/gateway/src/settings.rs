@@ -49,8 +49,10 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Plain HTTP, if nothing was said.
     pub tls: Option<TlsSettings>,
-    /// No answer for this long: 504. Progress resets it, up to ten times the value.
+    /// Silence after which the call of a client that takes JSON only gets 504. Progress resets it, up to ten times the value.
     pub request_timeout: Duration,
+    /// The same for a client that reads events.
+    pub stream_timeout: Duration,
     /// The largest request body the door reads; the largest of the destinations' own limits.
     pub max_message_bytes: usize,
     /// How long a session may be idle before it ends.
@@ -120,6 +122,7 @@ pub struct Destination {
     pub backend: BackendSpec,
     pub lanes: LaneRules,
     pub request_timeout: Duration,
+    pub stream_timeout: Duration,
     pub max_message_bytes: usize,
     /// Sessions at once; the next one gets 503.
     pub max_sessions: usize,

@@ -69,8 +69,8 @@ pub enum Fate {
     Unreachable { what: String },
     /// The connection broke off before an answer began.
     BrokenOff { what: String },
-    /// No answer began in time.
-    Silent { limit: Duration },
+    /// No answer began in time, which is the value of this setting.
+    Silent { setting: &'static str, limit: Duration },
     /// An answer that is no message.
     Status {
         status: u16,
@@ -174,7 +174,7 @@ impl Delivery {
                 self.begun = true;
                 self.again(None).unwrap_or_else(|| lost(what))
             }
-            Fate::Silent { limit } => Next::Fail(Failure::Timeout { limit }),
+            Fate::Silent { setting, limit } => Next::Fail(Failure::Timeout { setting, limit }),
             Fate::Status {
                 status: 404,
                 in_session: true,
@@ -410,6 +410,7 @@ mod tests {
         assert_eq!(reason(call().handle_fate(status(503))), "upstream_unavailable");
         assert_eq!(
             reason(call().handle_fate(Fate::Silent {
+                setting: "start_timeout",
                 limit: Duration::from_secs(1)
             })),
             "timeout"

@@ -158,6 +158,7 @@ impl Errand {
                 message: message.clone(),
                 words: Era::Modern,
                 mirrored: None,
+                reads_events: accepts.reads_events(),
             }));
         }
         let errand = Self {

@@ -138,6 +138,8 @@ pub struct Call {
     /// The headers that mirror its arguments, if it came by a way that has such: they are judged as soon as its tool
     /// is known.
     pub mirrored: Option<MirroredParams>,
+    /// The client reads events while it waits, so that it may wait longer than one that gets nothing but the answer.
+    pub reads_events: bool,
 }
 
 /// What kind of request it is, as far as sharing a backend makes a difference.
@@ -264,8 +266,8 @@ impl Welcome {
 /// Why a call gets no answer from its server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// The server was silent past the limit.
-    Timeout { limit: Duration },
+    /// The server was silent past the limit, which is the value of this setting.
+    Timeout { setting: &'static str, limit: Duration },
     /// The server did not get ready in time.
     StartTimeout {
         limit: Duration,

@@ -399,6 +399,7 @@ impl Session {
                         message,
                         words: Era::Legacy,
                         mirrored: None,
+                        reads_events: accepts.reads_events(),
                     }),
                 }
             }

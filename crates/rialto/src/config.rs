@@ -267,6 +267,7 @@ fn complete(
                 listen: globals.listen,
                 tls: globals.tls,
                 request_timeout: globals.defaults.request_timeout,
+                stream_timeout: globals.defaults.stream_timeout,
                 max_message_bytes: largest.unwrap_or(globals.defaults.max_message_bytes),
                 session_idle: globals.session_idle,
                 drain: globals.drain,

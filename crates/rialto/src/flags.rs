@@ -85,9 +85,12 @@ pub(crate) struct ServeFlags {
     /// How log lines look on stderr; RUST_LOG says which [env: RIALTO_LOG_FORMAT] [default: human]
     #[arg(long, value_name = "human|json")]
     pub(crate) log_format: Option<String>,
-    /// How long a call may take, such as 30s or 5m [env: RIALTO_REQUEST_TIMEOUT, STDIO_REQUEST_TIMEOUT] [default: 30s]
+    /// How long a call may take whose client takes JSON only, such as 30s or 5m, or off [env: RIALTO_REQUEST_TIMEOUT, STDIO_REQUEST_TIMEOUT] [default: 30s]
     #[arg(long, alias = "timeout", value_name = "DURATION")]
     pub(crate) request_timeout: Option<String>,
+    /// How long the server may be silent in a call whose client reads events, or off [env: RIALTO_STREAM_TIMEOUT] [default: 10m]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) stream_timeout: Option<String>,
     /// The largest message, either way [env: RIALTO_MAX_MESSAGE_BYTES] [default: 16MiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) max_message_bytes: Option<String>,
@@ -152,7 +155,7 @@ pub(crate) struct ConnectFlags {
     /// Certificates to trust beside the system's, in PEM [env: RIALTO_CA_FILE]
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_file: Option<String>,
-    /// How long a call may take, such as 30s or 5m [env: RIALTO_TIMEOUT, MCP_TIMEOUT_MS] [default: 60s]
+    /// How long a call may take, such as 30s or 5m, or off [env: RIALTO_TIMEOUT, MCP_TIMEOUT_MS] [default: 60s]
     #[arg(long, alias = "request-timeout", value_name = "DURATION")]
     pub(crate) timeout: Option<String>,
     /// Messages that may wait; beyond it nothing is read from stdin [env: RIALTO_MAX_QUEUE, MCP_MAX_QUEUE] [default: 10000]

@@ -258,7 +258,14 @@ async fn g16_ten_thousand_calls_with_crashes_and_kills_leave_one_record_each() -
     const CALLERS: usize = 20;
     const CALLS: usize = 500;
     let rialto = chained()
-        .args(&["--request-timeout", "2s", "--max-sessions", "100"])
+        .args(&[
+            "--request-timeout",
+            "2s",
+            "--stream-timeout",
+            "2s",
+            "--max-sessions",
+            "100",
+        ])
         .stub(&[])
         .start()
         .await?;

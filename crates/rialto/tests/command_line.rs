@@ -604,7 +604,14 @@ async fn every_call_has_one_audit_record_with_all_fields() -> Result<()> {
 #[tokio::test]
 async fn calls_that_are_refused_crash_or_time_out_are_audited_as_such() -> Result<()> {
     let rialto = audited()
-        .args(&["--request-timeout", "300ms", "--max-sessions", "1"])
+        .args(&[
+            "--request-timeout",
+            "300ms",
+            "--stream-timeout",
+            "300ms",
+            "--max-sessions",
+            "1",
+        ])
         .stub(&[])
         .start()
         .await?;

@@ -564,7 +564,7 @@ async fn sixteen_mebibytes_are_the_limit_unless_told_otherwise() -> Result<()> {
 #[tokio::test]
 async fn no_answer_in_time_gets_504_and_the_child_is_told_that_the_call_is_cancelled() -> Result<()> {
     let rialto = Rialto::launcher()
-        .args(&["--request-timeout", "300ms"])
+        .args(&["--request-timeout", "300ms", "--stream-timeout", "300ms"])
         .stub(&[])
         .start()
         .await?;
@@ -587,15 +587,15 @@ async fn stdio_request_timeout_is_in_seconds() -> Result<()> {
         .stub(&[])
         .start()
         .await?;
-    let client = session(&rialto).await?;
-    client.call(4, "never", "{}").await?.expect_failed(504)?;
+    let client = session(&rialto).await?.accepting("application/json");
+    client.call(4, "never", "{}").await?.expect_error(504, -32603)?;
     Ok(())
 }
 
 #[tokio::test]
 async fn progress_keeps_a_call_alive_beyond_the_timeout() -> Result<()> {
     let rialto = Rialto::launcher()
-        .args(&["--request-timeout", "400ms"])
+        .args(&["--request-timeout", "400ms", "--stream-timeout", "400ms"])
         .stub(&[])
         .start()
         .await?;

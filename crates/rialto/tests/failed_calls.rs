@@ -11,7 +11,7 @@ const JSON_ONLY: [&str; 3] = ["application/json", "*/*", "application/json, text
 
 async fn gateway() -> Result<Rialto> {
     Rialto::with_config(
-        "request_timeout: 500ms\nmax_message_bytes: 64KiB\ndestinations:\n  \
+        "request_timeout: 500ms\nstream_timeout: 500ms\nmax_message_bytes: 64KiB\ndestinations:\n  \
          up:\n    command: '{stub} --journal {dir}/up'\n  \
          down:\n    command: '{stub} --journal {dir}/down --exit-at-once 3'\n",
     )
@@ -97,5 +97,27 @@ async fn h04_a_refusal_before_acceptance_is_a_status_for_every_client() -> Resul
     refused.expect_error(503, -32603)?;
     client.set_session(Some("6f1c1a0e-6a51-4c0e-8d0e-2f6c3f0f8a11"));
     client.call(2, "echo", "{}").await?.expect_status(404)?;
+    Ok(())
+}
+
+/// The call of a client that takes JSON only is begun later and fails at `request_timeout`, so that more than that has passed.
+#[tokio::test]
+async fn a_client_that_reads_events_gets_its_answer_after_more_than_request_timeout() -> Result<()> {
+    for timeout in ["", "stream_timeout: off\n"] {
+        let rialto = Rialto::with_config(&format!(
+            "request_timeout: 200ms\n{timeout}destinations:\n  up:\n    command: '{{stub}} --journal {{dir}}/journal'\n",
+        ))
+        .await?;
+        let client = rialto.session_of("up").await?;
+        let plain = rialto.session_of("up").await?.accepting("application/json");
+        let (held, released) = tokio::join!(client.call(1, "hold", json!({"marker": "long"})), async {
+            rialto.wait_for_execution("long").await;
+            let silent = plain.call(2, "never", "{}").await?;
+            silent.expect_error(504, -32603)?;
+            client.call(3, "release", "{}").await
+        });
+        released?.expect_status(200)?;
+        assert_eq!(held?.expect_status(200)?.text(), "long");
+    }
     Ok(())
 }

@@ -219,7 +219,7 @@ async fn b04_a_crash_loop_after_success_has_the_same_limit() -> Result<()> {
 #[tokio::test]
 async fn b05_first_calls_wait_for_a_slow_start_up_to_the_limit() -> Result<()> {
     let rialto = Rialto::with_config(
-        "request_timeout: 500ms\ndestinations:\n  slow:\n    command: '{stub} --journal {dir}/slow --slow-start 1500'\n    start_timeout: 20s\n  stuck:\n    command: '{stub} --journal {dir}/stuck --slow-start 60000'\n    start_timeout: 600ms\n",
+        "request_timeout: 500ms\nstream_timeout: 500ms\ndestinations:\n  slow:\n    command: '{stub} --journal {dir}/slow --slow-start 1500'\n    start_timeout: 20s\n  stuck:\n    command: '{stub} --journal {dir}/stuck --slow-start 60000'\n    start_timeout: 600ms\n",
     )
     .await?;
     // The start is longer than a call may take, which does not matter: a slow start is not a slow call.
@@ -240,7 +240,7 @@ async fn b05_first_calls_wait_for_a_slow_start_up_to_the_limit() -> Result<()> {
 #[tokio::test]
 async fn b06_a_silent_call_times_out_is_cancelled_and_its_late_answer_is_dropped() -> Result<()> {
     let rialto = Rialto::launcher()
-        .args(&["--request-timeout", "400ms"])
+        .args(&["--request-timeout", "400ms", "--stream-timeout", "400ms"])
         .stub(&[])
         .start()
         .await?;
@@ -378,7 +378,14 @@ async fn b09_a_line_that_can_name_no_call_fails_all_calls_and_the_child_is_repla
         json!({"text": true, "megabytes": 2}),
     ] {
         let rialto = Rialto::launcher()
-            .args(&["--request-timeout", "1h", "--max-message-bytes", "1MiB"])
+            .args(&[
+                "--request-timeout",
+                "1h",
+                "--stream-timeout",
+                "1h",
+                "--max-message-bytes",
+                "1MiB",
+            ])
             .stub(&[])
             .start()
             .await?;
@@ -429,7 +436,7 @@ async fn b10_many_large_answers_are_delivered_within_a_budget() -> Result<()> {
 #[tokio::test]
 async fn b11_floods_of_notifications_that_nobody_reads_are_bounded() -> Result<()> {
     let rialto = Rialto::launcher()
-        .args(&["--request-timeout", "60s"])
+        .args(&["--request-timeout", "60s", "--stream-timeout", "60s"])
         .stub(&[])
         .start()
         .await?;
@@ -496,7 +503,7 @@ async fn b12_a_flood_on_stderr_is_drained_and_does_not_fill_our_log() -> Result<
 #[tokio::test]
 async fn b13_a_child_that_stops_reading_fills_a_bounded_queue() -> Result<()> {
     let rialto = Rialto::with_config(
-        "request_timeout: 3s\nmax_message_bytes: 1MiB\ndestinations:\n  deaf:\n    command: '{stub} --journal {dir}/journal'\n  fine:\n    command: '{stub}'\n",
+        "request_timeout: 3s\nstream_timeout: 3s\nmax_message_bytes: 1MiB\ndestinations:\n  deaf:\n    command: '{stub} --journal {dir}/journal'\n  fine:\n    command: '{stub}'\n",
     )
     .await?;
     let (deaf, fine) = (rialto.session_of("deaf").await?, rialto.session_of("fine").await?);
@@ -579,7 +586,14 @@ async fn b17_a_child_that_ignores_sigterm_is_killed_on_delete_and_on_idle_end() 
 #[tokio::test]
 async fn b18_a_stopped_child_times_out_and_can_still_be_killed() -> Result<()> {
     let rialto = Rialto::launcher()
-        .args(&["--process", "per_session", "--request-timeout", "300ms"])
+        .args(&[
+            "--process",
+            "per_session",
+            "--request-timeout",
+            "300ms",
+            "--stream-timeout",
+            "300ms",
+        ])
         .stub(&[])
         .start()
         .await?;
@@ -599,7 +613,7 @@ async fn b18_a_stopped_child_times_out_and_can_still_be_killed() -> Result<()> {
 #[tokio::test]
 async fn b18_a_stopped_shared_child_is_replaced() -> Result<()> {
     let rialto = Rialto::launcher()
-        .args(&["--request-timeout", "300ms"])
+        .args(&["--request-timeout", "300ms", "--stream-timeout", "300ms"])
         .stub(&[])
         .start()
         .await?;
@@ -786,7 +800,14 @@ async fn b22_changed_tools_are_told_to_each_session_once_and_in_order() -> Resul
 #[tokio::test]
 async fn b23_huge_and_deep_results_are_bounded() -> Result<()> {
     let rialto = Rialto::launcher()
-        .args(&["--request-timeout", "2s", "--max-message-bytes", "1MiB"])
+        .args(&[
+            "--request-timeout",
+            "2s",
+            "--stream-timeout",
+            "2s",
+            "--max-message-bytes",
+            "1MiB",
+        ])
         .stub(&[])
         .start()
         .await?;

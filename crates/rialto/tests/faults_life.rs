@@ -629,7 +629,7 @@ async fn g12_secrets_appear_in_no_output() -> Result<()> {
             .env("SOME_TOKEN", SECRETS[1])
             .args(&["--audit", "{dir}/audit"])
             .config(
-                "secrets_file: secrets.yml\nrequest_timeout: 1s\ndestinations:\n  d:\n    command: '{stub} --journal {dir}/journal'\n    env: { ONE: '${secret:one}', TWO: '${SOME_TOKEN}' }\n",
+                "secrets_file: secrets.yml\nrequest_timeout: 1s\nstream_timeout: 1s\ndestinations:\n  d:\n    command: '{stub} --journal {dir}/journal'\n    env: { ONE: '${secret:one}', TWO: '${SOME_TOKEN}' }\n",
             );
         std::fs::write(
             launcher.dir().join("secrets.yml"),
@@ -778,6 +778,8 @@ async fn g16_every_call_leaves_exactly_one_record() -> Result<()> {
             "--audit",
             "{dir}/audit",
             "--request-timeout",
+            "400ms",
+            "--stream-timeout",
             "400ms",
             "--max-sessions",
             "20",

@@ -43,7 +43,7 @@ impl BlackHole {
 async fn d08_a_connection_that_is_never_taken_is_given_up_before_the_calls_own_time() -> Result<()> {
     let hole = BlackHole::open().await?;
     let config = format!(
-        "request_timeout: 10m\ndestinations:\n  hole: {{ url: 'http://{}/mcp', type: streamable_http, start_timeout: 10m }}\n  near: {{ command: '{{stub}}' }}\n",
+        "request_timeout: 10m\nstream_timeout: 10m\ndestinations:\n  hole: {{ url: 'http://{}/mcp', type: streamable_http, start_timeout: 10m }}\n  near: {{ command: '{{stub}}' }}\n",
         hole.address
     );
     let rialto = Rialto::with_config(&config).await?;

@@ -66,7 +66,7 @@ async fn e04_when_no_process_can_be_made_starts_are_refused_and_later_recover() 
 async fn e05_under_a_memory_limit_floods_from_every_side_do_not_end_rialto() -> Result<()> {
     const ALLOWED: u64 = 96 << 20;
     let rialto = Rialto::with_config(
-        "request_timeout: 5s\ndestinations:\n  talks: { command: '{stub}' }\n  endless: { command: '{stub}' }\n  deaf: { command: '{stub}' }\n  fine: { command: '{stub}' }\n",
+        "request_timeout: 5s\nstream_timeout: 5s\ndestinations:\n  talks: { command: '{stub}' }\n  endless: { command: '{stub}' }\n  deaf: { command: '{stub}' }\n  fine: { command: '{stub}' }\n",
     )
     .await?;
     let talks = rialto.session_of("talks").await?;
@@ -126,7 +126,7 @@ async fn e08_when_the_clock_jumps_timers_run_on_and_only_tokens_notice() -> Resu
     const AUDIENCE: &str = "https://mcp.example.com/a/mcp";
     let (world, issuer) = (World::new()?, Issuer::start().await?);
     let config = format!(
-        "public_url: https://mcp.example.com\nrequest_timeout: 4s\nsession_idle: 5m\naudit: {{ sink: '{{dir}}/audit.jsonl', chain: true }}\nauth:\n  jwt: {{ issuer: {} }}\ndestinations:\n  a: {{ command: '{{stub}} --journal {{dir}}/journal' }}\n",
+        "public_url: https://mcp.example.com\nrequest_timeout: 4s\nstream_timeout: 4s\nsession_idle: 5m\naudit: {{ sink: '{{dir}}/audit.jsonl', chain: true }}\nauth:\n  jwt: {{ issuer: {} }}\ndestinations:\n  a: {{ command: '{{stub}} --journal {{dir}}/journal' }}\n",
         issuer.url()
     );
     let mut launcher = Rialto::launcher().config(&config);

@@ -19,7 +19,7 @@ use testkit::rialto::Launcher;
 
 /// The least that the stub's oversized answer exceeds, and more than any other message here.
 const LIMIT: [&str; 2] = ["--max-message-bytes", "64KiB"];
-const SHORT_TIMEOUT: [&str; 2] = ["--request-timeout", "4s"];
+const SHORT_TIMEOUT: [&str; 4] = ["--request-timeout", "4s", "--stream-timeout", "4s"];
 
 /// Lets a client play the scenario, and returns what it saw, with the Rialto whose journal has what was executed.
 async fn play(

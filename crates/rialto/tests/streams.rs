@@ -111,7 +111,7 @@ async fn a_post_becomes_a_stream_after_five_seconds_of_waiting() -> Result<()> {
 #[tokio::test]
 async fn a_timeout_on_an_open_stream_is_an_error_in_the_stream() -> Result<()> {
     let rialto = Rialto::launcher()
-        .args(&["--request-timeout", "600ms"])
+        .args(&["--request-timeout", "600ms", "--stream-timeout", "600ms"])
         .stub(&[])
         .start()
         .await?;

@@ -525,10 +525,11 @@ async fn shutdown_lets_a_call_in_flight_finish() -> Result<()> {
 #[tokio::test]
 async fn a_quiet_child_is_never_killed_for_being_quiet() -> Result<()> {
     let yaml = "request_timeout: 100ms
+stream_timeout: 100ms
 session_idle: 300ms
 destinations:
   quiet: { command: '{stub} --journal {dir}/journal', linger: 100ms }
-  clock: { command: '{stub}', request_timeout: 30s }
+  clock: { command: '{stub}', stream_timeout: 30s }
 ";
     let rialto = Rialto::with_config(yaml).await?;
     let pid = start(&rialto, 1).await;

@@ -245,6 +245,7 @@ impl Destination {
             in_flight: self.settings.max_calls.unwrap_or(usual.in_flight),
             waiting: self.settings.max_calls.unwrap_or(usual.waiting),
             request_timeout: self.settings.request_timeout,
+            stream_timeout: self.settings.stream_timeout,
             start_timeout: rules.start_timeout,
             max_message_bytes: self.settings.max_message_bytes,
             outgoing_bytes: outgoing_bytes(usual.outgoing_bytes, self.settings.max_message_bytes),

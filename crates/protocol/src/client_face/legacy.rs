@@ -204,9 +204,9 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
 pub fn describe_failure(failure: &Failure) -> (String, String) {
     let mut data = format!(r#""reason":"{}""#, failure.reason());
     let text = match failure {
-        Failure::Timeout { limit } => {
-            data.push_str(r#","setting":"request_timeout""#);
-            format!("the server did not answer within {limit:?} (request_timeout)")
+        Failure::Timeout { setting, limit } => {
+            let _ = write!(data, r#","setting":"{setting}""#);
+            format!("the server did not answer within {limit:?} ({setting})")
         }
         Failure::StartTimeout { limit, trouble } => {
             data.push_str(r#","setting":"start_timeout""#);
@@ -353,6 +353,7 @@ mod tests {
         });
         for failure in [
             Failure::Timeout {
+                setting: "request_timeout",
                 limit: Duration::from_secs(30),
             },
             Failure::StartTimeout {

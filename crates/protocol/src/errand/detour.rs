@@ -74,6 +74,7 @@ impl Errand {
             message: self.message.clone(),
             words: Era::Modern,
             mirrored: None,
+            reads_events: self.accepts.reads_events(),
         }))
     }
 }

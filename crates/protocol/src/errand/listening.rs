@@ -189,6 +189,7 @@ impl Errand {
                 message: Message::own(text),
                 words: Era::Legacy,
                 mirrored: None,
+                reads_events: true,
             })));
         }
         self.accepts = Accepts::Events;
@@ -255,6 +256,7 @@ impl Errand {
             message,
             words: Era::Modern,
             mirrored: None,
+            reads_events: true,
         })));
     }
 

@@ -46,7 +46,7 @@ impl Multiplexer {
             }
             Arrival::Question => self.handle_question(now, message, origin),
             Arrival::Withdrawal => self.handle_withdrawal(now, message),
-            Arrival::Log => self.handle_log(&message, origin),
+            Arrival::Log => self.handle_log(now, &message, origin),
             Arrival::ListChanged | Arrival::Updated | Arrival::Task if !self.is_listened_for(&message) => {
                 self.counters.strays += 1
             }
@@ -222,10 +222,8 @@ impl Multiplexer {
             self.counters.strays += 1;
             return;
         };
-        if call.open_questions == 0 {
-            call.deadline = now.after(self.limits.request_timeout).min(call.horizon);
-        }
         let message = message.with_progress_token(token);
+        call.note_sign_of_life(now, &self.limits);
         let (session, call) = (call.session, call.call);
         self.tell(Tell::Related {
             session,

@@ -64,8 +64,8 @@ impl Multiplexer {
         if let Some(Pending::Call(call)) = open.wire.and_then(|id| self.pending.get_mut(&id)) {
             call.open_questions -= 1;
             if call.open_questions == 0 {
-                call.deadline = now.after(self.limits.request_timeout);
-                call.horizon = now.after(self.limits.request_timeout * Limits::MAX_EXTENSIONS);
+                call.deadline = now.after(self.limits.call_timeout(call.reads_events));
+                call.horizon = now.after(self.limits.longest_call(call.reads_events));
                 let deadline = call.deadline;
                 self.wake_by(deadline);
                 if let Some(id) = open.wire {
@@ -205,6 +205,7 @@ impl Multiplexer {
             message: call.message,
             words: call.words,
             mirrored: None,
+            reads_events: call.reads_events,
         };
         let text = "the server asked for a capability that the client did not declare";
         let data = format!(r#"{{"requiredCapabilities":{required}}}"#);
@@ -241,7 +242,7 @@ impl Multiplexer {
         if let Some(Pending::Call(call)) = wire.and_then(|id| self.pending.get_mut(&id)) {
             call.open_questions += 1;
             // People think slowly, and the server is not to blame: it waits too.
-            call.deadline = deadline.after(self.limits.request_timeout);
+            call.deadline = deadline.after(self.limits.call_timeout(call.reads_events));
             carrier = Some(call.call);
         }
         self.begin_rest(now, wire, &asker);
@@ -404,8 +405,8 @@ impl Multiplexer {
 
     /// A log line goes to the session whose call it is about. If that cannot be known it goes to everybody
     /// while nobody is calling and all are one principal, and otherwise to nobody.
-    pub(super) fn handle_log(&mut self, message: &Message, origin: Option<WireId>) {
-        if self.task_log(message) {
+    pub(super) fn handle_log(&mut self, now: Moment, message: &Message, origin: Option<WireId>) {
+        if self.task_log(now, message) {
             return;
         }
         let level = message.level();
@@ -415,6 +416,9 @@ impl Multiplexer {
             return;
         }
         if let Some((session, wire)) = exact.flatten().or_else(|| self.attribute_log()) {
+            if let Some(Pending::Call(call)) = wire.and_then(|id| self.pending.get_mut(&id)) {
+                call.note_sign_of_life(now, &self.limits);
+            }
             if self.interests.hears(session, level) {
                 let call = wire.and_then(|id| match self.pending.get(&id) {
                     Some(Pending::Call(call)) => Some(call.call),

@@ -126,6 +126,8 @@ pub(super) struct InFlight {
     /// What the client wrote, for as long as it may have to be said again in a further round.
     pub(super) message: Message,
     pub(super) words: Era,
+    /// The client reads events while it waits: this decides which time limit holds.
+    pub(super) reads_events: bool,
     /// What the server wants to know before it goes on (modern era).
     pub(super) round: Option<Round>,
     pub(super) rounds: u32,
@@ -146,6 +148,17 @@ pub(super) struct InFlight {
     pub(super) rest_at: Option<Moment>,
     /// Not counted among its session's calls: it waits for a client that may never answer.
     pub(super) resting: bool,
+}
+
+impl InFlight {
+    /// The server has sent something about this call: its time starts anew, unless a question has stopped it.
+    pub(super) fn note_sign_of_life(&mut self, now: Moment, limits: &Limits) {
+        if self.open_questions == 0 {
+            self.deadline = now
+                .after(limits.call_timeout(self.reads_events))
+                .min(self.horizon);
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -34,9 +34,10 @@ impl Multiplexer {
         let deadline = now.after(if starting {
             self.limits.start_timeout
         } else if asked_first {
-            self.limits.question_timeout + self.limits.request_timeout
+            let timeout = self.limits.call_timeout(call.reads_events);
+            self.limits.question_timeout.saturating_add(timeout)
         } else {
-            self.limits.request_timeout
+            self.limits.call_timeout(call.reads_events)
         });
         let patience = now.after(self.limits.patience);
         let occupied = !starting && self.takes_turns(&call) && self.is_occupied(call.session);
@@ -163,6 +164,7 @@ impl Multiplexer {
             message,
             words,
             mirrored: _,
+            reads_events,
         } = call;
         if !self.has_room(message.len()) {
             return self.overload(session, call, "bytes waiting for the server");
@@ -200,6 +202,7 @@ impl Multiplexer {
                     message,
                     words,
                     mirrored: None,
+                    reads_events,
                 };
                 return self.reply_error(&call, error_code::METHOD_NOT_FOUND, what, None);
             }
@@ -207,7 +210,7 @@ impl Multiplexer {
         self.next_wire += 1;
         let method = message.method();
         self.count_in(session, method.may_ask());
-        let deadline = self.first_deadline(now, method);
+        let deadline = self.first_deadline(now, method, reads_events);
         let patience = now.after(self.limits.patience);
         self.pending.insert(
             id,
@@ -219,13 +222,14 @@ impl Multiplexer {
                 token: message.raw_copy(Member::MetaProgressToken),
                 message,
                 words,
+                reads_events,
                 round: None,
                 rounds: 0,
                 pursuit: None,
                 drives,
                 past,
                 deadline,
-                horizon: now.after(self.limits.request_timeout * Limits::MAX_EXTENSIONS),
+                horizon: now.after(self.limits.longest_call(reads_events)),
                 patience: Some(patience),
                 open_questions: 0,
                 rest_at: None,

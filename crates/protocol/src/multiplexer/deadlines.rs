@@ -163,9 +163,7 @@ impl Multiplexer {
         for id in late {
             self.counters.timeouts += 1;
             if let Some(call) = self.release(now, id, None, "no answer within the time limit") {
-                let failure = Failure::Timeout {
-                    limit: self.limits.request_timeout,
-                };
+                let failure = self.limits.timeout_failure(call.reads_events);
                 self.tell(Tell::Failed {
                     session: call.session,
                     call: call.call,
@@ -226,9 +224,7 @@ impl Multiplexer {
                 } else if self.is_occupied(session) {
                     Failure::Occupied
                 } else {
-                    Failure::Timeout {
-                        limit: self.limits.request_timeout,
-                    }
+                    self.limits.timeout_failure(waiting.call.reads_events)
                 };
                 self.tell(Tell::Failed {
                     session,

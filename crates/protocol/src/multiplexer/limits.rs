@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
+use crate::exchange::Failure;
+
 /// How much and how long.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Silence after which a call has failed. Progress starts it anew, up to [`Limits::MAX_EXTENSIONS`] times.
+    /// Silence after which a call has failed whose client gets nothing but the answer. Progress and log lines of the call
+    /// start it anew, up to [`Limits::MAX_EXTENSIONS`] times.
     pub request_timeout: Duration,
+    /// The same for a call whose client reads events.
+    pub stream_timeout: Duration,
     /// How long calls wait for a server that is getting ready.
     pub start_timeout: Duration,
     /// After this long whoever waits for an answer is told so.
@@ -34,7 +39,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// A call may last this many request timeouts, however much progress it reports.
+    /// A call may last this many times its time limit, however much progress it reports.
     pub const MAX_EXTENSIONS: u32 = 10;
 
     /// The longest that a server may take to answer a ping of ours.
@@ -42,6 +47,33 @@ impl Limits {
 
     /// A line that is too long to be kept and goes on beyond this many bytes is taken for one without end.
     const ENDLESS: u64 = 256 << 20;
+
+    /// Returns the silence after which a call has failed.
+    pub(super) fn call_timeout(&self, reads_events: bool) -> Duration {
+        if reads_events {
+            self.stream_timeout
+        } else {
+            self.request_timeout
+        }
+    }
+
+    /// Returns how long a call may last, however much progress it reports.
+    pub(super) fn longest_call(&self, reads_events: bool) -> Duration {
+        self.call_timeout(reads_events)
+            .saturating_mul(Self::MAX_EXTENSIONS)
+    }
+
+    /// Returns why a call has failed whose server was silent for too long.
+    pub(super) fn timeout_failure(&self, reads_events: bool) -> Failure {
+        Failure::Timeout {
+            setting: if reads_events {
+                "stream_timeout"
+            } else {
+                "request_timeout"
+            },
+            limit: self.call_timeout(reads_events),
+        }
+    }
 
     /// How long a server that let a call time out may take to show that it lives.
     pub(super) fn ping_timeout(&self) -> Duration {
@@ -66,6 +98,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             request_timeout: Duration::from_secs(30),
+            stream_timeout: Duration::from_secs(600),
             start_timeout: Duration::from_secs(60),
             patience: Duration::from_secs(5),
             question_timeout: Duration::from_secs(600),

@@ -187,6 +187,7 @@ impl Multiplexer {
                 message: call.message,
                 words: call.words,
                 mirrored: None,
+                reads_events: call.reads_events,
             },
             deadline,
             starting: true,

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Asker, InFlight, Limits, Multiplexer, Pending};
+use super::{Asker, InFlight, Multiplexer, Pending};
 use crate::backend_face::{self, TaskRequest, WireId, modern};
 use crate::error_code;
 use crate::exchange::{SessionKey, Tell};
@@ -146,7 +146,9 @@ impl Multiplexer {
         };
         pursuit.poll_at = Some(at);
         call.pursuit = Some(Box::new(pursuit));
-        call.deadline = now.after(self.limits.request_timeout).min(call.horizon);
+        call.deadline = now
+            .after(self.limits.call_timeout(call.reads_events))
+            .min(call.horizon);
         let deadline = call.deadline;
         self.wake_by(deadline.min(at));
         self.say_status(id, task);
@@ -256,10 +258,8 @@ impl Multiplexer {
             };
             return self.conclude_pursuit(now, id, told);
         };
-        if let Some(Pending::Call(call)) = self.pending.get_mut(&id)
-            && call.open_questions == 0
-        {
-            call.deadline = now.after(self.limits.request_timeout).min(call.horizon);
+        if let Some(Pending::Call(call)) = self.pending.get_mut(&id) {
+            call.note_sign_of_life(now, &self.limits);
         }
         self.say_status(id, &task);
         let modern = self.face.listens();
@@ -458,10 +458,10 @@ impl Multiplexer {
     }
 
     /// How long a call may take: that of a task's outcome as long as any other may with progress.
-    pub(super) fn first_deadline(&self, now: Moment, method: Method) -> Moment {
+    pub(super) fn first_deadline(&self, now: Moment, method: Method, reads_events: bool) -> Moment {
         now.after(match method {
-            Method::TasksResult => self.limits.request_timeout * Limits::MAX_EXTENSIONS,
-            _ => self.limits.request_timeout,
+            Method::TasksResult => self.limits.longest_call(reads_events),
+            _ => self.limits.call_timeout(reads_events),
         })
     }
 }

@@ -231,6 +231,7 @@ mod tests {
                 message,
                 words,
                 mirrored: None,
+                reads_events: false,
             };
             self.machine.handle_ask(self.now, Ask::Call(call));
         }

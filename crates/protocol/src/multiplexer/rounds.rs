@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Asker, Limits, Multiplexer, Pending};
+use super::{Asker, Multiplexer, Pending};
 use crate::backend_face::modern::{self, InputRequired};
 use crate::backend_face::{Outgoing, WireId};
 use crate::exchange::{Failure, Tell};
@@ -145,8 +145,8 @@ impl Multiplexer {
             extra: &extra,
         };
         self.face.write_call(&mut self.outgoing, &line);
-        call.deadline = now.after(self.limits.request_timeout);
-        call.horizon = now.after(self.limits.request_timeout * Limits::MAX_EXTENSIONS);
+        call.deadline = now.after(self.limits.call_timeout(call.reads_events));
+        call.horizon = now.after(self.limits.longest_call(call.reads_events));
         let deadline = call.deadline;
         self.pending.insert(id, Pending::Call(call));
         self.wake_by(deadline);

@@ -530,22 +530,23 @@ impl Multiplexer {
     }
 
     /// Whom a log line is for that says which task it is about; `None` if it does not say.
-    pub(super) fn task_log(&mut self, message: &Message) -> bool {
+    pub(super) fn task_log(&mut self, now: Moment, message: &Message) -> bool {
         let Some(task) = task::related(message).filter(|_| self.offers_tasks()) else {
             return false;
         };
         let level = message.level();
         let message = message.clone();
         if let Some((session, wire)) = self.driven(&task) {
-            if let Some(Pending::Call(call)) = self.pending.get(&wire)
-                && self.interests.hears(session, level)
-            {
+            if let Some(Pending::Call(call)) = self.pending.get_mut(&wire) {
+                call.note_sign_of_life(now, &self.limits);
                 let call = call.call;
-                self.tell(Tell::Related {
-                    session,
-                    call,
-                    message,
-                });
+                if self.interests.hears(session, level) {
+                    self.tell(Tell::Related {
+                        session,
+                        call,
+                        message,
+                    });
+                }
             }
             return true;
         }

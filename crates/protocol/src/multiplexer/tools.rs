@@ -284,6 +284,7 @@ impl Multiplexer {
                 message: call.message,
                 words: call.words,
                 mirrored: None,
+                reads_events: call.reads_events,
             },
             deadline: call.deadline,
             starting: false,

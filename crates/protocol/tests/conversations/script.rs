@@ -246,7 +246,12 @@ impl Script {
                 .map_err(|error: std::num::ParseIntError| error.to_string())
         };
         match key {
-            "request_timeout" => self.limits.request_timeout = span(text)?,
+            // For clients that read events as well, unless `stream_timeout` comes after it.
+            "request_timeout" => {
+                self.limits.request_timeout = span(text)?;
+                self.limits.stream_timeout = self.limits.request_timeout;
+            }
+            "stream_timeout" => self.limits.stream_timeout = span(text)?,
             "start_timeout" => self.limits.start_timeout = span(text)?,
             "patience" => self.limits.patience = span(text)?,
             "question_timeout" => self.limits.question_timeout = span(text)?,

@@ -47,6 +47,7 @@ impl FarSide {
     pub(crate) fn new(words: Introduction, tasks: usize) -> Self {
         let limits = Limits {
             request_timeout: Duration::from_secs(8),
+            stream_timeout: Duration::from_secs(8),
             start_timeout: Duration::from_secs(12),
             patience: Duration::from_secs(2),
             question_timeout: Duration::from_secs(15),

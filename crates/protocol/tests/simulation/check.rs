@@ -28,7 +28,7 @@ struct Case {
     asked: usize,
     /// Its modern client left before the server had answered.
     hung_up: Option<Moment>,
-    /// Progress or a question moved its limit.
+    /// Progress, a log line or a question moved its limit.
     extended: bool,
     /// The bridge ended it without an answer of its server, which may never stop working on it.
     given_up: bool,
@@ -276,8 +276,9 @@ impl Judge {
                 {
                     case.extended = true;
                 }
-                // A question may be carried by another call of the same session, whose clock then stops.
-                if *kind == Kind::Question {
+                // A question may be carried by another call of the same session, whose clock then stops, and a log line taken for
+                // another call's, whose clock then starts anew.
+                if matches!(kind, Kind::Question | Kind::Log) {
                     for case in self.cases.values_mut().filter(|case| case.endings.is_empty()) {
                         case.extended = true;
                     }

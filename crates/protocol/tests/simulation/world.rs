@@ -139,6 +139,7 @@ const RESTART: [Duration; 3] = [
 pub(crate) fn limits() -> multiplexer::Limits {
     multiplexer::Limits {
         request_timeout: Duration::from_secs(8),
+        stream_timeout: Duration::from_secs(8),
         start_timeout: Duration::from_secs(12),
         patience: Duration::from_secs(2),
         question_timeout: Duration::from_secs(15),

@@ -72,6 +72,7 @@ impl Behind {
         let forever = Duration::from_secs(1 << 30);
         let limits = Limits {
             request_timeout: forever,
+            stream_timeout: forever,
             patience: forever,
             ..Limits::default()
         };

@@ -73,8 +73,10 @@ pub(crate) fn read(flags: &ConnectFlags, environment: &Environment) -> Result<Co
 }
 
 fn assemble(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) -> Option<Connection> {
+    let timeout = timeout(flags, environment, walk).unwrap_or(TIMEOUT);
     let defaults = Defaults {
-        request_timeout: timeout(flags, environment, walk).unwrap_or(TIMEOUT),
+        request_timeout: timeout,
+        stream_timeout: timeout,
         max_message_bytes: number(
             ("--max-message-bytes", flags.max_message_bytes.as_deref()),
             &["RIALTO_MAX_MESSAGE_BYTES"],
@@ -102,7 +104,7 @@ fn assemble(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) ->
         name: name.unwrap_or_else(|| destination.name.clone()),
         // Whoever waits for a server that is away waits as long as for one that is slow.
         lanes: LaneRules {
-            start_timeout: defaults.request_timeout,
+            start_timeout: timeout,
             ..destination.lanes
         },
         era: era.unwrap_or(EraChoice::Auto),
@@ -249,6 +251,7 @@ fn alone(destination: Destination) -> Settings {
         tls: None,
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         request_timeout: destination.request_timeout,
+        stream_timeout: destination.stream_timeout,
         max_message_bytes: destination.max_message_bytes,
         // The session lives for as long as the program does.
         session_idle: Duration::MAX,
@@ -280,7 +283,7 @@ fn timeout(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) -> 
         "RIALTO_TIMEOUT",
         environment,
     ) {
-        return walk.judge(&given, quantity::some_time);
+        return walk.judge(&given, quantity::time_or_off);
     }
     let text = environment.filled("MCP_TIMEOUT_MS")?;
     match quantity::count(text.trim()) {

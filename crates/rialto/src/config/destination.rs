@@ -41,6 +41,7 @@ pub(super) enum Format {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Defaults {
     pub(super) request_timeout: Duration,
+    pub(super) stream_timeout: Duration,
     pub(super) max_message_bytes: usize,
     /// From a flag or variable, which beat the file.
     pub(super) max_sessions: Option<usize>,
@@ -146,7 +147,8 @@ pub(super) fn read(
         .unwrap_or(Show::Both);
     let roots = roots(&mut fields);
     let tools = tools(&mut fields);
-    let request_timeout = fields.parsed("request_timeout", quantity::some_time);
+    let request_timeout = fields.parsed("request_timeout", quantity::time_or_off);
+    let stream_timeout = fields.parsed("stream_timeout", quantity::time_or_off);
     let max_message_bytes = fields.parsed("max_message_bytes", quantity::size);
     // Who has an old server has its clients, and they know its paths.
     let legacy_sse =
@@ -175,6 +177,7 @@ pub(super) fn read(
             ..lanes(sharing, caps)
         },
         request_timeout: request_timeout.unwrap_or(defaults.request_timeout),
+        stream_timeout: stream_timeout.unwrap_or(defaults.stream_timeout),
         max_message_bytes: max_message_bytes.unwrap_or(defaults.max_message_bytes),
         max_sessions: caps.sessions,
         max_calls: None,
@@ -250,6 +253,7 @@ pub(super) fn in_front_of(
         backend,
         lanes: lanes(sharing, caps),
         request_timeout: defaults.request_timeout,
+        stream_timeout: defaults.stream_timeout,
         max_message_bytes: defaults.max_message_bytes,
         max_sessions: caps.sessions,
         max_calls: None,

@@ -24,6 +24,7 @@ use crate::flags::ServeFlags;
 
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3000);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+const STREAM_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 const SESSION_IDLE: Duration = Duration::from_secs(60 * 60);
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -65,6 +66,11 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         ("--request-timeout", flags.request_timeout.as_deref()),
         &["RIALTO_REQUEST_TIMEOUT", OLDER_TIMEOUT],
         "request_timeout",
+    );
+    let stream_timeout = layers.first(
+        ("--stream-timeout", flags.stream_timeout.as_deref()),
+        &["RIALTO_STREAM_TIMEOUT"],
+        "stream_timeout",
     );
     let max_message_bytes = layers.first(
         ("--max-message-bytes", flags.max_message_bytes.as_deref()),
@@ -136,7 +142,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
     };
     let timeout_form = match &request_timeout {
         Some(given) if given.place == Place::Variable(OLDER_TIMEOUT) => quantity::seconds_or_duration,
-        Some(_) | None => quantity::some_time,
+        Some(_) | None => quantity::time_or_off,
     };
     Globals {
         listen,
@@ -162,6 +168,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         keep_going,
         defaults: Defaults {
             request_timeout: judged(request_timeout, timeout_form, REQUEST_TIMEOUT),
+            stream_timeout: judged(stream_timeout, quantity::time_or_off, STREAM_TIMEOUT),
             max_message_bytes: max_message_bytes
                 .and_then(|given| walk.judge(&given, quantity::size))
                 .unwrap_or(MAX_MESSAGE_BYTES),

@@ -31,6 +31,17 @@ pub(super) fn some_time(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// How long a time limit is that was switched off: longer than any program runs.
+const OFF: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+/// A time limit: a duration that must not be zero, or `off`.
+pub(super) fn time_or_off(text: &str) -> Result<Duration, String> {
+    match text.trim() {
+        "off" => Ok(OFF),
+        text => some_time(text),
+    }
+}
+
 /// Bare seconds, as the older variable `STDIO_REQUEST_TIMEOUT` has them, or a duration with a unit.
 pub(super) fn seconds_or_duration(text: &str) -> Result<Duration, String> {
     match text.trim().parse::<f64>() {
@@ -38,7 +49,7 @@ pub(super) fn seconds_or_duration(text: &str) -> Result<Duration, String> {
             Ok(parsed) if !parsed.is_zero() && parsed <= LONGEST => Ok(parsed),
             Ok(_) | Err(_) => Err("must be more than 0 seconds and at most 365d".to_owned()),
         },
-        Err(_) => some_time(text),
+        Err(_) => time_or_off(text),
     }
 }
 

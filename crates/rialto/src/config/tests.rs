@@ -77,7 +77,8 @@ fn environment<const N: usize>(variables: [(&str, &str); N]) -> Environment {
 /// The example of the contract, without its remote destinations.
 const CONTRACT: &str = r#"
 listen: 127.0.0.1:3000
-request_timeout: 30s            # global; 504 after it
+request_timeout: 30s            # for an answer as plain JSON; 504 after it. `off` is allowed
+stream_timeout: 10m             # for a client that accepts event streams: silence of the server beyond it ends the call
 max_message_bytes: 16MiB        # either way; also per destination
 secrets_file: secrets.yml       # name: value; never committed
 destinations:
@@ -126,6 +127,7 @@ fn the_example_of_the_contract_is_read_to_the_last_field() {
     assert_eq!(destination.name, "context7");
     assert_eq!(destination.max_sessions, 1000);
     assert_eq!(destination.request_timeout, Duration::from_secs(30));
+    assert_eq!(destination.stream_timeout, Duration::from_secs(600));
     assert_eq!(destination.max_message_bytes, 16 << 20);
     let process = process(destination);
     assert_eq!(process.argv, ["npx", "-y", "@upstash/context7-mcp"]);
@@ -151,7 +153,7 @@ fn the_example_word_for_word_has_one_problem_and_it_is_the_one_its_comment_names
         settings_in(directory.path(), &ServeFlags::default(), &Environment::default()).expect_err("one");
     let text = error.to_string();
     assert!(
-        text.starts_with("destinations.yml:13: destination `context7`, field `env_from_headers`: "),
+        text.starts_with("destinations.yml:14: destination `context7`, field `env_from_headers`: "),
         "{text}"
     );
     assert!(text.contains("process: per_identity"), "{text}");
@@ -184,6 +186,7 @@ fn every_key_can_be_said_in_a_file() {
     let text = "\
 listen: :0
 request_timeout: 1m
+stream_timeout: off
 max_message_bytes: 2MiB
 session_idle: 2h
 drain_timeout: 0s
@@ -204,7 +207,8 @@ destinations:
     max_children: 2
     linger: 0s
     capabilities: union
-    request_timeout: 10m
+    request_timeout: off
+    stream_timeout: 20m
     max_message_bytes: 5MB
     legacy_sse: true
   b:
@@ -239,8 +243,11 @@ destinations:
         (a.name.as_str(), a.max_sessions, a.max_message_bytes),
         ("a", 3, 5_000_000)
     );
-    assert_eq!(a.request_timeout, Duration::from_secs(600));
+    let years = Duration::from_secs(50 * 365 * 24 * 60 * 60);
+    assert!(a.request_timeout > years, "off");
+    assert_eq!(a.stream_timeout, Duration::from_secs(1200));
     assert_eq!(b.request_timeout, Duration::from_secs(60));
+    assert!(b.stream_timeout > years, "off");
     assert_eq!(b.max_message_bytes, 2 << 20);
     let lanes = a.lanes.clone();
     let (a, b) = (process(a), process(b));

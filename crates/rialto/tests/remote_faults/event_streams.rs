@@ -161,7 +161,7 @@ async fn d3_a_stream_without_event_ids_that_closes_is_an_error() {
 #[tokio::test]
 async fn d3_a_stream_that_never_brings_its_answer_is_given_up() {
     let upstream = Upstream::legacy().start().await.expect("an upstream");
-    let keys = json!({"type": "streamable_http", "request_timeout": "2s"});
+    let keys = json!({"type": "streamable_http", "request_timeout": "2s", "stream_timeout": "2s"});
     let stage = Stage::configured(upstream, keys).await;
     let client = stage.session().await;
     let primed = vec![
@@ -251,7 +251,7 @@ async fn d14_an_error_event_is_no_answer() {
 #[tokio::test]
 async fn d14_empty_events_do_not_keep_a_call_alive_for_ever() {
     let upstream = Upstream::legacy().start().await.expect("an upstream");
-    let keys = json!({"type": "streamable_http", "request_timeout": "1s"});
+    let keys = json!({"type": "streamable_http", "request_timeout": "1s", "stream_timeout": "1s"});
     let stage = Stage::configured(upstream, keys).await;
     let client = stage.session().await;
     let empty = b"3\r\n:\n\n\r\n".repeat(1000);

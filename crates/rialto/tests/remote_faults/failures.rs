@@ -236,7 +236,7 @@ async fn d8_silence_in_the_middle_of_a_body_is_a_timeout_and_the_server_hears_of
 
 async fn silence(steps: Vec<Step>) {
     let upstream = Upstream::legacy().start().await.expect("an upstream");
-    let keys = json!({"type": "streamable_http", "request_timeout": "1s"});
+    let keys = json!({"type": "streamable_http", "request_timeout": "1s", "stream_timeout": "1s"});
     let stage = Stage::configured(upstream, keys).await;
     let client = stage.session().await;
     stage.upstream.once(calls("sleep"), steps);
@@ -255,7 +255,7 @@ async fn silence(steps: Vec<Step>) {
 #[tokio::test]
 async fn d8_a_modern_call_that_takes_too_long_is_hung_up_on() {
     let upstream = Upstream::modern().start().await.expect("an upstream");
-    let keys = json!({"type": "streamable_http", "request_timeout": "1s"});
+    let keys = json!({"type": "streamable_http", "request_timeout": "1s", "stream_timeout": "1s"});
     let stage = Stage::configured(upstream, keys).await;
     stage
         .upstream
@@ -271,7 +271,7 @@ async fn d8_a_handshake_that_is_never_answered_is_a_timeout() {
     let upstream = Upstream::legacy().start().await.expect("an upstream");
     upstream.always(method("initialize"), vec![Step::Stall]);
     upstream.always(method("server/discover"), vec![Step::Stall]);
-    let keys = json!({"type": "streamable_http", "request_timeout": "1s", "start_timeout": "1s"});
+    let keys = json!({"type": "streamable_http", "request_timeout": "1s", "stream_timeout": "1s", "start_timeout": "1s"});
     let stage = Stage::configured(upstream, keys).await;
     let client = stage.rialto.client_of("remote").await.expect("rialto listens");
     let reply = client
@@ -478,7 +478,7 @@ async fn more_calls_at_once_than_are_kept_in_readiness_are_answered_each_time() 
 #[tokio::test]
 async fn d8_a_question_of_ours_that_takes_too_long_is_hung_up_on() {
     let upstream = Upstream::modern().start().await.expect("an upstream");
-    let keys = json!({"type": "streamable_http", "request_timeout": "1s"});
+    let keys = json!({"type": "streamable_http", "request_timeout": "1s", "stream_timeout": "1s"});
     let stage = Stage::configured(upstream, keys).await;
     stage.upstream.always(method("tools/list"), vec![Step::Stall]);
     let params = json!({"name": "echo", "arguments": {"text": "without the list"}});

@@ -167,7 +167,7 @@ async fn d13_a_result_larger_than_a_message_may_be_fails_its_own_call_only() {
 #[tokio::test]
 async fn e_many_calls_to_a_silent_server_are_bounded_and_refused() {
     let upstream = Upstream::legacy().start().await.expect("an upstream");
-    let keys = json!({"type": "streamable_http", "request_timeout": "5s", "max_message_bytes": "1MiB"});
+    let keys = json!({"type": "streamable_http", "request_timeout": "5s", "stream_timeout": "5s", "max_message_bytes": "1MiB"});
     let stage = Stage::configured(upstream, keys).await;
     let client = stage.session().await;
     let before = stage.rialto.memory().resident;

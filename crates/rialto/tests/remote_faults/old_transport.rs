@@ -86,7 +86,7 @@ async fn d17_an_absolute_endpoint_of_the_same_origin_is_used() {
         vec![Step::OpenStream, Step::piece(&event), Step::Wait(gate)],
     );
     upstream.always(|seen| seen.path == "/elsewhere?x=1", vec![Step::status(202)]);
-    let keys = json!({"type": "sse", "start_timeout": "2s", "request_timeout": "2s"});
+    let keys = json!({"type": "sse", "start_timeout": "2s", "request_timeout": "2s", "stream_timeout": "2s"});
     let stage = Stage::configured(upstream, keys).await;
     let client = stage.rialto.client_of("remote").await.expect("rialto listens");
     let opening = client.initialize(stage::LEGACY, json!({}));
@@ -103,7 +103,7 @@ async fn d17_an_absolute_endpoint_of_the_same_origin_is_used() {
 async fn a_stream_without_an_endpoint_is_given_up() {
     let upstream = Upstream::old_sse().start().await.expect("an upstream");
     upstream.always(opens, vec![Step::OpenStream, Step::Stall]);
-    let keys = json!({"type": "sse", "start_timeout": "1s", "request_timeout": "1s"});
+    let keys = json!({"type": "sse", "start_timeout": "1s", "request_timeout": "1s", "stream_timeout": "1s"});
     let stage = Stage::configured(upstream, keys).await;
     let client = stage.rialto.client_of("remote").await.expect("rialto listens");
     let reply = client.initialize(stage::LEGACY, json!({})).await;

@@ -163,7 +163,10 @@ impl Journey<'_> {
         let sent = match self.patience() {
             Some(limit) => Box::pin(tokio::time::timeout(limit, self.link.server.send(&outbound)))
                 .await
-                .unwrap_or(Err(Fate::Silent { limit })),
+                .unwrap_or(Err(Fate::Silent {
+                    setting: "start_timeout",
+                    limit,
+                })),
             None => self.link.server.send(&outbound).await,
         };
         drop(outbound);

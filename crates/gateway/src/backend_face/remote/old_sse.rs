@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use protocol::delivery::{Delivery, Fate, Next, Parcel, Post, answered, is_definite, repeatable};
 use protocol::exchange::{Trouble, Upstream, UpstreamFault};
+use protocol::method::Method;
 use protocol::wire::sse::{SseEvent, SseParser};
 use url::Url;
 
@@ -165,7 +166,12 @@ pub(super) async fn write(link: &Link, endpoint: &Arc<Address>, post: &Post) -> 
                 text: None,
             },
             Ok(Err(fate)) => fate,
-            Err(_) => Fate::Silent { limit: POST_TIMEOUT },
+            // The request has left, and its answer comes by the stream: the call's own time limit decides.
+            Err(_) if !is_handshake(parcel) && matches!(parcel, Parcel::Request { .. }) => return Ok(()),
+            Err(_) => Fate::Silent {
+                setting: "start_timeout",
+                limit: POST_TIMEOUT,
+            },
         };
         match delivery.handle_fate(fate) {
             Next::Again { after } => tokio::time::sleep(after).await,
@@ -186,6 +192,17 @@ pub(super) async fn write(link: &Link, endpoint: &Arc<Address>, post: &Post) -> 
             }
         }
     }
+}
+
+/// Returns whether it is the first request to a server, before which there is no call.
+fn is_handshake(parcel: Parcel) -> bool {
+    matches!(
+        parcel,
+        Parcel::Request {
+            method: Method::Initialize | Method::ServerDiscover,
+            ..
+        }
+    )
 }
 
 #[cfg(test)]

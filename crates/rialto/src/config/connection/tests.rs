@@ -53,8 +53,21 @@ fn the_variables_alone_are_enough() {
         ("My Server", "My Server")
     );
     assert_eq!(destination.request_timeout, Duration::from_millis(1500));
+    assert_eq!(destination.stream_timeout, Duration::from_millis(1500));
     assert_eq!((connection.limits.messages, destination.max_calls), (7, Some(7)));
     assert!(!format!("{connection:?}").contains("geheim"));
+}
+
+#[test]
+fn the_time_limit_can_be_switched_off() {
+    let flags = ConnectFlags {
+        timeout: Some("off".into()),
+        ..to("https://a.example/mcp")
+    };
+    let told = connection(&flags, &[]).unwrap();
+    let destination = &told.settings.destinations[0];
+    let years = Duration::from_secs(50 * 365 * 24 * 60 * 60);
+    assert!(destination.request_timeout > years && destination.stream_timeout > years);
 }
 
 #[test]
@@ -77,6 +90,7 @@ fn a_flag_beats_a_variable_and_a_variable_the_default() {
     let destination = &told.settings.destinations[0];
     assert_eq!(remote_of(&told).url.host_str(), Some("a.example"));
     assert_eq!(destination.request_timeout, Duration::from_secs(2));
+    assert_eq!(destination.stream_timeout, Duration::from_secs(2));
     assert_eq!(told.limits.messages, 5);
     assert_eq!(
         (remote_of(&told).transport, remote_of(&told).retry),
@@ -87,6 +101,7 @@ fn a_flag_beats_a_variable_and_a_variable_the_default() {
     let usual = connection(&to("https://a.example/mcp"), &[]).unwrap();
     let destination = &usual.settings.destinations[0];
     assert_eq!(destination.request_timeout, TIMEOUT);
+    assert_eq!(destination.stream_timeout, TIMEOUT);
     assert_eq!(
         (usual.limits.messages, destination.max_message_bytes),
         (10_000, 16 << 20)

@@ -16,6 +16,7 @@ fn every_error_in_a_destination_names_file_line_destination_field_and_the_fix() 
     for (line, field, fix) in [
         ("request_timeout: 30", "request_timeout", "write 30s"),
         ("request_timeout: 0s", "request_timeout", "write a duration"),
+        ("stream_timeout: 30", "stream_timeout", "write 30s"),
         ("start_timeout: soon", "start_timeout", "30s"),
         ("linger: 5", "linger", "write 5s"),
         ("max_message_bytes: big", "max_message_bytes", "1MiB"),

@@ -55,6 +55,46 @@ fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
 }
 
 #[test]
+fn the_time_of_a_client_that_reads_events_comes_from_a_flag_a_variable_or_the_file() {
+    let plain = destination_file(&["command: cat"]);
+    let file = format!("stream_timeout: 1s\n{plain}");
+    let variable = environment([("RIALTO_STREAM_TIMEOUT", "2s")]);
+    let flag = ServeFlags {
+        stream_timeout: Some("3s".into()),
+        ..ServeFlags::default()
+    };
+    let (none, unset) = (ServeFlags::default(), Environment::default());
+    for (text, flags, environment, seconds) in [
+        (&plain, &none, &unset, 600),
+        (&file, &none, &unset, 1),
+        (&file, &none, &variable, 2),
+        (&file, &flag, &variable, 3),
+    ] {
+        let loaded = load_with(text, flags, environment).expect("loads");
+        assert_eq!(only(&loaded).stream_timeout.as_secs(), seconds);
+        assert_eq!(loaded.settings.stream_timeout.as_secs(), seconds);
+        assert_eq!(only(&loaded).request_timeout.as_secs(), 30);
+    }
+}
+
+#[test]
+fn a_time_limit_can_be_switched_off_by_a_flag_or_a_variable() {
+    let plain = destination_file(&["command: cat"]);
+    let years = Duration::from_secs(50 * 365 * 24 * 60 * 60);
+    let flags = ServeFlags {
+        request_timeout: Some("off".into()),
+        ..ServeFlags::default()
+    };
+    let variable = environment([("RIALTO_STREAM_TIMEOUT", "off")]);
+    let loaded = load_with(&plain, &flags, &variable).expect("loads");
+    assert!(only(&loaded).request_timeout > years);
+    assert!(only(&loaded).stream_timeout > years);
+    let older = environment([("STDIO_REQUEST_TIMEOUT", "off")]);
+    let loaded = load_with(&plain, &ServeFlags::default(), &older).expect("loads");
+    assert!(only(&loaded).request_timeout > years);
+}
+
+#[test]
 fn variables_that_people_have_already_still_work() {
     let older = environment([
         ("MAX_STDIO_CONNECTIONS", "2"),
