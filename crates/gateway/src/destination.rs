@@ -88,7 +88,7 @@ pub(crate) struct Destination {
     lanes: Mutex<BTreeMap<LaneKey, Arc<Lane>>>,
     /// Supervisors that have not come to their end: children in use and children being ended.
     supervisors: Arc<AtomicUsize>,
-    /// Why nobody new is let in.
+    /// Why new clients are refused.
     closing: OnceLock<Closing>,
     /// Why nothing can be started here, if that is known beforehand.
     broken: Option<String>,
@@ -289,7 +289,7 @@ impl Destination {
                 .all(|health| matches!(health, Health::BackingOff(_) | Health::Failed(_)))
     }
 
-    /// Returns whether clients can be served: the server has answered, or is not there because nobody has asked for
+    /// Returns whether clients can be served: the server has answered, or is not there because no client has asked for
     /// it. A server that is started before clients come is waited for.
     pub(crate) fn is_ready(&self) -> bool {
         let is_promised = self.starts_eagerly() && self.rules().sharing != Sharing::PerSession;

@@ -127,7 +127,7 @@ impl Discovered {
     }
 }
 
-/// Checks that the document in use is its issuer's own, whatever rmcp compared.
+/// Checks that the document in use is its issuer's own, beside what rmcp compares.
 fn compare_issuer(
     metadata: &AuthorizationMetadata,
     edge: &Edge,

@@ -5,7 +5,7 @@
 //! exceeded:
 //!
 //! - Over the limit of a principal, that principal loses; over the limit of the gateway, the one that holds most does.
-//! - Events go before answers, since a reader that comes back finds a mark where they were. Whatever is oldest goes first.
+//! - Events go before answers, since a reader that comes back finds a mark where they were. The oldest goes first.
 //! - An answer can only be freed by closing its connection: the one that has been on its way longest belongs to the
 //!   slowest reader. The answer that was reported last is spared, so that one answer always passes.
 //! - As much goes as brings the sum an eighth below the limit, so that the holders are not searched with every event.
@@ -115,7 +115,7 @@ impl BufferBudget {
         key
     }
 
-    /// Removes a holder: whatever it held is free.
+    /// Removes a holder and frees what it held.
     pub fn close(&mut self, key: HolderKey) {
         self.set(key, 0);
         self.holders.remove(&key);

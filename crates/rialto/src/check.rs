@@ -95,7 +95,7 @@ fn note(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "note: {text}");
 }
 
-/// Returns whether the program that listens there is a gateway: whoever runs one checks its file before a reload. With
+/// Returns whether the program that listens there is a gateway: an operator checks the file of a running one before a reload. With
 /// TLS that cannot be seen from here, and is believed.
 async fn is_gateway(settings: &Settings) -> bool {
     if settings.tls.is_some() {

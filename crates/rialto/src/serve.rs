@@ -89,7 +89,7 @@ pub(crate) fn close_to_children() {
     }
 }
 
-/// The launcher that leaves nothing behind, whatever becomes of this process. It needs a runtime.
+/// The launcher that leaves no process behind, also when this one is killed. It needs a runtime.
 pub(crate) fn launcher() -> Launcher {
     Launcher::new(WardenCommand {
         argv: vec!["/proc/self/exe".into(), "warden".into()],

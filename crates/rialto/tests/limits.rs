@@ -297,7 +297,7 @@ async fn c08_connections_beyond_the_limit_are_told_so_at_once() -> Result<()> {
     Ok(())
 }
 
-/// F3: a 404 now and then, or one `/health`, kept a place for ever, and nobody else came in.
+/// F3: a 404 now and then, or one `/health`, kept a place for ever, and other clients were refused.
 #[tokio::test]
 async fn h07_connections_that_were_never_let_in_make_room_however_often_they_ask() -> Result<()> {
     let rialto = limited("limits: { connections: 8 }").await?;

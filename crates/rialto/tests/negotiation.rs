@@ -1,4 +1,4 @@
-//! How Rialto learns which era a server speaks: from what the server answers, whatever clients come meanwhile.
+//! How Rialto learns which era a server speaks: from what the server answers, with clients of both eras arriving meanwhile.
 
 use std::time::Duration;
 

@@ -167,7 +167,7 @@ impl Visit<'_> {
     ) -> Result<(), Refusal> {
         self.permit(message)?;
         self.check_open(message)?;
-        // This transport is older than the modern era, whatever the server speaks. Clients of both eras ask this first and
+        // This transport is older than the modern era, for every server. Clients of both eras ask this first and
         // fall back to `initialize` by the error, so it must not open a session.
         if message.kind() == Kind::Request && message.method() == McpMethod::ServerDiscover {
             return Err(Refusal::Modern(modern::Objection::NoSuchMethod));

@@ -191,7 +191,7 @@ struct Known {
 pub(crate) struct JwtJudge {
     issuer: Arc<Issuer>,
     algorithms: BTreeSet<SignatureAlgorithm>,
-    /// What `typ` must name; empty: whatever is no other kind of token.
+    /// What `typ` must name; empty: any type that no other kind of token has.
     types: BTreeSet<String>,
     known: Known,
     remembered: Mutex<Memory>,
@@ -200,7 +200,7 @@ pub(crate) struct JwtJudge {
 /// Tokens that were found good. What was used longest ago is forgotten first, one by one.
 #[derive(Debug, Default)]
 struct Memory {
-    /// By the hashes of the whole tokens. Only what the issuer has signed comes in here, and nobody can choose its hash.
+    /// By the hashes of the whole tokens. Only what the issuer has signed comes in here, and no caller can choose its hash.
     tokens: OwnKeys<[u8; 32], Remembered>,
     bytes: usize,
     /// Counts uses, to tell which was last.
@@ -540,7 +540,7 @@ mod tests {
         let of = |subject: &str| read(&with("sub", json!(subject))).unwrap();
         let recalls = |token: &str| judge.recall(token.as_bytes(), None, Moment::START, now).is_some();
         judge.remember(b"a.first", of("alice"), edition);
-        // Each says a thousand things that nobody asked for, and has a name of 64 KiB.
+        // Each says a thousand claims that Rialto does not need, and has a name of 64 KiB.
         let mut large = with("sub", json!("x".repeat(64 << 10)));
         large["scope"] = json!("s ".repeat(1000));
         large["aud"] = json!(["https://x/demo/mcp", "y".repeat(64 << 10)]);

@@ -262,7 +262,7 @@ impl Multiplexer {
 }
 
 /// Returns whether a failed `server/discover` was answered by the server: a legacy server may answer a method that it
-/// does not know with anything. A server that was not reached, or lets nobody in, has not answered.
+/// does not know with anything. A server that was not reached, or refuses every credential, has not answered.
 fn is_answer(failure: &Failure) -> bool {
     match failure {
         Failure::TooLarge { .. } | Failure::Invalid(_) => true,

@@ -2,7 +2,7 @@
 //!
 //! Silence alone is no sign of death: an idle server has nothing to say, and one that works on a single long
 //! call may answer no ping meanwhile. There is doubt only about a server that let a call's time pass, or that was
-//! introduced to and has not answered. Whatever it writes dispels the doubt, be it half a line. The vigil neither
+//! introduced to and has not answered. Any output ends the doubt, even half a line. The vigil neither
 //! writes nor kills.
 
 use std::time::Duration;

@@ -414,7 +414,7 @@ mod tests {
         answer_is_forgotten(&mut session);
     }
 
-    /// What nobody waits for any more has to fit.
+    /// What no connection waits for any more has to fit.
     fn answer_is_forgotten(session: &mut Session) {
         session.handle_tick(Moment::START);
         assert!(session.held_bytes() <= 4 * UNIT, "{}", session.held_bytes());

@@ -77,7 +77,7 @@ const LAST: u64 = 2_000_000;
 const SERVED_WITHIN: Duration = Duration::from_secs(60);
 
 impl World {
-    /// Nobody may claim that a server speaks what it does not.
+    /// No verdict may name an era that the server does not speak.
     pub(crate) fn judge_shown(&mut self, backend: usize, shown: ShownEras) {
         let speaks = self.backends[backend].speaks;
         for era in Era::ALL {

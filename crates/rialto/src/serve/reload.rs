@@ -47,7 +47,7 @@ impl Reloader<'_> {
     }
 
     async fn reload(&mut self, why: &str) {
-        // Files may lie on a disk that does not answer; nobody who is served waits for them.
+        // Files may lie on a disk that does not answer; no client waits for them.
         let (flags, environment) = (self.flags.clone(), self.environment.clone());
         let read = tokio::task::spawn_blocking(move || config::settings(&flags, &environment));
         let loaded = match read.await {

@@ -137,7 +137,7 @@ fn run_to_its_end(command: &mut Command) -> Result<Output, String> {
     let pid = Pid::from_child(&child);
     let (sender, output) = sync_channel(1);
     thread::spawn(move || {
-        // Nobody listens any more if the deadline has passed meanwhile.
+        // The receiver is gone if the deadline has passed meanwhile.
         let _ = sender.send(child.wait_with_output().expect("a child can be waited for"));
     });
     output.recv_timeout(DEADLINE).map_err(|_| {

@@ -82,7 +82,7 @@ impl Launcher {
     pub fn verb(mut self, verb: &[&str]) -> Self {
         self.before = owned(verb);
         if verb.first() == Some(&"check") {
-            // Tests run side by side, and beside whatever else listens on this machine.
+            // Tests run side by side, and beside other programs that listen on this machine.
             return self.env("RIALTO_LISTEN", "127.0.0.1:0");
         }
         self

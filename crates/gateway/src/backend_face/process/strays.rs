@@ -1,6 +1,6 @@
 //! Strays: processes that left the group of their child (`setsid`, a double fork) and live on without it.
 //!
-//! Each child is started with a mark in its environment, which whatever it starts inherits. An orphan among its
+//! Each child is started with a mark in its environment, which every process that it starts inherits. An orphan among its
 //! descendants comes to Rialto, which is their subreaper ([`adopt_orphans`]); by the mark it is known whose it was.
 //! The warden, which is no ancestor of theirs, finds the marked ones among all processes.
 //!

@@ -3,7 +3,7 @@
 //! A SIGKILL or an abort gives Rialto no chance to clean up, and a stubborn child does not end on its
 //! own. So one process, our own binary with a hidden argument, reads from a pipe that only Rialto holds:
 //! `+ID` and `-ID` lines tell it which process groups are alive. When the pipe ends, Rialto is gone, and
-//! the warden kills those groups, and whatever carries the mark of Rialto (`=MARK`, see `strays.rs`), and ends too. It is in a group of its own, so that Ctrl-C does not reach it.
+//! the warden kills those groups, and every process with the mark of Rialto (`=MARK`, see `strays.rs`), and ends too. It is in a group of its own, so that Ctrl-C does not reach it.
 //!
 //! The parent-death signal of Linux is not used: it needs `unsafe`, follows the thread that forked, and
 //! does not reach grandchildren.

@@ -329,7 +329,7 @@ impl Journey<'_> {
                 self.link.server.settle(Transport::StreamableHttp);
                 self.link.agree(session, answer);
             }
-            // A refusal shows nothing: whatever takes POSTs may refuse with a JSON-RPC error.
+            // A refusal shows nothing: any HTTP server may refuse a POST with a JSON-RPC error.
             Method::ServerDiscover if kind_of(answer) == Some(Kind::Result) => {
                 self.link.server.settle(Transport::StreamableHttp);
             }

@@ -302,7 +302,7 @@ impl Desk {
         };
         let taken = match catch_unwind(AssertUnwindSafe(take)) {
             Ok(taken) => taken,
-            // Whoever contained the panic may have answered already.
+            // The code that contained the panic may have answered already.
             Err(_) if self.lock().client.open_requests() < open => return,
             Err(_) => {
                 tracing::error!("a call ended in a panic");
