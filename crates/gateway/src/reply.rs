@@ -230,19 +230,7 @@ impl Refusal {
                 invalid,
                 "the body did not come in time".into(),
             ),
-            Self::NotAMessage(error) => {
-                let code = match error {
-                    ScanError::NotUtf8
-                    | ScanError::NotJson { .. }
-                    | ScanError::TooDeep
-                    | ScanError::TooLarge => error_code::PARSE_ERROR,
-                    ScanError::Batch
-                    | ScanError::NotObject
-                    | ScanError::Duplicate(_)
-                    | ScanError::NotJsonRpc => error_code::INVALID_REQUEST,
-                };
-                (S::BAD_REQUEST, Rpc(code), error.to_string())
-            }
+            Self::NotAMessage(error) => (S::BAD_REQUEST, Rpc(error.code()), error.to_string()),
             Self::Modern(objection) => {
                 let status = match objection {
                     modern::Objection::NoSuchMethod => S::NOT_FOUND,

@@ -253,18 +253,10 @@ impl LineClient {
 
     fn refuse_line(&mut self, line: &[u8], error: ScanError) {
         self.counters.malformed += 1;
-        let code = match error {
-            ScanError::NotUtf8 | ScanError::NotJson { .. } | ScanError::TooDeep | ScanError::TooLarge => {
-                error_code::PARSE_ERROR
-            }
-            ScanError::Batch | ScanError::NotObject | ScanError::Duplicate(_) | ScanError::NotJsonRpc => {
-                error_code::INVALID_REQUEST
-            }
-        };
         let mut seeker = EnvelopeSeeker::default();
         seeker.feed(line);
         let (id, method) = seeker.finish();
-        self.say_malformed(id.filter(|_| method).as_deref(), code, &error.to_string());
+        self.say_malformed(id.filter(|_| method).as_deref(), error.code(), &error.to_string());
     }
 
     fn refuse_long(&mut self, long: &TooLong) {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use super::{Kind, Member, Message, Scanned, Span, string};
+use crate::error_code;
 use crate::method::Method;
 use members::{Place, find, name};
 
@@ -33,6 +34,18 @@ pub enum ScanError {
     NotJsonRpc,
     #[error("the message is too large")]
     TooLarge,
+}
+
+impl ScanError {
+    /// Returns the JSON-RPC error code for the sender of such bytes.
+    pub const fn code(self) -> i32 {
+        match self {
+            Self::NotUtf8 | Self::NotJson { .. } | Self::TooDeep | Self::TooLarge => error_code::PARSE_ERROR,
+            Self::Batch | Self::NotObject | Self::Duplicate(_) | Self::NotJsonRpc => {
+                error_code::INVALID_REQUEST
+            }
+        }
+    }
 }
 
 pub(super) fn scan(bytes: Bytes) -> Result<Message, ScanError> {
