@@ -6,6 +6,7 @@
 pub mod legacy;
 pub mod modern;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -14,7 +15,7 @@ use crate::digits::Digits;
 use crate::exchange::{Client, Welcome};
 use crate::message::{Member, Message};
 use crate::method::{LogLevel, Method};
-use crate::version::Era;
+use crate::version::{ChangeStyle, Era, LogLevelStyle, QuestionStyle, TaskStyle};
 use crate::wire::outbox::Outbox;
 
 /// An id that Rialto gave to a request it wrote to a server. Never a client's id, not even in part, and never
@@ -84,15 +85,6 @@ impl Face {
         }
     }
 
-    /// Whether such a server is listened to, and told with every request what its client wants; otherwise it
-    /// keeps subscriptions and levels itself.
-    pub fn listens(&self) -> bool {
-        match self.era {
-            Era::Legacy => false,
-            Era::Modern => true,
-        }
-    }
-
     pub fn era(&self) -> Era {
         self.era
     }
@@ -102,18 +94,39 @@ impl Face {
         self.era = era;
     }
 
-    /// Returns what is known of a server of the modern era, if that is the era spoken.
-    pub(crate) fn discovery(&self) -> Option<&modern::Discovery> {
+    /// Returns how the server asks.
+    pub const fn questions(&self) -> QuestionStyle {
+        self.era.questions()
+    }
+
+    /// Returns how changes at the server are learnt of.
+    pub const fn changes(&self) -> ChangeStyle {
+        self.era.changes()
+    }
+
+    /// Returns how the server is told which log lines are wanted.
+    pub const fn log_levels(&self) -> LogLevelStyle {
+        self.era.log_levels()
+    }
+
+    /// Returns which form the server's tasks have.
+    pub const fn tasks(&self) -> TaskStyle {
+        self.era.tasks()
+    }
+
+    /// Returns whether the server, reached over HTTP, wants the arguments of calls mirrored in headers.
+    pub const fn mirrors_arguments(&self) -> bool {
         match self.era {
-            Era::Legacy => None,
-            Era::Modern => Some(&self.discovery),
+            Era::Legacy => false,
+            Era::Modern => true,
         }
     }
 
-    pub(crate) fn discovery_mut(&mut self) -> Option<&mut modern::Discovery> {
+    /// Returns whether everything that the server sends about a request over HTTP comes before its response ends.
+    pub const fn is_silent_after_exchange(&self) -> bool {
         match self.era {
-            Era::Legacy => None,
-            Era::Modern => Some(&mut self.discovery),
+            Era::Legacy => false,
+            Era::Modern => true,
         }
     }
 
@@ -143,17 +156,6 @@ impl Face {
         match era {
             Era::Legacy => self.handshake.begin(id, out),
             Era::Modern => self.discovery.begin(id, out),
-        }
-    }
-
-    /// Returns the era whose first message this answers, if it is awaited.
-    pub fn awaits(&self, id: WireId) -> Option<Era> {
-        if self.handshake.awaits(id) {
-            Some(Era::Legacy)
-        } else if self.discovery.awaits(id) {
-            Some(Era::Modern)
-        } else {
-            None
         }
     }
 
@@ -242,6 +244,19 @@ impl Face {
         match self.era {
             Era::Legacy => legacy::write_task(out, request),
             Era::Modern => modern::write_task(out, request),
+        }
+    }
+
+    /// Asks the server to send what the filters name, where its era has a request for it.
+    pub(crate) fn write_listen(
+        &self,
+        out: &mut BytesMut,
+        id: WireId,
+        filters: &BTreeSet<modern::ListenFilter>,
+    ) {
+        match (self.era, self.discovery.welcome()) {
+            (Era::Modern, Some(welcome)) => modern::write_listen(out, id, welcome, filters),
+            (Era::Modern, None) | (Era::Legacy, _) => {}
         }
     }
 

@@ -147,7 +147,7 @@ impl Errand {
             call: OPENING,
             client: Arc::clone(&client),
             introduction: None,
-            words: Era::Modern,
+            words: modern::ERA,
             hears: listening.is_some(),
         }];
         if matches!(meaning, Meaning::Call { .. }) {
@@ -156,7 +156,7 @@ impl Errand {
                 call: ERRAND,
                 request: Request::Plain,
                 message: message.clone(),
-                words: Era::Modern,
+                words: modern::ERA,
                 mirrored: None,
                 reads_events: accepts.reads_events(),
             }));

@@ -240,6 +240,8 @@ pub struct Welcome {
     pub changing_lists: Vec<Method>,
     /// The server can be told a log level.
     pub logs: bool,
+    /// The server sends updates of resources to clients that subscribe.
+    pub subscriptions: bool,
     /// The server may work on calls of tools as tasks.
     pub tasks: bool,
     /// What the server calls itself: raw JSON, read once for all answers that are to name it.

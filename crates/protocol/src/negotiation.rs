@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use crate::error_code;
-use crate::exchange::Failure;
+use crate::exchange::{Failure, UpstreamFault};
 use crate::message::{Member, Message};
 use crate::object::{Object, elements};
 use crate::time::Moment;
@@ -29,6 +29,13 @@ pub enum EraPlan {
     Only(Era),
     /// The other era is tried if the server refuses this one.
     First(Era),
+}
+
+impl Default for EraPlan {
+    /// The era of every server that was not asked.
+    fn default() -> Self {
+        Self::Only(Era::Legacy)
+    }
 }
 
 impl EraPlan {
@@ -90,6 +97,15 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// Takes the failure of an era's first message for a refusal of the era, or gives it back. A legacy server may
+    /// answer `server/discover` with anything, so every answer to it counts; one to `initialize` must be a message.
+    pub(crate) fn by_failure(era: Era, failure: Failure) -> Result<Self, Failure> {
+        match era {
+            Era::Modern if is_answer(&failure) => Ok(Self::Failure(failure)),
+            Era::Modern | Era::Legacy => Err(failure),
+        }
+    }
+
     /// Returns whether the server refused the revision of `server/discover` and named one of ours as
     /// supported (2026-07-28, versioning: the client retries with a revision from that list).
     fn names_our_revision(&self) -> bool {
@@ -107,6 +123,30 @@ impl Refusal {
                 let ours = Version::NEWEST_MODERN.as_str();
                 versions.iter().any(|version| version.trim_matches('"') == ours)
             })
+    }
+}
+
+/// Returns whether a failed `server/discover` was answered by the server: a legacy server may answer a method that it
+/// does not know with anything. A server that was not reached, or refuses every credential, has not answered.
+fn is_answer(failure: &Failure) -> bool {
+    match failure {
+        Failure::TooLarge { .. } | Failure::Invalid(_) => true,
+        Failure::Upstream(upstream) => match upstream.fault {
+            UpstreamFault::Nonsense | UpstreamFault::Refused => true,
+            UpstreamFault::Lost | UpstreamFault::Unauthorized | UpstreamFault::Unsafe => false,
+        },
+        Failure::Timeout { .. }
+        | Failure::StartTimeout { .. }
+        | Failure::Exited(_)
+        | Failure::Unavailable { .. }
+        | Failure::Retired
+        | Failure::NotWelcomed
+        | Failure::Overloaded { .. }
+        | Failure::Occupied
+        | Failure::Unsupported { .. }
+        | Failure::Unanswered { .. }
+        | Failure::Cancelled
+        | Failure::SessionEnded => false,
     }
 }
 

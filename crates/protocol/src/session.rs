@@ -23,7 +23,7 @@ use crate::few::Few;
 use crate::message::{Kind, Member, Message, Written};
 use crate::method::Method;
 use crate::time::Moment;
-use crate::version::{Era, Version};
+use crate::version::Version;
 use calls::{OpenCall, Stage, Stream};
 use questions::Put;
 use readers::Listener;
@@ -199,7 +199,7 @@ impl Session {
             call,
             client,
             introduction: Some(introduction),
-            words: Era::Legacy,
+            words: legacy::ERA,
             hears: true,
         };
         (session, call, ask)
@@ -220,7 +220,7 @@ impl Session {
             call,
             client: Arc::clone(&session.client),
             introduction: None,
-            words: Era::Legacy,
+            words: legacy::ERA,
             hears: true,
         };
         (session, ask)
@@ -397,7 +397,7 @@ impl Session {
                         call,
                         request,
                         message,
-                        words: Era::Legacy,
+                        words: legacy::ERA,
                         mirrored: None,
                         reads_events: accepts.reads_events(),
                     }),

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::message::{Member, Message, quoted};
 use crate::object::Object;
-use crate::version::Era;
+use crate::version::TaskStyle;
 
 /// What the modern era calls tasks among the extensions.
 pub const EXTENSION: &str = "io.modelcontextprotocol/tasks";
@@ -79,27 +79,27 @@ impl Task {
 }
 
 /// Whether a server may work on calls of tools as tasks, from the result of its handshake or discovery.
-pub(crate) fn offered(result: &Value, era: Era) -> bool {
-    match era {
-        Era::Legacy => result
+pub(crate) fn offered(result: &Value, style: TaskStyle) -> bool {
+    match style {
+        TaskStyle::Core => result
             .pointer("/capabilities/tasks/requests/tools/call")
             .is_some(),
-        Era::Modern => result
+        TaskStyle::Extension => result
             .pointer("/capabilities/extensions")
             .is_some_and(|extensions| extensions.get(EXTENSION).is_some()),
     }
 }
 
 /// The task that an answer gives in place of a result; `None` for any other answer.
-pub fn created(message: &Message, era: Era) -> Option<Task> {
+pub fn created(message: &Message, style: TaskStyle) -> Option<Task> {
     let raw = message.raw(Member::Result)?;
     // Most results are nothing of the kind: look before taking them apart.
     memchr::memmem::find(raw, b"taskId")?;
     let result = Object::parse(raw)?;
-    match era {
-        Era::Legacy => Task::read(&Object::parse(result.get("task")?.as_bytes())?),
-        Era::Modern if result.text("resultType").as_deref() == Some("task") => Task::read(&result),
-        Era::Modern => None,
+    match style {
+        TaskStyle::Core => Task::read(&Object::parse(result.get("task")?.as_bytes())?),
+        TaskStyle::Extension if result.text("resultType").as_deref() == Some("task") => Task::read(&result),
+        TaskStyle::Extension => None,
     }
 }
 
@@ -252,13 +252,13 @@ mod tests {
         let modern = message(
             r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"task","taskId":"t","status":"working","ttlMs":60000,"pollIntervalMs":500}}"#,
         );
-        let task = created(&legacy, Era::Legacy).unwrap();
-        assert_eq!(Some(&task), created(&modern, Era::Modern).as_ref());
+        let task = created(&legacy, TaskStyle::Core).unwrap();
+        assert_eq!(Some(&task), created(&modern, TaskStyle::Extension).as_ref());
         assert_eq!(task.poll, Some(Duration::from_millis(500)));
-        assert_eq!(created(&legacy, Era::Modern), None);
-        assert_eq!(created(&modern, Era::Legacy), None);
+        assert_eq!(created(&legacy, TaskStyle::Extension), None);
+        assert_eq!(created(&modern, TaskStyle::Core), None);
         let text = message(r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"text":"taskId"}]}}"#);
-        assert_eq!(created(&text, Era::Legacy), None);
+        assert_eq!(created(&text, TaskStyle::Core), None);
     }
 
     #[test]

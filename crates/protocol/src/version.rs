@@ -33,6 +33,91 @@ impl Era {
             Self::Modern => "modern",
         }
     }
+
+    /// Returns how a server of this era asks its client, and how a client of this era is asked.
+    pub const fn questions(self) -> QuestionStyle {
+        match self {
+            Self::Legacy => QuestionStyle::Requests,
+            Self::Modern => QuestionStyle::Results,
+        }
+    }
+
+    /// Returns how a client of this era learns of changes at its server.
+    pub const fn changes(self) -> ChangeStyle {
+        match self {
+            Self::Legacy => ChangeStyle::Unasked,
+            Self::Modern => ChangeStyle::Listen,
+        }
+    }
+
+    /// Returns how a client of this era chooses the log lines that it gets.
+    pub const fn log_levels(self) -> LogLevelStyle {
+        match self {
+            Self::Legacy => LogLevelStyle::PerSession,
+            Self::Modern => LogLevelStyle::PerRequest,
+        }
+    }
+
+    /// Returns which form tasks have in this era.
+    pub const fn tasks(self) -> TaskStyle {
+        match self {
+            Self::Legacy => TaskStyle::Core,
+            Self::Modern => TaskStyle::Extension,
+        }
+    }
+
+    /// Returns whether a client of this era can take up the stream of a call again after a lost connection.
+    pub const fn lost_streams(self) -> LostStream {
+        match self {
+            Self::Legacy => LostStream::Resumed,
+            Self::Modern => LostStream::Ended,
+        }
+    }
+}
+
+/// How a server asks its client for something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuestionStyle {
+    /// By requests of its own, at any time.
+    Requests,
+    /// By answering a call with `input_required`; the client makes the call again with its answers.
+    Results,
+}
+
+/// How a client learns of changed lists, updated resources and tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangeStyle {
+    /// The server sends notifications unasked, and of resources to which the client subscribed.
+    Unasked,
+    /// The server sends what an open `subscriptions/listen` names.
+    Listen,
+}
+
+/// How a client chooses the log lines that it gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogLevelStyle {
+    /// By `logging/setLevel`, for its whole session.
+    PerSession,
+    /// By a member of each request, for this request.
+    PerRequest,
+}
+
+/// Which form tasks have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskStyle {
+    /// The core feature of 2025-11-25: the client asks for a task, and gets its outcome by `tasks/result`.
+    Core,
+    /// The extension of 2026-07-28: the server may answer with a task, and `tasks/get` has its outcome and questions.
+    Extension,
+}
+
+/// What becomes of a call whose client loses the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LostStream {
+    /// The client comes back for the rest with `Last-Event-ID`.
+    Resumed,
+    /// The client does not come back.
+    Ended,
 }
 
 impl Version {

@@ -65,7 +65,7 @@ pub struct Handshake {
 enum Stage {
     /// Nothing was said on this link yet.
     Silent,
-    Introduced(WireId),
+    Introduced,
     /// The server has answered; `initialized` goes out with the first thing that needs it.
     Welcomed {
         welcome: Arc<Welcome>,
@@ -96,7 +96,7 @@ impl Handshake {
     pub fn welcome(&self) -> Option<&Arc<Welcome>> {
         match &self.stage {
             Stage::Welcomed { welcome, .. } => Some(welcome),
-            Stage::Silent | Stage::Introduced(_) => None,
+            Stage::Silent | Stage::Introduced => None,
         }
     }
 
@@ -121,13 +121,8 @@ impl Handshake {
         }
         introduction.splice(out, &edits);
         write_line(out, &[]);
-        self.stage = Stage::Introduced(id);
+        self.stage = Stage::Introduced;
         true
-    }
-
-    /// Whether this answer belongs to the handshake.
-    pub fn awaits(&self, id: WireId) -> bool {
-        matches!(self.stage, Stage::Introduced(sent) if sent == id)
     }
 
     /// Takes the server's answer. An error leaves the link silent, for someone else to try.
@@ -229,8 +224,14 @@ fn read_welcome(message: Message) -> Welcome {
         version,
         changing_lists: changing_lists(&result),
         logs: result.pointer("/capabilities/logging").is_some(),
-        tasks: task::offered(&result, Era::Legacy),
+        subscriptions: offers_subscriptions(&result),
+        tasks: task::offered(&result, Era::Legacy.tasks()),
     }
+}
+
+/// Returns whether a server sends updates of resources, from the result of its handshake or discovery.
+pub(super) fn offers_subscriptions(result: &Value) -> bool {
+    result.pointer("/capabilities/resources/subscribe") == Some(&Value::Bool(true))
 }
 
 /// The lists that a server says may change, from what it said of itself in either era.

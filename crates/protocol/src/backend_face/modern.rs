@@ -55,35 +55,26 @@ pub(super) fn recognise(message: &Message) -> Arrival {
 #[derive(Debug, Default)]
 pub struct Discovery {
     stage: Stage,
-    listen: Listen,
 }
 
 #[derive(Debug, Default)]
 enum Stage {
     #[default]
     Silent,
-    Asked(WireId),
+    Asked,
     Known(Arc<Welcome>),
 }
 
-/// What we listen for. One `subscriptions/listen` serves all sessions of a lane; when their wishes change, a new one
-/// is opened first and the old one is closed when the new one is acknowledged, so that nothing is missed.
-#[derive(Debug, Default)]
-struct Listen {
-    current: Option<(WireId, BTreeSet<Wish>)>,
-    opening: Option<(WireId, BTreeSet<Wish>)>,
-}
-
-/// One thing that somebody wants to hear of, beside lists that change.
+/// One entry of the filter of a `subscriptions/listen`, beside lists that change.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Wish {
+pub(crate) enum ListenFilter {
     /// A resource, by its URI.
     Resource(String),
     /// A task, by its id.
     Task(String),
 }
 
-impl Wish {
+impl ListenFilter {
     fn name(&self) -> &str {
         match self {
             Self::Resource(name) | Self::Task(name) => name,
@@ -95,21 +86,11 @@ impl Wish {
     }
 }
 
-/// What an acknowledged listen comes to.
-#[derive(Debug)]
-pub(crate) struct Listened {
-    /// The listen that it takes the place of.
-    pub(crate) replaced: Option<WireId>,
-    /// The wishes that will be fulfilled, and those that will not.
-    pub(crate) honoured: BTreeSet<Wish>,
-    pub(crate) refused: BTreeSet<Wish>,
-}
-
 impl Discovery {
     pub fn welcome(&self) -> Option<&Arc<Welcome>> {
         match &self.stage {
             Stage::Known(welcome) => Some(welcome),
-            Stage::Silent | Stage::Asked(_) => None,
+            Stage::Silent | Stage::Asked => None,
         }
     }
 
@@ -122,12 +103,8 @@ impl Discovery {
             return false;
         }
         write_discover(out, id);
-        self.stage = Stage::Asked(id);
+        self.stage = Stage::Asked;
         true
-    }
-
-    pub(super) fn awaits(&self, id: WireId) -> bool {
-        matches!(self.stage, Stage::Asked(asked) if asked == id)
     }
 
     pub(super) fn handle_answer(&mut self, message: Message) -> Result<Arc<Welcome>, Message> {
@@ -161,7 +138,8 @@ impl Discovery {
             version: None,
             changing_lists: super::legacy::changing_lists(&result),
             logs: result.pointer("/capabilities/logging").is_some(),
-            tasks: task::offered(&result, Era::Modern),
+            subscriptions: super::legacy::offers_subscriptions(&result),
+            tasks: task::offered(&result, Era::Modern.tasks()),
             message,
         });
         self.stage = Stage::Known(Arc::clone(&welcome));
@@ -170,182 +148,79 @@ impl Discovery {
 
     pub(super) fn reset(&mut self) {
         self.stage = Stage::Silent;
-        self.listen = Listen::default();
     }
 
     /// Whether a call may be given a task, so that it is worth declaring that we can deal with one.
     pub(super) fn takes_tasks(&self) -> bool {
         self.welcome().is_some_and(|welcome| welcome.tasks)
     }
+}
 
-    fn offers_subscriptions(&self) -> bool {
-        self.welcome().is_some_and(|welcome| {
-            let result = welcome.message.raw(Member::Result).and_then(Object::parse);
-            let capabilities = result.as_ref().and_then(|result| result.get("capabilities"));
-            let capabilities: Value = capabilities
-                .and_then(|raw| serde_json::from_str(raw).ok())
-                .unwrap_or_default();
-            capabilities.pointer("/resources/subscribe") == Some(&Value::Bool(true))
-        })
-    }
-
-    /// Whether what is listened for is not what is wanted. `None` wants nothing at all.
-    pub(crate) fn must_tune(&self, wanted: Option<&BTreeSet<Wish>>) -> bool {
-        let Some(welcome) = self.welcome() else {
-            return false;
+/// Asks the server to send what the filter names, and the lists that it says may change.
+pub(super) fn write_listen(
+    out: &mut BytesMut,
+    id: WireId,
+    welcome: &Welcome,
+    filters: &BTreeSet<ListenFilter>,
+) {
+    let mut filter = String::new();
+    for list in &welcome.changing_lists {
+        let name = match list {
+            Method::ToolsListChanged => "toolsListChanged",
+            Method::PromptsListChanged => "promptsListChanged",
+            _ => "resourcesListChanged",
         };
-        let newest = self
-            .listen
-            .opening
-            .as_ref()
-            .or(self.listen.current.as_ref())
-            .map(|(_, wishes)| wishes);
-        match wanted {
-            None => newest.is_some(),
-            Some(wishes) => {
-                let useful = !welcome.changing_lists.is_empty() || !wishes.is_empty();
-                newest.map_or(useful, |open| open != wishes)
-            }
-        }
+        // Writing to a `String` cannot fail.
+        let _ = write!(filter, r#""{name}":true,"#);
     }
+    let named = |tasks: bool| {
+        let chosen = filters.iter().filter(|filter| filter.is_task() == tasks);
+        chosen
+            .map(|filter| quoted(filter.name()))
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    let (uris, tasks) = (named(false), named(true));
+    if welcome.subscriptions && !uris.is_empty() {
+        let _ = write!(filter, r#""resourceSubscriptions":[{uris}],"#);
+    }
+    if !tasks.is_empty() {
+        let _ = write!(filter, r#""taskIds":[{tasks}],"#);
+    }
+    let meta = envelope(None, None, !tasks.is_empty());
+    write_line(
+        out,
+        &[
+            br#"{"jsonrpc":"2.0","id":"#,
+            &id.digits(),
+            br#","method":"subscriptions/listen","params":{"notifications":{"#,
+            filter.trim_end_matches(',').as_bytes(),
+            br#"},"_meta":"#,
+            meta.as_bytes(),
+            b"}}",
+        ],
+    );
+}
 
-    /// Asks the server for what is wanted. Gives the listens that are closed thereby.
-    pub(crate) fn tune(
-        &mut self,
-        wanted: Option<BTreeSet<Wish>>,
-        id: WireId,
-        out: &mut BytesMut,
-    ) -> Vec<WireId> {
-        let mut closed: Vec<WireId> = self.listen.opening.take().into_iter().map(|(id, _)| id).collect();
-        match wanted {
-            None => closed.extend(self.listen.current.take().map(|(id, _)| id)),
-            Some(wishes) => {
-                let mut filter = String::new();
-                let lists = self
-                    .welcome()
-                    .map(|welcome| welcome.changing_lists.clone())
-                    .unwrap_or_default();
-                for list in lists {
-                    let name = match list {
-                        Method::ToolsListChanged => "toolsListChanged",
-                        Method::PromptsListChanged => "promptsListChanged",
-                        _ => "resourcesListChanged",
-                    };
-                    // Writing to a `String` cannot fail.
-                    let _ = write!(filter, r#""{name}":true,"#);
-                }
-                let named = |tasks: bool| {
-                    let chosen = wishes.iter().filter(|wish| wish.is_task() == tasks);
-                    chosen
-                        .map(|wish| quoted(wish.name()))
-                        .collect::<Vec<_>>()
-                        .join(",")
-                };
-                let (uris, tasks) = (named(false), named(true));
-                if self.offers_subscriptions() && !uris.is_empty() {
-                    let _ = write!(filter, r#""resourceSubscriptions":[{uris}],"#);
-                }
-                if !tasks.is_empty() {
-                    let _ = write!(filter, r#""taskIds":[{tasks}],"#);
-                }
-                let meta = envelope(None, None, !tasks.is_empty());
-                write_line(
-                    out,
-                    &[
-                        br#"{"jsonrpc":"2.0","id":"#,
-                        &id.digits(),
-                        br#","method":"subscriptions/listen","params":{"notifications":{"#,
-                        filter.trim_end_matches(',').as_bytes(),
-                        br#"},"_meta":"#,
-                        meta.as_bytes(),
-                        b"}}",
-                    ],
-                );
-                self.listen.opening = Some((id, wishes));
-            }
-        }
-        for id in &closed {
-            super::write_cancel(out, None, *id, "no longer listened for");
-        }
-        closed
-    }
-
-    /// The server has begun to send for this listen.
-    pub(crate) fn handle_listening(
-        &mut self,
-        id: WireId,
-        message: &Message,
-        out: &mut BytesMut,
-    ) -> Option<Listened> {
-        let (_, wishes) = self.listen.opening.take_if(|(opening, _)| *opening == id)?;
-        let params: Value = message
-            .raw(Member::Params)
-            .and_then(|raw| serde_json::from_slice(raw).ok())
-            .unwrap_or_default();
-        let named = |member: &str| -> BTreeSet<&str> {
-            let named = params.pointer(&format!("/notifications/{member}"));
-            let named = named.and_then(Value::as_array).into_iter().flatten();
-            named.filter_map(Value::as_str).collect()
-        };
-        let (uris, tasks) = (named("resourceSubscriptions"), named("taskIds"));
-        let (honoured, refused): (BTreeSet<Wish>, _) = wishes.into_iter().partition(|wish| match wish {
-            Wish::Resource(uri) => uris.contains(uri.as_str()),
-            Wish::Task(id) => tasks.contains(id.as_str()),
-        });
-        let replaced = self
-            .listen
-            .current
-            .replace((id, honoured.clone()))
-            .map(|(id, _)| id);
-        if let Some(old) = replaced {
-            super::write_cancel(out, None, old, "replaced by a newer listen");
-        }
-        Some(Listened {
-            replaced,
-            honoured,
-            refused,
-        })
-    }
-
-    /// Whether what comes by this listen counts: the acknowledged one, or the first that is being opened.
-    pub(crate) fn is_current(&self, id: WireId) -> bool {
-        let counts = self.listen.current.as_ref().or(self.listen.opening.as_ref());
-        counts.is_some_and(|(current, _)| *current == id)
-    }
-
-    /// Whether the server has acknowledged this listen and it still counts.
-    pub(crate) fn is_acknowledged(&self, id: WireId) -> bool {
-        self.listen
-            .current
-            .as_ref()
-            .is_some_and(|(current, _)| *current == id)
-    }
-
-    /// Whether this is listened for already. Nothing that may be opened in place of the acknowledged listen is without it.
-    pub(crate) fn honours(&self, wish: &Wish) -> bool {
-        let has = |listen: &Option<(WireId, BTreeSet<Wish>)>| {
-            listen.as_ref().map(|(_, wishes)| wishes.contains(wish))
-        };
-        has(&self.listen.current) == Some(true) && has(&self.listen.opening) != Some(false)
-    }
-
-    /// Whether the server has yet to acknowledge a listen.
-    pub(crate) fn is_opening(&self) -> bool {
-        self.listen.opening.is_some()
-    }
-
-    /// The server ended a listen, or refused it. Gives whether it was one of ours that still counted.
-    pub(crate) fn handle_listen_end(&mut self, id: WireId) -> bool {
-        self.listen
-            .opening
-            .take_if(|(opening, _)| *opening == id)
-            .is_some()
-            || self
-                .listen
-                .current
-                .take_if(|(current, _)| *current == id)
-                .is_some()
-    }
+/// Returns the filters that an acknowledgement names.
+pub(crate) fn acknowledged(message: &Message) -> BTreeSet<ListenFilter> {
+    let params: Value = message
+        .raw(Member::Params)
+        .and_then(|raw| serde_json::from_slice(raw).ok())
+        .unwrap_or_default();
+    let named = |member: &str| {
+        let named = params.pointer(&format!("/notifications/{member}"));
+        let named = named.and_then(Value::as_array).into_iter().flatten();
+        named
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let uris = named("resourceSubscriptions")
+        .into_iter()
+        .map(ListenFilter::Resource);
+    uris.chain(named("taskIds").into_iter().map(ListenFilter::Task))
+        .collect()
 }
 
 /// Asks the server what it is.

@@ -12,6 +12,9 @@ use crate::message::{Kind, Member, Message, Written, quoted};
 use crate::method::Method;
 use crate::version::{Era, Version};
 
+/// The era of these clients.
+pub const ERA: Era = Era::Legacy;
+
 /// What a client's message means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Meaning {
@@ -395,6 +398,7 @@ mod tests {
             version: Some(Version::V2025_11_25),
             changing_lists: vec![],
             logs: false,
+            subscriptions: false,
             tasks: false,
             info: None,
         };

@@ -15,6 +15,9 @@ use crate::version::{Era, Version};
 
 use super::legacy;
 
+/// The era of these clients.
+pub const ERA: Era = Era::Modern;
+
 /// Why a request is refused before any server hears of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Objection {
@@ -242,43 +245,6 @@ fn without_legacy_asking(params: &mut Object<'_>) {
     }
 }
 
-/// A request for the list of tools, on behalf of whoever sent this request. Raw cursor, if it is not the first.
-pub fn tools_list(message: &Message, cursor: Option<&str>) -> Option<Message> {
-    let mut meta = Object::default();
-    for (name, member) in [
-        (
-            "io.modelcontextprotocol/protocolVersion",
-            Member::MetaProtocolVersion,
-        ),
-        (
-            "io.modelcontextprotocol/clientCapabilities",
-            Member::MetaClientCapabilities,
-        ),
-        ("io.modelcontextprotocol/clientInfo", Member::MetaClientInfo),
-    ] {
-        if let Some(raw) = message.raw(member) {
-            meta.set(name, String::from_utf8_lossy(raw).into_owned());
-        }
-    }
-    let mut params = Object::default();
-    if let Some(cursor) = cursor {
-        params.set("cursor", cursor.to_owned());
-    }
-    params.set("_meta", meta.to_string());
-    let text = format!(r#"{{"jsonrpc":"2.0","id":0,"method":"tools/list","params":{params}}}"#);
-    Message::scan(text.into()).ok()
-}
-
-/// Where a list goes on, raw, from a response with a page of it.
-pub fn next_cursor(body: &[u8]) -> Option<String> {
-    let envelope = Object::parse(body)?;
-    let result = Object::parse(envelope.get("result")?.as_bytes())?;
-    result
-        .get("nextCursor")
-        .filter(|raw| raw.starts_with('"'))
-        .map(str::to_owned)
-}
-
 /// Whether a client's answer to a question has the shape the question wants.
 pub fn is_answer(method: Method, raw: &str) -> bool {
     let Ok(answer) = serde_json::from_str::<Value>(raw) else {
@@ -331,30 +297,4 @@ pub fn error_code_of(body: &[u8]) -> Option<i32> {
     let envelope = Object::parse(body)?;
     let error = Object::parse(envelope.get("error")?.as_bytes())?;
     error.get("code")?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn list_of_tools_is_asked_for_in_the_clients_name() {
-        let call = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"roots":{}},"progressToken":1}}}"#;
-        let call = Message::scan(Bytes::from_static(call.as_bytes())).unwrap();
-        let list = tools_list(&call, Some(r#""c""#)).unwrap();
-        assert_eq!(list.method(), Method::ToolsList);
-        check_envelope(&list).unwrap();
-        assert_eq!(
-            list.raw(Member::MetaClientCapabilities),
-            Some(&br#"{"roots":{}}"#[..])
-        );
-        let params = list.raw(Member::Params).and_then(Object::parse).unwrap();
-        assert_eq!(params.get("cursor"), Some(r#""c""#));
-        let page = br#"{"jsonrpc":"2.0","id":0,"result":{"tools":[],"nextCursor":"d"}}"#;
-        assert_eq!(next_cursor(page).as_deref(), Some(r#""d""#));
-        assert_eq!(
-            next_cursor(br#"{"jsonrpc":"2.0","id":0,"result":{"tools":[]}}"#),
-            None
-        );
-    }
 }

@@ -3,7 +3,7 @@
 //! retry is that call.
 
 use super::{Addressee, Asked, ERRAND, Errand, Outcome};
-use crate::client_face::modern;
+use crate::client_face::{legacy, modern};
 use crate::error_code;
 use crate::exchange::{Ask, Call, CallKey, Failure, Request};
 use crate::message::{Message, quoted};
@@ -29,7 +29,7 @@ impl Errand {
                 r#"{{"jsonrpc":"2.0","id":0,"error":{{"code":{},"message":"the server wants a URL visited first","data":{{"requiredCapabilities":{{"elicitation":{{"url":{{}}}}}}}}}}}}"#,
                 error_code::MISSING_CAPABILITY
             );
-            let (message, words) = (Message::own(text), Era::Modern);
+            let (message, words) = (Message::own(text), modern::ERA);
             self.conclude(Outcome::Reply { message, words });
             return true;
         }
@@ -57,7 +57,7 @@ impl Errand {
                     r#"{{"jsonrpc":"2.0","id":0,"result":{{"content":[{{"type":"text","text":{}}}],"isError":true}}}}"#,
                     quoted(DECLINED)
                 );
-                Outcome::Reply { message: Message::own(text), words: Era::Legacy }
+                Outcome::Reply { message: Message::own(text), words: legacy::ERA }
             } else {
                 Outcome::Failed(Failure::Unanswered { why: DECLINED })
             });
@@ -72,7 +72,7 @@ impl Errand {
             call: CallKey(ERRAND.0 + self.detours),
             request: Request::Plain,
             message: self.message.clone(),
-            words: Era::Modern,
+            words: modern::ERA,
             mirrored: None,
             reads_events: self.accepts.reads_events(),
         }))

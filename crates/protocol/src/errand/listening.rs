@@ -6,8 +6,8 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::{Errand, OPENING, Outcome};
-use crate::backend_face::modern::Wish;
-use crate::client_face::modern;
+use crate::backend_face::modern::ListenFilter;
+use crate::client_face::{legacy, modern};
 use crate::error_code;
 use crate::exchange::{Ask, Call, CallKey, Request, Welcome};
 use crate::message::{Member, Message, quoted};
@@ -28,10 +28,10 @@ const MAX_TASKS: usize = 256;
 pub(super) struct Listening {
     lists: BTreeSet<Method>,
     /// What was asked for one by one: resources, then tasks.
-    wishes: Vec<Wish>,
+    wishes: Vec<ListenFilter>,
     /// Wishes that the server has not answered yet, by their call.
     awaited: BTreeSet<CallKey>,
-    honoured: BTreeSet<Wish>,
+    honoured: BTreeSet<ListenFilter>,
     acknowledged: bool,
     /// What is being found out about tasks, by the call that asks. `true`: it has changed again since.
     looking: BTreeMap<CallKey, (String, bool)>,
@@ -58,9 +58,9 @@ impl Listening {
         };
         let resources = named("resourceSubscriptions", MAX_RESOURCES).into_iter();
         let tasks = named("taskIds", MAX_TASKS).into_iter();
-        let wishes: Vec<Wish> = resources
-            .map(Wish::Resource)
-            .chain(tasks.map(Wish::Task))
+        let wishes: Vec<ListenFilter> = resources
+            .map(ListenFilter::Resource)
+            .chain(tasks.map(ListenFilter::Task))
             .collect();
         Self {
             lists: LISTS
@@ -84,7 +84,7 @@ impl Listening {
                 let uri = message.text(Member::Uri)?;
                 self.honoured
                     .iter()
-                    .any(|honoured| matches!(honoured, Wish::Resource(honoured) if is_part(&uri, honoured)))
+                    .any(|honoured| matches!(honoured, ListenFilter::Resource(honoured) if is_part(&uri, honoured)))
             }
             Method::Tasks => task::announced(message).is_some_and(|task| self.honours_task(&task.id)),
             list => self.lists.contains(&list),
@@ -93,11 +93,13 @@ impl Listening {
     }
 
     fn honours_task(&self, id: &str) -> bool {
-        self.acknowledged && self.honoured.contains(&Wish::Task(id.to_owned()))
+        self.acknowledged && self.honoured.contains(&ListenFilter::Task(id.to_owned()))
     }
 
     fn asks_for_tasks(&self) -> bool {
-        self.wishes.iter().any(|wish| matches!(wish, Wish::Task(_)))
+        self.wishes
+            .iter()
+            .any(|wish| matches!(wish, ListenFilter::Task(_)))
     }
 
     /// The first thing the client hears: what it will hear.
@@ -111,8 +113,8 @@ impl Listening {
         let (mut uris, mut tasks) = (Vec::new(), Vec::new());
         for wish in &self.honoured {
             match wish {
-                Wish::Resource(uri) => uris.push(quoted(uri)),
-                Wish::Task(id) => tasks.push(quoted(id)),
+                ListenFilter::Resource(uri) => uris.push(quoted(uri)),
+                ListenFilter::Task(id) => tasks.push(quoted(id)),
             }
         }
         for (name, named) in [("resourceSubscriptions", uris), ("taskIds", tasks)] {
@@ -161,25 +163,25 @@ impl Errand {
             .lists
             .retain(|list| welcome.changing_lists.contains(list));
         if welcome.tasks && listening.asks_for_tasks() && !self.client.capabilities.takes_tasks() {
-            let (message, words) = (undeclared(), Era::Modern);
+            let (message, words) = (undeclared(), modern::ERA);
             return self.conclude(Outcome::Reply { message, words });
         }
-        let resources = offers_subscriptions(welcome);
+        let resources = welcome.subscriptions;
         listening.wishes.retain(|wish| match wish {
-            Wish::Resource(_) => resources,
-            Wish::Task(_) => welcome.tasks,
+            ListenFilter::Resource(_) => resources,
+            ListenFilter::Task(_) => welcome.tasks,
         });
         for (at, wish) in listening.wishes.iter().enumerate() {
             let call = CallKey(OPENING.0 + 2 + at as u64);
             let (request, text) = match wish {
-                Wish::Resource(uri) => (
+                ListenFilter::Resource(uri) => (
                     Request::Subscribe { uri: uri.clone() },
                     format!(
                         r#"{{"jsonrpc":"2.0","id":0,"method":"resources/subscribe","params":{{"uri":{}}}}}"#,
                         quoted(uri)
                     ),
                 ),
-                Wish::Task(id) => (Request::Watch { task: id.clone() }, about_task(id)),
+                ListenFilter::Task(id) => (Request::Watch { task: id.clone() }, about_task(id)),
             };
             listening.awaited.insert(call);
             self.outputs.push_back(super::Output::Ask(Ask::Call(Call {
@@ -187,7 +189,7 @@ impl Errand {
                 call,
                 request,
                 message: Message::own(text),
-                words: Era::Legacy,
+                words: legacy::ERA,
                 mirrored: None,
                 reads_events: true,
             })));
@@ -254,7 +256,7 @@ impl Errand {
             call,
             request: Request::Plain,
             message,
-            words: Era::Modern,
+            words: modern::ERA,
             mirrored: None,
             reads_events: true,
         })));
@@ -312,10 +314,4 @@ fn undeclared() -> Message {
         error_code::MISSING_CAPABILITY,
         task::EXTENSION
     ))
-}
-
-fn offers_subscriptions(welcome: &Welcome) -> bool {
-    let result = welcome.message.raw(Member::Result).unwrap_or_default();
-    let result: Value = serde_json::from_slice(result).unwrap_or_default();
-    result.pointer("/capabilities/resources/subscribe") == Some(&Value::Bool(true))
 }

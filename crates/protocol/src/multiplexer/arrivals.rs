@@ -1,11 +1,22 @@
 //! What the server says, line by line: answers and progress of calls.
 
-use super::*;
+use bytes::Bytes;
+
+use super::state::Pending;
+use super::tools::Page;
+use super::{Multiplexer, Output};
+use crate::backend_face::{Arrival, WireId, legacy, modern};
+use crate::error_code;
+use crate::exchange::{Failure, Request, Tell};
+use crate::message::{Kind, Member, Message, ScanError};
+use crate::method::Method;
+use crate::time::Moment;
+use crate::wire::line::{EnvelopeSeeker, Unfinished};
 
 impl Multiplexer {
     /// The server has written something, be it only the beginning of a line.
     pub fn handle_sign_of_life(&mut self) {
-        self.vigil.handle_sign_of_life();
+        self.ledger.vigil.handle_sign_of_life();
     }
 
     /// One line of the server's output.
@@ -24,35 +35,38 @@ impl Multiplexer {
         let message = match read {
             Ok(message) => message,
             Err(error) => {
-                self.counters.noise += 1;
+                self.ledger.counters.noise += 1;
                 self.handle_unreadable(now, &line, error);
-                self.outputs.push_back(Output::Noise { line, error });
+                self.ledger.outputs.push(Output::Noise { line, error });
                 return;
             }
         };
-        match self.face.recognise(&message) {
+        match self.link.face().recognise(&message) {
             // What is about one request does not come in the exchange of another.
             Arrival::Answer(id) | Arrival::Progress(id) | Arrival::Listening(id)
                 if origin.is_some() && id != origin =>
             {
-                self.counters.strays += 1;
+                self.ledger.counters.strays += 1;
             }
             Arrival::Answer(id) => self.handle_answer(now, id, message),
             Arrival::Progress(id) => self.handle_progress(now, id, &message),
             Arrival::Ping => {
-                if let Some(id) = message.raw(Member::Id).filter(|id| self.has_room(id.len())) {
-                    legacy::write_empty_result(self.outgoing.end(), id);
+                if let Some(id) = message
+                    .raw(Member::Id)
+                    .filter(|id| self.ledger.has_room(id.len()))
+                {
+                    legacy::write_empty_result(self.ledger.outgoing.end(), id);
                 }
             }
             Arrival::Question => self.handle_question(now, message, origin),
             Arrival::Withdrawal => self.handle_withdrawal(now, message),
             Arrival::Log => self.handle_log(now, &message, origin),
             Arrival::ListChanged | Arrival::Updated | Arrival::Task if !self.is_listened_for(&message) => {
-                self.counters.strays += 1
+                self.ledger.counters.strays += 1
             }
             Arrival::ListChanged => {
                 if message.method() == Method::ToolsListChanged {
-                    self.forget_tools();
+                    self.tools.forget();
                 }
                 self.tell_all(&modern::unmarked(&message));
             }
@@ -62,9 +76,9 @@ impl Multiplexer {
             // What we do not understand is for the only session, unless another principal has used the link too.
             Arrival::Other => match self.sole_hearing() {
                 Some(_) => self.tell_all(&modern::unmarked(&message)),
-                None => self.counters.unattributed += 1,
+                None => self.ledger.counters.unattributed += 1,
             },
-            Arrival::Forbidden => self.counters.strays += 1,
+            Arrival::Forbidden => self.ledger.counters.strays += 1,
         }
     }
 
@@ -86,14 +100,14 @@ impl Multiplexer {
     pub fn handle_unfinished(&mut self, line: Unfinished) {
         if !line.may_be_message {
             self.give_up_output("a line longer than max_message_bytes that is no message");
-        } else if line.length > self.limits.endless() {
+        } else if line.length > self.ledger.limits.endless() {
             self.give_up_output("a line without end");
         }
     }
 
     fn give_up_output(&mut self, why: &'static str) {
-        self.counters.noise += 1;
-        self.outputs.push_back(Output::Replace { why });
+        self.ledger.counters.noise += 1;
+        self.ledger.outputs.push(Output::Replace { why });
     }
 
     /// A line that was too long to be kept: `id` is its id, `request` says that it was no answer.
@@ -104,16 +118,16 @@ impl Multiplexer {
         }
         if request {
             if let Some(id) = id.filter(|id| self.has_room_for_a_refusal(id)) {
-                let limit = self.limits.max_message_bytes;
+                let limit = self.ledger.limits.max_message_bytes;
                 let text = format!("the message is larger than max_message_bytes ({limit})");
                 self.refuse(id, error_code::INVALID_REQUEST, &text);
             }
-            self.counters.noise += 1;
+            self.ledger.counters.noise += 1;
             return;
         }
         let failure = Failure::TooLarge {
             length,
-            limit: self.limits.max_message_bytes,
+            limit: self.ledger.limits.max_message_bytes,
         };
         self.fail_answer(now, id, failure);
     }
@@ -126,44 +140,50 @@ impl Multiplexer {
             .map(WireId);
         match id {
             Some(id) => self.handle_undelivered(now, id, failure),
-            None => self.counters.strays += 1,
+            None => self.ledger.counters.strays += 1,
         }
     }
 
     pub(super) fn handle_answer(&mut self, now: Moment, id: Option<WireId>, message: Message) {
-        let Some(id) = id.filter(|id| self.pending.contains_key(id)) else {
+        let Some(id) = id.filter(|id| self.ledger.pending.contains_key(id)) else {
             if let Some(id) = id {
                 self.abandoned.handle_answer(id);
             }
-            self.counters.strays += 1;
+            self.ledger.counters.strays += 1;
             return;
         };
-        if let Some(era) = self.face.awaits(id) {
-            self.pending.remove(&id);
+        if let Some(Pending::Handshake(era)) = self.ledger.pending.get(&id) {
+            let era = *era;
+            self.ledger.pending.remove(&id);
             self.handle_handshake(now, era, message);
             return;
         }
-        if matches!(self.pending.get(&id), Some(Pending::Listen)) {
-            self.pending.remove(&id);
+        if matches!(self.ledger.pending.get(&id), Some(Pending::Listen)) {
+            self.ledger.pending.remove(&id);
             self.handle_listen_end(now, id, &message);
             return;
         }
-        if let Some(Pending::Step { of }) = self.pending.get(&id) {
+        if let Some(Pending::Step { of }) = self.ledger.pending.get(&id) {
             let of = *of;
-            self.pending.remove(&id);
+            self.ledger.pending.remove(&id);
             return self.handle_step(now, id, of, &message);
         }
-        if let Some(Pending::Background { task }) = self.pending.get(&id) {
+        if let Some(Pending::Background { task }) = self.ledger.pending.get(&id) {
             let task = task.clone();
-            self.pending.remove(&id);
-            return self.handle_background(&task);
+            self.ledger.pending.remove(&id);
+            return self.tasks.handle_background(&task, &mut self.ledger, &self.link);
         }
-        if self.face.listens()
-            && (self.begin_round(now, id, &message) || self.refresh_tools(now, id, &message))
+        if let Some(call) = self.ledger.call(id)
+            && !call.doing.is_working()
         {
+            // An answer was given already; this is a second one.
+            self.ledger.counters.strays += 1;
             return;
         }
-        let message = if self.offers_tasks() {
+        if self.begin_round(now, id, &message) || self.refresh_tools(now, id, &message) {
+            return;
+        }
+        let message = if self.link.offers_tasks() {
             match self.take_task_answer(now, id, message) {
                 Some(message) => message,
                 None => return,
@@ -171,23 +191,36 @@ impl Multiplexer {
         } else {
             message
         };
-        let own = matches!(self.pending.get(&id), Some(Pending::Own { .. }));
-        if own && self.handle_page(now, id, &message) {
-            self.pending.remove(&id);
-            return;
+        let own = matches!(self.ledger.pending.get(&id), Some(Pending::Own { .. }));
+        if own {
+            match self
+                .tools
+                .handle_page(id, &message, &mut self.ledger, &mut self.link)
+            {
+                Page::Other => {}
+                Page::Next => {
+                    self.ledger.pending.remove(&id);
+                    return;
+                }
+                Page::Last => {
+                    self.admit(now);
+                    self.ledger.pending.remove(&id);
+                    return;
+                }
+            }
         }
         let Some(call) = self.settle(now, id) else {
             // No client waits for the answer to a request of our own.
-            self.counters.strays += u64::from(!own);
+            self.ledger.counters.strays += u64::from(!own);
             return;
         };
         match (&call.request, message.kind()) {
-            (Request::Subscribe { uri }, Kind::Result) => self.interests.confirm(uri),
+            (Request::Subscribe { uri }, Kind::Result) => self.subscriptions.confirm(uri),
             (Request::Subscribe { uri }, _) => {
-                self.interests.unsubscribe(call.session, uri);
+                self.subscriptions.unsubscribe(call.session, uri);
             }
             (Request::SetLevel { .. }, Kind::Error) => {
-                self.interests.forget_level(call.session);
+                self.subscriptions.forget_level(call.session);
             }
             (
                 Request::Plain
@@ -198,34 +231,34 @@ impl Multiplexer {
             ) => {}
         }
         if call.method == Method::ToolsList {
-            self.note_tools(&call, &message);
+            self.tools.note_list(&call, &message, &self.link);
         }
         let shown = match call.method {
-            Method::ToolsList => self.policy.without_denied(&message),
+            Method::ToolsList => self.tools.without_denied(&message),
             _ => None,
         };
         let message = shown.unwrap_or(message);
-        self.tell(Tell::Reply {
+        self.ledger.tell(Tell::Reply {
             session: call.session,
             call: call.call,
             message,
-            words: self.face.era(),
+            words: self.link.face().era(),
         });
     }
 
     pub(super) fn handle_progress(&mut self, now: Moment, id: Option<WireId>, message: &Message) {
-        let Some(Pending::Call(call)) = id.and_then(|id| self.pending.get_mut(&id)) else {
-            self.counters.strays += 1;
+        let Some(Pending::Call(call)) = id.and_then(|id| self.ledger.pending.get_mut(&id)) else {
+            self.ledger.counters.strays += 1;
             return;
         };
         let Some(token) = &call.token else {
-            self.counters.strays += 1;
+            self.ledger.counters.strays += 1;
             return;
         };
         let message = message.with_progress_token(token);
-        call.note_sign_of_life(now, &self.limits);
+        call.note_sign_of_life(now, &self.ledger.limits);
         let (session, call) = (call.session, call.call);
-        self.tell(Tell::Related {
+        self.ledger.tell(Tell::Related {
             session,
             call,
             message,

@@ -1,7 +1,28 @@
 //! Whose question it is, and who hears what is about no call in particular.
 
-use super::*;
+use bytes::Bytes;
+
+use super::Multiplexer;
+use super::abandoned::Matter;
+use super::link::Carrier;
+use super::roots::Several;
+use super::state::{Asker, InFlight, Load, OpenQuestion, Pending, SessionEntry, Users};
+use crate::backend_face::{WireId, legacy};
 use crate::capability;
+use crate::error_code;
+use crate::exchange::{Principal, QuestionKey, SessionKey, Tell};
+use crate::message::{Member, Message};
+use crate::method::Method;
+use crate::time::Moment;
+use crate::version::QuestionStyle;
+
+/// Why a question is refused that could be several sessions'.
+const UNATTRIBUTABLE: &str =
+    "cannot tell which of several sessions this request is for; set `process: per_session` for this server";
+
+/// The same if it could be several principals'.
+const UNATTRIBUTABLE_CALLER: &str =
+    "cannot tell which of several callers this request is for; set `process: per_identity` for this server";
 
 const NOTHING_IN_PROGRESS: &str = "no client request is in progress";
 
@@ -15,11 +36,12 @@ impl Multiplexer {
     ) {
         // Only the session that was asked may answer.
         if self
+            .ledger
             .questions
             .get(&question)
             .is_none_or(|open| open.session != session)
         {
-            self.counters.strays += 1;
+            self.ledger.counters.strays += 1;
             return;
         }
         if !self.must_wait(session, question, message) {
@@ -34,18 +56,12 @@ impl Multiplexer {
         };
         self.note_roots(&open, message);
         let reworded = (open.method == Method::SamplingCreateMessage)
-            .then(|| self.face.welcome().and_then(|welcome| welcome.version))
+            .then(|| self.link.welcome().and_then(|welcome| welcome.version))
             .flatten()
             .and_then(|version| legacy::sampled_for(version, message));
         let message = reworded.as_ref().unwrap_or(message);
         match open.asker {
-            Asker::Server(id) if self.has_room(message.len()) => {
-                legacy::write_answer(self.outgoing.end(), message, &id);
-            }
-            Asker::Server(id) => {
-                self.counters.overloads += 1;
-                self.refuse(&id, error_code::INTERNAL_ERROR, "too many bytes wait to be read");
-            }
+            Asker::Server(id) => self.link.write_answer(message, &id, &mut self.ledger),
             Asker::Round(key) => self.handle_input(now, open.wire, &key, message),
             Asker::Task(key) => self.handle_task_input(now, open.wire, &key, message),
         }
@@ -54,20 +70,20 @@ impl Multiplexer {
 
     /// Sends the calls that waited for an answer of their client, if that was the last.
     fn admit_asked(&mut self, now: Moment) {
-        if self.waiting.iter().any(|waiting| waiting.asked_first) {
+        if self.ledger.waiting.iter().any(|waiting| waiting.asked_first) {
             self.admit(now);
         }
     }
 
     pub(super) fn close_question(&mut self, now: Moment, question: QuestionKey) -> Option<OpenQuestion> {
-        let open = self.questions.remove(&question)?;
-        if let Some(Pending::Call(call)) = open.wire.and_then(|id| self.pending.get_mut(&id)) {
+        let open = self.ledger.questions.remove(&question)?;
+        if let Some(Pending::Call(call)) = open.wire.and_then(|id| self.ledger.pending.get_mut(&id)) {
             call.open_questions -= 1;
             if call.open_questions == 0 {
-                call.deadline = now.after(self.limits.call_timeout(call.reads_events));
-                call.horizon = now.after(self.limits.longest_call(call.reads_events));
+                call.deadline = now.after(self.ledger.limits.call_timeout(call.reads_events));
+                call.horizon = now.after(self.ledger.limits.longest_call(call.reads_events));
                 let deadline = call.deadline;
-                self.wake_by(deadline);
+                self.ledger.wake_by(deadline);
                 if let Some(id) = open.wire {
                     self.rouse(id);
                 }
@@ -77,7 +93,7 @@ impl Multiplexer {
     }
 
     pub(super) fn refuse_question(&mut self, now: Moment, question: QuestionKey, why: &'static str) {
-        self.counters.questions_refused += 1;
+        self.ledger.counters.questions_refused += 1;
         let Some(open) = self.close_question(now, question) else {
             return;
         };
@@ -91,14 +107,14 @@ impl Multiplexer {
     /// Says no to a request of the server. There is always room for it: a request that came when there was none
     /// was not taken at all ([`Self::has_room_for_a_refusal`]), and the number of those taken is limited.
     pub(super) fn refuse(&mut self, id: &[u8], code: i32, text: &str) {
-        self.face.write_refusal(self.outgoing.end(), id, code, text);
+        self.link.refuse(id, code, text, &mut self.ledger);
     }
 
     /// A server that asks without reading what it is told gets no answers: they would pile up here.
     pub(super) fn has_room_for_a_refusal(&mut self, id: &[u8]) -> bool {
         const WORDS: usize = 256;
-        let room = self.has_room(id.len() + WORDS);
-        self.counters.overloads += u64::from(!room);
+        let room = self.ledger.has_room(id.len() + WORDS);
+        self.ledger.counters.overloads += u64::from(!room);
         room
     }
 
@@ -110,7 +126,7 @@ impl Multiplexer {
             return;
         }
         // No client was introduced to this server, and a modern one could never be sent the answer.
-        if self.face.welcome().is_none() {
+        if self.link.welcome().is_none() {
             return self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, NOTHING_IN_PROGRESS);
         }
         if let Some(origin) = origin {
@@ -129,7 +145,7 @@ impl Multiplexer {
         match found {
             Some((session, wire)) => self.ask_session(now, session, wire, id, message),
             None if self.asking_sessions > 1 => self.hold(now, id, message),
-            None if self.attached.len() > 1 || matches!(self.users, Users::Several) => {
+            None if self.ledger.attached.len() > 1 || matches!(self.users, Users::Several) => {
                 self.refuse_unattributable(&id)
             }
             None => self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, NOTHING_IN_PROGRESS),
@@ -140,14 +156,15 @@ impl Multiplexer {
     /// that may have been meant.
     fn choose_owner(&mut self, asked: Option<SessionKey>) {
         let may_be_meant = || {
-            self.attached
+            self.ledger
+                .attached
                 .iter()
                 .max_by_key(|(_, attached)| attached.load.asking > 0)
                 .map(|(session, _)| *session)
         };
         let attached = asked
             .or_else(may_be_meant)
-            .and_then(|session| self.attached.get(&session));
+            .and_then(|session| self.ledger.attached.get(&session));
         self.owner = attached.map(|attached| attached.client.principal.clone());
     }
 
@@ -160,9 +177,10 @@ impl Multiplexer {
         id: Bytes,
         message: Message,
     ) {
-        let attached = self.attached.get(&session);
-        let unheard_of =
-            attached.is_some_and(|attached| attached.words == Era::Modern && !message.method().is_input());
+        let attached = self.ledger.attached.get(&session);
+        let unheard_of = attached.is_some_and(|attached| {
+            attached.words.questions() == QuestionStyle::Results && !message.method().is_input()
+        });
         let able = attached.map(|attached| &attached.client.capabilities);
         if unheard_of || able.is_some_and(|can| !can.can_answer(message.method())) {
             let why = "the client cannot answer this kind of request";
@@ -172,7 +190,7 @@ impl Multiplexer {
             let why = "the client did not declare that it can be asked in this way";
             self.refuse_unasked(&id, error_code::INVALID_PARAMS, why);
             self.fail_incapable(now, wire, &message);
-        } else if self.open_questions() >= self.limits.questions {
+        } else if self.open_questions() >= self.ledger.limits.questions {
             let why = "too many requests to clients are open";
             self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
         } else {
@@ -188,28 +206,22 @@ impl Multiplexer {
         };
         // Another call of this principal may have asked, and then this one can go on.
         let certain = !self.any_rests() && self.abandoned.sole_owner(Matter::Question).is_none();
-        let Some(id) = wire.filter(|_| certain || self.carrier == Carrier::Posts) else {
+        let Some(id) = wire.filter(|_| certain || self.link.carrier() == Carrier::Posts) else {
             return;
         };
-        if !matches!(self.pending.get(&id), Some(Pending::Call(call)) if call.words == Era::Modern) {
+        if !matches!(self.ledger.pending.get(&id), Some(Pending::Call(call)) if call.words.questions() == QuestionStyle::Results)
+        {
             return;
         }
         let reason = "the client lacks a capability that the server asked for";
         let Some(call) = self.release(now, id, None, reason) else {
             return;
         };
-        let call = Call {
-            session: call.session,
-            call: call.call,
-            request: call.request,
-            message: call.message,
-            words: call.words,
-            mirrored: None,
-            reads_events: call.reads_events,
-        };
+        let call = call.into_call();
         let text = "the server asked for a capability that the client did not declare";
         let data = format!(r#"{{"requiredCapabilities":{required}}}"#);
-        self.reply_error(&call, error_code::MISSING_CAPABILITY, text, Some(&data));
+        self.ledger
+            .reply_error(&call, error_code::MISSING_CAPABILITY, text, Some(&data));
     }
 
     /// Refuses a question that could be several sessions' or several principals'.
@@ -223,8 +235,7 @@ impl Multiplexer {
 
     /// Refuses a question that was put to nobody.
     pub(super) fn refuse_unasked(&mut self, id: &[u8], code: i32, why: &str) {
-        self.counters.questions_refused += 1;
-        self.refuse(id, code, why);
+        self.link.refuse_unasked(id, code, why, &mut self.ledger);
     }
 
     pub(super) fn put_question(
@@ -235,18 +246,18 @@ impl Multiplexer {
         asker: Asker,
         message: Message,
     ) {
-        let question = QuestionKey(self.next_question);
-        self.next_question += 1;
-        let deadline = now.after(self.limits.question_timeout);
+        let question = QuestionKey(self.ledger.next_question);
+        self.ledger.next_question += 1;
+        let deadline = now.after(self.ledger.limits.question_timeout);
         let mut carrier = None;
-        if let Some(Pending::Call(call)) = wire.and_then(|id| self.pending.get_mut(&id)) {
+        if let Some(Pending::Call(call)) = wire.and_then(|id| self.ledger.pending.get_mut(&id)) {
             call.open_questions += 1;
             // People think slowly, and the server is not to blame: it waits too.
-            call.deadline = deadline.after(self.limits.call_timeout(call.reads_events));
+            call.deadline = deadline.after(self.ledger.limits.call_timeout(call.reads_events));
             carrier = Some(call.call);
         }
         self.begin_rest(now, wire, &asker);
-        self.questions.insert(
+        self.ledger.questions.insert(
             question,
             OpenQuestion {
                 session,
@@ -256,8 +267,8 @@ impl Multiplexer {
                 deadline,
             },
         );
-        self.wake_by(deadline);
-        self.tell(Tell::Question {
+        self.ledger.wake_by(deadline);
+        self.ledger.tell(Tell::Question {
             session,
             call: carrier,
             question,
@@ -304,7 +315,7 @@ impl Multiplexer {
     }
 
     fn newest(&self, wanted: impl Fn(&InFlight) -> bool) -> Option<(SessionKey, Option<WireId>)> {
-        self.pending.iter().rev().find_map(|(id, pending)| {
+        self.ledger.pending.iter().rev().find_map(|(id, pending)| {
             let call = pending.as_call()?;
             wanted(call).then_some((call.session, Some(*id)))
         })
@@ -314,11 +325,12 @@ impl Multiplexer {
     /// only one that its principal has.
     fn abandoning_session(&self, matter: Matter) -> Option<SessionKey> {
         let own = self.abandoned.sole_session(matter);
-        if let Some(session) = own.filter(|session| self.attached.contains_key(session)) {
+        if let Some(session) = own.filter(|session| self.ledger.attached.contains_key(session)) {
             return Some(session);
         }
         let owner = self.abandoned.sole_owner(matter)?;
         let mut sessions = self
+            .ledger
             .attached
             .iter()
             .filter(|(_, attached)| attached.client.principal == *owner);
@@ -329,7 +341,7 @@ impl Multiplexer {
     /// Returns whether a call of another principal than this session's may have caused it: one in flight, one that
     /// rests, or one that was given up.
     pub(super) fn may_be_of_another_principal(&self, session: SessionKey, matter: Matter) -> bool {
-        let Some(attached) = self.attached.get(&session) else {
+        let Some(attached) = self.ledger.attached.get(&session) else {
             return true;
         };
         let principal = &attached.client.principal;
@@ -340,7 +352,7 @@ impl Multiplexer {
 
     /// Returns whether a call of another principal is in flight that may have caused it.
     pub(super) fn strangers_work(&self, session: SessionKey, matter: Matter) -> bool {
-        let Some(attached) = self.attached.get(&session) else {
+        let Some(attached) = self.ledger.attached.get(&session) else {
             return true;
         };
         let (sessions, own) = match matter {
@@ -352,27 +364,51 @@ impl Multiplexer {
             Matter::Log => load.in_flight > 0,
         };
         let is_strange =
-            |other: &Attached| works(&other.load) && other.client.principal != attached.client.principal;
-        sessions > usize::from(own > 0) && self.attached.values().any(is_strange)
+            |other: &SessionEntry| works(&other.load) && other.client.principal != attached.client.principal;
+        sessions > usize::from(own > 0) && self.ledger.attached.values().any(is_strange)
     }
 
     /// Returns whether every session that has used this link is of the same principal as this one.
     fn is_only_user(&self, session: SessionKey) -> bool {
-        self.attached
+        self.ledger
+            .attached
             .get(&session)
             .is_some_and(|attached| self.users.is_only(&attached.client.principal))
     }
 
+    /// Returns the only principal that everything the server sends is for, if any is there. An error: it could be several.
+    pub(super) fn sole_principal(&self) -> Result<Option<Principal>, Several> {
+        let mut principals = self
+            .ledger
+            .attached
+            .values()
+            .map(|attached| &attached.client.principal);
+        let first = principals.next();
+        if !principals.all(|principal| Some(principal) == first) {
+            return Err(Several);
+        }
+        if self.abandoned.is_empty() {
+            return Ok(first.cloned());
+        }
+        match self.abandoned.sole_owner(Matter::Question) {
+            Some(owner) if first.is_none_or(|first| first == owner) => Ok(Some(owner.clone())),
+            None if first.is_some_and(|first| !self.abandoned.may_be_of_another(first, Matter::Question)) => {
+                Ok(first.cloned())
+            }
+            Some(_) | None => Err(Several),
+        }
+    }
+
     /// Returns the only session there is.
     fn sole_session(&self) -> Option<SessionKey> {
-        let mut sessions = self.attached.keys();
+        let mut sessions = self.ledger.attached.keys();
         let first = sessions.next()?;
         sessions.next().is_none().then_some(*first)
     }
 
     /// Returns the only session that hears what is about no call, if no other principal has used the link.
     pub(super) fn sole_hearing(&self) -> Option<SessionKey> {
-        let mut hearing = self.hearing();
+        let mut hearing = self.ledger.hearing();
         let first = hearing.next()?;
         (hearing.next().is_none() && self.is_only_user(first)).then_some(first)
     }
@@ -381,20 +417,21 @@ impl Multiplexer {
         let Some(id) = message.raw(Member::RequestId) else {
             return;
         };
-        if self.withdraw_held(id) || self.withdraw_input(id) || self.withdraw_roots(id) {
+        if self.withdraw_held(id) || self.tasks.withdraw_input(id) || self.roots.withdraw(id) {
             return;
         }
         let found = self
+            .ledger
             .questions
             .iter()
             .find(|(_, open)| matches!(&open.asker, Asker::Server(asked) if asked == id))
             .map(|(key, _)| *key);
         let Some(question) = found else {
-            self.counters.strays += 1;
+            self.ledger.counters.strays += 1;
             return;
         };
         if let Some(open) = self.close_question(now, question) {
-            self.tell(Tell::Withdrawn {
+            self.ledger.tell(Tell::Withdrawn {
                 session: open.session,
                 question,
                 message: Some(message),
@@ -412,18 +449,18 @@ impl Multiplexer {
         let level = message.level();
         let exact = origin.map(|origin| self.origin_of(origin));
         if exact == Some(None) {
-            self.counters.unattributed += 1;
+            self.ledger.counters.unattributed += 1;
             return;
         }
         if let Some((session, wire)) = exact.flatten().or_else(|| self.attribute_log()) {
-            if let Some(Pending::Call(call)) = wire.and_then(|id| self.pending.get_mut(&id)) {
-                call.note_sign_of_life(now, &self.limits);
+            if let Some(Pending::Call(call)) = wire.and_then(|id| self.ledger.pending.get_mut(&id)) {
+                call.note_sign_of_life(now, &self.ledger.limits);
             }
-            if self.interests.hears(session, level) {
-                let call = wire.and_then(|id| match self.pending.get(&id) {
+            if self.subscriptions.hears(session, level) {
+                let call = wire.and_then(|id| match self.ledger.pending.get(&id) {
                     Some(Pending::Call(call)) => Some(call.call),
                     Some(
-                        Pending::Handshake
+                        Pending::Handshake(_)
                         | Pending::Listen
                         | Pending::Own { .. }
                         | Pending::Step { .. }
@@ -433,30 +470,31 @@ impl Multiplexer {
                 });
                 let message = message.clone();
                 match call {
-                    Some(call) => self.tell(Tell::Related {
+                    Some(call) => self.ledger.tell(Tell::Related {
                         session,
                         call,
                         message,
                     }),
-                    None => self.tell(Tell::Notice { session, message }),
+                    None => self.ledger.tell(Tell::Notice { session, message }),
                 }
             }
             return;
         }
         let quiet = self.busy_sessions == 0 && !self.any_rests();
         let one_principal = self
+            .ledger
             .attached
             .keys()
             .next()
             .is_some_and(|first| self.is_only_user(*first));
         if !quiet || !one_principal {
-            self.counters.unattributed += 1;
+            self.ledger.counters.unattributed += 1;
             return;
         }
-        let sessions: Vec<SessionKey> = self.hearing().collect();
+        let sessions: Vec<SessionKey> = self.ledger.hearing().collect();
         for session in sessions {
-            if self.interests.hears(session, level) {
-                self.tell(Tell::Notice {
+            if self.subscriptions.hears(session, level) {
+                self.ledger.tell(Tell::Notice {
                     session,
                     message: message.clone(),
                 });
@@ -476,6 +514,7 @@ impl Multiplexer {
                 let (session, id) = self.newest(|call| !call.resting)?;
                 let other = |call: &InFlight| !call.resting && call.session == session;
                 let several = self
+                    .ledger
                     .pending
                     .values()
                     .filter_map(Pending::as_call)
@@ -493,44 +532,5 @@ impl Multiplexer {
                 .map(|session| (session, None));
         }
         self.sole_hearing().map(|session| (session, None))
-    }
-
-    /// An update goes to the sessions that subscribed to its resource, or to the only session if no other principal
-    /// has used the link.
-    pub(super) fn handle_updated(&mut self, message: &Message) {
-        if self.sole_hearing().is_some() {
-            return self.tell_all(message);
-        }
-        let Some(uri) = message.text(Member::Uri) else {
-            return;
-        };
-        let subscribers = self.interests.subscribers(&uri);
-        if subscribers.is_empty() {
-            self.counters.unattributed += 1;
-        }
-        for session in subscribers {
-            self.tell(Tell::Notice {
-                session,
-                message: message.clone(),
-            });
-        }
-    }
-
-    pub(super) fn tell_all(&mut self, message: &Message) {
-        let sessions: Vec<SessionKey> = self.hearing().collect();
-        for session in sessions {
-            self.tell(Tell::Notice {
-                session,
-                message: message.clone(),
-            });
-        }
-    }
-
-    /// The sessions that want to know what is not about their calls.
-    pub(super) fn hearing(&self) -> impl Iterator<Item = SessionKey> {
-        self.attached
-            .iter()
-            .filter(|(_, attached)| attached.hears)
-            .map(|(session, _)| *session)
     }
 }

@@ -1,12 +1,29 @@
 //! The way of a call to the server: whether it may go now, must wait its turn, or does not fit.
 
-use super::*;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Multiplexer;
+use super::abandoned::Matter;
+use super::limits::Limits;
+use super::lowering::Lowered;
+use super::state::{Doing, InFlight, Past, Pending, Waiting};
+use crate::backend_face::WireId;
+use crate::error_code;
+use crate::exchange::{Call, Failure, SessionKey, Tell};
+use crate::message::{Member, Message};
+use crate::time::Moment;
+use crate::tool_policy::ToolPolicy;
+use crate::tool_schema::{KnownTool, TaskSupport};
+use crate::version::Era;
+use crate::wire::header::MirroredParams;
 
 impl Multiplexer {
     pub(super) fn call(&mut self, now: Moment, call: Call) {
-        if !self.attached.contains_key(&call.session) {
+        if !self.ledger.attached.contains_key(&call.session) {
             let Call { session, call, .. } = call;
-            self.tell(Tell::Failed {
+            self.ledger.tell(Tell::Failed {
                 session,
                 call,
                 failure: Failure::SessionEnded,
@@ -18,31 +35,31 @@ impl Multiplexer {
             self.send(now, call, Past::default());
             return;
         }
-        if self.retired {
+        if self.link.is_retired() {
             let Call { session, call, .. } = call;
-            return self.tell(Tell::Failed {
+            return self.ledger.tell(Tell::Failed {
                 session,
                 call,
                 failure: Failure::Retired,
             });
         }
-        if self.waiting.len() >= self.limits.waiting {
-            self.overload(call.session, call.call, "waiting calls");
+        if self.ledger.waiting.len() >= self.ledger.limits.waiting {
+            self.ledger.overload(call.session, call.call, "waiting calls");
             return;
         }
         let starting = !self.is_ready();
         let deadline = now.after(if starting {
-            self.limits.start_timeout
+            self.ledger.limits.start_timeout
         } else if asked_first {
-            let timeout = self.limits.call_timeout(call.reads_events);
-            self.limits.question_timeout.saturating_add(timeout)
+            let timeout = self.ledger.limits.call_timeout(call.reads_events);
+            self.ledger.limits.question_timeout.saturating_add(timeout)
         } else {
-            self.limits.call_timeout(call.reads_events)
+            self.ledger.limits.call_timeout(call.reads_events)
         });
-        let patience = now.after(self.limits.patience);
+        let patience = now.after(self.ledger.limits.patience);
         let occupied = !starting && self.takes_turns(&call) && self.is_occupied(call.session);
         let occupied_until = occupied.then(|| now.after(Limits::OCCUPIED_WAIT));
-        self.waiting.push_back(Waiting {
+        self.ledger.waiting.push_back(Waiting {
             call,
             deadline,
             starting,
@@ -51,33 +68,25 @@ impl Multiplexer {
             occupied_until,
             past: Past::default(),
         });
-        self.wake_by(occupied_until.unwrap_or(deadline).min(deadline.min(patience)));
+        self.ledger
+            .wake_by(occupied_until.unwrap_or(deadline).min(deadline.min(patience)));
         if starting {
-            self.pursue(now);
+            self.ensure_link(now);
         } else {
-            self.learn(now);
+            self.learn_tools(now);
         }
-    }
-
-    pub(super) fn overload(&mut self, session: SessionKey, call: CallKey, limit: &'static str) {
-        self.counters.overloads += 1;
-        self.tell(Tell::Failed {
-            session,
-            call,
-            failure: Failure::Overloaded { limit },
-        });
     }
 
     /// Whether a call can be sent now without making the server's next question ambiguous.
     pub(super) fn may_go(&self, call: &Call) -> bool {
-        if self.must_learn(call) {
+        if self.tools.must_learn(call, &self.link) {
             return false;
         }
         // First come, first served: a call overtakes only those that another principal's client keeps waiting.
         !self.takes_turns(call)
             || (!self.others_ask(call.session)
                 && !self.strangers_rest(call.session)
-                && self.waiting.iter().all(|waiting| {
+                && self.ledger.waiting.iter().all(|waiting| {
                     waiting.call.session == call.session || self.strangers_rest(waiting.call.session)
                 }))
     }
@@ -90,6 +99,7 @@ impl Multiplexer {
     /// Returns whether calls of other sessions are in flight that may ask.
     fn others_ask(&self, session: SessionKey) -> bool {
         let own = self
+            .ledger
             .attached
             .get(&session)
             .is_some_and(|attached| attached.load.asking > 0);
@@ -111,13 +121,13 @@ impl Multiplexer {
         if !self.returning.is_empty() {
             self.admit_answers(now);
         }
-        if self.waiting.is_empty() {
+        if self.ledger.waiting.is_empty() {
             return;
         }
         let mut in_turn = true;
-        for mut waiting in std::mem::take(&mut self.waiting) {
-            if self.awaits_roots(&waiting) || self.awaits_tools(&waiting) {
-                self.waiting.push_back(waiting);
+        for mut waiting in std::mem::take(&mut self.ledger.waiting) {
+            if self.awaits_roots(&waiting) || self.tools.is_awaited_by(&waiting, &self.link) {
+                self.ledger.waiting.push_back(waiting);
                 continue;
             }
             if self.takes_turns(&waiting.call) {
@@ -131,30 +141,19 @@ impl Multiplexer {
                     if waiting.occupied_until.is_none() && self.is_occupied(session) {
                         let until = now.after(Limits::OCCUPIED_WAIT);
                         waiting.occupied_until = Some(until);
-                        self.wake_by(until);
+                        self.ledger.wake_by(until);
                     }
-                    self.waiting.push_back(waiting);
+                    self.ledger.waiting.push_back(waiting);
                     continue;
                 }
             }
             self.send(now, waiting.call, waiting.past);
         }
-        self.learn(now);
-    }
-
-    /// Whether this much more may wait for the server to read it. One message always may.
-    pub(super) fn has_room(&self, length: usize) -> bool {
-        let queued = self.outgoing.len() + self.being_written;
-        queued == 0 || queued + length <= self.limits.outgoing_bytes
-    }
-
-    pub(super) fn bytes_in_flight(&self) -> usize {
-        let calls = self.pending.values().filter_map(Pending::as_call);
-        calls.map(|call| call.message.len()).sum()
+        self.learn_tools(now);
     }
 
     pub(super) fn send(&mut self, now: Moment, call: Call, past: Past) {
-        if self.judge_task(&call) || self.refuse_mismatch(&call) {
+        if self.tasks.judge(&call, &mut self.ledger, &self.link) || self.refuse_mismatch(&call) {
             return;
         }
         let Call {
@@ -166,29 +165,31 @@ impl Multiplexer {
             mirrored: _,
             reads_events,
         } = call;
-        if !self.has_room(message.len()) {
-            return self.overload(session, call, "bytes waiting for the server");
+        if !self.ledger.has_room(message.len()) {
+            return self
+                .ledger
+                .overload(session, call, "bytes waiting for the server");
         }
-        if self.pending.len() >= self.limits.in_flight {
-            return self.overload(session, call, "calls in flight");
+        if self.ledger.pending.len() >= self.ledger.limits.in_flight {
+            return self.ledger.overload(session, call, "calls in flight");
         }
         // Small ones are bounded by their number.
         if message.len() > Limits::SMALL
-            && self.bytes_in_flight() + message.len() > self.limits.in_flight_bytes
+            && self.ledger.bytes_in_flight() + message.len() > self.ledger.limits.in_flight_bytes
         {
-            return self.overload(session, call, "bytes in flight");
+            return self.ledger.overload(session, call, "bytes in flight");
         }
-        self.face.confirm(None, self.outgoing.end());
+        self.link.confirm(None, &mut self.ledger);
         self.heed_level(now, session, &message, words);
-        let id = WireId(self.next_wire);
+        let id = self.ledger.upcoming_wire();
         let (extra, drives) = self.as_task(session, &message, words);
         match self.lower(session, &request, &message, words, id, &extra) {
             Lowered::Sent => {}
-            Lowered::Done => return self.tell(Tell::Done { session, call }),
-            Lowered::TooMuch(limit) => return self.overload(session, call, limit),
+            Lowered::Done => return self.ledger.tell(Tell::Done { session, call }),
+            Lowered::TooMuch(limit) => return self.ledger.overload(session, call, limit),
             Lowered::Unsupported(what) => {
                 let failure = Failure::Unsupported { what };
-                return self.tell(Tell::Failed {
+                return self.ledger.tell(Tell::Failed {
                     session,
                     call,
                     failure,
@@ -204,15 +205,17 @@ impl Multiplexer {
                     mirrored: None,
                     reads_events,
                 };
-                return self.reply_error(&call, error_code::METHOD_NOT_FOUND, what, None);
+                return self
+                    .ledger
+                    .reply_error(&call, error_code::METHOD_NOT_FOUND, what, None);
             }
         }
-        self.next_wire += 1;
+        self.ledger.next_wire();
         let method = message.method();
         self.count_in(session, method.may_ask());
-        let deadline = self.first_deadline(now, method, reads_events);
-        let patience = now.after(self.limits.patience);
-        self.pending.insert(
+        let deadline = now.after(self.ledger.limits.first_timeout(method, reads_events));
+        let patience = now.after(self.ledger.limits.patience);
+        self.ledger.pending.insert(
             id,
             Pending::Call(Box::new(InFlight {
                 session,
@@ -223,40 +226,122 @@ impl Multiplexer {
                 message,
                 words,
                 reads_events,
-                round: None,
+                doing: Doing::Working,
                 rounds: 0,
-                pursuit: None,
                 drives,
                 past,
                 deadline,
-                horizon: now.after(self.limits.longest_call(reads_events)),
+                horizon: now.after(self.ledger.limits.longest_call(reads_events)),
                 patience: Some(patience),
                 open_questions: 0,
                 rest_at: None,
                 resting: false,
             })),
         );
-        self.wake_by(deadline.min(patience));
+        self.ledger.wake_by(deadline.min(patience));
         self.ask_roots_with(now, id);
-        self.tune();
+        self.sync_listen();
     }
 
-    /// What is added to a call that a legacy server is to do as a task, and whether its client must not notice.
-    pub(super) fn as_task(
+    /// Returns what is added to a call that the server is to do as a task, and whether its client must not notice.
+    fn as_task(
         &self,
         session: SessionKey,
         message: &Message,
         words: Era,
     ) -> (Vec<(&'static str, Bytes)>, bool) {
-        let declared = self
-            .attached
-            .get(&session)
-            .is_some_and(|attached| attached.client.capabilities.takes_tasks());
+        let support = self.tools.task_support(message, words, &self.link);
+        let declared = || {
+            let client = self.ledger.client(session);
+            client.is_some_and(|client| client.capabilities.takes_tasks())
+        };
         let task = || vec![("task", Bytes::from_static(b"{}"))];
-        match (self.task_support(message, words), declared) {
-            (TaskSupport::Forbidden, _) | (TaskSupport::Optional, false) => (Vec::new(), false),
-            (TaskSupport::Optional | TaskSupport::Required, true) => (task(), false),
-            (TaskSupport::Required, false) => (task(), true),
+        match support {
+            TaskSupport::Forbidden => (Vec::new(), false),
+            TaskSupport::Optional | TaskSupport::Required if declared() => (task(), false),
+            TaskSupport::Optional => (Vec::new(), false),
+            TaskSupport::Required => (task(), true),
         }
+    }
+
+    // Tools.
+
+    /// Leaves tools out of every list that the server gives. Calls are judged before they come here.
+    pub fn show_tools(&mut self, policy: Arc<ToolPolicy>) {
+        self.tools.set_policy(policy);
+    }
+
+    /// Returns what is known of a tool.
+    pub fn tool(&self, name: &str) -> Option<&KnownTool> {
+        self.tools.find(name)
+    }
+
+    /// The server is reached by a way that wants arguments mirrored in headers: no call of a tool is sent before its
+    /// list was looked at.
+    pub fn mirror_arguments(&mut self) {
+        self.tools.mirror_arguments();
+    }
+
+    /// Checks that the headers of a call agree with its arguments, as far as its tool is known. The error is for people.
+    pub fn judge_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
+        self.tools.check_mirrored(message, params)
+    }
+
+    /// Answers a call whose headers do not agree with its arguments. Returns whether it did.
+    fn refuse_mismatch(&mut self, call: &Call) -> bool {
+        let Some(Err(text)) = call
+            .mirrored
+            .as_ref()
+            .map(|params| self.tools.check_mirrored(&call.message, params))
+        else {
+            return false;
+        };
+        self.ledger
+            .reply_error(call, error_code::HEADER_MISMATCH, &text, None);
+        true
+    }
+
+    /// Begins to read the list of tools if a call waits for it.
+    fn learn_tools(&mut self, now: Moment) {
+        self.tools.learn(now, &mut self.ledger, &mut self.link);
+    }
+
+    /// A request of our own will not be answered. If it was for the list of tools, calls go on without it.
+    pub(super) fn handle_unanswered(&mut self, now: Moment, id: WireId) {
+        if self.tools.handle_unanswered(id) {
+            self.admit(now);
+        }
+    }
+
+    /// Sends a call once more whose headers the server has refused, after the list of tools was read anew. Returns whether
+    /// the answer was such a refusal.
+    pub(super) fn refresh_tools(&mut self, now: Moment, id: WireId, message: &Message) -> bool {
+        let full = self.ledger.waiting.len() >= self.ledger.limits.waiting;
+        let call = self.ledger.call(id);
+        let refused = call.is_some_and(|call| self.tools.must_refresh(call, message));
+        if full || !refused || !self.link.face().mirrors_arguments() {
+            return false;
+        }
+        let Some(call) = self.settle(now, id) else {
+            return true;
+        };
+        self.tools.forget();
+        let deadline = call.deadline;
+        let past = Past {
+            refreshed: true,
+            ..call.past
+        };
+        self.ledger.waiting.push_back(Waiting {
+            deadline,
+            starting: false,
+            patience: call.patience,
+            asked_first: false,
+            occupied_until: None,
+            past,
+            call: call.into_call(),
+        });
+        self.ledger.wake_by(deadline);
+        self.learn_tools(now);
+        true
     }
 }

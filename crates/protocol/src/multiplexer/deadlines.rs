@@ -1,20 +1,28 @@
 //! What happens when nothing happens: calls, waits and questions that took too long.
 
-use super::*;
-use crate::delivery::LONGEST_PAUSE;
+use std::collections::VecDeque;
+
+use super::link::Carrier;
+use super::state::{Doing, Pending, PendingOpen};
+use super::task_polling::TaskPolling;
+use super::vigil::Owed;
+use super::{Multiplexer, Output};
+use crate::backend_face::WireId;
+use crate::exchange::{Failure, QuestionKey, Tell};
+use crate::time::{Moment, earliest};
 
 impl Multiplexer {
     pub fn handle_deadline(&mut self, now: Moment) {
-        if self.wake_at.is_none_or(|at| at > now) {
+        if !self.ledger.outputs.take_deadline(now) {
             return;
         }
-        self.wake_at = None;
         self.expire_calls(now);
         self.expire_waiting(now);
         self.expire_held(now);
-        self.expire_inputs(now);
-        self.expire_roots(now);
+        self.tasks.expire_inputs(now, &mut self.ledger, &self.link);
+        self.roots.expire(now, &mut self.ledger, &self.link);
         let late: Vec<QuestionKey> = self
+            .ledger
             .questions
             .iter()
             .filter(|(_, open)| open.deadline <= now)
@@ -24,25 +32,25 @@ impl Multiplexer {
             if self.give_late_answer(now, question) {
                 continue;
             }
-            let session = self.questions.get(&question).map(|open| open.session);
+            let session = self.ledger.questions.get(&question).map(|open| open.session);
             self.refuse_question(now, question, "the client did not answer in time");
             if let Some(session) = session {
-                self.tell(Tell::Withdrawn {
+                self.ledger.tell(Tell::Withdrawn {
                     session,
                     question,
                     message: None,
                 });
             }
         }
-        if let Some(at) = self.questions.values().map(|open| open.deadline).min() {
-            self.wake_by(at);
+        if let Some(at) = self.ledger.questions.values().map(|open| open.deadline).min() {
+            self.ledger.wake_by(at);
         }
-        if matches!(self.link, Link::Up) && self.negotiation.is_open() {
+        if self.link.is_up() && self.link.is_introducing() {
             self.negotiate(now);
         }
         self.expire_doubt(now);
-        if let Some(at) = self.vigil.next_deadline() {
-            self.wake_by(at);
+        if let Some(at) = self.ledger.vigil.next_deadline() {
+            self.ledger.wake_by(at);
         }
     }
 
@@ -51,27 +59,27 @@ impl Multiplexer {
     /// client's answer itself has a reason to be quiet.
     pub(super) fn doubt(&mut self, now: Moment, call: WireId, limit: Moment) {
         // Over POSTs each request has an exchange of its own: there is no pipe that could be stuck.
-        if self.carrier != Carrier::Pipe || !self.questions.is_empty() {
+        if self.link.carrier() != Carrier::Pipe || !self.ledger.questions.is_empty() {
             return;
         }
-        let until = now.after(self.limits.ping_timeout()).max(limit);
-        if self.vigil.begin_doubt(until, Owed::Call(call), limit) {
-            let id = self.own_request(now);
-            self.face.write_ping(self.outgoing.end(), id);
+        let until = now.after(self.ledger.limits.ping_timeout()).max(limit);
+        if self.ledger.vigil.begin_doubt(until, Owed::Call(call), limit) {
+            let id = self.ledger.own_request(now);
+            self.link.face().write_ping(self.ledger.outgoing.end(), id);
         }
-        self.wake_by(until);
+        self.ledger.wake_by(until);
     }
 
     fn expire_doubt(&mut self, now: Moment) {
-        let Some(owed) = self.vigil.due(now) else {
+        let Some(owed) = self.ledger.vigil.due(now) else {
             return;
         };
         if let Some(until) = self.excuse(owed) {
-            self.vigil.postpone(until);
+            self.ledger.vigil.postpone(until);
             return;
         }
-        self.vigil.end_doubt();
-        self.outputs.push_back(Output::Replace { why: owed.why() });
+        self.ledger.vigil.end_doubt();
+        self.ledger.outputs.push(Output::Replace { why: owed.why() });
     }
 
     /// Returns when to look again if the server may be silent because of a call that was sent before the one it
@@ -80,11 +88,12 @@ impl Multiplexer {
     fn excuse(&self, owed: Owed) -> Option<Moment> {
         let Owed::Call(id) = owed else { return None };
         let older = self
+            .ledger
             .pending
             .range(..id)
             .filter_map(|(_, pending)| pending.as_call());
         older
-            .filter(|call| !call.resting && call.round.is_none())
+            .filter(|call| !call.resting && !matches!(call.doing, Doing::Round(_)))
             .map(|call| call.deadline)
             .min()
     }
@@ -97,7 +106,7 @@ impl Multiplexer {
         let mut resting = Vec::new();
         let mut polled = Vec::new();
         let mut next = None;
-        for (id, pending) in &mut self.pending {
+        for (id, pending) in &mut self.ledger.pending {
             let call = match pending {
                 Pending::Call(call) => call,
                 Pending::Own { until } => {
@@ -108,7 +117,10 @@ impl Multiplexer {
                     }
                     continue;
                 }
-                Pending::Handshake | Pending::Listen | Pending::Step { .. } | Pending::Background { .. } => {
+                Pending::Handshake(_)
+                | Pending::Listen
+                | Pending::Step { .. }
+                | Pending::Background { .. } => {
                     continue;
                 }
             };
@@ -119,16 +131,14 @@ impl Multiplexer {
                     next = earliest(next, Some(at));
                 }
             }
-            if let Some(at) = call.round.as_ref().and_then(|round| round.resume_at) {
+            let (due, at) = match &call.doing {
+                Doing::Working => (&mut resumed, None),
+                Doing::Round(round) => (&mut resumed, round.next_deadline()),
+                Doing::Polled(polling) => (&mut polled, polling.next_deadline()),
+            };
+            if let Some(at) = at {
                 if at <= now {
-                    resumed.push(*id);
-                } else {
-                    next = earliest(next, Some(at));
-                }
-            }
-            if let Some(at) = call.pursuit.as_ref().and_then(|pursuit| pursuit.poll_at) {
-                if at <= now {
-                    polled.push(*id);
+                    due.push(*id);
                 } else {
                     next = earliest(next, Some(at));
                 }
@@ -143,17 +153,19 @@ impl Multiplexer {
             }
             next = earliest(next, earliest(Some(call.deadline), call.patience));
         }
-        self.wake_at = earliest(self.wake_at, next);
+        if let Some(at) = next {
+            self.ledger.wake_by(at);
+        }
         for (session, call) in slow {
-            self.tell(Tell::Waiting { session, call });
+            self.ledger.tell(Tell::Waiting { session, call });
         }
         for id in stopped {
-            self.call_off(id);
+            self.link.call_off(id, &mut self.ledger);
             self.settle(now, id);
-            self.expire_page(now, id);
+            self.handle_unanswered(now, id);
         }
         for id in polled {
-            self.poll_task(now, id);
+            TaskPolling::poll(now, id, &mut self.ledger, &self.link);
         }
         for id in resumed {
             self.next_round(now, id);
@@ -161,10 +173,10 @@ impl Multiplexer {
         self.rest(now, resting);
         let oldest = late.iter().min().copied();
         for id in late {
-            self.counters.timeouts += 1;
+            self.ledger.counters.timeouts += 1;
             if let Some(call) = self.release(now, id, None, "no answer within the time limit") {
-                let failure = self.limits.timeout_failure(call.reads_events);
-                self.tell(Tell::Failed {
+                let failure = self.ledger.limits.timeout_failure(call.reads_events);
+                self.ledger.tell(Tell::Failed {
                     session: call.session,
                     call: call.call,
                     failure,
@@ -176,57 +188,36 @@ impl Multiplexer {
         }
     }
 
-    /// Nobody waits for the answer to a request of our own any more. Over POSTs somebody still carries it, and would
-    /// for as long as the server likes.
-    pub(super) fn call_off(&mut self, id: WireId) {
-        let is_ours = matches!(
-            self.pending.get(&id),
-            Some(Pending::Own { .. } | Pending::Step { .. })
-        );
-        if self.carrier == Carrier::Posts && is_ours {
-            backend_face::write_cancel(self.outgoing.end(), None, id, "nobody waits for it any more");
-        }
-    }
-
     pub(super) fn expire_waiting(&mut self, now: Moment) {
-        let start = match &self.outage {
-            Some(trouble) => Failure::Unavailable {
-                trouble: Arc::clone(trouble),
-                retry_after: LONGEST_PAUSE,
-            },
-            None => Failure::StartTimeout {
-                limit: self.limits.start_timeout,
-                trouble: self.start_report.clone(),
-            },
-        };
-        let (late, openers): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.openers)
+        let start = self.link.wait_failure(&self.ledger.limits);
+        let (late, openers): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.ledger.openers)
             .into_iter()
             .partition(|opener| opener.deadline <= now);
-        self.openers = openers;
-        for Opener { session, call, .. } in late {
-            self.counters.timeouts += 1;
-            self.tell(Tell::Failed {
+        self.ledger.openers = openers;
+        for PendingOpen { session, call, .. } in late {
+            self.ledger.counters.timeouts += 1;
+            self.ledger.tell(Tell::Failed {
                 session,
                 call,
                 failure: start.clone(),
             });
         }
-        for mut waiting in std::mem::take(&mut self.waiting) {
+        for mut waiting in std::mem::take(&mut self.ledger.waiting) {
             let (session, call) = (waiting.call.session, waiting.call.call);
             let expired = waiting.occupied_until.is_some_and(|until| until <= now);
             if expired && !self.is_occupied(session) {
                 waiting.occupied_until = None;
             }
             if waiting.deadline <= now || waiting.occupied_until.is_some_and(|until| until <= now) {
-                self.counters.timeouts += 1;
+                self.ledger.counters.timeouts += 1;
                 let failure = if waiting.starting {
                     start.clone()
                 } else if self.is_occupied(session) {
                     Failure::Occupied
                 } else {
-                    self.limits.timeout_failure(waiting.call.reads_events)
+                    self.ledger.limits.timeout_failure(waiting.call.reads_events)
                 };
-                self.tell(Tell::Failed {
+                self.ledger.tell(Tell::Failed {
                     session,
                     call,
                     failure,
@@ -235,14 +226,15 @@ impl Multiplexer {
             }
             if waiting.patience.is_some_and(|at| at <= now) {
                 waiting.patience = None;
-                self.tell(Tell::Waiting { session, call });
+                self.ledger.tell(Tell::Waiting { session, call });
             }
             let next = earliest(waiting.patience, waiting.occupied_until);
-            self.wake_by(earliest(Some(waiting.deadline), next).unwrap_or(waiting.deadline));
-            self.waiting.push_back(waiting);
+            self.ledger
+                .wake_by(earliest(Some(waiting.deadline), next).unwrap_or(waiting.deadline));
+            self.ledger.waiting.push_back(waiting);
         }
-        if let Some(at) = self.openers.iter().map(|opener| opener.deadline).min() {
-            self.wake_by(at);
+        if let Some(at) = self.ledger.openers.iter().map(|opener| opener.deadline).min() {
+            self.ledger.wake_by(at);
         }
     }
 }

@@ -1,11 +1,21 @@
 //! How calls and sessions end: answered, cancelled, given up, closed; and what the server is told of it.
 
-use super::*;
+use std::collections::VecDeque;
+
+use super::Multiplexer;
+use super::link::Carrier;
+use super::state::{Doing, InFlight, Pending, PendingOpen, Waiting};
+use super::task_polling::TaskPolling;
+use crate::backend_face::{WireId, write_cancel};
+use crate::exchange::{Call, CallKey, Failure, QuestionKey, Request, SessionKey, Tell};
+use crate::message::Message;
+use crate::method::Method;
+use crate::time::Moment;
 
 impl Multiplexer {
     /// A call of this session is under way, and may be what the server's next question is about.
     pub(super) fn count_in(&mut self, session: SessionKey, may_ask: bool) {
-        if let Some(attached) = self.attached.get_mut(&session) {
+        if let Some(attached) = self.ledger.attached.get_mut(&session) {
             let load = &mut attached.load;
             load.in_flight += 1;
             self.busy_sessions += usize::from(load.in_flight == 1);
@@ -17,7 +27,7 @@ impl Multiplexer {
     }
 
     pub(super) fn count_out(&mut self, session: SessionKey, may_ask: bool) {
-        if let Some(attached) = self.attached.get_mut(&session) {
+        if let Some(attached) = self.ledger.attached.get_mut(&session) {
             let load = &mut attached.load;
             load.in_flight -= 1;
             self.busy_sessions -= usize::from(load.in_flight == 0);
@@ -31,16 +41,18 @@ impl Multiplexer {
     /// Takes a call out of the books because the server is done with it.
     pub(super) fn settle(&mut self, now: Moment, id: WireId) -> Option<Box<InFlight>> {
         self.rouse(id);
-        let call = match self.pending.remove(&id)? {
+        let call = match self.ledger.pending.remove(&id)? {
             Pending::Call(call) => call,
-            Pending::Handshake
+            Pending::Handshake(_)
             | Pending::Listen
             | Pending::Own { .. }
             | Pending::Step { .. }
             | Pending::Background { .. } => return None,
         };
         self.detach_questions(id, &call);
-        self.drop_steps(id, &call);
+        if let Some(polling) = call.doing.polling() {
+            polling.drop_steps(id, &mut self.ledger, &self.link);
+        }
         self.count_out(call.session, call.method.may_ask());
         self.resolve_held(now);
         self.admit(now);
@@ -57,21 +69,21 @@ impl Multiplexer {
         reason: &str,
     ) -> Option<Box<InFlight>> {
         self.rouse(id);
-        self.abandon_task(now, id);
-        let Some(Pending::Call(call)) = self.pending.get(&id) else {
+        TaskPolling::abandon(now, id, &mut self.ledger, &self.link);
+        let Some(Pending::Call(call)) = self.ledger.pending.get(&id) else {
             return None;
         };
-        if call.round.is_some() || call.pursuit.is_some() {
+        if !call.doing.is_working() {
             // The server has answered: there is only the round or the task to forget.
             self.withdraw_round(id);
             return self.settle(now, id);
         }
-        let Some(Pending::Call(call)) = self.pending.remove(&id) else {
+        let Some(Pending::Call(call)) = self.ledger.pending.remove(&id) else {
             return None;
         };
         // The client's own words may be long; ours are not, so that a cancellation can always be sent.
-        let words = message.filter(|message| self.has_room(message.len()));
-        backend_face::write_cancel(self.outgoing.end(), words, id, reason);
+        let words = message.filter(|message| self.ledger.has_room(message.len()));
+        write_cancel(self.ledger.outgoing.end(), words, id, reason);
         self.detach_questions(id, &call);
         self.forsake(&call);
         self.count_out(call.session, call.method.may_ask());
@@ -84,22 +96,23 @@ impl Multiplexer {
     /// Keeps in mind whose call it is that the server may go on with.
     fn abandon(&mut self, id: WireId, call: &InFlight) {
         // A modern server that is reached by POSTs says everything about a call in its exchange, which has ended.
-        if self.carrier == Carrier::Posts && self.face.listens() {
+        if self.link.carrier() == Carrier::Posts && self.link.face().is_silent_after_exchange() {
             return;
         }
-        let Some(attached) = self.attached.get(&call.session) else {
+        let Some(attached) = self.ledger.attached.get(&call.session) else {
             return;
         };
         let principal = attached.client.principal.clone();
-        let (may_ask, limit) = (call.method.may_ask(), self.limits.abandoned);
+        let (may_ask, limit) = (call.method.may_ask(), self.ledger.limits.abandoned);
         let collapsed = self.abandoned.add(id, call.session, principal, may_ask, limit);
-        self.counters.overloads += u64::from(collapsed);
+        self.ledger.counters.overloads += u64::from(collapsed);
     }
 
     /// A call's questions are still the server's to have answered, but there is no call to keep alive.
     pub(super) fn detach_questions(&mut self, id: WireId, call: &InFlight) {
         if call.open_questions > 0 {
             for question in self
+                .ledger
                 .questions
                 .values_mut()
                 .filter(|question| question.wire == Some(id))
@@ -113,18 +126,11 @@ impl Multiplexer {
     pub(super) fn forsake(&mut self, call: &InFlight) {
         match &call.request {
             Request::Subscribe { uri } => {
-                self.interests.unsubscribe(call.session, uri);
+                self.subscriptions.unsubscribe(call.session, uri);
             }
-            Request::SetLevel { .. } => self.interests.doubt_level(),
+            Request::SetLevel { .. } => self.subscriptions.doubt_level(),
             Request::Plain | Request::Unsubscribe { .. } | Request::Watch { .. } => {}
         }
-    }
-
-    pub(super) fn find_call(&self, session: SessionKey, call: CallKey) -> Option<WireId> {
-        self.pending.iter().rev().find_map(|(id, pending)| {
-            let open = pending.as_call()?;
-            (open.session == session && open.call == call).then_some(*id)
-        })
     }
 
     pub(super) fn cancel(
@@ -135,18 +141,19 @@ impl Multiplexer {
         message: Option<&Message>,
     ) {
         if let Some(at) = self
+            .ledger
             .waiting
             .iter()
             .position(|w| w.call.session == session && w.call.call == call)
         {
-            self.waiting.remove(at);
-        } else if let Some(id) = self.find_call(session, call) {
+            self.ledger.waiting.remove(at);
+        } else if let Some(id) = self.ledger.find_call(session, call) {
             let released = self.release(now, id, message, "the client cancelled the request");
             self.doubt_released(now, id, released.as_deref());
         } else {
             return;
         }
-        self.tell(Tell::Failed {
+        self.ledger.tell(Tell::Failed {
             session,
             call,
             failure: Failure::Cancelled,
@@ -158,43 +165,44 @@ impl Multiplexer {
     fn doubt_released(&mut self, now: Moment, id: WireId, call: Option<&InFlight>) {
         if let Some(call) = call
             && call.patience.is_none()
-            && call.round.is_none()
+            && !matches!(call.doing, Doing::Round(_))
         {
             self.doubt(now, id, call.deadline);
         }
     }
 
     pub(super) fn close(&mut self, now: Moment, session: SessionKey) {
-        if !self.attached.contains_key(&session) {
+        if !self.ledger.attached.contains_key(&session) {
             return;
         }
-        let (gone, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.openers)
+        let (gone, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.ledger.openers)
             .into_iter()
             .partition(|opener| opener.session == session);
-        self.openers = kept;
-        for Opener { call, .. } in gone {
-            self.tell(Tell::Failed {
+        self.ledger.openers = kept;
+        for PendingOpen { call, .. } in gone {
+            self.ledger.tell(Tell::Failed {
                 session,
                 call,
                 failure: Failure::SessionEnded,
             });
         }
-        let (gone, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.waiting)
+        let (gone, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.ledger.waiting)
             .into_iter()
             .partition(|waiting| waiting.call.session == session);
-        self.waiting = kept;
+        self.ledger.waiting = kept;
         for Waiting {
             call: Call { call, .. },
             ..
         } in gone
         {
-            self.tell(Tell::Failed {
+            self.ledger.tell(Tell::Failed {
                 session,
                 call,
                 failure: Failure::SessionEnded,
             });
         }
         let open: Vec<QuestionKey> = self
+            .ledger
             .questions
             .iter()
             .filter(|(_, open)| open.session == session)
@@ -204,6 +212,7 @@ impl Multiplexer {
             self.refuse_question(now, question, "the client has gone");
         }
         let ids: Vec<WireId> = self
+            .ledger
             .pending
             .iter()
             .filter(|(_, pending)| matches!(pending, Pending::Call(call) if call.session == session))
@@ -212,7 +221,7 @@ impl Multiplexer {
         for id in ids {
             if let Some(call) = self.release(now, id, None, "the session ended") {
                 self.doubt_released(now, id, Some(&call));
-                self.tell(Tell::Failed {
+                self.ledger.tell(Tell::Failed {
                     session,
                     call: call.call,
                     failure: Failure::SessionEnded,
@@ -220,13 +229,12 @@ impl Multiplexer {
             }
         }
         self.detach(session);
-        let (orphans, relevel) = self.interests.forget(session);
+        let (orphans, relevel) = self.subscriptions.forget(session);
         self.tasks.unwatch(session);
-        self.tune();
-        if self.is_ready() && !self.face.listens() {
+        self.sync_listen();
+        if self.is_ready() {
             for uri in orphans {
-                let id = self.own_request(now);
-                legacy::write_subscription(self.outgoing.end(), Method::ResourcesUnsubscribe, id, &uri);
+                self.send_subscription(now, Method::ResourcesUnsubscribe, &uri);
             }
         }
         if relevel {
@@ -236,7 +244,7 @@ impl Multiplexer {
     }
 
     pub(super) fn detach(&mut self, session: SessionKey) {
-        self.attached.remove(&session);
+        self.ledger.attached.remove(&session);
         if self.last_notifier == Some(session) {
             self.last_notifier = None;
         }

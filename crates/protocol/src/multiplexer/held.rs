@@ -7,7 +7,9 @@
 
 use bytes::Bytes;
 
-use super::{Matter, Multiplexer, Pending};
+use super::Multiplexer;
+use super::abandoned::Matter;
+use super::state::Pending;
 use crate::message::Message;
 use crate::time::Moment;
 
@@ -23,32 +25,33 @@ impl Multiplexer {
     /// Keeps a question that several sessions' calls may have caused, or refuses it if waiting would not help.
     pub(super) fn hold(&mut self, now: Moment, id: Bytes, message: Message) {
         let mut asking = self
+            .ledger
             .attached
             .iter()
             .filter(|(_, attached)| attached.load.asking > 0);
         let first = asking.next().map(|(session, _)| *session);
         let strangers =
             first.is_none_or(|session| self.may_be_of_another_principal(session, Matter::Question));
-        let full = self.open_questions() >= self.limits.questions;
+        let full = self.open_questions() >= self.ledger.limits.questions;
         if full || strangers {
             return self.refuse_unattributable(&id);
         }
-        let until = now.after(self.limits.request_timeout);
+        let until = now.after(self.ledger.limits.request_timeout);
         self.held.push_back(Held { id, message, until });
         if self.held.len() >= self.asking_sessions {
             // All of them may be waiting for an answer, and then none will ever end.
             return self.refuse_held();
         }
         // Whichever call asked is waiting for us. It must outlive the refusal that may come.
-        let deadline = until.after(self.limits.request_timeout);
-        for pending in self.pending.values_mut() {
+        let deadline = until.after(self.ledger.limits.request_timeout);
+        for pending in self.ledger.pending.values_mut() {
             if let Pending::Call(call) = pending
                 && call.method.may_ask()
             {
                 call.deadline = call.deadline.max(deadline);
             }
         }
-        self.wake_by(until);
+        self.ledger.wake_by(until);
     }
 
     /// A session's calls have been answered: perhaps only one is left that may have asked.
@@ -94,7 +97,7 @@ impl Multiplexer {
             self.refuse_unattributable(&held.id);
         }
         if let Some(held) = self.held.front() {
-            self.wake_by(held.until);
+            self.ledger.wake_by(held.until);
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::exchange::Failure;
+use crate::method::Method;
 
 /// How much and how long.
 #[derive(Debug, Clone)]
@@ -54,6 +55,15 @@ impl Limits {
             self.stream_timeout
         } else {
             self.request_timeout
+        }
+    }
+
+    /// Returns how long the first answer to a call may take. That to a request for a task's outcome may take as long as any
+    /// other call with progress.
+    pub(super) fn first_timeout(&self, method: Method, reads_events: bool) -> Duration {
+        match method {
+            Method::TasksResult => self.longest_call(reads_events),
+            _ => self.call_timeout(reads_events),
         }
     }
 

@@ -1,285 +1,339 @@
-//! The link to the server comes, goes, and comes again.
+//! The link to the server: whether it is up, and how far its introduction is.
+//!
+//! The states, each with the facts that lead on:
+//!
+//! ```text
+//! Absent ──up──▶ Up ──first message sent──▶ introducing ──welcome──▶ ready
+//!   ▲            │ down, out of reach            │ every era refused    │ forgotten by the server
+//!   └────────────┴───────────────────────────────┴──────────────────────┘
+//! OutOfReach   as Absent, with the reason: calls wait and are told why if they wait too long
+//! Unavailable  the server cannot be started now: calls were refused, the next one asks for a start
+//! ```
+//!
+//! Which era is introduced to is decided by [`crate::negotiation`]; the [`Face`] has the words.
 
-use super::*;
+use std::sync::Arc;
 
-impl Multiplexer {
-    /// The server runs and can be written to.
-    pub fn handle_link_up(&mut self, now: Moment) {
-        self.link = Link::Up;
-        self.outage = None;
-        self.start_report = None;
-        if let Some(welcome) = self.face.welcome().map(Arc::clone) {
-            // It was only out of reach, and need not be introduced again.
-            for Opener { session, call, .. } in std::mem::take(&mut self.openers) {
-                self.tell(Tell::Welcome {
-                    session,
-                    call,
-                    welcome: Arc::clone(&welcome),
-                });
-            }
-            self.tune();
-            self.admit(now);
-            return;
-        }
-        // A new server is introduced at once if sessions of the old one live on.
-        if self.introduces_at_start || !self.openers.is_empty() || !self.attached.is_empty() {
-            self.pursue(now);
+use crate::backend_face::legacy::{self, Introduction};
+use crate::backend_face::{Face, WireId, write_cancel};
+use crate::delivery::LONGEST_PAUSE;
+use crate::error_code;
+use crate::exchange::{Client, Failure, Trouble, Welcome};
+use crate::message::Message;
+use crate::negotiation::{AfterRefusal, EraPlan, Negotiation, Refusal, ShownEras};
+use crate::time::Moment;
+use crate::version::Era;
+
+use super::ledger::Ledger;
+use super::limits::Limits;
+use super::state::Pending;
+
+/// How messages travel to the server and back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Carrier {
+    /// One stream each way: what the server sends carries no origin, and if it ends everything ends.
+    #[default]
+    Pipe,
+    /// A POST for each message.
+    Posts,
+}
+
+#[derive(Debug)]
+enum State {
+    /// There is none; one has been asked for if a client waits.
+    Absent,
+    /// A remote server cannot be reached until it is tried again, for this reason.
+    OutOfReach(Arc<Trouble>),
+    /// The server could not be started.
+    Unavailable,
+    Up,
+}
+
+/// The link.
+#[derive(Debug)]
+pub(super) struct Link {
+    state: State,
+    carrier: Carrier,
+    face: Face,
+    negotiation: Negotiation,
+    /// What a server that is not ready yet does, for clients that wait in vain.
+    start_report: Option<Arc<Trouble>>,
+    /// The server is introduced to as soon as it runs, and not when the first client comes.
+    introduces_at_start: bool,
+    /// A server was welcomed on an earlier link, or before it forgot its session.
+    welcomed_before: bool,
+    /// The server is taken out of service: no call waits for it any more.
+    retired: bool,
+}
+
+/// What follows from the answer to a first message.
+#[derive(Debug)]
+pub(super) enum Introduced {
+    /// The server has welcomed us. `again`: a server did before, and its sessions may live on.
+    Welcome {
+        welcome: Arc<Welcome>,
+        shown: ShownEras,
+        again: bool,
+    },
+    /// Another first message may be due.
+    GoOn,
+    /// Every era of the plan was refused.
+    Refused {
+        era: Era,
+        refusal: Refusal,
+        shown: ShownEras,
+    },
+}
+
+impl Link {
+    pub(super) fn new(introduction: Introduction) -> Self {
+        let plan = EraPlan::default();
+        Self {
+            state: State::Absent,
+            carrier: Carrier::default(),
+            face: Face::new(plan.first(), introduction),
+            negotiation: Negotiation::new(plan),
+            start_report: None,
+            introduces_at_start: false,
+            welcomed_before: false,
+            retired: false,
         }
     }
 
-    /// The server has ended. Calls it was working on have failed; those that waited still wait. Returns whether the
-    /// server may have ended because of `server/discover`: the next one is asked `initialize` first.
-    pub fn handle_link_down(&mut self, trouble: &Arc<Trouble>) -> bool {
-        let was_up = matches!(self.link, Link::Up);
-        let ended_at_discover = self.negotiation.handle_link_end() && was_up;
-        self.link = Link::Absent;
-        self.listens_left = wishes::LISTENS;
-        self.missed = false;
-        self.face.reset();
-        self.vigil = Vigil::default();
-        self.outgoing.clear();
-        self.known_lines.clear();
-        self.being_written = 0;
-        for attached in self.attached.values_mut() {
-            attached.load = Load::default();
-        }
-        self.abandoned.clear();
-        self.interests.doubt_level();
-        self.users = Users::default();
-        for attached in self.attached.values() {
-            self.users.add(&attached.client.principal);
-        }
-        self.returning.clear();
-        self.resting_calls = 0;
-        self.busy_sessions = 0;
-        self.asking_sessions = 0;
-        self.held.clear();
-        self.stop_learning();
-        self.tasks.lose_link();
-        self.roots.lose_link();
-        for (question, open) in std::mem::take(&mut self.questions) {
-            self.tell(Tell::Withdrawn {
-                session: open.session,
-                question,
-                message: None,
-            });
-        }
-        for (_, pending) in std::mem::take(&mut self.pending) {
-            match pending {
-                Pending::Call(call) => {
-                    self.forsake(&call);
-                    let failure = Failure::Exited(Arc::clone(trouble));
-                    self.tell(Tell::Failed {
-                        session: call.session,
-                        call: call.call,
-                        failure,
-                    });
-                }
-                Pending::Handshake
-                | Pending::Listen
-                | Pending::Own { .. }
-                | Pending::Step { .. }
-                | Pending::Background { .. } => {}
-            }
-        }
-        if !self.openers.is_empty() || !self.waiting.is_empty() {
-            self.outputs.push_back(Output::WantLink);
-        }
-        ended_at_discover
-    }
+    // Settings.
 
-    /// The server has written to stderr. While it starts this shows that it goes on, so that those who wait for it wait
-    /// on, up to [`Limits::MAX_EXTENSIONS`] times as long.
-    pub fn handle_stderr(&mut self, now: Moment) {
-        if self.is_ready() {
-            return;
-        }
-        let until = self.vigil.extend_start(now, self.limits.start_timeout);
-        for opener in &mut self.openers {
-            opener.deadline = opener.deadline.max(until);
-        }
-        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.starting) {
-            waiting.deadline = waiting.deadline.max(until);
+    /// Sets the eras that the server is introduced to in. Ignored once the introduction has begun.
+    pub(super) fn plan_eras(&mut self, plan: EraPlan) {
+        if self.face.welcome().is_none() && !self.negotiation.is_open() {
+            self.negotiation.set_plan(plan);
+            self.face.set_era(plan.first());
         }
     }
 
-    /// Says what a server that is not ready yet does, for those who wait for it in vain.
-    pub fn describe_start(&mut self, report: Arc<Trouble>) {
+    pub(super) fn eras_planned(&self) -> EraPlan {
+        self.negotiation.plan()
+    }
+
+    pub(super) fn introduce_at_start(&mut self) {
+        self.introduces_at_start = true;
+    }
+
+    pub(super) fn introduces_at_start(&self) -> bool {
+        self.introduces_at_start
+    }
+
+    pub(super) fn describe_start(&mut self, report: Arc<Trouble>) {
         self.start_report = Some(report);
     }
 
-    /// A panic has interrupted the machine, so that its books may be wrong. Ends every call it still knows of, and
-    /// forgets the link; the caller ends the server.
-    pub fn handle_panic(&mut self, trouble: &Arc<Trouble>) {
-        self.fail_waiting(&Failure::Exited(Arc::clone(trouble)));
-        self.handle_link_down(trouble);
+    pub(super) const fn set_carrier(&mut self, carrier: Carrier) {
+        self.carrier = carrier;
     }
 
-    /// The server cannot be had. Whoever waits is told so.
-    pub fn handle_unavailable(&mut self, trouble: &Arc<Trouble>, retry_after: Duration) {
-        self.link = Link::Unavailable;
-        let failure = Failure::Unavailable {
-            trouble: Arc::clone(trouble),
-            retry_after,
-        };
-        self.fail_waiting(&failure);
+    // What it is now.
+
+    pub(super) const fn carrier(&self) -> Carrier {
+        self.carrier
     }
 
-    /// The server was reached and definitely refuses: those who wait are told why. The next one to come tries again.
-    pub fn handle_no_server(&mut self, failure: &Failure) {
-        self.link = Link::Absent;
-        self.outage = None;
-        self.fail_waiting(failure);
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.state, State::Up)
     }
 
-    /// The server is taken out of service. What it works on may go on; whoever waits for it has not been begun, and may
-    /// as well begin elsewhere.
-    pub fn handle_retired(&mut self) {
+    /// Returns whether the server has welcomed us and can be sent calls.
+    pub(super) fn is_ready(&self) -> bool {
+        self.is_up() && self.face.welcome().is_some()
+    }
+
+    /// Returns whether the server has answered a first message on this link, with a welcome or a refusal.
+    pub(super) fn is_answered(&self) -> bool {
+        self.is_up() && self.negotiation.is_answered()
+    }
+
+    /// Returns whether the server owes the answer to a first message.
+    pub(super) fn is_introducing(&self) -> bool {
+        self.negotiation.is_open()
+    }
+
+    pub(super) const fn is_retired(&self) -> bool {
+        self.retired
+    }
+
+    pub(super) const fn face(&self) -> &Face {
+        &self.face
+    }
+
+    pub(super) const fn face_mut(&mut self) -> &mut Face {
+        &mut self.face
+    }
+
+    pub(super) fn welcome(&self) -> Option<&Arc<Welcome>> {
+        self.face.welcome()
+    }
+
+    pub(super) fn offers_tasks(&self) -> bool {
+        self.welcome().is_some_and(|welcome| welcome.tasks)
+    }
+
+    pub(super) fn offers_logs(&self) -> bool {
+        self.welcome().is_some_and(|welcome| welcome.logs)
+    }
+
+    /// Returns why calls have failed that waited for the server for too long.
+    pub(super) fn wait_failure(&self, limits: &Limits) -> Failure {
+        match &self.state {
+            State::OutOfReach(trouble) => Failure::Unavailable {
+                trouble: Arc::clone(trouble),
+                retry_after: LONGEST_PAUSE,
+            },
+            State::Absent | State::Unavailable | State::Up => Failure::StartTimeout {
+                limit: limits.start_timeout,
+                trouble: self.start_report.clone(),
+            },
+        }
+    }
+
+    // Facts about the server.
+
+    pub(super) fn handle_up(&mut self) {
+        self.state = State::Up;
+        self.start_report = None;
+    }
+
+    /// The server has ended. Returns whether it may have ended because of `server/discover`.
+    pub(super) fn handle_down(&mut self) -> bool {
+        let was_up = self.is_up();
+        let ended_at_discover = self.negotiation.handle_link_end() && was_up;
+        if !matches!(self.state, State::OutOfReach(_)) {
+            self.state = State::Absent;
+        }
+        self.face.reset();
+        ended_at_discover
+    }
+
+    /// The server cannot be reached at the moment. What it was told stays told.
+    pub(super) fn handle_out_of_reach(&mut self, trouble: Option<Arc<Trouble>>) {
+        self.state = trouble.map_or(State::Absent, State::OutOfReach);
+    }
+
+    pub(super) fn handle_unavailable(&mut self) {
+        self.state = State::Unavailable;
+    }
+
+    /// The server was reached and definitely refuses.
+    pub(super) fn handle_no_server(&mut self) {
+        self.state = State::Absent;
+    }
+
+    pub(super) fn retire(&mut self) {
         self.retired = true;
-        self.fail_waiting(&Failure::Retired);
     }
 
-    pub(super) fn fail_waiting(&mut self, failure: &Failure) {
-        for Opener { session, call, .. } in std::mem::take(&mut self.openers) {
-            self.tell(Tell::Failed {
-                session,
-                call,
-                failure: failure.clone(),
-            });
-        }
-        for Waiting {
-            call: Call { session, call, .. },
-            ..
-        } in std::mem::take(&mut self.waiting)
-        {
-            self.tell(Tell::Failed {
-                session,
-                call,
-                failure: failure.clone(),
-            });
+    // Small messages to the server.
+
+    /// Refuses a request of the server. There is always room for it: a request that came when there was none
+    /// was not taken at all, and the number of those taken is limited.
+    pub(super) fn refuse(&self, id: &[u8], code: i32, text: &str, ledger: &mut Ledger) {
+        self.face.write_refusal(ledger.outgoing.end(), id, code, text);
+    }
+
+    /// Refuses a question that was put to no client.
+    pub(super) fn refuse_unasked(&self, id: &[u8], code: i32, why: &str, ledger: &mut Ledger) {
+        ledger.counters.questions_refused += 1;
+        self.refuse(id, code, why, ledger);
+    }
+
+    /// Gives the server a client's answer to its request.
+    pub(super) fn write_answer(&self, answer: &Message, id: &[u8], ledger: &mut Ledger) {
+        if ledger.has_room(answer.len()) {
+            legacy::write_answer(ledger.outgoing.end(), answer, id);
+        } else {
+            ledger.counters.overloads += 1;
+            let why = "too many bytes wait to be read";
+            self.refuse(id, error_code::INTERNAL_ERROR, why, ledger);
         }
     }
 
-    /// Sends the first messages that are due (see [`crate::negotiation`]).
-    pub(super) fn negotiate(&mut self, now: Moment) {
+    /// No client waits for the answer to a request of Rialto's own any more. Over POSTs a task still carries it, and would
+    /// for as long as the server likes.
+    pub(super) fn call_off(&self, id: WireId, ledger: &mut Ledger) {
+        let is_ours = matches!(
+            ledger.pending.get(&id),
+            Some(Pending::Own { .. } | Pending::Step { .. })
+        );
+        if self.carrier == Carrier::Posts && is_ours {
+            write_cancel(ledger.outgoing.end(), None, id, "nobody waits for it any more");
+        }
+    }
+
+    // The introduction.
+
+    /// Keeps a client's introduction for the handshake, if it is the first.
+    pub(super) fn offer(&mut self, client: &Client, introduction: Option<&Message>) {
+        self.face.offer(client, introduction);
+    }
+
+    /// Sends the first messages that are due. Returns whether there were any.
+    pub(super) fn negotiate(&mut self, now: Moment, ledger: &mut Ledger) -> bool {
+        let mut sent = false;
         while let Some(era) = self.negotiation.due(now).filter(|era| self.face.can_begin(*era)) {
-            let id = self.next_wire();
-            self.face.begin(era, id, self.outgoing.end());
-            self.pending.insert(id, Pending::Handshake);
+            let id = ledger.next_wire();
+            self.face.begin(era, id, ledger.outgoing.end());
+            ledger.pending.insert(id, Pending::Handshake(era));
             self.negotiation.handle_sent(now, era);
-            if self.carrier == Carrier::Pipe {
-                let until = now.after(self.limits.start_timeout);
-                self.vigil.begin_doubt(until, Owed::Welcome, until);
-                self.wake_by(until);
-            }
+            sent = true;
         }
         if let Some(at) = self.negotiation.next_deadline().filter(|at| *at > now) {
-            self.wake_by(at);
+            ledger.wake_by(at);
         }
+        sent
     }
 
     /// The server has answered the first message of an era.
-    pub(super) fn handle_handshake(&mut self, now: Moment, era: Era, message: Message) {
+    pub(super) fn handle_first_answer(&mut self, era: Era, message: Message) -> Introduced {
         match self.face.handle_answer(era, message) {
-            Ok(welcome) => {
-                let shown = self.negotiation.handle_welcome(era);
-                self.outputs.push_back(Output::Shown(shown));
-                self.disown_handshakes(now);
-                if std::mem::replace(&mut self.welcomed_before, true) {
-                    self.resume(now);
-                }
-                for Opener { session, call, .. } in std::mem::take(&mut self.openers) {
-                    self.tell(Tell::Welcome {
-                        session,
-                        call,
-                        welcome: Arc::clone(&welcome),
-                    });
-                }
-                self.tune();
-                self.admit(now);
-            }
-            Err(refusal) => self.handle_refused(now, era, Refusal::Answer(refusal)),
+            Ok(welcome) => Introduced::Welcome {
+                welcome,
+                shown: self.negotiation.handle_welcome(era),
+                again: std::mem::replace(&mut self.welcomed_before, true),
+            },
+            Err(refusal) => self.handle_refusal(era, Refusal::Answer(refusal)),
         }
     }
 
-    /// Another first message may still be under way. Its answer decides nothing any more.
-    fn disown_handshakes(&mut self, now: Moment) {
-        let until = now.after(self.limits.request_timeout);
-        let mut others = self.pending.values_mut();
-        if let Some(other) = others.find(|pending| matches!(pending, Pending::Handshake)) {
-            *other = Pending::Own { until };
-            self.wake_by(until);
+    /// The server does not welcome this era.
+    pub(super) fn handle_refusal(&mut self, era: Era, refusal: Refusal) -> Introduced {
+        match self.negotiation.handle_refusal(era, refusal) {
+            AfterRefusal::GoOn => Introduced::GoOn,
+            AfterRefusal::GiveUp { era, refusal, shown } => Introduced::Refused { era, refusal, shown },
         }
     }
 
-    /// The server does not welcome this era. The other one may be due; if none is left, who waits is told.
-    pub(super) fn handle_refused(&mut self, now: Moment, era: Era, refusal: Refusal) {
-        let (era, refusal) = match self.negotiation.handle_refusal(era, refusal) {
-            AfterRefusal::GoOn => return self.negotiate(now),
-            AfterRefusal::GiveUp { era, refusal, shown } => {
-                self.outputs.push_back(Output::Shown(shown));
-                (era, refusal)
-            }
-        };
-        match refusal {
-            Refusal::Answer(message) => {
-                for Opener { session, call, .. } in std::mem::take(&mut self.openers) {
-                    self.detach(session);
-                    self.interests.forget(session);
-                    self.tell(Tell::Reply {
-                        session,
-                        call,
-                        message: Message::clone(&message),
-                        words: era,
-                    });
-                }
-                self.fail_waiting(&Failure::NotWelcomed);
-            }
-            Refusal::Failure(failure) => self.fail_waiting(&failure),
-        }
-        if self.attached.is_empty() {
-            self.face.forget_introduction();
-        }
+    /// The first message of an era will have no answer. The face may send it once more.
+    pub(super) fn forget_first_message(&mut self, era: Era) {
+        self.face.abandon(era);
     }
 
-    /// A restarted server is brought to where its predecessor was, and clients are told to look again.
-    pub(super) fn resume(&mut self, now: Moment) {
-        let newcomers: BTreeSet<SessionKey> = self.openers.iter().map(|opener| opener.session).collect();
-        if self.attached.len() == newcomers.len() {
-            return;
-        }
-        self.face.confirm(None, self.outgoing.end());
-        let (resources, level) = self.interests.replay();
-        let (resources, level) = if self.face.listens() {
-            (Vec::new(), None)
-        } else {
-            (resources, level)
-        };
-        if let Some(level) = level {
-            let id = self.own_request(now);
-            legacy::write_set_level(self.outgoing.end(), None, id, level);
-        }
-        for uri in resources {
-            let id = self.own_request(now);
-            legacy::write_subscription(self.outgoing.end(), Method::ResourcesSubscribe, id, &uri);
-        }
-        let lists = self
-            .face
-            .welcome()
-            .map(|welcome| welcome.changing_lists.clone())
-            .unwrap_or_default();
-        for list in lists {
-            let message = legacy::list_changed(list);
-            let sessions: Vec<SessionKey> = self
-                .hearing()
-                .filter(|session| !newcomers.contains(session))
-                .collect();
-            for session in sessions {
-                self.outputs.push_back(Output::Tell(Tell::Notice {
-                    session,
-                    message: message.clone(),
-                }));
-            }
-        }
+    /// The first message of an era did not reach the server, or has no answer. Returns whether another
+    /// one is still under way.
+    pub(super) fn handle_unsent(&mut self, era: Era) -> bool {
+        self.negotiation.handle_unsent(era);
+        self.negotiation.is_open()
+    }
+
+    /// The server has forgotten its session: it is introduced to once more.
+    pub(super) fn handle_session_lost(&mut self) {
+        self.face.reset();
+        self.negotiation.restart();
+    }
+
+    /// The next client introduces itself, since every session of the last one has gone.
+    pub(super) fn forget_introduction(&mut self) {
+        self.face.forget_introduction();
+    }
+
+    /// Sends `notifications/initialized` if the server still waits for it. Returns whether it was sent.
+    pub(super) fn confirm(&mut self, words: Option<&Message>, ledger: &mut Ledger) -> bool {
+        self.face.confirm(words, ledger.outgoing.end())
     }
 }

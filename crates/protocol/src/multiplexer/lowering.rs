@@ -1,7 +1,18 @@
-//! How a call is put to the server, in the words of its era, or done without it where the wish is one that we keep.
+//! How a call is written for the server, in the words of its era, or done without it where Rialto keeps what it asks for.
 
-use super::*;
-use crate::backend_face::modern::Wish;
+use bytes::Bytes;
+
+use super::Multiplexer;
+use super::changes::NO_UPDATES;
+use super::link::Carrier;
+use super::tasks::{NO_TASK, Watched};
+use crate::backend_face::modern::ListenFilter;
+use crate::backend_face::{Outgoing, WireId, legacy};
+use crate::exchange::{Request, SessionKey};
+use crate::message::{Member, Message};
+use crate::method::{LogLevel, Method};
+use crate::time::Moment;
+use crate::version::{ChangeStyle, Era, LogLevelStyle};
 
 /// What became of a call that was to be written for the server.
 pub(super) enum Lowered {
@@ -17,38 +28,59 @@ pub(super) enum Lowered {
 }
 
 impl Multiplexer {
-    /// A modern call says itself which log lines it wants. It is noted, so that what others want makes no difference to
-    /// it; a legacy server must be told before it begins.
+    /// Notes the log level that a call itself names, so that what others want makes no difference to it. A server that is
+    /// told by session must be told before the call.
     pub(super) fn heed_level(&mut self, now: Moment, session: SessionKey, message: &Message, words: Era) {
-        let wanted = match words {
-            Era::Modern => message.text(Member::MetaLogLevel),
-            Era::Legacy => None,
+        let wanted = match words.log_levels() {
+            LogLevelStyle::PerRequest => message.text(Member::MetaLogLevel),
+            LogLevelStyle::PerSession => None,
         };
         let Some(level) = wanted.and_then(|level| LogLevel::parse(&level)) else {
             return;
         };
-        self.interests.request_level(session, level);
-        if self.offers_logs() {
+        self.subscriptions.request_level(session, level);
+        if self.link.offers_logs() {
             self.tell_level(now);
         }
     }
 
-    /// Tells a legacy server the level that its sessions want together, if it has another one.
+    /// Sends the level that the sessions want together to a server that keeps one, if it has another.
     pub(super) fn tell_level(&mut self, now: Moment) {
-        if self.is_ready()
-            && !self.face.listens()
-            && let Some(level) = self.interests.retell()
-        {
-            let id = self.own_request(now);
-            legacy::write_set_level(self.outgoing.end(), None, id, level);
+        match self.link.face().log_levels() {
+            LogLevelStyle::PerRequest => {}
+            LogLevelStyle::PerSession => {
+                if self.link.is_ready()
+                    && let Some(level) = self.subscriptions.retell()
+                {
+                    self.send_level(now, level);
+                }
+            }
         }
     }
 
-    pub(super) fn offers_logs(&self) -> bool {
-        self.face.welcome().is_some_and(|welcome| welcome.logs)
+    /// Sends a level on Rialto's own account. A server that is told with every request needs none.
+    pub(super) fn send_level(&mut self, now: Moment, level: LogLevel) {
+        match self.link.face().log_levels() {
+            LogLevelStyle::PerRequest => {}
+            LogLevelStyle::PerSession => {
+                let id = self.ledger.own_request(now);
+                legacy::write_set_level(self.ledger.outgoing.end(), None, id, level);
+            }
+        }
     }
 
-    /// Writes a call for the server, or does without it where the wish is one that we keep.
+    /// Subscribes or unsubscribes on Rialto's own account. A server that is listened to needs neither.
+    pub(super) fn send_subscription(&mut self, now: Moment, method: Method, uri: &str) {
+        match self.link.face().changes() {
+            ChangeStyle::Listen => {}
+            ChangeStyle::Unasked => {
+                let id = self.ledger.own_request(now);
+                legacy::write_subscription(self.ledger.outgoing.end(), method, id, uri);
+            }
+        }
+    }
+
+    /// Writes a call for the server, or does without it where Rialto keeps what it asks for.
     pub(super) fn lower(
         &mut self,
         session: SessionKey,
@@ -61,68 +93,100 @@ impl Multiplexer {
         match request {
             Request::Plain => {}
             Request::Subscribe { uri } => {
-                if self.interests.subscriptions(session) >= self.limits.subscriptions {
-                    return Lowered::TooMuch("resource subscriptions");
-                }
-                if self.face.listens() && self.listens_left == 0 {
-                    return Lowered::Unsupported(wishes::NO_UPDATES);
-                }
-                if self.interests.subscribe(session, uri) {
-                    return Lowered::Done;
-                }
-                if let Some(discovery) = self.face.discovery() {
-                    // Whoever wanted it first may have given up before the listen for it was acknowledged.
-                    if discovery.honours(&Wish::Resource(uri.clone())) {
-                        self.interests.confirm(uri);
-                        return Lowered::Done;
-                    }
-                    // The listen that follows asks for it; its acknowledgement is the answer.
-                    return Lowered::Sent;
+                if let Some(lowered) = self.lower_subscription(session, uri) {
+                    return lowered;
                 }
             }
             Request::Unsubscribe { uri } => {
-                if self.interests.unsubscribe(session, uri) || self.face.listens() {
-                    self.tune();
-                    return Lowered::Done;
+                let is_shared = self.subscriptions.unsubscribe(session, uri);
+                match self.link.face().changes() {
+                    ChangeStyle::Unasked if !is_shared => {}
+                    ChangeStyle::Unasked | ChangeStyle::Listen => {
+                        self.sync_listen();
+                        return Lowered::Done;
+                    }
                 }
             }
             Request::Watch { task } => {
-                return match self.watch_task(session, task) {
-                    Watched::Unknown => Lowered::Unsupported(tasks::NO_TASK),
+                return match self.tasks.watch(session, task, &self.ledger, &self.link) {
+                    Watched::Unknown => Lowered::Unsupported(NO_TASK),
                     Watched::Granted => Lowered::Done,
-                    Watched::Wanted if self.listens_left == 0 => Lowered::Unsupported(wishes::NO_UPDATES),
+                    Watched::Wanted if self.listen.is_given_up() => Lowered::Unsupported(NO_UPDATES),
                     // As for a resource.
                     Watched::Wanted => Lowered::Sent,
                 };
             }
-            Request::SetLevel { .. } if self.face.listens() && !self.offers_logs() => {
-                return Lowered::NoSuchMethod("the server has no log lines to choose from");
-            }
-            Request::SetLevel { level } => match self.interests.set_level(session, *level) {
-                Some(level) if !self.face.listens() => {
-                    legacy::write_set_level(self.outgoing.end(), Some(message), id, level);
-                    return Lowered::Sent;
-                }
-                // A modern server is told with every call.
-                Some(_) | None => return Lowered::Done,
-            },
+            Request::SetLevel { level } => return self.lower_level(session, *level, message, id),
         }
-        let Some(attached) = self.attached.get(&session) else {
+        let Some(entry) = self.ledger.attached.get(&session) else {
             return Lowered::Done;
         };
         let line = Outgoing {
             message,
             words,
             id,
-            client: &attached.client,
-            level: self.interests.level(session),
+            client: &entry.client,
+            level: self.subscriptions.level(session),
             extra,
         };
-        let start = self.outgoing.len();
-        self.face.write_call(&mut self.outgoing, &line);
-        if words == self.face.era() {
-            self.note_line(start, id, message.method());
+        let start = self.ledger.outgoing.len();
+        self.link.face().write_call(self.ledger.outgoing.outbox(), &line);
+        // A client's request in its own words: the sender of a POST need not read it again.
+        if self.link.carrier() == Carrier::Posts && words == self.link.face().era() {
+            self.ledger.outgoing.note_line(start, id, message.method());
         }
         Lowered::Sent
+    }
+
+    /// Subscribes a session. Returns `None` if the server must be sent the request.
+    fn lower_subscription(&mut self, session: SessionKey, uri: &str) -> Option<Lowered> {
+        if self.subscriptions.subscriptions(session) >= self.ledger.limits.subscriptions {
+            return Some(Lowered::TooMuch("resource subscriptions"));
+        }
+        match self.link.face().changes() {
+            ChangeStyle::Unasked => self
+                .subscriptions
+                .subscribe(session, uri)
+                .then_some(Lowered::Done),
+            ChangeStyle::Listen if self.listen.is_given_up() => Some(Lowered::Unsupported(NO_UPDATES)),
+            ChangeStyle::Listen => {
+                if self.subscriptions.subscribe(session, uri) {
+                    return Some(Lowered::Done);
+                }
+                // The first to want it may have given up before the listen for it was acknowledged.
+                if self.listen.honours(&ListenFilter::Resource(uri.to_owned())) {
+                    self.subscriptions.confirm(uri);
+                    return Some(Lowered::Done);
+                }
+                // The listen that follows asks for it; its acknowledgement is the answer.
+                Some(Lowered::Sent)
+            }
+        }
+    }
+
+    /// Notes the level that a session chooses, and sends it to a server that keeps one.
+    fn lower_level(
+        &mut self,
+        session: SessionKey,
+        level: LogLevel,
+        message: &Message,
+        id: WireId,
+    ) -> Lowered {
+        match self.link.face().log_levels() {
+            LogLevelStyle::PerRequest if !self.link.offers_logs() => {
+                Lowered::NoSuchMethod("the server has no log lines to choose from")
+            }
+            LogLevelStyle::PerRequest => {
+                self.subscriptions.set_level(session, level);
+                Lowered::Done
+            }
+            LogLevelStyle::PerSession => match self.subscriptions.set_level(session, level) {
+                Some(level) => {
+                    legacy::write_set_level(self.ledger.outgoing.end(), Some(message), id, level);
+                    Lowered::Sent
+                }
+                None => Lowered::Done,
+            },
+        }
     }
 }

@@ -9,7 +9,8 @@
 
 use std::time::Duration;
 
-use super::{Asker, Multiplexer, Pending};
+use super::Multiplexer;
+use super::state::{Asker, Pending};
 use crate::backend_face::WireId;
 use crate::exchange::{QuestionKey, SessionKey};
 use crate::message::Message;
@@ -32,12 +33,12 @@ impl Multiplexer {
     pub(super) fn begin_rest(&mut self, now: Moment, wire: Option<WireId>, asker: &Asker) {
         // A modern server has answered the call with its question; there is nothing to confuse.
         let Asker::Server(_) = asker else { return };
-        if let Some(Pending::Call(call)) = wire.and_then(|id| self.pending.get_mut(&id))
+        if let Some(Pending::Call(call)) = wire.and_then(|id| self.ledger.pending.get_mut(&id))
             && !call.resting
         {
             let at = now.after(SIBLINGS);
             call.rest_at = Some(at);
-            self.wake_by(at);
+            self.ledger.wake_by(at);
         }
     }
 
@@ -47,7 +48,7 @@ impl Multiplexer {
             return;
         }
         for id in ids {
-            let Some(Pending::Call(call)) = self.pending.get_mut(&id) else {
+            let Some(Pending::Call(call)) = self.ledger.pending.get_mut(&id) else {
                 continue;
             };
             call.rest_at = None;
@@ -61,7 +62,7 @@ impl Multiplexer {
 
     /// The call goes on.
     pub(super) fn rouse(&mut self, id: WireId) {
-        let Some(Pending::Call(call)) = self.pending.get_mut(&id) else {
+        let Some(Pending::Call(call)) = self.ledger.pending.get_mut(&id) else {
             return;
         };
         call.rest_at = None;
@@ -78,7 +79,8 @@ impl Multiplexer {
             return false;
         }
         let principal = |session| {
-            self.attached
+            self.ledger
+                .attached
                 .get(&session)
                 .map(|attached| &attached.client.principal)
         };
@@ -107,7 +109,7 @@ impl Multiplexer {
     }
 
     fn resting(&self) -> impl Iterator<Item = (SessionKey, WireId)> {
-        self.pending.iter().filter_map(|(id, pending)| {
+        self.ledger.pending.iter().filter_map(|(id, pending)| {
             let call = pending.as_call()?;
             call.resting.then_some((call.session, *id))
         })
@@ -120,10 +122,10 @@ impl Multiplexer {
         question: QuestionKey,
         message: &Message,
     ) -> bool {
-        let wire = self.questions.get(&question).and_then(|open| open.wire);
-        let rests =
-            matches!(wire.and_then(|id| self.pending.get(&id)), Some(Pending::Call(call)) if call.resting);
+        let wire = self.ledger.questions.get(&question).and_then(|open| open.wire);
+        let rests = matches!(wire.and_then(|id| self.ledger.pending.get(&id)), Some(Pending::Call(call)) if call.resting);
         let own = self
+            .ledger
             .attached
             .get(&session)
             .is_some_and(|attached| attached.load.asking > 0);

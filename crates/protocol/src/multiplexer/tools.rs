@@ -1,46 +1,53 @@
 //! What is known of the server's tools, and the reading of their list where a call cannot do without it.
 //!
-//! Three things about a call depend on its tool: which headers must mirror its arguments, whether a legacy server wants
+//! Three things about a call depend on its tool: which headers must mirror its arguments, whether the server wants
 //! it as a task, and, where the server is reached by HTTP, which headers to send. The knowledge comes from every list that
 //! passes by, and is forgotten when the server says that its tools have changed. If a call needs a tool that
-//! was never listed, the list is read on our own account: once for all who wait, a bounded number of pages, for a
-//! bounded time. A tool that is unknown after that is not judged; the server alone knows what to do with it.
+//! was never listed, the list is read on Rialto's own account: once for all calls that wait, a bounded number of pages, for
+//! a bounded time. A tool that is unknown after that is not judged; the server alone knows what to do with it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{InFlight, Multiplexer, Past, Pending, Waiting};
 use crate::backend_face::WireId;
-use crate::error_code;
-use crate::exchange::{Call, Client, Tell};
-use crate::message::{Kind, Member, Message, quoted};
+use crate::exchange::{Call, Client};
+use crate::message::{Kind, Member, Message};
 use crate::method::Method;
 use crate::object::Object;
 use crate::time::Moment;
+use crate::tool_policy::ToolPolicy;
 use crate::tool_schema::{CatalogueLimits, KnownTool, TaskSupport, ToolCatalogue, arguments_of};
-use crate::version::Era;
+use crate::version::{Era, TaskStyle};
 use crate::wire::header::MirroredParams;
 
-/// Pages of the list that are read on our own account.
+use super::ledger::Ledger;
+use super::link::Link;
+use super::state::{InFlight, Pending, Waiting};
+
+/// Pages of the list that are read on Rialto's own account.
 const MAX_PAGES: u32 = 16;
 /// How long a call waits for the list, at most: half of the time that it has itself.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The code of a server that refuses the headers of a call, as it stands in the message.
+const HEADER_MISMATCH: &str = "-32020";
 
-/// What is known of the tools of a lane's server.
+/// What is known of the tools of an instance's server.
 #[derive(Debug)]
 pub(super) struct Tools {
     catalogue: ToolCatalogue,
+    /// Which of the tools clients see.
+    policy: Arc<ToolPolicy>,
     /// The list has been read to its end, or could not be: asking again would teach nothing.
     settled: bool,
     reading: Option<Reading>,
-    /// The server wants the arguments of calls mirrored in headers.
+    /// The server is reached over HTTP, where arguments may have to be mirrored in headers.
     mirrors: bool,
 }
 
 #[derive(Debug)]
 struct Reading {
     id: WireId,
-    /// In whose name the list is read.
+    /// The client in whose name the list is read.
     client: Arc<Client>,
     pages: u32,
     until: Moment,
@@ -48,10 +55,22 @@ struct Reading {
     stale: bool,
 }
 
+/// What the answer to a request of Rialto's own was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Page {
+    /// No page of the list.
+    Other,
+    /// A page; the next one has been asked for.
+    Next,
+    /// The last page: calls that waited for the list may go.
+    Last,
+}
+
 impl Default for Tools {
     fn default() -> Self {
         Self {
             catalogue: ToolCatalogue::new(CatalogueLimits::default()),
+            policy: Arc::default(),
             settled: false,
             reading: None,
             mirrors: false,
@@ -59,21 +78,31 @@ impl Default for Tools {
     }
 }
 
-impl Multiplexer {
-    /// What is known of a tool.
-    pub fn tool(&self, name: &str) -> Option<&KnownTool> {
-        self.tools.catalogue.find(name)
+impl Tools {
+    pub(super) fn set_policy(&mut self, policy: Arc<ToolPolicy>) {
+        self.policy = policy;
     }
 
-    /// The server is reached by a way that wants arguments mirrored in headers: no call of a tool is sent before its
-    /// list was looked at.
-    pub fn mirror_arguments(&mut self) {
-        self.tools.mirrors = true;
+    pub(super) fn mirror_arguments(&mut self) {
+        self.mirrors = true;
     }
 
-    /// Whether the headers of a call say what its arguments say, as far as its tool is known. The error is for people.
-    pub fn judge_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
-        let Some(tool) = message.text(Member::Name).and_then(|name| self.tool(&name)) else {
+    pub(super) fn find(&self, name: &str) -> Option<&KnownTool> {
+        self.catalogue.find(name)
+    }
+
+    fn named(&self, message: &Message) -> Option<&KnownTool> {
+        self.find(&message.text(Member::Name)?)
+    }
+
+    /// Returns a list without the tools that clients must not see, if it has such.
+    pub(super) fn without_denied(&self, message: &Message) -> Option<Message> {
+        self.policy.without_denied(message)
+    }
+
+    /// Checks that the headers of a call agree with its arguments, as far as its tool is known. The error is for people.
+    pub(super) fn check_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
+        let Some(tool) = self.named(message) else {
             return Ok(());
         };
         if tool.headers.is_empty() && params.is_empty() {
@@ -85,90 +114,64 @@ impl Multiplexer {
             .map_err(|mismatch| mismatch.to_string())
     }
 
-    /// Answers a call whose headers say something else than its arguments. Gives whether it did.
-    pub(super) fn refuse_mismatch(&mut self, call: &Call) -> bool {
-        let Some(Err(text)) = call
-            .mirrored
-            .as_ref()
-            .map(|params| self.judge_mirrored(&call.message, params))
-        else {
-            return false;
-        };
-        self.reply_error(call, error_code::HEADER_MISMATCH, &text, None);
-        true
-    }
-
-    /// Answers a call with an error of our own, in the caller's words.
-    pub(super) fn reply_error(&mut self, call: &Call, code: i32, text: &str, data: Option<&str>) {
-        let data = data.map(|data| format!(r#","data":{data}"#)).unwrap_or_default();
-        let message = Message::own(format!(
-            r#"{{"jsonrpc":"2.0","id":0,"error":{{"code":{code},"message":{}{data}}}}}"#,
-            quoted(text)
-        ));
-        self.tell(Tell::Reply {
-            session: call.session,
-            call: call.call,
-            message,
-            words: call.words,
-        });
-    }
-
-    /// How a tool of a legacy server stands to tasks, for a modern client.
-    pub(super) fn task_support(&self, message: &Message, words: Era) -> TaskSupport {
-        if words != Era::Modern || self.face.listens() || !self.offers_tasks() {
+    /// Returns how a tool stands to tasks, for a client of the extension at a server of core tasks.
+    pub(super) fn task_support(&self, message: &Message, words: Era, link: &Link) -> TaskSupport {
+        if !wants_core_task(words, link) || message.method() != Method::ToolsCall {
             return TaskSupport::Forbidden;
         }
-        match (message.method(), message.text(Member::Name)) {
-            (Method::ToolsCall, Some(name)) => {
-                self.tool(&name).map_or(TaskSupport::Forbidden, |tool| tool.tasks)
-            }
-            _ => TaskSupport::Forbidden,
-        }
+        self.named(message)
+            .map_or(TaskSupport::Forbidden, |tool| tool.tasks)
     }
 
-    /// Whether a call has to wait until its tool is known.
-    pub(super) fn must_learn(&self, call: &Call) -> bool {
-        if self.tools.settled || call.message.method() != Method::ToolsCall {
+    /// Returns whether a call has to wait until its tool is known.
+    pub(super) fn must_learn(&self, call: &Call, link: &Link) -> bool {
+        if self.settled || call.message.method() != Method::ToolsCall {
             return false;
         }
-        let as_task = call.words == Era::Modern && !self.face.listens() && self.offers_tasks();
-        let mirrored = self.tools.mirrors && self.face.listens();
-        (as_task || mirrored || call.mirrored.is_some())
+        let mirrored = self.mirrors && link.face().mirrors_arguments();
+        (mirrored || call.mirrored.is_some() || wants_core_task(call.words, link))
             && call
                 .message
                 .text(Member::Name)
-                .is_some_and(|name| self.tool(&name).is_none())
+                .is_some_and(|name| self.find(&name).is_none())
     }
 
-    /// Whether a call that waits does so for the list.
-    pub(super) fn awaits_tools(&self, waiting: &Waiting) -> bool {
-        (waiting.past.refreshed && !self.tools.settled) || self.must_learn(&waiting.call)
+    /// Returns whether a call that waits does so for the list.
+    pub(super) fn is_awaited_by(&self, waiting: &Waiting, link: &Link) -> bool {
+        (waiting.past.refreshed && !self.settled) || self.must_learn(&waiting.call, link)
     }
 
-    /// Begins to read the list if a call waits for it and nobody reads it yet.
-    pub(super) fn learn(&mut self, now: Moment) {
-        if self.tools.settled || self.tools.reading.is_some() || !self.is_ready() {
+    /// Begins to read the list if a call waits for it and it is not being read.
+    pub(super) fn learn(&mut self, now: Moment, ledger: &mut Ledger, link: &mut Link) {
+        if self.settled || self.reading.is_some() || !link.is_ready() {
             return;
         }
-        let client = self
-            .waiting
-            .iter()
-            .find(|waiting| self.awaits_tools(waiting))
-            .and_then(|waiting| self.attached.get(&waiting.call.session))
-            .map(|attached| Arc::clone(&attached.client));
+        let mut waiting = ledger.waiting.iter();
+        let client = waiting
+            .find(|waiting| self.is_awaited_by(waiting, link))
+            .and_then(|waiting| ledger.client(waiting.call.session))
+            .map(Arc::clone);
         let Some(client) = client else { return };
-        let until = now.after(PATIENCE.min(self.limits.request_timeout / 2));
-        self.read_page(client, 1, until, None);
+        let until = now.after(PATIENCE.min(ledger.limits.request_timeout / 2));
+        self.read_page(client, 1, until, None, ledger, link);
     }
 
-    fn read_page(&mut self, client: Arc<Client>, pages: u32, until: Moment, cursor: Option<&str>) {
-        let id = self.next_wire();
-        self.face.confirm(None, self.outgoing.end());
-        self.face
-            .write_tools_list(self.outgoing.end(), id, &client, cursor);
-        self.pending.insert(id, Pending::Own { until });
-        self.wake_by(until);
-        self.tools.reading = Some(Reading {
+    fn read_page(
+        &mut self,
+        client: Arc<Client>,
+        pages: u32,
+        until: Moment,
+        cursor: Option<&str>,
+        ledger: &mut Ledger,
+        link: &mut Link,
+    ) {
+        let id = ledger.next_wire();
+        link.confirm(None, ledger);
+        link.face()
+            .write_tools_list(ledger.outgoing.end(), id, &client, cursor);
+        ledger.pending.insert(id, Pending::Own { until });
+        ledger.wake_by(until);
+        self.reading = Some(Reading {
             id,
             client,
             pages,
@@ -177,56 +180,46 @@ impl Multiplexer {
         });
     }
 
-    /// A request of our own has been answered. Gives whether it was for a page of the list.
-    pub(super) fn handle_page(&mut self, now: Moment, id: WireId, message: &Message) -> bool {
-        let Some(reading) = self.tools.reading.take_if(|reading| reading.id == id) else {
-            return false;
+    /// A request of Rialto's own has been answered.
+    pub(super) fn handle_page(
+        &mut self,
+        id: WireId,
+        message: &Message,
+        ledger: &mut Ledger,
+        link: &mut Link,
+    ) -> Page {
+        let Some(reading) = self.reading.take_if(|reading| reading.id == id) else {
+            return Page::Other;
         };
         let page = match message.raw(Member::Result) {
-            Some(result) if reading.stale || self.tools.catalogue.add_page(result).is_ok() => result,
+            Some(result) if reading.stale || self.catalogue.add_page(result).is_ok() => result,
             Some(_) | None => {
-                self.settle_tools(now);
-                return true;
+                self.settled = true;
+                return Page::Last;
             }
         };
         let cursor = if reading.stale { None } else { next_cursor(page) };
         if reading.pages >= MAX_PAGES || (cursor.is_none() && !reading.stale) {
-            self.settle_tools(now);
-        } else {
-            // From the beginning, if the tools have changed meanwhile.
-            self.read_page(
-                reading.client,
-                reading.pages + 1,
-                reading.until,
-                cursor.as_deref(),
-            );
+            self.settled = true;
+            return Page::Last;
         }
-        true
+        // From the beginning, if the tools have changed meanwhile.
+        let (pages, until) = (reading.pages + 1, reading.until);
+        self.read_page(reading.client, pages, until, cursor.as_deref(), ledger, link);
+        Page::Next
     }
 
-    /// There is no more to be learnt: whoever waits goes on.
-    fn settle_tools(&mut self, now: Moment) {
-        self.tools.settled = true;
-        self.tools.reading = None;
-        self.admit(now);
-    }
-
-    /// A request of our own will not be answered. If it was for the list, calls go on without it.
-    pub(super) fn expire_page(&mut self, now: Moment, id: WireId) {
-        if self
-            .tools
-            .reading
-            .as_ref()
-            .is_some_and(|reading| reading.id == id)
-        {
-            self.settle_tools(now);
-        }
+    /// A request of Rialto's own will not be answered. Returns whether it was for the list: calls go on without it.
+    pub(super) fn handle_unanswered(&mut self, id: WireId) -> bool {
+        let was_reading = self.reading.take_if(|reading| reading.id == id).is_some();
+        self.settled |= was_reading;
+        was_reading
     }
 
     /// Learns from a list that a client asked for.
-    pub(super) fn note_tools(&mut self, call: &InFlight, message: &Message) {
-        // Between two peers of the legacy era nobody will want to know.
-        if call.words == Era::Legacy && !self.face.listens() {
+    pub(super) fn note_list(&mut self, call: &InFlight, message: &Message, link: &Link) {
+        // Otherwise no call will depend on it.
+        if call.words.tasks() == TaskStyle::Core && !link.face().mirrors_arguments() {
             return;
         }
         let Some(result) = message.raw(Member::Result) else {
@@ -237,72 +230,44 @@ impl Multiplexer {
             .raw(Member::Params)
             .and_then(Object::parse)
             .is_none_or(|params| params.get("cursor").is_none());
-        if self.tools.catalogue.add_page(result).is_ok() && first && next_cursor(result).is_none() {
-            self.tools.settled = true;
+        if self.catalogue.add_page(result).is_ok() && first && next_cursor(result).is_none() {
+            self.settled = true;
         }
     }
 
     /// The server's tools have changed, or it is another server.
-    pub(super) fn forget_tools(&mut self) {
-        self.tools.catalogue.clear();
-        self.tools.settled = false;
-        if let Some(reading) = &mut self.tools.reading {
+    pub(super) fn forget(&mut self) {
+        self.catalogue.clear();
+        self.settled = false;
+        if let Some(reading) = &mut self.reading {
             reading.stale = true;
         }
     }
 
-    /// The link is gone, and with it who would have answered.
-    pub(super) fn stop_learning(&mut self) {
-        self.forget_tools();
-        self.tools.reading = None;
+    /// The link is gone, and with it the server that would have answered.
+    pub(super) fn lose_link(&mut self) {
+        self.forget();
+        self.reading = None;
     }
 
-    /// The server has refused the headers of a call, which proves that it did not run it: the list is read anew and the
-    /// call sent once more (2026-07-28, "Server Validation"). Gives whether that is so.
-    pub(super) fn refresh_tools(&mut self, now: Moment, id: WireId, message: &Message) -> bool {
-        let full = self.waiting.len() >= self.limits.waiting;
-        if message.kind() != Kind::Error || !self.tools.mirrors || full {
+    /// Returns whether a server has refused the headers of a call, which proves that it did not run it: the list is to be
+    /// read anew and the call sent once more (2026-07-28, "Server Validation").
+    pub(super) fn must_refresh(&self, call: &InFlight, message: &Message) -> bool {
+        if message.kind() != Kind::Error || !self.mirrors || call.past.refreshed {
             return false;
         }
-        let Some(Pending::Call(call)) = self.pending.get(&id) else {
-            return false;
-        };
-        let code = message.raw(Member::Error).and_then(Object::parse);
-        let code = code.as_ref().and_then(|error| error.get("code"));
-        if call.past.refreshed || call.method != Method::ToolsCall || code != Some("-32020") {
-            return false;
-        }
-        let Some(call) = self.settle(now, id) else {
-            return true;
-        };
-        self.forget_tools();
-        self.waiting.push_back(Waiting {
-            call: Call {
-                session: call.session,
-                call: call.call,
-                request: call.request,
-                message: call.message,
-                words: call.words,
-                mirrored: None,
-                reads_events: call.reads_events,
-            },
-            deadline: call.deadline,
-            starting: false,
-            patience: call.patience,
-            asked_first: false,
-            occupied_until: None,
-            past: Past {
-                refreshed: true,
-                ..call.past
-            },
-        });
-        self.wake_by(call.deadline);
-        self.learn(now);
-        true
+        let error = message.raw(Member::Error).and_then(Object::parse);
+        let code = error.as_ref().and_then(|error| error.get("code"));
+        call.method == Method::ToolsCall && code == Some(HEADER_MISMATCH)
     }
 }
 
-/// Where a list goes on, raw.
+/// Returns whether calls of tools may have to be made as core tasks for a client that knows the extension.
+fn wants_core_task(words: Era, link: &Link) -> bool {
+    words.tasks() == TaskStyle::Extension && link.face().tasks() == TaskStyle::Core && link.offers_tasks()
+}
+
+/// Returns where a list goes on, raw.
 fn next_cursor(result: &[u8]) -> Option<String> {
     Object::parse(result)?
         .get("nextCursor")

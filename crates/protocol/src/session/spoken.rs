@@ -143,6 +143,7 @@ mod tests {
             version: Some(Version::V2025_06_18),
             changing_lists: vec![],
             logs: false,
+            subscriptions: false,
             tasks: false,
             info: None,
         };

@@ -305,6 +305,7 @@ mod tests {
             version: None,
             changing_lists: vec![],
             logs: false,
+            subscriptions: false,
             tasks: false,
             info: Some(r#"{"name":"s","version":"1"}"#.into()),
         };

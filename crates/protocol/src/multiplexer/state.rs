@@ -1,17 +1,21 @@
 //! What is written down: sessions, calls on their way and in flight, and questions without an answer.
 
-use super::*;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::limits::Limits;
+use super::rounds::Round;
+use super::task_polling::TaskPolling;
+use crate::backend_face::WireId;
+use crate::exchange::{Call, CallKey, Client, Principal, Request, SessionKey};
+use crate::message::Message;
+use crate::method::Method;
+use crate::time::Moment;
+use crate::version::Era;
 
 #[derive(Debug)]
-pub(super) enum Link {
-    /// There is none; one has been asked for if anybody waits.
-    Absent,
-    Up,
-    Unavailable,
-}
-
-#[derive(Debug)]
-pub(super) struct Attached {
+pub(super) struct SessionEntry {
     pub(super) client: Arc<Client>,
     pub(super) words: Era,
     /// Wants to know what is not about its calls.
@@ -52,7 +56,7 @@ impl Users {
 }
 
 #[derive(Debug)]
-pub(super) struct Opener {
+pub(super) struct PendingOpen {
     pub(super) session: SessionKey,
     pub(super) call: CallKey,
     pub(super) deadline: Moment,
@@ -86,21 +90,16 @@ pub(super) struct Waiting {
 pub(super) enum Pending {
     /// Boxed: it is looked up and put away more often than it is made.
     Call(Box<InFlight>),
-    Handshake,
+    /// The first message of an era.
+    Handshake(Era),
     /// Our own listening for what sessions want to hear (modern era).
     Listen,
     /// A request of our own; its answer interests nobody.
-    Own {
-        until: Moment,
-    },
+    Own { until: Moment },
     /// A step in the pursuit of a call's task; the call's own time limit holds for it.
-    Step {
-        of: WireId,
-    },
+    Step { of: WireId },
     /// Our waiting for the outcome of a task, so that its server can ask.
-    Background {
-        task: String,
-    },
+    Background { task: String },
 }
 
 impl Pending {
@@ -108,7 +107,18 @@ impl Pending {
     pub(super) fn as_call(&self) -> Option<&InFlight> {
         match self {
             Self::Call(call) => Some(call),
-            Self::Handshake
+            Self::Handshake(_)
+            | Self::Listen
+            | Self::Own { .. }
+            | Self::Step { .. }
+            | Self::Background { .. } => None,
+        }
+    }
+
+    pub(super) fn as_call_mut(&mut self) -> Option<&mut InFlight> {
+        match self {
+            Self::Call(call) => Some(call),
+            Self::Handshake(_)
             | Self::Listen
             | Self::Own { .. }
             | Self::Step { .. }
@@ -128,11 +138,9 @@ pub(super) struct InFlight {
     pub(super) words: Era,
     /// The client reads events while it waits: this decides which time limit holds.
     pub(super) reads_events: bool,
-    /// What the server wants to know before it goes on (modern era).
-    pub(super) round: Option<Round>,
+    pub(super) doing: Doing,
+    /// How often the server has asked by an answer.
     pub(super) rounds: u32,
-    /// What is done about the task that it was answered with.
-    pub(super) pursuit: Option<Box<Pursuit>>,
     /// The server does it only as a task, and its client knows nothing of such.
     pub(super) drives: bool,
     pub(super) past: Past,
@@ -150,7 +158,58 @@ pub(super) struct InFlight {
     pub(super) resting: bool,
 }
 
+/// Who has the next step to take in a call.
+#[derive(Debug)]
+pub(super) enum Doing {
+    /// The server: it has not answered.
+    Working,
+    /// The client, or a pause: the server has answered `input_required`.
+    Round(Round),
+    /// The task that the server has answered with.
+    Polled(Box<TaskPolling>),
+}
+
+impl Doing {
+    pub(super) const fn is_working(&self) -> bool {
+        matches!(self, Self::Working)
+    }
+
+    pub(super) fn polling(&self) -> Option<&TaskPolling> {
+        match self {
+            Self::Polled(polling) => Some(polling),
+            Self::Working | Self::Round(_) => None,
+        }
+    }
+
+    pub(super) fn polling_mut(&mut self) -> Option<&mut TaskPolling> {
+        match self {
+            Self::Polled(polling) => Some(polling),
+            Self::Working | Self::Round(_) => None,
+        }
+    }
+
+    pub(super) fn round_mut(&mut self) -> Option<&mut Round> {
+        match self {
+            Self::Round(round) => Some(round),
+            Self::Working | Self::Polled(_) => None,
+        }
+    }
+}
+
 impl InFlight {
+    /// Returns the call as its client made it. Its headers were checked when it was first sent.
+    pub(super) fn into_call(self) -> Call {
+        Call {
+            session: self.session,
+            call: self.call,
+            request: self.request,
+            message: self.message,
+            words: self.words,
+            mirrored: None,
+            reads_events: self.reads_events,
+        }
+    }
+
     /// The server has sent something about this call: its time starts anew, unless a question has stopped it.
     pub(super) fn note_sign_of_life(&mut self, now: Moment, limits: &Limits) {
         if self.open_questions == 0 {

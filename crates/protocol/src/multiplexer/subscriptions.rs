@@ -10,7 +10,7 @@ use crate::exchange::SessionKey;
 use crate::method::LogLevel;
 
 #[derive(Debug, Default)]
-pub(super) struct Interests {
+pub(super) struct Subscriptions {
     resources: BTreeMap<String, Resource>,
     levels: BTreeMap<SessionKey, LogLevel>,
     /// Sessions that could choose a level and have not.
@@ -33,7 +33,7 @@ struct Resource {
 /// a level must not grow because another one did.
 const UNCHOSEN_LEVEL: LogLevel = LogLevel::Info;
 
-impl Interests {
+impl Subscriptions {
     /// Notes the wish. `true`: the server knows already, nothing need be sent.
     pub(super) fn subscribe(&mut self, session: SessionKey, uri: &str) -> bool {
         let resource = self.resources.entry(uri.to_owned()).or_default();
@@ -189,55 +189,61 @@ mod tests {
 
     #[test]
     fn only_the_first_subscription_and_the_last_unsubscription_reach_the_server() {
-        let mut interests = Interests::default();
-        assert!(!interests.subscribe(A, "x:/a"));
-        interests.confirm("x:/a");
-        assert!(interests.subscribe(B, "x:/a"));
-        assert!(interests.unsubscribe(A, "x:/a"));
-        assert!(!interests.unsubscribe(B, "x:/a"));
+        let mut subscriptions = Subscriptions::default();
+        assert!(!subscriptions.subscribe(A, "x:/a"));
+        subscriptions.confirm("x:/a");
+        assert!(subscriptions.subscribe(B, "x:/a"));
+        assert!(subscriptions.unsubscribe(A, "x:/a"));
+        assert!(!subscriptions.unsubscribe(B, "x:/a"));
         assert!(
-            !interests.subscribe(B, "x:/a"),
+            !subscriptions.subscribe(B, "x:/a"),
             "a new subscription is the server's business again"
         );
     }
 
     #[test]
     fn updates_of_parts_reach_subscribers_of_the_whole() {
-        let mut interests = Interests::default();
-        interests.subscribe(A, "x:/a");
-        interests.subscribe(B, "x:/ab");
-        assert_eq!(interests.subscribers("x:/a/b"), BTreeSet::from([A]));
-        assert_eq!(interests.subscribers("x:/ab"), BTreeSet::from([B]));
+        let mut subscriptions = Subscriptions::default();
+        subscriptions.subscribe(A, "x:/a");
+        subscriptions.subscribe(B, "x:/ab");
+        assert_eq!(subscriptions.subscribers("x:/a/b"), BTreeSet::from([A]));
+        assert_eq!(subscriptions.subscribers("x:/ab"), BTreeSet::from([B]));
     }
 
     #[test]
     fn the_most_verbose_level_is_told_and_each_session_hears_its_own() {
-        let mut interests = Interests::default();
-        assert_eq!(interests.set_level(A, LogLevel::Warning), Some(LogLevel::Warning));
-        assert_eq!(interests.set_level(B, LogLevel::Debug), Some(LogLevel::Debug));
-        assert_eq!(interests.set_level(A, LogLevel::Error), None);
-        assert!(!interests.hears(A, Some(LogLevel::Info)));
-        assert!(interests.hears(B, Some(LogLevel::Debug)));
-        assert!(!interests.hears(SessionKey(3), Some(LogLevel::Debug)));
-        assert_eq!(interests.forget(B), (vec![], true));
-        assert_eq!(interests.retell(), Some(LogLevel::Error));
+        let mut subscriptions = Subscriptions::default();
+        assert_eq!(
+            subscriptions.set_level(A, LogLevel::Warning),
+            Some(LogLevel::Warning)
+        );
+        assert_eq!(subscriptions.set_level(B, LogLevel::Debug), Some(LogLevel::Debug));
+        assert_eq!(subscriptions.set_level(A, LogLevel::Error), None);
+        assert!(!subscriptions.hears(A, Some(LogLevel::Info)));
+        assert!(subscriptions.hears(B, Some(LogLevel::Debug)));
+        assert!(!subscriptions.hears(SessionKey(3), Some(LogLevel::Debug)));
+        assert_eq!(subscriptions.forget(B), (vec![], true));
+        assert_eq!(subscriptions.retell(), Some(LogLevel::Error));
     }
 
     #[test]
     fn session_without_a_choice_counts_as_info() {
-        let mut interests = Interests::default();
-        interests.attach(A);
-        assert_eq!(interests.retell(), None, "no session has chosen");
-        assert_eq!(interests.set_level(A, LogLevel::Error), Some(LogLevel::Error));
-        interests.attach(B);
-        assert_eq!(interests.retell(), Some(LogLevel::Info));
-        assert!(interests.hears(B, Some(LogLevel::Info)));
-        assert!(!interests.hears(A, Some(LogLevel::Info)));
-        assert_eq!(interests.set_level(B, LogLevel::Critical), Some(LogLevel::Error));
-        interests.forget(A);
-        assert_eq!(interests.retell(), Some(LogLevel::Critical));
-        interests.forget(B);
-        assert_eq!(interests.retell(), Some(LogLevel::Info));
-        assert_eq!(interests.set_level(A, LogLevel::Info), None);
+        let mut subscriptions = Subscriptions::default();
+        subscriptions.attach(A);
+        assert_eq!(subscriptions.retell(), None, "no session has chosen");
+        assert_eq!(subscriptions.set_level(A, LogLevel::Error), Some(LogLevel::Error));
+        subscriptions.attach(B);
+        assert_eq!(subscriptions.retell(), Some(LogLevel::Info));
+        assert!(subscriptions.hears(B, Some(LogLevel::Info)));
+        assert!(!subscriptions.hears(A, Some(LogLevel::Info)));
+        assert_eq!(
+            subscriptions.set_level(B, LogLevel::Critical),
+            Some(LogLevel::Error)
+        );
+        subscriptions.forget(A);
+        assert_eq!(subscriptions.retell(), Some(LogLevel::Critical));
+        subscriptions.forget(B);
+        assert_eq!(subscriptions.retell(), Some(LogLevel::Info));
+        assert_eq!(subscriptions.set_level(A, LogLevel::Info), None);
     }
 }

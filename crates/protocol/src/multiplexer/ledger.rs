@@ -1,0 +1,175 @@
+//! The books of one instance: its sessions, the calls that wait or are in flight, the questions without an answer, what
+//! is to be sent and reported, and the limits that hold for all of these.
+//!
+//! Every machine of the multiplexer works on the ledger through a `&mut Ledger` that its caller lends it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use crate::backend_face::WireId;
+use crate::exchange::{Call, CallKey, Client, Failure, Principal, QuestionKey, SessionKey, Tell};
+use crate::message::{Message, quoted};
+use crate::time::Moment;
+
+use super::limits::{Counters, Limits};
+use super::outputs::{Output, Outputs};
+use super::send_queue::SendQueue;
+use super::state::{InFlight, OpenQuestion, Pending, PendingOpen, SessionEntry, Waiting};
+use super::vigil::Vigil;
+
+/// The books.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    pub(super) limits: Limits,
+    pub(super) attached: BTreeMap<SessionKey, SessionEntry>,
+    pub(super) openers: VecDeque<PendingOpen>,
+    pub(super) waiting: VecDeque<Waiting>,
+    pub(super) pending: BTreeMap<WireId, Pending>,
+    pub(super) questions: BTreeMap<QuestionKey, OpenQuestion>,
+    next_wire: u64,
+    pub(super) next_question: u64,
+    pub(super) outgoing: SendQueue,
+    pub(super) outputs: Outputs,
+    pub(super) counters: Counters,
+    pub(super) vigil: Vigil,
+}
+
+impl Ledger {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            attached: BTreeMap::new(),
+            openers: VecDeque::new(),
+            waiting: VecDeque::new(),
+            pending: BTreeMap::new(),
+            questions: BTreeMap::new(),
+            next_wire: 1,
+            next_question: 1,
+            outgoing: SendQueue::default(),
+            outputs: Outputs::default(),
+            counters: Counters::default(),
+            vigil: Vigil::default(),
+        }
+    }
+
+    // Orders.
+
+    pub(super) fn tell(&mut self, tell: Tell) {
+        self.outputs.push(Output::Tell(tell));
+    }
+
+    /// Reports that a call gets no answer of its server.
+    pub(super) fn fail(&mut self, session: SessionKey, call: CallKey, failure: Failure) {
+        self.tell(Tell::Failed {
+            session,
+            call,
+            failure,
+        });
+    }
+
+    /// Answers a call with an error of Rialto's own, in the caller's era.
+    pub(super) fn reply_error(&mut self, call: &Call, code: i32, text: &str, data: Option<&str>) {
+        let data = data.map(|data| format!(r#","data":{data}"#)).unwrap_or_default();
+        let message = Message::own(format!(
+            r#"{{"jsonrpc":"2.0","id":0,"error":{{"code":{code},"message":{}{data}}}}}"#,
+            quoted(text)
+        ));
+        self.tell(Tell::Reply {
+            session: call.session,
+            call: call.call,
+            message,
+            words: call.words,
+        });
+    }
+
+    /// Refuses a call because of one of Rialto's limits.
+    pub(super) fn overload(&mut self, session: SessionKey, call: CallKey, limit: &'static str) {
+        self.counters.overloads += 1;
+        self.fail(session, call, Failure::Overloaded { limit });
+    }
+
+    pub(super) fn wake_by(&mut self, moment: Moment) {
+        self.outputs.wake_by(moment);
+    }
+
+    // Requests to the server.
+
+    /// Returns the id for a request that is about to be sent, and uses it up.
+    pub(super) fn next_wire(&mut self) -> WireId {
+        let id = self.upcoming_wire();
+        self.next_wire += 1;
+        id
+    }
+
+    /// Returns the id that the next request will have.
+    pub(super) const fn upcoming_wire(&self) -> WireId {
+        WireId(self.next_wire)
+    }
+
+    /// Enters a request of Rialto's own whose answer no client waits for.
+    pub(super) fn own_request(&mut self, now: Moment) -> WireId {
+        let id = self.next_wire();
+        let until = now.after(self.limits.request_timeout);
+        self.pending.insert(id, Pending::Own { until });
+        self.wake_by(until);
+        id
+    }
+
+    /// Returns whether this much more may wait for the server to read it. One message always may.
+    pub(super) fn has_room(&self, length: usize) -> bool {
+        self.outgoing.has_room(length, self.limits.outgoing_bytes)
+    }
+
+    // Calls in flight.
+
+    pub(super) fn call(&self, id: WireId) -> Option<&InFlight> {
+        self.pending.get(&id).and_then(Pending::as_call)
+    }
+
+    pub(super) fn call_mut(&mut self, id: WireId) -> Option<&mut InFlight> {
+        self.pending.get_mut(&id).and_then(Pending::as_call_mut)
+    }
+
+    /// Returns the calls in flight, oldest first.
+    pub(super) fn calls(&self) -> impl DoubleEndedIterator<Item = (WireId, &InFlight)> {
+        self.pending
+            .iter()
+            .filter_map(|(id, pending)| Some((*id, pending.as_call()?)))
+    }
+
+    /// The server has sent something about this call.
+    pub(super) fn note_activity(&mut self, now: Moment, id: WireId) {
+        if let Some(Pending::Call(call)) = self.pending.get_mut(&id) {
+            call.note_sign_of_life(now, &self.limits);
+        }
+    }
+
+    pub(super) fn find_call(&self, session: SessionKey, call: CallKey) -> Option<WireId> {
+        let mut newest_first = self.calls().rev();
+        newest_first
+            .find(|(_, open)| open.session == session && open.call == call)
+            .map(|(id, _)| id)
+    }
+
+    pub(super) fn bytes_in_flight(&self) -> usize {
+        self.calls().map(|(_, call)| call.message.len()).sum()
+    }
+
+    // Sessions.
+
+    pub(super) fn client(&self, session: SessionKey) -> Option<&Arc<Client>> {
+        self.attached.get(&session).map(|entry| &entry.client)
+    }
+
+    pub(super) fn principal(&self, session: SessionKey) -> Option<&Principal> {
+        self.client(session).map(|client| &client.principal)
+    }
+
+    /// Returns the sessions that want notifications which are about none of their calls.
+    pub(super) fn hearing(&self) -> impl Iterator<Item = SessionKey> {
+        self.attached
+            .iter()
+            .filter(|(_, entry)| entry.hears)
+            .map(|(session, _)| *session)
+    }
+}

@@ -1,0 +1,298 @@
+//! The server comes, goes, and comes again: what that means for the calls that wait and those that are in flight.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::link::{Carrier, Introduced};
+use super::listen::Listen;
+use super::state::{Load, Pending, PendingOpen, Users, Waiting};
+use super::vigil::{Owed, Vigil};
+use super::{Multiplexer, Output};
+use crate::backend_face::legacy;
+use crate::exchange::{Call, Failure, SessionKey, Tell, Trouble, Welcome};
+use crate::message::Message;
+use crate::method::Method;
+use crate::negotiation::Refusal;
+use crate::time::Moment;
+use crate::version::Era;
+
+impl Multiplexer {
+    /// The server runs and can be written to.
+    pub fn handle_link_up(&mut self, now: Moment) {
+        self.link.handle_up();
+        if let Some(welcome) = self.link.welcome().map(Arc::clone) {
+            // It was only out of reach, and need not be introduced again.
+            self.tell_welcome(&welcome);
+            self.sync_listen();
+            self.admit(now);
+            return;
+        }
+        // A new server is introduced at once if sessions of the old one live on.
+        let awaited = !self.ledger.openers.is_empty() || !self.ledger.attached.is_empty();
+        if self.link.introduces_at_start() || awaited {
+            self.ensure_link(now);
+        }
+    }
+
+    /// A client waits: asks for a link, or introduces Rialto on the one there is.
+    pub(super) fn ensure_link(&mut self, now: Moment) {
+        if self.link.is_up() {
+            self.negotiate(now);
+        } else {
+            self.ledger.outputs.push(Output::WantLink);
+        }
+    }
+
+    /// The server has ended. Calls it was working on have failed; those that waited still wait. Returns whether the
+    /// server may have ended because of `server/discover`: the next one is asked `initialize` first.
+    pub fn handle_link_down(&mut self, trouble: &Arc<Trouble>) -> bool {
+        let ended_at_discover = self.link.handle_down();
+        self.listen = Listen::default();
+        self.ledger.vigil = Vigil::default();
+        self.ledger.outgoing.clear();
+        for entry in self.ledger.attached.values_mut() {
+            entry.load = Load::default();
+        }
+        self.abandoned.clear();
+        self.subscriptions.doubt_level();
+        self.users = Users::default();
+        for entry in self.ledger.attached.values() {
+            self.users.add(&entry.client.principal);
+        }
+        self.returning.clear();
+        self.resting_calls = 0;
+        self.busy_sessions = 0;
+        self.asking_sessions = 0;
+        self.held.clear();
+        self.tools.lose_link();
+        self.tasks.lose_link();
+        self.roots.lose_link();
+        for (question, open) in std::mem::take(&mut self.ledger.questions) {
+            self.ledger.tell(Tell::Withdrawn {
+                session: open.session,
+                question,
+                message: None,
+            });
+        }
+        for (_, pending) in std::mem::take(&mut self.ledger.pending) {
+            if let Pending::Call(call) = pending {
+                self.forsake(&call);
+                let failure = Failure::Exited(Arc::clone(trouble));
+                self.ledger.fail(call.session, call.call, failure);
+            }
+        }
+        self.want_link();
+        ended_at_discover
+    }
+
+    /// Asks for a link if a client waits for one.
+    fn want_link(&mut self) {
+        if !self.ledger.openers.is_empty() || !self.ledger.waiting.is_empty() {
+            self.ledger.outputs.push(Output::WantLink);
+        }
+    }
+
+    /// The server has written to stderr. While it starts this shows that it goes on, so that those who wait for it wait
+    /// on, up to [`super::Limits::MAX_EXTENSIONS`] times as long.
+    pub fn handle_stderr(&mut self, now: Moment) {
+        if self.is_ready() {
+            return;
+        }
+        let until = self
+            .ledger
+            .vigil
+            .extend_start(now, self.ledger.limits.start_timeout);
+        for opener in &mut self.ledger.openers {
+            opener.deadline = opener.deadline.max(until);
+        }
+        for waiting in self.ledger.waiting.iter_mut().filter(|waiting| waiting.starting) {
+            waiting.deadline = waiting.deadline.max(until);
+        }
+    }
+
+    /// Describes what a server that is not ready yet does, for clients that wait for it in vain.
+    pub fn describe_start(&mut self, report: Arc<Trouble>) {
+        self.link.describe_start(report);
+    }
+
+    /// A panic has interrupted the machine, so that its books may be wrong. Ends every call it still knows of, and
+    /// forgets the link; the caller ends the server.
+    pub fn handle_panic(&mut self, trouble: &Arc<Trouble>) {
+        self.fail_waiting(&Failure::Exited(Arc::clone(trouble)));
+        self.handle_link_down(trouble);
+    }
+
+    /// The server cannot be had. Whoever waits is told so.
+    pub fn handle_unavailable(&mut self, trouble: &Arc<Trouble>, retry_after: Duration) {
+        self.link.handle_unavailable();
+        let failure = Failure::Unavailable {
+            trouble: Arc::clone(trouble),
+            retry_after,
+        };
+        self.fail_waiting(&failure);
+    }
+
+    /// The server was reached and definitely refuses: those who wait are told why. The next one to come tries again.
+    pub fn handle_no_server(&mut self, failure: &Failure) {
+        self.link.handle_no_server();
+        self.fail_waiting(failure);
+    }
+
+    /// The server is taken out of service. What it works on may go on; whoever waits for it has not been begun, and may
+    /// as well begin elsewhere.
+    pub fn handle_retired(&mut self) {
+        self.link.retire();
+        self.fail_waiting(&Failure::Retired);
+    }
+
+    /// The server cannot be reached at the moment. What it still works on may go on; everything else waits, and what
+    /// waits for too long is told why.
+    pub fn handle_outage(&mut self, trouble: Option<Arc<Trouble>>) {
+        self.link.handle_out_of_reach(trouble);
+        self.want_link();
+    }
+
+    /// The server has forgotten us. It is introduced to once more, for all that waits; what it still works on may go on.
+    pub fn handle_session_lost(&mut self, now: Moment) {
+        self.link.handle_session_lost();
+        self.listen.handle_session_lost();
+        self.ledger
+            .pending
+            .retain(|_, pending| !matches!(pending, Pending::Handshake(_)));
+        self.ensure_link(now);
+    }
+
+    pub(super) fn fail_waiting(&mut self, failure: &Failure) {
+        for PendingOpen { session, call, .. } in std::mem::take(&mut self.ledger.openers) {
+            self.ledger.fail(session, call, failure.clone());
+        }
+        for Waiting {
+            call: Call { session, call, .. },
+            ..
+        } in std::mem::take(&mut self.ledger.waiting)
+        {
+            self.ledger.fail(session, call, failure.clone());
+        }
+    }
+
+    /// Sends the first messages that are due (see [`crate::negotiation`]).
+    pub(super) fn negotiate(&mut self, now: Moment) {
+        if self.link.negotiate(now, &mut self.ledger) && self.link.carrier() == Carrier::Pipe {
+            let until = now.after(self.ledger.limits.start_timeout);
+            self.ledger.vigil.begin_doubt(until, Owed::Welcome, until);
+            self.ledger.wake_by(until);
+        }
+    }
+
+    /// The server has answered the first message of an era.
+    pub(super) fn handle_handshake(&mut self, now: Moment, era: Era, message: Message) {
+        let introduced = self.link.handle_first_answer(era, message);
+        self.handle_introduced(now, introduced);
+    }
+
+    /// The first message of an era has no answer that is a message.
+    pub(super) fn handle_refused(&mut self, now: Moment, era: Era, refusal: Refusal) {
+        let introduced = self.link.handle_refusal(era, refusal);
+        self.handle_introduced(now, introduced);
+    }
+
+    fn handle_introduced(&mut self, now: Moment, introduced: Introduced) {
+        match introduced {
+            Introduced::GoOn => self.negotiate(now),
+            Introduced::Welcome {
+                welcome,
+                shown,
+                again,
+            } => {
+                self.ledger.outputs.push(Output::Shown(shown));
+                self.disown_handshakes(now);
+                if again {
+                    self.resume(now);
+                }
+                self.tell_welcome(&welcome);
+                self.sync_listen();
+                self.admit(now);
+            }
+            Introduced::Refused { era, refusal, shown } => {
+                self.ledger.outputs.push(Output::Shown(shown));
+                self.report_refusal(era, refusal);
+            }
+        }
+    }
+
+    fn tell_welcome(&mut self, welcome: &Arc<Welcome>) {
+        for PendingOpen { session, call, .. } in std::mem::take(&mut self.ledger.openers) {
+            let welcome = Arc::clone(welcome);
+            self.ledger.tell(Tell::Welcome {
+                session,
+                call,
+                welcome,
+            });
+        }
+    }
+
+    /// Another first message may still be under way. Its answer decides nothing any more.
+    fn disown_handshakes(&mut self, now: Moment) {
+        let until = now.after(self.ledger.limits.request_timeout);
+        let mut others = self.ledger.pending.values_mut();
+        if let Some(other) = others.find(|pending| matches!(pending, Pending::Handshake(_))) {
+            *other = Pending::Own { until };
+            self.ledger.wake_by(until);
+        }
+    }
+
+    /// No era is left that could be tried: the clients that wait get the server's refusal.
+    fn report_refusal(&mut self, era: Era, refusal: Refusal) {
+        match refusal {
+            Refusal::Answer(message) => {
+                for PendingOpen { session, call, .. } in std::mem::take(&mut self.ledger.openers) {
+                    self.detach(session);
+                    self.subscriptions.forget(session);
+                    self.ledger.tell(Tell::Reply {
+                        session,
+                        call,
+                        message: Message::clone(&message),
+                        words: era,
+                    });
+                }
+                self.fail_waiting(&Failure::NotWelcomed);
+            }
+            Refusal::Failure(failure) => self.fail_waiting(&failure),
+        }
+        if self.ledger.attached.is_empty() {
+            self.link.forget_introduction();
+        }
+    }
+
+    /// Brings a restarted server to where its predecessor was, and tells clients to look again.
+    fn resume(&mut self, now: Moment) {
+        let openers = self.ledger.openers.iter();
+        let newcomers: BTreeSet<SessionKey> = openers.map(|opener| opener.session).collect();
+        if self.ledger.attached.len() == newcomers.len() {
+            return;
+        }
+        self.link.confirm(None, &mut self.ledger);
+        let (resources, level) = self.subscriptions.replay();
+        if let Some(level) = level {
+            self.send_level(now, level);
+        }
+        for uri in resources {
+            self.send_subscription(now, Method::ResourcesSubscribe, &uri);
+        }
+        let lists = self
+            .link
+            .welcome()
+            .map(|welcome| welcome.changing_lists.clone())
+            .unwrap_or_default();
+        for list in lists {
+            let message = legacy::list_changed(list);
+            let hearing = self.ledger.hearing();
+            let sessions: Vec<SessionKey> = hearing.filter(|session| !newcomers.contains(session)).collect();
+            for session in sessions {
+                let message = message.clone();
+                self.ledger.tell(Tell::Notice { session, message });
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What waits to be sent to the server: its bytes, the lines whose content is known, and what the writer has taken.
+//!
+//! Back-pressure: a server that does not read is sent no more than a limited number of bytes
+//! ([`SendQueue::has_room`]); the callers refuse or delay everything else.
+
+use bytes::{Buf as _, BytesMut};
+
+use crate::backend_face::WireId;
+use crate::delivery::{Bundle, Known, Parcel, Post};
+use crate::method::Method;
+use crate::wire::outbox::Outbox;
+
+/// The longest message that is written without the writer: what a pipe takes whole or not at all (POSIX, `PIPE_BUF`).
+const WRITTEN_THROUGH: usize = 4096;
+
+/// The bytes for the server.
+#[derive(Debug, Default)]
+pub(super) struct SendQueue {
+    outbox: Outbox,
+    /// Lines in the outbox whose sender need not read them again.
+    known_lines: Vec<Known>,
+    /// Bytes that the writer has taken and not written yet.
+    being_written: usize,
+}
+
+impl SendQueue {
+    /// Returns the end of all that waits, to write more to it.
+    pub(super) fn end(&mut self) -> &mut BytesMut {
+        self.outbox.end()
+    }
+
+    pub(super) fn outbox(&mut self) -> &mut Outbox {
+        &mut self.outbox
+    }
+
+    /// Returns how many bytes wait that the writer has not taken.
+    pub(super) fn len(&self) -> usize {
+        self.outbox.len()
+    }
+
+    /// Returns how many bytes wait or are being written.
+    pub(super) fn queued(&self) -> usize {
+        self.outbox.len() + self.being_written
+    }
+
+    /// Returns whether this much more may wait. One message always may.
+    pub(super) fn has_room(&self, length: usize, limit: usize) -> bool {
+        let queued = self.queued();
+        queued == 0 || queued + length <= limit
+    }
+
+    /// Notes that the bytes from `start` to the end are a client's request in the client's own words.
+    pub(super) fn note_line(&mut self, start: usize, id: WireId, method: Method) {
+        self.known_lines.push(Known {
+            start,
+            end: self.outbox.len(),
+            parcel: Parcel::Request { id, method },
+        });
+    }
+
+    /// Hands everything that waits to the writer, which gives back its empty outbox.
+    pub(super) fn take(&mut self, empty: Outbox) -> Outbox {
+        self.known_lines.clear();
+        self.being_written = self.outbox.len();
+        std::mem::replace(&mut self.outbox, empty)
+    }
+
+    /// Hands over everything that waits as lines that are sent one by one.
+    pub(super) fn take_posts(&mut self) -> Bundle {
+        let known = std::mem::take(&mut self.known_lines);
+        Bundle::new(self.take(Outbox::default()).into_whole(), known)
+    }
+
+    /// Hands over what waits if it is one client's request and nothing else.
+    pub(super) fn take_lone_post(&mut self) -> Option<Post> {
+        let lone = self
+            .known_lines
+            .pop_if(|known| known.start == 0 && known.end == self.outbox.len())?;
+        let mut line = std::mem::take(&mut self.outbox).into_whole();
+        // Without its line break.
+        line.truncate(lone.end - 1);
+        Some(Post {
+            line: line.freeze(),
+            parcel: lone.parcel,
+            cancels: None,
+        })
+    }
+
+    /// Has one small message written at once if the writer is idle. `write` returns how much it has written.
+    pub(super) fn write_through(&mut self, write: impl FnOnce(&[u8]) -> usize) {
+        let is_small = (1..=WRITTEN_THROUGH).contains(&self.outbox.len());
+        if self.being_written > 0 || !is_small {
+            return;
+        }
+        let written = write(self.outbox.chunk());
+        match written == self.outbox.len() {
+            true => self.outbox.clear(),
+            false => self.outbox.advance(written),
+        }
+    }
+
+    /// The writer has written everything it took.
+    pub(super) fn handle_written(&mut self) {
+        self.being_written = 0;
+    }
+
+    /// The server has gone, and with it the reader of these bytes.
+    pub(super) fn clear(&mut self) {
+        self.outbox.clear();
+        self.known_lines.clear();
+        self.being_written = 0;
+    }
+}
