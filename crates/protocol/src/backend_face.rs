@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::digits::Digits;
 use crate::exchange::{Client, Welcome};
 use crate::message::{Member, Message};
 use crate::method::{LogLevel, Method};
@@ -24,8 +23,9 @@ use crate::wire::outbox::Outbox;
 pub struct WireId(pub u64);
 
 impl WireId {
-    pub(crate) fn digits(self) -> Digits {
-        Digits::of(self.0)
+    /// Returns the id in decimal, written into a buffer.
+    pub(crate) fn decimal(self, buffer: &mut itoa::Buffer) -> &[u8] {
+        buffer.format(self.0).as_bytes()
     }
 }
 
@@ -225,11 +225,10 @@ impl Face {
     pub fn write_call(&self, out: &mut Outbox, line: &Outgoing<'_>) {
         match (self.era, line.words) {
             (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) if line.extra.is_empty() => {
-                let digits = line.id.digits();
-                line.message.splice_to(
-                    out,
-                    &[(Member::Id, &digits), (Member::MetaProgressToken, &digits)],
-                );
+                let mut buffer = itoa::Buffer::new();
+                let id = line.id.decimal(&mut buffer);
+                line.message
+                    .splice_to(out, &[(Member::Id, id), (Member::MetaProgressToken, id)]);
                 write_line(out.end(), &[]);
             }
             (Era::Legacy, _) => legacy::write_translated(out.end(), line),
@@ -327,17 +326,18 @@ pub struct TaskRequest<'a> {
 
 /// Writes `notifications/cancelled` for one of our requests.
 pub fn write_cancel(out: &mut BytesMut, message: Option<&Message>, id: WireId, reason: &str) {
-    let digits = id.digits();
+    let mut buffer = itoa::Buffer::new();
+    let id = id.decimal(&mut buffer);
     match message {
         Some(message) => {
-            message.splice(out, &[(Member::RequestId, &digits)]);
+            message.splice(out, &[(Member::RequestId, id)]);
             write_line(out, &[]);
         }
         None => write_line(
             out,
             &[
                 br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"#,
-                &digits,
+                id,
                 br#","reason":"#,
                 crate::message::quoted(reason).as_bytes(),
                 b"}}",

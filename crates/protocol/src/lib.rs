@@ -9,7 +9,6 @@ pub mod buffer_budget;
 pub mod capability;
 pub mod client_face;
 pub mod delivery;
-mod digits;
 pub mod errand;
 pub mod error_code;
 pub mod eviction;

@@ -25,7 +25,15 @@ const PRODUCT: [&str; 4] = [
 const DEPENDENCIES_OF_PROTOCOL: [(&str, &[&str]); 2] = [
     (
         "dependencies",
-        &["base64", "bytes", "memchr", "serde", "serde_json", "thiserror"],
+        &[
+            "base64",
+            "bytes",
+            "itoa",
+            "memchr",
+            "serde",
+            "serde_json",
+            "thiserror",
+        ],
     ),
     ("dev-dependencies", &["proptest"]),
 ];

@@ -111,8 +111,9 @@ impl Handshake {
             return false;
         };
         let newest = quoted(Version::NEWEST_LEGACY.as_str());
-        let digits = id.digits();
-        let mut edits: Vec<(Member, &[u8])> = vec![(Member::Id, &digits)];
+        let mut buffer = itoa::Buffer::new();
+        let decimal = id.decimal(&mut buffer);
+        let mut edits: Vec<(Member, &[u8])> = vec![(Member::Id, decimal)];
         match self.style {
             Introduction::Verbatim => {}
             Introduction::Newest => edits.push((Member::ProtocolVersion, newest.as_bytes())),
@@ -251,14 +252,15 @@ pub(super) fn changing_lists(result: &Value) -> Vec<Method> {
 
 /// Writes a modern client's request without what describes its hop.
 pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
-    let digits = line.id.digits();
+    let mut buffer = itoa::Buffer::new();
+    let id = line.id.decimal(&mut buffer);
     let method = line.message.raw(Member::Method).unwrap_or_default();
     if let Some((before, after)) = plain_params(line) {
         return write_line(
             out,
             &[
                 br#"{"jsonrpc":"2.0","id":"#,
-                &digits,
+                id,
                 br#","method":"#,
                 method,
                 br#","params":"#,
@@ -291,7 +293,7 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
         out,
         &[
             br#"{"jsonrpc":"2.0","id":"#,
-            &digits,
+            id,
             br#","method":"#,
             method,
             br#","params":"#,
@@ -330,14 +332,15 @@ fn plain_params<'a>(line: &Outgoing<'a>) -> Option<(&'a [u8], &'a [u8])> {
 /// Writes `logging/setLevel` under our id, with the level the whole lane wants.
 pub fn write_set_level(out: &mut BytesMut, message: Option<&Message>, id: WireId, level: LogLevel) {
     let level = quoted(level.as_str());
-    let digits = id.digits();
+    let mut buffer = itoa::Buffer::new();
+    let id = id.decimal(&mut buffer);
     match message {
         Some(message) => {
             message.splice(
                 out,
                 &[
-                    (Member::Id, &digits),
-                    (Member::MetaProgressToken, &digits),
+                    (Member::Id, id),
+                    (Member::MetaProgressToken, id),
                     (Member::Level, level.as_bytes()),
                 ],
             );
@@ -347,7 +350,7 @@ pub fn write_set_level(out: &mut BytesMut, message: Option<&Message>, id: WireId
             out,
             &[
                 br#"{"jsonrpc":"2.0","id":"#,
-                &digits,
+                id,
                 br#","method":"logging/setLevel","params":{"level":"#,
                 level.as_bytes(),
                 b"}}",
@@ -363,7 +366,7 @@ pub fn write_subscription(out: &mut BytesMut, method: Method, id: WireId, uri: &
         out,
         &[
             br#"{"jsonrpc":"2.0","id":"#,
-            &id.digits(),
+            id.decimal(&mut itoa::Buffer::new()),
             br#","method":""#,
             method.name().unwrap_or_default().as_bytes(),
             br#"","params":{"uri":"#,
@@ -379,7 +382,7 @@ pub(super) fn write_task(out: &mut BytesMut, request: &TaskRequest<'_>) {
         out,
         &[
             br#"{"jsonrpc":"2.0","id":"#,
-            &request.id.digits(),
+            request.id.decimal(&mut itoa::Buffer::new()),
             br#","method":""#,
             request.method.name().unwrap_or_default().as_bytes(),
             br#"","params":{"taskId":"#,
@@ -396,7 +399,7 @@ pub(super) fn write_tools_list(out: &mut BytesMut, id: WireId, cursor: Option<&s
         out,
         &[
             br#"{"jsonrpc":"2.0","id":"#,
-            &id.digits(),
+            id.decimal(&mut itoa::Buffer::new()),
             br#","method":"tools/list","params":"#,
             params.as_bytes(),
             b"}",
@@ -410,7 +413,7 @@ pub fn write_ping(out: &mut BytesMut, id: WireId) {
         out,
         &[
             br#"{"jsonrpc":"2.0","id":"#,
-            &id.digits(),
+            id.decimal(&mut itoa::Buffer::new()),
             br#","method":"ping"}"#,
         ],
     );

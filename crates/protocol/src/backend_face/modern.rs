@@ -192,7 +192,7 @@ pub(super) fn write_listen(
         out,
         &[
             br#"{"jsonrpc":"2.0","id":"#,
-            &id.digits(),
+            id.decimal(&mut itoa::Buffer::new()),
             br#","method":"subscriptions/listen","params":{"notifications":{"#,
             filter.trim_end_matches(',').as_bytes(),
             br#"},"_meta":"#,
@@ -230,7 +230,7 @@ pub(super) fn write_discover(out: &mut BytesMut, id: WireId) {
         out,
         &[
             br#"{"jsonrpc":"2.0","id":"#,
-            &id.digits(),
+            id.decimal(&mut itoa::Buffer::new()),
             br#","method":"server/discover","params":{"_meta":"#,
             meta.as_bytes(),
             b"}}",
@@ -265,7 +265,7 @@ fn write_request(out: &mut BytesMut, id: WireId, method: &[u8], params: &Object<
         out,
         &[
             br#"{"jsonrpc":"2.0","id":"#,
-            &id.digits(),
+            id.decimal(&mut itoa::Buffer::new()),
             br#","method":"#,
             method,
             br#","params":"#,
@@ -336,7 +336,7 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>, tasks: b
             out,
             &[
                 br#"{"jsonrpc":"2.0","id":"#,
-                &line.id.digits(),
+                line.id.decimal(&mut itoa::Buffer::new()),
                 br#","method":"#,
                 line.message.raw(Member::Method).unwrap_or_default(),
                 br#","params":{"#,

@@ -333,7 +333,7 @@ impl Session {
 
 fn write_priming(out: &mut BytesMut, stream: StreamKey, number: u64) {
     let id = EventId { stream, number };
-    sse::write_priming(out, id.digits().as_str(), COME_BACK);
+    sse::write_priming(out, &id.pieces(&mut [itoa::Buffer::new(); 2]), COME_BACK);
 }
 
 fn mark_gap(out: &mut BytesMut, log: &EventLog, cursor: u64) {
@@ -362,7 +362,7 @@ fn copy_events(out: &mut BytesMut, log: &mut EventLog, mut cursor: u64, stream: 
         match ids {
             Ids::Written => {
                 let id = EventId { stream, number };
-                sse::write_message(out, Some(id.digits().as_str()), data);
+                sse::write_message(out, Some(&id.pieces(&mut [itoa::Buffer::new(); 2])), data);
             }
             Ids::Omitted => sse::write_message(out, None, data),
         }

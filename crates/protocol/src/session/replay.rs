@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::digits::Digits;
 use crate::time::Moment;
 
 /// A stream of a session: a call's own, or one opened by GET. Unique within the session.
@@ -40,14 +39,15 @@ impl EventId {
         })
     }
 
-    pub(crate) fn digits(self) -> Digits {
-        Digits::pair(self.stream.0, self.number)
+    /// Returns the pieces of the text, with the numbers written into the buffers.
+    pub(crate) fn pieces(self, [stream, number]: &mut [itoa::Buffer; 2]) -> [&str; 3] {
+        [stream.format(self.stream.0), "-", number.format(self.number)]
     }
 }
 
 impl std::fmt::Display for EventId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.digits().as_str())
+        write!(f, "{}-{}", self.stream.0, self.number)
     }
 }
 

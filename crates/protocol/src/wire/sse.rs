@@ -11,16 +11,14 @@ use std::time::Duration;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use memchr::memchr2;
 
-use crate::digits::Digits;
-
 /// What stands around the data of an event, at most, if it is named as we name them.
 pub(crate) const AROUND: usize = 96;
 
 /// The type of the events that carry a JSON-RPC message.
 pub const MESSAGE: &str = "message";
 
-/// Writes a JSON-RPC message as an event of type `message`.
-pub fn write_message(out: &mut BytesMut, id: Option<&str>, json: &[u8]) {
+/// Writes a JSON-RPC message as an event of type `message`. The id is given in pieces.
+pub fn write_message(out: &mut BytesMut, id: Option<&[&str]>, json: &[u8]) {
     write_event(out, id, Some(MESSAGE), json);
 }
 
@@ -28,14 +26,14 @@ pub fn write_message(out: &mut BytesMut, id: Option<&str>, json: &[u8]) {
 ///
 /// Raw line breaks in the data become spaces. In valid JSON they occur only between tokens, so nothing is lost,
 /// and the event keeps a single `data` line, which also the readers understand that take no second one.
-pub fn write_event(out: &mut BytesMut, id: Option<&str>, event: Option<&str>, data: &[u8]) {
+pub fn write_event(out: &mut BytesMut, id: Option<&[&str]>, event: Option<&str>, data: &[u8]) {
     out.reserve(data.len() + AROUND);
     if let Some(id) = id {
         write_field(out, "id: ", id);
     }
     match event {
         Some(MESSAGE) => out.put_slice(b"event: message\n"),
-        Some(event) => write_field(out, "event: ", event),
+        Some(event) => write_field(out, "event: ", &[event]),
         None => {}
     }
     out.put_slice(b"data: ");
@@ -55,30 +53,32 @@ pub fn write_event(out: &mut BytesMut, id: Option<&str>, event: Option<&str>, da
 /// Its data is there but empty (2025-11-25, Streamable HTTP, "Sending Messages to the Server"): without a
 /// `data` field a standard reader would not dispatch it. It also says how long to wait before coming back: when a stream
 /// breaks off it is too late to say so.
-pub fn write_priming(out: &mut BytesMut, id: &str, retry: Duration) {
+pub fn write_priming(out: &mut BytesMut, id: &[&str], retry: Duration) {
     let retry = u64::try_from(retry.as_millis()).unwrap_or(u64::MAX);
     write_field(out, "id: ", id);
-    write_field(out, "retry: ", Digits::of(retry).as_str());
+    write_field(out, "retry: ", &[itoa::Buffer::new().format(retry)]);
     out.put_slice(b"data: \n\n");
 }
 
 /// Writes a comment, which readers skip: it keeps a quiet connection alive.
 pub fn write_comment(out: &mut BytesMut, text: &str) {
-    write_field(out, ": ", text);
+    write_field(out, ": ", &[text]);
     out.put_slice(b"\n");
 }
 
 /// Writes one field. The characters that would end it, or make a reader ignore the id, are left out.
-fn write_field(out: &mut BytesMut, name: &str, value: &str) {
+fn write_field(out: &mut BytesMut, name: &str, value: &[&str]) {
     let ends = |byte| matches!(byte, b'\r' | b'\n' | 0);
     out.put_slice(name.as_bytes());
-    // Whatever Rialto itself writes has none of them.
-    if value.bytes().any(ends) {
-        for piece in value.as_bytes().split(|&byte| ends(byte)) {
-            out.put_slice(piece);
+    for piece in value {
+        // What Rialto itself writes has no such character.
+        if piece.bytes().any(ends) {
+            for rest in piece.as_bytes().split(|&byte| ends(byte)) {
+                out.put_slice(rest);
+            }
+        } else {
+            out.put_slice(piece.as_bytes());
         }
-    } else {
-        out.put_slice(value.as_bytes());
     }
     out.put_slice(b"\n");
 }

@@ -45,7 +45,12 @@ fn write_again(event: &SseEvent) {
         (id, name) => (id.flatten(), name.flatten()),
     };
     let mut out = BytesMut::new();
-    write_event(&mut out, id.as_deref(), name.as_deref(), &event.data);
+    write_event(
+        &mut out,
+        id.as_deref().as_ref().map(std::slice::from_ref),
+        name.as_deref(),
+        &event.data,
+    );
     let (again, _) = read(1 << 20, std::iter::once(&out[..]));
     let [again] = again.as_slice() else {
         panic!("one event was written, {} were read", again.len());
@@ -60,7 +65,7 @@ fn write_again(event: &SseEvent) {
 fn write_as_message(json: &[u8]) {
     let mut out = BytesMut::new();
     write_comment(&mut out, &String::from_utf8_lossy(json));
-    write_message(&mut out, Some("1-2"), json);
+    write_message(&mut out, Some(&["1-2"]), json);
     let (events, rest) = read(1 << 20, out.chunks(5));
     let [event] = events.as_slice() else {
         panic!("one event was written, {} were read", events.len());
