@@ -14,7 +14,6 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use protocol::eviction::Usage;
 use protocol::exchange::{Ask, CallKey, Failure, Principal, SessionKey, Tell, UpstreamFault};
-use protocol::few::Few;
 use protocol::message::{Member, Message, Written};
 use protocol::session::replay::StreamKey;
 use protocol::session::{
@@ -22,6 +21,7 @@ use protocol::session::{
     Taken,
 };
 use protocol::time::Moment;
+use protocol::vec_map::VecMap;
 use protocol::version::Era;
 
 use crate::audit::{Audit, AuditRecord, Outcome, SessionHash, Whose};
@@ -60,9 +60,9 @@ pub(crate) struct SessionPort {
 
 struct Inner {
     session: Session,
-    wakers: Few<StreamKey, Waiting>,
+    wakers: VecMap<StreamKey, Waiting>,
     /// The places of calls that have not ended.
-    permits: Few<CallKey, Permit>,
+    permits: VecMap<CallKey, Permit>,
 }
 
 /// Whoever waits for more of a stream.
@@ -126,8 +126,8 @@ impl SessionPort {
             events: ReportedEvents::default(),
             inner: Mutex::new(Inner {
                 session,
-                wakers: Few::default(),
-                permits: Few::default(),
+                wakers: VecMap::default(),
+                permits: VecMap::default(),
             }),
         }
     }

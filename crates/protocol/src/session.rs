@@ -19,10 +19,10 @@ use bytes::Bytes;
 use crate::client_face::legacy::{self, Meaning, Objection};
 use crate::eviction::Usage;
 use crate::exchange::{Ask, Call, CallKey, Client, Failure, QuestionKey, SessionKey, Tell};
-use crate::few::Few;
 use crate::message::{Kind, Member, Message, Written};
 use crate::method::Method;
 use crate::time::Moment;
+use crate::vec_map::VecMap;
 use crate::version::Version;
 use calls::{OpenCall, Stage, Stream};
 use questions::Put;
@@ -159,7 +159,7 @@ pub struct Session {
     welcomed: bool,
     ended: bool,
     /// Boxed, because a map keeps its room when it is empty, and a session is mostly idle.
-    calls: Few<CallKey, Box<OpenCall>>,
+    calls: VecMap<CallKey, Box<OpenCall>>,
     /// Streams whose call has ended, oldest first.
     past: VecDeque<(StreamKey, Stream)>,
     notices: EventLog,
@@ -167,9 +167,9 @@ pub struct Session {
     kept: ByteSum,
     /// The newest notice that any listener has read.
     heard: u64,
-    listeners: Few<StreamKey, Listener>,
+    listeners: VecMap<StreamKey, Listener>,
     /// Questions that were put and not answered.
-    questions: Few<QuestionKey, Put>,
+    questions: VecMap<QuestionKey, Put>,
     next: u64,
     last_seen: Moment,
     /// The client closed its last GET stream and has sent nothing since. Official TypeScript clients end in this way.
@@ -245,13 +245,13 @@ impl Session {
             implicit,
             welcomed: false,
             ended: false,
-            calls: Few::default(),
+            calls: VecMap::default(),
             past: VecDeque::new(),
             notices: EventLog::counted_in(&kept),
             kept,
             heard: 0,
-            listeners: Few::default(),
-            questions: Few::default(),
+            listeners: VecMap::default(),
+            questions: VecMap::default(),
             next: 1,
             last_seen: now,
             stream_closed: false,

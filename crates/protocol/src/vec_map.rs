@@ -1,22 +1,22 @@
-//! A map of few entries, for what every session has: it is mostly idle, and there may be thousands.
+//! A sorted vector as a map, for the few entries of one session. Most sessions are idle, and there may be thousands.
 //!
-//! The entries stand in one row in the order of their keys, with room for what is there and little more; a tree of the
-//! standard library keeps a node for eleven when its only entry goes. Keys are given out in rising order, so that a new one
-//! is put at the end. It is not for what grows large: removing the first of many moves all the others.
+//! The vector has room for its entries and little more; a tree of the standard library keeps a node for eleven.
+//! Session keys rise, so a new entry goes to the end. Large maps need another type: removing the first entry
+//! moves all others.
 
-/// A map of few entries.
+/// A map whose entries stand in one vector, in the order of their keys.
 #[derive(Debug, Clone)]
-pub struct Few<K, V> {
+pub struct VecMap<K, V> {
     entries: Vec<(K, V)>,
 }
 
-impl<K, V> Default for Few<K, V> {
+impl<K, V> Default for VecMap<K, V> {
     fn default() -> Self {
         Self { entries: Vec::new() }
     }
 }
 
-impl<K: Ord, V> Few<K, V> {
+impl<K: Ord, V> VecMap<K, V> {
     fn find(&self, key: &K) -> Result<usize, usize> {
         self.entries.binary_search_by(|(known, _)| known.cmp(key))
     }
@@ -31,7 +31,7 @@ impl<K: Ord, V> Few<K, V> {
         self.entries.get_mut(at).map(|(_, value)| value)
     }
 
-    /// Puts an entry in, and gives the one it replaces.
+    /// Inserts an entry. Returns the value that it replaces.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.find(&key) {
             Ok(at) => Some(std::mem::replace(&mut self.entries[at].1, value)),
@@ -56,7 +56,7 @@ impl<K: Ord, V> Few<K, V> {
     }
 }
 
-impl<K, V> Few<K, V> {
+impl<K, V> VecMap<K, V> {
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -65,7 +65,7 @@ impl<K, V> Few<K, V> {
         self.entries.is_empty()
     }
 
-    /// All entries, in the order of their keys.
+    /// Returns all entries in the order of their keys.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> {
         self.entries.iter().map(|(key, value)| (key, value))
     }
@@ -93,30 +93,30 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map_in_the_order_of_its_keys(steps in proptest::collection::vec((0_u8..4, 0_u8..8, any::<u8>()), 0..100)) {
-            let (mut few, mut map) = (Few::default(), BTreeMap::new());
+        fn a_vec_map_is_a_map_in_the_order_of_its_keys(steps in proptest::collection::vec((0_u8..4, 0_u8..8, any::<u8>()), 0..100)) {
+            let (mut map, mut model) = (VecMap::default(), BTreeMap::new());
             for (what, key, value) in steps {
                 match what {
-                    0 => prop_assert_eq!(few.insert(key, value), map.insert(key, value)),
-                    1 => prop_assert_eq!(few.remove(&key), map.remove(&key)),
+                    0 => prop_assert_eq!(map.insert(key, value), model.insert(key, value)),
+                    1 => prop_assert_eq!(map.remove(&key), model.remove(&key)),
                     2 => {
-                        few.retain(|key, kept| *kept >= value && *key != 0);
                         map.retain(|key, kept| *kept >= value && *key != 0);
+                        model.retain(|key, kept| *kept >= value && *key != 0);
                     }
-                    _ => prop_assert_eq!(few.get_mut(&key), map.get_mut(&key)),
+                    _ => prop_assert_eq!(map.get_mut(&key), model.get_mut(&key)),
                 }
-                prop_assert_eq!(few.get(&key), map.get(&key));
-                prop_assert_eq!((few.len(), few.is_empty()), (map.len(), map.is_empty()));
-                prop_assert!(few.iter().eq(map.iter()) && few.keys().eq(map.keys()) && few.values().eq(map.values()));
-                prop_assert!(few.iter_mut().eq(map.iter_mut()));
+                prop_assert_eq!(map.get(&key), model.get(&key));
+                prop_assert_eq!((map.len(), map.is_empty()), (model.len(), model.is_empty()));
+                prop_assert!(map.iter().eq(model.iter()) && map.keys().eq(model.keys()) && map.values().eq(model.values()));
+                prop_assert!(map.iter_mut().eq(model.iter_mut()));
             }
         }
     }
 
     #[test]
-    fn one_entry_takes_the_room_of_one() {
-        let mut few = Few::default();
-        few.insert(1, [0_u64; 8]);
-        assert_eq!(few.entries.capacity(), 1);
+    fn a_vec_map_of_one_entry_takes_the_room_of_one() {
+        let mut map = VecMap::default();
+        map.insert(1, [0_u64; 8]);
+        assert_eq!(map.entries.capacity(), 1);
     }
 }
