@@ -24,6 +24,7 @@ use protocol::version::Era;
 use protocol::wire::header::MirroredParams;
 use protocol::wire::line::{Frame, LineFramer};
 use protocol::wire::outbox::Outbox;
+use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use crate::backend_face::remote::Couriers;
@@ -36,7 +37,6 @@ use crate::mishap;
 use crate::own_keys::OwnKeys;
 use crate::server_eras::ServerEras;
 use crate::session_port::SessionPort;
-use crate::several::Several;
 
 /// Lines of noise that are logged one by one, and which of the later ones.
 const NOISE_LOGGED: u64 = 20;
@@ -140,7 +140,7 @@ impl Port {
 /// What was collected under the lock, to be done after it.
 #[derive(Default)]
 struct Orders {
-    tells: Several<(Port, Tell)>,
+    tells: SmallVec<[(Port, Tell); 1]>,
     shown: Option<ShownEras>,
     write: bool,
     look: bool,

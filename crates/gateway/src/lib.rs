@@ -27,7 +27,6 @@ mod seal;
 mod server_eras;
 mod session_port;
 pub mod settings;
-mod several;
 pub mod tasks;
 pub mod tls;
 mod tls_door;

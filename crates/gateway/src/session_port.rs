@@ -23,6 +23,7 @@ use protocol::session::{
 use protocol::time::Moment;
 use protocol::vec_map::VecMap;
 use protocol::version::Era;
+use smallvec::SmallVec;
 
 use crate::audit::{Audit, AuditRecord, Outcome, SessionHash, Whose};
 use crate::buffered::{Buffered, KeepsEvents, KeptEvents, ReportedEvents};
@@ -34,7 +35,6 @@ use crate::guard::rate::Allowance;
 use crate::lane::Lane;
 use crate::metrics::{self, Traffic};
 use crate::reply;
-use crate::several::Several;
 
 /// One client's session.
 pub(crate) struct SessionPort {
@@ -83,10 +83,10 @@ impl std::fmt::Debug for SessionPort {
 /// What was collected under the lock, to be done after it.
 #[derive(Default)]
 struct Orders {
-    wakers: Several<Waker>,
+    wakers: SmallVec<[Waker; 1]>,
     asks: Vec<Ask>,
     said: Vec<Said>,
-    ended: Several<Box<CallRecord>>,
+    ended: SmallVec<[Box<CallRecord>; 1]>,
     /// The events that are kept, if that is to be reported.
     kept: Option<KeptEvents>,
 }
