@@ -19,6 +19,7 @@ use protocol::session::{self, Accepts, Session};
 use protocol::time::Moment;
 use protocol::tool_policy::ToolPolicy;
 use protocol::version::{Era, Version};
+use rustc_hash::FxHashMap;
 use uuid::Uuid;
 
 use crate::audit::Audit;
@@ -31,7 +32,6 @@ use crate::clock::Clock;
 use crate::errand_port::ErrandPort;
 use crate::lane::{Depths, Health, Lane};
 use crate::metrics::{LimitHits, Traffic};
-use crate::own_keys::OwnKeys;
 use crate::reply::Refusal;
 use crate::seal::Sealer;
 use crate::server_eras::{EraMemory, ServerEras};
@@ -84,7 +84,9 @@ pub(crate) struct Destination {
     pub(crate) name: Arc<str>,
     settings: settings::Destination,
     around: Surroundings,
-    sessions: Mutex<OwnKeys<Uuid, Arc<SessionPort>>>,
+    /// Rialto draws the keys at random. A client may look for any key, but cannot add one, so no peer can choose keys that
+    /// collide.
+    sessions: Mutex<FxHashMap<Uuid, Arc<SessionPort>>>,
     lanes: Mutex<BTreeMap<LaneKey, Arc<Lane>>>,
     /// Supervisors that have not come to their end: children in use and children being ended.
     supervisors: Arc<AtomicUsize>,
@@ -201,7 +203,7 @@ impl Destination {
         }
     }
 
-    fn sessions(&self) -> MutexGuard<'_, OwnKeys<Uuid, Arc<SessionPort>>> {
+    fn sessions(&self) -> MutexGuard<'_, FxHashMap<Uuid, Arc<SessionPort>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

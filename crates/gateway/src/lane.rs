@@ -24,6 +24,7 @@ use protocol::version::Era;
 use protocol::wire::header::MirroredParams;
 use protocol::wire::line::{Frame, LineFramer};
 use protocol::wire::outbox::Outbox;
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
@@ -34,7 +35,6 @@ use crate::escape::OneLine;
 use crate::metrics::Traffic;
 #[cfg(debug_assertions)]
 use crate::mishap;
-use crate::own_keys::OwnKeys;
 use crate::server_eras::ServerEras;
 use crate::session_port::SessionPort;
 
@@ -90,7 +90,8 @@ pub(crate) struct Lane {
 
 struct Inner {
     multiplexer: Multiplexer,
-    ports: OwnKeys<SessionKey, Port>,
+    /// Rialto counts the keys up itself, so no peer can choose keys that collide.
+    ports: FxHashMap<SessionKey, Port>,
     link_wanted: bool,
     inlet: Option<Inlet>,
     /// Why the child is to be replaced.
@@ -169,7 +170,7 @@ impl Lane {
             eras,
             inner: Mutex::new(Inner {
                 multiplexer,
-                ports: OwnKeys::default(),
+                ports: FxHashMap::default(),
                 link_wanted: false,
                 inlet: None,
                 replacement: None,

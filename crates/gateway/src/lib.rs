@@ -19,7 +19,6 @@ mod lane;
 pub mod line_sink;
 mod metrics;
 pub mod mishap;
-mod own_keys;
 mod probe;
 mod reload;
 mod reply;

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use jsonwebtoken::{Algorithm, Validation, decode, decode_header};
 use protocol::exchange::Principal;
 use protocol::time::Moment;
+use rustc_hash::FxHashMap;
 use serde_json::Value;
 
 use super::issuer::{Issuer, NoKey};
@@ -14,7 +15,6 @@ use super::resource::Complaint;
 use super::scopes::Granted;
 use super::{Caller, bearer, tokens};
 use crate::clock::Clock;
-use crate::own_keys::OwnKeys;
 use crate::settings::{JwtSettings, SignatureAlgorithm};
 
 /// How far the clocks of an issuer and of this machine may be apart.
@@ -200,8 +200,9 @@ pub(crate) struct JwtJudge {
 /// Tokens that were found good. What was used longest ago is forgotten first, one by one.
 #[derive(Debug, Default)]
 struct Memory {
-    /// By the hashes of the whole tokens. Only what the issuer has signed comes in here, and no caller can choose its hash.
-    tokens: OwnKeys<[u8; 32], Remembered>,
+    /// By the SHA-256 hashes of the whole tokens. Only tokens that the issuer has signed come in, and no caller can choose
+    /// their hashes, so no caller can choose keys that collide.
+    tokens: FxHashMap<[u8; 32], Remembered>,
     bytes: usize,
     /// Counts uses, to tell which was last.
     uses: u64,
