@@ -8,7 +8,6 @@ pub(crate) mod http_sse;
 pub(crate) mod intake;
 pub(crate) mod lingering;
 pub(crate) mod modern;
-pub(crate) mod own_wakes;
 pub(crate) mod slow_reader;
 pub(crate) mod stdio;
 mod stream_time;

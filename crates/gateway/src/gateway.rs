@@ -25,7 +25,6 @@ use crate::client_face::body::Body;
 use crate::client_face::head_clock::{HEADER_TIME, HeadClock};
 use crate::client_face::http::{Connection, ConnectionPlace};
 use crate::client_face::lingering::{Lingering, Unread};
-use crate::client_face::own_wakes::OwnWakes;
 use crate::client_face::slow_reader::SlowReader;
 use crate::clock::Clock;
 use crate::destination::{Closing, Destination, Surroundings};
@@ -405,11 +404,10 @@ impl Gateway {
     ) {
         // An answer must not wait for the client to acknowledge the previous one.
         let _ = stream.set_nodelay(true);
-        let (unread, wakes) = (Unread::default(), OwnWakes::default());
+        let unread = Unread::default();
         let origin = Connection {
             peer,
             unread: unread.clone(),
-            wakes: wakes.clone(),
             place: Arc::clone(&place),
         };
         if let Some(tls) = &self.tls {
@@ -437,10 +435,7 @@ impl Gateway {
                 service,
             );
         tokio::pin!(connection);
-        let ended = match self
-            .unless_closed(connection.as_mut(), &wakes, &mut closing)
-            .await
-        {
+        let ended = match self.unless_closed(connection.as_mut(), &mut closing).await {
             Some(ended) => ended,
             None => {
                 connection.as_mut().graceful_shutdown();
@@ -462,14 +457,12 @@ impl Gateway {
     async fn unless_closed<T>(
         &self,
         mut connection: Pin<&mut impl Future<Output = T>>,
-        wakes: &OwnWakes,
         closing: &mut watch::Receiver<bool>,
     ) -> Option<T> {
-        let own = wakes.waker();
         let mut closed = std::pin::pin!(closing.changed());
         let mut has_looked = false;
         std::future::poll_fn(|context| {
-            if let Poll::Ready(ended) = wakes.poll(connection.as_mut(), &own, context) {
+            if let Poll::Ready(ended) = connection.as_mut().poll(context) {
                 return Poll::Ready(Some(ended));
             }
             if has_looked && !self.is_draining() {

@@ -22,7 +22,6 @@ use super::head::Head;
 use super::http_sse::OldPath;
 use super::intake::Upload;
 use super::lingering::Unread;
-use super::own_wakes::OwnWakes;
 use crate::audit::{AuditRecord, Outcome, Whose};
 use crate::call_log::{self, CallLine};
 use crate::destination::Destination;
@@ -41,7 +40,6 @@ use crate::settings::OpenPath;
 pub(crate) struct Connection {
     pub(crate) peer: SocketAddr,
     pub(crate) unread: Unread,
-    pub(crate) wakes: OwnWakes,
     pub(crate) place: Arc<ConnectionPlace>,
 }
 
@@ -85,15 +83,10 @@ impl Gateway {
         request: Request<Incoming>,
         connection: Connection,
     ) -> impl Future<Output = Response<Body>> {
-        let Connection {
-            peer,
-            unread,
-            wakes,
-            place,
-        } = connection;
+        let Connection { peer, unread, place } = connection;
         let in_flight = place.begin();
         let (mut parts, body) = request.into_parts();
-        let mut body = Upload::new(body, wakes);
+        let mut body = Upload::Unread(body);
         async move {
             let live = self.live();
             let origin = match live.origins.admit(&parts.uri, &parts.headers) {

@@ -7,7 +7,6 @@ use futures_util::FutureExt as _;
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Frame, Incoming};
 
-use super::own_wakes::OwnWakes;
 use crate::reply::Refusal;
 
 /// How long a client may be silent in the middle of a body, and how long the whole of it may take: a connection
@@ -17,13 +16,7 @@ const BODY_TIME: Duration = Duration::from_secs(120);
 
 /// The body of a request, which is read once or never.
 #[derive(Debug)]
-pub(crate) struct Upload {
-    state: State,
-    wakes: OwnWakes,
-}
-
-#[derive(Debug)]
-enum State {
+pub(crate) enum Upload {
     Unread(Incoming),
     Read,
     /// It was refused, or given up, before its end.
@@ -31,36 +24,29 @@ enum State {
 }
 
 impl Upload {
-    pub(crate) fn new(body: Incoming, wakes: OwnWakes) -> Self {
-        Self {
-            state: State::Unread(body),
-            wakes,
-        }
-    }
-
     /// Whether something of it may still come that nobody will read.
     pub(crate) fn is_left(&self) -> bool {
-        match &self.state {
-            State::Unread(body) => !body.is_end_stream(),
-            State::Read => false,
-            State::BrokenOff => true,
+        match self {
+            Self::Unread(body) => !body.is_end_stream(),
+            Self::Read => false,
+            Self::BrokenOff => true,
         }
     }
 
     /// The whole body, never more than `limit` bytes of it.
     pub(crate) async fn read(&mut self, limit: usize) -> Result<Bytes, Refusal> {
         // Until it has come to its end.
-        let State::Unread(body) = std::mem::replace(&mut self.state, State::BrokenOff) else {
+        let Self::Unread(body) = std::mem::replace(self, Self::BrokenOff) else {
             return Err(Refusal::BodyBroken);
         };
-        let whole = read_body(body, limit, &self.wakes).await?;
-        self.state = State::Read;
+        let whole = read_body(body, limit).await?;
+        *self = Self::Read;
         Ok(whole)
     }
 }
 
 /// Waits for a body no longer than for a head.
-async fn read_body(mut body: Incoming, limit: usize, wakes: &OwnWakes) -> Result<Bytes, Refusal> {
+async fn read_body(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > limit {
         return Err(Refusal::BodyTooLarge { limit });
@@ -68,14 +54,8 @@ async fn read_body(mut body: Incoming, limit: usize, wakes: &OwnWakes) -> Result
     let mut whole = Whole::Nothing;
     // Most bodies came together with their heads: no clock is set for what is there already.
     while !body.is_end_stream() {
-        let mark = wakes.mark();
         match body.frame().now_or_never() {
-            Some(Some(frame)) => {
-                if body.is_end_stream() {
-                    wakes.take_back(mark);
-                }
-                whole = whole.with(frame, announced, limit)?;
-            }
+            Some(Some(frame)) => whole = whole.with(frame, announced, limit)?,
             Some(None) => break,
             None => {
                 let rest = tokio::time::timeout(BODY_TIME, read_rest(body, whole, announced, limit));
