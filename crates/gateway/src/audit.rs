@@ -6,7 +6,6 @@
 use std::cell::RefCell;
 use std::fmt::{self, Write};
 use std::io;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::escape::{self, MAX_VALUE_BYTES};
@@ -18,6 +17,7 @@ mod redact;
 
 use chain::Chain;
 pub use chain::{ChainKey, Flaw, Verified, Verifier};
+use parking_lot::Mutex;
 
 /// The longest body a record carries.
 const MAX_BODY_BYTES: usize = 16 * 1024;
@@ -266,7 +266,7 @@ impl Audit {
                         line.truncate(line.strip_suffix("}\n").map_or(line.len(), str::len));
                         let _ = writeln!(line, ",\"lost\":{lost}}}");
                     }
-                    let mut chain = chain.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut chain = chain.lock();
                     chain.link(line, self.chain_key.as_ref(), |line| sink.push(line))
                 }
                 None => sink.push(line.as_bytes()),

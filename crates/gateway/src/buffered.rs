@@ -5,9 +5,10 @@
 //! touches nothing here.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::{Buf, Bytes};
+use parking_lot::{Mutex, MutexGuard};
 use protocol::buffer_budget::{BufferBudget, Exceeded, Held, HolderKey, Limits, Output};
 use protocol::exchange::Principal;
 use protocol::time::Moment;
@@ -71,7 +72,7 @@ impl Buffered {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Returns how many bytes wait to be read.

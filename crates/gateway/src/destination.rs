@@ -8,10 +8,11 @@ mod lanes;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use http::HeaderMap;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::exchange::{CallKey, Client, Principal, SessionKey, Trouble};
 use protocol::message::{Member, Message};
 use protocol::multiplexer::Counters;
@@ -204,11 +205,11 @@ impl Destination {
     }
 
     fn sessions(&self) -> MutexGuard<'_, FxHashMap<Uuid, Arc<SessionPort>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sessions.lock()
     }
 
     fn lanes(&self) -> MutexGuard<'_, BTreeMap<LaneKey, Arc<Lane>>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lanes.lock()
     }
 
     /// Starts what is to run before anyone comes.
@@ -261,17 +262,17 @@ impl Destination {
         let ports: Vec<Arc<SessionPort>> = self.sessions().values().cloned().collect();
         let living: u64 = ports.iter().map(|port| port.events_lost()).sum();
         let (lanes, mut counters) = {
-            let roll = self.roll.lock().unwrap_or_else(PoisonError::into_inner);
+            let roll = self.roll.lock();
             (roll.lanes.clone(), roll.retired)
         };
         let lanes: Vec<Depths> = lanes.iter().map(|lane| lane.depths()).collect();
         for lane in &lanes {
             counters.add(&lane.counters);
         }
-        let listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
+        let listens = self.listens.lock();
         Inventory {
             sessions: ports.len(),
-            parked: self.parked.lock().unwrap_or_else(PoisonError::into_inner).len(),
+            parked: self.parked.lock().len(),
             listens: listens
                 .values()
                 .filter(|listen| listen.strong_count() > 0)
@@ -471,14 +472,14 @@ impl Destination {
         }
         self.old_streams.end_of(&leaves);
         let listens: Vec<Arc<ErrandPort>> = {
-            let listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
+            let listens = self.listens.lock();
             listens.values().filter_map(Weak::upgrade).collect()
         };
         for port in listens.iter().filter(|port| leaves(port.principal())) {
             port.dismiss();
         }
         let parked: Vec<Arc<ErrandPort>> = {
-            let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut parked = self.parked.lock();
             let gone = parked.extract_if(|_, port| leaves(port.principal()));
             gone.map(|(_, port)| port).collect()
         };

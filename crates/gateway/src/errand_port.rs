@@ -3,11 +3,12 @@
 //! Like a session's ([`crate::session_port`]), but for one modern request and the rounds that follow from it.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::{Mutex, MutexGuard};
 use protocol::client_face::modern::Meaning;
 use protocol::errand::{Answer, Ending, Errand, ErrandRecord, Line, Output, Reading, RetryRefusal};
 use protocol::exchange::{Ask, Client, Failure, Principal, SessionKey, Tell};
@@ -163,7 +164,7 @@ impl ErrandPort {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     pub(crate) fn key(&self) -> SessionKey {
@@ -186,7 +187,7 @@ impl ErrandPort {
     /// Until when the errand waits for its client, if it does.
     pub(crate) fn parked_until(&self) -> Option<Moment> {
         let parked = self.lock().errand.is_parked();
-        let until = *self.parked_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = *self.parked_until.lock();
         until.filter(|_| parked)
     }
 
@@ -213,7 +214,7 @@ impl ErrandPort {
 
     /// Gives the server's questions to the client under a sealed state.
     pub(crate) fn park(&self, state: &str, until: Moment) -> Bytes {
-        *self.parked_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+        *self.parked_until.lock() = Some(until);
         self.act(|errand| errand.park(state))
     }
 
@@ -225,7 +226,7 @@ impl ErrandPort {
         permit: Option<Permit>,
     ) -> Result<(), RetryRefusal> {
         let asks = self.with(|errand, now| errand.retry(now, message, round, accepts))?;
-        *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = permit;
+        *self.permit.lock() = permit;
         for ask in asks {
             self.lane.ask(self.clock.now(), ask);
         }
@@ -314,7 +315,7 @@ impl ErrandPort {
     }
 
     fn record(&self, record: &ErrandRecord) {
-        *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.permit.lock() = None;
         if let Ending::Failed(failure) = &record.ending {
             self.traffic.failed(failure);
         }

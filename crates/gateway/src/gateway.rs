@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use http::StatusCode;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -181,16 +182,16 @@ impl Gateway {
 
     /// What holds at the moment. A request keeps to it, whatever is reloaded meanwhile.
     pub(crate) fn live(&self) -> Arc<Live> {
-        Arc::clone(&self.live.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.live.read())
     }
 
     pub(crate) fn set_live(&self, live: Live) {
-        *self.live.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
+        *self.live.write() = Arc::new(live);
     }
 
     /// Destinations that a reload has removed or replaced, while they come to their end.
     pub(crate) fn leaving(&self) -> MutexGuard<'_, Vec<Arc<Destination>>> {
-        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leaving.lock()
     }
 
     /// All destinations that still do something.

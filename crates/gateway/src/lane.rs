@@ -7,11 +7,12 @@
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::backend_face::WireId;
 use protocol::delivery::Bundle;
 use protocol::exchange::{Ask, Failure, Principal, SessionKey, StrayOutput, Tell, Trouble};
@@ -199,7 +200,7 @@ impl Lane {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     // From above.
@@ -297,7 +298,6 @@ impl Lane {
             let ports: Vec<Port> = inner.ports.values().cloned().collect();
             (inner.collect(), ports)
         };
-        self.inner.clear_poison();
         self.carry_out(now, orders);
         // A call that was in hand when the machine panicked is in no book any more, but its client knows it.
         let failure = Failure::Exited(trouble);

@@ -11,10 +11,12 @@ use std::mem;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// A buffer that grew beyond this in a burst is given back once the burst is written.
 const KEPT_CAPACITY: usize = 256 * 1024;
@@ -192,10 +194,9 @@ impl LineSink {
             return true;
         }
         shared.hurry(&mut state);
-        let (state, _) = shared
+        shared
             .progress
-            .wait_timeout_while(state, timeout, |state| !is_done(state))
-            .unwrap_or_else(PoisonError::into_inner);
+            .wait_while_for(&mut state, |state| !is_done(state), timeout);
         is_done(&state)
     }
 
@@ -289,7 +290,7 @@ impl State {
 impl Shared {
     /// Nothing under the lock can be left half done, so a panic elsewhere does not spoil the state.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn hurry(&self, state: &mut State) {
@@ -362,7 +363,7 @@ impl Scribe {
                 return false;
             }
             state.thread = Thread::Asleep;
-            state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            shared.work.wait(&mut state);
         }
         state.thread = Thread::Awake;
         state.is_urgent = false;
@@ -451,11 +452,9 @@ impl Scribe {
         let mut state = self.shared.lock();
         if !state.is_urgent && !state.is_closed {
             state.thread = Thread::Gathering;
-            (state, _) = self
-                .shared
+            self.shared
                 .work
-                .wait_timeout_while(state, time, |state| !state.is_urgent)
-                .unwrap_or_else(PoisonError::into_inner);
+                .wait_while_for(&mut state, |state| !state.is_urgent, time);
             state.thread = Thread::Awake;
         }
         state.is_urgent = false;

@@ -10,9 +10,10 @@ mod process;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use protocol::exchange::{Blame, Failure};
 use protocol::message::Message;
 use protocol::method::Method;
@@ -56,16 +57,11 @@ impl<K> Default for Tally<K> {
 
 impl<K: Ord + Copy> Tally<K> {
     pub(crate) fn count(&self, key: K) {
-        *self
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(key)
-            .or_default() += 1;
+        *self.0.lock().entry(key).or_default() += 1;
     }
 
     fn all(&self) -> Vec<(K, u64)> {
-        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = self.0.lock();
         counts.iter().map(|(key, count)| (*key, *count)).collect()
     }
 }
@@ -103,7 +99,7 @@ impl LimitHits {
     fn count_at(&self, limit: &'static str, destination: Option<&str>) {
         let now = Instant::now();
         let unlogged = {
-            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self.0.lock();
             let hits = all.entry(limit).or_insert_with(|| Hits {
                 count: 0,
                 latest: now,
@@ -128,7 +124,7 @@ impl LimitHits {
     }
 
     pub(crate) fn all(&self) -> Vec<LimitHit> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         let hit = |(limit, hits): (&&'static str, &Hits)| LimitHit {
             limit,
             count: hits.count,

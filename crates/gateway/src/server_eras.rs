@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use protocol::negotiation::ShownEras;
 use protocol::time::Moment;
 use protocol::version::Era;
@@ -32,18 +33,18 @@ struct Remembered {
 
 impl ServerEras {
     pub(crate) fn shown(&self) -> ShownEras {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).shown
+        self.0.lock().shown
     }
 
     pub(crate) fn learn(&self, now: Moment, shown: ShownEras) {
-        let mut remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = self.0.lock();
         remembered.shown.learn(shown);
         remembered.since.get_or_insert(now);
     }
 
     /// Forgets, after a day, that a server is of the legacy era alone.
     pub(crate) fn expire(&self, now: Moment) {
-        let mut remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = self.0.lock();
         let is_old = remembered
             .since
             .is_some_and(|since| now.since(since) > FORGOTTEN_AFTER);
@@ -78,7 +79,7 @@ impl EraMemory {
             },
             BackendSpec::Remote(spec) => ServerKey::Url(spec.url.to_string()),
         };
-        let mut servers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut servers = self.0.lock();
         if servers.len() >= MAX_SERVERS {
             servers.retain(|_, eras| Arc::strong_count(eras) > 1);
         }

@@ -7,11 +7,12 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::{Mutex, MutexGuard};
 use protocol::eviction::Usage;
 use protocol::exchange::{Ask, CallKey, Failure, Principal, SessionKey, Tell, UpstreamFault};
 use protocol::message::{Member, Message, Written};
@@ -150,9 +151,8 @@ impl SessionPort {
         &self.principal
     }
 
-    /// A poisoned lock means that a machine panicked; its state is still the best there is.
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     pub(crate) fn key(&self) -> SessionKey {
@@ -183,7 +183,7 @@ impl SessionPort {
 
     /// Holds the session's place among all of them until it ends.
     pub(crate) fn hold(&self, place: Permit) {
-        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+        *self.place.lock() = Some(place);
     }
 
     /// Events that were dropped before anybody read them.
@@ -277,7 +277,7 @@ impl SessionPort {
         if let Some(ask) = ask {
             self.lane.ask(now, ask);
         }
-        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.place.lock() = None;
         self.traffic.events_lost.fetch_add(self.events_lost(), Relaxed);
     }
 

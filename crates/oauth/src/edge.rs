@@ -9,11 +9,12 @@
 //! memory: nothing is sent.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{Method, StatusCode};
+use parking_lot::{Mutex, MutexGuard};
 use rmcp::transport::auth::{OAuthHttpClient, OAuthHttpClientError, OAuthHttpClientFuture, OAuthHttpRequest};
 use serde::Deserialize;
 use url::Url;
@@ -294,8 +295,8 @@ impl Edge {
         self.lock().failure.take()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock()
     }
 
     async fn answer(&self, request: Request) -> Result<Response, SignInError> {

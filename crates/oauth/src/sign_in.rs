@@ -7,9 +7,10 @@
 //! **What never happens by itself.** [`SignIn::authorization`] never opens a window; only a refusal by the server does.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use parking_lot::{Mutex, MutexGuard};
 use url::Url;
 
 use crate::discovery::discover;
@@ -243,7 +244,7 @@ impl SignIn {
 
 impl Inner {
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 
     fn network(&self) -> Result<&Network, SignInError> {

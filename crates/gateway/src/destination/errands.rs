@@ -1,7 +1,7 @@
 //! The errands of a destination: modern requests on their way, listening, or parked until their client comes back.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -112,7 +112,7 @@ impl Destination {
     fn register_listen(&self, port: &Arc<ErrandPort>) -> Result<(), Refusal> {
         let limit = self.around.limits.listens;
         let evicted = {
-            let mut listens = self.listens.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut listens = self.listens.lock();
             listens.retain(|_, listen| listen.strong_count() > 0);
             let mut evicted = None;
             if listens.len() >= limit {
@@ -166,7 +166,7 @@ impl Destination {
     pub(crate) fn park(&self, port: &Arc<ErrandPort>, round: u32) -> Option<bytes::Bytes> {
         let expires = self.around.clock.now().after(PARKED_FOR);
         self.make_room_to_wait(port)?;
-        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parked = self.parked.lock();
         let ticket = Ticket {
             errand: port.name,
             round,
@@ -180,7 +180,7 @@ impl Destination {
     /// Sees to it that a call can wait for its client, if need be by giving up the oldest of a principal over its share.
     fn make_room_to_wait(&self, port: &ErrandPort) -> Option<()> {
         let evicted = {
-            let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut parked = self.parked.lock();
             if parked.len() < self.around.limits.waiting_calls || parked.contains_key(&port.name) {
                 return Some(());
             }
@@ -218,7 +218,7 @@ impl Destination {
         if ticket.expires <= self.around.clock.now() {
             return None;
         }
-        let parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        let parked = self.parked.lock();
         let port = parked
             .get(&ticket.errand)
             .filter(|port| port.principal() == principal.as_str())?;
@@ -227,14 +227,14 @@ impl Destination {
 
     /// How many wait for their client, or were last seen to.
     pub(crate) fn parked_calls(&self) -> usize {
-        let parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        let parked = self.parked.lock();
         parked.values().filter(|port| !port.is_over()).count()
     }
 
     /// Gives up on clients that did not come back in time.
     pub(super) fn forget_errands(&self, now: Moment) {
         let late: Vec<Arc<ErrandPort>> = {
-            let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut parked = self.parked.lock();
             parked.retain(|_, port| !port.is_over());
             parked
                 .values()

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -306,10 +306,7 @@ impl Destination {
         let count = Arc::clone(&self.supervisors);
         count.fetch_add(1, Ordering::AcqRel);
         let (roll, lane) = (Arc::clone(&self.roll), Arc::clone(lane));
-        roll.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .lanes
-            .push(Arc::clone(&lane));
+        roll.lock().lanes.push(Arc::clone(&lane));
         tasks::spawn("lane", async move {
             while AssertUnwindSafe(supervisor.run()).catch_unwind().await.is_err() {
                 tracing::error!(destination = %lane.destination(), "a supervisor panicked and begins anew");
@@ -322,7 +319,7 @@ impl Destination {
                 // What goes wrong every time shall not do so all the time.
                 tokio::time::sleep(AFTER_PANIC).await;
             }
-            roll.lock().unwrap_or_else(PoisonError::into_inner).retire(&lane);
+            roll.lock().retire(&lane);
             count.fetch_sub(1, Ordering::AcqRel);
         });
     }

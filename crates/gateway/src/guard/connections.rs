@@ -11,7 +11,9 @@ use std::net::IpAddr;
 use std::sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
 };
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::limits::network_of;
 
@@ -156,7 +158,7 @@ impl<H: Clone> ConnectionRoll<H> {
 
 impl<H> ConnectionRoll<H> {
     fn lock(&self) -> MutexGuard<'_, Roll<H>> {
-        self.roll.lock().unwrap_or_else(PoisonError::into_inner)
+        self.roll.lock()
     }
 }
 

@@ -4,10 +4,11 @@
 //! this machine), follows no redirect, and reads no more than a limit.
 
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use jsonwebtoken::Algorithm;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::time::Moment;
 use url::Url;
 
@@ -86,7 +87,7 @@ impl Issuer {
     }
 
     fn ring(&self) -> MutexGuard<'_, KeyRing> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ring.lock()
     }
 
     /// Which set of keys is in use; `None` if there is none that may be. Keys that have become old are fetched anew

@@ -1,10 +1,11 @@
 //! Access tokens that are JWTs: whose signature they carry, whom they are about, and where they are good for.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use jsonwebtoken::{Algorithm, Validation, decode, decode_header};
+use parking_lot::Mutex;
 use protocol::exchange::Principal;
 use protocol::time::Moment;
 use rustc_hash::FxHashMap;
@@ -278,7 +279,7 @@ impl JwtJudge {
         memchr::memchr(b'.', token)?;
         let edition = self.issuer.standing(moment)?;
         let hash = tokens::hash_of(token);
-        let mut memory = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = self.remembered.lock();
         let uses = memory.uses + 1;
         let found = memory.tokens.get_mut(hash.as_bytes())?;
         if found.edition != edition {
@@ -311,7 +312,7 @@ impl JwtJudge {
             used: 0,
             edition,
         };
-        let mut memory = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = self.remembered.lock();
         memory.insert(*hash.as_bytes(), found_good);
     }
 
@@ -550,7 +551,7 @@ mod tests {
             judge.remember(format!("a.{number}").as_bytes(), large.clone(), edition);
             assert!(recalls("a.first"), "it is used all the time");
         }
-        let memory = judge.remembered.lock().unwrap();
+        let memory = judge.remembered.lock();
         assert!(memory.bytes <= MAX_REMEMBERED_BYTES, "{}", memory.bytes);
         assert!((50..70).contains(&memory.tokens.len()), "{}", memory.tokens.len());
         drop(memory);

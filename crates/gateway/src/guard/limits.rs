@@ -8,10 +8,11 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use http::HeaderMap;
+use parking_lot::Mutex;
 use protocol::exchange::Principal;
 use protocol::time::Moment;
 
@@ -148,7 +149,7 @@ impl Limiter {
     }
 
     fn find_account(&self, now: Moment, principal: &Principal, address: Option<IpAddr>) -> Arc<Account> {
-        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut callers = self.callers.lock();
         let known = match &address {
             Some(address) => callers.unnamed.get(address),
             None => callers.named.get(principal),
@@ -205,7 +206,7 @@ impl Limiter {
         headers: &HeaderMap,
     ) -> Result<(), Refusal> {
         let address = self.network_of_client(peer, headers);
-        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut strangers = self.strangers.lock();
         if strangers.len() >= MAX_ACCOUNTS && !strangers.contains_key(&address) {
             strangers.retain(|_, used| !used.is_whole(now));
         }
@@ -296,12 +297,12 @@ impl Limiter {
 
     /// Forgets callers of whom there is nothing to remember.
     pub(crate) fn tick(&self, now: Moment) {
-        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut callers = self.callers.lock();
         callers.forget_idle(now);
         tidy(&mut callers.named);
         tidy(&mut callers.unnamed);
         drop(callers);
-        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut strangers = self.strangers.lock();
         strangers.retain(|_, used| !used.is_whole(now));
         tidy(&mut strangers);
     }
@@ -311,7 +312,7 @@ impl Limiter {
     }
 
     pub(crate) fn callers(&self) -> usize {
-        self.callers.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.callers.lock().len()
     }
 }
 
@@ -499,7 +500,7 @@ mod tests {
             "the same by another road"
         );
         limiter.tick(now.after(Duration::from_secs(61)));
-        assert!(limiter.strangers.lock().unwrap().is_empty());
+        assert!(limiter.strangers.lock().is_empty());
     }
 
     #[test]
@@ -515,7 +516,7 @@ mod tests {
         }
         assert!(guess(1 << 30).is_ok(), "the place of all others");
         assert!(guess((1 << 30) + 1).is_err());
-        assert_eq!(limiter.strangers.lock().unwrap().len(), MAX_ACCOUNTS);
+        assert_eq!(limiter.strangers.lock().len(), MAX_ACCOUNTS);
     }
 
     #[test]

@@ -6,7 +6,6 @@
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +19,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::net::{TcpListener, TcpStream};
 use url::Url;
 
@@ -123,7 +123,7 @@ struct Desk<'a> {
 
 impl Desk<'_> {
     fn answer(&self) -> MutexGuard<'_, Option<Result<Code, SignInError>>> {
-        self.answer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.answer.lock()
     }
 
     async fn receive(&self, stream: TcpStream) {

@@ -5,10 +5,11 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::escape;
+use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::watch;
@@ -62,7 +63,7 @@ impl StderrTail {
 
     /// At most `count` last lines, oldest first, escaped and cut as in the log.
     pub fn last_lines(&self, count: usize) -> Vec<String> {
-        let tail = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let tail = self.lines.lock();
         let skipped = tail.lines.len().saturating_sub(count);
         tail.lines.iter().skip(skipped).cloned().collect()
     }
@@ -70,7 +71,7 @@ impl StderrTail {
     /// Returns the lines that are most likely to say what went wrong, oldest first: the last ones, and before them
     /// those further up that speak of an error. A stack trace is often longer than what it is about.
     pub fn telling_lines(&self) -> Vec<String> {
-        let tail = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let tail = self.lines.lock();
         let last = tail.lines.len().saturating_sub(LAST_LINES);
         let mut lines: Vec<&String> = tail
             .lines
@@ -96,7 +97,7 @@ impl StderrTail {
     }
 
     fn push(&self, line: &str) {
-        let mut tail = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tail = self.lines.lock();
         tail.bytes += line.len() + 1;
         tail.lines.push_back(line.to_owned());
         while tail.bytes > TAIL_BYTES {

@@ -17,9 +17,10 @@ use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::Signal;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
@@ -148,7 +149,7 @@ impl Warden {
 
     fn groups(&self) -> MutexGuard<'_, Groups> {
         // No code that holds the lock can panic half-way through a change.
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+        self.groups.lock()
     }
 }
 

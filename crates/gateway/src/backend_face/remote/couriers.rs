@@ -8,11 +8,12 @@
 
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::backend_face::WireId;
 use protocol::delivery::{Parcel, Post};
 use protocol::exchange::{Failure, Upstream};
@@ -80,7 +81,7 @@ impl Couriers {
     }
 
     fn office(&self) -> MutexGuard<'_, Office> {
-        self.office.lock().unwrap_or_else(PoisonError::into_inner)
+        self.office.lock()
     }
 
     /// Has a message carried that nobody waits for but its sender.
@@ -229,7 +230,7 @@ struct Bag {
 
 impl Courier {
     fn bag(&self) -> MutexGuard<'_, Bag> {
-        self.bag.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bag.lock()
     }
 
     fn give(&self, job: Job) {

@@ -1,10 +1,11 @@
 //! One lane's conversation with a remote server over Streamable HTTP: what was agreed, and what every request
 //! carries because of it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
+use parking_lot::{Mutex, MutexGuard};
 use protocol::backend_face::WireId;
 use protocol::message::{Member, Message};
 use protocol::object::Object;
@@ -79,7 +80,7 @@ impl Link {
     }
 
     fn lock(&self) -> MutexGuard<'_, Arc<Agreed>> {
-        self.agreed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.agreed.lock()
     }
 
     pub(super) fn agreed(&self) -> Arc<Agreed> {

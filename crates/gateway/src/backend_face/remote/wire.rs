@@ -16,7 +16,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -27,6 +27,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::task::coop;
 use tokio::time::Instant;
 use url::Url;
@@ -132,7 +133,7 @@ impl Wire {
     }
 
     fn pool(&self) -> MutexGuard<'_, Pool<Box<Line>, Shared>> {
-        lock(&self.pool)
+        self.pool.lock()
     }
 
     /// A connection broke off. The server may have gone, and with it the others that wait to be used: whoever took one
@@ -290,15 +291,11 @@ fn addressed_whole(mut request: Outgoing, at: &Address) -> Outgoing {
     request
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Closes what nobody has used for too long, as long as there is anything.
 fn spawn_reaper(pool: &Arc<Mutex<Pool<Box<Line>, Shared>>>) {
     let pool = Arc::downgrade(pool);
     tasks::spawn("idle connections", async move {
-        while let Some(next) = Weak::upgrade(&pool).and_then(|pool| lock(&pool).reap(Instant::now())) {
+        while let Some(next) = Weak::upgrade(&pool).and_then(|pool| pool.lock().reap(Instant::now())) {
             tokio::time::sleep_until(next).await;
         }
     });
@@ -343,7 +340,7 @@ impl Lent {
         if !self.line.is_free() {
             return;
         }
-        let reap = lock(&self.pool).put(Instant::now(), self.generation, self.line);
+        let reap = self.pool.lock().put(Instant::now(), self.generation, self.line);
         if reap {
             spawn_reaper(&self.pool);
         }
@@ -425,7 +422,7 @@ impl Response {
                 }
                 Poll::Ready(Some(Err(error))) => {
                     if let Some(lent) = self.lent.take() {
-                        lock(&lent.pool).doubt(lent.generation);
+                        lent.pool.lock().doubt(lent.generation);
                     }
                     return Poll::Ready(Err(causes(&error)));
                 }

@@ -1,11 +1,12 @@
 //! The streams of the old transport: opened before their session, read until they break.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::{Mutex, MutexGuard};
 use protocol::exchange::Principal;
 use protocol::time::Moment;
 use protocol::wire::sse;
@@ -33,7 +34,7 @@ pub(crate) struct OldStreams {
 
 impl OldStreams {
     fn lock(&self) -> MutexGuard<'_, HashMap<Uuid, Arc<OldStream>>> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+        self.streams.lock()
     }
 
     /// Opens a stream. At the limit, one whose client never said anything makes room.
@@ -115,7 +116,7 @@ enum Stage {
 
 impl OldStream {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Changes the state and wakes whoever sends it.

@@ -5,11 +5,12 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
 use http::HeaderMap;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::client_face::stdio::{Counters, ErrandKey, Limits, LineClient, Output};
 use protocol::exchange::Principal;
 use protocol::message::{Kind, Member, Message};
@@ -87,7 +88,7 @@ impl Desk {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     pub(super) fn counters(&self) -> Counters {

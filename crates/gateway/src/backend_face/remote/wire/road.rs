@@ -7,7 +7,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use http::uri::Scheme;
 use http::{HeaderValue, Uri};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
+use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls_pki_types::pem::PemObject as _;
@@ -172,7 +173,7 @@ impl Road {
     }
 
     fn tls(&self) -> Result<Arc<ClientConfig>, String> {
-        let mut tls = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tls = self.tls.lock();
         if let Some(config) = &*tls {
             return Ok(Arc::clone(config));
         }
