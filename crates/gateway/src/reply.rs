@@ -1,4 +1,5 @@
-//! The one table that spells refusals and failures on the wire: a new one must choose its row.
+//! The one table of HTTP status, JSON-RPC code and text (400, 401, 413, 429, 503, …) for each refusal
+//! and failure: a new one must choose its row.
 
 mod answer;
 mod names;

@@ -1,4 +1,4 @@
-//! One remote resource, one process: the token it has, and how it gets another.
+//! Sign-in and token refresh single-flight: the token of one remote resource within one process.
 //!
 //! **Single flight.** Within the process one call renews or signs in, the others wait for it; between processes the lock of the store does the
 //! same, over the whole sign-in: ten processes started at once open one window. Whoever gets the lock looks into the store before

@@ -17,8 +17,8 @@ use crate::method::{LogLevel, Method};
 use crate::version::{ChangeStyle, Era, LogLevelStyle, QuestionStyle, TaskStyle};
 use crate::wire::outbox::Outbox;
 
-/// An id that Rialto gave to a request it wrote to a server. Never a client's id, not even in part, and never
-/// used twice by a multiplexer: an answer from before a restart finds nobody.
+/// Id rewriting: the id that Rialto gives to a request it writes to a server. It is never a client's id, not even
+/// in part. A multiplexer never uses it twice, so a response from before a restart matches no call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WireId(pub u64);
 

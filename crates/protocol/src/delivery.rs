@@ -1,4 +1,5 @@
-//! One message on its way to a remote server: what to do when something goes wrong.
+//! Retry after a broken connection: what happens to a message that may not have reached a remote
+//! server, which messages are idempotent, and the backoff between attempts.
 //!
 //! A request that may have been carried out is not sent again unless that does no harm. What provably was not begun
 //! (nobody answered the call, the session was unknown, the credentials were refused) may be sent again

@@ -4,6 +4,7 @@
 //! [`MAX_DEPTH`] levels and no doubled member among those that Rialto or a policy looks at, and notes the
 //! place of each such member. Nothing is converted: ids, numbers, params and results stay the sender's
 //! bytes, and a message goes out again as those bytes with a few of them replaced ([`Message::splice`]).
+//! Id rewriting is such a splice: the id of a request or response is replaced, the rest is not.
 
 mod scan;
 

@@ -1,4 +1,4 @@
-//! Negotiation: which era a server speaks, learnt from what the server itself answers.
+//! Version negotiation: which era a server speaks, learnt from what the server itself answers.
 //!
 //! A server is introduced to once for each link. The machine says which of the two first messages
 //! is due: `server/discover` of the modern era, or `initialize` of the legacy era. Only an answer

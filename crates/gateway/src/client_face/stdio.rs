@@ -2,8 +2,9 @@
 //!
 //! What a line means is decided by [`protocol::client_face::stdio`]; here lines are read and written, and what the
 //! machine wants is carried out ([`desk`]). While too much waits nothing is read, so that the client's own pipe
-//! fills. The door closes when the client's end does, when its answers cannot be written any more, or when it
-//! is told to; then what was under way is called off, and it is over within a second.
+//! fills: that is back-pressure on stdin. The door closes when the client's end does, when its answers cannot
+//! be written any more, or when it is told to; then what was under way is called off, and it is over within a
+//! second.
 
 mod desk;
 mod errands;

@@ -1,4 +1,4 @@
-//! What time does to an event stream: silence is broken by a comment, and a stream that has a term comes to its end.
+//! Keep-alive comments on a silent event stream, and the end of a stream that may last a limited time.
 //!
 //! It knows nothing of what is sent; a stream asks it when it is polled.
 

@@ -1,4 +1,5 @@
-//! How much: requests a minute, sessions, calls and streams at once, per caller and in all.
+//! Rate limit (429) and other limits: requests a minute, sessions, calls and streams at once, per
+//! caller and in all.
 //!
 //! Everything is decided before a request's body is read, so that refusing costs next to nothing. What is held
 //! (a session, a call, a stream) is held as a value that gives its place back when it is dropped: nothing can be

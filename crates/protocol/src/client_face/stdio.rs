@@ -2,7 +2,7 @@
 //!
 //! The machine reads a client's lines and says where each goes: to the one session of a legacy client, or out on an
 //! errand of a modern one. What comes back is gathered as lines for the client's standard input. It bounds both
-//! directions: when too much waits it wants no more lines, and whoever reads must stop reading until
+//! directions, which is back-pressure: when too much waits it wants no more lines, and the caller stops reading until
 //! [`LineClient::wants_lines`] says otherwise. It never judges what a server answers.
 //!
 //! A client's era is settled by its first request other than `server/discover`, which both eras' clients say to find

@@ -1,4 +1,4 @@
-//! Liveness: whether a server that says nothing still lives.
+//! Liveness ping: whether a silent server is still alive, or has to be replaced.
 //!
 //! Silence alone is no sign of death: an idle server has nothing to say, and one that works on a single long
 //! call may answer no ping meanwhile. There is doubt only about a server that let a call's time pass, or that was

@@ -1,4 +1,5 @@
-//! Whoever reads a session: the POST that waits for its answer, the streams, and those who come back.
+//! The readers of a session: POSTs that wait for a response, and streams, also when a client
+//! resumes one with `Last-Event-ID`.
 
 use std::time::Duration;
 

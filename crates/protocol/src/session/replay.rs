@@ -1,4 +1,4 @@
-//! The events of a stream, kept for whoever reads it and for whoever comes back for more.
+//! The event log of a stream, which a client resumes with `Last-Event-ID` after a disconnect.
 //!
 //! A stream is a numbered log; a connection is only a reader with a cursor. Live reading, a slow reader
 //! and a resumption by `Last-Event-ID` are the same thing. The log is bounded by count, bytes and age: the

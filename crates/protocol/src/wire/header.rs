@@ -1,4 +1,5 @@
-//! The `Mcp-*` headers that mirror a request's body (2026-07-28, Streamable HTTP, "Request Metadata").
+//! Header validation: the `Mcp-*` headers that mirror a request's body (2026-07-28, Streamable HTTP,
+//! "Request Metadata").
 //!
 //! This module hides how a value is written into a header and read out of it, and it judges whether the
 //! headers of a POST say what its body says, so that nobody in between is routed by one and served by the

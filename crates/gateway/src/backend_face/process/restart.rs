@@ -1,4 +1,4 @@
-//! The restart policy of one child: when it may be started, and when nobody should try again yet.
+//! Restart backoff of one child: when it may be started, and how long to wait after a failure.
 //!
 //! Pure: time is an argument, counted from any fixed beginning, and nothing here starts or stops
 //! anything. The law: one start and three restarts after 0.5, 1 and 2 s; the count is forgotten after
