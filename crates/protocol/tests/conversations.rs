@@ -127,6 +127,7 @@ conversations! {
     patience_turns_a_post_into_a_stream,
     ping_is_answered_by_the_bridge,
     plain_call,
+    poll_that_is_answered_by_a_resumable_stream_goes_on,
     post_stream_is_resumed,
     post_that_broke_off_fails_its_caller_only,
     progress_extends_ten_times,

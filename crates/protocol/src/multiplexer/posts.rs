@@ -38,12 +38,15 @@ impl Multiplexer {
         self.ledger.outgoing.take_lone_post()
     }
 
-    /// The server answers this request with a stream that it can take up again. A legacy client that waits gets one at once:
-    /// without it, it could not come back for the answer when it loses its connection. In the modern era nobody comes back,
-    /// and the status is to tell what became of the request.
+    /// The server answers this request with a stream that can be resumed. A client that could resume one gets it at once:
+    /// without it, it could not come back for the answer when it loses its connection. Another client is told by the HTTP
+    /// status what became of the request.
     pub fn handle_begun(&mut self, id: WireId) {
-        let id = self.step_of(id);
-        let Some(Pending::Call(call)) = self.ledger.pending.get_mut(&id) else {
+        let id = match self.ledger.pending.get(&id) {
+            Some(Pending::Step { of }) => *of,
+            Some(_) | None => id,
+        };
+        let Some(call) = self.ledger.call_mut(id) else {
             return;
         };
         if call.words.lost_streams() == LostStream::Resumed && call.patience.take().is_some() {
