@@ -153,6 +153,26 @@ pub fn required_for(question: &Message) -> Option<&'static str> {
     }
 }
 
+/// Returns, as JSON, what a client must declare to be asked all of these.
+pub fn join_required(required: impl IntoIterator<Item = &'static str>) -> String {
+    let mut joined = serde_json::Map::new();
+    for required in required {
+        let Ok(Value::Object(required)) = serde_json::from_str(required) else {
+            continue;
+        };
+        for (name, parts) in required {
+            match (joined.get_mut(&name), parts) {
+                (Some(Value::Object(joined)), Value::Object(parts)) => joined.extend(parts),
+                (Some(_), _) => {}
+                (None, parts) => {
+                    joined.insert(name, parts);
+                }
+            }
+        }
+    }
+    Value::Object(joined).to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,6 +263,18 @@ mod tests {
         let sampling = question("sampling/createMessage", r#"{"tools":[]}"#);
         assert!(!parse(r#"{"sampling":{}}"#).can_answer_in_kind(&sampling));
         assert!(parse(r#"{"sampling":{"tools":{}}}"#).can_answer_in_kind(&sampling));
+    }
+
+    #[test]
+    fn capabilities_that_several_questions_need_are_joined() {
+        let url = r#"{"elicitation":{"url":{}}}"#;
+        let form = r#"{"elicitation":{"form":{}}}"#;
+        let roots = r#"{"roots":{}}"#;
+        let joined = parse(&join_required([url, roots, form, roots]));
+        assert_eq!(
+            joined,
+            parse(r#"{"elicitation":{"form":{},"url":{}},"roots":{}}"#)
+        );
     }
 
     #[test]

@@ -68,6 +68,7 @@ mod task_calls;
 mod task_polling;
 mod tasks;
 mod tools;
+mod undeclared;
 mod vigil;
 
 use std::collections::VecDeque;
@@ -98,6 +99,7 @@ use subscriptions::Subscriptions;
 pub(crate) use subscriptions::is_part;
 use tasks::Tasks;
 use tools::Tools;
+use undeclared::Undeclared;
 
 /// The machine.
 #[derive(Debug)]
@@ -117,6 +119,7 @@ pub struct Multiplexer {
     returning: VecDeque<Returning>,
     /// Questions of the server of which it is not known yet whose they are, oldest first.
     held: VecDeque<Held>,
+    undeclared: Undeclared,
     subscriptions: Subscriptions,
     listen: Listen,
     tools: Tools,
@@ -142,6 +145,7 @@ impl Multiplexer {
             resting_calls: 0,
             returning: VecDeque::new(),
             held: VecDeque::new(),
+            undeclared: Undeclared::default(),
             subscriptions: Subscriptions::default(),
             listen: Listen::default(),
             tools: Tools::default(),
@@ -200,7 +204,11 @@ impl Multiplexer {
 
     /// Questions of the server that have no answer yet.
     pub fn open_questions(&self) -> usize {
-        self.ledger.questions.len() + self.held.len() + self.tasks.open_inputs() + self.roots.open()
+        self.ledger.questions.len()
+            + self.held.len()
+            + self.undeclared.len()
+            + self.tasks.open_inputs()
+            + self.roots.open()
     }
 
     /// Returns whether a principal should use this instance. Once the server has asked something that carries no origin,

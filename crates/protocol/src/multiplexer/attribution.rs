@@ -4,11 +4,10 @@ use bytes::Bytes;
 
 use super::Multiplexer;
 use super::abandoned::Matter;
-use super::link::Carrier;
 use super::roots::Several;
 use super::state::{Asker, InFlight, Load, OpenQuestion, Pending, SessionEntry, Users};
+use super::undeclared::Refusal;
 use crate::backend_face::{WireId, legacy};
-use crate::capability;
 use crate::error_code;
 use crate::exchange::{Principal, QuestionKey, SessionKey, Tell};
 use crate::message::{Member, Message};
@@ -65,6 +64,7 @@ impl Multiplexer {
             Asker::Round(key) => self.handle_input(now, open.wire, &key, message),
             Asker::Task(key) => self.handle_task_input(now, open.wire, &key, message),
         }
+        self.refuse_unasked_siblings(open.wire);
         self.admit_asked(now);
     }
 
@@ -102,6 +102,7 @@ impl Multiplexer {
             Asker::Server(id) => self.refuse(&id, error_code::INTERNAL_ERROR, why),
             Asker::Round(_) | Asker::Task(_) => self.fail_round(now, open.wire, why),
         }
+        self.refuse_unasked_siblings(open.wire);
     }
 
     /// Says no to a request of the server. There is always room for it: a request that came when there was none
@@ -183,45 +184,23 @@ impl Multiplexer {
         });
         let able = attached.map(|attached| &attached.client.capabilities);
         if unheard_of || able.is_some_and(|can| !can.can_answer(message.method())) {
-            let why = "the client cannot answer this kind of request";
-            self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
-            self.fail_incapable(now, wire, &message);
+            let refusal = Refusal {
+                code: error_code::METHOD_NOT_FOUND,
+                why: "the client cannot answer this kind of request",
+            };
+            self.handle_undeclared(now, wire, id, &message, refusal);
         } else if able.is_some_and(|can| !can.can_answer_in_kind(&message)) {
-            let why = "the client did not declare that it can be asked in this way";
-            self.refuse_unasked(&id, error_code::INVALID_PARAMS, why);
-            self.fail_incapable(now, wire, &message);
+            let refusal = Refusal {
+                code: error_code::INVALID_PARAMS,
+                why: "the client did not declare that it can be asked in this way",
+            };
+            self.handle_undeclared(now, wire, id, &message, refusal);
         } else if self.open_questions() >= self.ledger.limits.questions {
             let why = "too many requests to clients are open";
             self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
         } else {
             self.put_question(now, session, wire, Asker::Server(id), message);
         }
-    }
-
-    /// Ends a modern client's call whose server asked for a capability that the client did not declare: that era has an
-    /// error for it. In the legacy era the server was refused, and goes on as it likes.
-    fn fail_incapable(&mut self, now: Moment, wire: Option<WireId>, question: &Message) {
-        let Some(required) = capability::required_for(question) else {
-            return;
-        };
-        // Another call of this principal may have asked, and then this one can go on.
-        let certain = !self.any_rests() && self.abandoned.sole_owner(Matter::Question).is_none();
-        let Some(id) = wire.filter(|_| certain || self.link.carrier() == Carrier::Posts) else {
-            return;
-        };
-        if !matches!(self.ledger.pending.get(&id), Some(Pending::Call(call)) if call.words.questions() == QuestionStyle::Results)
-        {
-            return;
-        }
-        let reason = "the client lacks a capability that the server asked for";
-        let Some(call) = self.release(now, id, None, reason) else {
-            return;
-        };
-        let call = call.into_call();
-        let text = "the server asked for a capability that the client did not declare";
-        let data = format!(r#"{{"requiredCapabilities":{required}}}"#);
-        self.ledger
-            .reply_error(&call, error_code::MISSING_CAPABILITY, text, Some(&data));
     }
 
     /// Refuses a question that could be several sessions' or several principals'.
@@ -255,6 +234,9 @@ impl Multiplexer {
             // People think slowly, and the server is not to blame: it waits too.
             call.deadline = deadline.after(self.ledger.limits.call_timeout(call.reads_events));
             carrier = Some(call.call);
+        }
+        if let Some(id) = wire {
+            self.undeclared.handle_answerable(id);
         }
         self.begin_rest(now, wire, &asker);
         self.ledger.questions.insert(
@@ -417,7 +399,11 @@ impl Multiplexer {
         let Some(id) = message.raw(Member::RequestId) else {
             return;
         };
-        if self.withdraw_held(id) || self.tasks.withdraw_input(id) || self.roots.withdraw(id) {
+        if self.withdraw_held(id)
+            || self.undeclared.handle_withdrawal(id)
+            || self.tasks.withdraw_input(id)
+            || self.roots.withdraw(id)
+        {
             return;
         }
         let found = self
@@ -436,6 +422,7 @@ impl Multiplexer {
                 question,
                 message: Some(message),
             });
+            self.refuse_unasked_siblings(open.wire);
         }
         self.admit_asked(now);
     }

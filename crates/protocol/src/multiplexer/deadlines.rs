@@ -19,6 +19,7 @@ impl Multiplexer {
         self.expire_calls(now);
         self.expire_waiting(now);
         self.expire_held(now);
+        self.expire_undeclared(now);
         self.tasks.expire_inputs(now, &mut self.ledger, &self.link);
         self.roots.expire(now, &mut self.ledger, &self.link);
         let late: Vec<QuestionKey> = self

@@ -110,6 +110,7 @@ impl Multiplexer {
 
     /// A call's questions are still the server's to have answered, but there is no call to keep alive.
     pub(super) fn detach_questions(&mut self, id: WireId, call: &InFlight) {
+        self.refuse_undeclared(id);
         if call.open_questions > 0 {
             for question in self
                 .ledger

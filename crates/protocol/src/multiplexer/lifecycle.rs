@@ -65,6 +65,7 @@ impl Multiplexer {
         self.busy_sessions = 0;
         self.asking_sessions = 0;
         self.held.clear();
+        self.undeclared.lose_link();
         self.tools.lose_link();
         self.tasks.lose_link();
         self.roots.lose_link();

@@ -7,18 +7,13 @@
 //! call, by the server's own id. A call of another principal does not go meanwhile, for it could be asked what is not its
 //! own; it is refused after [`super::Limits::OCCUPIED_WAIT`].
 
-use std::time::Duration;
-
 use super::Multiplexer;
 use super::state::{Asker, Pending};
+use super::undeclared::Undeclared;
 use crate::backend_face::WireId;
 use crate::exchange::{QuestionKey, SessionKey};
 use crate::message::Message;
 use crate::time::Moment;
-
-/// How long after a question another one is still taken for its sibling. Those who ask several things at once
-/// do so within milliseconds.
-const SIBLINGS: Duration = Duration::from_millis(250);
 
 /// An answer that waits until no other call can be confused with the one it wakes.
 #[derive(Debug)]
@@ -36,7 +31,7 @@ impl Multiplexer {
         if let Some(Pending::Call(call)) = wire.and_then(|id| self.ledger.pending.get_mut(&id))
             && !call.resting
         {
-            let at = now.after(SIBLINGS);
+            let at = now.after(Undeclared::SIBLINGS);
             call.rest_at = Some(at);
             self.ledger.wake_by(at);
         }
@@ -274,7 +269,7 @@ mod tests {
         }
 
         fn wait(&mut self) {
-            self.now = self.now.after(SIBLINGS);
+            self.now = self.now.after(Undeclared::SIBLINGS);
             self.machine.handle_deadline(self.now);
         }
 

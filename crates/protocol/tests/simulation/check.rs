@@ -343,7 +343,13 @@ impl Judge {
                 post,
                 body,
                 reason,
-            } => self.ended(at, *session, *post, body, reason.as_deref()),
+            } => {
+                // A session that its server has refused is subscribed to nothing, though its client does not know it.
+                if reason.as_deref() == Some("session_ended") {
+                    self.subscribed.retain(|(subscriber, _)| subscriber != session);
+                }
+                self.ended(at, *session, *post, body, reason.as_deref());
+            }
             Fact::Exceeded { what, found, limit } => {
                 self.wrong(at, format!("{what}: {found}, limit {limit}"))
             }

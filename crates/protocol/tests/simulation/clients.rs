@@ -28,8 +28,16 @@ pub(crate) struct Seat {
     /// Questions it has read and not answered.
     questions: Vec<u64>,
     tasks: bool,
-    /// It declares nothing that it could be asked (modern era).
-    mute: bool,
+    /// What it declares that it can be asked (modern era).
+    declares: Declares,
+}
+
+/// What a client says that it can be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Declares {
+    Everything,
+    Forms,
+    Nothing,
 }
 
 #[derive(Debug)]
@@ -80,7 +88,11 @@ impl Seat {
             session: None,
             questions: Vec::new(),
             tasks: dice.percent(60),
-            mute: dice.percent(15),
+            declares: match dice.below(100) {
+                0..15 => Declares::Nothing,
+                15..40 => Declares::Forms,
+                _ => Declares::Everything,
+            },
         }
     }
 
@@ -89,9 +101,9 @@ impl Seat {
         self.tasks
     }
 
-    /// It declares nothing that it could be asked (modern era).
-    pub(crate) fn is_mute(&self) -> bool {
-        self.mute
+    /// What it declares that it can be asked (modern era).
+    pub(crate) fn declares(&self) -> Declares {
+        self.declares
     }
 
     /// Where it calls, who it is and what it reads.

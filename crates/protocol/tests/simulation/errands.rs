@@ -13,6 +13,7 @@ use protocol::time::Moment;
 use protocol::version::Era;
 use serde_json::Value;
 
+use crate::clients::Declares;
 use crate::history::{Fact, ID};
 use crate::listens::Listen;
 use crate::tasks::Look;
@@ -116,8 +117,10 @@ impl World {
             capabilities.push_str(r#","extensions":{"io.modelcontextprotocol/tasks":{}}"#);
         }
         capabilities.push('}');
-        if self.seats[seat].is_mute() {
-            capabilities = "{}".into();
+        match self.seats[seat].declares() {
+            Declares::Everything => {}
+            Declares::Forms => capabilities = r#"{"elicitation":{}}"#.into(),
+            Declares::Nothing => capabilities = "{}".into(),
         }
         let id = ["1", "\"1\"", "7", "\"\""][self.dice.below(4)].to_owned();
         let token = self.dice.percent(50).then(|| format!("\"t{post}\""));
@@ -237,7 +240,10 @@ impl World {
         }
         let responses: Vec<String> = answers
             .iter()
-            .map(|(key, nonce)| format!(r#""{key}":{{"action":"accept","roots":[],"nonce":{nonce}}}"#))
+            .map(|(key, nonce)| {
+                let sampled = r#""role":"assistant","content":{},"model":"m""#;
+                format!(r#""{key}":{{"action":"accept","roots":[],{sampled},"nonce":{nonce}}}"#)
+            })
             .collect();
         let arguments = if changed { r#"{"n":2}"# } else { r#"{"n":1.50e3}"# };
         let extra = format!(

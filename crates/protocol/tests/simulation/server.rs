@@ -299,7 +299,12 @@ impl Server {
                 _ if may_ask && self.era == Era::Legacy => Act::Ask(wire),
                 _ => Act::Log(wire),
             };
-            plan.push((within(dice), act));
+            let at = within(dice);
+            plan.push((at, act));
+            // Some ask several things at once.
+            if matches!(act, Act::Ask(_)) && dice.percent(30) {
+                plan.push((at + dice.millis(0, 5), act));
+            }
         }
         match dice.below(100) {
             // Never.
@@ -489,10 +494,10 @@ impl Server {
                 }
                 let meta = said(facts, post, Kind::Question, None);
                 let of = post.map_or_else(|| "null".into(), |post| post.to_string());
-                let method = if post.is_some() {
-                    "elicitation/create"
-                } else {
-                    "roots/list"
+                let method = match post {
+                    Some(_) if dice.percent(30) => "sampling/createMessage",
+                    Some(_) => "elicitation/create",
+                    None => "roots/list",
                 };
                 format!(
                     r#"{{"jsonrpc":"2.0","id":{question},"method":"{method}","params":{{"message":"{seq} {of}",{meta}}}}}"#

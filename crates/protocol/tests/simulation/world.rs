@@ -3,13 +3,13 @@
 //! Asks and tells travel with small delays, as they do between the gateway's tasks, but never overtake their own kind. The
 //! `mutation` breaks the wiring on purpose, to show that the checker would notice a machine that did so.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::backend_face::legacy::Introduction;
-use protocol::exchange::{Ask, SessionKey, Tell, Trouble};
+use protocol::exchange::{Ask, QuestionKey, SessionKey, Tell, Trouble};
 use protocol::message::Message;
 use protocol::multiplexer::{self, Multiplexer};
 use protocol::negotiation;
@@ -121,6 +121,8 @@ pub(crate) struct World {
     pub(crate) next_connection: usize,
     /// Clients that come when all is calm, and whether they were welcomed.
     pub(crate) last_clients: BTreeMap<SessionKey, bool>,
+    /// Questions that clients were asked and have not answered.
+    asked: BTreeSet<(SessionKey, QuestionKey)>,
     agenda: BTreeMap<(Moment, u64), Event>,
     next_entry: u64,
     server_seq: u64,
@@ -202,6 +204,7 @@ impl World {
             given: Vec::new(),
             next_connection: 0,
             last_clients: BTreeMap::new(),
+            asked: BTreeSet::new(),
             agenda: BTreeMap::new(),
             next_entry: 0,
             server_seq: 0,
@@ -345,6 +348,13 @@ impl World {
             Event::Start(backend) => self.start(backend),
             Event::Ask(backend) => {
                 if let Some(ask) = self.backends[backend].asks.pop_front() {
+                    if let Ask::Answer {
+                        session, question, ..
+                    }
+                    | Ask::Unanswerable { session, question } = &ask
+                    {
+                        self.asked.remove(&(*session, *question));
+                    }
                     self.backends[backend].machine.handle_ask(self.now, ask);
                     self.pump(backend);
                 }
@@ -419,11 +429,29 @@ impl World {
         self.plan_at(at, Event::Tell(session));
     }
 
+    /// Keeps in mind which questions clients have to answer.
+    fn note_question(&mut self, tell: &Tell) {
+        match tell {
+            Tell::Question {
+                session, question, ..
+            } => {
+                self.asked.insert((*session, *question));
+            }
+            Tell::Withdrawn {
+                session, question, ..
+            } => {
+                self.asked.remove(&(*session, *question));
+            }
+            _ => {}
+        }
+    }
+
     /// Carries out what a multiplexer orders.
     fn pump(&mut self, backend: usize) {
         while let Some(output) = self.backends[backend].machine.poll_output() {
             match output {
                 multiplexer::Output::Tell(tell) => {
+                    self.note_question(&tell);
                     let incapable = |message: &Message| value_of(message.bytes())["error"]["code"] == -32021;
                     if let Tell::Reply {
                         session,
@@ -433,6 +461,11 @@ impl World {
                     } = &tell
                         && incapable(message)
                     {
+                        if self.asked.iter().any(|(asked, _)| asked == session) {
+                            self.note(Fact::Wrong {
+                                what: "a call was ended that its client was asked about".into(),
+                            });
+                        }
                         let (session, call) = (session.0 as usize, call.0);
                         self.note(Fact::GivenUp { session, call });
                     }
