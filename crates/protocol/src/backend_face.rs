@@ -89,6 +89,14 @@ impl Face {
         self.era
     }
 
+    /// Returns whether the server was told more than some of its clients can do.
+    pub fn was_told_union(&self) -> bool {
+        match self.era {
+            Era::Legacy => self.handshake.was_told_union(),
+            Era::Modern => false,
+        }
+    }
+
     /// Sets the era that is to be tried first.
     pub(crate) fn set_era(&mut self, era: Era) {
         self.era = era;

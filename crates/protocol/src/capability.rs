@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::message::{Member, Message};
 use crate::method::Method;
-use crate::task;
+use crate::{mcp_apps, task};
 
 /// The capabilities a server may act upon, as far as the protocol knows them. Two clients with equal capabilities may
 /// share a child, because a legacy server is told once, at its handshake, what its client can do. Names that a client
@@ -27,9 +27,6 @@ pub struct Capabilities {
     /// The extension for user interfaces ("MCP Apps"): servers offer other tools because of it.
     interfaces: bool,
 }
-
-/// The name of the extension for user interfaces.
-const INTERFACES: &str = "io.modelcontextprotocol/ui";
 
 impl Capabilities {
     /// Reads a raw `capabilities` object. What is not understood counts as not declared.
@@ -64,7 +61,7 @@ impl Capabilities {
             core_tasks: tasks.is_some(),
             sampling_tasks: works("/requests/sampling/createMessage"),
             elicitation_tasks: works("/requests/elicitation/create"),
-            interfaces: extends(INTERFACES),
+            interfaces: extends(mcp_apps::EXTENSION),
         }
     }
 
@@ -101,6 +98,11 @@ impl Capabilities {
         self.tasks
     }
 
+    /// Returns whether such a client shows the user interfaces of tools.
+    pub fn shows_interfaces(&self) -> bool {
+        self.interfaces
+    }
+
     /// Whether a server's request of this method can be answered by such a client.
     pub fn can_answer(&self, method: Method) -> bool {
         match method {
@@ -129,8 +131,9 @@ impl Capabilities {
         }
     }
 
-    /// Every capability of the legacy era at once, for a backend that is told the union.
-    pub const ALL_JSON: &'static str = r#"{"elicitation":{"form":{},"url":{}},"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}}}"#;
+    /// Every capability of the legacy era at once, and the extensions that Rialto knows, for a backend that is told the
+    /// union. Tasks are left out: they are the server's to offer, and Rialto never takes them from a server.
+    pub const ALL_JSON: &'static str = r#"{"elicitation":{"form":{},"url":{}},"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}},"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}}}"#;
 }
 
 /// Returns, as JSON, what a client must declare to be asked this, if anything.
@@ -287,5 +290,6 @@ mod tests {
         ] {
             assert!(all.can_answer(method));
         }
+        assert!(all.shows_interfaces());
     }
 }

@@ -13,6 +13,7 @@ pub mod errand;
 pub mod error_code;
 pub mod eviction;
 pub mod exchange;
+pub mod mcp_apps;
 pub mod message;
 pub mod method;
 pub mod multiplexer;

@@ -117,25 +117,36 @@ impl ToolPolicy {
     /// An answer to `tools/list` without the tools that may not be called; `None` if it is to stay as it is. Each tool
     /// that remains keeps its bytes.
     pub fn without_denied(&self, answer: &Message) -> Option<Message> {
-        if self.is_open() || answer.kind() != Kind::Result {
+        if self.is_open() {
             return None;
         }
-        let mut result = Object::parse(answer.raw(Member::Result)?)?;
-        let tools: Vec<&RawValue> = serde_json::from_str(result.get("tools")?).ok()?;
-        let kept: Vec<&str> = tools
-            .iter()
-            .map(|tool| tool.get())
-            .filter(|tool| name_of(tool).is_some_and(|name| self.permits(&name)))
-            .collect();
-        if kept.len() == tools.len() {
-            return None;
-        }
-        let kept = format!("[{}]", kept.join(","));
-        result.remove("tools");
-        result.set("tools", Cow::Owned(kept));
-        let edited = answer.spliced(&[(Member::Result, result.to_string().as_bytes())]);
-        Message::scan(edited).ok()
+        retain_tools(answer, |tool| {
+            name_of(tool).is_some_and(|name| self.permits(&name))
+        })
     }
+}
+
+/// Returns an answer to `tools/list` with the tools for which `keep` is true of their JSON, or `None` if these are all. Each
+/// of them keeps its bytes.
+pub(crate) fn retain_tools(answer: &Message, keep: impl Fn(&str) -> bool) -> Option<Message> {
+    if answer.kind() != Kind::Result {
+        return None;
+    }
+    let mut result = Object::parse(answer.raw(Member::Result)?)?;
+    let tools: Vec<&RawValue> = serde_json::from_str(result.get("tools")?).ok()?;
+    let kept: Vec<&str> = tools
+        .iter()
+        .map(|tool| tool.get())
+        .filter(|tool| keep(tool))
+        .collect();
+    if kept.len() == tools.len() {
+        return None;
+    }
+    let kept = format!("[{}]", kept.join(","));
+    result.remove("tools");
+    result.set("tools", Cow::Owned(kept));
+    let edited = answer.spliced(&[(Member::Result, result.to_string().as_bytes())]);
+    Message::scan(edited).ok()
 }
 
 fn name_of(tool: &str) -> Option<String> {

@@ -191,6 +191,7 @@ conversations! {
     too_long_list_of_tools_is_done_without,
     too_long_question_is_refused,
     tool_that_must_be_a_task_is_pursued_for_a_modern_client,
+    tools_for_user_interfaces_are_for_clients_that_show_them,
     unanswered_update_of_a_task_is_forgotten_with_it,
     unavailable_server_fails_who_waits,
     undeclared_question_ends_with_its_call,

@@ -383,6 +383,10 @@ async fn a_union_destination_has_one_child_that_is_told_everything() -> Result<(
     for capability in ["elicitation", "sampling", "roots"] {
         assert!(told.get(capability).is_some(), "{told}");
     }
+    assert_eq!(
+        told["extensions"]["io.modelcontextprotocol/ui"]["mimeTypes"],
+        json!(["text/html;profile=mcp-app"])
+    );
     // Rialto refuses what this caller cannot do.
     let refused = plain.call(1, "ask_elicit", json!({"marker": "m"})).await?.text();
     assert!(refused.contains("error"), "{refused}");

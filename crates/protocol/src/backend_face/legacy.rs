@@ -93,6 +93,10 @@ impl Handshake {
         }
     }
 
+    pub fn was_told_union(&self) -> bool {
+        self.style == Introduction::Union
+    }
+
     pub fn welcome(&self) -> Option<&Arc<Welcome>> {
         match &self.stage {
             Stage::Welcomed { welcome, .. } => Some(welcome),

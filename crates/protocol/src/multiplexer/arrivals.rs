@@ -7,7 +7,8 @@ use super::tools::Page;
 use super::{Multiplexer, Output};
 use crate::backend_face::{Arrival, WireId, legacy, modern};
 use crate::error_code;
-use crate::exchange::{Failure, Request, Tell};
+use crate::exchange::{Failure, Request, SessionKey, Tell};
+use crate::mcp_apps;
 use crate::message::{Kind, Member, Message, ScanError};
 use crate::method::Method;
 use crate::time::Moment;
@@ -233,17 +234,28 @@ impl Multiplexer {
         if call.method == Method::ToolsList {
             self.tools.note_list(&call, &message, &self.link);
         }
-        let shown = match call.method {
-            Method::ToolsList => self.tools.without_denied(&message),
-            _ => None,
+        let message = match call.method {
+            Method::ToolsList => self.shown_tools(call.session, message),
+            _ => message,
         };
-        let message = shown.unwrap_or(message);
         self.ledger.tell(Tell::Reply {
             session: call.session,
             call: call.call,
             message,
             words: self.link.face().era(),
         });
+    }
+
+    /// Returns the list of tools as a session is to see it.
+    fn shown_tools(&self, session: SessionKey, list: Message) -> Message {
+        let list = self.tools.without_denied(&list).unwrap_or(list);
+        let client = self.ledger.client(session);
+        let shows_interfaces = client.is_none_or(|client| client.capabilities.shows_interfaces());
+        let shown = match shows_interfaces || !self.link.face().was_told_union() {
+            true => None,
+            false => mcp_apps::without_app_only_tools(&list),
+        };
+        shown.unwrap_or(list)
     }
 
     pub(super) fn handle_progress(&mut self, now: Moment, id: Option<WireId>, message: &Message) {
