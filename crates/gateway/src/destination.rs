@@ -38,7 +38,7 @@ use crate::seal::Sealer;
 use crate::server_eras::{EraMemory, ServerEras};
 use crate::session_port::SessionPort;
 use crate::settings::{
-    self, BackendSpec, LaneRules, LimitSettings, RemoteSpec, Sharing, SignIn, Start, Transport,
+    self, BackendSpec, LaneRules, LimitSettings, ProcessSpec, RemoteSpec, Sharing, SignIn, Start, Transport,
 };
 use lanes::{LaneKey, LaneRoll, Started};
 
@@ -108,8 +108,15 @@ pub(crate) struct Destination {
     pub(crate) traffic: Arc<Traffic>,
     roll: Arc<Mutex<LaneRoll>>,
     tools: Arc<ToolPolicy>,
-    /// The server itself, if it is reached over HTTP.
-    remote: Option<Arc<Server>>,
+    backend: Backend,
+}
+
+/// What the lanes are made of.
+#[derive(Debug)]
+enum Backend {
+    Process(Box<ProcessSpec>),
+    /// The server that all lanes reach over HTTP.
+    Remote(Arc<Server>),
 }
 
 /// What a new session was opened for.
@@ -122,9 +129,9 @@ pub(crate) enum Opening {
 
 impl Destination {
     pub(crate) fn new(settings: settings::Destination, around: Surroundings, broken: Option<String>) -> Self {
-        let remote = match &settings.backend {
-            BackendSpec::Process(_) => None,
-            BackendSpec::Remote(spec) => Some(Arc::new(Server::new(spec.clone()))),
+        let backend = match &settings.backend {
+            BackendSpec::Process(spec) => Backend::Process(Box::new(spec.clone())),
+            BackendSpec::Remote(spec) => Backend::Remote(Arc::new(Server::new(spec.clone()))),
         };
         let eras = around.eras.of(&settings.backend);
         Self {
@@ -144,7 +151,7 @@ impl Destination {
             old_streams: OldStreams::default(),
             traffic: Arc::default(),
             roll: Arc::default(),
-            remote,
+            backend,
         }
     }
 
@@ -184,11 +191,19 @@ impl Destination {
 
     /// How the server is reached, for people.
     pub(crate) fn transport(&self) -> &'static str {
-        match self.remote.as_ref().map(|server| server.transport()) {
+        match self.remote().map(|server| server.transport()) {
             None => "stdio",
             Some(Transport::Auto) => "http",
             Some(Transport::StreamableHttp) => "streamable_http",
             Some(Transport::Sse) => "sse",
+        }
+    }
+
+    /// The server itself, if it is reached over HTTP.
+    fn remote(&self) -> Option<&Arc<Server>> {
+        match &self.backend {
+            Backend::Process(_) => None,
+            Backend::Remote(server) => Some(server),
         }
     }
 
@@ -212,14 +227,20 @@ impl Destination {
         self.lanes.lock()
     }
 
+    /// The lanes at this moment: they are called without the lock of their map.
+    fn lane_list(&self) -> Vec<Arc<Lane>> {
+        self.lanes().values().cloned().collect()
+    }
+
     /// Starts what is to run before anyone comes.
     pub(crate) fn start(&self) {
         if self.broken.is_some() {
             return;
         }
         if self.starts_eagerly() {
-            let lane = self.start_lane(&BTreeMap::new(), Era::Modern, Started::BeforeClients);
-            self.lanes().insert(self.key_before_clients(), lane);
+            let (lane, supervisor) = self.new_lane(&BTreeMap::new(), Era::Modern, Started::BeforeClients);
+            self.lanes().insert(self.key_before_clients(), Arc::clone(&lane));
+            self.supervise(lane, supervisor);
         }
     }
 
@@ -236,7 +257,7 @@ impl Destination {
     }
 
     pub(crate) fn open_calls(&self) -> usize {
-        self.lanes().values().map(|lane| lane.open_calls()).sum()
+        self.lane_list().iter().map(|lane| lane.open_calls()).sum()
     }
 
     /// Supervisors that have not come to their end.
@@ -269,14 +290,15 @@ impl Destination {
         for lane in &lanes {
             counters.add(&lane.counters);
         }
-        let listens = self.listens.lock();
+        let listens = {
+            let listens = self.listens.lock();
+            let open = listens.values().filter(|listen| listen.strong_count() > 0);
+            open.count()
+        };
         Inventory {
             sessions: ports.len(),
             parked: self.parked.lock().len(),
-            listens: listens
-                .values()
-                .filter(|listen| listen.strong_count() > 0)
-                .count(),
+            listens,
             lanes,
             counters,
             events_lost: living + self.traffic.events_lost.load(Ordering::Relaxed),
@@ -307,7 +329,7 @@ impl Destination {
 
     /// How each lane's backend is doing.
     pub(crate) fn health(&self) -> Vec<Health> {
-        self.lanes().values().map(|lane| lane.health()).collect()
+        self.lane_list().iter().map(|lane| lane.health()).collect()
     }
 
     /// Opens a session: finds it a lane, presents the client there. The call is that of the client's own
@@ -441,25 +463,10 @@ impl Destination {
             }
         }
         self.forget_errands(now);
-        if self.remote.is_some() {
+        if self.remote().is_some() {
             self.eras.expire(now);
         }
-        let linger = self.rules().linger;
-        let mut lanes = self.lanes();
-        let keep = usize::from(self.starts_eagerly());
-        let idle: Vec<LaneKey> = lanes
-            .iter()
-            .filter(|(_, lane)| lane.idle_since().is_some_and(|since| now.since(since) > linger))
-            .map(|(key, _)| key.clone())
-            .collect();
-        // An eager destination keeps one child, whoever it was last used by.
-        let spare = lanes.len().saturating_sub(keep);
-        for key in idle.into_iter().take(spare) {
-            if let Some(lane) = lanes.remove(&key) {
-                tracing::debug!(destination = %self.name, "child no longer used");
-                lane.stop();
-            }
-        }
+        self.stop_idle_lanes(now);
     }
 
     /// Ends what these principals hold open: sessions with their calls and streams, listens, calls that wait for their
@@ -512,8 +519,7 @@ impl Destination {
             what: why.words().into(),
             ..Trouble::default()
         });
-        let lanes: Vec<Arc<Lane>> = self.lanes().values().cloned().collect();
-        for lane in lanes {
+        for lane in self.lane_list() {
             lane.link_down(&trouble);
             lane.unavailable(&trouble, Duration::from_secs(1));
         }

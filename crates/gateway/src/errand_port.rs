@@ -8,7 +8,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use parking_lot::{Mutex, MutexGuard};
 use protocol::client_face::modern::Meaning;
 use protocol::errand::{Answer, Ending, Errand, ErrandRecord, Line, Output, Reading, RetryRefusal};
 use protocol::exchange::{Ask, Client, Failure, Principal, SessionKey, Tell};
@@ -23,6 +22,7 @@ use crate::audit::{Audit, AuditRecord, Outcome, Whose};
 use crate::buffered::{Buffered, KeepsEvents, KeptEvents, ReportedEvents};
 use crate::call_log::{self, CallLine};
 use crate::clock::Clock;
+use crate::driver::{Driver, Locked, Machine, Outputs};
 use crate::guard::limits::Permit;
 use crate::lane::Lane;
 use crate::metrics::{self, Traffic};
@@ -59,18 +59,18 @@ pub(crate) struct ErrandPort {
     clock: Clock,
     audit: Arc<Audit>,
     pub(crate) traffic: Arc<Traffic>,
-    /// The place of the request that is being worked on: none while the errand is parked.
-    permit: Mutex<Option<Permit>>,
     states: Option<StateSeal>,
-    parked_until: Mutex<Option<Moment>>,
     /// The events it keeps, as the gateway's budget knows them.
     events: ReportedEvents,
-    inner: Mutex<Inner>,
+    driver: Driver<Inner>,
 }
 
 struct Inner {
     errand: Errand,
     waker: Option<Waker>,
+    /// The place of the request that is being worked on: none while the errand is parked.
+    permit: Option<Permit>,
+    parked_until: Option<Moment>,
 }
 
 impl std::fmt::Debug for ErrandPort {
@@ -81,13 +81,14 @@ impl std::fmt::Debug for ErrandPort {
     }
 }
 
-#[derive(Default)]
-struct Orders {
-    waker: Option<Waker>,
-    asks: Vec<Ask>,
-    ended: Vec<ErrandRecord>,
-    /// The bytes of events that are kept, if that is to be reported.
-    kept: Option<usize>,
+/// What is to be done after the lock.
+enum Order {
+    Wake(Waker),
+    Ask(Ask),
+    /// A request has its answer, and gives back its place.
+    Ended(Box<ErrandRecord>, Option<Permit>),
+    /// The bytes of events that are kept have changed enough to be reported.
+    Report(usize),
 }
 
 /// What a new errand is about.
@@ -136,19 +137,24 @@ impl ErrandPort {
             clock,
             audit,
             traffic,
-            permit: Mutex::new(permit),
             states,
-            parked_until: Mutex::new(None),
             events: ReportedEvents::default(),
-            inner: Mutex::new(Inner { errand, waker: None }),
+            driver: Driver::new(Inner {
+                errand,
+                waker: None,
+                permit,
+                parked_until: None,
+            }),
         });
         lane.attach_errand(&port);
-        for mut ask in asks {
-            if let Ask::Call(call) = &mut ask {
-                call.mirrored.clone_from(&mirrored);
-            }
-            lane.ask(now, ask);
-        }
+        port.act(|_, orders| {
+            orders.extend(asks.into_iter().map(|mut ask| {
+                if let Ask::Call(call) = &mut ask {
+                    call.mirrored.clone_from(&mirrored);
+                }
+                Order::Ask(ask)
+            }));
+        });
         port
     }
 
@@ -163,8 +169,8 @@ impl ErrandPort {
         self.events.count(keeper, buffered);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
+    fn lock(&self) -> Locked<'_, Inner> {
+        self.driver.lock()
     }
 
     pub(crate) fn key(&self) -> SessionKey {
@@ -186,9 +192,8 @@ impl ErrandPort {
 
     /// Until when the errand waits for its client, if it does.
     pub(crate) fn parked_until(&self) -> Option<Moment> {
-        let parked = self.lock().errand.is_parked();
-        let until = *self.parked_until.lock();
-        until.filter(|_| parked)
+        let inner = self.lock();
+        inner.parked_until.filter(|_| inner.errand.is_parked())
     }
 
     pub(crate) fn deliver(&self, now: Moment, mut tell: Tell) {
@@ -204,18 +209,20 @@ impl ErrandPort {
         {
             *message = sealed;
         }
-        self.act(|errand| errand.handle_tell(now, tell));
+        self.act(|inner, _| inner.errand.handle_tell(now, tell));
     }
 
     /// Ends what the instance may have forgotten.
     pub(crate) fn lose_instance(&self, failure: &Failure) {
-        self.act(|errand| errand.handle_lost_instance(failure));
+        self.act(|inner, _| inner.errand.handle_lost_instance(failure));
     }
 
     /// Gives the server's questions to the client under a sealed state.
     pub(crate) fn park(&self, state: &str, until: Moment) -> Bytes {
-        *self.parked_until.lock() = Some(until);
-        self.act(|errand| errand.park(state))
+        self.act(|inner, _| {
+            inner.parked_until = Some(until);
+            inner.errand.park(state)
+        })
     }
 
     pub(crate) fn retry(
@@ -225,52 +232,50 @@ impl ErrandPort {
         accepts: Accepts,
         permit: Option<Permit>,
     ) -> Result<(), RetryRefusal> {
-        let asks = self.with(|errand, now| errand.retry(now, message, round, accepts))?;
-        *self.permit.lock() = permit;
-        for ask in asks {
-            self.lane.ask(self.clock.now(), ask);
-        }
-        Ok(())
+        let now = self.clock.now();
+        self.act(|inner, orders| {
+            let asks = inner.errand.retry(now, message, round, accepts)?;
+            inner.poll_outputs(orders);
+            inner.permit = permit;
+            orders.extend(asks.into_iter().map(Order::Ask));
+            Ok(())
+        })
     }
 
     pub(crate) fn give_up(&self) {
-        self.act(|errand| errand.give_up());
+        self.act(|inner, _| inner.errand.give_up());
     }
 
     /// Ends a listen politely.
     pub(crate) fn dismiss(&self) {
-        self.act(|errand| errand.dismiss());
+        self.act(|inner, _| inner.errand.dismiss());
     }
 
     pub(crate) fn hang_up(&self) {
-        self.act(|errand| errand.hang_up());
+        self.act(|inner, _| inner.errand.hang_up());
     }
 
     pub(crate) fn read(&self, out: &mut BytesMut, waker: &Waker) -> Reading {
-        let (reading, orders) = {
-            let mut inner = self.lock();
+        self.act(|inner, orders| {
             let reading = inner.errand.read(out);
+            inner.poll_outputs_but_wakes(orders);
             if out.is_empty() && reading == Reading::Open {
                 inner.waker = Some(waker.clone());
             }
-            (reading, inner.collect(false, &self.events))
-        };
-        self.carry_out(orders);
-        reading
+            reading
+        })
     }
 
     /// The next thing for a client that reads lines; the waker is called when there is more.
     pub(crate) fn poll_line(&self, waker: &Waker) -> Line {
-        let (line, orders) = {
-            let mut inner = self.lock();
+        self.act(|inner, orders| {
             let line = inner.errand.poll_line();
+            inner.poll_outputs_but_wakes(orders);
             if matches!(line, Line::Waiting | Line::Ask { .. }) {
                 inner.waker = Some(waker.clone());
             }
-            (line, inner.collect(false, &self.events))
-        };
-        self.carry_out(orders);
-        line
+            line
+        })
     }
 
     /// Waits for the answer to the attached request.
@@ -282,40 +287,39 @@ impl ErrandPort {
         }
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut Errand, Moment) -> T) -> T {
-        let now = self.clock.now();
-        self.act(|errand| act(errand, now))
+    /// Calls the machine, and carries out what comes of it.
+    fn act<T>(&self, act: impl FnOnce(&mut Inner, &mut Outputs<Order>) -> T) -> T {
+        self.driver.act(
+            |inner, orders| {
+                let acted = act(inner, orders);
+                let kept = inner.errand.kept_bytes();
+                if self.events.is_due(kept) {
+                    inner.poll_outputs(orders);
+                    orders.push(Order::Report(kept));
+                }
+                acted
+            },
+            |order| self.carry_out(order),
+        )
     }
 
-    fn act<T>(&self, act: impl FnOnce(&mut Errand) -> T) -> T {
-        let (result, orders) = {
-            let mut inner = self.lock();
-            let result = act(&mut inner.errand);
-            (result, inner.collect(true, &self.events))
-        };
-        self.carry_out(orders);
-        result
-    }
-
-    fn carry_out(&self, orders: Orders) {
-        if let Some(waker) = orders.waker {
-            waker.wake();
-        }
-        for record in &orders.ended {
-            self.record(record);
-        }
-        for ask in orders.asks {
-            self.lane.ask(self.clock.now(), ask);
-        }
-        if let Some(bytes) = orders.kept {
-            let since = self.clock.now();
-            self.events
-                .report(&Principal::named(&self.principal), KeptEvents { bytes, since });
+    fn carry_out(&self, order: Order) {
+        match order {
+            Order::Wake(waker) => waker.wake(),
+            Order::Ask(ask) => self.lane.ask(self.clock.now(), ask),
+            Order::Ended(record, permit) => {
+                drop(permit);
+                self.record(&record);
+            }
+            Order::Report(bytes) => {
+                let since = self.clock.now();
+                self.events
+                    .report(&Principal::named(&self.principal), KeptEvents { bytes, since });
+            }
         }
     }
 
     fn record(&self, record: &ErrandRecord) {
-        *self.permit.lock() = None;
         if let Ending::Failed(failure) = &record.ending {
             self.traffic.failed(failure);
         }
@@ -390,23 +394,36 @@ impl KeepsEvents for ErrandPort {
 }
 
 impl Inner {
-    /// Whoever calls because it was woken needs no waking.
-    fn collect(&mut self, wake: bool, events: &ReportedEvents) -> Orders {
-        let mut orders = Orders::default();
+    /// Moves the outputs to the end of `orders`, for a caller that runs because it was woken and needs no waking.
+    fn poll_outputs_but_wakes(&mut self, orders: &mut Outputs<Order>) {
         while let Some(output) = self.errand.poll_output() {
             match output {
-                Output::Wake => {
-                    if wake {
-                        orders.waker = self.waker.take().or(orders.waker);
-                    }
-                }
-                Output::Ask(ask) => orders.asks.push(ask),
-                Output::Ended(record) => orders.ended.push(record),
+                Output::Wake => {}
+                Output::Ask(ask) => orders.push(Order::Ask(ask)),
+                Output::Ended(record) => orders.push(self.ended(record)),
             }
         }
-        let kept = self.errand.kept_bytes();
-        orders.kept = events.is_due(kept).then_some(kept);
-        orders
+    }
+
+    fn ended(&mut self, record: ErrandRecord) -> Order {
+        Order::Ended(Box::new(record), self.permit.take())
+    }
+}
+
+impl Machine for Inner {
+    type Output = Order;
+
+    fn poll_output(&mut self) -> Option<Order> {
+        loop {
+            return Some(match self.errand.poll_output()? {
+                Output::Wake => match self.waker.take() {
+                    Some(waker) => Order::Wake(waker),
+                    None => continue,
+                },
+                Output::Ask(ask) => Order::Ask(ask),
+                Output::Ended(record) => self.ended(record),
+            });
+        }
     }
 }
 
@@ -429,15 +446,14 @@ impl Future for AwaitErrand {
     type Output = Came;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Came> {
-        let (answer, orders) = {
-            let mut inner = self.port.lock();
+        let answer = self.port.act(|inner, orders| {
             let answer = inner.errand.poll_answer();
+            inner.poll_outputs_but_wakes(orders);
             if matches!(answer, Answer::Waiting) {
                 inner.waker = Some(context.waker().clone());
             }
-            (answer, inner.collect(false, &self.port.events))
-        };
-        self.port.carry_out(orders);
+            answer
+        });
         let came = match answer {
             Answer::Waiting => return Poll::Pending,
             Answer::Complete { body, failure } => Came::Complete { body, failure },

@@ -4,19 +4,18 @@
 //! directly, a child's reader calls [`Lane::arrive`], and what the machine wants told goes straight to the
 //! sessions. Only writing, reading and supervising the child are tasks ([`crate::backend_task`]).
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
 use protocol::backend_face::WireId;
 use protocol::delivery::Bundle;
 use protocol::exchange::{Ask, Failure, Principal, SessionKey, StrayOutput, Tell, Trouble};
-use protocol::message::{Member, Message};
+use protocol::message::{Member, Message, ScanError};
 use protocol::multiplexer::{Carrier, Counters, Multiplexer, Output};
 use protocol::negotiation::{EraPlan, ShownEras};
 use protocol::time::Moment;
@@ -26,11 +25,11 @@ use protocol::wire::header::MirroredParams;
 use protocol::wire::line::{Frame, LineFramer};
 use protocol::wire::outbox::Outbox;
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use crate::backend_face::remote::Couriers;
 use crate::clock::Clock;
+use crate::driver::{Driver, Locked, Machine, Outputs};
 use crate::errand_port::ErrandPort;
 use crate::escape::OneLine;
 use crate::metrics::Traffic;
@@ -81,7 +80,7 @@ pub(crate) struct Lane {
     traffic: Arc<Traffic>,
     /// What its server shows of its eras is noted here.
     eras: Arc<ServerEras>,
-    inner: Mutex<Inner>,
+    driver: Driver<Inner>,
     /// There is something to write.
     pub(crate) write: Notify,
     /// The supervisor has something to look at: a link is wanted, a deadline moved, the lane is to stop.
@@ -90,6 +89,7 @@ pub(crate) struct Lane {
 }
 
 struct Inner {
+    destination: Arc<str>,
     multiplexer: Multiplexer,
     /// Rialto counts the keys up itself, so no peer can choose keys that collide.
     ports: FxHashMap<SessionKey, Port>,
@@ -105,6 +105,14 @@ struct Inner {
     was_ready: bool,
     /// What the server wrote on stdout before it was ready that was no message.
     stray_output: StrayOutput,
+    /// When the machine was last called. The time is told once for all that comes of one call.
+    now: Moment,
+    /// The process that the output being read is from; 0 if it is none.
+    pid: u32,
+    /// The ports that a panic may have taken calls from, with how these calls fail.
+    lost: VecDeque<(Port, Failure)>,
+    wake_writer: bool,
+    wake_supervisor: bool,
 }
 
 /// The way to the server for what need not wait for the lane's own tasks.
@@ -139,13 +147,25 @@ impl Port {
     }
 }
 
-/// What was collected under the lock, to be done after it.
-#[derive(Default)]
-struct Orders {
-    tells: SmallVec<[(Port, Tell); 1]>,
-    shown: Option<ShownEras>,
-    write: bool,
-    look: bool,
+/// What is to be done after the lock.
+enum Order {
+    Tell {
+        port: Port,
+        now: Moment,
+        tell: Tell,
+    },
+    /// A panic may have lost calls that the port still waits for.
+    LoseInstance {
+        port: Port,
+        now: Moment,
+        failure: Failure,
+    },
+    LearnEras {
+        now: Moment,
+        shown: ShownEras,
+    },
+    WakeWriter,
+    WakeSupervisor,
 }
 
 impl std::fmt::Debug for Lane {
@@ -165,11 +185,11 @@ impl Lane {
         multiplexer: Multiplexer,
     ) -> Self {
         Self {
-            destination,
             clock,
             traffic,
             eras,
-            inner: Mutex::new(Inner {
+            driver: Driver::new(Inner {
+                destination: Arc::clone(&destination),
                 multiplexer,
                 ports: FxHashMap::default(),
                 link_wanted: false,
@@ -180,7 +200,13 @@ impl Lane {
                 idle_since: Some(clock.now()),
                 was_ready: false,
                 stray_output: StrayOutput::default(),
+                now: clock.now(),
+                pid: 0,
+                lost: VecDeque::new(),
+                wake_writer: false,
+                wake_supervisor: false,
             }),
+            destination,
             write: Notify::new(),
             look: Notify::new(),
             stopping: AtomicBool::new(false),
@@ -199,8 +225,8 @@ impl Lane {
         &self.traffic
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
+    fn lock(&self) -> Locked<'_, Inner> {
+        self.driver.lock()
     }
 
     // From above.
@@ -250,7 +276,7 @@ impl Lane {
             Ask::Close { session } => Some(*session),
             _ => None,
         };
-        let orders = self.act(now, |inner| {
+        self.act(now, |inner, orders| {
             #[cfg(debug_assertions)]
             let panics = match &ask {
                 Ask::Call(call) => call.message.bytes().clone(),
@@ -260,51 +286,28 @@ impl Lane {
             #[cfg(debug_assertions)]
             mishap::perhaps(mishap::Place::Instance, &panics);
             inner.send_through(&self.traffic);
-            let orders = inner.collect();
             if let Some(session) = closing {
+                // Its last tells still reach it.
+                inner.poll_outputs(orders);
                 inner.ports.remove(&session);
                 if inner.ports.is_empty() {
                     inner.idle_since = Some(now);
                 }
             }
-            orders
         });
-        self.carry_out(now, orders);
     }
 
-    /// Calls the machine under the lock. A panic in it may leave its books half-written, so the instance is then treated as
-    /// one whose link has ended: every open call fails, and the server is replaced. The panic goes on to the caller.
-    fn act<T>(&self, now: Moment, act: impl FnOnce(&mut Inner) -> T) -> T {
-        match catch_unwind(AssertUnwindSafe(|| act(&mut self.lock()))) {
-            Ok(done) => done,
-            Err(panic) => {
-                self.recover(now);
-                resume_unwind(panic)
-            }
-        }
-    }
-
-    #[cold]
-    fn recover(&self, now: Moment) {
-        tracing::error!(destination = %self.destination, "an instance panicked; its calls have failed and its server is replaced");
-        let trouble = Arc::new(Trouble {
-            what: "a mistake of the gateway; its log has the details".into(),
-            ..Trouble::default()
-        });
-        let (orders, ports) = {
-            let mut inner = self.lock();
-            inner.multiplexer.handle_panic(&trouble);
-            inner.replacement = Some("a panic of the gateway");
-            let ports: Vec<Port> = inner.ports.values().cloned().collect();
-            (inner.collect(), ports)
-        };
-        self.carry_out(now, orders);
-        // A call that was in hand when the machine panicked is in no book any more, but its client knows it.
-        let failure = Failure::Exited(trouble);
-        for port in ports {
-            port.lose_instance(now, &failure);
-        }
-        self.look.notify_one();
+    /// Calls the machine, and carries out what comes of it.
+    fn act<T>(&self, now: Moment, act: impl FnOnce(&mut Inner, &mut Outputs<Order>) -> T) -> T {
+        self.driver.act(
+            |inner, orders| {
+                inner.now = now;
+                let acted = act(inner, orders);
+                inner.note_changes();
+                acted
+            },
+            |order| self.carry_out(order),
+        )
     }
 
     /// Ends the backend. Sessions should have been ended before.
@@ -415,9 +418,7 @@ impl Lane {
 
     /// Returns whether the server may have ended because of `server/discover`.
     pub(crate) fn link_down(&self, trouble: &Arc<Trouble>) -> bool {
-        let mut ended_at_discover = false;
-        self.with(|multiplexer, _| ended_at_discover = multiplexer.handle_link_down(trouble));
-        ended_at_discover
+        self.with(|multiplexer, _| multiplexer.handle_link_down(trouble))
     }
 
     pub(crate) fn unavailable(&self, trouble: &Arc<Trouble>, retry_after: Duration) {
@@ -464,7 +465,7 @@ impl Lane {
     pub(crate) fn arrive(&self, framer: &mut LineFramer, pid: u32) -> Option<usize> {
         let mut lines = 0;
         let now = self.clock.now();
-        let (orders, is_useless) = self.act(now, |inner| {
+        let is_useless = self.act(now, |inner, orders| {
             if framer.unfinished().is_none() {
                 inner.multiplexer.handle_sign_of_life();
             }
@@ -484,10 +485,10 @@ impl Lane {
                 inner.multiplexer.handle_unfinished(line);
             }
             inner.note_ready(Some(pid));
-            let orders = inner.collect_for(&self.destination, pid);
-            (orders, inner.replacement.is_some())
+            inner.pid = pid;
+            inner.poll_outputs(orders);
+            inner.replacement.is_some()
         });
-        self.carry_out(now, orders);
         (!is_useless).then_some(lines)
     }
 
@@ -534,18 +535,16 @@ impl Lane {
     /// Takes one message of the server, and the request in whose exchange it came.
     pub(crate) fn hear(&self, message: Bytes, origin: Option<WireId>) {
         let now = self.clock.now();
-        let orders = self.act(now, |inner| {
+        self.act(now, |inner, _| {
             inner.multiplexer.handle_message(now, message, origin);
             inner.note_ready(None);
-            inner.collect_for(&self.destination, 0)
         });
-        self.carry_out(now, orders);
     }
 
     /// Takes what came in the exchange of a request, up to what answers it. Gives whether that has come.
     pub(crate) fn hear_answer(&self, id: WireId, messages: impl IntoIterator<Item = Bytes>) -> bool {
         let now = self.clock.now();
-        let (orders, answered) = self.act(now, |inner| {
+        self.act(now, |inner, _| {
             let mut messages = messages.into_iter();
             let mut answered = false;
             while !answered && let Some(message) = messages.next() {
@@ -553,10 +552,8 @@ impl Lane {
                 answered = !inner.multiplexer.is_unanswered(id);
             }
             inner.note_ready(None);
-            (inner.collect_for(&self.destination, 0), answered)
-        });
-        self.carry_out(now, orders);
-        answered
+            answered
+        })
     }
 
     /// The server has begun to answer this request with a stream that can be resumed.
@@ -614,41 +611,23 @@ impl Lane {
         None
     }
 
-    fn with(&self, act: impl FnOnce(&mut Multiplexer, Moment)) {
+    fn with<T>(&self, act: impl FnOnce(&mut Multiplexer, Moment) -> T) -> T {
         let now = self.clock.now();
-        let orders = self.act(now, |inner| {
-            act(&mut inner.multiplexer, now);
-            inner.collect()
-        });
-        self.carry_out(now, orders);
+        self.act(now, |inner, _| act(&mut inner.multiplexer, now))
     }
 
-    /// The time is told once for all that comes of one thing.
-    fn carry_out(&self, now: Moment, orders: Orders) {
-        if let Some(shown) = orders.shown {
-            self.eras.learn(now, shown);
-            if let Some(era) = self.agreed_era() {
-                tracing::info!(destination = %self.destination, era = era.as_str(), "the server has answered");
+    fn carry_out(&self, order: Order) {
+        match order {
+            Order::Tell { port, now, tell } => port.deliver(now, tell),
+            Order::LoseInstance { port, now, failure } => port.lose_instance(now, &failure),
+            Order::LearnEras { now, shown } => {
+                self.eras.learn(now, shown);
+                if let Some(era) = self.agreed_era() {
+                    tracing::info!(destination = %self.destination, era = era.as_str(), "the server has answered");
+                }
             }
-        }
-        if orders.write {
-            self.write.notify_one();
-        }
-        if orders.look {
-            self.look.notify_one();
-        }
-        let mut tells = orders.tells.into_iter();
-        let mut panic = None;
-        // A panic while one client is told costs no other what it is to be told.
-        while let Err(caught) = catch_unwind(AssertUnwindSafe(|| {
-            for (port, tell) in tells.by_ref() {
-                port.deliver(now, tell);
-            }
-        })) {
-            panic.get_or_insert(caught);
-        }
-        if let Some(panic) = panic {
-            resume_unwind(panic);
+            Order::WakeWriter => self.write.notify_one(),
+            Order::WakeSupervisor => self.look.notify_one(),
         }
     }
 }
@@ -693,50 +672,82 @@ impl Inner {
         }
     }
 
-    fn collect(&mut self) -> Orders {
-        self.collect_for("", 0)
-    }
-
-    fn collect_for(&mut self, destination: &str, pid: u32) -> Orders {
-        let mut orders = Orders::default();
-        while let Some(output) = self.multiplexer.poll_output() {
-            match output {
-                Output::Tell(tell) => {
-                    if let Some(port) = self.ports.get(&tell.session()) {
-                        orders.tells.push((port.clone(), tell));
-                    }
-                }
-                Output::Shown(shown) => orders.shown = Some(shown),
-                Output::WantLink => {
-                    self.link_wanted = true;
-                    orders.look = true;
-                }
-                Output::Replace { why } => {
-                    self.replacement = Some(why);
-                    orders.look = true;
-                }
-                Output::Noise { line, error } => {
-                    if !self.was_ready {
-                        self.stray_output.lines += 1;
-                        self.stray_output.first.get_or_insert_with(|| one_line(&line));
-                    }
-                    // A server that floods its stdout must not flood our log.
-                    let count = self.multiplexer.counters().noise;
-                    if count <= NOISE_LOGGED || count.is_multiple_of(NOISE_SAMPLED) {
-                        let line = String::from_utf8_lossy(line.get(..200).unwrap_or(&line));
-                        tracing::warn!(destination, pid, count, %error, %line, "skipped a line that is no message");
-                    }
-                }
-            }
-        }
-        orders.write = self.multiplexer.has_outgoing();
+    /// Notes who is to be woken after a call of the machine.
+    fn note_changes(&mut self) {
+        self.wake_writer |= self.multiplexer.has_outgoing();
         // The supervisor sleeps until the deadline it last saw: it must hear of an earlier one.
         if let Some(next) = self.multiplexer.next_deadline()
             && self.deadline.is_none_or(|known| next < known)
         {
             self.deadline = Some(next);
-            orders.look = true;
+            self.wake_supervisor = true;
         }
-        orders
+    }
+
+    fn note_noise(&mut self, line: &Bytes, error: ScanError) {
+        if !self.was_ready {
+            self.stray_output.lines += 1;
+            self.stray_output.first.get_or_insert_with(|| one_line(line));
+        }
+        // A server that floods its stdout must not flood our log.
+        let count = self.multiplexer.counters().noise;
+        if count <= NOISE_LOGGED || count.is_multiple_of(NOISE_SAMPLED) {
+            let (destination, pid) = (&*self.destination, self.pid);
+            let line = String::from_utf8_lossy(line.get(..200).unwrap_or(line));
+            tracing::warn!(destination, pid, count, %error, %line, "skipped a line that is no message");
+        }
+    }
+}
+
+impl Machine for Inner {
+    type Output = Order;
+
+    fn poll_output(&mut self) -> Option<Order> {
+        let now = self.now;
+        while let Some(output) = self.multiplexer.poll_output() {
+            match output {
+                Output::Tell(tell) => {
+                    if let Some(port) = self.ports.get(&tell.session()) {
+                        let port = port.clone();
+                        return Some(Order::Tell { port, now, tell });
+                    }
+                }
+                Output::Shown(shown) => return Some(Order::LearnEras { now, shown }),
+                Output::WantLink => {
+                    self.link_wanted = true;
+                    self.wake_supervisor = true;
+                }
+                Output::Replace { why } => {
+                    self.replacement = Some(why);
+                    self.wake_supervisor = true;
+                }
+                Output::Noise { line, error } => self.note_noise(&line, error),
+            }
+        }
+        if let Some((port, failure)) = self.lost.pop_front() {
+            return Some(Order::LoseInstance { port, now, failure });
+        }
+        if std::mem::take(&mut self.wake_writer) {
+            return Some(Order::WakeWriter);
+        }
+        std::mem::take(&mut self.wake_supervisor).then_some(Order::WakeSupervisor)
+    }
+
+    /// A panic may leave the books half-written, so the instance is treated as one whose link has ended: every open call
+    /// fails, and the server is replaced.
+    fn handle_panic(&mut self) {
+        tracing::error!(destination = %self.destination, "an instance panicked; its calls have failed and its server is replaced");
+        let trouble = Arc::new(Trouble {
+            what: "a mistake of the gateway; its log has the details".into(),
+            ..Trouble::default()
+        });
+        self.multiplexer.handle_panic(&trouble);
+        self.replacement = Some("a panic of the gateway");
+        // A call that was in hand when the machine panicked is in no book any more, but its client knows it.
+        let failure = Failure::Exited(trouble);
+        let ports = self.ports.values();
+        self.lost
+            .extend(ports.map(|port| (port.clone(), failure.clone())));
+        self.wake_supervisor = true;
     }
 }

@@ -13,6 +13,7 @@ mod call_log;
 mod client_face;
 mod clock;
 mod destination;
+mod driver;
 mod errand_port;
 pub mod escape;
 mod file_stamp;

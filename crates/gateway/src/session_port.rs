@@ -1,8 +1,7 @@
 //! A session's place in the gateway: its machine, who waits for it, and the lane it uses.
 //!
-//! There is no task behind a session. Whoever has something for it (the connection of a client, the reader of a
-//! child) calls the machine under a short lock, and wakes those it names. A lock is never held while
-//! another is taken: what a machine wants said elsewhere is collected first and said afterwards.
+//! There is no task behind a session. The connection of a client and the reader of a child call its machine directly,
+//! through its [`Driver`].
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use protocol::eviction::Usage;
 use protocol::exchange::{Ask, CallKey, Failure, Principal, SessionKey, Tell, UpstreamFault};
 use protocol::message::{Member, Message, Written};
@@ -24,13 +23,13 @@ use protocol::session::{
 use protocol::time::Moment;
 use protocol::vec_map::VecMap;
 use protocol::version::Era;
-use smallvec::SmallVec;
 
 use crate::audit::{Audit, AuditRecord, Outcome, SessionHash, Whose};
 use crate::buffered::{Buffered, KeepsEvents, KeptEvents, ReportedEvents};
 use crate::call_log::{self, CallLine};
 use crate::client_face::stdio::Desk;
 use crate::clock::Clock;
+use crate::driver::{Driver, Locked, Machine, Outputs};
 use crate::guard::limits::Permit;
 use crate::guard::rate::Allowance;
 use crate::lane::Lane;
@@ -56,7 +55,7 @@ pub(crate) struct SessionPort {
     desk: Option<Arc<Desk>>,
     /// The events it keeps, as the gateway's budget knows them.
     events: ReportedEvents,
-    inner: Mutex<Inner>,
+    driver: Driver<Inner>,
 }
 
 struct Inner {
@@ -81,15 +80,16 @@ impl std::fmt::Debug for SessionPort {
     }
 }
 
-/// What was collected under the lock, to be done after it.
-#[derive(Default)]
-struct Orders {
-    wakers: SmallVec<[Waker; 1]>,
-    asks: Vec<Ask>,
-    said: Vec<Said>,
-    ended: SmallVec<[Box<CallRecord>; 1]>,
-    /// The events that are kept, if that is to be reported.
-    kept: Option<KeptEvents>,
+/// What is to be done after the lock.
+enum Order {
+    Wake(Waker),
+    Ask(Ask),
+    /// Something for a client that reads lines.
+    Say(Said),
+    /// A call has ended, and gives back its place.
+    Ended(Box<CallRecord>, Option<Permit>),
+    /// The events that are kept have changed enough to be reported.
+    Report(KeptEvents),
 }
 
 impl SessionPort {
@@ -125,7 +125,7 @@ impl SessionPort {
             place: Mutex::default(),
             desk,
             events: ReportedEvents::default(),
-            inner: Mutex::new(Inner {
+            driver: Driver::new(Inner {
                 session,
                 wakers: VecMap::default(),
                 permits: VecMap::default(),
@@ -151,8 +151,23 @@ impl SessionPort {
         &self.principal
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
+    fn lock(&self) -> Locked<'_, Inner> {
+        self.driver.lock()
+    }
+
+    /// Calls the machine, and carries out what comes of it.
+    fn act<T>(&self, now: Moment, act: impl FnOnce(&mut Inner, &mut Outputs<Order>) -> T) -> T {
+        self.driver.act(
+            |inner, orders| {
+                let acted = act(inner, orders);
+                if self.events.is_due(inner.session.kept_bytes()) {
+                    inner.poll_outputs(orders);
+                    orders.push(Order::Report(inner.kept_events()));
+                }
+                acted
+            },
+            |order| self.carry_out(now, order),
+        )
     }
 
     pub(crate) fn key(&self) -> SessionKey {
@@ -204,27 +219,21 @@ impl SessionPort {
         permit: Option<Permit>,
     ) -> Result<Reception, Refusal> {
         let now = self.clock.now();
-        let (taken, orders) = {
-            let mut inner = self.lock();
+        self.act(now, |inner, orders| {
             let taken = inner.session.handle_message(now, message, accepts)?;
-            if let (Taken::Call { call, .. }, Some(permit)) = (&taken, permit) {
-                inner.permits.insert(*call, permit);
-            }
-            (taken, inner.collect(&self.events))
-        };
-        self.carry_out(now, orders);
-        Ok(match taken {
-            Taken::Noted(ask) => {
-                if let Some(ask) = ask {
-                    self.lane.ask(now, ask);
+            inner.poll_outputs(orders);
+            let (reception, ask) = match taken {
+                Taken::Noted(ask) => (Reception::Noted, ask),
+                Taken::Call { call, ask } => {
+                    if let Some(permit) = permit {
+                        inner.permits.insert(call, permit);
+                    }
+                    (Reception::Call(call), Some(ask))
                 }
-                Reception::Noted
-            }
-            Taken::Call { call, ask } => {
-                self.lane.ask(now, ask);
-                Reception::Call(call)
-            }
-            Taken::Answered(body) => Reception::Answered(body),
+                Taken::Answered(body) => (Reception::Answered(body), None),
+            };
+            orders.extend(ask.map(Order::Ask));
+            Ok(reception)
         })
     }
 
@@ -239,44 +248,26 @@ impl SessionPort {
 
     /// A tell of the lane.
     pub(crate) fn deliver(&self, now: Moment, tell: Tell) {
-        let orders = {
-            let mut inner = self.lock();
-            inner.session.handle_tell(now, tell);
-            inner.collect(&self.events)
-        };
-        self.carry_out(now, orders);
+        self.act(now, |inner, _| inner.session.handle_tell(now, tell));
     }
 
     /// Ends the calls that the instance may have forgotten.
     pub(crate) fn lose_instance(&self, now: Moment, failure: &Failure) {
-        let orders = {
-            let mut inner = self.lock();
-            inner.session.handle_lost_instance(now, failure);
-            inner.collect(&self.events)
-        };
-        self.carry_out(now, orders);
+        self.act(now, |inner, _| inner.session.handle_lost_instance(now, failure));
     }
 
     pub(crate) fn tick(&self, now: Moment) {
-        let orders = {
-            let mut inner = self.lock();
-            inner.session.handle_tick(now);
-            inner.collect(&self.events)
-        };
-        self.carry_out(now, orders);
+        self.act(now, |inner, _| inner.session.handle_tick(now));
     }
 
     /// Ends the session: its calls are cancelled, its streams end.
     pub(crate) fn end(&self) {
         let now = self.clock.now();
-        let (ask, orders) = {
-            let mut inner = self.lock();
-            (inner.session.end(), inner.collect(&self.events))
-        };
-        self.carry_out(now, orders);
-        if let Some(ask) = ask {
-            self.lane.ask(now, ask);
-        }
+        self.act(now, |inner, orders| {
+            let ask = inner.session.end();
+            inner.poll_outputs(orders);
+            orders.extend(ask.map(Order::Ask));
+        });
         *self.place.lock() = None;
         self.traffic.events_lost.fetch_add(self.events_lost(), Relaxed);
     }
@@ -293,22 +284,12 @@ impl SessionPort {
     /// Says something on that stream.
     pub(crate) fn say(&self, data: &Bytes) {
         let now = self.clock.now();
-        let orders = {
-            let mut inner = self.lock();
-            inner.session.announce(now, data);
-            inner.collect(&self.events)
-        };
-        self.carry_out(now, orders);
+        self.act(now, |inner, _| inner.session.announce(now, data));
     }
 
     pub(crate) fn resume(&self, last: &str) -> Result<Reader, StreamRefusal> {
         let now = self.clock.now();
-        let (reader, orders) = {
-            let mut inner = self.lock();
-            (inner.session.resume(now, last), inner.collect(&self.events))
-        };
-        self.carry_out(now, orders);
-        reader
+        self.act(now, |inner, _| inner.session.resume(now, last))
     }
 
     /// Reads a stream; the waker is called when there is more.
@@ -332,23 +313,20 @@ impl SessionPort {
         }
     }
 
-    fn carry_out(&self, now: Moment, orders: Orders) {
-        for waker in orders.wakers {
-            waker.wake();
-        }
-        if let Some(desk) = &self.desk {
-            for said in orders.said {
-                desk.hear(said);
+    fn carry_out(&self, now: Moment, order: Order) {
+        match order {
+            Order::Wake(waker) => waker.wake(),
+            Order::Ask(ask) => self.lane.ask(now, ask),
+            Order::Say(said) => {
+                if let Some(desk) = &self.desk {
+                    desk.hear(said);
+                }
             }
-        }
-        for record in orders.ended {
-            self.record(now, &record);
-        }
-        for ask in orders.asks {
-            self.lane.ask(now, ask);
-        }
-        if let Some(kept) = orders.kept {
-            self.events.report(&Principal::named(&self.principal), kept);
+            Order::Ended(record, permit) => {
+                drop(permit);
+                self.record(now, &record);
+            }
+            Order::Report(kept) => self.events.report(&Principal::named(&self.principal), kept),
         }
     }
 
@@ -498,29 +476,6 @@ impl Inner {
         }
     }
 
-    fn collect(&mut self, events: &ReportedEvents) -> Orders {
-        let mut orders = Orders::default();
-        while let Some(output) = self.session.poll_output() {
-            match output {
-                Output::Wake(stream) => {
-                    if let Some(waiting) = self.wakers.remove(&stream) {
-                        orders.wakers.push(waiting.waker);
-                    }
-                }
-                Output::Ask(ask) => orders.asks.push(*ask),
-                Output::Said(said) => orders.said.push(said),
-                Output::Ended(record) => {
-                    self.permits.remove(&record.call);
-                    orders.ended.push(record);
-                }
-            }
-        }
-        if events.is_due(self.session.kept_bytes()) {
-            orders.kept = Some(self.kept_events());
-        }
-        orders
-    }
-
     fn wait(&mut self, stream: StreamKey, reader: Option<Reader>, waker: &Waker) {
         match self.wakers.get_mut(&stream) {
             Some(known) => {
@@ -531,6 +486,27 @@ impl Inner {
                 let waker = waker.clone();
                 self.wakers.insert(stream, Waiting { reader, waker });
             }
+        }
+    }
+}
+
+impl Machine for Inner {
+    type Output = Order;
+
+    fn poll_output(&mut self) -> Option<Order> {
+        loop {
+            return Some(match self.session.poll_output()? {
+                Output::Wake(stream) => match self.wakers.remove(&stream) {
+                    Some(waiting) => Order::Wake(waiting.waker),
+                    None => continue,
+                },
+                Output::Ask(ask) => Order::Ask(*ask),
+                Output::Said(said) => Order::Say(said),
+                Output::Ended(record) => {
+                    let permit = self.permits.remove(&record.call);
+                    Order::Ended(record, permit)
+                }
+            });
         }
     }
 }

@@ -7,7 +7,6 @@ use protocol::exchange::Principal;
 use uuid::Uuid;
 
 use super::Destination;
-use crate::lane::Lane;
 use crate::reply::Refusal;
 use crate::session_port::SessionPort;
 
@@ -80,8 +79,7 @@ impl Destination {
     /// refused, since they would lose only time here.
     pub(crate) fn retire(&self) {
         self.close_door(Closing::Reload);
-        let lanes: Vec<Arc<Lane>> = self.lanes().values().cloned().collect();
-        for lane in lanes {
+        for lane in self.lane_list() {
             lane.retire();
         }
     }

@@ -21,7 +21,7 @@ impl Destination {
 
     /// The old transport is older than the modern era.
     fn is_old_transport(&self) -> bool {
-        let server = self.remote.as_ref();
+        let server = self.remote();
         server.is_some_and(|server| server.transport() == Transport::Sse)
     }
 

@@ -1,10 +1,12 @@
 //! The errands of a destination: modern requests on their way, listening, or parked until their client comes back.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use http::HeaderMap;
+use parking_lot::MutexGuard;
 use protocol::client_face::modern::Meaning;
 use protocol::exchange::{Client, Failure, Principal, SessionKey};
 use protocol::message::Message;
@@ -166,38 +168,54 @@ impl Destination {
     pub(crate) fn park(&self, port: &Arc<ErrandPort>, round: u32) -> Option<bytes::Bytes> {
         let expires = self.around.clock.now().after(PARKED_FOR);
         self.make_room_to_wait(port)?;
-        let mut parked = self.parked.lock();
         let ticket = Ticket {
             errand: port.name,
             round,
             expires,
         };
         let state = self.around.sealer.seal(ticket, &self.binding(port.principal()))?;
-        parked.insert(port.name, Arc::clone(port));
+        self.parked_map().insert(port.name, Arc::clone(port));
         Some(port.park(&state, expires))
+    }
+
+    fn parked_map(&self) -> MutexGuard<'_, HashMap<u128, Arc<ErrandPort>>> {
+        self.parked.lock()
+    }
+
+    /// Returns the errands that were parked and are not over. Those that are over are forgotten.
+    fn waiting_errands(&self) -> Vec<Arc<ErrandPort>> {
+        let mut waiting: Vec<Arc<ErrandPort>> = self.parked_map().values().cloned().collect();
+        let over = waiting.extract_if(.., |port| port.is_over());
+        let over: Vec<Arc<ErrandPort>> = over.collect();
+        if !over.is_empty() {
+            let mut parked = self.parked_map();
+            for port in &over {
+                parked.remove(&port.name);
+            }
+        }
+        waiting
     }
 
     /// Sees to it that a call can wait for its client, if need be by giving up the oldest of a principal over its share.
     fn make_room_to_wait(&self, port: &ErrandPort) -> Option<()> {
-        let evicted = {
-            let mut parked = self.parked.lock();
-            if parked.len() < self.around.limits.waiting_calls || parked.contains_key(&port.name) {
+        let limit = self.around.limits.waiting_calls;
+        {
+            let parked = self.parked_map();
+            if parked.len() < limit || parked.contains_key(&port.name) {
                 return Some(());
             }
-            self.around.limit_hits.count("waiting_calls");
-            parked.retain(|_, port| !port.is_over());
-            if parked.len() < self.around.limits.waiting_calls {
-                return Some(());
-            }
-            let shares: Shares<'_> = parked.values().map(|waiting| waiting.principal()).collect();
-            let principal = shares.over_share(port.principal())?;
-            let theirs = parked.values().filter(|waiting| waiting.principal() == principal);
-            let oldest = theirs.min_by_key(|waiting| waiting.parked_until())?.name;
-            parked.remove(&oldest)
-        };
-        if let Some(evicted) = evicted {
-            evicted.give_up();
         }
+        self.around.limit_hits.count("waiting_calls");
+        let waiting = self.waiting_errands();
+        if waiting.len() < limit {
+            return Some(());
+        }
+        let shares: Shares<'_> = waiting.iter().map(|waiting| waiting.principal()).collect();
+        let principal = shares.over_share(port.principal())?;
+        let theirs = waiting.iter().filter(|waiting| waiting.principal() == principal);
+        let oldest = theirs.min_by_key(|waiting| waiting.parked_until())?;
+        self.parked_map().remove(&oldest.name);
+        oldest.give_up();
         Some(())
     }
 
@@ -218,7 +236,7 @@ impl Destination {
         if ticket.expires <= self.around.clock.now() {
             return None;
         }
-        let parked = self.parked.lock();
+        let parked = self.parked_map();
         let port = parked
             .get(&ticket.errand)
             .filter(|port| port.principal() == principal.as_str())?;
@@ -227,23 +245,15 @@ impl Destination {
 
     /// How many wait for their client, or were last seen to.
     pub(crate) fn parked_calls(&self) -> usize {
-        let parked = self.parked.lock();
-        parked.values().filter(|port| !port.is_over()).count()
+        self.waiting_errands().len()
     }
 
     /// Gives up on clients that did not come back in time.
     pub(super) fn forget_errands(&self, now: Moment) {
-        let late: Vec<Arc<ErrandPort>> = {
-            let mut parked = self.parked.lock();
-            parked.retain(|_, port| !port.is_over());
-            parked
-                .values()
-                .filter(|port| port.parked_until().is_some_and(|until| until <= now))
-                .cloned()
-                .collect()
-        };
-        for port in late {
-            port.give_up();
+        for port in self.waiting_errands() {
+            if port.parked_until().is_some_and(|until| until <= now) {
+                port.give_up();
+            }
         }
     }
 }

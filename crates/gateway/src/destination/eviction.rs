@@ -43,17 +43,15 @@ impl Destination {
     /// Ends an instance and its sessions, to make room for another one: one that is no longer used, else one of a
     /// principal over its share.
     pub(super) fn free_instance(&self, limit: usize, newcomer: &Principal) -> Result<(), Refusal> {
-        let instances: Vec<Instance> = {
-            let lanes = self.lanes();
-            lanes
-                .iter()
-                .map(|(key, lane)| Instance {
-                    owner: owner(key, lane),
-                    key: key.clone(),
-                    lane: Arc::clone(lane),
-                })
-                .collect()
-        };
+        let lanes = self.lanes().clone();
+        let instances: Vec<Instance> = lanes
+            .into_iter()
+            .map(|(key, lane)| Instance {
+                owner: owner(&key, &lane),
+                key,
+                lane,
+            })
+            .collect();
         let newcomer = newcomer.as_str();
         let owners = instances.iter().filter_map(|instance| instance.owner.as_deref());
         let shares: Shares<'_> = owners.collect();

@@ -12,9 +12,10 @@ use protocol::backend_face::legacy::Introduction;
 use protocol::capability;
 use protocol::exchange::{Client, Principal, SessionKey, Trouble};
 use protocol::multiplexer::{self, Counters, Multiplexer};
+use protocol::time::Moment;
 use protocol::version::Era;
 
-use super::Destination;
+use super::{Backend, Destination};
 use crate::backend_face::process::{Environment, LaunchOrder, environment};
 use crate::backend_face::remote::RemoteLane;
 use crate::backend_task::ProcessLane;
@@ -72,14 +73,14 @@ pub(super) struct LaneRoll {
 }
 
 impl LaneRoll {
-    fn retire(&mut self, lane: &Arc<Lane>) {
-        self.retired.add(&lane.depths().counters);
+    fn retire(&mut self, lane: &Arc<Lane>, counters: &Counters) {
+        self.retired.add(counters);
         self.lanes.retain(|known| !Arc::ptr_eq(known, lane));
     }
 }
 
 /// Whoever looks after the server of a lane.
-enum Supervisor {
+pub(super) enum Supervisor {
     Process(ProcessLane),
     Remote(RemoteLane),
 }
@@ -161,11 +162,16 @@ impl Destination {
         let (key, shared) = self.unshared_key(key, &client.principal);
         let limit = rules.max_children;
         loop {
+            let known = self.lanes().get(&key).map(Arc::clone);
+            if let Some(lane) = known {
+                return Ok(lane);
+            }
+            let equivalent = self.equivalent(&key);
             let mut lanes = self.lanes();
             if let Some(lane) = lanes.get(&key) {
                 return Ok(Arc::clone(lane));
             }
-            if let Some(lane) = take_equivalent(&mut lanes, &key) {
+            if let Some(lane) = equivalent.and_then(|known| lanes.remove(&known)) {
                 lanes.insert(key, Arc::clone(&lane));
                 return Ok(lane);
             }
@@ -173,8 +179,9 @@ impl Destination {
             if from_headers.is_empty()
                 && let Some(lane) = lanes.remove(&LaneKey::Unclaimed)
             {
-                lane.plan_eras(self.era_plan(preferred));
                 lanes.insert(key, Arc::clone(&lane));
+                drop(lanes);
+                lane.plan_eras(self.era_plan(preferred));
                 return Ok(lane);
             }
             if lanes.len() < limit {
@@ -183,8 +190,10 @@ impl Destination {
                     let joined = shared.or_else(|| best_fit(&lanes, &key, client));
                     return joined.ok_or(Refusal::TooManyChildren { limit });
                 }
-                let lane = self.start_lane(&from_headers, preferred, Started::ForClient);
+                let (lane, supervisor) = self.new_lane(&from_headers, preferred, Started::ForClient);
                 lanes.insert(key, Arc::clone(&lane));
+                drop(lanes);
+                self.supervise(Arc::clone(&lane), supervisor);
                 return Ok(lane);
             }
             drop(lanes);
@@ -218,6 +227,38 @@ impl Destination {
         (own, Some(shared))
     }
 
+    /// Returns the key of an instance that was started before its server was known to be modern, for clients of one kind,
+    /// if `key` is for clients of every kind: a modern server is told with every request what its client can do.
+    fn equivalent(&self, key: &LaneKey) -> Option<LaneKey> {
+        let LaneKey::Clients {
+            identity,
+            capabilities: None,
+        } = key
+        else {
+            return None;
+        };
+        let lanes = self.lanes().clone();
+        let mut theirs = lanes.into_iter().filter(|(key, _)| key.is_of(identity));
+        let found = theirs.find(|(_, lane)| lane.agreed_era() == Some(Era::Modern));
+        found.map(|(key, _)| key)
+    }
+
+    /// Stops the instances that no client has used for long enough.
+    pub(super) fn stop_idle_lanes(&self, now: Moment) {
+        let linger = self.rules().linger;
+        let lanes = self.lanes().clone();
+        let total = lanes.len();
+        let is_idle = |lane: &Lane| lane.idle_since().is_some_and(|since| now.since(since) > linger);
+        let idle = lanes.into_iter().filter(|(_, lane)| is_idle(lane));
+        // An eager destination keeps one child, whoever it was last used by.
+        let spare = total.saturating_sub(usize::from(self.starts_eagerly()));
+        for (key, lane) in idle.take(spare) {
+            self.lanes().remove(&key);
+            tracing::debug!(destination = %self.name, "child no longer used");
+            lane.stop();
+        }
+    }
+
     fn key_of(&self, identity: Option<Identity>, client: &Client) -> LaneKey {
         let capabilities = match self.rules().capabilities {
             Capabilities::Union => None,
@@ -231,14 +272,14 @@ impl Destination {
         }
     }
 
-    /// Makes a lane and its supervisor. Its server is introduced to in `preferred`, unless something speaks against
-    /// that.
-    pub(super) fn start_lane(
+    /// Makes a lane and its supervisor, which counts from now on and is to be run. Its server is introduced to in
+    /// `preferred`, unless something speaks against that.
+    pub(super) fn new_lane(
         &self,
         from_headers: &BTreeMap<String, Secret>,
         preferred: Era,
         started: Started,
-    ) -> Arc<Lane> {
+    ) -> (Arc<Lane>, Supervisor) {
         let rules = self.rules();
         let usual = multiplexer::Limits::default();
         let limits = multiplexer::Limits {
@@ -271,41 +312,34 @@ impl Destination {
             Arc::clone(&self.eras),
             multiplexer,
         ));
-        match (&self.settings.backend, &self.remote) {
-            (BackendSpec::Process(spec), _) => {
-                let supervisor = ProcessLane {
-                    lane: Arc::clone(&lane),
-                    launcher: Arc::clone(&self.around.launcher),
-                    order: Arc::new(LaunchOrder {
-                        argv: spec.argv.clone(),
-                        env: self.child_environment(spec, from_headers),
-                        cwd: spec.cwd.clone(),
-                    }),
-                    max_message_bytes: self.settings.max_message_bytes,
-                    eager: started == Started::BeforeClients,
-                    shows_output: self.shows_output(spec),
-                    environment: Arc::clone(&self.around.environment),
-                };
-                self.supervise(&lane, Supervisor::Process(supervisor));
-            }
-            (BackendSpec::Remote(_), Some(server)) => {
-                let supervisor = RemoteLane::new(
-                    Arc::clone(server),
-                    Arc::clone(&lane),
-                    forwarded(from_headers),
-                    self.settings.max_message_bytes,
-                );
-                self.supervise(&lane, Supervisor::Remote(supervisor));
-            }
-            (BackendSpec::Remote(_), None) => {}
-        }
-        lane
+        let supervisor = match &self.backend {
+            Backend::Process(spec) => Supervisor::Process(ProcessLane {
+                lane: Arc::clone(&lane),
+                launcher: Arc::clone(&self.around.launcher),
+                order: Arc::new(LaunchOrder {
+                    argv: spec.argv.clone(),
+                    env: self.child_environment(spec, from_headers),
+                    cwd: spec.cwd.clone(),
+                }),
+                max_message_bytes: self.settings.max_message_bytes,
+                eager: started == Started::BeforeClients,
+                shows_output: self.shows_output(spec),
+                environment: Arc::clone(&self.around.environment),
+            }),
+            Backend::Remote(server) => Supervisor::Remote(RemoteLane::new(
+                Arc::clone(server),
+                Arc::clone(&lane),
+                forwarded(from_headers),
+                self.settings.max_message_bytes,
+            )),
+        };
+        self.supervisors.fetch_add(1, Ordering::AcqRel);
+        (lane, supervisor)
     }
 
-    fn supervise(&self, lane: &Arc<Lane>, supervisor: Supervisor) {
-        let count = Arc::clone(&self.supervisors);
-        count.fetch_add(1, Ordering::AcqRel);
-        let (roll, lane) = (Arc::clone(&self.roll), Arc::clone(lane));
+    /// Runs the supervisor of a new lane until the lane is stopped.
+    pub(super) fn supervise(&self, lane: Arc<Lane>, supervisor: Supervisor) {
+        let (count, roll) = (Arc::clone(&self.supervisors), Arc::clone(&self.roll));
         roll.lock().lanes.push(Arc::clone(&lane));
         tasks::spawn("lane", async move {
             while AssertUnwindSafe(supervisor.run()).catch_unwind().await.is_err() {
@@ -319,7 +353,10 @@ impl Destination {
                 // What goes wrong every time shall not do so all the time.
                 tokio::time::sleep(AFTER_PANIC).await;
             }
-            roll.lock().retire(&lane);
+            let counters = lane.depths().counters;
+            let mut roll = roll.lock();
+            roll.retire(&lane, &counters);
+            drop(roll);
             count.fetch_sub(1, Ordering::AcqRel);
         });
     }
@@ -348,24 +385,6 @@ fn outgoing_bytes(least: usize, max_message_bytes: usize) -> usize {
     const LARGE: usize = 32 << 20;
     let eight = max_message_bytes.saturating_mul(8).min(LARGE);
     eight.max(least).max(max_message_bytes.saturating_mul(2))
-}
-
-/// Takes out an instance that was started before its server was known to be modern, for clients of one kind, if the key
-/// is for clients of every kind: a modern server is told with every request what its client can do.
-fn take_equivalent(lanes: &mut BTreeMap<LaneKey, Arc<Lane>>, key: &LaneKey) -> Option<Arc<Lane>> {
-    let LaneKey::Clients {
-        identity,
-        capabilities: None,
-    } = key
-    else {
-        return None;
-    };
-    let is_modern = |lane: &Arc<Lane>| lane.agreed_era() == Some(Era::Modern);
-    let known = lanes
-        .iter()
-        .find(|(key, lane)| key.is_of(identity) && is_modern(lane))
-        .map(|(key, _)| key.clone())?;
-    lanes.remove(&known)
 }
 
 /// Returns the instance that suits a client best, among those that it may share.

@@ -50,19 +50,25 @@ impl OldStreams {
             opened: now,
             state: Mutex::default(),
         });
-        let mut streams = self.lock();
-        if streams.len() >= limit {
-            let silent = streams
-                .values()
-                .filter(|stream| stream.is_silent() && now.since(stream.opened) > MAKES_ROOM)
-                .min_by_key(|stream| stream.opened)
-                .map(|stream| stream.id)
-                .ok_or(Refusal::TooManySessions { limit })?;
-            if let Some(silent) = streams.remove(&silent) {
-                silent.end();
+        let open: Vec<Arc<OldStream>> = {
+            let mut streams = self.lock();
+            if streams.len() < limit {
+                streams.insert(stream.id, Arc::clone(&stream));
+                return Ok(stream);
             }
+            streams.values().cloned().collect()
+        };
+        let silent = open
+            .iter()
+            .filter(|stream| stream.is_silent() && now.since(stream.opened) > MAKES_ROOM)
+            .min_by_key(|stream| stream.opened)
+            .ok_or(Refusal::TooManySessions { limit })?;
+        {
+            let mut streams = self.lock();
+            streams.remove(&silent.id);
+            streams.insert(stream.id, Arc::clone(&stream));
         }
-        streams.insert(stream.id, Arc::clone(&stream));
+        silent.end();
         Ok(stream)
     }
 

@@ -1,7 +1,6 @@
 //! Where lines, the session and the errands of one client meet: the machine, and what it wants carried out.
 //!
-//! Whoever has something for the client calls the machine under a short lock. What it then wants is carried out after
-//! the lock, by one caller at a time and in order, however deep in one another the callers are.
+//! The reader of lines, the session and the errands call the machine through its [`Driver`].
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +9,6 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use http::HeaderMap;
-use parking_lot::{Mutex, MutexGuard};
 use protocol::client_face::stdio::{Counters, ErrandKey, Limits, LineClient, Output};
 use protocol::exchange::Principal;
 use protocol::message::{Kind, Member, Message};
@@ -26,6 +24,7 @@ use super::vigil::Vigil;
 use crate::client_face::http::refuse_message;
 use crate::clock::Clock;
 use crate::destination::{Destination, Opening};
+use crate::driver::{Driver, Locked, Machine};
 use crate::mishap;
 use crate::reply::Refusal;
 use crate::session_port::{Reception, SessionPort};
@@ -38,7 +37,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(crate) struct Desk {
     pub(super) destination: Arc<Destination>,
     clock: Clock,
-    inner: Mutex<Inner>,
+    driver: Driver<Inner>,
     /// There is something to write, or nothing will come any more.
     write: Notify,
     /// There may be room for another line, or no request may be open any more.
@@ -54,9 +53,15 @@ struct Inner {
     vigil: Vigil,
     session: Option<Arc<SessionPort>>,
     errands: HashMap<ErrandKey, AbortHandle>,
-    /// Somebody is carrying out what the machine wants.
-    carrying_out: bool,
     ended: bool,
+}
+
+impl Machine for Inner {
+    type Output = Output;
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.client.poll_output()
+    }
 }
 
 impl std::fmt::Debug for Desk {
@@ -72,12 +77,11 @@ impl Desk {
         Arc::new(Self {
             destination,
             clock,
-            inner: Mutex::new(Inner {
+            driver: Driver::new(Inner {
                 client: LineClient::new(limits),
                 vigil: Vigil::new(),
                 session: None,
                 errands: HashMap::new(),
-                carrying_out: false,
                 ended: false,
             }),
             write: Notify::new(),
@@ -87,8 +91,8 @@ impl Desk {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
+    fn lock(&self) -> Locked<'_, Inner> {
+        self.driver.lock()
     }
 
     pub(super) fn counters(&self) -> Counters {
@@ -176,34 +180,27 @@ impl Desk {
     }
 
     pub(super) fn with(self: &Arc<Self>, act: impl FnOnce(&mut LineClient, Moment)) {
-        {
-            let mut inner = self.lock();
-            let now = self.clock.now();
-            act(&mut inner.client, now);
-            let calls = inner.client.open_requests();
-            if inner.vigil.handle_message(now, calls) {
-                self.awake.notify_one();
-            }
-            if std::mem::replace(&mut inner.carrying_out, true) {
-                return;
-            }
+        let (is_expecting, write, look) = self.driver.act(
+            |inner, _| {
+                let now = self.clock.now();
+                act(&mut inner.client, now);
+                let calls = inner.client.open_requests();
+                (
+                    inner.vigil.handle_message(now, calls),
+                    inner.client.has_outgoing(),
+                    inner.client.next_deadline().is_some(),
+                )
+            },
+            |output| {
+                // The client still hears of everything else.
+                if catch_unwind(AssertUnwindSafe(|| self.carry_out(output))).is_err() {
+                    tracing::error!("a panic while a client on lines was served");
+                }
+            },
+        );
+        if is_expecting {
+            self.awake.notify_one();
         }
-        // The flag must not outlive a panic: the client would never hear anything again.
-        let mut panic = None;
-        while let Err(caught) = catch_unwind(AssertUnwindSafe(|| {
-            while let Some(output) = self.next_output() {
-                self.carry_out(output);
-            }
-        })) {
-            panic.get_or_insert(caught);
-        }
-        let (write, look) = {
-            let inner = self.lock();
-            (
-                inner.client.has_outgoing(),
-                inner.client.next_deadline().is_some(),
-            )
-        };
         if write {
             self.write.notify_one();
         }
@@ -211,16 +208,6 @@ impl Desk {
             self.look.notify_one();
         }
         self.room.notify_one();
-        if panic.is_some() {
-            tracing::error!("a panic while a client on lines was served");
-        }
-    }
-
-    fn next_output(&self) -> Option<Output> {
-        let mut inner = self.lock();
-        let output = inner.client.poll_output();
-        inner.carrying_out = output.is_some();
-        output
     }
 
     fn carry_out(self: &Arc<Self>, output: Output) {
