@@ -23,7 +23,7 @@ use crate::backend_face::process::{
     Exit, LaunchError, LaunchOrder, Launcher, RestartPolicy, Running, State, StderrTail, Verdict, stderr,
     wanted_but_withheld,
 };
-use crate::lane::{Health, Lane};
+use crate::lane::{ByteInlet, Health, Lane};
 use crate::metrics::ChildEnd;
 use crate::mishap;
 use crate::reply::CANNOT_RUN;
@@ -418,13 +418,23 @@ async fn read(
     }
 }
 
+/// The stdin of a child.
+struct Stdin(OwnedFd);
+
+impl ByteInlet for Stdin {
+    fn write(&self, bytes: &[u8]) -> usize {
+        // The writer task deals with a full or broken pipe.
+        rustix::io::write(&self.0, bytes).unwrap_or(0)
+    }
+}
+
 /// The lane has the child's stdin for as long as this lives.
 struct Inlet<'a>(&'a Lane);
 
 impl<'a> Inlet<'a> {
     fn open(lane: &'a Lane, pipe: Option<OwnedFd>) -> Self {
         if let Some(pipe) = pipe {
-            lane.lend_pipe(pipe);
+            lane.lend_pipe(Arc::new(Stdin(pipe)));
         }
         Self(lane)
     }

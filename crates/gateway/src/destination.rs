@@ -424,7 +424,7 @@ impl Destination {
         port.count_events(&self.around.buffered);
         self.traffic.sessions_opened.fetch_add(1, Ordering::Relaxed);
         self.sessions().insert(id, Arc::clone(&port));
-        lane.attach(&port);
+        lane.attach(key, Arc::<SessionPort>::clone(&port));
         lane.ask(now, ask);
         tracing::debug!(destination = %self.name, session = %port.hash().as_str(), "session opened");
         Ok((port, call))

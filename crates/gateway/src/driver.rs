@@ -158,6 +158,12 @@ mod tests {
             self.outputs.push_back(self.next);
             self.next
         }
+
+        fn give_many(&mut self, count: u64) {
+            for _ in 0..count {
+                self.give();
+            }
+        }
     }
 
     impl Machine for Numbers {
@@ -280,7 +286,7 @@ mod tests {
         let driven = Driven::new();
         let acted = catch_unwind(AssertUnwindSafe(|| {
             driven.driver.act(
-                |machine, _| (0..5).for_each(|_| drop(machine.give())),
+                |machine, _| machine.give_many(5),
                 |output| {
                     assert!(output % 2 == 1, "an even number");
                     driven.note(output);
@@ -320,7 +326,7 @@ mod tests {
         let driven = Driven::new();
         let acted = catch_unwind(AssertUnwindSafe(|| {
             driven.driver.act(
-                |machine, _| (0..3).for_each(|_| drop(machine.give())),
+                |machine, _| machine.give_many(3),
                 |output| {
                     driven.note(output);
                     if output == 1 {

@@ -24,7 +24,7 @@ use crate::call_log::{self, CallLine};
 use crate::clock::Clock;
 use crate::driver::{Driver, Locked, Machine, Outputs};
 use crate::guard::limits::Permit;
-use crate::lane::Lane;
+use crate::lane::{InstanceUser, Lane};
 use crate::metrics::{self, Traffic};
 use crate::reply;
 use crate::seal::state::StateSeal;
@@ -146,7 +146,7 @@ impl ErrandPort {
                 parked_until: None,
             }),
         });
-        lane.attach_errand(&port);
+        lane.attach(key, Arc::<Self>::clone(&port));
         port.act(|_, orders| {
             orders.extend(asks.into_iter().map(|mut ask| {
                 if let Ask::Call(call) = &mut ask {
@@ -194,27 +194,6 @@ impl ErrandPort {
     pub(crate) fn parked_until(&self) -> Option<Moment> {
         let inner = self.lock();
         inner.parked_until.filter(|_| inner.errand.is_parked())
-    }
-
-    pub(crate) fn deliver(&self, now: Moment, mut tell: Tell) {
-        if let (
-            Some(states),
-            Tell::Reply {
-                message,
-                words: Era::Modern,
-                ..
-            },
-        ) = (&self.states, &mut tell)
-            && let Some(sealed) = states.seal_answer(message)
-        {
-            *message = sealed;
-        }
-        self.act(|inner, _| inner.errand.handle_tell(now, tell));
-    }
-
-    /// Ends what the instance may have forgotten.
-    pub(crate) fn lose_instance(&self, failure: &Failure) {
-        self.act(|inner, _| inner.errand.handle_lost_instance(failure));
     }
 
     /// Gives the server's questions to the client under a sealed state.
@@ -375,6 +354,28 @@ impl ErrandPort {
             request_body: bodies.then(|| &message.bytes()[..]),
             response_body: bodies.then(|| &record.response[..]),
         });
+    }
+}
+
+impl InstanceUser for ErrandPort {
+    fn deliver(&self, now: Moment, mut tell: Tell) {
+        if let (
+            Some(states),
+            Tell::Reply {
+                message,
+                words: Era::Modern,
+                ..
+            },
+        ) = (&self.states, &mut tell)
+            && let Some(sealed) = states.seal_answer(message)
+        {
+            *message = sealed;
+        }
+        self.act(|inner, _| inner.errand.handle_tell(now, tell));
+    }
+
+    fn lose_instance(&self, _now: Moment, failure: &Failure) {
+        self.act(|inner, _| inner.errand.handle_lost_instance(failure));
     }
 }
 

@@ -6,14 +6,13 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use protocol::backend_face::WireId;
-use protocol::delivery::Bundle;
+use protocol::delivery::{Bundle, Post};
 use protocol::exchange::{Ask, Failure, Principal, SessionKey, StrayOutput, Tell, Trouble};
 use protocol::message::{Member, Message, ScanError};
 use protocol::multiplexer::{Carrier, Counters, Multiplexer, Output};
@@ -27,16 +26,13 @@ use protocol::wire::outbox::Outbox;
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
-use crate::backend_face::remote::Couriers;
 use crate::clock::Clock;
 use crate::driver::{Driver, Locked, Machine, Outputs};
-use crate::errand_port::ErrandPort;
 use crate::escape::OneLine;
 use crate::metrics::Traffic;
 #[cfg(debug_assertions)]
 use crate::mishap;
 use crate::server_eras::ServerEras;
-use crate::session_port::SessionPort;
 
 /// Lines of noise that are logged one by one, and which of the later ones.
 const NOISE_LOGGED: u64 = 20;
@@ -92,9 +88,13 @@ struct Inner {
     destination: Arc<str>,
     multiplexer: Multiplexer,
     /// Rialto counts the keys up itself, so no peer can choose keys that collide.
-    ports: FxHashMap<SessionKey, Port>,
+    users: FxHashMap<SessionKey, Arc<dyn InstanceUser>>,
     link_wanted: bool,
     inlet: Option<Inlet>,
+    /// A message is on its way from the machine to the inlet: no other may overtake it.
+    is_sending: bool,
+    /// Counts the beginnings and ends of links. What is left of a line is of use only to its own link.
+    link: u64,
     /// Why the child is to be replaced.
     replacement: Option<&'static str>,
     health: Health,
@@ -109,60 +109,64 @@ struct Inner {
     now: Moment,
     /// The process that the output being read is from; 0 if it is none.
     pid: u32,
-    /// The ports that a panic may have taken calls from, with how these calls fail.
-    lost: VecDeque<(Port, Failure)>,
+    /// The users whose calls a panic may have lost, with how these calls fail.
+    lost: VecDeque<(Arc<dyn InstanceUser>, Failure)>,
     wake_writer: bool,
     wake_supervisor: bool,
 }
 
-/// The way to the server for what need not wait for the lane's own tasks.
-enum Inlet {
-    /// The child's stdin.
-    Pipe(OwnedFd),
-    /// Those who carry messages to a remote server.
-    Couriers(Arc<Couriers>),
-}
-
-/// Whom a tell is for.
-#[derive(Clone)]
-enum Port {
-    Session(Arc<SessionPort>),
-    Errand(Arc<ErrandPort>),
-}
-
-impl Port {
-    fn deliver(&self, now: Moment, tell: Tell) {
-        match self {
-            Self::Session(port) => port.deliver(now, tell),
-            Self::Errand(port) => port.deliver(now, tell),
-        }
-    }
+/// A user of an instance: a session or a modern request.
+pub(crate) trait InstanceUser: Send + Sync {
+    fn deliver(&self, now: Moment, tell: Tell);
 
     /// Ends the calls that the instance may have forgotten.
-    fn lose_instance(&self, now: Moment, failure: &Failure) {
-        match self {
-            Self::Session(port) => port.lose_instance(now, failure),
-            Self::Errand(port) => port.lose_instance(failure),
-        }
-    }
+    fn lose_instance(&self, now: Moment, failure: &Failure);
+}
+
+/// A pipe to a server that reads lines.
+pub(crate) trait ByteInlet: Send + Sync {
+    /// Writes as much as can be written at once. Returns how much that was.
+    fn write(&self, bytes: &[u8]) -> usize;
+}
+
+/// The senders of messages to a server that reads them one by one.
+pub(crate) trait MessageInlet: Send + Sync {
+    fn send(self: Arc<Self>, post: Post);
+}
+
+/// The way to the server for a message that need not wait for the tasks of the backend, which lend it.
+enum Inlet {
+    Bytes(Arc<dyn ByteInlet>),
+    Messages(Arc<dyn MessageInlet>),
 }
 
 /// What is to be done after the lock.
 enum Order {
     Tell {
-        port: Port,
+        user: Arc<dyn InstanceUser>,
         now: Moment,
         tell: Tell,
     },
-    /// A panic may have lost calls that the port still waits for.
+    /// A panic may have lost calls that the user still waits for.
     LoseInstance {
-        port: Port,
+        user: Arc<dyn InstanceUser>,
         now: Moment,
         failure: Failure,
     },
     LearnEras {
         now: Moment,
         shown: ShownEras,
+    },
+    /// A line that nothing else has to go before. Until [`Inner::note_written`] the writer gets nothing.
+    Write {
+        inlet: Arc<dyn ByteInlet>,
+        line: Bytes,
+        link: u64,
+    },
+    /// The same for a message.
+    Send {
+        inlet: Arc<dyn MessageInlet>,
+        post: Post,
     },
     WakeWriter,
     WakeSupervisor,
@@ -191,9 +195,11 @@ impl Lane {
             driver: Driver::new(Inner {
                 destination: Arc::clone(&destination),
                 multiplexer,
-                ports: FxHashMap::default(),
+                users: FxHashMap::default(),
                 link_wanted: false,
                 inlet: None,
+                is_sending: false,
+                link: 0,
                 replacement: None,
                 health: Health::Idle,
                 deadline: None,
@@ -231,19 +237,10 @@ impl Lane {
 
     // From above.
 
-    /// Makes a session known, so that tells can reach it.
-    pub(crate) fn attach(&self, port: &Arc<SessionPort>) {
-        self.admit(port.key(), Port::Session(Arc::clone(port)));
-    }
-
-    /// The same for an errand.
-    pub(crate) fn attach_errand(&self, port: &Arc<ErrandPort>) {
-        self.admit(port.key(), Port::Errand(Arc::clone(port)));
-    }
-
-    fn admit(&self, key: SessionKey, port: Port) {
+    /// Makes a user known, so that tells can reach it.
+    pub(crate) fn attach(&self, key: SessionKey, user: Arc<dyn InstanceUser>) {
         let mut inner = self.lock();
-        inner.ports.insert(key, port);
+        inner.users.insert(key, user);
         inner.idle_since = None;
     }
 
@@ -276,7 +273,8 @@ impl Lane {
             Ask::Close { session } => Some(*session),
             _ => None,
         };
-        self.act(now, |inner, orders| {
+        // Dropped without the lock: it may be the last that holds its session.
+        let _gone = self.act(now, |inner, orders| {
             #[cfg(debug_assertions)]
             let panics = match &ask {
                 Ask::Call(call) => call.message.bytes().clone(),
@@ -285,15 +283,15 @@ impl Lane {
             inner.multiplexer.handle_ask(now, ask);
             #[cfg(debug_assertions)]
             mishap::perhaps(mishap::Place::Instance, &panics);
-            inner.send_through(&self.traffic);
-            if let Some(session) = closing {
-                // Its last tells still reach it.
-                inner.poll_outputs(orders);
-                inner.ports.remove(&session);
-                if inner.ports.is_empty() {
-                    inner.idle_since = Some(now);
-                }
+            inner.send_through(orders);
+            let session = closing?;
+            // Its last tells still reach it.
+            inner.poll_outputs(orders);
+            let gone = inner.users.remove(&session);
+            if inner.users.is_empty() {
+                inner.idle_since = Some(now);
             }
+            gone
         });
     }
 
@@ -342,17 +340,11 @@ impl Lane {
         inner.idle_since.filter(|_| !pinned)
     }
 
-    /// Returns the sessions that use this instance; `None` while a request without a session, or a task, needs it.
-    pub(crate) fn sessions(&self) -> Option<Vec<Arc<SessionPort>>> {
+    /// Returns the keys of those that use this instance; `None` while a task needs it.
+    pub(crate) fn users(&self) -> Option<Vec<SessionKey>> {
         let inner = self.lock();
-        if inner.multiplexer.has_live_tasks(self.clock.now()) {
-            return None;
-        }
-        let session = |port: &Port| match port {
-            Port::Session(port) => Some(Arc::clone(port)),
-            Port::Errand(_) => None,
-        };
-        inner.ports.values().map(session).collect()
+        let is_pinned = inner.multiplexer.has_live_tasks(self.clock.now());
+        (!is_pinned).then(|| inner.users.keys().copied().collect())
     }
 
     /// Whether the headers of a call say what its arguments say, as far as its tool is known.
@@ -400,6 +392,7 @@ impl Lane {
         self.take_replacement();
         {
             let mut inner = self.lock();
+            inner.link += 1;
             inner.was_ready = false;
             inner.stray_output = StrayOutput::default();
         }
@@ -408,17 +401,20 @@ impl Lane {
     }
 
     /// Gives the child's stdin. As long as it is here the child does not see its end.
-    pub(crate) fn lend_pipe(&self, pipe: OwnedFd) {
-        self.lock().inlet = Some(Inlet::Pipe(pipe));
+    pub(crate) fn lend_pipe(&self, pipe: Arc<dyn ByteInlet>) {
+        self.lock().inlet = Some(Inlet::Bytes(pipe));
     }
 
     pub(crate) fn close_inlet(&self) {
-        self.lock().inlet = None;
+        self.lock().close_inlet();
     }
 
     /// Returns whether the server may have ended because of `server/discover`.
     pub(crate) fn link_down(&self, trouble: &Arc<Trouble>) -> bool {
-        self.with(|multiplexer, _| multiplexer.handle_link_down(trouble))
+        self.act(self.clock.now(), |inner, _| {
+            inner.link += 1;
+            inner.multiplexer.handle_link_down(trouble)
+        })
     }
 
     pub(crate) fn unavailable(&self, trouble: &Arc<Trouble>, retry_after: Duration) {
@@ -584,6 +580,9 @@ impl Lane {
     /// Exchanges an empty outbox for everything that waits to be written.
     pub(crate) fn take_outbox(&self, empty: Outbox) -> Outbox {
         let mut inner = self.lock();
+        if inner.is_sending {
+            return empty;
+        }
         inner.multiplexer.handle_written();
         inner.multiplexer.take_outbox(empty)
     }
@@ -591,14 +590,20 @@ impl Lane {
     /// The same for a server that is reached by POSTs: everything that waits, line by line.
     pub(crate) fn take_posts(&self) -> Bundle {
         let mut inner = self.lock();
+        if inner.is_sending {
+            return Bundle::default();
+        }
         inner.multiplexer.handle_written();
         inner.multiplexer.take_posts()
     }
 
-    /// The same, for who wants to see what waits. If nothing does, clients' calls are given to these couriers from
-    /// now on, until something waits again that is to be seen.
-    pub(crate) fn take_posts_or_lend(&self, couriers: &Arc<Couriers>) -> Option<Bundle> {
+    /// The same, for a caller that wants to see what waits. If nothing does, clients' calls go to this inlet from now on,
+    /// until something waits again that is to be seen.
+    pub(crate) fn take_posts_or_lend(&self, inlet: &Arc<impl MessageInlet + 'static>) -> Option<Bundle> {
         let mut inner = self.lock();
+        if inner.is_sending {
+            return None;
+        }
         // Whoever asks has sent what it took before, also if nothing has come since.
         inner.multiplexer.handle_written();
         if inner.multiplexer.has_outgoing() {
@@ -606,7 +611,7 @@ impl Lane {
             return Some(inner.multiplexer.take_posts());
         }
         if inner.inlet.is_none() {
-            inner.inlet = Some(Inlet::Couriers(Arc::clone(couriers)));
+            inner.inlet = Some(Inlet::Messages(Arc::clone(inlet) as Arc<dyn MessageInlet>));
         }
         None
     }
@@ -618,8 +623,23 @@ impl Lane {
 
     fn carry_out(&self, order: Order) {
         match order {
-            Order::Tell { port, now, tell } => port.deliver(now, tell),
-            Order::LoseInstance { port, now, failure } => port.lose_instance(now, &failure),
+            Order::Tell { user, now, tell } => user.deliver(now, tell),
+            Order::LoseInstance { user, now, failure } => user.lose_instance(now, &failure),
+            Order::Write {
+                inlet,
+                mut line,
+                link,
+            } => {
+                let written = inlet.write(&line);
+                let sent = &self.traffic.server_bytes_sent;
+                sent.fetch_add(written as u64, Ordering::Relaxed);
+                line.advance(written);
+                self.note_sent(|inner| inner.note_written(link, line));
+            }
+            Order::Send { inlet, post } => {
+                inlet.send(post);
+                self.note_sent(|_| {});
+            }
             Order::LearnEras { now, shown } => {
                 self.eras.learn(now, shown);
                 if let Some(era) = self.agreed_era() {
@@ -628,6 +648,19 @@ impl Lane {
             }
             Order::WakeWriter => self.write.notify_one(),
             Order::WakeSupervisor => self.look.notify_one(),
+        }
+    }
+
+    /// A message has left by the inlet: the tasks of the backend send what waits now.
+    fn note_sent(&self, note: impl FnOnce(&mut Inner)) {
+        let has_outgoing = {
+            let mut inner = self.lock();
+            inner.is_sending = false;
+            note(&mut inner);
+            inner.multiplexer.has_outgoing()
+        };
+        if has_outgoing {
+            self.write.notify_one();
         }
     }
 }
@@ -643,24 +676,41 @@ fn one_line(line: &[u8]) -> String {
 }
 
 impl Inner {
-    /// Spares a message that is alone the way by the lane's own tasks.
-    fn send_through(&mut self, traffic: &Traffic) {
-        match &self.inlet {
-            None => {}
-            Some(Inlet::Pipe(pipe)) => self.multiplexer.write_through(|line| {
-                // A full or broken pipe is the writer's business.
-                let written = rustix::io::write(pipe, line).unwrap_or(0);
-                traffic
-                    .server_bytes_sent
-                    .fetch_add(written as u64, Ordering::Relaxed);
-                written
-            }),
-            Some(Inlet::Couriers(couriers)) => {
-                if let Some(post) = self.multiplexer.take_lone_post() {
-                    couriers.carry(post);
-                }
-            }
+    /// Spares a message that is alone the way by the tasks of the backend.
+    fn send_through(&mut self, orders: &mut Outputs<Order>) {
+        if self.is_sending {
+            return;
         }
+        let link = self.link;
+        let order = match &self.inlet {
+            None => None,
+            Some(Inlet::Bytes(inlet)) => self.multiplexer.take_lone_line().map(|line| {
+                let inlet = Arc::clone(inlet);
+                Order::Write { inlet, line, link }
+            }),
+            Some(Inlet::Messages(inlet)) => self.multiplexer.take_lone_post().map(|post| {
+                let inlet = Arc::clone(inlet);
+                Order::Send { inlet, post }
+            }),
+        };
+        self.is_sending = order.is_some();
+        orders.extend(order);
+    }
+
+    /// A line was written but for this rest, which the writer writes.
+    fn note_written(&mut self, link: u64, rest: Bytes) {
+        if link != self.link {
+            return;
+        }
+        match rest.is_empty() {
+            true => self.multiplexer.handle_written(),
+            false => self.multiplexer.handle_unwritten(rest),
+        }
+    }
+
+    fn close_inlet(&mut self) {
+        self.inlet = None;
+        self.link += 1;
     }
 
     /// The server may have answered the handshake.
@@ -707,9 +757,9 @@ impl Machine for Inner {
         while let Some(output) = self.multiplexer.poll_output() {
             match output {
                 Output::Tell(tell) => {
-                    if let Some(port) = self.ports.get(&tell.session()) {
-                        let port = port.clone();
-                        return Some(Order::Tell { port, now, tell });
+                    if let Some(user) = self.users.get(&tell.session()) {
+                        let user = Arc::clone(user);
+                        return Some(Order::Tell { user, now, tell });
                     }
                 }
                 Output::Shown(shown) => return Some(Order::LearnEras { now, shown }),
@@ -724,8 +774,8 @@ impl Machine for Inner {
                 Output::Noise { line, error } => self.note_noise(&line, error),
             }
         }
-        if let Some((port, failure)) = self.lost.pop_front() {
-            return Some(Order::LoseInstance { port, now, failure });
+        if let Some((user, failure)) = self.lost.pop_front() {
+            return Some(Order::LoseInstance { user, now, failure });
         }
         if std::mem::take(&mut self.wake_writer) {
             return Some(Order::WakeWriter);
@@ -745,9 +795,143 @@ impl Machine for Inner {
         self.replacement = Some("a panic of the gateway");
         // A call that was in hand when the machine panicked is in no book any more, but its client knows it.
         let failure = Failure::Exited(trouble);
-        let ports = self.ports.values();
+        let users = self.users.values();
         self.lost
-            .extend(ports.map(|port| (port.clone(), failure.clone())));
+            .extend(users.map(|user| (Arc::clone(user), failure.clone())));
+        self.link += 1;
         self.wake_supervisor = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{OnceLock, Weak};
+
+    use futures_util::FutureExt as _;
+    use parking_lot::Mutex;
+    use protocol::backend_face::legacy::Introduction;
+    use protocol::exchange::{Call, CallKey, Client, Request};
+    use protocol::multiplexer;
+    use protocol::session::{self, Session};
+    use protocol::version::Version;
+
+    use super::*;
+
+    const WELCOME: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}"#;
+
+    struct Silent;
+
+    impl InstanceUser for Silent {
+        fn deliver(&self, _: Moment, _: Tell) {}
+
+        fn lose_instance(&self, _: Moment, _: &Failure) {}
+    }
+
+    /// A pipe that takes only the first ten bytes of a line, and does something meanwhile.
+    struct NarrowPipe {
+        lane: OnceLock<Weak<Lane>>,
+        written: Mutex<Vec<u8>>,
+        meanwhile: fn(&Lane),
+    }
+
+    impl ByteInlet for NarrowPipe {
+        fn write(&self, bytes: &[u8]) -> usize {
+            let lane = self
+                .lane
+                .get()
+                .and_then(Weak::upgrade)
+                .expect("the lane is there");
+            (self.meanwhile)(&lane);
+            self.written.lock().extend(&bytes[..10]);
+            10
+        }
+    }
+
+    fn call(number: u64) -> Ask {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":{number},"method":"tools/call","params":{{"name":"t{number}"}}}}"#
+        );
+        Ask::Call(Call {
+            session: SessionKey(1),
+            call: CallKey(number),
+            request: Request::Plain,
+            message: Message::scan(Bytes::from(text)).expect("a message"),
+            words: Era::Legacy,
+            mirrored: None,
+            reads_events: true,
+        })
+    }
+
+    fn outgoing(lane: &Lane) -> String {
+        let taken = lane.take_outbox(Outbox::default()).into_whole();
+        String::from_utf8(taken.to_vec()).expect("text")
+    }
+
+    /// A lane whose server has welcomed a session, with nothing to write.
+    fn welcomed(meanwhile: fn(&Lane)) -> (Arc<Lane>, Arc<NarrowPipe>) {
+        let clock = Clock::new();
+        let mut multiplexer = Multiplexer::new(multiplexer::Limits::default(), Introduction::Newest);
+        multiplexer.plan_eras(EraPlan::Only(Era::Legacy));
+        let lane = Arc::new(Lane::new(
+            "demo".into(),
+            clock,
+            Arc::default(),
+            Arc::default(),
+            multiplexer,
+        ));
+        lane.link_up(None);
+        let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
+        let limits = session::Limits::default();
+        let version = Version::NEWEST_LEGACY;
+        let (_, open) = Session::open_implicit(SessionKey(1), client, limits, clock.now(), version);
+        lane.attach(SessionKey(1), Arc::new(Silent));
+        lane.ask(clock.now(), open);
+        assert!(outgoing(&lane).contains("initialize"));
+        lane.hear(Bytes::from_static(WELCOME.as_bytes()), None);
+        outgoing(&lane);
+        assert_eq!(outgoing(&lane), "");
+        let pipe = Arc::new(NarrowPipe {
+            lane: OnceLock::from(Arc::downgrade(&lane)),
+            written: Mutex::default(),
+            meanwhile,
+        });
+        lane.lend_pipe(Arc::<NarrowPipe>::clone(&pipe));
+        let _ = lane.write.notified().now_or_never();
+        (lane, pipe)
+    }
+
+    #[test]
+    fn writer_does_not_overtake_a_line_that_is_being_written() {
+        let (lane, pipe) = welcomed(|lane| {
+            lane.ask(lane.clock().now(), call(2));
+            assert_eq!(outgoing(lane), "", "the first call is being written");
+        });
+        lane.ask(lane.clock().now(), call(1));
+        assert!(
+            lane.write.notified().now_or_never().is_some(),
+            "the writer is woken"
+        );
+        let mut written = pipe.written.lock().clone();
+        written.extend(outgoing(&lane).into_bytes());
+        let text = String::from_utf8(written).expect("text");
+        assert!(text.ends_with('\n'), "{text}");
+        let messages = text
+            .lines()
+            .map(|line| Message::scan(Bytes::from(line.to_owned())));
+        let messages: Vec<Message> = messages.collect::<Result<_, _>>().expect("whole messages");
+        let tools: Vec<_> = messages
+            .iter()
+            .filter_map(|message| message.text(Member::Name))
+            .collect();
+        assert_eq!(tools, ["t1", "t2"]);
+    }
+
+    #[test]
+    fn rest_of_a_line_is_of_no_use_to_the_next_link() {
+        let (lane, _) = welcomed(|lane| {
+            lane.link_down(&Arc::default());
+        });
+        lane.ask(lane.clock().now(), call(1));
+        assert_eq!(outgoing(&lane), "");
     }
 }

@@ -32,12 +32,13 @@ use crate::clock::Clock;
 use crate::driver::{Driver, Locked, Machine, Outputs};
 use crate::guard::limits::Permit;
 use crate::guard::rate::Allowance;
-use crate::lane::Lane;
+use crate::lane::{InstanceUser, Lane};
 use crate::metrics::{self, Traffic};
 use crate::reply;
 
 /// One client's session.
 pub(crate) struct SessionPort {
+    key: SessionKey,
     id: String,
     hash: SessionHash,
     principal: String,
@@ -113,6 +114,7 @@ impl SessionPort {
             whose.composed().into_boxed_str()
         });
         Self {
+            key: session.key(),
             hash,
             principal,
             whose,
@@ -171,7 +173,7 @@ impl SessionPort {
     }
 
     pub(crate) fn key(&self) -> SessionKey {
-        self.lock().session.key()
+        self.key
     }
 
     pub(crate) fn is_welcomed(&self) -> bool {
@@ -244,16 +246,6 @@ impl SessionPort {
             call,
             done: false,
         }
-    }
-
-    /// A tell of the lane.
-    pub(crate) fn deliver(&self, now: Moment, tell: Tell) {
-        self.act(now, |inner, _| inner.session.handle_tell(now, tell));
-    }
-
-    /// Ends the calls that the instance may have forgotten.
-    pub(crate) fn lose_instance(&self, now: Moment, failure: &Failure) {
-        self.act(now, |inner, _| inner.session.handle_lost_instance(now, failure));
     }
 
     pub(crate) fn tick(&self, now: Moment) {
@@ -403,6 +395,16 @@ impl SessionPort {
             request_body: message.filter(|_| bodies).map(|message| &message.bytes()[..]),
             response_body: response_body.as_deref(),
         });
+    }
+}
+
+impl InstanceUser for SessionPort {
+    fn deliver(&self, now: Moment, tell: Tell) {
+        self.act(now, |inner, _| inner.session.handle_tell(now, tell));
+    }
+
+    fn lose_instance(&self, now: Moment, failure: &Failure) {
+        self.act(now, |inner, _| inner.session.handle_lost_instance(now, failure));
     }
 }
 

@@ -74,7 +74,7 @@ mod vigil;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 
 use crate::backend_face::legacy::Introduction;
 use crate::exchange::{Ask, CallKey, Principal, SessionKey, Tell};
@@ -301,12 +301,17 @@ impl Multiplexer {
         self.take_outbox(Outbox::from(empty)).into_whole()
     }
 
-    /// Has one small message written at once if nothing else is under way: there is nothing that it could gather with, and
-    /// the writer would only come later. `write` says how much it has written; the writer does the rest.
-    pub fn write_through(&mut self, write: impl FnOnce(&[u8]) -> usize) {
-        if self.ledger.pending.len() <= 1 {
-            self.ledger.outgoing.write_through(write);
-        }
+    /// Hands over one small message to be written at once if nothing else is under way: there is nothing that it could
+    /// gather with, and the writer would only come later. Nothing is to be handed to the writer before
+    /// [`Multiplexer::handle_written`] or [`Multiplexer::handle_unwritten`].
+    pub fn take_lone_line(&mut self) -> Option<Bytes> {
+        let is_alone = self.ledger.pending.len() <= 1;
+        is_alone.then(|| self.ledger.outgoing.take_lone_line())?
+    }
+
+    /// Takes back the end of a message that was not written. The writer writes it before everything else.
+    pub fn handle_unwritten(&mut self, rest: Bytes) {
+        self.ledger.outgoing.put_back(rest);
     }
 
     /// The writer has written what it took.

@@ -1,10 +1,11 @@
 //! Making room: ends sessions and instances that are no longer used, where a new one finds every place taken.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use protocol::eviction::{self, InstanceUsage};
-use protocol::exchange::Principal;
+use protocol::exchange::{Principal, SessionKey};
 use protocol::shares::Shares;
 
 use super::{Destination, LaneKey};
@@ -43,13 +44,18 @@ impl Destination {
     /// Ends an instance and its sessions, to make room for another one: one that is no longer used, else one of a
     /// principal over its share.
     pub(super) fn free_instance(&self, limit: usize, newcomer: &Principal) -> Result<(), Refusal> {
+        let sessions = self.sessions_by_key();
         let lanes = self.lanes().clone();
         let instances: Vec<Instance> = lanes
             .into_iter()
-            .map(|(key, lane)| Instance {
-                owner: owner(&key, &lane),
-                key,
-                lane,
+            .map(|(key, lane)| {
+                let users = sessions_of(&lane, &sessions);
+                Instance {
+                    owner: owner(&key, users.as_deref()),
+                    key,
+                    lane,
+                    users,
+                }
             })
             .collect();
         let newcomer = newcomer.as_str();
@@ -59,7 +65,7 @@ impl Destination {
             let owner = instance.owner.as_deref();
             owner.is_none_or(|owner| shares.may_take_unused(newcomer, owner))
         });
-        let usages = unused.map(|instance| (instance, usage(&instance.lane)));
+        let usages = unused.map(|instance| (instance, usage(instance)));
         let evicted = eviction::instance_to_evict(self.around.clock.now(), usages).or_else(|| {
             let principal = shares.over_share(newcomer)?;
             let mut theirs = instances.iter().rev();
@@ -68,11 +74,19 @@ impl Destination {
         let evicted = evicted.ok_or(Refusal::TooManyChildren { limit })?;
         // No new client finds the instance while its sessions end.
         self.lanes().remove(&evicted.key);
-        for port in evicted.lane.sessions().unwrap_or_default() {
-            self.evict(&port);
+        for port in evicted.users.iter().flatten() {
+            self.evict(port);
         }
         evicted.lane.stop();
         Ok(())
+    }
+
+    fn sessions_by_key(&self) -> HashMap<SessionKey, Arc<SessionPort>> {
+        let sessions = self.sessions();
+        sessions
+            .values()
+            .map(|port| (port.key(), Arc::clone(port)))
+            .collect()
     }
 
     fn evict(&self, port: &Arc<SessionPort>) {
@@ -87,26 +101,34 @@ struct Instance {
     lane: Arc<Lane>,
     /// The principal that has it to itself, if one does.
     owner: Option<String>,
+    /// The sessions that use it; `None` while a request without a session, or a task, needs it.
+    users: Option<Vec<Arc<SessionPort>>>,
 }
 
-fn owner(key: &LaneKey, lane: &Lane) -> Option<String> {
+fn sessions_of(
+    lane: &Lane,
+    sessions: &HashMap<SessionKey, Arc<SessionPort>>,
+) -> Option<Vec<Arc<SessionPort>>> {
+    let users = lane.users()?;
+    users.iter().map(|key| sessions.get(key).cloned()).collect()
+}
+
+fn owner(key: &LaneKey, users: Option<&[Arc<SessionPort>]>) -> Option<String> {
     match key {
         LaneKey::Clients { identity, .. } => {
             let (principal, _) = identity.as_ref()?;
             Some(principal.as_str().to_owned())
         }
-        LaneKey::Session(_) => {
-            let sessions = lane.sessions()?;
-            Some(sessions.first()?.principal().to_owned())
-        }
+        LaneKey::Session(_) => Some(users?.first()?.principal().to_owned()),
         LaneKey::Unclaimed => None,
     }
 }
 
-fn usage(instance: &Lane) -> InstanceUsage {
-    match instance.sessions() {
+fn usage(instance: &Instance) -> InstanceUsage {
+    match &instance.users {
         None => InstanceUsage::Busy,
         Some(sessions) if sessions.is_empty() => instance
+            .lane
             .idle_since()
             .map_or(InstanceUsage::Busy, InstanceUsage::Unused),
         Some(sessions) => InstanceUsage::Sessions(sessions.iter().map(|port| port.usage()).collect()),

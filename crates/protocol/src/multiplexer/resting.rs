@@ -292,20 +292,24 @@ mod tests {
         };
         scene.machine.handle_link_up(scene.now);
         scene.call(1, "ann");
-        let mut written = Vec::new();
-        scene.machine.write_through(|line| {
-            written.extend_from_slice(&line[..10]);
-            10
-        });
+        let mut line = scene.machine.take_lone_line().expect("it is alone");
+        let whole = line.clone();
+        let mut written = line.split_to(10).to_vec();
+        assert_eq!(scene.machine.take_lone_line(), None, "it is being written");
+        scene.machine.handle_unwritten(line);
         written.extend_from_slice(scene.sent().as_bytes());
-        assert!(written.ends_with(b"}\n"), "the writer does the rest");
+        assert_eq!(written, whole, "the writer does the rest");
         scene.say(r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}"#);
-        scene.machine.write_through(<[u8]>::len);
+        let line = scene.machine.take_lone_line().expect("it is alone");
+        assert!(line.ends_with(b"}\n"), "{line:?}");
+        scene.machine.handle_written();
         assert_eq!(scene.calls_sent(), 0, "it was alone");
         scene.call(2, "ann");
-        scene
-            .machine
-            .write_through(|_| unreachable!("two calls are under way, and may gather with others"));
+        assert_eq!(
+            scene.machine.take_lone_line(),
+            None,
+            "two calls are under way, and may gather with others"
+        );
         assert_eq!(
             scene
                 .machine
@@ -317,9 +321,11 @@ mod tests {
         );
         scene.say(r#"{"jsonrpc":"2.0","id":3,"result":{}}"#);
         scene.call(3, "ann");
-        scene
-            .machine
-            .write_through(|_| unreachable!("the writer is not done with the last one"));
+        assert_eq!(
+            scene.machine.take_lone_line(),
+            None,
+            "the writer is not done with the last one"
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Back-pressure: a server that does not read is sent no more than a limited number of bytes
 //! ([`SendQueue::has_room`]); the callers refuse or delay everything else.
 
-use bytes::{Buf as _, BytesMut};
+use bytes::{Bytes, BytesMut};
 
 use crate::backend_face::WireId;
 use crate::delivery::{Bundle, Known, Parcel, Post};
@@ -86,17 +86,22 @@ impl SendQueue {
         })
     }
 
-    /// Has one small message written at once if the writer is idle. `write` returns how much it has written.
-    pub(super) fn write_through(&mut self, write: impl FnOnce(&[u8]) -> usize) {
+    /// Hands over one small message if the writer is idle. Nothing else is handed over before
+    /// [`SendQueue::handle_written`] or [`SendQueue::put_back`].
+    pub(super) fn take_lone_line(&mut self) -> Option<Bytes> {
         let is_small = (1..=WRITTEN_THROUGH).contains(&self.outbox.len());
         if self.being_written > 0 || !is_small {
-            return;
+            return None;
         }
-        let written = write(self.outbox.chunk());
-        match written == self.outbox.len() {
-            true => self.outbox.clear(),
-            false => self.outbox.advance(written),
-        }
+        let line = self.outbox.split_end();
+        self.being_written = line.len();
+        Some(line)
+    }
+
+    /// Takes back the end of a message that was not written. It goes before everything else.
+    pub(super) fn put_back(&mut self, rest: Bytes) {
+        self.being_written = 0;
+        self.outbox.put_back(rest);
     }
 
     /// The writer has written everything it took.

@@ -39,6 +39,17 @@ impl Outbox {
         self.push(bytes);
     }
 
+    /// Takes what was gathered at the end. Its room is used again when the bytes are dropped.
+    pub(crate) fn split_end(&mut self) -> Bytes {
+        self.end.split().freeze()
+    }
+
+    /// Puts bytes before everything else.
+    pub(crate) fn put_back(&mut self, bytes: Bytes) {
+        self.pieced += bytes.len();
+        self.pieces.push_front(bytes);
+    }
+
     fn push(&mut self, piece: Bytes) {
         self.pieced += piece.len();
         self.pieces.push_back(piece);

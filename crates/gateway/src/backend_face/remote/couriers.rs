@@ -22,6 +22,7 @@ use tokio::task::AbortHandle;
 
 use super::exchange::{self, End, News};
 use super::link::Link;
+use crate::lane::MessageInlet;
 use crate::mishap;
 use crate::tasks;
 
@@ -85,7 +86,7 @@ impl Couriers {
     }
 
     /// Has a message carried that nobody waits for but its sender.
-    pub(crate) fn carry(self: &Arc<Self>, post: Post) {
+    pub(super) fn carry(self: &Arc<Self>, post: Post) {
         self.start(Job {
             post,
             after: None,
@@ -200,6 +201,12 @@ impl Couriers {
             let what = "a mistake of the gateway; its log has the details";
             lane.undelivered(id, Failure::Upstream(Arc::new(Upstream::lost(what))));
         }
+    }
+}
+
+impl MessageInlet for Couriers {
+    fn send(self: Arc<Self>, post: Post) {
+        self.carry(post);
     }
 }
 
