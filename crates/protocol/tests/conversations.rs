@@ -69,6 +69,7 @@ conversations! {
     hang_up_of_a_modern_client_cancels,
     held_question_can_be_withdrawn,
     held_question_is_refused_in_time,
+    held_question_is_refused_though_calls_have_no_limit,
     held_question_goes_to_the_call_that_remains_after_a_cancel,
     implicit_session,
     initialize_happens_once,
@@ -213,6 +214,15 @@ conversations! {
     line_that_is_no_message_replaces_the_server,
     line_without_end_replaces_the_server,
     server_that_hangs_is_replaced_after_one_call,
+    server_that_hangs_behind_an_older_call_is_replaced,
+    second_silent_call_shows_that_a_server_hangs,
+    answered_ping_keeps_a_server_with_an_older_call,
+    stderr_shows_that_a_server_works_on_an_older_call,
+    roots_are_refused_though_calls_have_no_limit,
+    own_request_is_called_off_though_calls_have_no_limit,
+    lost_question_about_a_task_is_asked_again,
+    unconfirmed_subscription_fails_though_calls_have_no_limit,
+    listen_is_acknowledged_without_what_a_server_leaves_open,
     impatient_clients_do_not_hide_a_hang,
 }
 

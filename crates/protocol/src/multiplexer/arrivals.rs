@@ -17,7 +17,8 @@ use crate::wire::line::{EnvelopeSeeker, Unfinished};
 impl Multiplexer {
     /// The server has written something, be it only the beginning of a line.
     pub fn handle_sign_of_life(&mut self) {
-        self.ledger.vigil.handle_sign_of_life();
+        let next = self.ledger.upcoming_wire();
+        self.ledger.vigil.handle_sign_of_life(next);
     }
 
     /// One line of the server's output.

@@ -11,12 +11,12 @@ use super::lowering::Lowered;
 use super::state::{Doing, InFlight, Past, Pending, Waiting};
 use crate::backend_face::WireId;
 use crate::error_code;
-use crate::exchange::{Call, Failure, SessionKey, Tell};
+use crate::exchange::{Call, Failure, Request, SessionKey, Tell};
 use crate::message::{Member, Message};
 use crate::time::Moment;
 use crate::tool_policy::ToolPolicy;
 use crate::tool_schema::{KnownTool, TaskSupport};
-use crate::version::Era;
+use crate::version::{ChangeStyle, Era};
 use crate::wire::header::MirroredParams;
 
 impl Multiplexer {
@@ -213,7 +213,12 @@ impl Multiplexer {
         self.ledger.next_wire();
         let method = message.method();
         self.count_in(session, method.may_ask());
-        let deadline = now.after(self.ledger.limits.first_timeout(method, reads_events));
+        let is_own = self.is_own(session, &request);
+        let deadline = now.after(self.ledger.limits.first_timeout(method, reads_events, is_own));
+        let horizon = match is_own {
+            true => deadline,
+            false => now.after(self.ledger.limits.longest_call(reads_events)),
+        };
         let patience = now.after(self.ledger.limits.patience);
         self.ledger.pending.insert(
             id,
@@ -231,7 +236,7 @@ impl Multiplexer {
                 drives,
                 past,
                 deadline,
-                horizon: now.after(self.ledger.limits.longest_call(reads_events)),
+                horizon,
                 patience: Some(patience),
                 open_questions: 0,
                 rest_at: None,
@@ -241,6 +246,19 @@ impl Multiplexer {
         self.ledger.wake_by(deadline.min(patience));
         self.ask_roots_with(now, id);
         self.sync_listen();
+    }
+
+    /// Returns whether a call is one that its client did not make: the client wants to listen, or the
+    /// server is listened to.
+    pub(super) fn is_own(&self, session: SessionKey, request: &Request) -> bool {
+        match request {
+            Request::Subscribe { .. } | Request::Watch { .. } => {
+                let client = self.ledger.attached.get(&session);
+                let client = client.map(|entry| entry.words.changes());
+                self.link.face().changes() == ChangeStyle::Listen || client == Some(ChangeStyle::Listen)
+            }
+            Request::Plain | Request::Unsubscribe { .. } | Request::SetLevel { .. } => false,
+        }
     }
 
     /// Returns what is added to a call that the server is to do as a task, and whether its client must not notice.

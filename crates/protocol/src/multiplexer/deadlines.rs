@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::link::Carrier;
 use super::state::{Doing, Pending, PendingOpen};
 use super::task_polling::TaskPolling;
-use super::vigil::Owed;
+use super::vigil::{Due, Owed};
 use super::{Multiplexer, Output};
 use crate::backend_face::WireId;
 use crate::exchange::{Failure, QuestionKey, Tell};
@@ -63,22 +63,28 @@ impl Multiplexer {
         if self.link.carrier() != Carrier::Pipe || !self.ledger.questions.is_empty() {
             return;
         }
-        let until = now.after(self.ledger.limits.ping_timeout()).max(limit);
-        if self.ledger.vigil.begin_doubt(until, Owed::Call(call), limit) {
+        let answer_by = now.after(self.ledger.limits.ping_timeout());
+        if self.ledger.vigil.begin_doubt(answer_by, Owed::Call(call), limit) {
             let id = self.ledger.own_request(now);
             self.link.face().write_ping(self.ledger.outgoing.end(), id);
         }
-        self.ledger.wake_by(until);
+        if let Some(at) = self.ledger.vigil.next_deadline() {
+            self.ledger.wake_by(at);
+        }
     }
 
     fn expire_doubt(&mut self, now: Moment) {
-        let Some(owed) = self.ledger.vigil.due(now) else {
-            return;
+        let owed = match self.ledger.vigil.due(now) {
+            None => return,
+            Some(Due::Hung(owed)) => owed,
+            Some(Due::Excusable(owed)) => {
+                if let Some(until) = self.excuse(owed) {
+                    self.ledger.vigil.postpone(until);
+                    return;
+                }
+                owed
+            }
         };
-        if let Some(until) = self.excuse(owed) {
-            self.ledger.vigil.postpone(until);
-            return;
-        }
         self.ledger.vigil.end_doubt();
         self.ledger.outputs.push(Output::Replace { why: owed.why() });
     }
@@ -172,11 +178,13 @@ impl Multiplexer {
             self.next_round(now, id);
         }
         self.rest(now, resting);
-        let oldest = late.iter().min().copied();
-        for id in late {
+        for &id in &late {
             self.ledger.counters.timeouts += 1;
             if let Some(call) = self.release(now, id, None, "no answer within the time limit") {
-                let failure = self.ledger.limits.timeout_failure(call.reads_events);
+                let failure = match self.is_own(call.session, &call.request) {
+                    true => self.ledger.limits.own_failure(),
+                    false => self.ledger.limits.timeout_failure(call.reads_events),
+                };
                 self.ledger.tell(Tell::Failed {
                     session: call.session,
                     call: call.call,
@@ -184,7 +192,7 @@ impl Multiplexer {
                 });
             }
         }
-        if let Some(id) = oldest {
+        for id in late {
             self.doubt(now, id, now);
         }
     }

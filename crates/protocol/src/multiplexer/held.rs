@@ -36,14 +36,14 @@ impl Multiplexer {
         if full || strangers {
             return self.refuse_unattributable(&id);
         }
-        let until = now.after(self.ledger.limits.request_timeout);
+        let until = now.after(self.ledger.limits.own_timeout());
         self.held.push_back(Held { id, message, until });
         if self.held.len() >= self.asking_sessions {
             // All of them may be waiting for an answer, and then none will ever end.
             return self.refuse_held();
         }
         // Whichever call asked is waiting for us. It must outlive the refusal that may come.
-        let deadline = until.after(self.ledger.limits.request_timeout);
+        let deadline = until.after(self.ledger.limits.own_timeout());
         for pending in self.ledger.pending.values_mut() {
             if let Pending::Call(call) = pending
                 && call.method.may_ask()

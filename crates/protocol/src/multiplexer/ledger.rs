@@ -106,10 +106,15 @@ impl Ledger {
         WireId(self.next_wire)
     }
 
+    /// The server has a reason to be silent: it was given an answer, or has written to stderr.
+    pub(super) fn note_work(&mut self) {
+        self.vigil.handle_work(self.upcoming_wire());
+    }
+
     /// Enters a request of Rialto's own whose answer no client waits for.
     pub(super) fn own_request(&mut self, now: Moment) -> WireId {
         let id = self.next_wire();
-        let until = now.after(self.limits.request_timeout);
+        let until = now.after(self.limits.own_timeout());
         self.pending.insert(id, Pending::Own { until });
         self.wake_by(until);
         id

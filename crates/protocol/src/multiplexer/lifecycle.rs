@@ -98,7 +98,7 @@ impl Multiplexer {
     /// on, up to [`super::Limits::MAX_EXTENSIONS`] times as long.
     pub fn handle_stderr(&mut self, now: Moment) {
         if self.is_ready() {
-            return;
+            return self.ledger.note_work();
         }
         let until = self
             .ledger
@@ -235,7 +235,7 @@ impl Multiplexer {
 
     /// Another first message may still be under way. Its answer decides nothing any more.
     fn disown_handshakes(&mut self, now: Moment) {
-        let until = now.after(self.ledger.limits.request_timeout);
+        let until = now.after(self.ledger.limits.own_timeout());
         let mut others = self.ledger.pending.values_mut();
         if let Some(other) = others.find(|pending| matches!(pending, Pending::Handshake(_))) {
             *other = Pending::Own { until };

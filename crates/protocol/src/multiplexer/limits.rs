@@ -43,6 +43,10 @@ impl Limits {
     /// A call may last this many times its time limit, however much progress it reports.
     pub const MAX_EXTENSIONS: u32 = 10;
 
+    /// The longest that a request of Rialto's own may go unanswered, and that a question is held,
+    /// however long calls may take.
+    const LONGEST_OWN: Duration = Duration::from_secs(60);
+
     /// The longest that a server may take to answer a ping of ours.
     const LONGEST_PING: Duration = Duration::from_secs(30);
 
@@ -59,9 +63,10 @@ impl Limits {
     }
 
     /// Returns how long the first answer to a call may take. That to a request for a task's outcome may take as long as any
-    /// other call with progress.
-    pub(super) fn first_timeout(&self, method: Method, reads_events: bool) -> Duration {
+    /// other call with progress. `is_own`: Rialto makes it, for what its client listens for.
+    pub(super) fn first_timeout(&self, method: Method, reads_events: bool, is_own: bool) -> Duration {
         match method {
+            _ if is_own => self.call_timeout(reads_events).min(self.own_timeout()),
             Method::TasksResult => self.longest_call(reads_events),
             _ => self.call_timeout(reads_events),
         }
@@ -83,6 +88,20 @@ impl Limits {
             },
             limit: self.call_timeout(reads_events),
         }
+    }
+
+    /// Returns why a call has failed that took a request of Rialto's own to answer.
+    pub(super) fn own_failure(&self) -> Failure {
+        Failure::Timeout {
+            setting: "request_timeout",
+            limit: self.own_timeout(),
+        }
+    }
+
+    /// Returns how long a request of Rialto's own waits for its answer, and how long a question is
+    /// held that no session can be asked yet.
+    pub(super) fn own_timeout(&self) -> Duration {
+        self.request_timeout.min(Self::LONGEST_OWN)
     }
 
     /// How long a server that let a call time out may take to show that it lives.

@@ -235,6 +235,7 @@ impl Link {
     /// was not taken at all, and the number of those taken is limited.
     pub(super) fn refuse(&self, id: &[u8], code: i32, text: &str, ledger: &mut Ledger) {
         self.face.write_refusal(ledger.outgoing.end(), id, code, text);
+        ledger.note_work();
     }
 
     /// Refuses a question that was put to no client.
@@ -247,6 +248,7 @@ impl Link {
     pub(super) fn write_answer(&self, answer: &Message, id: &[u8], ledger: &mut Ledger) {
         if ledger.has_room(answer.len()) {
             legacy::write_answer(ledger.outgoing.end(), answer, id);
+            ledger.note_work();
         } else {
             ledger.counters.overloads += 1;
             let why = "too many bytes wait to be read";

@@ -80,7 +80,7 @@ impl Roots {
         principal: Option<Principal>,
         ledger: &mut Ledger,
     ) {
-        let until = now.after(ledger.limits.request_timeout);
+        let until = now.after(ledger.limits.own_timeout());
         self.asked.push_back(Asked {
             id,
             message,

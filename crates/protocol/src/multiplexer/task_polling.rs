@@ -36,6 +36,7 @@ pub(super) struct TaskPolling {
     task: String,
     goal: Goal,
     poll: Duration,
+    /// When the task is polled next: again, if the last poll is still unanswered then.
     poll_at: Option<Moment>,
     /// Our own `tasks/get` and `tasks/result`, while they are unanswered.
     polling: Option<WireId>,
@@ -80,7 +81,7 @@ impl TaskPolling {
         })
     }
 
-    /// Returns when the task is polled next, if it is not being polled.
+    /// Returns when the task is polled next.
     pub(super) const fn next_deadline(&self) -> Option<Moment> {
         self.poll_at
     }
@@ -162,19 +163,29 @@ impl TaskPolling {
         ledger.call_mut(id)?.doing.polling_mut()
     }
 
-    /// Asks how far a task is.
+    /// Asks how far a task is. A poll before that was not answered in time is given up.
     pub(super) fn poll(now: Moment, id: WireId, ledger: &mut Ledger, link: &Link) {
         let has_room = ledger.has_room(POLL_BYTES);
-        let Some(polling) = Self::of(id, ledger).filter(|polling| polling.polling.is_none()) else {
+        let answer_by = now.after(ledger.limits.own_timeout());
+        let Some(polling) = Self::of(id, ledger) else {
             return;
         };
-        if !has_room {
-            // The call's own time goes on.
-            let at = now.after(polling.poll);
-            polling.poll_at = Some(at);
-            return ledger.wake_by(at);
+        let unanswered = polling.polling.take();
+        // Without room the call's own time goes on.
+        let at = if has_room {
+            answer_by
+        } else {
+            now.after(polling.poll)
+        };
+        polling.poll_at = Some(at);
+        if let Some(unanswered) = unanswered {
+            link.call_off(unanswered, ledger);
+            ledger.pending.remove(&unanswered);
         }
-        polling.poll_at = None;
+        ledger.wake_by(at);
+        if !has_room {
+            return;
+        }
         let step = Self::send(id, Method::TasksGet, None, ledger, link);
         if let Some(polling) = Self::of(id, ledger) {
             polling.polling = step;
@@ -214,6 +225,7 @@ impl TaskPolling {
             return Step::Continue;
         };
         if polling.polling.take_if(|polling| *polling == step).is_some() {
+            polling.poll_at = None;
             return Self::handle_poll(now, of, message, ledger, link);
         }
         if polling.outcome.take_if(|outcome| *outcome == step).is_some() {
@@ -311,7 +323,7 @@ impl TaskPolling {
         };
         let (drives, outcome) = (polling.drives(), polling.outcome);
         if drives && let Some(step) = Self::send(id, Method::TasksCancel, None, ledger, link) {
-            let until = now.after(ledger.limits.request_timeout);
+            let until = now.after(ledger.limits.own_timeout());
             ledger.pending.insert(step, Pending::Own { until });
             ledger.wake_by(until);
         }

@@ -4,16 +4,23 @@
 //! call may answer no ping meanwhile. There is doubt only about a server that let a call's time pass, or that was
 //! introduced to and has not answered. Any output ends the doubt, even half a line. The vigil neither
 //! writes nor kills.
+//!
+//! An older call that is still within its time excuses the silence of a server that has written
+//! something since the call in doubt was sent. A server that has been silent for the whole time of
+//! a call, and owes the answer to a ping too, hangs, whatever else it was given before.
 
 use std::time::Duration;
 
 use super::Limits;
 use crate::backend_face::WireId;
-use crate::time::Moment;
+use crate::time::{Moment, earliest};
 
 #[derive(Debug, Default)]
 pub(super) struct Vigil {
     doubt: Option<Doubt>,
+    /// The first request that was sent after the server last wrote something, on stdout or stderr, or
+    /// was last given an answer.
+    silent_since: Option<WireId>,
     /// The last moment that output on stderr can move the end of a start to.
     start_horizon: Option<Moment>,
 }
@@ -38,33 +45,61 @@ impl Owed {
 
 #[derive(Debug)]
 struct Doubt {
-    /// A server that is silent until then is given up.
+    /// A server that is silent until then is given up, unless an older call excuses it.
     until: Moment,
     owed: Owed,
+    /// The server was pinged, and has until then to answer.
+    answer_by: Moment,
+    /// A server that is silent until then hangs: a whole call passed without a sign of life.
+    hung_at: Option<Moment>,
+}
+
+/// What a server owes whose time is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    /// An older call may be the reason.
+    Excusable(Owed),
+    Hung(Owed),
 }
 
 impl Vigil {
-    pub(super) fn handle_sign_of_life(&mut self) {
+    /// The server has written something. `next` is the request that will be sent next.
+    pub(super) fn handle_sign_of_life(&mut self, next: WireId) {
         self.doubt = None;
+        self.silent_since = Some(next);
     }
 
-    /// The server owes something; it has until then to write anything at all. Returns whether there was no doubt
-    /// before. If there was, the older debt decides, since a server may do one thing after the other; the server
-    /// has been asked already and has only what is left of its time, or of the older debt's time `limit`.
-    pub(super) fn begin_doubt(&mut self, until: Moment, owed: Owed, limit: Moment) -> bool {
-        match &mut self.doubt {
-            None => {
-                self.doubt = Some(Doubt { until, owed });
-                true
-            }
-            Some(doubt) => {
-                if owed < doubt.owed {
-                    doubt.owed = owed;
-                    doubt.until = doubt.until.max(limit);
-                }
-                false
-            }
+    /// The server has a reason to be silent on stdout: it was given an answer that it goes on with,
+    /// or has written to stderr. Older calls excuse it from now on.
+    pub(super) fn handle_work(&mut self, next: WireId) {
+        self.silent_since = Some(next);
+        if let Some(doubt) = &mut self.doubt {
+            doubt.hung_at = None;
         }
+    }
+
+    /// The server owes something; it has until `answer_by` to write anything at all, and at least the
+    /// time of what it owes, `limit`. Returns whether there was no doubt before. If there was, the
+    /// older debt decides, since a server may do one thing after the other; the server has been asked
+    /// already and has only what is left of its time, or of the older debt's time.
+    pub(super) fn begin_doubt(&mut self, answer_by: Moment, owed: Owed, limit: Moment) -> bool {
+        let is_new = self.doubt.is_none();
+        let doubt = self.doubt.get_or_insert(Doubt {
+            until: answer_by.max(limit),
+            owed,
+            answer_by,
+            hung_at: None,
+        });
+        if owed < doubt.owed {
+            doubt.owed = owed;
+            doubt.until = doubt.until.max(limit);
+        }
+        let is_silent = |call| self.silent_since.is_none_or(|since| call >= since);
+        if matches!(owed, Owed::Call(call) if is_silent(call)) {
+            let hung_at = doubt.answer_by.max(limit);
+            doubt.hung_at = earliest(doubt.hung_at, Some(hung_at));
+        }
+        is_new
     }
 
     /// A server that is starting has written to stderr: it has not hung. Returns until when its start may take now.
@@ -81,15 +116,17 @@ impl Vigil {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
-        self.doubt.as_ref().map(|doubt| doubt.until)
+        let doubt = self.doubt.as_ref()?;
+        earliest(Some(doubt.until), doubt.hung_at)
     }
 
     /// Returns what the server owes if its time is over. The caller then postpones or ends the doubt.
-    pub(super) fn due(&self, now: Moment) -> Option<Owed> {
-        self.doubt
-            .as_ref()
-            .filter(|doubt| doubt.until <= now)
-            .map(|doubt| doubt.owed)
+    pub(super) fn due(&self, now: Moment) -> Option<Due> {
+        let doubt = self.doubt.as_ref()?;
+        if doubt.hung_at.is_some_and(|at| at <= now) {
+            return Some(Due::Hung(doubt.owed));
+        }
+        (doubt.until <= now).then_some(Due::Excusable(doubt.owed))
     }
 
     pub(super) fn postpone(&mut self, until: Moment) {

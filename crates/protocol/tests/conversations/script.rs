@@ -549,6 +549,10 @@ impl Script {
 }
 
 fn span(text: &str) -> Result<Duration, String> {
+    // As the configuration has it.
+    if text == "off" {
+        return Ok(Duration::from_secs(100 * 365 * 24 * 60 * 60));
+    }
     let (number, unit) = text
         .find(|character: char| character.is_ascii_alphabetic())
         .map_or((text, "s"), |at| text.split_at(at));
