@@ -175,6 +175,16 @@ fn an_era_concluded_from_a_translated_answer_is_noticed() {
     is_caught_within(Mutation::JudgeATranslation, &["was not served"], 300);
 }
 
+#[test]
+fn a_call_that_never_times_out_is_noticed() {
+    is_caught_within(Mutation::NeverTimeOut, &["never ended"], 100);
+}
+
+#[test]
+fn a_log_line_that_extends_every_call_is_noticed() {
+    is_caught_within(Mutation::RestartEveryClock, &["too late"], 1000);
+}
+
 proptest::proptest! {
     // Always the same tapes, so that what fails belongs to the commit that made it fail; the fuzz target looks further.
     #![proptest_config(proptest::test_runner::Config {
@@ -276,6 +286,7 @@ fn the_simulation_reaches_every_corner() {
         "resume refused: UnknownEvent",
         "gap",
         "crash",
+        "Hung",
         "cancel read",
         "heard about a call",
         "heard a notice",

@@ -28,10 +28,23 @@ struct Case {
     asked: usize,
     /// Its modern client left before the server had answered.
     hung_up: Option<Moment>,
-    /// Progress, a log line or a question moved its limit.
-    extended: bool,
+    /// How long its server may be silent, if that is limited.
+    limit: Option<Duration>,
+    /// When it must have ended: its time is over, counted from the last moment that may have started it anew.
+    due: Moment,
     /// The bridge ended it without an answer of its server, which may never stop working on it.
     given_up: bool,
+}
+
+impl Case {
+    /// Returns whether it is this request, or comes back to it.
+    fn is_about(&self, number: usize, post: usize) -> bool {
+        number == post || self.retry_of == Some(post)
+    }
+
+    fn is_open(&self) -> bool {
+        self.endings.is_empty() && !self.given_up
+    }
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +55,9 @@ struct Question {
     answers: usize,
     withdrawn: bool,
 }
+
+/// What messages on their way, and clients that look once a second, may add to a time limit.
+const SLACK: Duration = Duration::from_secs(1);
 
 /// Something a server said: from which backend, what, about which resource, to how many sessions.
 type Saying = (usize, Kind, Option<String>, usize);
@@ -57,6 +73,12 @@ struct Judge {
     /// Who heard a log line that belongs to no call.
     loose_logs: BTreeMap<u64, &'static str>,
     epochs_down: BTreeSet<(usize, u32)>,
+    /// Servers that hang, by their backend: which, and since when.
+    hung: BTreeMap<usize, (u32, Moment)>,
+    /// When such a server must have been replaced: a call that was sent to it has timed out.
+    replaced_by: BTreeMap<usize, Moment>,
+    /// Backends that have asked something: calls may have to wait there, and have not been sent when they time out.
+    inquisitive: BTreeSet<usize>,
     cancels: BTreeSet<(usize, u32, u64)>,
     /// Executions that ended with a question: a modern server keeps nothing that it could be told to stop.
     done: BTreeSet<(usize, u32, u64)>,
@@ -69,6 +91,8 @@ struct Judge {
     /// The post that each call of a session is.
     numbers: BTreeMap<(usize, u64), usize>,
     closed: BTreeSet<usize>,
+    /// Sessions that no server has welcomed.
+    refused: BTreeSet<usize>,
     told: BTreeMap<usize, Vec<u64>>,
     /// The last event and the last number of a server's message on each connection.
     places: BTreeMap<usize, (u64, u64)>,
@@ -110,20 +134,39 @@ impl Judge {
             Fact::SessionClosed { session } => {
                 self.closed.insert(*session);
             }
+            Fact::Refused { session } => {
+                self.refused.insert(*session);
+            }
             Fact::LinkUp { backend, .. } => {
                 // A new server knows only what living sessions subscribed to.
-                let (closed, homes) = (&self.closed, &self.homes);
-                self.subscribed
-                    .retain(|(session, _)| !closed.contains(session) || homes.get(session) != Some(backend));
+                let (closed, refused, homes) = (&self.closed, &self.refused, &self.homes);
+                self.subscribed.retain(|(session, _)| {
+                    let gone = closed.contains(session) || refused.contains(session);
+                    !gone || homes.get(session) != Some(backend)
+                });
             }
             Fact::Numbered { session, post, call } => {
                 self.numbers.insert((*session, *call), *post);
             }
-            Fact::GivenUp { session, call } => {
+            Fact::GivenUp {
+                session,
+                call,
+                timed_out,
+            } => {
                 let post = self.numbers.get(&(*session, *call)).copied();
+                let mut posted = None;
                 for (of, case) in &mut self.cases {
-                    case.given_up |= Some(*of) == post || (*session >= FIRST && case.session == *session);
+                    if Some(*of) == post || (*session >= FIRST && case.session == *session) {
+                        case.given_up = true;
+                        posted = posted.or(Some(case.posted));
+                    }
                 }
+                if let Some(posted) = posted.filter(|_| *timed_out) {
+                    self.expect_replacement(at, *session, posted);
+                }
+            }
+            Fact::Hung { backend, epoch } => {
+                self.hung.insert(*backend, (*epoch, at));
             }
             Fact::Posted {
                 session,
@@ -133,8 +176,10 @@ impl Judge {
                 template,
                 translated,
                 retry_of,
+                limit,
             } => {
                 if *method == "resources/subscribe"
+                    && !self.refused.contains(session)
                     && let Some(uri) = template
                         .split(r#""uri":""#)
                         .nth(1)
@@ -142,10 +187,13 @@ impl Judge {
                 {
                     self.subscribed.insert((*session, uri.into()));
                 }
+                let due = at.after(self.first_limit(*session, limit.unwrap_or_default()));
                 self.cases.insert(
                     *post,
                     Case {
                         session: *session,
+                        limit: *limit,
+                        due,
                         id: id.clone(),
                         method,
                         template: template.clone(),
@@ -222,6 +270,11 @@ impl Judge {
                 if let Some(case) = self.cases.get_mut(post) {
                     case.answers.push((at, template.clone()));
                 }
+                // It may be a task, which is asked about from now on.
+                self.extend(at, Duration::ZERO, |number, case| case.is_about(number, *post));
+            }
+            Fact::Polled { post } => {
+                self.extend(at, Duration::ZERO, |number, case| case.is_about(number, *post));
             }
             Fact::AskedByAnswer { post } => {
                 if let Some(case) = self.cases.get_mut(post) {
@@ -267,21 +320,26 @@ impl Judge {
                         .map(|(who, _)| *who);
                     self.subscribers.insert(*seq, subscribers.collect());
                 }
+                if *kind == Kind::Question {
+                    self.inquisitive.insert(*backend);
+                }
                 // Progress names its call, so there is no excuse for it.
                 if *kind != Kind::Progress && self.rests(*post) {
                     self.restless.insert(*seq);
                 }
-                if matches!(kind, Kind::Progress | Kind::Question)
-                    && let Some(case) = post.and_then(|post| self.cases.get_mut(&post))
-                {
-                    case.extended = true;
-                }
-                // A question may be carried by another call of the same session, whose clock then stops, and a log line taken for
-                // another call's, whose clock then starts anew.
-                if matches!(kind, Kind::Question | Kind::Log) {
-                    for case in self.cases.values_mut().filter(|case| case.endings.is_empty()) {
-                        case.extended = true;
+                match (kind, post) {
+                    (Kind::Progress, Some(post)) => {
+                        self.extend(at, Duration::ZERO, |number, case| case.is_about(number, *post));
                     }
+                    (Kind::Log, Some(post)) if self.is_certain(*post) => {
+                        self.extend(at, Duration::ZERO, |number, case| case.is_about(number, *post));
+                    }
+                    (Kind::Log, post) => self.extend_related(at, Duration::ZERO, *backend, *post),
+                    // Its client may take its time, and the clock of the call that carries it stands still.
+                    (Kind::Question, post) => {
+                        self.extend_related(at, limits().question_timeout, *backend, *post);
+                    }
+                    (Kind::Progress | Kind::ListChanged | Kind::Updated, _) => {}
                 }
             }
             Fact::Asked {
@@ -308,6 +366,8 @@ impl Judge {
             } => {
                 if let Some(question) = self.questions.get_mut(&(*backend, *epoch, *question)) {
                     question.withdrawn = true;
+                    let post = question.post;
+                    self.extend_related(at, Duration::ZERO, *backend, post);
                 }
             }
             Fact::AnswerRead {
@@ -337,6 +397,10 @@ impl Judge {
             }
             Fact::LinkDown { backend, epoch } => {
                 self.epochs_down.insert((*backend, *epoch));
+                self.hung.remove(backend);
+                if self.replaced_by.remove(backend).is_some_and(|by| by < at) {
+                    self.wrong(at, format!("backend {backend} was replaced too late"));
+                }
             }
             Fact::Ended {
                 session,
@@ -358,6 +422,67 @@ impl Judge {
         }
     }
 
+    /// A server that hangs is replaced after one call that was sent to it and timed out, and a ping.
+    fn expect_replacement(&mut self, at: Moment, session: usize, posted: Moment) {
+        let Some(backend) = self.homes.get(&session) else {
+            return;
+        };
+        let hangs = self.hung.get(backend).is_some_and(|(_, since)| posted >= *since);
+        if hangs && !self.inquisitive.contains(backend) {
+            let by = at.after(limits().request_timeout + SLACK);
+            self.replaced_by.entry(*backend).or_insert(by);
+        }
+    }
+
+    /// Returns how long a call may take that was just sent, if its server says nothing more: it may wait for a server that
+    /// starts, and for an answer of its client to what the server wanted to know before.
+    fn first_limit(&self, session: usize, limit: Duration) -> Duration {
+        let home = self.homes.get(&session);
+        let is_asked = self.questions.iter().any(|((backend, ..), question)| {
+            Some(backend) == home && question.post.is_none() && question.answers == 0 && !question.withdrawn
+        });
+        let wait = match is_asked {
+            true => limits().question_timeout + limit,
+            false => limit,
+        };
+        limits().start_timeout.max(wait) + limit + SLACK
+    }
+
+    /// The time of the calls that fit starts anew after this wait.
+    fn extend(&mut self, at: Moment, wait: Duration, fits: impl Fn(usize, &Case) -> bool) {
+        for (number, case) in &mut self.cases {
+            if let Some(limit) = case.limit
+                && case.endings.is_empty()
+                && fits(*number, case)
+            {
+                case.due = case.due.max(at.after(wait + limit + SLACK));
+            }
+        }
+    }
+
+    /// The same for all calls that something may be taken to be about: those of the same principal, or of anyone if it is
+    /// about no call.
+    fn extend_related(&mut self, at: Moment, wait: Duration, backend: usize, post: Option<usize>) {
+        let owner = post
+            .and_then(|post| self.cases.get(&post))
+            .map(|case| case.session);
+        let related: BTreeSet<usize> = self
+            .homes
+            .iter()
+            .filter(|(session, home)| {
+                **home == backend && owner.is_none_or(|owner| self.is_same_principal(owner, **session))
+            })
+            .map(|(session, _)| *session)
+            .collect();
+        self.extend(at, wait, |_, case| related.contains(&case.session));
+    }
+
+    /// Returns whether what is said about a call can be taken for no other one's: its client waits for it, and the bridge
+    /// knows that it does not rest.
+    fn is_certain(&self, post: usize) -> bool {
+        self.cases.get(&post).is_some_and(Case::is_open) && !self.rests(Some(post))
+    }
+
     /// At most once, and word for word.
     fn executed(&mut self, at: Moment, place: (usize, u32, u64), post: usize, line: &str) {
         let Some(case) = self.cases.get_mut(&post) else {
@@ -365,6 +490,9 @@ impl Judge {
         };
         case.executions.push(place);
         let times = case.executions.len();
+        if let Some(limit) = case.limit {
+            case.due = case.due.max(at.after(limit + SLACK));
+        }
         let home = self.homes.get(&case.session) == Some(&place.0);
         let expected = case.template.replace(ID, &place.2.to_string());
         let level = case.method == "logging/setLevel";
@@ -399,17 +527,16 @@ impl Judge {
         if !body.contains(&format!(r#""id":{}"#, case.id)) {
             wrongs.push(format!("post {post} with id {} was answered by {body}", case.id));
         }
-        let limits = limits();
-        let most = limits.start_timeout.max(limits.request_timeout)
-            + limits.request_timeout
-            + Duration::from_secs(1);
-        // A listen lasts as long as its client wants, and a task as long as it takes.
+        // A listen lasts as long as its client wants. A paused reader reads late; pauses last six seconds at most.
         if !matches!(case.method, "initialize" | "subscriptions/listen")
-            && !case.extended
-            && at.since(case.posted) > most + Duration::from_secs(6)
+            && case.limit.is_some()
+            && at > case.due.after(Duration::from_secs(6))
         {
-            // A paused reader reads late; pauses last six seconds at most.
-            wrongs.push(format!("post {post} ended after {:?}", at.since(case.posted)));
+            let late = at.since(case.due);
+            wrongs.push(format!(
+                "post {post} ended after {:?}, {late:?} too late",
+                at.since(case.posted)
+            ));
         }
         if case.method != "initialize" && reason.is_none() && !body.ends_with(r#""result":{}}"#) {
             let root = case.retry_of.unwrap_or(post);
@@ -590,6 +717,11 @@ impl Judge {
             );
         };
         question.answers += 1;
+        let asked_for = question.post;
+        self.extend_related(at, Duration::ZERO, key.0, asked_for);
+        let Some(question) = self.questions.get(&key) else {
+            return;
+        };
         let (answers, post, restless) = (question.answers, question.post, question.restless);
         if answers > 1 {
             self.wrong(at, format!("question {key:?} was answered {answers} times"));
@@ -619,6 +751,13 @@ impl Judge {
 
     fn conclude(&mut self) {
         let mut wrongs = Vec::new();
+        // What is told to a server that hangs is never read.
+        for (backend, (epoch, _)) in &self.hung {
+            self.epochs_down.insert((*backend, *epoch));
+        }
+        for backend in self.replaced_by.keys() {
+            wrongs.push(format!("backend {backend} hangs and was never replaced"));
+        }
         for (post, case) in &self.cases {
             if case.endings.is_empty() && !case.abandoned {
                 wrongs.push(format!("post {post} ({}) never ended", case.method));

@@ -1,6 +1,7 @@
 //! Restless clients: what they do next, and what they read.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use protocol::capability::Capabilities;
@@ -180,7 +181,7 @@ impl World {
         self.seats[seat].questions.clear();
         if implicit {
             let (machine, ask) = Session::open_implicit(key, client, session_limits(), self.now, version);
-            self.sessions.push(Held::new(machine, backend));
+            self.sessions.push(Held::new(machine, backend, &ask));
             self.send_ask(backend, ask);
             return self.call(seat, index);
         }
@@ -191,15 +192,15 @@ impl World {
         );
         let (machine, call, ask) =
             Session::open(key, client, session_limits(), self.now, message(&text), accepts);
-        self.sessions.push(Held::new(machine, backend));
-        let post = self.post(index, "0", None, "initialize", text, true);
+        self.sessions.push(Held::new(machine, backend, &ask));
+        let post = self.post((index, accepts), "0", None, "initialize", text, true);
         self.connect(index, post, call);
         self.send_ask(backend, ask);
     }
 
     fn post(
         &mut self,
-        session: usize,
+        (session, accepts): (usize, Accepts),
         id: &str,
         token: Option<String>,
         method: &'static str,
@@ -208,7 +209,9 @@ impl World {
     ) -> usize {
         let post = self.posts.len();
         self.posts.push(Post { token, opening });
-        let translated = self.backends[self.sessions[session].backend].era != Some(Era::Legacy);
+        let backend = &self.backends[self.sessions[session].backend];
+        let translated = backend.era != Some(Era::Legacy);
+        let limit = backend.call_limits.of_call(accepts);
         self.note(Fact::Posted {
             session,
             post,
@@ -217,6 +220,7 @@ impl World {
             template,
             translated,
             retry_of: None,
+            limit,
         });
         post
     }
@@ -224,7 +228,7 @@ impl World {
     /// The same for a modern client, whose tokens its errand knows.
     pub(crate) fn post_modern(
         &mut self,
-        session: usize,
+        (session, limit): (usize, Option<Duration>),
         id: &str,
         method: &'static str,
         template: String,
@@ -244,6 +248,7 @@ impl World {
             template,
             translated,
             retry_of,
+            limit,
         });
     }
 
@@ -301,7 +306,7 @@ impl World {
             .handle_message(self.now, said, accepts)
         {
             Ok(Taken::Call { call, ask }) => {
-                self.post(session, id, token, method, template, false);
+                self.post((session, accepts), id, token, method, template, false);
                 self.connect(session, post, call);
                 self.send_ask(self.sessions[session].backend, ask);
             }

@@ -161,7 +161,8 @@ impl World {
             principal,
         });
         let translated = self.backends[backend].era != Some(Era::Modern);
-        self.post_modern(session, &id, method, template, translated, None);
+        let limit = self.backends[backend].call_limits.of_call(accepts);
+        self.post_modern((session, limit), &id, method, template, translated, None);
         let said = message(&said);
         let client = Arc::new(modern::client(&said, Principal::named(principal)));
         let key = protocol::exchange::SessionKey(session as u64);
@@ -274,7 +275,9 @@ impl World {
                         nonce,
                     });
                 }
-                self.post_modern(FIRST + at, &id, "tools/call", template, true, Some(root));
+                let limit = self.backends[backend].call_limits.of_call(accepts);
+                let place = (FIRST + at, limit);
+                self.post_modern(place, &id, "tools/call", template, true, Some(root));
                 let connection = self.new_connection();
                 let trip = &mut self.trips[at];
                 trip.place = Place::Waiting;

@@ -1,6 +1,7 @@
 //! What happened, as it is checked afterwards and printed when a seed is replayed.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use protocol::time::Moment;
 
@@ -29,6 +30,12 @@ pub(crate) enum Fact {
         translated: bool,
         /// It comes back to this request.
         retry_of: Option<usize>,
+        /// How long its server may be silent; `None`: as long as it likes.
+        limit: Option<Duration>,
+    },
+    /// The server refused the handshake that was to open a session: it is attached to no server.
+    Refused {
+        session: usize,
     },
     /// The number of a request in its session.
     Numbered {
@@ -40,6 +47,8 @@ pub(crate) enum Fact {
     GivenUp {
         session: usize,
         call: u64,
+        /// Its server was silent for too long.
+        timed_out: bool,
     },
     /// The client closed the connection that it would have read the answer from.
     HungUp {
@@ -67,6 +76,10 @@ pub(crate) enum Fact {
         wire: u64,
         post: usize,
         template: String,
+    },
+    /// The server said how far the task is that it does for a request.
+    Polled {
+        post: usize,
     },
     /// A modern server asked by its answer: the call may be said again.
     AskedByAnswer {
@@ -155,6 +168,11 @@ pub(crate) enum Fact {
         connection: usize,
     },
     LinkDown {
+        backend: usize,
+        epoch: u32,
+    },
+    /// The server reads and writes nothing any more.
+    Hung {
         backend: usize,
         epoch: u32,
     },

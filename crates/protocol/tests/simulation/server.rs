@@ -72,6 +72,7 @@ pub(crate) enum Written {
     TooLong(u64),
     Crash,
     Freeze(Duration),
+    Hang,
 }
 
 #[derive(Debug)]
@@ -110,8 +111,14 @@ pub(crate) struct Server {
     /// What the others want to hear.
     wanted: BTreeMap<u64, Value>,
     pub(crate) frozen: bool,
+    /// It stays frozen until it is replaced.
+    pub(crate) hung: bool,
+    /// It has answered a handshake.
+    welcomed: bool,
     /// No more mischief: answer what there is to answer.
     pub(crate) tame: bool,
+    /// Every call of a client is answered at some time.
+    pub(crate) answers_always: bool,
     work: BTreeMap<u64, Work>,
     /// Ids that its predecessors were given, and that it may answer all the same.
     inherited: Vec<u64>,
@@ -141,7 +148,10 @@ impl Server {
             listens: Vec::new(),
             wanted: BTreeMap::new(),
             frozen: false,
+            hung: false,
+            welcomed: false,
             tame: false,
+            answers_always: false,
             work: BTreeMap::new(),
             inherited,
             next_question: 1,
@@ -308,7 +318,7 @@ impl Server {
         }
         match dice.below(100) {
             // Never.
-            0..4 if !self.tame => {}
+            0..4 if !self.tame && !self.answers_always => {}
             4..7 if !self.tame => plan.push((within(dice), Act::Crash)),
             7..9 if !self.tame => plan.push((span, Act::TooLong(wire))),
             9..14 => {
@@ -317,6 +327,12 @@ impl Server {
             }
             _ => plan.push((span, Act::Answer(wire))),
         }
+    }
+
+    /// Returns the calls that it has not answered, by their id, and the requests that they are.
+    pub(crate) fn working_on(&self) -> impl Iterator<Item = (u64, usize)> {
+        let unanswered = self.work.iter().filter(|(_, work)| work.answers == 0);
+        unanswered.map(|(wire, work)| (*wire, work.post))
     }
 
     /// Whether anything may still be said about a call.
@@ -380,6 +396,7 @@ impl Server {
             }));
             line
         };
+        self.welcomed |= matches!(act, Act::Welcome(_));
         let line = match act {
             Act::Welcome(wire) if self.era == Era::Modern => {
                 self.known = true;
@@ -538,6 +555,10 @@ impl Server {
                 } else {
                     None
                 };
+                if post.is_none() {
+                    let post = self.tasks.post(task);
+                    facts.push(Fact::Polled { post });
+                }
                 let template = template(&self.tasks.described(task, post, question));
                 answer(facts, wire, post, template)
             }
@@ -616,6 +637,10 @@ impl Server {
                 }
                 10 if dice.percent(25) => return (Some(Written::Crash), plan),
                 _ => {
+                    if dice.percent(8) && self.welcomed && !self.answers_always && !self.tame {
+                        facts.push(Fact::Hung { backend, epoch });
+                        return (Some(Written::Hang), plan);
+                    }
                     if dice.percent(40) {
                         return (Some(Written::Freeze(dice.millis(500, 8000))), plan);
                     }

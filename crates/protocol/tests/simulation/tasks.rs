@@ -87,7 +87,11 @@ impl TaskBook {
         let method = value["method"].as_str()?;
         let soon = dice.millis(0, 200);
         if method == "tools/list" && post.is_none() {
-            return Some(vec![(soon, Act::Tools(wire))]);
+            // One that is lost is done without.
+            return Some(match dice.percent(5) {
+                true => vec![],
+                false => vec![(soon, Act::Tools(wire))],
+            });
         }
         if let Some(post) = post.filter(|_| method.starts_with("tasks/") || method == "tools/call") {
             if method == "tools/call" && !self.is_task(dice, value) {
@@ -128,6 +132,8 @@ impl TaskBook {
         };
         let work = &mut self.tasks[task];
         Some(match method {
+            // One of the bridge's own that is lost is asked again.
+            "tasks/get" if post.is_none() && dice.percent(10) => vec![],
             "tasks/get" => vec![(soon, Act::Describe { wire, task, post })],
             "tasks/result" if work.ended.is_some() => vec![(soon, Act::Outcome { wire, task })],
             "tasks/result" => {

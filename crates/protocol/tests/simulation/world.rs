@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::backend_face::legacy::Introduction;
-use protocol::exchange::{Ask, QuestionKey, SessionKey, Tell, Trouble};
-use protocol::message::Message;
+use protocol::exchange::{Ask, CallKey, Failure, QuestionKey, SessionKey, Tell, Trouble};
+use protocol::message::{Kind, Message};
 use protocol::multiplexer::{self, Multiplexer};
 use protocol::negotiation;
 use protocol::session::replay::Retention;
-use protocol::session::{self, Session};
+use protocol::session::{self, Accepts, Session};
 use protocol::time::{Moment, earliest};
 use protocol::version::Era;
 use serde_json::Value;
@@ -44,6 +44,57 @@ pub(crate) enum Mutation {
     JudgeSilence,
     /// What a modern client was told of a legacy server is taken for the server's own words.
     JudgeATranslation,
+    /// Calls have no time limit, though they ought to.
+    NeverTimeOut,
+    /// A log line starts the time of every call anew, not only that of its own.
+    RestartEveryClock,
+}
+
+/// Which time limits the calls of a backend have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallLimits {
+    /// The same for every client.
+    Usual,
+    /// A longer one for clients that read events.
+    LongStreams,
+    /// None: such a server answers every call at some time.
+    Off,
+}
+
+impl CallLimits {
+    fn thrown(dice: &mut Dice) -> Self {
+        match dice.below(10) {
+            0..7 => Self::Usual,
+            7 | 8 => Self::LongStreams,
+            _ => Self::Off,
+        }
+    }
+
+    fn limits(self) -> multiplexer::Limits {
+        let usual = limits();
+        match self {
+            Self::Usual => usual,
+            Self::LongStreams => multiplexer::Limits {
+                stream_timeout: LONG_STREAM,
+                ..usual
+            },
+            Self::Off => multiplexer::Limits {
+                request_timeout: OFF,
+                stream_timeout: OFF,
+                ..usual
+            },
+        }
+    }
+
+    /// Returns how long a server may be silent in a call, if that is limited.
+    pub(crate) fn of_call(self, accepts: Accepts) -> Option<Duration> {
+        let limits = self.limits();
+        let limit = match accepts.reads_events() {
+            true => limits.stream_timeout,
+            false => limits.request_timeout,
+        };
+        (limit < OFF).then_some(limit)
+    }
 }
 
 #[derive(Debug)]
@@ -70,6 +121,7 @@ enum State {
 pub(crate) struct Backend {
     pub(crate) machine: Multiplexer,
     pub(crate) speaks: Speaks,
+    pub(crate) call_limits: CallLimits,
     /// The era of its words, as soon as that is known.
     pub(crate) era: Option<Era>,
     /// It reads nothing for longer than anybody waits.
@@ -98,6 +150,8 @@ pub(crate) struct Held {
     pub(crate) machine: Session,
     pub(crate) backend: usize,
     pub(crate) closed: bool,
+    /// The call that its handshake is.
+    opening: CallKey,
     tells: VecDeque<Tell>,
     tells_at: Moment,
 }
@@ -128,10 +182,15 @@ pub(crate) struct World {
     server_seq: u64,
 }
 
+const LONG_STREAM: Duration = Duration::from_secs(30);
+/// As the configuration has it.
+const OFF: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// After this long nobody starts anything new.
 const ACTIVE: Duration = Duration::from_secs(20);
 /// And after this long everything must have come to its end.
 const QUIET: Duration = Duration::from_secs(300);
+/// And after this long nothing is left of those who have gone.
+const FAREWELL: Duration = Duration::from_secs(180);
 const RESTART: [Duration; 3] = [
     Duration::from_millis(500),
     Duration::from_secs(1),
@@ -183,7 +242,7 @@ impl World {
 
     fn thrown_by(mut dice: Dice, mutation: Option<Mutation>) -> Self {
         let backends = (0..1 + dice.below(2))
-            .map(|_| Backend::new(&mut dice))
+            .map(|_| Backend::new(&mut dice, mutation))
             .collect::<Vec<_>>();
         let seats = (0..2 + dice.below(4))
             .map(|at| Seat::new(at, &mut dice, backends.len()))
@@ -254,7 +313,7 @@ impl World {
         for session in 0..self.sessions.len() {
             self.end_session(session);
         }
-        self.run_until(Moment::START.after(QUIET + Duration::from_secs(180)));
+        self.run_until(self.now.after(FAREWELL));
         for backend in 0..self.backends.len() {
             let machine = &self.backends[backend].machine;
             let left = [
@@ -467,11 +526,35 @@ impl World {
                             });
                         }
                         let (session, call) = (session.0 as usize, call.0);
-                        self.note(Fact::GivenUp { session, call });
+                        self.note(Fact::GivenUp {
+                            session,
+                            call,
+                            timed_out: false,
+                        });
                     }
-                    if let Tell::Failed { session, call, .. } = &tell {
+                    if let Tell::Reply {
+                        session,
+                        call,
+                        message,
+                        ..
+                    } = &tell
+                        && self.is_refusal(*session, *call, message)
+                    {
+                        let session = session.0 as usize;
+                        self.note(Fact::Refused { session });
+                    }
+                    if let Tell::Failed {
+                        session,
+                        call,
+                        failure,
+                    } = &tell
+                    {
                         let (session, call) = (session.0 as usize, call.0);
-                        self.note(Fact::GivenUp { session, call });
+                        self.note(Fact::GivenUp {
+                            session,
+                            call,
+                            timed_out: matches!(failure, Failure::Timeout { .. }),
+                        });
                     }
                     for tell in self.mutate_tell(backend, tell) {
                         self.send_tell(tell);
@@ -508,6 +591,12 @@ impl World {
                 self.note(Fact::Exceeded { what, found, limit });
             }
         }
+    }
+
+    /// Returns whether it is the server's refusal of a session's handshake.
+    fn is_refusal(&self, session: SessionKey, call: CallKey, message: &Message) -> bool {
+        let held = self.sessions.get(session.0 as usize);
+        message.kind() == Kind::Error && held.is_some_and(|held| held.opening == call)
     }
 
     fn write(&mut self, backend: usize) {
@@ -560,6 +649,9 @@ impl World {
         else {
             return;
         };
+        if server.hung {
+            return;
+        }
         if matches!(act, Act::Thaw) {
             return self.thaw(backend);
         }
@@ -601,6 +693,7 @@ impl World {
                     let line = Bytes::copy_from_slice(line.as_bytes());
                     self.backends[backend].machine.handle_line(self.now, line);
                 }
+                self.restart_clocks(backend, &line);
                 self.pump(backend);
             }
             Some(Written::TooLong(wire)) => {
@@ -613,6 +706,12 @@ impl World {
                 self.pump(backend);
             }
             Some(Written::Crash) => self.crash(backend),
+            Some(Written::Hang) => {
+                if let Some(server) = &mut self.backends[backend].server {
+                    server.frozen = true;
+                    server.hung = true;
+                }
+            }
             Some(Written::Freeze(span)) => {
                 if let Some(server) = &mut self.backends[backend].server {
                     server.frozen = true;
@@ -626,6 +725,9 @@ impl World {
     fn thaw(&mut self, backend: usize) {
         let one = &mut self.backends[backend];
         let Some(server) = &mut one.server else { return };
+        if server.hung {
+            return;
+        }
         server.frozen = false;
         let is_silent = !one.machine.is_ready() && self.now.since(one.up_since) >= negotiation::SILENCE;
         if is_silent && self.mutation == Some(Mutation::JudgeSilence) {
@@ -717,6 +819,7 @@ impl World {
             std::mem::take(&mut one.inherited),
         );
         server.tame = tame;
+        server.answers_always = one.call_limits == CallLimits::Off;
         server.frozen = one.slow && !tame;
         let is_slow = server.frozen;
         one.server = Some(server);
@@ -880,6 +983,21 @@ impl World {
         }
     }
 
+    /// For the mutation that starts the time of every call anew: a log line comes with progress of all of them.
+    fn restart_clocks(&mut self, backend: usize, line: &str) {
+        let one = &mut self.backends[backend];
+        let is_log = line.contains(r#""notifications/message""#);
+        if self.mutation != Some(Mutation::RestartEveryClock) || !is_log {
+            return;
+        }
+        for (wire, post) in one.server.iter().flat_map(Server::working_on) {
+            let progress = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{wire},"progress":1,"_meta":{{"of":{post}}}}}}}"#
+            );
+            one.machine.handle_line(self.now, Bytes::from(progress));
+        }
+    }
+
     fn principal_of(&self, wanted: usize) -> Option<&'static str> {
         self.history.facts.iter().find_map(|(_, fact)| match fact {
             Fact::SessionOpened {
@@ -911,10 +1029,15 @@ impl World {
 }
 
 impl Backend {
-    fn new(dice: &mut Dice) -> Self {
+    fn new(dice: &mut Dice, mutation: Option<Mutation>) -> Self {
         let words = [Introduction::Newest, Introduction::Union][dice.below(2)];
         let speaks = Speaks::thrown(dice);
-        let mut machine = Multiplexer::new(limits(), words);
+        let call_limits = CallLimits::thrown(dice);
+        let limits = match mutation {
+            Some(Mutation::NeverTimeOut) => CallLimits::Off.limits(),
+            _ => call_limits.limits(),
+        };
+        let mut machine = Multiplexer::new(limits, words);
         machine.plan_eras(speaks.plan(dice));
         let is_eager = dice.percent(30);
         if is_eager {
@@ -923,6 +1046,7 @@ impl Backend {
         Self {
             machine,
             speaks,
+            call_limits,
             era: speaks.only(),
             slow: dice.percent(10),
             verdict: None,
@@ -943,11 +1067,16 @@ impl Backend {
 }
 
 impl Held {
-    pub(crate) fn new(machine: Session, backend: usize) -> Self {
+    /// `open` is what opens it.
+    pub(crate) fn new(machine: Session, backend: usize, open: &Ask) -> Self {
+        let Ask::Open { call: opening, .. } = open else {
+            panic!("a session begins with its opening");
+        };
         Self {
             machine,
             backend,
             closed: false,
+            opening: *opening,
             tells: VecDeque::new(),
             tells_at: Moment::START,
         }
