@@ -1,6 +1,6 @@
 //! Builds what is measured, installs the peers and hands over to `bench-load`.
 //!
-//! It refuses to measure a debug build, and writes the page only after a complete run.
+//! It measures the profile `dist`, as packages are built, and writes the page only after a complete run.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,16 +10,23 @@ use anyhow::{Context, bail};
 use crate::{test_deps, test_run};
 
 const PAGE: &str = "docs/benchmarks.md";
+/// Read by `crates/rialto/build.rs`.
+const LINK_SCRIPT: &str = "RIALTO_LINK_SCRIPT";
 
 pub fn run(repository: &Path, flags: &[String]) -> anyhow::Result<()> {
-    let status = test_run::cargo(repository)
-        .args(["build", "--release", "-p", "rialto", "-p", "rialto-bench"])
-        .status()
-        .context("cannot run cargo build")?;
-    if !status.success() {
-        bail!("the release build fails");
+    build(repository, None)?;
+    let folder = target_folder(repository)?.join("dist");
+    let load = folder.join("bench-load");
+    if flags.is_empty() {
+        // Idle memory is nearly all code: what runs is laid together, as in a package.
+        let script = folder.join("order.ld");
+        let mut order = Command::new(&load);
+        match run_load(order.current_dir(repository).arg("--order").arg(&script)) {
+            Ok(()) => build(repository, Some(&script))?,
+            Err(error) => eprintln!("xtask: linked without an order of functions: {error:#}"),
+        }
     }
-    let mut command = Command::new(target_folder(repository)?.join("release").join("bench-load"));
+    let mut command = Command::new(load);
     command.current_dir(repository).args(flags);
     let is_partial = |flag: &String| matches!(flag.as_str(), "--quick" | "--instructions" | "--order");
     if !flags.iter().any(is_partial) {
@@ -32,9 +39,28 @@ pub fn run(repository: &Path, flags: &[String]) -> anyhow::Result<()> {
     if flags.is_empty() {
         command.arg("--write").arg(PAGE);
     }
+    run_load(&mut command)
+}
+
+fn run_load(command: &mut Command) -> anyhow::Result<()> {
     let status = command.status().context("bench-load does not run")?;
     if !status.success() {
         bail!("bench-load ended with {status}");
+    }
+    Ok(())
+}
+
+/// Builds the profile `dist`, linked by a script of `bench-load --order` if there is one.
+fn build(repository: &Path, script: Option<&Path>) -> anyhow::Result<()> {
+    let mut command = test_run::cargo(repository);
+    command.args(["build", "--profile", "dist", "-p", "rialto", "-p", "rialto-bench"]);
+    command.env_remove(LINK_SCRIPT);
+    if let Some(script) = script {
+        command.env(LINK_SCRIPT, script);
+    }
+    let status = command.status().context("cannot run cargo build")?;
+    if !status.success() {
+        bail!("the build of the profile `dist` fails");
     }
     Ok(())
 }

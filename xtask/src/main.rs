@@ -36,12 +36,12 @@ cargo xtask COMMAND
                    toolchain; installs cargo-fuzz into .test-deps, keeps what it finds there,
                    and leaves an input that breaks a promise in fuzz/artifacts
   setup            only the install
-  bench [FLAG…]    build Rialto for release and measure it beside native, the bare pipe and
-                   the peers; prints the table and writes docs/benchmarks.md.
+  bench [FLAG…]    build Rialto as packages do (profile `dist`) and measure it beside native, the
+                   bare pipe and the peers; prints the table and writes docs/benchmarks.md.
                    --quick: Rialto and native only, under a minute, writes nothing.
                    --instructions: instructions per call, under valgrind.
-                   --order FILE: which functions a start and plain calls run, under valgrind;
-                   crates/rialto/order.txt is made so, and a release is linked by it.
+                   --order FILE: a linker script for GNU ld that lays together what a start and
+                   plain calls run, as valgrind sees it. The full run makes one and links by it.
                    --only ROW, --rounds N, --seconds S: less, or more, of it; writes nothing.
   help             this text
 

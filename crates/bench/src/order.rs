@@ -1,9 +1,13 @@
-//! Which functions of Rialto a start and plain calls run, as valgrind sees it: the list by which a release is linked
-//! (`crates/rialto/build.rs`), so that they lie together and an idle process has little else in memory.
+//! Writes a linker script that lays together the functions which a start and plain calls run, as valgrind sees them.
 //!
-//! Names are written without what changes from one compiler to the next, so the list outlives most changes of the code.
+//! The kernel maps a program in steps of 64 KiB. Functions that lie scattered among those that never run cost as much
+//! memory, and as many faults, as if all of the program ran. `crates/rialto/build.rs` passes the script to the linker.
+//! It is for GNU ld: lld, with which zig links, refuses it.
+//!
+//! Names are written without what changes from one build to the next: linking by another script changes hashes, too.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -15,15 +19,11 @@ use crate::load::{self, Until};
 use crate::request::Call;
 use crate::system::{Programs, Setup, System};
 
-const HEAD: &str = "\
-# What a start and plain calls run, by `serve` and by `connect`; one linker's name per line, `*` for what differs from
-# build to build. Written by `cargo xtask bench --order crates/rialto/order.txt`; build.rs says what it is for.
-";
 /// So many calls run everything that plain calls run.
 const CALLS: u64 = 640;
 const IN_FLIGHT: usize = 16;
 
-/// Runs Rialto both ways and writes the list.
+/// Runs Rialto both ways and writes the linker script.
 pub async fn write(programs: &Programs, file: &Path) -> anyhow::Result<()> {
     instructions::require_valgrind()?;
     let folder = tempfile::tempdir().context("cannot make a folder for temporary files")?;
@@ -49,8 +49,21 @@ pub async fn write(programs: &Programs, file: &Path) -> anyhow::Result<()> {
         bail!("nm cannot read the program");
     }
     let sizes = sizes(&String::from_utf8_lossy(&symbols.stdout));
-    let lines = ordered(&serve, &connect, &sizes);
-    std::fs::write(file, format!("{HEAD}{}\n", lines.join("\n"))).context("cannot write the list")
+    let names = ordered(&serve, &connect, &sizes);
+    std::fs::write(file, linker_script(&names)).context("cannot write the linker script")
+}
+
+/// Returns a script that adds to what the linker does anyway (`INSERT`), instead of replacing it. The functions stay in the
+/// section that all others are in, since valgrind knows the names of no other.
+fn linker_script(names: &[String]) -> String {
+    let mut script = String::from("SECTIONS\n{\n  .text :\n  {\n");
+    for name in names {
+        // What the compiler takes for unlikely it puts into a section of another name; much of it runs at the start.
+        // Writing to a `String` cannot fail.
+        let _ = writeln!(script, "    *(.text.{name} .text.unlikely.{name})");
+    }
+    script.push_str("  }\n}\nINSERT BEFORE .init;\n");
+    script
 }
 
 fn read(profile: &Path) -> anyhow::Result<String> {

@@ -474,7 +474,7 @@ cargo xtask bench --only flight64  # one row
 cargo xtask bench --instructions   # instructions per call, under valgrind
 ```
 
-Rialto is a release build with its defaults, but for `--max-sessions`, which is raised above what the rows open, and
+Rialto is a build of the profile `dist` with its defaults, but for `--max-sessions`, which is raised above what the rows open, and
 `--max-message-bytes` in the row of 10 MB.
 
 ## Measured

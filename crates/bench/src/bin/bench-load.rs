@@ -17,7 +17,7 @@ bench-load [FLAGS]
   --quick            Rialto and native only, one short round
   --instructions     only instructions per call, under valgrind
   --works TEXT       … of works whose names hold this, and where the instructions go
-  --order FILE       only write there which functions a start and plain calls run, for the linker
+  --order FILE       only write a linker script there, for what a start and plain calls run
   --only ROW         only this row; may be repeated
   --rounds N         rounds per row
   --seconds S        length of one measurement
