@@ -149,7 +149,7 @@ async fn the_container_starts_rialto_with_words_that_it_takes() -> Result<()> {
         Some(instruction("EXPOSE"))
     );
     assert_eq!(instruction("STOPSIGNAL"), "SIGTERM");
-    assert!(text.contains("cargo build --release --locked -p rialto"));
+    assert!(text.contains("cargo build --profile dist --locked -p rialto"));
     assert_taken(&words.iter().map(String::as_str).collect::<Vec<_>>()).await
 }
 
