@@ -23,10 +23,11 @@ use crate::backend_face::process::{Launcher, environment, resolve};
 use crate::backend_face::remote;
 use crate::buffered::Buffered;
 use crate::client_face::body::Body;
+use crate::client_face::client_stream::ClientStream;
 use crate::client_face::head_clock::{HEADER_TIME, HeadClock};
 use crate::client_face::http::{Connection, ConnectionPlace};
-use crate::client_face::lingering::{Lingering, Unread};
-use crate::client_face::slow_reader::SlowReader;
+use crate::client_face::lingering::Unread;
+use crate::client_face::write_timeout::WriteTimeout;
 use crate::clock::Clock;
 use crate::destination::{Closing, Destination, Surroundings};
 use crate::guard::Caller;
@@ -432,7 +433,7 @@ impl Gateway {
             .max_headers(MAX_HEADERS)
             .max_buf_size(READ_BUFFER)
             .serve_connection(
-                TokioIo::new(heads.watch(Lingering::new(SlowReader::new(stream), unread))),
+                TokioIo::new(ClientStream::new(stream, heads.clone(), unread)),
                 service,
             );
         tokio::pin!(connection);
@@ -541,7 +542,7 @@ pub(crate) fn limit_of_http1(error: &hyper::Error, heads: &HeadClock) -> Option<
     } else if error.is_parse_too_large() {
         Some("header_bytes")
     } else {
-        SlowReader::<TcpStream>::is_behind(error).then_some("write_time")
+        WriteTimeout::is_behind(error).then_some("write_time")
     }
 }
 

@@ -17,10 +17,11 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::client_face::body::Body;
+use crate::client_face::client_stream::ClientStream;
 use crate::client_face::head_clock::{HEADER_TIME, HeadClock, IDLE_TIME};
 use crate::client_face::http::ConnectionPlace;
-use crate::client_face::lingering::{Lingering, Unread};
-use crate::client_face::slow_reader::SlowReader;
+use crate::client_face::lingering::Unread;
+use crate::client_face::write_timeout::WriteTimeout;
 use crate::gateway::{MAX_HEADERS, READ_BUFFER, limit_of_http1};
 use crate::tasks;
 use crate::tls::Tls;
@@ -59,7 +60,7 @@ where
     });
     let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let heads = HeadClock::default();
-    let stream = TokioIo::new(heads.watch(Lingering::new(SlowReader::new(stream), unread)));
+    let stream = TokioIo::new(ClientStream::new(stream, heads.clone(), unread));
     let ended = if speaks_http2 {
         let connection = http2::Builder::new(Tasks)
             .timer(TokioTimer::new())
@@ -87,7 +88,7 @@ where
                 connection.await
             }
         };
-        let behind = |error: &hyper::Error| SlowReader::<TcpStream>::is_behind(error).then_some("write_time");
+        let behind = |error: &hyper::Error| WriteTimeout::is_behind(error).then_some("write_time");
         ended.map_err(|error| (behind(&error), error))
     } else {
         let connection = http1::Builder::new()

@@ -7,7 +7,6 @@
 //! A head has [`HEADER_TIME`] from its first byte, the first head of a connection from the beginning. Until the first
 //! byte of a later head the connection is idle (keep-alive), and has [`IDLE_TIME`].
 
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -16,7 +15,6 @@ use std::time::Duration;
 
 use hyper::rt::{Sleep, Timer};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 /// How long a client may take to send its request's headers.
@@ -52,12 +50,9 @@ impl HeadClock {
         self.0.waiting.lock()
     }
 
-    /// Returns the connection around which this clock runs.
-    pub(crate) fn watch<S>(&self, inner: S) -> Watched<S> {
-        Watched {
-            inner,
-            heads: Arc::clone(&self.0),
-        }
+    /// Notes that bytes have come, of the head that is waited for if one is.
+    pub(crate) fn note_bytes(&self) {
+        self.0.has_begun.store(true, Relaxed);
     }
 
     /// Returns whether the connection waits for a head of which nothing has come, after an earlier one.
@@ -128,60 +123,10 @@ impl Future for Deadline {
     }
 }
 
-/// A connection that tells its clock when something comes.
-#[derive(Debug)]
-pub(crate) struct Watched<S> {
-    inner: S,
-    heads: Arc<Heads>,
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.inner).poll_read(context, buffer);
-        if buffer.filled().len() > before {
-            self.heads.has_begun.store(true, Relaxed);
-        }
-        read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(context)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::client_stream::ClientStream;
+    use super::super::lingering::Unread;
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -207,7 +152,7 @@ mod tests {
     async fn later_head_has_its_time_from_its_first_byte() {
         let clock = HeadClock::default();
         let (ours, mut theirs) = tokio::io::duplex(16);
-        let mut ours = clock.watch(ours);
+        let mut ours = ClientStream::new(ours, clock.clone(), Unread::default());
         drop(clock.sleep(HEADER_TIME));
         let mut second = clock.sleep(HEADER_TIME);
         assert!(futures_util::poll!(second.as_mut()).is_pending());

@@ -5,7 +5,6 @@
 //! "too large" or "sign in first" it would see a broken pipe. So the answer is the last that is sent, and what
 //! still comes is read and forgotten, though not for long.
 
-use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
 
 /// Whoever has not heard by then does not want to.
@@ -36,12 +35,11 @@ impl Unread {
     }
 }
 
-/// The connection around another.
+/// The lingering close of one connection (nginx: `lingering_close`).
 #[derive(Debug)]
-pub(crate) struct Lingering<S> {
-    inner: S,
+pub(super) struct Lingering {
     unread: Unread,
-    /// `Some` once there is nothing more to say.
+    /// `Some` once the last byte was sent.
     rest: Option<Rest>,
 }
 
@@ -51,19 +49,26 @@ struct Rest {
     bytes: usize,
 }
 
-impl<S> Lingering<S> {
-    pub(crate) fn new(inner: S, unread: Unread) -> Self {
-        Self {
-            inner,
-            unread,
-            rest: None,
-        }
+impl Lingering {
+    pub(super) fn new(unread: Unread) -> Self {
+        Self { unread, rest: None }
     }
-}
 
-impl<S: AsyncRead + Unpin> Lingering<S> {
+    pub(super) fn has_begun(&self) -> bool {
+        self.rest.is_some()
+    }
+
+    /// Returns whether the peer may still be sending.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.unread.is_set()
+    }
+
     /// Reads and forgets, until the peer has ended too, or its time is up.
-    fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll<S: AsyncRead + Unpin>(
+        &mut self,
+        socket: &mut S,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
         let rest = self.rest.get_or_insert_with(|| Rest {
             over: Box::pin(tokio::time::sleep(LINGER_TIME)),
             bytes: LINGER_BYTES,
@@ -74,7 +79,7 @@ impl<S: AsyncRead + Unpin> Lingering<S> {
         let mut piece = [MaybeUninit::uninit(); PIECE];
         while rest.bytes > 0 {
             let mut buffer = ReadBuf::uninit(&mut piece);
-            let read = ready!(Pin::new(&mut self.inner).poll_read(context, &mut buffer));
+            let read = ready!(Pin::new(&mut *socket).poll_read(context, &mut buffer));
             if read.is_err() || buffer.filled().is_empty() {
                 break;
             }
@@ -84,54 +89,10 @@ impl<S: AsyncRead + Unpin> Lingering<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Lingering<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_read(context, buffer)
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.rest.is_none() {
-            ready!(Pin::new(&mut self.inner).poll_shutdown(context))?;
-            if !self.unread.is_set() {
-                return Poll::Ready(Ok(()));
-            }
-        }
-        self.poll_rest(context).map(Ok)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::client_stream::ClientStream;
+    use super::super::head_clock::HeadClock;
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::time::Instant;
@@ -141,7 +102,7 @@ mod tests {
         let (ours, mut theirs) = tokio::io::duplex(1 << 10);
         let unread = Unread::default();
         unread.set(true);
-        let mut connection = Lingering::new(ours, unread);
+        let mut connection = ClientStream::new(ours, HeadClock::default(), unread);
         let began = Instant::now();
         let peer = async {
             theirs.write_all(&[0; 100 << 10]).await.unwrap();
@@ -166,7 +127,7 @@ mod tests {
             let (ours, mut theirs) = tokio::io::duplex(64 << 10);
             let unread = Unread::default();
             unread.set(true);
-            let mut connection = Lingering::new(ours, unread);
+            let mut connection = ClientStream::new(ours, HeadClock::default(), unread);
             let began = Instant::now();
             let closing = async {
                 connection.shutdown().await.unwrap();
@@ -188,7 +149,8 @@ mod tests {
     async fn what_was_read_to_its_end_is_closed_at_once() {
         let (ours, _theirs) = tokio::io::duplex(64);
         let began = Instant::now();
-        Lingering::new(ours, Unread::default()).shutdown().await.unwrap();
+        let mut connection = ClientStream::new(ours, HeadClock::default(), Unread::default());
+        connection.shutdown().await.unwrap();
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
 }

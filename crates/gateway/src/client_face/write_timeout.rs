@@ -1,4 +1,4 @@
-//! A connection whose peer must take what it is sent: one that takes less than [`LEAST_RATE`] on average is closed.
+//! The write timeout: a client that reads less than [`LEAST_RATE`] on average loses its connection.
 //!
 //! What waits for a peer that does not read costs memory, and a connection. The peer has [`WRITE_TIME`] of patience;
 //! waiting uses it up, and every byte taken gives some back. The clock runs only while something waits to be written, so
@@ -10,20 +10,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
-
-use crate::joined_write;
 
 /// How long a peer may take nothing of what is written for it.
 const WRITE_TIME: Duration = Duration::from_secs(60);
 /// Bytes in a second that a peer must take on average, beyond that time.
 const LEAST_RATE: u32 = 1024;
 
-/// The connection around another.
+/// The patience with one client.
 #[derive(Debug)]
-pub(crate) struct SlowReader<S> {
-    inner: S,
+pub(crate) struct WriteTimeout {
     /// Runs while a write waits. Made when one waits for the first time, which most connections never see.
     clock: Option<Pin<Box<Sleep>>>,
     /// Since when a write waits, if one does.
@@ -37,17 +33,18 @@ pub(crate) struct SlowReader<S> {
 #[error("the peer does not read")]
 struct Behind;
 
-impl<S> SlowReader<S> {
-    pub(crate) fn new(inner: S) -> Self {
+impl Default for WriteTimeout {
+    fn default() -> Self {
         Self {
-            inner,
             clock: None,
             waiting: None,
             patience: WRITE_TIME,
         }
     }
+}
 
-    /// Whether a connection was closed because its peer does not read.
+impl WriteTimeout {
+    /// Returns whether a connection was closed because its peer does not read.
     pub(crate) fn is_behind(error: &hyper::Error) -> bool {
         error
             .source()
@@ -56,8 +53,9 @@ impl<S> SlowReader<S> {
             .is_some_and(|inner| inner.is::<Behind>())
     }
 
-    /// Judges what a write came to. A flush or a shutdown that succeeds gives nothing back: no byte was taken.
-    fn judge<T>(
+    /// Returns the outcome of a write, or an error once the peer has no time left. A flush or a shutdown that succeeds gives
+    /// no time back: the peer took no byte.
+    pub(super) fn check<T>(
         &mut self,
         context: &mut Context<'_>,
         written: Poll<io::Result<T>>,
@@ -86,59 +84,18 @@ impl<S> SlowReader<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for SlowReader<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_read(context, buffer)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for SlowReader<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.inner).poll_write(context, bytes);
-        self.judge(context, written, |taken| *taken)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = joined_write::poll_write(&mut self.inner, context, slices);
-        self.judge(context, written, |taken| *taken)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = Pin::new(&mut self.inner).poll_flush(context);
-        self.judge(context, flushed, |()| 0)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let shut = Pin::new(&mut self.inner).poll_shutdown(context);
-        self.judge(context, shut, |()| 0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::client_stream::ClientStream;
+    use super::super::head_clock::HeadClock;
+    use super::super::lingering::Unread;
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     #[tokio::test(start_paused = true)]
     async fn c07_a_peer_that_takes_nothing_is_left_after_its_time() {
         let (ours, theirs) = tokio::io::duplex(16);
-        let mut connection = SlowReader::new(ours);
+        let mut connection = ClientStream::new(ours, HeadClock::default(), Unread::default());
         let began = Instant::now();
         let error = connection.write_all(&[0; 64]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
@@ -149,7 +106,7 @@ mod tests {
     /// The peer reads so many bytes, so often. Returns how long the connection was kept, or `None` if to the end.
     async fn kept_for(bytes: usize, pause: Duration) -> Option<Duration> {
         let (ours, mut theirs) = tokio::io::duplex(1024);
-        let mut connection = SlowReader::new(ours);
+        let mut connection = ClientStream::new(ours, HeadClock::default(), Unread::default());
         let began = Instant::now();
         let reading = async {
             let mut piece = vec![0; bytes];
