@@ -1,10 +1,12 @@
-//! Staying awake as long as messages come close together.
+//! Decides when `connect` busy-polls instead of sleeping.
 //!
-//! With a server that answers within a fraction of a millisecond most of a call's time goes by in putting this process to
-//! sleep and waking it again, twice, and it costs more of the processor than being awake for that long would. So whoever
-//! has just seen two messages close together expects a third. It is in vain at most once for each such
-//! run of messages, and a server that is further away than [`CLOSE`] never causes it. Where many calls are under way there
-//! is hardly time to sleep, and nobody who would notice.
+//! A server on the same machine answers within a fraction of a millisecond. Most of such a call is spent in putting this
+//! process to sleep and waking it, twice, which also costs more CPU than staying awake for that long. Busy-polling
+//! took the median of a call from 1.7 to about 0.8 times that of a direct call.
+//!
+//! It is bounded. Only a message that follows another within [`CLOSE`] starts it, it ends after [`CLOSE`], and not more
+//! than [`FEW`] calls may be open. So a silent peer costs nothing, a server that is further away than [`CLOSE`] never
+//! causes it, and each run of messages wastes at most one [`CLOSE`]. The loop yields the processor in each turn.
 
 use std::time::Duration;
 
