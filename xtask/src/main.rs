@@ -6,6 +6,7 @@
 mod bench;
 mod conformance;
 mod fuzz;
+mod lines;
 mod simulate;
 mod test_deps;
 mod test_run;
@@ -35,6 +36,7 @@ cargo xtask COMMAND
                    run every fuzz target, or one, for M minutes each (1). Needs the nightly
                    toolchain; installs cargo-fuzz into .test-deps, keeps what it finds there,
                    and leaves an input that breaks a promise in fuzz/artifacts
+  lines            count the lines of product code, without tests, comments and blank lines
   setup            only the install
   bench [FLAG…]    build Rialto as packages do (profile `dist`) and measure it beside native, the
                    bare pipe and the peers; prints the table and writes docs/benchmarks.md.
@@ -81,12 +83,13 @@ fn run(arguments: Vec<String>) -> anyhow::Result<()> {
             let repository = repository()?;
             fuzz::run(&repository, &repository.join(".test-deps"), &wanted)
         }
+        ("lines", []) => lines::run(&repository()?),
         ("setup", []) => setup(&repository()?).map(drop),
         ("help" | "--help" | "-h", []) => {
             print!("{HELP}");
             Ok(())
         }
-        ("setup" | "help", [extra, ..]) => {
+        ("lines" | "setup" | "help", [extra, ..]) => {
             bail!("`{command}` takes no argument, but `{extra}` was given")
         }
         _ => bail!("there is no command `{command}`; `cargo xtask help` lists them"),
