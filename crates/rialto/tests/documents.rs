@@ -195,7 +195,7 @@ async fn every_key_is_documented_and_every_documented_key_exists() {
     };
     let whole = &documented("The whole gateway") | &documented("Limits");
     assert_eq!(whole, globals);
-    assert_eq!(documented("Who may come in"), auth);
+    assert_eq!(documented("Authentication"), auth);
     assert_eq!(documented("A destination"), destination);
 }
 
