@@ -450,20 +450,25 @@ pub fn page(results: &Results, rows: &[Row], systems: &[System], counts: Option<
 
 # Benchmarks
 
-All systems stand in front of the same minimal stdio echo server (`bench-echo`), in one run, taking turns, with the
-load generator (`bench-load`) on the same machine. Every measurement starts its system afresh, warms it up, and
-checks the id and the text of every answer. Times differ from machine to machine, so what is told is **ratios inside
-one run**: a number with × is against *native*, unless the row says otherwise. CPU is user + system time of the
-bridge process alone, without the server behind it; so is memory, and a peer that starts a child for every session is
-spared them. Of several rounds the median counts.
+Use this page to compare the speed and memory of Rialto with a native server and with other bridges.
 
-- *native*: the echo handler as its own HTTP server on hyper. The ceiling: no bridge can do less.
-- *bare pipe*: the load straight into the echo server's pipe, no HTTP and no bridge. The other limit; its CPU is the
-  echo server's own.
-- *in front of native*: Rialto has the native server as a remote destination instead of a child, and *native* is the
-  same call made directly. CPU is that of Rialto alone.
-- Peers run as their documentation says, with sessions, and with their logs turned down. A cell with words says why
-  there is no number.
+All systems serve the same minimal stdio echo server (`bench-echo`). They take turns in one run,
+with the load generator (`bench-load`) on the same machine. Every measurement starts its system
+anew, warms it up, and checks the id and the text of every response. Of several rounds the median
+counts.
+
+Times differ between machines, so the tables show **ratios inside one run**. A number with × is
+relative to *native*, unless the row names another base. CPU is user + system time of the bridge
+process alone, without the server behind it. Memory is counted likewise, without the children that
+some peers start for every session.
+
+- *native*: the echo handler as its own HTTP server on hyper. It is the ceiling for any bridge.
+- *bare pipe*: the load written directly to the echo server's pipe, without HTTP and without a
+  bridge. It is the other limit; its CPU is the echo server's own.
+- *in front of native*: Rialto has the native server as a remote destination instead of a child, and
+  *native* is the same call made directly. CPU is that of Rialto alone.
+- Peers run as documented, with sessions, and with reduced logs. A cell with words has the reason
+  why there is no number.
 
 ## Reproduce
 
@@ -474,8 +479,8 @@ cargo xtask bench --only flight64  # one row
 cargo xtask bench --instructions   # instructions per call, under valgrind
 ```
 
-Rialto is a build of the profile `dist` with its defaults, but for `--max-sessions`, which is raised above what the rows open, and
-`--max-message-bytes` in the row of 10 MB.
+Rialto is a build of the profile `dist` with its defaults, with two exceptions: `--max-sessions` is above what the
+rows open, and `--max-message-bytes` is raised in the row of 10 MB.
 
 ## Measured
 
@@ -483,13 +488,14 @@ Rialto is a build of the profile `dist` with its defaults, but for `--max-sessio
 ## Targets
 
 {targets}
-The peer-relative targets count the peers of this table. Metrics are always counted, and Host and Origin always checked:
-both are part of every row.
+The peer-relative targets count the peers of this table. Metrics, and the checks of Host and Origin,
+are always on and part of every row.
 
 ## Instructions per call
 
-User-space instructions of the process under `valgrind --tool=callgrind`: the difference between a long and a short
-run, divided by the difference in calls. It hardly moves with the machine's mood.
+The table has user-space instructions of the process under `valgrind --tool=callgrind`: the
+difference between a long and a short run, divided by the difference in calls. They hardly depend on
+the load of the machine.
 
 {counts}",
         table = table(results, rows, systems),

@@ -16,19 +16,24 @@ const HEAD: &str = "\
 
 <!-- Written by `cargo xtask conformance`; `cargo xtask test` fails if it is not what it measures. -->
 
-The official suite, `@modelcontextprotocol/conformance`, against `rialto serve` in front of the stdio server in
-`tests/conformance/server`, in both process modes. *Native* is the same server without a bridge, over the HTTP of
-the official TypeScript SDK, measured in the same run: the score to reach. *Era* is what the server speaks: `legacy`
-knows only revisions up to 2025-11-25, `modern` only 2026-07-28, `dual` follows whoever opens the conversation. Where
-the server lacks the era of the revision (2026-07-28 in front of `legacy`, an older one in front of `modern`), Rialto
-translates, and *native* is the same server with both eras: without a bridge, nothing would pass. *Remote* is Rialto in
-front of the same server's own HTTP, *chain* Rialto in front of another Rialto that has the server as a child; both for
-the newest revision of each era.
+Use this page to see which checks of the official suite, `@modelcontextprotocol/conformance`, pass
+through `rialto serve`. The server is the stdio server in `tests/conformance/server`, in both
+process modes.
 
-Each field says how many scenarios passed; then, behind a plus sign, how many of those that the suite runs although
-the revision does not require them; then the number of checks that passed. The suite has no scenarios for
-2024-11-05, and 0.1.16 has none for 2025-03-26. The scenarios that 2026-07-28 does not require and that the native
-server fails are those of the tasks extension, which it does not have.
+- *Native* is the same server without a bridge, over the HTTP of the official TypeScript SDK,
+  measured in the same run. It is the score to reach.
+- *Era* is what the server speaks. `legacy` knows only revisions up to 2025-11-25, `modern` only
+  2026-07-28, and `dual` uses the era of the client's first message.
+- Where the server lacks the era of the revision, Rialto translates. *Native* is then the same
+  server with both eras: without a bridge, nothing would pass.
+- *Remote* is Rialto in front of the same server's own HTTP. *Chain* is Rialto in front of another
+  Rialto that has the server as a child. Both run for the newest revision of each era.
+
+Each field has the number of scenarios that passed. The number after a plus sign is for scenarios
+that the suite runs although the revision does not require them. Then comes the number of checks
+that passed. The suite has no scenarios for 2024-11-05, and 0.1.16 has none for 2025-03-26. The
+native server fails those scenarios of 2026-07-28 that test the tasks extension, which it does not
+have.
 
 ";
 
