@@ -20,7 +20,7 @@
 //! | `rounds`, `roots` | questions that came by an answer; questions for roots that no call carries |
 //! | `tools` | what is known of tools, and the reading of their list |
 //! | `vigil` | liveness: whether a silent server still works |
-//! | `abandoned`, `held`, `resting`, `attribution` | which session a question without origin is for |
+//! | `attribution` with `abandoned`, `suspended`, `unattributed` | which session a question without origin is for |
 //!
 //! | Coordinator | What it decides |
 //! |---|---|
@@ -33,13 +33,13 @@
 //! Over stdio a server's question carries no origin. If exactly one session has calls in flight that may ask, the question
 //! is that session's. Once a server has asked anything, such calls run for one session at a time, so that the next question
 //! can be attributed. A question that comes while several sessions of one principal have such calls is held until the calls
-//! of all but one of them have ended, and then is that one's (`held.rs`). What still cannot be attributed is refused: of
+//! of all but one of them have ended, and then is that one's (`unattributed.rs`). What still cannot be attributed is refused: of
 //! several principals, as many questions as sessions that may have asked, or nothing decided in time. Nothing is ever
 //! guessed between principals: a call that was cancelled, timed out or lost its session is its principal's until the server
 //! answers it (`abandoned.rs`), and what no call can have caused is for one principal only if no other has used the link.
 //! A message about a task carries the task's id and is exact (`tasks.rs`); roots that the server asks for while no call is
 //! there wait for the next one (`roots.rs`). A call that waits for its client's answer, which may never come, does not keep
-//! others of its principal from their turn (`resting.rs`).
+//! others of its principal from their turn (`suspended.rs`).
 
 mod abandoned;
 mod arrivals;
@@ -47,8 +47,8 @@ mod attribution;
 mod calls;
 mod changes;
 mod deadlines;
+mod deferred;
 mod endings;
-mod held;
 mod ledger;
 mod lifecycle;
 mod limits;
@@ -58,20 +58,21 @@ mod lowering;
 mod outputs;
 mod posts;
 mod questions;
-mod resting;
 mod roots;
 mod rounds;
 mod send_queue;
+mod sessions;
 mod state;
 mod subscriptions;
+mod suspended;
 mod task_calls;
 mod task_polling;
 mod tasks;
 mod tools;
+mod unattributed;
 mod undeclared;
 mod vigil;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -84,17 +85,16 @@ use crate::negotiation::EraPlan;
 use crate::time::Moment;
 use crate::version::{Era, LogLevelStyle, QuestionStyle};
 use crate::wire::outbox::Outbox;
-use abandoned::Abandoned;
-use held::Held;
+use attribution::Attribution;
 use ledger::Ledger;
 pub use limits::{Counters, Limits};
 pub use link::Carrier;
 use link::Link;
 use listen::Listen;
 pub use outputs::Output;
-use resting::Returning;
 use roots::Roots;
-use state::{Load, Pending, PendingOpen, SessionEntry, Users};
+use sessions::SessionEntry;
+use state::{Pending, PendingOpen};
 use subscriptions::Subscriptions;
 pub(crate) use subscriptions::is_part;
 use tasks::Tasks;
@@ -106,31 +106,13 @@ use undeclared::Undeclared;
 pub struct Multiplexer {
     ledger: Ledger,
     link: Link,
-    /// Calls that no client waits for any more and that the server has not answered.
-    abandoned: Abandoned,
-    /// The principals that have used this link.
-    users: Users,
-    /// How many sessions have calls in flight, and calls in flight that may ask.
-    busy_sessions: usize,
-    asking_sessions: usize,
-    /// How many calls rest.
-    resting_calls: usize,
-    /// Answers to questions of calls that rest.
-    returning: VecDeque<Returning>,
-    /// Questions of the server of which it is not known yet whose they are, oldest first.
-    held: VecDeque<Held>,
+    attribution: Attribution,
     undeclared: Undeclared,
     subscriptions: Subscriptions,
     listen: Listen,
     tools: Tools,
     tasks: Tasks,
     roots: Roots,
-    /// The server has asked a question at some time: attribution needs one asking session at a time.
-    inquisitive: bool,
-    /// The principal whose the instance is since then.
-    owner: Option<Principal>,
-    /// Who last told the server something about roots; a question for roots outside any call is theirs.
-    last_notifier: Option<SessionKey>,
 }
 
 impl Multiplexer {
@@ -138,22 +120,13 @@ impl Multiplexer {
         Self {
             ledger: Ledger::new(limits),
             link: Link::new(introduction),
-            abandoned: Abandoned::default(),
-            users: Users::default(),
-            busy_sessions: 0,
-            asking_sessions: 0,
-            resting_calls: 0,
-            returning: VecDeque::new(),
-            held: VecDeque::new(),
+            attribution: Attribution::default(),
             undeclared: Undeclared::default(),
             subscriptions: Subscriptions::default(),
             listen: Listen::default(),
             tools: Tools::default(),
             tasks: Tasks::default(),
             roots: Roots::default(),
-            inquisitive: false,
-            owner: None,
-            last_notifier: None,
         }
     }
 
@@ -188,7 +161,7 @@ impl Multiplexer {
 
     /// Sessions that use this backend.
     pub fn sessions(&self) -> usize {
-        self.ledger.attached.len()
+        self.ledger.sessions.len()
     }
 
     /// Calls that were accepted and have no answer yet. A modern client's call that rests has been answered, with a
@@ -202,23 +175,11 @@ impl Multiplexer {
         self.ledger.waiting.len()
     }
 
-    /// Questions of the server that have no answer yet.
-    pub fn open_questions(&self) -> usize {
-        self.ledger.questions.len()
-            + self.held.len()
-            + self.undeclared.len()
-            + self.tasks.open_inputs()
-            + self.roots.open()
-    }
-
     /// Returns whether a principal should use this instance. Once the server has asked something that carries no origin,
     /// principals no longer share it: each would have to wait for the other's answers. It stays with the principal that
     /// was asked, until that one has gone and left nothing behind.
     pub fn suits(&self, principal: &Principal) -> bool {
-        !self.inquisitive
-            || self.link.carrier() == Carrier::Posts
-            || self.owner.as_ref().is_none_or(|owner| owner == principal)
-            || (self.ledger.attached.is_empty() && self.abandoned.is_empty())
+        self.attribution.suits(principal, &self.ledger, &self.link)
     }
 
     pub fn is_ready(&self) -> bool {
@@ -240,7 +201,7 @@ impl Multiplexer {
             .pending
             .values()
             .filter_map(Pending::as_call)
-            .filter(|call| !call.resting || call.words.questions() == QuestionStyle::Requests)
+            .filter(|call| !call.asking.is_suspended() || call.words.questions() == QuestionStyle::Requests)
             .count()
     }
 
@@ -259,13 +220,13 @@ impl Multiplexer {
     /// Calls that were given up and that the server has not answered, and the principals who have such.
     #[doc(hidden)]
     pub fn abandoned(&self) -> (usize, usize) {
-        self.abandoned.sizes()
+        self.attribution.abandoned.sizes()
     }
 
     /// Sessions that want to know what is not about their calls.
     #[doc(hidden)]
     pub fn listeners(&self) -> usize {
-        self.ledger.hearing().count()
+        self.ledger.sessions.hearing().count()
     }
 
     /// Our own listens.
@@ -335,20 +296,15 @@ impl Multiplexer {
                 words,
                 hears,
             } => {
-                let attached = SessionEntry {
-                    client,
-                    words,
-                    hears,
-                    load: Load::default(),
-                };
-                self.open(now, session, call, attached, introduction.as_ref());
+                let entry = SessionEntry::new(client, words, hears);
+                self.open(now, session, call, entry, introduction.as_ref());
             }
             Ask::Ready { session, message } => {
                 // Only the first to say so is heard by the server, so what it asks then is theirs.
                 if self.link.confirm(Some(&message), &mut self.ledger)
-                    && self.ledger.attached.contains_key(&session)
+                    && self.ledger.sessions.contains(session)
                 {
-                    self.last_notifier = Some(session);
+                    self.attribution.handle_roots_notice(session);
                 }
             }
             Ask::Call(call) => self.call(now, call),
@@ -383,7 +339,7 @@ impl Multiplexer {
 
     /// A notification of a client. It has no answer that could say it was refused, so what does not fit is lost.
     fn notice(&mut self, session: SessionKey, message: &Message) {
-        if !self.is_ready() || !self.ledger.attached.contains_key(&session) {
+        if !self.is_ready() || !self.ledger.sessions.contains(session) {
             return;
         }
         if !self.ledger.has_room(message.len()) {
@@ -391,7 +347,7 @@ impl Multiplexer {
             return;
         }
         if message.method() == Method::RootsListChanged {
-            self.last_notifier = Some(session);
+            self.attribution.handle_roots_notice(session);
         }
         self.link
             .face_mut()
@@ -403,20 +359,10 @@ impl Multiplexer {
         now: Moment,
         session: SessionKey,
         call: CallKey,
-        attached: SessionEntry,
+        entry: SessionEntry,
         introduction: Option<&Message>,
     ) {
-        let principal = &attached.client.principal;
-        self.users.add(principal);
-        if self.inquisitive && self.ledger.attached.is_empty() {
-            self.owner = Some(principal.clone());
-        }
-        self.link.offer(&attached.client, introduction);
-        if attached.words.log_levels() == LogLevelStyle::PerSession {
-            self.subscriptions.attach(session);
-            self.tell_level(now);
-        }
-        self.ledger.attached.insert(session, attached);
+        self.attach(now, session, entry, introduction);
         if let Some(welcome) = self.link.welcome().filter(|_| self.link.is_up()) {
             let welcome = Arc::clone(welcome);
             self.ledger.tell(Tell::Welcome {
@@ -435,5 +381,22 @@ impl Multiplexer {
         });
         self.ledger.wake_by(deadline);
         self.ensure_link(now);
+    }
+
+    fn attach(
+        &mut self,
+        now: Moment,
+        session: SessionKey,
+        entry: SessionEntry,
+        introduction: Option<&Message>,
+    ) {
+        self.attribution
+            .handle_session(&entry.client.principal, &self.ledger);
+        self.link.offer(&entry.client, introduction);
+        if entry.words.log_levels() == LogLevelStyle::PerSession {
+            self.subscriptions.attach(session);
+            self.tell_level(now);
+        }
+        self.ledger.sessions.insert(session, entry);
     }
 }

@@ -76,7 +76,7 @@ impl Multiplexer {
             Arrival::Updated => self.handle_updated(&modern::unmarked(&message)),
             Arrival::Listening(id) => self.handle_listening(now, id, &message),
             // What we do not understand is for the only session, unless another principal has used the link too.
-            Arrival::Other => match self.sole_hearing() {
+            Arrival::Other => match self.attribution.sole_hearing(&self.ledger) {
                 Some(_) => self.tell_all(&modern::unmarked(&message)),
                 None => self.ledger.counters.unattributed += 1,
             },
@@ -122,7 +122,8 @@ impl Multiplexer {
             if let Some(id) = id.filter(|id| self.has_room_for_a_refusal(id)) {
                 let limit = self.ledger.limits.max_message_bytes;
                 let text = format!("the message is larger than max_message_bytes ({limit})");
-                self.refuse(id, error_code::INVALID_REQUEST, &text);
+                self.link
+                    .refuse(id, error_code::INVALID_REQUEST, &text, &mut self.ledger);
             }
             self.ledger.counters.noise += 1;
             return;
@@ -149,7 +150,7 @@ impl Multiplexer {
     pub(super) fn handle_answer(&mut self, now: Moment, id: Option<WireId>, message: Message) {
         let Some(id) = id.filter(|id| self.ledger.pending.contains_key(id)) else {
             if let Some(id) = id {
-                self.abandoned.handle_answer(id);
+                self.attribution.abandoned.handle_answer(id);
             }
             self.ledger.counters.strays += 1;
             return;

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Multiplexer;
-use super::abandoned::Matter;
 use super::limits::Limits;
 use super::lowering::Lowered;
-use super::state::{Doing, InFlight, Past, Pending, Waiting};
+use super::state::{Asking, Doing, InFlight, Past, Pending, Waiting};
 use crate::backend_face::WireId;
 use crate::error_code;
 use crate::exchange::{Call, Failure, Request, SessionKey, Tell};
@@ -21,7 +20,7 @@ use crate::wire::header::MirroredParams;
 
 impl Multiplexer {
     pub(super) fn call(&mut self, now: Moment, call: Call) {
-        if !self.ledger.attached.contains_key(&call.session) {
+        if !self.ledger.sessions.contains(call.session) {
             let Call { session, call, .. } = call;
             self.ledger.tell(Tell::Failed {
                 session,
@@ -57,7 +56,9 @@ impl Multiplexer {
             self.ledger.limits.call_timeout(call.reads_events)
         });
         let patience = now.after(self.ledger.limits.patience);
-        let occupied = !starting && self.takes_turns(&call) && self.is_occupied(call.session);
+        let occupied = !starting
+            && self.attribution.takes_turns(call.message.method())
+            && self.attribution.is_occupied(call.session, &self.ledger);
         let occupied_until = occupied.then(|| now.after(Limits::OCCUPIED_WAIT));
         self.ledger.waiting.push_back(Waiting {
             call,
@@ -83,33 +84,19 @@ impl Multiplexer {
             return false;
         }
         // First come, first served: a call overtakes only those that another principal's client keeps waiting.
-        !self.takes_turns(call)
-            || (!self.others_ask(call.session)
-                && !self.strangers_rest(call.session)
+        !self.attribution.takes_turns(call.message.method())
+            || (!self.ledger.sessions.others_ask(call.session)
+                && !self
+                    .attribution
+                    .suspended
+                    .has_stranger(call.session, &self.ledger)
                 && self.ledger.waiting.iter().all(|waiting| {
-                    waiting.call.session == call.session || self.strangers_rest(waiting.call.session)
+                    waiting.call.session == call.session
+                        || self
+                            .attribution
+                            .suspended
+                            .has_stranger(waiting.call.session, &self.ledger)
                 }))
-    }
-
-    /// Returns whether the server has asked before and may ask because of this call.
-    fn takes_turns(&self, call: &Call) -> bool {
-        self.inquisitive && call.message.method().may_ask()
-    }
-
-    /// Returns whether calls of other sessions are in flight that may ask.
-    fn others_ask(&self, session: SessionKey) -> bool {
-        let own = self
-            .ledger
-            .attached
-            .get(&session)
-            .is_some_and(|attached| attached.load.asking > 0);
-        self.asking_sessions > usize::from(own)
-    }
-
-    /// Returns whether a call of another principal keeps this session's calls from their turn.
-    pub(super) fn is_occupied(&self, session: SessionKey) -> bool {
-        self.strangers_rest(session)
-            || (self.others_ask(session) && self.strangers_work(session, Matter::Question))
     }
 
     /// Sends what has waited, in order, as far as the rules allow. A call that waits its turn holds up only those
@@ -118,7 +105,7 @@ impl Multiplexer {
         if !self.is_ready() {
             return;
         }
-        if !self.returning.is_empty() {
+        if self.attribution.suspended.has_answers() {
             self.admit_answers(now);
         }
         if self.ledger.waiting.is_empty() {
@@ -130,15 +117,16 @@ impl Multiplexer {
                 self.ledger.waiting.push_back(waiting);
                 continue;
             }
-            if self.takes_turns(&waiting.call) {
+            if self.attribution.takes_turns(waiting.call.message.method()) {
                 let session = waiting.call.session;
                 // One that another principal's client keeps waiting holds up no one else.
-                let kept = self.strangers_rest(session);
+                let kept = self.attribution.suspended.has_stranger(session, &self.ledger);
                 if !kept {
-                    in_turn &= !self.others_ask(session);
+                    in_turn &= !self.ledger.sessions.others_ask(session);
                 }
                 if kept || !in_turn {
-                    if waiting.occupied_until.is_none() && self.is_occupied(session) {
+                    if waiting.occupied_until.is_none() && self.attribution.is_occupied(session, &self.ledger)
+                    {
                         let until = now.after(Limits::OCCUPIED_WAIT);
                         waiting.occupied_until = Some(until);
                         self.ledger.wake_by(until);
@@ -212,7 +200,7 @@ impl Multiplexer {
         }
         self.ledger.next_wire();
         let method = message.method();
-        self.count_in(session, method.may_ask());
+        self.ledger.sessions.count_in(session, method.may_ask());
         let is_own = self.is_own(session, &request);
         let deadline = now.after(self.ledger.limits.first_timeout(method, reads_events, is_own));
         let horizon = match is_own {
@@ -238,9 +226,7 @@ impl Multiplexer {
                 deadline,
                 horizon,
                 patience: Some(patience),
-                open_questions: 0,
-                rest_at: None,
-                resting: false,
+                asking: Asking::Nothing,
             })),
         );
         self.ledger.wake_by(deadline.min(patience));
@@ -253,7 +239,7 @@ impl Multiplexer {
     pub(super) fn is_own(&self, session: SessionKey, request: &Request) -> bool {
         match request {
             Request::Subscribe { .. } | Request::Watch { .. } => {
-                let client = self.ledger.attached.get(&session);
+                let client = self.ledger.sessions.get(session);
                 let client = client.map(|entry| entry.words.changes());
                 self.link.face().changes() == ChangeStyle::Listen || client == Some(ChangeStyle::Listen)
             }

@@ -21,7 +21,7 @@ impl Multiplexer {
             ChangeStyle::Unasked => return,
             ChangeStyle::Listen => {}
         }
-        let wanted = self.ledger.hearing().next().is_some().then(|| {
+        let wanted = self.ledger.sessions.hearing().next().is_some().then(|| {
             let resources = self.subscriptions.uris().into_iter().map(ListenFilter::Resource);
             resources.chain(self.tasks.watched()).collect()
         });
@@ -146,7 +146,7 @@ impl Multiplexer {
     /// Tells an update to the sessions that subscribed to its resource, or to the only session if no other principal
     /// has used the link.
     pub(super) fn handle_updated(&mut self, message: &Message) {
-        if self.sole_hearing().is_some() {
+        if self.attribution.sole_hearing(&self.ledger).is_some() {
             return self.tell_all(message);
         }
         let Some(uri) = message.text(Member::Uri) else {
@@ -163,10 +163,57 @@ impl Multiplexer {
     }
 
     pub(super) fn tell_all(&mut self, message: &Message) {
-        let sessions: Vec<SessionKey> = self.ledger.hearing().collect();
+        let sessions: Vec<SessionKey> = self.ledger.sessions.hearing().collect();
         for session in sessions {
             let message = message.clone();
             self.ledger.tell(Tell::Notice { session, message });
+        }
+    }
+
+    /// Sends a log line to the session whose call it is about. If that cannot be known it goes to every session while no
+    /// call runs and all are one principal's, and otherwise to none.
+    pub(super) fn handle_log(&mut self, now: Moment, message: &Message, origin: Option<WireId>) {
+        if self.task_log(now, message) {
+            return;
+        }
+        let level = message.level();
+        let found = match origin.map(|origin| self.origin_of(origin)) {
+            Some(None) => {
+                self.ledger.counters.unattributed += 1;
+                return;
+            }
+            Some(found) => found,
+            None => self.attribution.of_log(&self.ledger),
+        };
+        if let Some((session, wire)) = found {
+            if let Some(id) = wire {
+                self.ledger.note_activity(now, id);
+            }
+            if self.subscriptions.hears(session, level) {
+                let message = message.clone();
+                let call = wire.and_then(|id| self.ledger.call(id));
+                let tell = match call.map(|call| call.call) {
+                    Some(call) => Tell::Related {
+                        session,
+                        call,
+                        message,
+                    },
+                    None => Tell::Notice { session, message },
+                };
+                self.ledger.tell(tell);
+            }
+            return;
+        }
+        if !self.attribution.may_log_to_all(&self.ledger) {
+            self.ledger.counters.unattributed += 1;
+            return;
+        }
+        let sessions: Vec<SessionKey> = self.ledger.sessions.hearing().collect();
+        for session in sessions {
+            if self.subscriptions.hears(session, level) {
+                let message = message.clone();
+                self.ledger.tell(Tell::Notice { session, message });
+            }
         }
     }
 }

@@ -30,18 +30,7 @@ impl Multiplexer {
             .map(|(key, _)| *key)
             .collect();
         for question in late {
-            if self.give_late_answer(now, question) {
-                continue;
-            }
-            let session = self.ledger.questions.get(&question).map(|open| open.session);
-            self.refuse_question(now, question, "the client did not answer in time");
-            if let Some(session) = session {
-                self.ledger.tell(Tell::Withdrawn {
-                    session,
-                    question,
-                    message: None,
-                });
-            }
+            self.expire_question(now, question);
         }
         if let Some(at) = self.ledger.questions.values().map(|open| open.deadline).min() {
             self.ledger.wake_by(at);
@@ -100,7 +89,7 @@ impl Multiplexer {
             .range(..id)
             .filter_map(|(_, pending)| pending.as_call());
         older
-            .filter(|call| !call.resting && !matches!(call.doing, Doing::Round(_)))
+            .filter(|call| !call.asking.is_suspended() && !matches!(call.doing, Doing::Round(_)))
             .map(|call| call.deadline)
             .min()
     }
@@ -110,7 +99,7 @@ impl Multiplexer {
         let mut slow = Vec::new();
         let mut stopped = Vec::new();
         let mut resumed = Vec::new();
-        let mut resting = Vec::new();
+        let mut to_suspend = Vec::new();
         let mut polled = Vec::new();
         let mut next = None;
         for (id, pending) in &mut self.ledger.pending {
@@ -131,9 +120,9 @@ impl Multiplexer {
                     continue;
                 }
             };
-            if let Some(at) = call.rest_at {
+            if let Some(at) = call.asking.next_deadline() {
                 if at <= now {
-                    resting.push(*id);
+                    to_suspend.push(*id);
                 } else {
                     next = earliest(next, Some(at));
                 }
@@ -177,7 +166,12 @@ impl Multiplexer {
         for id in resumed {
             self.next_round(now, id);
         }
-        self.rest(now, resting);
+        if !to_suspend.is_empty() {
+            for id in to_suspend {
+                self.attribution.suspended.suspend(id, &mut self.ledger);
+            }
+            self.admit(now);
+        }
         for &id in &late {
             self.ledger.counters.timeouts += 1;
             if let Some(call) = self.release(now, id, None, "no answer within the time limit") {
@@ -214,14 +208,14 @@ impl Multiplexer {
         for mut waiting in std::mem::take(&mut self.ledger.waiting) {
             let (session, call) = (waiting.call.session, waiting.call.call);
             let expired = waiting.occupied_until.is_some_and(|until| until <= now);
-            if expired && !self.is_occupied(session) {
+            if expired && !self.attribution.is_occupied(session, &self.ledger) {
                 waiting.occupied_until = None;
             }
             if waiting.deadline <= now || waiting.occupied_until.is_some_and(|until| until <= now) {
                 self.ledger.counters.timeouts += 1;
                 let failure = if waiting.starting {
                     start.clone()
-                } else if self.is_occupied(session) {
+                } else if self.attribution.is_occupied(session, &self.ledger) {
                     Failure::Occupied
                 } else {
                     self.ledger.limits.timeout_failure(waiting.call.reads_events)

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use super::Multiplexer;
-use super::link::Carrier;
 use super::state::{Doing, InFlight, Pending, PendingOpen, Waiting};
 use super::task_polling::TaskPolling;
 use crate::backend_face::{WireId, write_cancel};
@@ -13,34 +12,9 @@ use crate::method::Method;
 use crate::time::Moment;
 
 impl Multiplexer {
-    /// A call of this session is under way, and may be what the server's next question is about.
-    pub(super) fn count_in(&mut self, session: SessionKey, may_ask: bool) {
-        if let Some(attached) = self.ledger.attached.get_mut(&session) {
-            let load = &mut attached.load;
-            load.in_flight += 1;
-            self.busy_sessions += usize::from(load.in_flight == 1);
-            if may_ask {
-                load.asking += 1;
-                self.asking_sessions += usize::from(load.asking == 1);
-            }
-        }
-    }
-
-    pub(super) fn count_out(&mut self, session: SessionKey, may_ask: bool) {
-        if let Some(attached) = self.ledger.attached.get_mut(&session) {
-            let load = &mut attached.load;
-            load.in_flight -= 1;
-            self.busy_sessions -= usize::from(load.in_flight == 0);
-            if may_ask {
-                load.asking -= 1;
-                self.asking_sessions -= usize::from(load.asking == 0);
-            }
-        }
-    }
-
     /// Takes a call out of the books because the server is done with it.
     pub(super) fn settle(&mut self, now: Moment, id: WireId) -> Option<Box<InFlight>> {
-        self.rouse(id);
+        self.attribution.suspended.resume(id, &mut self.ledger);
         let call = match self.ledger.pending.remove(&id)? {
             Pending::Call(call) => call,
             Pending::Handshake(_)
@@ -53,7 +27,9 @@ impl Multiplexer {
         if let Some(polling) = call.doing.polling() {
             polling.drop_steps(id, &mut self.ledger, &self.link);
         }
-        self.count_out(call.session, call.method.may_ask());
+        self.ledger
+            .sessions
+            .count_out(call.session, call.method.may_ask());
         self.resolve_held(now);
         self.admit(now);
         Some(call)
@@ -68,7 +44,7 @@ impl Multiplexer {
         message: Option<&Message>,
         reason: &str,
     ) -> Option<Box<InFlight>> {
-        self.rouse(id);
+        self.attribution.suspended.resume(id, &mut self.ledger);
         TaskPolling::abandon(now, id, &mut self.ledger, &self.link);
         let Some(Pending::Call(call)) = self.ledger.pending.get(&id) else {
             return None;
@@ -86,32 +62,19 @@ impl Multiplexer {
         write_cancel(self.ledger.outgoing.end(), words, id, reason);
         self.detach_questions(id, &call);
         self.forsake(&call);
-        self.count_out(call.session, call.method.may_ask());
-        self.abandon(id, &call);
+        self.ledger
+            .sessions
+            .count_out(call.session, call.method.may_ask());
+        self.attribution.abandon(id, &call, &mut self.ledger, &self.link);
         self.resolve_held(now);
         self.admit(now);
         Some(call)
     }
 
-    /// Keeps in mind whose call it is that the server may go on with.
-    fn abandon(&mut self, id: WireId, call: &InFlight) {
-        // A modern server that is reached by POSTs says everything about a call in its exchange, which has ended.
-        if self.link.carrier() == Carrier::Posts && self.link.face().is_silent_after_exchange() {
-            return;
-        }
-        let Some(attached) = self.ledger.attached.get(&call.session) else {
-            return;
-        };
-        let principal = attached.client.principal.clone();
-        let (may_ask, limit) = (call.method.may_ask(), self.ledger.limits.abandoned);
-        let collapsed = self.abandoned.add(id, call.session, principal, may_ask, limit);
-        self.ledger.counters.overloads += u64::from(collapsed);
-    }
-
     /// A call's questions are still the server's to have answered, but there is no call to keep alive.
     pub(super) fn detach_questions(&mut self, id: WireId, call: &InFlight) {
-        self.refuse_undeclared(id);
-        if call.open_questions > 0 {
+        self.undeclared.refuse(id, &mut self.ledger, &self.link);
+        if call.asking.questions() > 0 {
             for question in self
                 .ledger
                 .questions
@@ -173,7 +136,7 @@ impl Multiplexer {
     }
 
     pub(super) fn close(&mut self, now: Moment, session: SessionKey) {
-        if !self.ledger.attached.contains_key(&session) {
+        if !self.ledger.sessions.contains(session) {
             return;
         }
         let (gone, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.ledger.openers)
@@ -245,9 +208,7 @@ impl Multiplexer {
     }
 
     pub(super) fn detach(&mut self, session: SessionKey) {
-        self.ledger.attached.remove(&session);
-        if self.last_notifier == Some(session) {
-            self.last_notifier = None;
-        }
+        self.ledger.sessions.remove(session);
+        self.attribution.forget_session(session);
     }
 }

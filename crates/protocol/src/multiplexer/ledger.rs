@@ -14,14 +14,15 @@ use crate::time::Moment;
 use super::limits::{Counters, Limits};
 use super::outputs::{Output, Outputs};
 use super::send_queue::SendQueue;
-use super::state::{InFlight, OpenQuestion, Pending, PendingOpen, SessionEntry, Waiting};
+use super::sessions::Sessions;
+use super::state::{InFlight, OpenQuestion, Pending, PendingOpen, Waiting};
 use super::vigil::Vigil;
 
 /// The books.
 #[derive(Debug)]
 pub(super) struct Ledger {
     pub(super) limits: Limits,
-    pub(super) attached: BTreeMap<SessionKey, SessionEntry>,
+    pub(super) sessions: Sessions,
     pub(super) openers: VecDeque<PendingOpen>,
     pub(super) waiting: VecDeque<Waiting>,
     pub(super) pending: BTreeMap<WireId, Pending>,
@@ -38,7 +39,7 @@ impl Ledger {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
-            attached: BTreeMap::new(),
+            sessions: Sessions::default(),
             openers: VecDeque::new(),
             waiting: VecDeque::new(),
             pending: BTreeMap::new(),
@@ -149,6 +150,34 @@ impl Ledger {
         }
     }
 
+    pub(super) fn calls_mut(&mut self) -> impl Iterator<Item = &mut InFlight> {
+        self.pending.values_mut().filter_map(Pending::as_call_mut)
+    }
+
+    /// A question is put to a call's client, which has until `deadline` to answer. Returns the client's key of the call.
+    pub(super) fn open_question(&mut self, deadline: Moment, id: WireId) -> Option<CallKey> {
+        let call = self.pending.get_mut(&id)?.as_call_mut()?;
+        call.asking.open();
+        // People think slowly, and the server is not to blame: it waits too.
+        call.deadline = deadline.after(self.limits.call_timeout(call.reads_events));
+        Some(call.call)
+    }
+
+    /// A question of a call is answered or withdrawn. Returns whether it was the last: the call's time begins anew.
+    pub(super) fn close_question(&mut self, now: Moment, id: WireId) -> bool {
+        let Some(call) = self.pending.get_mut(&id).and_then(Pending::as_call_mut) else {
+            return false;
+        };
+        let is_last = call.asking.close();
+        if is_last {
+            call.deadline = now.after(self.limits.call_timeout(call.reads_events));
+            call.horizon = now.after(self.limits.longest_call(call.reads_events));
+            let deadline = call.deadline;
+            self.wake_by(deadline);
+        }
+        is_last
+    }
+
     pub(super) fn find_call(&self, session: SessionKey, call: CallKey) -> Option<WireId> {
         let mut newest_first = self.calls().rev();
         newest_first
@@ -163,18 +192,10 @@ impl Ledger {
     // Sessions.
 
     pub(super) fn client(&self, session: SessionKey) -> Option<&Arc<Client>> {
-        self.attached.get(&session).map(|entry| &entry.client)
+        self.sessions.get(session).map(|entry| &entry.client)
     }
 
     pub(super) fn principal(&self, session: SessionKey) -> Option<&Principal> {
         self.client(session).map(|client| &client.principal)
-    }
-
-    /// Returns the sessions that want notifications which are about none of their calls.
-    pub(super) fn hearing(&self) -> impl Iterator<Item = SessionKey> {
-        self.attached
-            .iter()
-            .filter(|(_, entry)| entry.hears)
-            .map(|(session, _)| *session)
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::link::{Carrier, Introduced};
 use super::listen::Listen;
-use super::state::{Load, Pending, PendingOpen, Users, Waiting};
+use super::state::{Pending, PendingOpen, Waiting};
 use super::vigil::{Owed, Vigil};
 use super::{Multiplexer, Output};
 use crate::backend_face::legacy;
@@ -29,7 +29,7 @@ impl Multiplexer {
             return;
         }
         // A new server is introduced at once if sessions of the old one live on.
-        let awaited = !self.ledger.openers.is_empty() || !self.ledger.attached.is_empty();
+        let awaited = !self.ledger.openers.is_empty() || !self.ledger.sessions.is_empty();
         if self.link.introduces_at_start() || awaited {
             self.ensure_link(now);
         }
@@ -51,21 +51,10 @@ impl Multiplexer {
         self.listen = Listen::default();
         self.ledger.vigil = Vigil::default();
         self.ledger.outgoing.clear();
-        for entry in self.ledger.attached.values_mut() {
-            entry.load = Load::default();
-        }
-        self.abandoned.clear();
-        self.subscriptions.doubt_level();
-        self.users = Users::default();
-        for entry in self.ledger.attached.values() {
-            self.users.add(&entry.client.principal);
-        }
-        self.returning.clear();
-        self.resting_calls = 0;
-        self.busy_sessions = 0;
-        self.asking_sessions = 0;
-        self.held.clear();
+        self.ledger.sessions.lose_link();
+        self.attribution.lose_link(&self.ledger);
         self.undeclared.lose_link();
+        self.subscriptions.doubt_level();
         self.tools.lose_link();
         self.tasks.lose_link();
         self.roots.lose_link();
@@ -261,7 +250,7 @@ impl Multiplexer {
             }
             Refusal::Failure(failure) => self.fail_waiting(&failure),
         }
-        if self.ledger.attached.is_empty() {
+        if self.ledger.sessions.is_empty() {
             self.link.forget_introduction();
         }
     }
@@ -270,7 +259,7 @@ impl Multiplexer {
     fn resume(&mut self, now: Moment) {
         let openers = self.ledger.openers.iter();
         let newcomers: BTreeSet<SessionKey> = openers.map(|opener| opener.session).collect();
-        if self.ledger.attached.len() == newcomers.len() {
+        if self.ledger.sessions.len() == newcomers.len() {
             return;
         }
         self.link.confirm(None, &mut self.ledger);
@@ -288,7 +277,7 @@ impl Multiplexer {
             .unwrap_or_default();
         for list in lists {
             let message = legacy::list_changed(list);
-            let hearing = self.ledger.hearing();
+            let hearing = self.ledger.sessions.hearing();
             let sessions: Vec<SessionKey> = hearing.filter(|session| !newcomers.contains(session)).collect();
             for session in sessions {
                 let message = message.clone();

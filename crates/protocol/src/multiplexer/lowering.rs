@@ -118,7 +118,7 @@ impl Multiplexer {
             }
             Request::SetLevel { level } => return self.lower_level(session, *level, message, id),
         }
-        let Some(entry) = self.ledger.attached.get(&session) else {
+        let Some(entry) = self.ledger.sessions.get(session) else {
             return Lowered::Done;
         };
         let line = Outgoing {

@@ -84,7 +84,7 @@ impl Multiplexer {
                 });
             }
             None => {
-                self.abandoned.handle_answer(id);
+                self.attribution.abandoned.handle_answer(id);
                 self.ledger.counters.strays += 1;
             }
         }
@@ -149,7 +149,7 @@ impl Multiplexer {
             Some(Pending::Call(_)) | None => {}
         }
         let Some(call) = self.settle(now, id) else {
-            self.abandoned.handle_answer(id);
+            self.attribution.abandoned.handle_answer(id);
             return;
         };
         self.forsake(&call);

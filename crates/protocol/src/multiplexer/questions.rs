@@ -1,162 +1,269 @@
-//! Questions that are not put to a client as they come: those of a round, and those for roots that no call carries.
-
-use std::collections::VecDeque;
+//! Questions of the server: which session each is put to, and how it is answered, refused or withdrawn.
 
 use bytes::Bytes;
 
 use super::Multiplexer;
-use super::roots::Asked;
-use super::rounds::{MAX_ROUNDS, Round};
-use super::state::{Asker, Doing, OpenQuestion, Pending, Waiting};
-use super::task_polling::TaskPolling;
-use crate::backend_face::modern::{self, InputRequired};
-use crate::backend_face::{Outgoing, WireId};
+use super::abandoned::Matter;
+use super::attribution::Resolution;
+use super::link::Carrier;
+use super::state::{Asker, OpenQuestion};
+use super::suspended::Suspended;
+use super::unattributed::Held;
+use super::undeclared::Refusal;
+use crate::backend_face::{WireId, legacy};
+use crate::capability;
 use crate::error_code;
-use crate::exchange::{Call, Failure, SessionKey, Tell};
-use crate::message::{Kind, Member, Message, quoted};
+use crate::exchange::{QuestionKey, SessionKey, Tell};
+use crate::message::{Member, Message};
 use crate::method::Method;
 use crate::time::Moment;
-use crate::version::{Era, QuestionStyle};
+use crate::version::QuestionStyle;
+
+/// Why a question is refused that could be several sessions'.
+const UNATTRIBUTABLE: &str =
+    "cannot tell which of several sessions this request is for; set `process: per_session` for this server";
+
+/// The same if it could be several principals'.
+const UNATTRIBUTABLE_CALLER: &str =
+    "cannot tell which of several callers this request is for; set `process: per_identity` for this server";
+
+const NOTHING_IN_PROGRESS: &str = "no client request is in progress";
+
+/// Room for the text of a refusal.
+const REFUSAL_BYTES: usize = 256;
 
 impl Multiplexer {
-    // Rounds.
+    /// Returns how many questions of the server have no answer yet.
+    pub fn open_questions(&self) -> usize {
+        self.ledger.questions.len()
+            + self.attribution.unattributed.len()
+            + self.undeclared.len()
+            + self.tasks.open_inputs()
+            + self.roots.open()
+    }
 
-    /// Begins a round if the server asks by its answer and the client must be asked by requests. A client that is asked in
-    /// the server's own way gets the answer as it is.
-    pub(super) fn begin_round(&mut self, now: Moment, id: WireId, message: &Message) -> bool {
-        match self.link.face().questions() {
-            QuestionStyle::Requests => return false,
-            QuestionStyle::Results => {}
-        }
-        let Some(call) = self.ledger.call_mut(id) else {
-            return false;
+    // From the server.
+
+    pub(super) fn handle_question(&mut self, now: Moment, message: Message, origin: Option<WireId>) {
+        let Some(id) = message.raw_copy(Member::Id) else {
+            return;
         };
-        match call.words.questions() {
-            QuestionStyle::Results => return false,
-            QuestionStyle::Requests => {}
+        if !self.has_room_for_a_refusal(&id) || self.handle_task_question(now, &id, &message) {
+            return;
         }
-        let Some(InputRequired { questions, state }) = modern::input_required(message) else {
-            return false;
-        };
-        call.rounds += 1;
-        if call.rounds > MAX_ROUNDS {
-            self.fail_round(now, Some(id), "the server asked too many times");
-            return true;
+        // No client was introduced to this server, and a modern one could never be sent the answer.
+        if self.link.welcome().is_none() {
+            return self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, NOTHING_IN_PROGRESS);
         }
-        let session = call.session;
-        let round = Round::new(now, state, questions.keys());
-        let resume_at = round.next_deadline();
-        call.doing = Doing::Round(round);
-        if let Some(at) = resume_at {
-            self.ledger.wake_by(at);
-        }
-        for (key, question) in questions {
-            let Ok(question) = Message::scan(question) else {
-                self.fail_round(now, Some(id), "the server asked something that is no request");
-                return true;
+        if let Some(origin) = origin {
+            return match self.origin_of(origin) {
+                Some((session, wire)) => self.ask_session(now, session, wire, id, message),
+                None => self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, NOTHING_IN_PROGRESS),
             };
-            if !self.may_be_asked(session, &question) {
-                self.fail_round(now, Some(id), "the server asked for what this client cannot do");
-                return true;
-            }
-            let question = modern::with_elicitation_id(question, self.ledger.next_question);
-            self.put_question(now, session, Some(id), Asker::Round(key), question);
         }
-        true
+        if self.handle_roots_question(now, &id, &message) {
+            return;
+        }
+        let found = self.attribution.of_question(message.method(), &self.ledger);
+        self.attribution.handle_question(found, &self.ledger);
+        match found {
+            Some((session, wire)) => self.ask_session(now, session, wire, id, message),
+            None if self.ledger.sessions.asking() > 1 => self.hold(now, id, message),
+            None if self.ledger.sessions.len() > 1 || self.attribution.has_several_users() => {
+                self.refuse_unattributable(&id);
+            }
+            None => self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, NOTHING_IN_PROGRESS),
+        }
     }
 
-    /// Returns whether a client can answer this question, and no limit forbids to ask it.
-    pub(super) fn may_be_asked(&self, session: SessionKey, question: &Message) -> bool {
-        let is_able = self.ledger.client(session).is_some_and(|client| {
-            let can = &client.capabilities;
-            can.can_answer(question.method()) && can.can_answer_in_kind(question)
+    /// Returns whether a request of the server can be answered at all. A server that asks without reading gets no answers:
+    /// they would pile up here.
+    pub(super) fn has_room_for_a_refusal(&mut self, id: &[u8]) -> bool {
+        let room = self.ledger.has_room(id.len() + REFUSAL_BYTES);
+        self.ledger.counters.overloads += u64::from(!room);
+        room
+    }
+
+    /// Puts a question to the session that it is for, unless its client cannot answer.
+    pub(super) fn ask_session(
+        &mut self,
+        now: Moment,
+        session: SessionKey,
+        wire: Option<WireId>,
+        id: Bytes,
+        message: Message,
+    ) {
+        let entry = self.ledger.sessions.get(session);
+        let unheard_of = entry.is_some_and(|entry| {
+            entry.words.questions() == QuestionStyle::Results && !message.method().is_input()
         });
-        is_able && self.open_questions() < self.ledger.limits.questions
-    }
-
-    /// The client has answered one of a round's questions.
-    pub(super) fn handle_input(&mut self, now: Moment, wire: Option<WireId>, key: &str, message: &Message) {
-        let Some(id) = wire else { return };
-        let call = self.ledger.call_mut(id);
-        let Some(round) = call.and_then(|call| call.doing.round_mut()) else {
-            return;
-        };
-        match (message.kind(), message.raw_copy(Member::Result)) {
-            (Kind::Result, Some(result)) => {
-                if round.answer(key, result) {
-                    self.next_round(now, id);
-                }
-            }
-            _ => self.fail_round(now, wire, "the client did not answer what the server asked"),
-        }
-    }
-
-    /// Sends a call again, with what was answered.
-    pub(super) fn next_round(&mut self, now: Moment, id: WireId) {
-        let Some(Pending::Call(mut call)) = self.ledger.pending.remove(&id) else {
-            return;
-        };
-        let Doing::Round(round) = std::mem::replace(&mut call.doing, Doing::Working) else {
-            return;
-        };
-        let extra = round.into_params();
-        let id = self.ledger.next_wire();
-        let Some(entry) = self.ledger.attached.get(&call.session) else {
-            return;
-        };
-        let line = Outgoing {
-            message: &call.message,
-            words: call.words,
-            id,
-            client: &entry.client,
-            level: self.subscriptions.level(call.session),
-            extra: &extra,
-        };
-        self.link.face().write_call(self.ledger.outgoing.outbox(), &line);
-        let limits = &self.ledger.limits;
-        call.deadline = now.after(limits.call_timeout(call.reads_events));
-        call.horizon = now.after(limits.longest_call(call.reads_events));
-        let deadline = call.deadline;
-        self.ledger.pending.insert(id, Pending::Call(call));
-        self.ledger.wake_by(deadline);
-    }
-
-    /// The client cannot or will not answer: the call ends in a way that its client understands.
-    pub(super) fn fail_round(&mut self, now: Moment, wire: Option<WireId>, why: &'static str) {
-        let Some(id) = wire else { return };
-        TaskPolling::abandon(now, id, &mut self.ledger, &self.link);
-        self.withdraw_round(id);
-        let Some(settled) = self.settle(now, id) else {
-            return;
-        };
-        let (session, call) = (settled.session, settled.call);
-        if settled.method == Method::ToolsCall {
-            let text = format!(
-                r#"{{"jsonrpc":"2.0","id":0,"result":{{"content":[{{"type":"text","text":{}}}],"isError":true}}}}"#,
-                quoted(why)
-            );
-            self.ledger.tell(Tell::Reply {
-                session,
-                call,
-                message: Message::own(text),
-                words: settled.words,
-            });
+        let able = entry.map(|entry| &entry.client.capabilities);
+        if unheard_of || able.is_some_and(|can| !can.can_answer(message.method())) {
+            let refusal = Refusal {
+                code: error_code::METHOD_NOT_FOUND,
+                why: "the client cannot answer this kind of request",
+            };
+            self.handle_undeclared(now, wire, id, &message, refusal);
+        } else if able.is_some_and(|can| !can.can_answer_in_kind(&message)) {
+            let refusal = Refusal {
+                code: error_code::INVALID_PARAMS,
+                why: "the client did not declare that it can be asked in this way",
+            };
+            self.handle_undeclared(now, wire, id, &message, refusal);
+        } else if self.open_questions() >= self.ledger.limits.questions {
+            let why = "too many requests to clients are open";
+            self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
         } else {
-            self.ledger.fail(session, call, Failure::Unanswered { why });
+            self.put_question(now, session, wire, Asker::Server(id), message);
         }
     }
 
-    /// Withdraws the questions of a round or a polled task. What a server asked by a request it still waits for.
-    pub(super) fn withdraw_round(&mut self, id: WireId) {
-        let open: Vec<_> = self
+    pub(super) fn put_question(
+        &mut self,
+        now: Moment,
+        session: SessionKey,
+        wire: Option<WireId>,
+        asker: Asker,
+        message: Message,
+    ) {
+        let question = QuestionKey(self.ledger.next_question);
+        self.ledger.next_question += 1;
+        let timeout = self.ledger.limits.question_timeout;
+        let deadline = now.after(timeout);
+        let mut carrier = None;
+        if let Some(id) = wire {
+            carrier = self.ledger.open_question(deadline, id);
+            self.undeclared.handle_answerable(id);
+            // A server that asks by its answer has answered the call: there is nothing to confuse.
+            if let Asker::Server(_) = asker {
+                Suspended::schedule(now, id, &mut self.ledger);
+            }
+        }
+        self.ledger.questions.insert(
+            question,
+            OpenQuestion {
+                session,
+                wire,
+                asker,
+                method: message.method(),
+                deadline,
+            },
+        );
+        self.ledger.wake_by(deadline);
+        self.ledger.tell(Tell::Question {
+            session,
+            call: carrier,
+            question,
+            message,
+        });
+    }
+
+    pub(super) fn handle_withdrawal(&mut self, now: Moment, message: Message) {
+        let Some(id) = message.raw(Member::RequestId) else {
+            return;
+        };
+        if self.attribution.unattributed.withdraw(id)
+            || self.undeclared.handle_withdrawal(id)
+            || self.tasks.withdraw_input(id)
+            || self.roots.withdraw(id)
+        {
+            return;
+        }
+        let found = self
             .ledger
             .questions
             .iter()
-            .filter(|(_, open)| open.wire == Some(id) && !matches!(open.asker, Asker::Server(_)))
-            .map(|(key, open)| (*key, open.session))
-            .collect();
-        for (question, session) in open {
-            self.ledger.questions.remove(&question);
+            .find(|(_, open)| matches!(&open.asker, Asker::Server(asked) if asked == id))
+            .map(|(key, _)| *key);
+        let Some(question) = found else {
+            self.ledger.counters.strays += 1;
+            return;
+        };
+        if let Some(open) = self.close_question(now, question) {
+            self.ledger.tell(Tell::Withdrawn {
+                session: open.session,
+                question,
+                message: Some(message),
+            });
+            self.refuse_unasked_siblings(open.wire);
+        }
+        self.admit_asked(now);
+    }
+
+    // From the client.
+
+    pub(super) fn answer(
+        &mut self,
+        now: Moment,
+        session: SessionKey,
+        question: QuestionKey,
+        message: &Message,
+    ) {
+        // Only the session that was asked may answer.
+        let open = self.ledger.questions.get(&question);
+        if open.is_none_or(|open| open.session != session) {
+            self.ledger.counters.strays += 1;
+            return;
+        }
+        let suspended = &mut self.attribution.suspended;
+        if !suspended.keep_back(session, question, message, &self.ledger) {
+            self.give_answer(now, question, message);
+        }
+    }
+
+    /// Gives the server the answer to its question.
+    fn give_answer(&mut self, now: Moment, question: QuestionKey, message: &Message) {
+        let Some(open) = self.close_question(now, question) else {
+            return;
+        };
+        self.note_roots(&open, message);
+        let reworded = (open.method == Method::SamplingCreateMessage)
+            .then(|| self.link.welcome().and_then(|welcome| welcome.version))
+            .flatten()
+            .and_then(|version| legacy::sampled_for(version, message));
+        let message = reworded.as_ref().unwrap_or(message);
+        match open.asker {
+            Asker::Server(id) => self.link.write_answer(message, &id, &mut self.ledger),
+            Asker::Round(key) => self.handle_input(now, open.wire, &key, message),
+            Asker::Task(key) => self.handle_task_input(now, open.wire, &key, message),
+        }
+        self.refuse_unasked_siblings(open.wire);
+        self.admit_asked(now);
+    }
+
+    /// Gives the server the answers for suspended calls that have waited, as far as the rules allow.
+    pub(super) fn admit_answers(&mut self, now: Moment) {
+        for returning in self.attribution.suspended.take_answers() {
+            // One whose turn has not come is put back by this.
+            self.answer(now, returning.session, returning.question, &returning.message);
+        }
+    }
+
+    /// Sends the calls that waited for an answer of their client, if that was the last.
+    fn admit_asked(&mut self, now: Moment) {
+        if self.ledger.waiting.iter().any(|waiting| waiting.asked_first) {
+            self.admit(now);
+        }
+    }
+
+    fn close_question(&mut self, now: Moment, question: QuestionKey) -> Option<OpenQuestion> {
+        let open = self.ledger.questions.remove(&question)?;
+        if let Some(id) = open.wire
+            && self.ledger.close_question(now, id)
+        {
+            self.attribution.suspended.resume(id, &mut self.ledger);
+        }
+        Some(open)
+    }
+
+    /// Ends a question that its client did not answer in time, or gives the server the answer that waited for its turn.
+    pub(super) fn expire_question(&mut self, now: Moment, question: QuestionKey) {
+        if let Some(message) = self.attribution.suspended.take_late(question) {
+            return self.give_answer(now, question, &message);
+        }
+        let session = self.ledger.questions.get(&question).map(|open| open.session);
+        self.refuse_question(now, question, "the client did not answer in time");
+        if let Some(session) = session {
             self.ledger.tell(Tell::Withdrawn {
                 session,
                 question,
@@ -165,126 +272,153 @@ impl Multiplexer {
         }
     }
 
-    // Roots.
-
-    /// Sets the roots for a server that asks when no client can be asked. None at all: there is nothing to answer with.
-    pub fn offer_roots(&mut self, uris: &[String]) {
-        self.roots.configure(uris);
-    }
-
-    /// Handles a question for roots that no call can carry. Returns whether it was such.
-    pub(super) fn handle_roots_question(&mut self, now: Moment, id: &Bytes, message: &Message) -> bool {
-        if message.method() != Method::RootsList || self.has_carrier() {
-            return false;
-        }
-        let sole = self.sole_principal();
-        let known = self.roots.known(&sole);
-        if let Some(answer) = known.filter(|answer| self.ledger.has_room(answer.len())) {
-            self.link.write_answer(&answer, id, &mut self.ledger);
-            return true;
-        }
-        // It may be about a call of any client that is there, even one that is suspended: what cannot be told apart is not
-        // guessed.
-        let Ok(principal) = sole else {
-            return false;
-        };
-        if self.open_questions() >= self.ledger.limits.questions {
-            let why = "too many requests to clients are open";
-            self.refuse_unasked(id, error_code::METHOD_NOT_FOUND, why);
-            return true;
-        }
-        let (id, message) = (id.clone(), message.clone());
-        self.roots.hold(now, id, message, principal, &mut self.ledger);
-        true
-    }
-
-    /// Returns whether the question can be put to a client now: one that is asked by requests always can be, another in a
-    /// call that may ask.
-    fn has_carrier(&self) -> bool {
-        let is_asked_by_requests = |session: &SessionKey| {
-            let entry = self.ledger.attached.get(session);
-            entry.is_some_and(|entry| entry.words.questions() == QuestionStyle::Requests)
-        };
-        match self.attribute(Method::RootsList) {
-            Some((session, _)) if is_asked_by_requests(&session) => true,
-            Some((_, wire)) => wire
-                .and_then(|id| self.ledger.call(id))
-                .is_some_and(|call| call.method.may_ask()),
-            None => self.asking_sessions > 0 || self.ledger.attached.keys().any(is_asked_by_requests),
-        }
-    }
-
-    /// Returns whether a client that is asked by results can be asked for roots because of this call.
-    fn can_carry_roots(&self, session: SessionKey, method: Method, words: Era) -> bool {
-        words.questions() == QuestionStyle::Results
-            && method.may_ask()
-            && self
-                .ledger
-                .client(session)
-                .is_some_and(|client| client.capabilities.can_answer(Method::RootsList))
-    }
-
-    fn take_roots_questions(&mut self, session: SessionKey) -> VecDeque<Asked> {
-        self.roots.take_for(self.ledger.principal(session))
-    }
-
-    /// Puts the questions for roots that wait to a client, before its call is sent. Returns whether there were any.
-    pub(super) fn ask_roots_first(&mut self, now: Moment, call: &Call) -> bool {
-        if self.roots.open() == 0 || !self.can_carry_roots(call.session, call.message.method(), call.words) {
-            return false;
-        }
-        let asked = self.take_roots_questions(call.session);
-        let any = !asked.is_empty();
-        for Asked { id, message, .. } in asked {
-            self.put_question(now, call.session, None, Asker::Server(id), message);
-        }
-        any
-    }
-
-    /// The same for a call that waited for something else and has just been sent: it carries the questions from now on.
-    /// The server may well answer the call only when it has its roots.
-    pub(super) fn ask_roots_with(&mut self, now: Moment, id: WireId) {
-        if self.roots.open() == 0 {
-            return;
-        }
-        let Some(call) = self.ledger.call(id) else {
+    pub(super) fn refuse_question(&mut self, now: Moment, question: QuestionKey, why: &'static str) {
+        self.ledger.counters.questions_refused += 1;
+        let Some(open) = self.close_question(now, question) else {
             return;
         };
-        let session = call.session;
-        if self.can_carry_roots(session, call.method, call.words) {
-            for asked in self.take_roots_questions(session) {
-                self.put_question(now, session, Some(id), Asker::Server(asked.id), asked.message);
+        self.fail_asked(open.session, why);
+        match open.asker {
+            Asker::Server(id) => {
+                self.link
+                    .refuse(&id, error_code::INTERNAL_ERROR, why, &mut self.ledger);
+            }
+            Asker::Round(_) | Asker::Task(_) => self.fail_round(now, open.wire, why),
+        }
+        self.refuse_unasked_siblings(open.wire);
+    }
+
+    /// Refuses a question that was put to no client.
+    pub(super) fn refuse_unasked(&mut self, id: &[u8], code: i32, why: &str) {
+        self.link.refuse_unasked(id, code, why, &mut self.ledger);
+    }
+
+    // Questions that could be several sessions'.
+
+    /// Refuses a question that could be several sessions' or several principals'.
+    fn refuse_unattributable(&mut self, id: &[u8]) {
+        let why = if self.attribution.has_several_users() {
+            UNATTRIBUTABLE_CALLER
+        } else {
+            UNATTRIBUTABLE
+        };
+        self.refuse_unasked(id, error_code::METHOD_NOT_FOUND, why);
+    }
+
+    /// Holds a question that several sessions' calls may have caused, or refuses it if waiting would not help.
+    fn hold(&mut self, now: Moment, id: Bytes, message: Message) {
+        let full = self.open_questions() >= self.ledger.limits.questions;
+        if full || !self.attribution.can_hold(&self.ledger) {
+            return self.refuse_unattributable(&id);
+        }
+        if self.attribution.unattributed.len() + 1 >= self.ledger.sessions.asking() {
+            // All of them may be waiting for an answer, and then none will ever end.
+            self.refuse_held();
+            return self.refuse_unattributable(&id);
+        }
+        let unattributed = &mut self.attribution.unattributed;
+        unattributed.hold(now, id, message, &mut self.ledger);
+    }
+
+    /// A session's calls have ended: perhaps only one session is left that may have asked.
+    pub(super) fn resolve_held(&mut self, now: Moment) {
+        if self.attribution.unattributed.is_empty() {
+            return;
+        }
+        match self.attribution.resolution(&self.ledger) {
+            Resolution::Wait => {}
+            Resolution::Refuse => self.refuse_held(),
+            Resolution::Attribute => {
+                for Held { id, message, .. } in self.attribution.unattributed.take() {
+                    match self.attribution.of_question(message.method(), &self.ledger) {
+                        Some((session, wire)) => self.ask_session(now, session, wire, id, message),
+                        None => self.refuse_unattributable(&id),
+                    }
+                }
             }
         }
     }
 
-    /// Returns whether a call still waits for what its client was asked first.
-    pub(super) fn awaits_roots(&self, waiting: &Waiting) -> bool {
-        let mut questions = self.ledger.questions.values();
-        waiting.asked_first && questions.any(|open| open.session == waiting.call.session)
-    }
-
-    /// A client did not answer what it was asked first: it may not be there any more, and its call is not begun.
-    pub(super) fn fail_asked(&mut self, session: SessionKey, why: &'static str) {
-        let asked = |waiting: &Waiting| waiting.asked_first && waiting.call.session == session;
-        while let Some(at) = self.ledger.waiting.iter().position(asked) {
-            if let Some(Waiting { call, .. }) = self.ledger.waiting.remove(at) {
-                self.ledger.fail(session, call.call, Failure::Unanswered { why });
-            }
+    fn refuse_held(&mut self) {
+        for Held { id, .. } in self.attribution.unattributed.take() {
+            self.refuse_unattributable(&id);
         }
     }
 
-    /// Keeps what a client answered of its roots for the next time, unless it can be asked at any time.
-    pub(super) fn note_roots(&mut self, open: &OpenQuestion, message: &Message) {
-        let Some(entry) = self.ledger.attached.get(&open.session) else {
-            return;
-        };
-        if open.method == Method::RootsList
-            && entry.words.questions() == QuestionStyle::Results
-            && message.kind() == Kind::Result
-            && let Some(result) = message.raw_copy(Member::Result)
+    /// Refuses what has been held for too long.
+    pub(super) fn expire_held(&mut self, now: Moment) {
+        while let Some(held) = self.attribution.unattributed.take_late(now) {
+            self.refuse_unattributable(&held.id);
+        }
+        if let Some(at) = self.attribution.unattributed.next_deadline() {
+            self.ledger.wake_by(at);
+        }
+    }
+
+    // Questions that need a capability which the client of their call did not declare.
+
+    /// Keeps a question that the client of its call cannot answer. Refuses it at once where the client's era has no error
+    /// for it, and where too many questions are open.
+    fn handle_undeclared(
+        &mut self,
+        now: Moment,
+        call: Option<WireId>,
+        id: Bytes,
+        question: &Message,
+        refusal: Refusal,
+    ) {
+        let carrier = call.filter(|id| {
+            let call = self.ledger.call(*id);
+            call.is_some_and(|call| call.words.questions() == QuestionStyle::Results)
+        });
+        let room = self.open_questions() < self.ledger.limits.questions;
+        match (carrier, capability::required_for(question), room) {
+            (Some(call), Some(required), true) => {
+                self.undeclared
+                    .keep(now, call, id, refusal, required, &mut self.ledger);
+            }
+            _ => self.refuse_unasked(&id, refusal.code, refusal.why),
+        }
+    }
+
+    /// Refuses the kept questions of a call if its client has no question left to answer.
+    fn refuse_unasked_siblings(&mut self, call: Option<WireId>) {
+        if let Some(id) = call
+            && let Some(call) = self.ledger.call(id)
+            && call.asking.questions() == 0
         {
-            self.roots.note_answer(entry.client.principal.clone(), result);
+            self.undeclared.refuse(id, &mut self.ledger, &self.link);
         }
+    }
+
+    /// Ends the calls whose server asked for capabilities that the client did not declare, and for nothing else.
+    pub(super) fn expire_undeclared(&mut self, now: Moment) {
+        while let Some(call) = self.undeclared.due(now) {
+            // Another call of this principal may have asked. Then this one can go on.
+            let attribution = &self.attribution;
+            let certain = self.link.carrier() == Carrier::Posts
+                || (!attribution.suspended.is_any()
+                    && attribution.abandoned.sole_owner(Matter::Question).is_none());
+            let required = self.undeclared.refuse(call, &mut self.ledger, &self.link);
+            if certain {
+                self.fail_undeclared(now, call, required);
+            }
+        }
+        if let Some(at) = self.undeclared.next_deadline() {
+            self.ledger.wake_by(at);
+        }
+    }
+
+    fn fail_undeclared(&mut self, now: Moment, id: WireId, required: Vec<&'static str>) {
+        let reason = "the client lacks a capability that the server asked for";
+        let Some(call) = self.release(now, id, None, reason) else {
+            return;
+        };
+        let call = call.into_call();
+        let text = "the server asked for a capability that the client did not declare";
+        let required = capability::join_required(required);
+        let data = format!(r#"{{"requiredCapabilities":{required}}}"#);
+        self.ledger
+            .reply_error(&call, error_code::MISSING_CAPABILITY, text, Some(&data));
     }
 }

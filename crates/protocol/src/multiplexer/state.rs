@@ -1,59 +1,16 @@
 //! What is written down: sessions, calls on their way and in flight, and questions without an answer.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 
 use super::limits::Limits;
 use super::rounds::Round;
 use super::task_polling::TaskPolling;
 use crate::backend_face::WireId;
-use crate::exchange::{Call, CallKey, Client, Principal, Request, SessionKey};
+use crate::exchange::{Call, CallKey, Request, SessionKey};
 use crate::message::Message;
 use crate::method::Method;
 use crate::time::Moment;
 use crate::version::Era;
-
-#[derive(Debug)]
-pub(super) struct SessionEntry {
-    pub(super) client: Arc<Client>,
-    pub(super) words: Era,
-    /// Wants to know what is not about its calls.
-    pub(super) hears: bool,
-    pub(super) load: Load,
-}
-
-/// What the server is working on for a session.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Load {
-    pub(super) in_flight: u32,
-    /// Those of them that may ask something.
-    pub(super) asking: u32,
-}
-
-/// The principals that have used a link. What the server sends outside any call may be about what any of them did.
-#[derive(Debug, Default)]
-pub(super) enum Users {
-    #[default]
-    Nobody,
-    One(Principal),
-    Several,
-}
-
-impl Users {
-    pub(super) fn add(&mut self, principal: &Principal) {
-        match self {
-            Self::Nobody => *self = Self::One(principal.clone()),
-            Self::One(only) if only == principal => {}
-            Self::One(_) => *self = Self::Several,
-            Self::Several => {}
-        }
-    }
-
-    pub(super) fn is_only(&self, principal: &Principal) -> bool {
-        matches!(self, Self::One(only) if only == principal)
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct PendingOpen {
@@ -150,12 +107,98 @@ pub(super) struct InFlight {
     /// The last moment that progress can move the deadline to.
     pub(super) horizon: Moment,
     pub(super) patience: Option<Moment>,
-    /// Questions the client has not answered yet; the clock stands still meanwhile.
-    pub(super) open_questions: u32,
-    /// When the call will rest, if the server asks nothing more by then.
-    pub(super) rest_at: Option<Moment>,
-    /// Not counted among its session's calls: it waits for a client that may never answer.
-    pub(super) resting: bool,
+    pub(super) asking: Asking,
+}
+
+/// The questions of a call that its client has not answered. The call's clock stands still meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asking {
+    Nothing,
+    /// At least one is open. The call is suspended at this moment, if the server asks nothing more by then.
+    Open {
+        questions: u32,
+        suspend_at: Option<Moment>,
+    },
+    /// The call is not counted among its session's: it waits for a client that may never answer.
+    Suspended {
+        questions: u32,
+    },
+}
+
+impl Asking {
+    /// Returns how many questions are open.
+    pub(super) const fn questions(self) -> u32 {
+        match self {
+            Self::Nothing => 0,
+            Self::Open { questions, .. } | Self::Suspended { questions } => questions,
+        }
+    }
+
+    pub(super) const fn is_suspended(self) -> bool {
+        matches!(self, Self::Suspended { .. })
+    }
+
+    /// Returns when the call is to be suspended.
+    pub(super) const fn next_deadline(self) -> Option<Moment> {
+        match self {
+            Self::Open { suspend_at, .. } => suspend_at,
+            Self::Nothing | Self::Suspended { .. } => None,
+        }
+    }
+
+    /// Counts a question that is put to the client.
+    pub(super) const fn open(&mut self) {
+        match self {
+            Self::Nothing => {
+                *self = Self::Open {
+                    questions: 1,
+                    suspend_at: None,
+                }
+            }
+            Self::Open { questions, .. } | Self::Suspended { questions } => *questions += 1,
+        }
+    }
+
+    /// Counts a question that is answered or withdrawn. Returns whether it was the last.
+    pub(super) const fn close(&mut self) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Open { questions, .. } | Self::Suspended { questions } => {
+                *questions -= 1;
+                *questions == 0
+            }
+        }
+    }
+
+    /// Has the call suspended at this moment. Returns whether it was not suspended already.
+    pub(super) const fn suspend_at(&mut self, at: Moment) -> bool {
+        match self {
+            Self::Open { suspend_at, .. } => {
+                *suspend_at = Some(at);
+                true
+            }
+            Self::Nothing | Self::Suspended { .. } => false,
+        }
+    }
+
+    pub(super) const fn suspend(&mut self) {
+        *self = Self::Suspended {
+            questions: self.questions(),
+        };
+    }
+
+    /// Lets the call go on. Returns whether it was suspended.
+    pub(super) const fn resume(&mut self) -> bool {
+        let was_suspended = self.is_suspended();
+        *self = match self.questions() {
+            0 => Self::Nothing,
+            questions => Self::Open {
+                questions,
+                suspend_at: None,
+            },
+        };
+        was_suspended
+    }
 }
 
 /// Who has the next step to take in a call.
@@ -212,7 +255,7 @@ impl InFlight {
 
     /// The server has sent something about this call: its time starts anew, unless a question has stopped it.
     pub(super) fn note_sign_of_life(&mut self, now: Moment, limits: &Limits) {
-        if self.open_questions == 0 {
+        if self.asking.questions() == 0 {
             self.deadline = now
                 .after(limits.call_timeout(self.reads_events))
                 .min(self.horizon);

@@ -205,13 +205,7 @@ impl Multiplexer {
         let session = self.tasks.session_of(&task, &self.ledger);
         match session.map(|(session, _)| session) {
             // Other clients have no stream that belongs to a task.
-            Some(session)
-                if self
-                    .ledger
-                    .attached
-                    .get(&session)
-                    .is_some_and(|entry| entry.hears) =>
-            {
+            Some(session) if self.ledger.sessions.get(session).is_some_and(|entry| entry.hears) => {
                 if self.subscriptions.hears(session, level) {
                     self.ledger.tell(Tell::Notice { session, message });
                 }

@@ -151,7 +151,7 @@ impl TaskPolling {
             method,
             id,
             task: &call.doing.polling()?.task,
-            client: &ledger.attached.get(&call.session)?.client,
+            client: &ledger.sessions.get(call.session)?.client,
             answers,
         };
         link.face().write_task(ledger.outgoing.end(), &request);

@@ -270,7 +270,7 @@ impl Tasks {
         ledger: &mut Ledger,
         link: &Link,
     ) {
-        let Some(entry) = ledger.attached.get(&session) else {
+        let Some(entry) = ledger.sessions.get(session) else {
             return;
         };
         let (client, hears) = (Arc::clone(&entry.client), entry.hears);
@@ -428,8 +428,8 @@ impl Tasks {
         let waiting = waiting.map(|(id, call)| (call.session, Some(id)));
         waiting.or_else(|| {
             ledger
-                .attached
-                .contains_key(&known.session)
+                .sessions
+                .contains(known.session)
                 .then_some((known.session, None))
         })
     }

@@ -11,14 +11,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::Multiplexer;
-use super::abandoned::Matter;
-use super::link::Carrier;
+use super::ledger::Ledger;
+use super::link::Link;
 use crate::backend_face::WireId;
-use crate::message::Message;
 use crate::time::Moment;
-use crate::version::QuestionStyle;
-use crate::{capability, error_code};
 
 /// The kept questions of one link, oldest first.
 #[derive(Debug, Default)]
@@ -72,43 +68,29 @@ impl Undeclared {
         }
     }
 
-    fn next_deadline(&self) -> Option<Moment> {
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
         self.kept.iter().filter_map(|kept| kept.until).min()
     }
 
     /// Returns a call whose client was asked nothing in time.
-    fn due(&self, now: Moment) -> Option<WireId> {
+    pub(super) fn due(&self, now: Moment) -> Option<WireId> {
         let due = |kept: &&Kept| kept.until.is_some_and(|until| until <= now);
         self.kept.iter().find(due).map(|kept| kept.call)
     }
 
-    fn take_of(&mut self, call: WireId) -> Vec<Kept> {
-        self.kept.extract_if(.., |kept| kept.call == call).collect()
-    }
-}
-
-impl Multiplexer {
-    /// Keeps a question that the modern client of its call cannot answer. Refuses it at once where the client is a legacy
-    /// one, since that era has no error for it, and where too many questions are open.
-    pub(super) fn handle_undeclared(
+    /// Keeps a question: while the client has another question of the same call to answer, or for a moment.
+    pub(super) fn keep(
         &mut self,
         now: Moment,
-        call: Option<WireId>,
+        call: WireId,
         id: Bytes,
-        question: &Message,
         refusal: Refusal,
+        required: &'static str,
+        ledger: &mut Ledger,
     ) {
-        let open = call.and_then(|id| {
-            let call = self.ledger.call(id)?;
-            (call.words.questions() == QuestionStyle::Results).then_some((id, call.open_questions))
-        });
-        let room = self.open_questions() < self.ledger.limits.questions;
-        let (Some((call, open)), Some(required), true) = (open, capability::required_for(question), room)
-        else {
-            return self.refuse_unasked(&id, refusal.code, refusal.why);
-        };
-        let until = (open == 0).then(|| now.after(Undeclared::SIBLINGS));
-        self.undeclared.kept.push(Kept {
+        let open = ledger.call(call).map_or(0, |call| call.asking.questions());
+        let until = (open == 0).then(|| now.after(Self::SIBLINGS));
+        self.kept.push(Kept {
             call,
             id,
             refusal,
@@ -116,55 +98,16 @@ impl Multiplexer {
             until,
         });
         if let Some(until) = until {
-            self.ledger.wake_by(until);
-        }
-    }
-
-    /// Refuses the kept questions of a call if its client has no question left to answer.
-    pub(super) fn refuse_unasked_siblings(&mut self, call: Option<WireId>) {
-        if let Some(id) = call
-            && let Some(call) = self.ledger.call(id)
-            && call.open_questions == 0
-        {
-            self.refuse_undeclared(id);
+            ledger.wake_by(until);
         }
     }
 
     /// Refuses the kept questions of a call. Returns what a client must declare to be asked them.
-    pub(super) fn refuse_undeclared(&mut self, call: WireId) -> Vec<&'static str> {
-        let kept = self.undeclared.take_of(call);
+    pub(super) fn refuse(&mut self, call: WireId, ledger: &mut Ledger, link: &Link) -> Vec<&'static str> {
+        let kept: Vec<Kept> = self.kept.extract_if(.., |kept| kept.call == call).collect();
         for Kept { id, refusal, .. } in &kept {
-            self.refuse_unasked(id, refusal.code, refusal.why);
+            link.refuse_unasked(id, refusal.code, refusal.why, ledger);
         }
         kept.into_iter().map(|kept| kept.required).collect()
-    }
-
-    /// Ends the calls whose server asked for capabilities that the client did not declare, and for nothing else.
-    pub(super) fn expire_undeclared(&mut self, now: Moment) {
-        while let Some(call) = self.undeclared.due(now) {
-            // Another call of this principal may have asked. Then this one can go on.
-            let certain = self.link.carrier() == Carrier::Posts
-                || (!self.any_rests() && self.abandoned.sole_owner(Matter::Question).is_none());
-            let required = self.refuse_undeclared(call);
-            if certain {
-                self.fail_undeclared(now, call, required);
-            }
-        }
-        if let Some(at) = self.undeclared.next_deadline() {
-            self.ledger.wake_by(at);
-        }
-    }
-
-    fn fail_undeclared(&mut self, now: Moment, id: WireId, required: Vec<&'static str>) {
-        let reason = "the client lacks a capability that the server asked for";
-        let Some(call) = self.release(now, id, None, reason) else {
-            return;
-        };
-        let call = call.into_call();
-        let text = "the server asked for a capability that the client did not declare";
-        let required = capability::join_required(required);
-        let data = format!(r#"{{"requiredCapabilities":{required}}}"#);
-        self.ledger
-            .reply_error(&call, error_code::MISSING_CAPABILITY, text, Some(&data));
     }
 }

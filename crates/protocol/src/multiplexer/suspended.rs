@@ -1,100 +1,101 @@
-//! Calls that rest: their server has asked, and their client may answer soon, late or never.
+//! Suspended calls: their server has asked, and their client may answer soon, late or never.
 //!
 //! A server that asks is given calls one session at a time, so that its next question can be attributed. A call that waits
-//! for its client must not keep the principal's other calls waiting. After a moment without a further question it *rests*:
-//! other calls of the same principal may go, and its answer, when it comes, waits for them. A server that asks something
-//! more because of the resting call then asks that principal in another of its calls; the answer still reaches the right
-//! call, by the server's own id. A call of another principal does not go meanwhile, for it could be asked what is not its
-//! own; it is refused after [`super::Limits::OCCUPIED_WAIT`].
+//! for its client must not keep the principal's other calls waiting. After a moment without a further question it is
+//! *suspended*: other calls of the same principal may go, and its answer, when it comes, waits for them. A server that asks
+//! something more because of the suspended call then asks that principal in another of its calls; the answer still reaches
+//! the right call, by the server's own id. A call of another principal does not go meanwhile, for it could be asked what is
+//! not its own; it is refused after [`super::Limits::OCCUPIED_WAIT`].
 
-use super::Multiplexer;
-use super::state::{Asker, Pending};
-use super::undeclared::Undeclared;
+use std::collections::VecDeque;
+
 use crate::backend_face::WireId;
 use crate::exchange::{QuestionKey, SessionKey};
 use crate::message::Message;
 use crate::time::Moment;
 
-/// An answer that waits until no other call can be confused with the one it wakes.
+use super::ledger::Ledger;
+use super::sessions::SessionEntry;
+use super::undeclared::Undeclared;
+
+/// The suspended calls of one link, and the answers for them.
+#[derive(Debug, Default)]
+pub(super) struct Suspended {
+    /// How many calls are suspended.
+    calls: usize,
+    returning: VecDeque<Returning>,
+}
+
+/// An answer that waits until no other call can be confused with the one it resumes.
 #[derive(Debug)]
 pub(super) struct Returning {
     pub(super) session: SessionKey,
-    question: QuestionKey,
-    message: Message,
+    pub(super) question: QuestionKey,
+    pub(super) message: Message,
 }
 
-impl Multiplexer {
-    /// The server has asked something because of this call.
-    pub(super) fn begin_rest(&mut self, now: Moment, wire: Option<WireId>, asker: &Asker) {
-        // A modern server has answered the call with its question; there is nothing to confuse.
-        let Asker::Server(_) = asker else { return };
-        if let Some(Pending::Call(call)) = wire.and_then(|id| self.ledger.pending.get_mut(&id))
-            && !call.resting
+impl Suspended {
+    /// Returns whether a call is suspended. Its server waits too, but may still send something because of it.
+    pub(super) const fn is_any(&self) -> bool {
+        self.calls > 0
+    }
+
+    /// The server has asked something because of this call: it is suspended if nothing more comes soon.
+    pub(super) fn schedule(now: Moment, id: WireId, ledger: &mut Ledger) {
+        let at = now.after(Undeclared::SIBLINGS);
+        if let Some(call) = ledger.call_mut(id)
+            && call.asking.suspend_at(at)
         {
-            let at = now.after(Undeclared::SIBLINGS);
-            call.rest_at = Some(at);
-            self.ledger.wake_by(at);
+            ledger.wake_by(at);
         }
     }
 
-    /// Puts to rest the calls whose time has come.
-    pub(super) fn rest(&mut self, now: Moment, ids: Vec<WireId>) {
-        if ids.is_empty() {
+    /// Suspends a call whose time has come.
+    pub(super) fn suspend(&mut self, id: WireId, ledger: &mut Ledger) {
+        let Some(call) = ledger.call_mut(id) else {
             return;
-        }
-        for id in ids {
-            let Some(Pending::Call(call)) = self.ledger.pending.get_mut(&id) else {
-                continue;
-            };
-            call.rest_at = None;
-            call.resting = true;
-            self.resting_calls += 1;
-            let (session, may_ask) = (call.session, call.method.may_ask());
-            self.count_out(session, may_ask);
-        }
-        self.admit(now);
+        };
+        call.asking.suspend();
+        self.calls += 1;
+        let (session, may_ask) = (call.session, call.method.may_ask());
+        ledger.sessions.count_out(session, may_ask);
     }
 
     /// The call goes on.
-    pub(super) fn rouse(&mut self, id: WireId) {
-        let Some(Pending::Call(call)) = self.ledger.pending.get_mut(&id) else {
+    pub(super) fn resume(&mut self, id: WireId, ledger: &mut Ledger) {
+        let Some(call) = ledger.call_mut(id) else {
             return;
         };
-        call.rest_at = None;
-        if std::mem::replace(&mut call.resting, false) {
-            self.resting_calls -= 1;
+        if call.asking.resume() {
+            self.calls -= 1;
             let (session, may_ask) = (call.session, call.method.may_ask());
-            self.count_in(session, may_ask);
+            ledger.sessions.count_in(session, may_ask);
         }
     }
 
-    /// Returns whether a call of another principal rests, with which none of this session's must be confused.
-    pub(super) fn strangers_rest(&self, session: SessionKey) -> bool {
-        if !self.any_rests() {
+    fn iter(ledger: &Ledger) -> impl Iterator<Item = (SessionKey, WireId)> {
+        ledger
+            .calls()
+            .filter(|(_, call)| call.asking.is_suspended())
+            .map(|(id, call)| (call.session, id))
+    }
+
+    /// Returns whether a call of another principal is suspended, with which none of this session's must be confused.
+    pub(super) fn has_stranger(&self, session: SessionKey, ledger: &Ledger) -> bool {
+        if !self.is_any() {
             return false;
         }
-        let principal = |session| {
-            self.ledger
-                .attached
-                .get(&session)
-                .map(|attached| &attached.client.principal)
-        };
+        let principal = |session| ledger.sessions.get(session).map(SessionEntry::principal);
         let own = principal(session);
-        self.resting()
-            .any(|(of, _)| of != session && principal(of) != own)
+        Self::iter(ledger).any(|(of, _)| of != session && principal(of) != own)
     }
 
-    /// Returns whether a call rests. Its server waits too, but may still have something to say because of it.
-    pub(super) const fn any_rests(&self) -> bool {
-        self.resting_calls > 0
-    }
-
-    /// Returns the only session whose calls rest, and its newest one. What the server says is about these if no
+    /// Returns the only session whose calls are suspended, and its newest one. What the server sends is about these if no
     /// other call can have caused it.
-    pub(super) fn resting_session(&self) -> Option<(SessionKey, Option<WireId>)> {
-        let mut resting = self.resting();
-        let (session, mut newest) = resting.next()?;
-        for (other, id) in resting {
+    pub(super) fn sole_session(ledger: &Ledger) -> Option<(SessionKey, Option<WireId>)> {
+        let mut suspended = Self::iter(ledger);
+        let (session, mut newest) = suspended.next()?;
+        for (other, id) in suspended {
             if other != session {
                 return None;
             }
@@ -103,29 +104,18 @@ impl Multiplexer {
         Some((session, Some(newest)))
     }
 
-    fn resting(&self) -> impl Iterator<Item = (SessionKey, WireId)> {
-        self.ledger.pending.iter().filter_map(|(id, pending)| {
-            let call = pending.as_call()?;
-            call.resting.then_some((call.session, *id))
-        })
-    }
-
-    /// Keeps an answer back while the call that it wakes could be confused with one that runs.
-    pub(super) fn must_wait(
+    /// Keeps an answer back while the call that it resumes could be confused with one that runs. Returns whether it does.
+    pub(super) fn keep_back(
         &mut self,
         session: SessionKey,
         question: QuestionKey,
         message: &Message,
+        ledger: &Ledger,
     ) -> bool {
-        let wire = self.ledger.questions.get(&question).and_then(|open| open.wire);
-        let rests = matches!(wire.and_then(|id| self.ledger.pending.get(&id)), Some(Pending::Call(call)) if call.resting);
-        let own = self
-            .ledger
-            .attached
-            .get(&session)
-            .is_some_and(|attached| attached.load.asking > 0);
+        let wire = ledger.questions.get(&question).and_then(|open| open.wire);
+        let call = wire.and_then(|id| ledger.call(id));
         // Calls of one session need not be told apart.
-        if !rests || self.asking_sessions <= usize::from(own) {
+        if !call.is_some_and(|call| call.asking.is_suspended()) || !ledger.sessions.others_ask(session) {
             return false;
         }
         // One answer for each open question, of which there is a limited number.
@@ -144,25 +134,25 @@ impl Multiplexer {
         true
     }
 
-    /// Gives the server an answer that has waited for too long for its turn. Returns whether there is one.
-    pub(super) fn give_late_answer(&mut self, now: Moment, question: QuestionKey) -> bool {
-        let at = self
-            .returning
-            .iter()
-            .position(|returning| returning.question == question);
-        let Some(returning) = at.and_then(|at| self.returning.remove(at)) else {
-            return false;
-        };
-        self.give_answer(now, question, &returning.message);
-        true
+    /// Takes the answer to a question whose time is over, if there is one.
+    pub(super) fn take_late(&mut self, question: QuestionKey) -> Option<Message> {
+        let mut returning = self.returning.iter();
+        let at = returning.position(|returning| returning.question == question)?;
+        self.returning.remove(at).map(|returning| returning.message)
     }
 
-    /// Gives the server the answers that have waited, as far as the rules allow.
-    pub(super) fn admit_answers(&mut self, now: Moment) {
-        for returning in std::mem::take(&mut self.returning) {
-            // One whose turn has not come is put back by this.
-            self.answer(now, returning.session, returning.question, &returning.message);
-        }
+    /// Takes the answers that have waited, oldest first.
+    pub(super) fn take_answers(&mut self) -> VecDeque<Returning> {
+        std::mem::take(&mut self.returning)
+    }
+
+    pub(super) fn has_answers(&self) -> bool {
+        !self.returning.is_empty()
+    }
+
+    /// The link has ended, and with it the calls.
+    pub(super) fn lose_link(&mut self) {
+        *self = Self::default();
     }
 }
 
@@ -172,7 +162,7 @@ mod tests {
 
     use bytes::{Bytes, BytesMut};
 
-    use super::super::{Limits, Output};
+    use super::super::{Limits, Multiplexer, Output};
     use super::*;
     use crate::backend_face::legacy::Introduction;
     use crate::exchange::{Ask, Call, CallKey, Client, Failure, Principal, Request, Tell};
