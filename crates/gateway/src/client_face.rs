@@ -2,6 +2,7 @@
 
 pub(crate) mod body;
 pub(crate) mod client_stream;
+mod cors;
 pub(crate) mod head;
 pub(crate) mod head_clock;
 pub(crate) mod http;
@@ -9,6 +10,7 @@ pub(crate) mod http_sse;
 pub(crate) mod intake;
 pub(crate) mod lingering;
 pub(crate) mod modern;
+pub(crate) mod respond;
 pub(crate) mod stdio;
 mod stream_time;
 pub(crate) mod write_timeout;

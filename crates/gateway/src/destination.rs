@@ -5,6 +5,7 @@ mod era;
 mod errands;
 mod eviction;
 mod lanes;
+mod old_streams;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -27,8 +28,6 @@ use crate::audit::Audit;
 use crate::backend_face::process::Launcher;
 use crate::backend_face::remote::Server;
 use crate::buffered::Buffered;
-use crate::client_face::http_sse::OldStreams;
-use crate::client_face::stdio::Desk;
 use crate::clock::Clock;
 use crate::errand_port::ErrandPort;
 use crate::lane::{Depths, Health, Lane};
@@ -36,7 +35,7 @@ use crate::metrics::{LimitHits, Traffic};
 use crate::reply::Refusal;
 use crate::seal::Sealer;
 use crate::server_eras::{EraMemory, ServerEras};
-use crate::session_port::SessionPort;
+use crate::session_port::{LineListener, SessionPort};
 use crate::settings::{
     self, BackendSpec, LaneRules, LimitSettings, ProcessSpec, RemoteSpec, Sharing, SignIn, Start, Transport,
 };
@@ -44,6 +43,7 @@ use lanes::{LaneKey, LaneRoll, Started};
 
 pub(crate) use closing::Closing;
 pub(crate) use errands::Journey;
+pub(crate) use old_streams::{Next, OldStream, OldStreams};
 
 /// Sessions that nobody opened on purpose do not live long.
 const IMPLICIT_IDLE: Duration = Duration::from_secs(60);
@@ -364,16 +364,16 @@ impl Destination {
         self.open_for(principal, headers, opening, limits, None)
     }
 
-    /// The same for a client that reads lines: whatever its session says is told at that desk.
+    /// The same for a client that reads lines: the listener is given everything that the session says.
     pub(crate) fn open_on_lines(
         &self,
         principal: Principal,
         headers: &HeaderMap,
         opening: Opening,
-        desk: Arc<Desk>,
+        listener: Arc<dyn LineListener>,
     ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
         let limits = self.session_limits();
-        self.open_for(principal, headers, opening, limits, Some(desk))
+        self.open_for(principal, headers, opening, limits, Some(listener))
     }
 
     fn open_for(
@@ -382,7 +382,7 @@ impl Destination {
         headers: &HeaderMap,
         opening: Opening,
         limits: session::Limits,
-        desk: Option<Arc<Desk>>,
+        listener: Option<Arc<dyn LineListener>>,
     ) -> Result<(Arc<SessionPort>, Option<CallKey>), Refusal> {
         self.check_open()?;
         self.make_room(&principal)?;
@@ -407,7 +407,7 @@ impl Destination {
                 (session, None, ask)
             }
         };
-        let session = match desk {
+        let session = match listener {
             Some(_) => session.on_lines(),
             None => session,
         };
@@ -419,7 +419,7 @@ impl Destination {
             Arc::clone(&lane),
             self.around.clock,
             Arc::clone(&self.around.audit),
-            desk,
+            listener,
         ));
         port.count_events(&self.around.buffered);
         self.traffic.sessions_opened.fetch_add(1, Ordering::Relaxed);

@@ -27,6 +27,7 @@ use crate::client_face::client_stream::ClientStream;
 use crate::client_face::head_clock::{HEADER_TIME, HeadClock};
 use crate::client_face::http::{Connection, ConnectionPlace};
 use crate::client_face::lingering::Unread;
+use crate::client_face::respond;
 use crate::client_face::write_timeout::WriteTimeout;
 use crate::clock::Clock;
 use crate::destination::{Closing, Destination, Surroundings};
@@ -38,7 +39,7 @@ use crate::lane::Health;
 use crate::line_sink::LineSink;
 use crate::metrics::{DoorTally, LimitHit};
 use crate::reload::{self, Fixed, Live, ReloadError};
-use crate::reply;
+use crate::reply::CANNOT_RUN;
 use crate::settings::{self, AuditSink, BackendSpec, LimitSettings, RemoteSpec, Settings};
 use crate::tasks;
 use crate::tls::{Tls, TlsError};
@@ -500,7 +501,7 @@ impl Gateway {
             });
             let trouble = destination
                 .broken()
-                .map(|_| reply::CANNOT_RUN.to_owned())
+                .map(|_| CANNOT_RUN.to_owned())
                 .or_else(|| lanes.iter().find_map(trouble_of));
             if let Some(trouble) = trouble {
                 entry["trouble"] = trouble.into();
@@ -531,7 +532,7 @@ impl Gateway {
         } else {
             StatusCode::SERVICE_UNAVAILABLE
         };
-        reply::json(status, format!("{body}\n"))
+        respond::json(status, format!("{body}\n"))
     }
 }
 

@@ -6,7 +6,6 @@
 
 pub(crate) mod bearer;
 pub(crate) mod connections;
-pub(crate) mod cors;
 mod issuer;
 mod jwks;
 mod jwt;
@@ -31,12 +30,12 @@ use protocol::time::Moment;
 use protocol::tool_policy;
 
 use crate::clock::Clock;
-use crate::reply::Refusal;
+use crate::reply::{Challenge, Complaint, Refusal};
 use crate::settings::{AuthSettings, JwtSettings, OpenPath, PublicUrl};
 use bearer::Shown;
 use jwt::{Fault, JwtJudge};
 use proxy::TrustedProxies;
-use resource::{Challenge, Complaint, Door, Resources};
+use resource::{Door, Resources};
 use scopes::{Granted, ScopeRules};
 use tokens::{Known, TokenBook};
 

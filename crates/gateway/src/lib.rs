@@ -31,6 +31,7 @@ mod seal;
 mod server_eras;
 mod session_port;
 pub mod settings;
+mod single_header;
 pub mod tasks;
 pub mod tls;
 mod tls_door;

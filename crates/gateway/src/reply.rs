@@ -1,14 +1,15 @@
 //! The one table of HTTP status, JSON-RPC code and text (400, 401, 413, 429, 503, …) for each refusal
 //! and failure: a new one must choose its row.
 
-mod answer;
+mod challenge;
+mod failure;
 mod names;
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{self, HeaderName, HeaderValue};
-use http::{Response, StatusCode};
+use http::StatusCode;
+use http::header::HeaderName;
 use protocol::client_face::legacy::{self, Objection};
 use protocol::client_face::modern;
 use protocol::error_code;
@@ -16,13 +17,8 @@ use protocol::exchange::Failure;
 use protocol::message::ScanError;
 use protocol::version::Version;
 
-use crate::client_face::body::Body;
-use crate::guard::resource::{Challenge, Complaint};
-use answer::{JSON, TEXT, with_type};
-
-pub(crate) use answer::{
-    answer, empty, events, failed, failure_status, json, metrics, modern_failure_status,
-};
+pub(crate) use challenge::{Challenge, Complaint};
+pub(crate) use failure::{failure_status, modern_failure_status};
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -134,7 +130,7 @@ pub(crate) enum Refusal {
 }
 
 /// Whether the answer has a JSON-RPC body.
-enum Wording {
+pub(crate) enum Wording {
     /// A JSON-RPC error with this code.
     Rpc(i32),
     /// Plain text: a JSON-RPC error could be taken for an answer of the server's.
@@ -151,7 +147,8 @@ impl Refusal {
         self.row().2
     }
 
-    fn row(&self) -> (StatusCode, Wording, String) {
+    /// Returns the row of the table: the status, the kind of body, and the text.
+    pub(crate) fn row(&self) -> (StatusCode, Wording, String) {
         use StatusCode as S;
         use Wording::{Plain, Rpc};
         let invalid = Rpc(error_code::INVALID_REQUEST);
@@ -395,7 +392,7 @@ impl Refusal {
     }
 
     /// When to come back: for whatever will be otherwise later.
-    fn retry_after(&self, status: StatusCode) -> Option<Duration> {
+    pub(crate) fn retry_after(&self, status: StatusCode) -> Option<Duration> {
         match self {
             Self::TooManyRequests { retry_after, .. } => Some(*retry_after),
             _ if status == StatusCode::SERVICE_UNAVAILABLE => Some(Duration::from_secs(1)),
@@ -424,52 +421,6 @@ impl Refusal {
             }
         }
     }
-
-    pub(crate) fn respond(&self, id: Option<&[u8]>) -> Response<Body> {
-        let (status, wording, text) = self.row();
-        let mut response = match wording {
-            Wording::Rpc(_) => with_type(status, JSON, self.body(id)),
-            Wording::Plain => with_type(status, TEXT, Bytes::from(text + "\n")),
-        };
-        let headers = response.headers_mut();
-        headers.insert(
-            header::X_CONTENT_TYPE_OPTIONS,
-            HeaderValue::from_static("nosniff"),
-        );
-        match self {
-            Self::WrongMethod { allow } => {
-                headers.insert(header::ALLOW, HeaderValue::from_static(allow));
-            }
-            Self::FinishedStream => {
-                headers.insert(header::ALLOW, HeaderValue::from_static("POST, DELETE"));
-            }
-            Self::Unauthorized(challenge) | Self::Forbidden(challenge) => {
-                headers.insert(header::WWW_AUTHENTICATE, challenge.header());
-            }
-            // The rest of the body is not read, so the connection cannot be used again.
-            Self::BodyTooLarge { .. }
-            | Self::AmbiguousLength
-            | Self::BodyBroken
-            | Self::BodySlow
-            // Where the body is no message the peer may have lied about its length, and what follows may be the
-            // rest of it: it must not be taken for a request.
-            | Self::NotAMessage(_)
-            | Self::Draining => {
-                headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-            }
-            _ => {}
-        }
-        if let Some(wait) = self.retry_after(status) {
-            headers.insert(header::RETRY_AFTER, whole_seconds(wait));
-        }
-        response
-    }
-}
-
-/// Rounded up: coming back too early helps nobody.
-fn whole_seconds(wait: Duration) -> HeaderValue {
-    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-    HeaderValue::from(seconds.max(1))
 }
 
 /// As much of a peer's text as a refusal repeats.
@@ -480,6 +431,3 @@ fn shortened(text: &str) -> &str {
         .unwrap_or_default();
     &text[..end]
 }
-
-#[cfg(test)]
-mod tests;

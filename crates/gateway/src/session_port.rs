@@ -27,7 +27,6 @@ use protocol::version::Era;
 use crate::audit::{Audit, AuditRecord, Outcome, SessionHash, Whose};
 use crate::buffered::{Buffered, KeepsEvents, KeptEvents, ReportedEvents};
 use crate::call_log::{self, CallLine};
-use crate::client_face::stdio::Desk;
 use crate::clock::Clock;
 use crate::driver::{Driver, Locked, Machine, Outputs};
 use crate::guard::limits::Permit;
@@ -35,6 +34,11 @@ use crate::guard::rate::Allowance;
 use crate::lane::{InstanceUser, Lane};
 use crate::metrics::{self, Traffic};
 use crate::reply;
+
+/// A client that reads lines. It is given everything that its session has for it.
+pub(crate) trait LineListener: Send + Sync {
+    fn receive(self: Arc<Self>, said: Said);
+}
 
 /// One client's session.
 pub(crate) struct SessionPort {
@@ -53,7 +57,7 @@ pub(crate) struct SessionPort {
     /// The session's place among all of them, until it ends.
     place: Mutex<Option<Permit>>,
     /// Where a client that reads lines is told everything.
-    desk: Option<Arc<Desk>>,
+    listener: Option<Arc<dyn LineListener>>,
     /// The events it keeps, as the gateway's budget knows them.
     events: ReportedEvents,
     driver: Driver<Inner>,
@@ -101,7 +105,7 @@ impl SessionPort {
         lane: Arc<Lane>,
         clock: Clock,
         audit: Arc<Audit>,
-        desk: Option<Arc<Desk>>,
+        listener: Option<Arc<dyn LineListener>>,
     ) -> Self {
         let hash = SessionHash::of(&id);
         let principal = session.client().principal.as_str().to_owned();
@@ -125,7 +129,7 @@ impl SessionPort {
             audit,
             requests: Allowance::default(),
             place: Mutex::default(),
-            desk,
+            listener,
             events: ReportedEvents::default(),
             driver: Driver::new(Inner {
                 session,
@@ -310,8 +314,8 @@ impl SessionPort {
             Order::Wake(waker) => waker.wake(),
             Order::Ask(ask) => self.lane.ask(now, ask),
             Order::Say(said) => {
-                if let Some(desk) = &self.desk {
-                    desk.hear(said);
+                if let Some(listener) = &self.listener {
+                    Arc::clone(listener).receive(said);
                 }
             }
             Order::Ended(record, permit) => {

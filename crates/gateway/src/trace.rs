@@ -16,7 +16,6 @@ use protocol::version::Era;
 use tokio::sync::mpsc;
 
 use crate::audit::SessionHash;
-use crate::client_face::head::Head;
 use crate::reply::SESSION_ID;
 
 /// Longer names and ids say nothing more.
@@ -117,17 +116,16 @@ impl Drop for OpenSpan {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Failed(pub(crate) &'static str);
 
-/// Looks at a request's context. Gives the message as it is to be passed on, and the span it begins where spans are wanted.
+/// Looks at a request's context; `is_traced` if its headers have one. Gives the message as it is to be passed on, and the span it begins where spans are wanted.
 pub(crate) fn begin(
     sink: Option<&Arc<SpanSink>>,
     destination: &str,
-    head: &Head<'_>,
+    (headers, is_traced): (&HeaderMap, bool),
     message: Message,
 ) -> (Message, Option<Box<OpenSpan>>) {
-    if message.kind() != Kind::Request || (sink.is_none() && !head.is_traced) {
+    if message.kind() != Kind::Request || (sink.is_none() && !is_traced) {
         return (message, None);
     }
-    let headers = head.headers();
     let in_body = TraceParent::of(&message);
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let in_header = header(TRACEPARENT).and_then(TraceParent::parse);
@@ -270,14 +268,14 @@ mod tests {
 
     #[test]
     fn without_a_sink_a_header_is_passed_on_and_nothing_else_changes() {
-        let (carried, span) = begin(None, "d", &Head::of(&headers(CONTEXT)), call(""));
+        let (carried, span) = begin(None, "d", (&headers(CONTEXT), true), call(""));
         assert_eq!(TraceParent::of(&carried), Some(parsed(CONTEXT)));
         assert!(String::from_utf8_lossy(carried.bytes()).contains(r#""tracestate":"a=b""#));
         assert!(span.is_none());
         let own = call(&format!(r#","_meta":{{"traceparent":"{OTHER}"}}"#));
-        let (carried, _) = begin(None, "d", &Head::of(&headers(CONTEXT)), own.clone());
+        let (carried, _) = begin(None, "d", (&headers(CONTEXT), true), own.clone());
         assert_eq!(carried.bytes(), own.bytes());
-        let (carried, _) = begin(None, "d", &Head::of(&headers("nonsense")), call(""));
+        let (carried, _) = begin(None, "d", (&headers("nonsense"), true), call(""));
         assert_eq!(carried.bytes(), call("").bytes());
     }
 
@@ -285,7 +283,7 @@ mod tests {
     fn a_span_stands_between_the_client_and_the_server() {
         let (sink, mut spans) = SpanSink::bounded(4, 1.0);
         let own = call(&format!(r#","_meta":{{"traceparent":"{OTHER}"}}"#));
-        let (carried, span) = begin(Some(&sink), "d", &Head::of(&headers(CONTEXT)), own);
+        let (carried, span) = begin(Some(&sink), "d", (&headers(CONTEXT), true), own);
         let mut span = span.unwrap();
         span.answered(504, Some("timeout"));
         drop(span);
@@ -306,7 +304,7 @@ mod tests {
     #[test]
     fn a_context_that_is_not_sampled_is_passed_on_and_not_recorded() {
         let (sink, mut spans) = SpanSink::bounded(4, 1.0);
-        let (carried, span) = begin(Some(&sink), "d", &Head::of(&headers(SILENT)), call(""));
+        let (carried, span) = begin(Some(&sink), "d", (&headers(SILENT), true), call(""));
         assert!(span.is_none());
         let context = TraceParent::of(&carried).unwrap();
         assert_eq!(
@@ -320,7 +318,7 @@ mod tests {
     fn a_request_without_a_context_begins_a_trace_that_is_recorded_by_its_share() {
         for (share, recorded) in [(1.0, true), (0.0, false)] {
             let (sink, _spans) = SpanSink::bounded(4, share);
-            let (carried, span) = begin(Some(&sink), "d", &Head::of(&HeaderMap::new()), call(""));
+            let (carried, span) = begin(Some(&sink), "d", (&HeaderMap::new(), false), call(""));
             assert_eq!(span.is_some(), recorded);
             assert_eq!(TraceParent::of(&carried).unwrap().is_sampled(), recorded);
         }
@@ -338,7 +336,7 @@ mod tests {
     fn what_does_not_fit_is_lost_and_counted() {
         let (sink, _spans) = SpanSink::bounded(1, 1.0);
         for _ in 0..3 {
-            drop(begin(Some(&sink), "d", &Head::of(&HeaderMap::new()), call("")));
+            drop(begin(Some(&sink), "d", (&HeaderMap::new(), false), call("")));
         }
         assert_eq!(sink.lost(), 2);
     }

@@ -9,6 +9,7 @@ use protocol::version::Version;
 use uuid::{Uuid, Variant};
 
 use crate::reply::Refusal;
+use crate::single_header::SingleHeader;
 
 /// What clients write who follow the specification to the letter; the official libraries do.
 const USUAL_ACCEPT: &[u8] = b"application/json, text/event-stream";
@@ -25,35 +26,10 @@ pub(crate) struct Head<'h> {
     /// The first of them; another could only allow more.
     accept: Option<&'h HeaderValue>,
     content_type: Option<&'h HeaderValue>,
-    revision: Said<'h>,
-    session: Said<'h>,
+    revision: SingleHeader<'h>,
+    session: SingleHeader<'h>,
     /// Whether it says which trace it is part of.
     pub(crate) is_traced: bool,
-}
-
-/// What is said of a header that must not be there twice.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Said<'h> {
-    Nothing,
-    Once(&'h HeaderValue),
-    Twice,
-}
-
-impl<'h> Said<'h> {
-    pub(crate) fn again(self, value: &'h HeaderValue) -> Self {
-        match self {
-            Self::Nothing => Self::Once(value),
-            Self::Once(_) | Self::Twice => Self::Twice,
-        }
-    }
-
-    fn value(self, name: &'static str) -> Result<Option<&'h HeaderValue>, Refusal> {
-        match self {
-            Self::Nothing => Ok(None),
-            Self::Once(value) => Ok(Some(value)),
-            Self::Twice => Err(Refusal::DoubledHeader(name)),
-        }
-    }
 }
 
 impl<'h> Head<'h> {
@@ -65,8 +41,8 @@ impl<'h> Head<'h> {
             encoded: false,
             accept: None,
             content_type: None,
-            revision: Said::Nothing,
-            session: Said::Nothing,
+            revision: SingleHeader::Absent,
+            session: SingleHeader::Absent,
             is_traced: false,
         };
         for (name, value) in headers {
@@ -75,8 +51,8 @@ impl<'h> Head<'h> {
                 "content-encoding" => head.encoded = true,
                 "content-length" => head.lengths += 1,
                 "content-type" => head.content_type = head.content_type.or(Some(value)),
-                "mcp-protocol-version" => head.revision = head.revision.again(value),
-                "mcp-session-id" => head.session = head.session.again(value),
+                "mcp-protocol-version" => head.revision = head.revision.and(value),
+                "mcp-session-id" => head.session = head.session.and(value),
                 "transfer-encoding" => head.in_chunks = true,
                 TRACEPARENT => head.is_traced = true,
                 _ => {}

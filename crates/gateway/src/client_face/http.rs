@@ -18,20 +18,22 @@ use protocol::time::Moment;
 use tokio::task::AbortHandle;
 
 use super::body::{Body, Counted};
+use super::cors;
 use super::head::Head;
 use super::http_sse::OldPath;
 use super::intake::Upload;
 use super::lingering::Unread;
 use crate::audit::{AuditRecord, Outcome, Whose};
 use crate::call_log::{self, CallLine};
+use crate::client_face::respond;
 use crate::destination::Destination;
 use crate::gateway::Gateway;
 use crate::guard::connections::Place;
 use crate::guard::limits::{Account, Sharer};
 use crate::guard::resource::Door;
-use crate::guard::{Admission, Caller, Knock, Room, cors};
+use crate::guard::{Admission, Caller, Knock, Room};
 use crate::reload::Live;
-use crate::reply::{self, Refusal};
+use crate::reply::Refusal;
 use crate::session_port::SessionPort;
 use crate::settings::OpenPath;
 
@@ -133,7 +135,7 @@ impl Gateway {
             return None;
         }
         match find(self, live, parts.uri.path()) {
-            Route::Health => Some(reply::json(StatusCode::OK, HEALTHY)),
+            Route::Health => Some(respond::json(StatusCode::OK, HEALTHY)),
             Route::Ready => {
                 let room = Room::Gateway(OpenPath::Ready);
                 Some(
@@ -141,7 +143,7 @@ impl Gateway {
                         Ok(caller) => {
                             let status = self.readiness(&caller).status();
                             let is_ready = status == StatusCode::OK;
-                            reply::json(status, format!("{{\"ready\":{is_ready}}}\n"))
+                            respond::json(status, format!("{{\"ready\":{is_ready}}}\n"))
                         }
                         Err(refusal) => self.turn_away(&refusal),
                     },
@@ -188,7 +190,7 @@ impl Gateway {
             Route::Health | Route::Ready | Route::Metrics | Route::Metadata(..) if !is_reading => {
                 self.turn_away(&Refusal::WrongMethod { allow: READING })
             }
-            Route::Health => reply::json(StatusCode::OK, HEALTHY),
+            Route::Health => respond::json(StatusCode::OK, HEALTHY),
             Route::Ready => {
                 let room = Room::Gateway(OpenPath::Ready);
                 match self.recognise(live, parts, peer, room, self.clock.now()).await {
@@ -199,12 +201,12 @@ impl Gateway {
             Route::Metrics => {
                 let room = Room::Gateway(OpenPath::Metrics);
                 match self.recognise(live, parts, peer, room, self.clock.now()).await {
-                    Ok(caller) => reply::metrics(self.metrics_page(&caller)),
+                    Ok(caller) => respond::metrics(self.metrics_page(&caller)),
                     Err(refusal) => self.turn_away(&refusal),
                 }
             }
             Route::Metadata(destination, door) => match live.guard.metadata(&destination.name, door) {
-                Some(document) => reply::json(StatusCode::OK, document),
+                Some(document) => respond::json(StatusCode::OK, document),
                 None => self.turn_away(&Refusal::UnknownPath),
             },
             Route::OldTransport(destination, path) => {

@@ -27,14 +27,14 @@ use super::head::Head;
 use super::http::{Refused, Visit, refuse_message};
 use super::intake::Upload;
 use crate::audit::Outcome;
-use crate::destination::{Destination, Opening};
+use crate::client_face::respond;
+use crate::destination::{Destination, OldStream, Opening};
 use crate::guard::limits::Permit;
 use crate::mishap;
-use crate::reply::{self, Refusal};
+use crate::reply::Refusal;
 use crate::session_port::{Answered, Audited, Reception, SessionPort};
 use crate::tasks;
-use stream::OldStream;
-pub(crate) use stream::{OldEvents, OldStreams};
+pub(crate) use stream::OldEvents;
 
 /// What a session holds for a reader that falls behind: never less than so many of the largest messages.
 const HELD_MESSAGES: usize = 2;
@@ -104,7 +104,7 @@ impl Visit<'_> {
         let events = OldEvents::new(Arc::clone(destination), stream, self.gateway.clock, places)
             .behind_path(&self.live.public_path)
             .for_at_most(self.caller.time_left(SystemTime::now()));
-        Ok(reply::events(Body::old(events)))
+        Ok(respond::events(Body::old(events)))
     }
 
     async fn take_old_message(&self, parts: &Parts, body: &mut Upload) -> Result<Response<Body>, Refused> {
@@ -134,7 +134,7 @@ impl Visit<'_> {
             request_bytes,
         })?;
         let Err(refusal) = self.hear(&stream, &parts.headers, &message, place) else {
-            return Ok(reply::empty(StatusCode::ACCEPTED));
+            return Ok(respond::empty(StatusCode::ACCEPTED));
         };
         let refused = Refused {
             refusal,
@@ -154,7 +154,7 @@ impl Visit<'_> {
         }
         // For the record; the client reads it on its stream.
         let _ = self.refuse("POST", &refused);
-        Ok(reply::empty(StatusCode::ACCEPTED))
+        Ok(respond::empty(StatusCode::ACCEPTED))
     }
 
     /// Takes a client's message. The first one opens the session.

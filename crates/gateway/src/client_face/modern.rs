@@ -19,6 +19,7 @@ use protocol::wire::sse;
 use super::body::Body;
 use super::head::Head;
 use super::stream_time::StreamTime;
+use crate::client_face::respond;
 use crate::destination::{Destination, Journey};
 use crate::errand_port::{Came, ErrandPort, Gathering};
 use crate::guard::Caller;
@@ -41,7 +42,7 @@ pub(super) async fn post(
     match message.kind() {
         Kind::Request => {}
         // There is nothing that a notification could be about here. A client that closes a listen sends one.
-        Kind::Notification => return Ok(reply::empty(StatusCode::ACCEPTED)),
+        Kind::Notification => return Ok(respond::empty(StatusCode::ACCEPTED)),
         Kind::Result | Kind::Error => return Err(Refusal::Modern(Objection::NotJsonRpc)),
     }
     let mirrored = MirroredHeaders::read(
@@ -94,7 +95,7 @@ pub(super) async fn post(
         Came::Complete { body, failure } => complete(&port, message.method(), body, failure.as_ref()),
         Came::Ask { round } => {
             let id = message.raw(Member::Id).unwrap_or_default();
-            reply::json(StatusCode::OK, put(destination, &port, round, id))
+            respond::json(StatusCode::OK, put(destination, &port, round, id))
         }
         Came::Stream => {
             // A call comes to its end; a listen must be told to.
@@ -103,7 +104,7 @@ pub(super) async fn post(
                 .flatten();
             let id = message.raw_copy(Member::Id).unwrap_or_default();
             let events = ErrandEvents::new(Arc::clone(destination), port, id, time);
-            reply::events(Body::errand(events))
+            respond::events(Body::errand(events))
         }
     })
 }
@@ -180,7 +181,7 @@ fn complete(port: &ErrandPort, method: Method, body: Bytes, failure: Option<&Fai
         Some(failure) => reply::modern_failure_status(method, failure),
         None => StatusCode::from_u16(port.answer_status()).unwrap_or(StatusCode::OK),
     };
-    let mut response = reply::json(status, body);
+    let mut response = respond::json(status, body);
     if let Some(failure) = failure {
         response.extensions_mut().insert(Failed(failure.reason()));
     }

@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::gateway::Gateway;
 use crate::tasks;
-pub(crate) use desk::Desk;
+use desk::Desk;
 
 /// How long answers that are about to come are waited for when the client has said all it had to say: someone who
 /// pipes a few lines in wants to see what they lead to.

@@ -12,10 +12,10 @@ use rustc_hash::FxHashMap;
 use serde_json::Value;
 
 use super::issuer::{Issuer, NoKey};
-use super::resource::Complaint;
 use super::scopes::Granted;
 use super::{Caller, bearer, tokens};
 use crate::clock::Clock;
+use crate::reply::Complaint;
 use crate::settings::{JwtSettings, SignatureAlgorithm};
 
 /// How far the clocks of an issuer and of this machine may be apart.

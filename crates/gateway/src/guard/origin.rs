@@ -7,9 +7,9 @@ use http::Uri;
 use http::header::{HeaderMap, HeaderValue};
 use http::uri::Authority;
 
-use crate::client_face::head::Said;
 use crate::reply::Refusal;
 use crate::settings::Settings;
+use crate::single_header::SingleHeader;
 
 /// The names this gateway answers to and the origins it serves.
 #[derive(Debug)]
@@ -67,19 +67,19 @@ impl OriginGuard {
     ///
     /// A target that names a host counts instead of the `Host` header (RFC 9112, 3.2.2); here both must be ours.
     pub(crate) fn admit(&self, target: &Uri, headers: &HeaderMap) -> Result<Option<HeaderValue>, Refusal> {
-        let (mut host, mut origin) = (Said::Nothing, Said::Nothing);
+        let (mut host, mut origin) = (SingleHeader::Absent, SingleHeader::Absent);
         let mut is_cross_site = false;
         for (name, value) in headers {
             match name.as_str() {
-                "host" => host = host.again(value),
-                "origin" => origin = origin.again(value),
+                "host" => host = host.and(value),
+                "origin" => origin = origin.and(value),
                 "sec-fetch-site" => {
                     is_cross_site |= value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"cross-site");
                 }
                 _ => {}
             }
         }
-        let Said::Once(host) = host else {
+        let SingleHeader::Once(host) = host else {
             return Err(Refusal::MissingHost);
         };
         let named = target.authority().map(Authority::as_str);
@@ -90,10 +90,10 @@ impl OriginGuard {
         }
         let origin = match origin {
             // A browser sends no `Origin` with the GET of a script or an image, but it says where the page is from.
-            Said::Nothing if is_cross_site => return Err(Refusal::ForeignOrigin),
-            Said::Nothing => return Ok(None),
-            Said::Once(origin) => origin,
-            Said::Twice => return Err(Refusal::ForeignOrigin),
+            SingleHeader::Absent if is_cross_site => return Err(Refusal::ForeignOrigin),
+            SingleHeader::Absent => return Ok(None),
+            SingleHeader::Once(origin) => origin,
+            SingleHeader::Repeated => return Err(Refusal::ForeignOrigin),
         };
         let text = origin.to_str().map_err(|_| Refusal::ForeignOrigin)?;
         if self.knows_origin(text) {

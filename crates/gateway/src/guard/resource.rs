@@ -1,6 +1,5 @@
 //! What a destination is called as an OAuth resource, and how clients learn where to sign in for it (RFC 9728).
 
-use http::header::HeaderValue;
 use serde_json::json;
 
 use crate::settings::PublicUrl;
@@ -87,64 +86,6 @@ impl Resources {
     }
 }
 
-/// What is wrong with what a caller showed, in the words of RFC 6750, 3.1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Complaint {
-    /// It showed nothing.
-    Nothing,
-    InvalidRequest(&'static str),
-    /// A token that is somebody's, and not good here and now.
-    InvalidToken(&'static str),
-    /// Nobody's: a guess, or a mistake.
-    UnknownToken(&'static str),
-    InsufficientScope,
-}
-
-/// A `WWW-Authenticate` header: what is wrong, where to sign in, and for what.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Challenge {
-    pub(crate) complaint: Complaint,
-    pub(crate) metadata: Option<String>,
-    pub(crate) scopes: Vec<String>,
-}
-
-impl Challenge {
-    pub(crate) fn header(&self) -> HeaderValue {
-        let (error, description) = match self.complaint {
-            Complaint::Nothing => (None, None),
-            Complaint::InvalidRequest(why) => (Some("invalid_request"), Some(why)),
-            Complaint::InvalidToken(why) | Complaint::UnknownToken(why) => (Some("invalid_token"), Some(why)),
-            Complaint::InsufficientScope => (Some("insufficient_scope"), None),
-        };
-        let scope = (!self.scopes.is_empty()).then(|| self.scopes.join(" "));
-        let parameters: Vec<String> = [
-            ("error", error),
-            ("error_description", description),
-            ("scope", scope.as_deref()),
-            ("resource_metadata", self.metadata.as_deref()),
-        ]
-        .into_iter()
-        .filter_map(|(name, value)| Some(format!("{name}=\"{}\"", value?)))
-        .collect();
-        let text = match parameters.as_slice() {
-            [] => "Bearer realm=\"rialto\"".to_owned(),
-            parameters => format!("Bearer {}", parameters.join(", ")),
-        };
-        HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("Bearer"))
-    }
-
-    /// The same for people.
-    pub(crate) fn text(&self) -> String {
-        match self.complaint {
-            Complaint::Nothing => "authentication is needed: send `Authorization: Bearer TOKEN`".to_owned(),
-            Complaint::InvalidRequest(why) | Complaint::InvalidToken(why) | Complaint::UnknownToken(why) => {
-                why.to_owned()
-            }
-            Complaint::InsufficientScope => format!("needs the scopes {}", self.scopes.join(" ")),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,33 +135,5 @@ mod tests {
         assert_eq!(document["resource"], "https://x/demo/mcp");
         assert_eq!(document["authorization_servers"], json!(["https://login"]));
         assert_eq!(document["scopes_supported"], json!(["mcp"]));
-    }
-
-    #[test]
-    fn challenges_are_spelled_as_the_rules_have_it() {
-        let challenge = |complaint, metadata: Option<&str>, scopes: &[&str]| {
-            let challenge = Challenge {
-                complaint,
-                metadata: metadata.map(str::to_owned),
-                scopes: scopes.iter().map(|scope| (*scope).to_owned()).collect(),
-            };
-            challenge.header().to_str().unwrap().to_owned()
-        };
-        assert_eq!(
-            challenge(Complaint::Nothing, None, &[]),
-            "Bearer realm=\"rialto\""
-        );
-        assert_eq!(
-            challenge(Complaint::Nothing, Some("https://x/y"), &["a", "b"]),
-            "Bearer scope=\"a b\", resource_metadata=\"https://x/y\""
-        );
-        assert_eq!(
-            challenge(Complaint::InvalidToken("the token has expired"), None, &[]),
-            "Bearer error=\"invalid_token\", error_description=\"the token has expired\""
-        );
-        assert_eq!(
-            challenge(Complaint::InsufficientScope, Some("https://x/y"), &["a", "b"]),
-            "Bearer error=\"insufficient_scope\", scope=\"a b\", resource_metadata=\"https://x/y\""
-        );
     }
 }

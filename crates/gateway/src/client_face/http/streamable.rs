@@ -18,10 +18,11 @@ use crate::audit::Outcome;
 use crate::client_face::body::{Body, Events};
 use crate::client_face::head::{Head, Revision};
 use crate::client_face::intake::Upload;
+use crate::client_face::respond;
 use crate::destination::{Destination, Opening};
 use crate::guard::limits::Permit;
 use crate::mishap;
-use crate::reply::{self, LAST_EVENT_ID, Refusal, SESSION_ID};
+use crate::reply::{LAST_EVENT_ID, Refusal, SESSION_ID};
 use crate::session_port::{Answered, Audited, Reception, SessionPort};
 use crate::trace::{self, Failed, OpenSpan};
 
@@ -76,7 +77,12 @@ impl Visit<'_> {
             request_bytes,
         })?;
         let spans = self.gateway.tally.spans.get();
-        let (message, begun) = trace::begin(spans, &self.destination.name, &head, message);
+        let (message, begun) = trace::begin(
+            spans,
+            &self.destination.name,
+            (head.headers(), head.is_traced),
+            message,
+        );
         *span = begun;
         let refused = |refusal: Refusal| Refused {
             refusal,
@@ -102,7 +108,7 @@ impl Visit<'_> {
         let revision = head.revision();
         if revision == Ok(Revision::Modern) {
             return match message.kind() {
-                Kind::Notification => Ok(reply::empty(StatusCode::ACCEPTED)),
+                Kind::Notification => Ok(respond::empty(StatusCode::ACCEPTED)),
                 Kind::Request | Kind::Result | Kind::Error => {
                     Err(refused(Refusal::Modern(undescribed(&message))))
                 }
@@ -133,7 +139,7 @@ impl Visit<'_> {
                 Box::pin(opening).await.map_err(refused)
             }
             // Without a session there is nobody whom a notification could concern.
-            Meaning::Ready | Meaning::Cancel(_) | Meaning::Notice => Ok(reply::empty(StatusCode::ACCEPTED)),
+            Meaning::Ready | Meaning::Cancel(_) | Meaning::Notice => Ok(respond::empty(StatusCode::ACCEPTED)),
             Meaning::Answer(_) => Err(refused(Refusal::MissingSession)),
         }
     }
@@ -203,7 +209,7 @@ impl Visit<'_> {
                     response: None,
                     response_bytes: 0,
                 });
-                return reply::empty(StatusCode::ACCEPTED);
+                return respond::empty(StatusCode::ACCEPTED);
             }
             Reception::Answered(body) => {
                 let body = Written::from(body);
@@ -217,7 +223,7 @@ impl Visit<'_> {
                     response: Some(&body),
                     response_bytes: body.len() as u64,
                 });
-                reply::answer(std::mem::take(room), body)
+                respond::answer(std::mem::take(room), body)
             }
             Reception::Call(call) => {
                 // In this era a disconnection is no cancellation, so only a handshake is given up.
@@ -233,16 +239,16 @@ impl Visit<'_> {
                     Answered::Complete { body, failure } => {
                         let headers = std::mem::take(room);
                         match failure {
-                            None => reply::answer(headers, body),
+                            None => respond::answer(headers, body),
                             Some(failure) => {
                                 // Without a body only the status can say that the call failed.
                                 let in_band = accepts.reads_events() && !body.is_empty();
-                                reply::failed(headers, body, &failure, in_band)
+                                respond::failed(headers, body, &failure, in_band)
                             }
                         }
                     }
                     Answered::Stream(reader) => {
-                        reply::events(Body::events(Events::answer(Arc::clone(port), reader)))
+                        respond::events(Body::events(Events::answer(Arc::clone(port), reader)))
                     }
                 }
             }
@@ -302,7 +308,7 @@ impl Visit<'_> {
                 response_bytes: sent,
             });
         });
-        Ok(reply::events(Body::events(events)))
+        Ok(respond::events(Body::events(events)))
     }
 
     pub(super) fn delete(&self, head: &Head<'_>) -> Response<Body> {
@@ -320,7 +326,7 @@ impl Visit<'_> {
                     response: None,
                     response_bytes: 0,
                 });
-                reply::empty(StatusCode::NO_CONTENT)
+                respond::empty(StatusCode::NO_CONTENT)
             }
             Err(refusal) => self.refuse("DELETE", &refusal.into()),
         }

@@ -27,7 +27,7 @@ use crate::destination::{Destination, Opening};
 use crate::driver::{Driver, Locked, Machine};
 use crate::mishap;
 use crate::reply::Refusal;
-use crate::session_port::{Reception, SessionPort};
+use crate::session_port::{LineListener, Reception, SessionPort};
 use crate::tasks;
 
 /// How often it is looked whether the server is away, while a client waits only to hear what it speaks.
@@ -61,6 +61,12 @@ impl Machine for Inner {
 
     fn poll_output(&mut self) -> Option<Output> {
         self.client.poll_output()
+    }
+}
+
+impl LineListener for Desk {
+    fn receive(self: Arc<Self>, said: Said) {
+        self.with(|client, now| client.handle_said(now, said));
     }
 }
 
@@ -174,11 +180,6 @@ impl Desk {
 
     // For the session and the errands.
 
-    /// What the client's session says.
-    pub(crate) fn hear(self: &Arc<Self>, said: Said) {
-        self.with(|client, now| client.handle_said(now, said));
-    }
-
     pub(super) fn with(self: &Arc<Self>, act: impl FnOnce(&mut LineClient, Moment)) {
         let (is_expecting, write, look) = self.driver.act(
             |inner, _| {
@@ -258,7 +259,7 @@ impl Desk {
             Principal::anonymous(),
             &HeaderMap::new(),
             opening,
-            Arc::clone(self),
+            Arc::<Self>::clone(self),
         );
         match opened {
             Ok((port, _)) => {

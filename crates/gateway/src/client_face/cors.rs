@@ -1,13 +1,13 @@
 //! What browsers are told about requests from other origins. Which origins may call at all is [`origin`]'s to say;
 //! here they are only told so, and nothing is said to the others.
 //!
-//! [`origin`]: super::origin
+//! [`origin`]: crate::guard::origin
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 
-use crate::client_face::body::Body;
-use crate::reply;
+use super::body::Body;
+use super::respond;
 
 /// What a page may read of an answer besides its body.
 const EXPOSED: HeaderValue = HeaderValue::from_static("Mcp-Session-Id, WWW-Authenticate, Retry-After");
@@ -22,7 +22,7 @@ pub(crate) fn is_preflight(method: &http::Method, headers: &HeaderMap) -> bool {
 
 /// The answer to a question of a browser on behalf of an origin that may call.
 pub(crate) fn preflight(headers: &HeaderMap, methods: &'static str) -> Response<Body> {
-    let mut response = reply::empty(StatusCode::NO_CONTENT);
+    let mut response = respond::empty(StatusCode::NO_CONTENT);
     let out = response.headers_mut();
     out.insert(
         header::ACCESS_CONTROL_ALLOW_METHODS,

@@ -1,0 +1,236 @@
+//! The streams of the old transport: opened before their session, read until they break.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use protocol::exchange::Principal;
+use protocol::time::Moment;
+use uuid::Uuid;
+
+use crate::reply::Refusal;
+use crate::session_port::SessionPort;
+
+/// A stream on which nothing was said for this long may have to make room for a new one.
+const MAKES_ROOM: Duration = Duration::from_secs(60);
+/// Messages that may wait on a stream that has no session: refusals, and the answer to `initialize`.
+const MAX_EARLY: usize = 64;
+
+/// The open streams of a destination.
+#[derive(Debug, Default)]
+pub(crate) struct OldStreams {
+    streams: Mutex<HashMap<Uuid, Arc<OldStream>>>,
+}
+
+impl OldStreams {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Uuid, Arc<OldStream>>> {
+        self.streams.lock()
+    }
+
+    /// Opens a stream. At the limit, one whose client never said anything makes room.
+    pub(crate) fn open(
+        &self,
+        principal: Principal,
+        now: Moment,
+        limit: usize,
+    ) -> Result<Arc<OldStream>, Refusal> {
+        let stream = Arc::new(OldStream {
+            id: Uuid::new_v4(),
+            principal,
+            opened: now,
+            state: Mutex::default(),
+        });
+        let open: Vec<Arc<OldStream>> = {
+            let mut streams = self.lock();
+            if streams.len() < limit {
+                streams.insert(stream.id, Arc::clone(&stream));
+                return Ok(stream);
+            }
+            streams.values().cloned().collect()
+        };
+        let silent = open
+            .iter()
+            .filter(|stream| stream.is_silent() && now.since(stream.opened) > MAKES_ROOM)
+            .min_by_key(|stream| stream.opened)
+            .ok_or(Refusal::TooManySessions { limit })?;
+        {
+            let mut streams = self.lock();
+            streams.remove(&silent.id);
+            streams.insert(stream.id, Arc::clone(&stream));
+        }
+        silent.end();
+        Ok(stream)
+    }
+
+    /// The stream with this id, if it is this principal's.
+    pub(crate) fn find(&self, id: Uuid, principal: &Principal) -> Option<Arc<OldStream>> {
+        self.lock()
+            .get(&id)
+            .filter(|stream| stream.principal == *principal)
+            .cloned()
+    }
+
+    pub(crate) fn remove(&self, id: Uuid) {
+        self.lock().remove(&id);
+    }
+
+    /// Ends those streams of these principals that have no session; the others end with theirs.
+    pub(crate) fn end_of(&self, leaves: impl Fn(&str) -> bool) {
+        let streams: Vec<Arc<OldStream>> = self.lock().values().cloned().collect();
+        let silent = streams.iter().filter(|stream| stream.is_silent());
+        for stream in silent.filter(|stream| leaves(stream.principal.as_str())) {
+            stream.end();
+        }
+    }
+}
+
+/// One client's stream.
+#[derive(Debug)]
+pub(crate) struct OldStream {
+    pub(crate) id: Uuid,
+    pub(crate) principal: Principal,
+    pub(crate) opened: Moment,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stage: Stage,
+    /// What was said before there was a session to say it in.
+    early: VecDeque<Bytes>,
+    /// Whoever sends the stream waits for one of the two.
+    waker: Option<Waker>,
+}
+
+#[derive(Debug, Default)]
+enum Stage {
+    /// Nobody has introduced himself.
+    #[default]
+    Silent,
+    /// The session is there; its events wait for the answer to the introduction.
+    Introducing(Arc<SessionPort>),
+    /// The events of the session are the events of the stream.
+    Reading(Arc<SessionPort>),
+    Ended,
+}
+
+impl OldStream {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Changes the state and wakes whoever sends it.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let (changed, waker) = {
+            let mut state = self.lock();
+            (change(&mut state), state.waker.take())
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        changed
+    }
+
+    fn is_silent(&self) -> bool {
+        matches!(self.lock().stage, Stage::Silent)
+    }
+
+    /// The session of this stream.
+    pub(crate) fn port(&self) -> Option<Arc<SessionPort>> {
+        match &self.lock().stage {
+            Stage::Introducing(port) | Stage::Reading(port) => Some(Arc::clone(port)),
+            Stage::Silent | Stage::Ended => None,
+        }
+    }
+
+    /// Gives the stream its session. False: it has one, or has ended.
+    pub(crate) fn attach(&self, port: &Arc<SessionPort>) -> bool {
+        let mut state = self.lock();
+        match state.stage {
+            Stage::Silent => {
+                state.stage = Stage::Introducing(Arc::clone(port));
+                true
+            }
+            Stage::Introducing(_) | Stage::Reading(_) | Stage::Ended => false,
+        }
+    }
+
+    /// The server would not have this client, who may introduce himself again.
+    pub(crate) fn detach(&self) {
+        let mut state = self.lock();
+        match state.stage {
+            Stage::Introducing(_) => state.stage = Stage::Silent,
+            Stage::Silent | Stage::Reading(_) | Stage::Ended => {}
+        }
+    }
+
+    /// From now on the events of the session are sent.
+    pub(crate) fn begin_reading(&self, port: &Arc<SessionPort>) {
+        self.change(|state| match state.stage {
+            Stage::Introducing(_) => state.stage = Stage::Reading(Arc::clone(port)),
+            Stage::Silent | Stage::Reading(_) | Stage::Ended => {}
+        });
+    }
+
+    /// Says something to the client. False: it can no longer be said.
+    pub(crate) fn say(&self, data: &Bytes) -> bool {
+        enum Said {
+            InTheSession(Arc<SessionPort>),
+            Early,
+            TooLate,
+        }
+        let said = self.change(|state| match &state.stage {
+            Stage::Reading(port) => Said::InTheSession(Arc::clone(port)),
+            Stage::Silent | Stage::Introducing(_) if state.early.len() < MAX_EARLY => {
+                state.early.push_back(data.clone());
+                Said::Early
+            }
+            Stage::Silent | Stage::Introducing(_) | Stage::Ended => Said::TooLate,
+        });
+        match said {
+            Said::InTheSession(port) => {
+                port.say(data);
+                true
+            }
+            Said::Early => true,
+            Said::TooLate => false,
+        }
+    }
+
+    /// Returns what the client is to be sent next; the waker is called when there may be more.
+    pub(crate) fn poll_next(&self, waker: &Waker) -> Next {
+        let mut state = self.lock();
+        if !state.early.is_empty() {
+            return Next::Messages(std::mem::take(&mut state.early));
+        }
+        match &state.stage {
+            Stage::Reading(port) => Next::Session(Arc::clone(port)),
+            Stage::Ended => Next::Ended,
+            Stage::Silent | Stage::Introducing(_) => {
+                state.waker = Some(waker.clone());
+                Next::Nothing
+            }
+        }
+    }
+
+    /// The stream is over. Gives the session that is over with it.
+    pub(crate) fn end(&self) -> Option<Arc<SessionPort>> {
+        self.change(|state| match std::mem::replace(&mut state.stage, Stage::Ended) {
+            Stage::Introducing(port) | Stage::Reading(port) => Some(port),
+            Stage::Silent | Stage::Ended => None,
+        })
+    }
+}
+
+/// What is to be sent on a stream.
+pub(crate) enum Next {
+    /// Messages that came before the session was read.
+    Messages(VecDeque<Bytes>),
+    /// The events of the session, from now on.
+    Session(Arc<SessionPort>),
+    Nothing,
+    Ended,
+}
