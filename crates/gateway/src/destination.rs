@@ -8,7 +8,7 @@ mod lanes;
 mod old_streams;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use protocol::time::Moment;
 use protocol::tool_policy::ToolPolicy;
 use protocol::version::{Era, Version};
 use rustc_hash::FxHashMap;
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::audit::Audit;
@@ -90,7 +91,7 @@ pub(crate) struct Destination {
     sessions: Mutex<FxHashMap<Uuid, Arc<SessionPort>>>,
     lanes: Mutex<BTreeMap<LaneKey, Arc<Lane>>>,
     /// Supervisors that have not come to their end: children in use and children being ended.
-    supervisors: Arc<AtomicUsize>,
+    supervisors: Arc<watch::Sender<usize>>,
     /// Why new clients are refused.
     closing: OnceLock<Closing>,
     /// Why nothing can be started here, if that is known beforehand.
@@ -262,7 +263,24 @@ impl Destination {
 
     /// Supervisors that have not come to their end.
     pub(crate) fn supervisors(&self) -> usize {
-        self.supervisors.load(Ordering::Acquire)
+        *self.supervisors.borrow()
+    }
+
+    /// Waits until every supervisor has ended.
+    pub(crate) async fn supervisors_ended(&self) {
+        // The sender is here, so the channel is not closed.
+        let _ = self.supervisors.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    /// Waits until no call is open.
+    pub(crate) async fn calls_ended(&self) {
+        self.traffic.idle.wait_until(|| self.open_calls() == 0).await;
+    }
+
+    /// Waits until no call is open or may be continued, and no client may come back for an answer.
+    pub(crate) async fn clients_served(&self) {
+        let is_served = || self.open_calls() == 0 && self.parked_calls() == 0 && !self.has_unread_answers();
+        self.traffic.idle.wait_until(is_served).await;
     }
 
     /// Why nothing can be started here.
@@ -463,6 +481,7 @@ impl Destination {
             }
         }
         self.forget_errands(now);
+        self.traffic.idle.note_change();
         if self.remote().is_some() {
             self.eras.expire(now);
         }

@@ -268,7 +268,7 @@ impl ErrandPort {
 
     /// Calls the machine, and carries out what comes of it.
     fn act<T>(&self, act: impl FnOnce(&mut Inner, &mut Outputs<Order>) -> T) -> T {
-        self.driver.act(
+        let acted = self.driver.act(
             |inner, orders| {
                 let acted = act(inner, orders);
                 let kept = inner.errand.kept_bytes();
@@ -279,7 +279,9 @@ impl ErrandPort {
                 acted
             },
             |order| self.carry_out(order),
-        )
+        );
+        self.traffic.idle.note_change();
+        acted
     }
 
     fn carry_out(&self, order: Order) {

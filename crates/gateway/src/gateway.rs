@@ -5,11 +5,12 @@ use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use futures_util::future::join_all;
 use http::StatusCode;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -98,10 +99,10 @@ pub struct Gateway {
     pub(crate) shows_metrics: bool,
     limits: LimitSettings,
     launcher: Arc<Launcher>,
-    draining: AtomicBool,
+    draining: watch::Sender<bool>,
     /// There was a second signal.
-    hurried: AtomicBool,
-    connections: AtomicUsize,
+    hurried: watch::Sender<bool>,
+    connections: watch::Sender<usize>,
 }
 
 impl Gateway {
@@ -176,9 +177,9 @@ impl Gateway {
             limits: settings.limits.clone(),
             launcher,
             tls,
-            draining: AtomicBool::new(false),
-            hurried: AtomicBool::new(false),
-            connections: AtomicUsize::new(0),
+            draining: watch::Sender::new(false),
+            hurried: watch::Sender::new(false),
+            connections: watch::Sender::new(0),
         }))
     }
 
@@ -221,7 +222,13 @@ impl Gateway {
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Acquire)
+        *self.draining.borrow()
+    }
+
+    /// Waits until the gateway drains.
+    pub(crate) async fn drain_began(&self) {
+        // The sender is here, so the channel is not closed.
+        let _ = self.draining.subscribe().wait_for(|draining| *draining).await;
     }
 
     /// Serves until `shutdown` comes, then drains: calls in flight may finish, new ones are refused, and all
@@ -249,28 +256,30 @@ impl Gateway {
         shutdown.await;
 
         tracing::info!(calls = self.open_calls(), "draining");
-        self.draining.store(true, Ordering::Release);
-        self.wait_until(self.live().drain, || {
-            self.open_calls() == 0 || self.hurried.load(Ordering::Acquire)
-        })
-        .await;
+        self.draining.send_replace(true);
+        let mut hurried = self.hurried.subscribe();
+        tokio::select! {
+            () = self.calls_ended() => {}
+            _ = hurried.wait_for(|hurried| *hurried) => {}
+            () = tokio::time::sleep(self.live().drain) => {}
+        }
         doorkeeper.abort();
         let _ = closing.send(true);
         self.stop_all().await;
-        self.wait_until(CLOSE_TIME, || self.connections.load(Ordering::Acquire) == 0)
-            .await;
+        self.connections_closed(CLOSE_TIME).await;
         housekeeper.abort();
         self.audit.flush(CLOSE_TIME);
     }
 
     /// Ends every session and every child, and waits for the children to be gone.
     pub(crate) async fn stop_all(&self) {
-        for destination in self.all() {
+        let all = self.all();
+        for destination in &all {
             destination.stop(Closing::Shutdown);
         }
         // Every supervisor ends its child within its own grace period.
-        self.wait_until(crate::backend_task::STOP_GRACE * 2, || self.supervisors() == 0)
-            .await;
+        let ended = join_all(all.iter().map(|destination| destination.supervisors_ended()));
+        let _ = tokio::time::timeout(crate::backend_task::STOP_GRACE * 2, ended).await;
     }
 
     /// The second signal: nothing is waited for any more but that those who wait are told so.
@@ -280,14 +289,13 @@ impl Gateway {
             destination.stop(Closing::Shutdown);
         }
         self.launcher.kill_all();
-        self.wait_until(LAST_ANSWERS, || self.connections.load(Ordering::Acquire) == 0)
-            .await;
-        self.hurried.store(true, Ordering::Release);
+        self.connections_closed(LAST_ANSWERS).await;
+        self.hurried.send_replace(true);
         self.audit.flush(LAST_ANSWERS);
     }
 
     pub(crate) fn connection_count(&self) -> usize {
-        self.connections.load(Ordering::Acquire)
+        *self.connections.borrow()
     }
 
     fn open_calls(&self) -> usize {
@@ -297,20 +305,19 @@ impl Gateway {
             .sum()
     }
 
-    fn supervisors(&self) -> usize {
-        self.all()
-            .iter()
-            .map(|destination| destination.supervisors())
-            .sum()
+    /// Waits until no destination has an open call.
+    async fn calls_ended(&self) {
+        let busy = |destination: &Arc<Destination>| destination.open_calls() > 0;
+        while let Some(destination) = self.all().into_iter().find(busy) {
+            destination.calls_ended().await;
+        }
     }
 
-    pub(crate) async fn wait_until(&self, limit: Duration, done: impl Fn() -> bool) {
-        let deadline = tokio::time::Instant::now() + limit;
-        let mut pause = Duration::from_millis(1);
-        while !done() && tokio::time::Instant::now() < deadline {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_millis(20));
-        }
+    /// Waits until all connections are closed, at most for `limit`.
+    async fn connections_closed(&self, limit: Duration) {
+        let mut connections = self.connections.subscribe();
+        let closed = connections.wait_for(|count| *count == 0);
+        let _ = tokio::time::timeout(limit, closed).await;
     }
 
     /// Looks after the files of the certificate, beside the threads that serve.
@@ -356,7 +363,7 @@ impl Gateway {
                     let (gateway, place) = (Arc::clone(&self), Arc::clone(&entered.place));
                     let closing = closing.subscribe();
                     let connection = tasks::spawn("connection", async move {
-                        gateway.connections.fetch_add(1, Ordering::AcqRel);
+                        gateway.connections.send_modify(|count| *count += 1);
                         let _counted = Counted(&gateway.connections);
                         Arc::clone(&gateway).attend(stream, peer, place, closing).await;
                     });
@@ -547,11 +554,11 @@ pub(crate) fn limit_of_http1(error: &hyper::Error, heads: &HeadClock) -> Option<
     }
 }
 
-struct Counted<'a>(&'a AtomicUsize);
+struct Counted<'a>(&'a watch::Sender<usize>);
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 

@@ -297,7 +297,7 @@ impl Lane {
 
     /// Calls the machine, and carries out what comes of it.
     fn act<T>(&self, now: Moment, act: impl FnOnce(&mut Inner, &mut Outputs<Order>) -> T) -> T {
-        self.driver.act(
+        let acted = self.driver.act(
             |inner, orders| {
                 inner.now = now;
                 let acted = act(inner, orders);
@@ -305,7 +305,9 @@ impl Lane {
                 acted
             },
             |order| self.carry_out(order),
-        )
+        );
+        self.traffic.idle.note_change();
+        acted
     }
 
     /// Ends the backend. Sessions should have been ended before.

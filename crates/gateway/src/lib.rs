@@ -19,6 +19,7 @@ pub mod escape;
 mod file_stamp;
 mod gateway;
 mod guard;
+mod idle_watch;
 mod joined_write;
 mod lane;
 pub mod line_sink;

@@ -20,6 +20,7 @@ use protocol::method::Method;
 use protocol::version::Era;
 
 use crate::audit::Outcome;
+use crate::idle_watch::IdleWatch;
 use crate::line_sink::LineSink;
 use crate::reply::Refusal;
 use crate::trace::SpanSink;
@@ -238,6 +239,8 @@ pub(crate) struct Traffic {
     pub(crate) child_restarts: AtomicU64,
     /// Of sessions that have ended; those of living ones are read from them.
     pub(crate) events_lost: AtomicU64,
+    /// For tasks that wait until no call is open.
+    pub(crate) idle: IdleWatch,
 }
 
 impl Default for Traffic {
@@ -260,6 +263,7 @@ impl Default for Traffic {
             child_starts: AtomicU64::new(0),
             child_restarts: AtomicU64::new(0),
             events_lost: AtomicU64::new(0),
+            idle: IdleWatch::default(),
         }
     }
 }

@@ -207,24 +207,18 @@ impl Gateway {
         self.leaving().push(Arc::clone(&destination));
         let gateway = Arc::clone(self);
         tasks::spawn("retirement", async move {
-            let is_done = || {
-                destination.open_calls() == 0
-                    && destination.parked_calls() == 0
-                    && !destination.has_unread_answers()
-            };
-            gateway
-                .wait_until(drain, || is_done() || gateway.is_draining())
-                .await;
+            tokio::select! {
+                () = destination.clients_served() => {}
+                () = gateway.drain_began() => {}
+                () = tokio::time::sleep(drain) => {}
+            }
             if gateway.is_draining() {
                 // The drain of the whole gateway counts from here on.
                 return;
             }
             destination.stop(Closing::Reload);
-            gateway
-                .wait_until(crate::backend_task::STOP_GRACE * 2, || {
-                    destination.supervisors() == 0
-                })
-                .await;
+            let ended = destination.supervisors_ended();
+            let _ = tokio::time::timeout(crate::backend_task::STOP_GRACE * 2, ended).await;
             tracing::info!(destination = %destination.name, "destination ended");
             gateway
                 .leaving()

@@ -163,7 +163,7 @@ impl SessionPort {
 
     /// Calls the machine, and carries out what comes of it.
     fn act<T>(&self, now: Moment, act: impl FnOnce(&mut Inner, &mut Outputs<Order>) -> T) -> T {
-        self.driver.act(
+        let acted = self.driver.act(
             |inner, orders| {
                 let acted = act(inner, orders);
                 if self.events.is_due(inner.session.kept_bytes()) {
@@ -173,7 +173,9 @@ impl SessionPort {
                 acted
             },
             |order| self.carry_out(now, order),
-        )
+        );
+        self.traffic.idle.note_change();
+        acted
     }
 
     pub(crate) fn key(&self) -> SessionKey {
@@ -295,6 +297,9 @@ impl SessionPort {
         if out.is_empty() && reading == Reading::Open {
             inner.wait(reader.stream, Some(reader), waker);
         }
+        drop(inner);
+        // The client may have read the last answer that was kept for it.
+        self.traffic.idle.note_change();
         reading
     }
 

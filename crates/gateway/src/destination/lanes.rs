@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -333,7 +332,7 @@ impl Destination {
                 self.settings.max_message_bytes,
             )),
         };
-        self.supervisors.fetch_add(1, Ordering::AcqRel);
+        self.supervisors.send_modify(|count| *count += 1);
         (lane, supervisor)
     }
 
@@ -357,7 +356,7 @@ impl Destination {
             let mut roll = roll.lock();
             roll.retire(&lane, &counters);
             drop(roll);
-            count.fetch_sub(1, Ordering::AcqRel);
+            count.send_modify(|count| *count -= 1);
         });
     }
 
