@@ -554,6 +554,11 @@ impl Lane {
         })
     }
 
+    /// Returns whether nothing that would answer this request has come yet.
+    pub(crate) fn is_unanswered(&self, id: WireId) -> bool {
+        self.lock().multiplexer.is_unanswered(id)
+    }
+
     /// The server has begun to answer this request with a stream that can be resumed.
     pub(crate) fn begun(&self, id: WireId) {
         self.with(|multiplexer, _| multiplexer.handle_begun(id));

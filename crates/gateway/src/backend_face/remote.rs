@@ -20,6 +20,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use http::HeaderMap;
 use protocol::delivery::{Bundle, Outage, Parcel, Post, answered};
 use protocol::exchange::{Failure, Trouble, Upstream, UpstreamFault};
@@ -28,6 +30,7 @@ use protocol::multiplexer::Carrier;
 use protocol::time::Moment;
 use protocol::version::Era;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 pub(crate) use self::couriers::Couriers;
 use self::couriers::{Job, Returned, Ticket};
@@ -328,7 +331,12 @@ impl RemoteLane {
         lane.plan_for_old_transport();
         lane.link_up(None);
         let endpoint = Arc::clone(stream.endpoint());
+        let mut posts = Bundle::default();
         let mut writing: Option<Writing> = None;
+        // When the next message is sent though this one is not taken yet.
+        let mut overlap_at: Option<Instant> = None;
+        // Messages whose response the server has not begun.
+        let mut left_open: FuturesUnordered<Writing> = FuturesUnordered::new();
         let trouble = loop {
             if lane.is_stopping() {
                 return Left::Stopped;
@@ -337,18 +345,20 @@ impl RemoteLane {
                 break trouble("the server gave no sign of life");
             }
             if writing.is_none() {
-                let mut posts = lane.take_posts().peekable();
-                if posts.peek().is_some() {
+                let post = posts.next().or_else(|| {
+                    posts = lane.take_posts();
+                    posts.next()
+                });
+                if let Some(post) = post {
                     let (link, endpoint) = (Arc::clone(&self.link), Arc::clone(&endpoint));
-                    writing = Some(Box::pin(async move {
-                        for post in posts {
-                            old_sse::write(&link, &endpoint, &post).await?;
-                        }
-                        Ok(())
-                    }));
+                    overlap_at = old_sse::overlaps_after(post.parcel).map(|wait| Instant::now() + wait);
+                    writing = Some(Box::pin(
+                        async move { old_sse::write(&link, &endpoint, &post).await },
+                    ));
                 }
             }
             let deadline = lane.next_deadline();
+            let overlap = overlap_at.filter(|_| writing.is_some());
             tokio::select! {
                 said = stream.next() => match said {
                     Some(message) => lane.hear(message, None),
@@ -356,6 +366,15 @@ impl RemoteLane {
                 },
                 written = async { writing.as_mut().expect("only polled if there is one").await }, if writing.is_some() => {
                     writing = None;
+                    if let Err(trouble) = written {
+                        break trouble;
+                    }
+                }
+                // Without it a server that responds when it has answered could not be told anything meanwhile.
+                () = async { tokio::time::sleep_until(overlap.expect("only polled if there is one")).await }, if overlap.is_some() => {
+                    left_open.extend(writing.take());
+                }
+                Some(written) = left_open.next(), if !left_open.is_empty() => {
                     if let Err(trouble) = written {
                         break trouble;
                     }

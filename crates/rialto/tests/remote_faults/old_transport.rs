@@ -196,3 +196,82 @@ async fn a_session_that_hears_late_that_the_server_is_old_is_served_all_the_same
     handshake.await.expect("no panic here").expect("a handshake");
     assert_eq!(echo(&late, 1, "second").await, "second");
 }
+
+/// Some servers respond to a request when they have answered it by the stream, or never.
+#[tokio::test]
+async fn a_request_that_is_left_open_holds_up_no_other_message() {
+    let upstream = Upstream::old_sse().start().await.expect("an upstream");
+    let keys = json!({"type": "sse", "request_timeout": "10s", "stream_timeout": "10s"});
+    let stage = Stage::configured(upstream, keys).await;
+    let (client, other) = (stage.session().await, stage.session().await);
+    stage
+        .upstream
+        .once(calls("held"), vec![Step::Execute, Step::Stall]);
+    let answered = async {
+        let call = stage.upstream.wait_for("the call", calls("held")).await;
+        assert_eq!(echo(&other, 1, "beside").await, "beside");
+        let result = json!({"content": [{"type": "text", "text": "by the stream"}]});
+        let answer = json!({"jsonrpc": "2.0", "id": call.body["id"], "result": result});
+        stage.upstream.push(&answer.to_string()).await;
+    };
+    let (reply, ()) = tokio::join!(client.call(1, "held", json!({})), answered);
+    assert_eq!(reply.expect("an answer").text(), "by the stream");
+    assert_eq!(echo(&client, 2, "after").await, "after");
+    assert_eq!(stage.upstream.executions("held"), 1);
+}
+
+#[tokio::test]
+async fn a_question_in_a_request_that_is_left_open_is_answered() {
+    let upstream = Upstream::old_sse().start().await.expect("an upstream");
+    let keys = json!({"type": "sse", "request_timeout": "10s", "stream_timeout": "10s"});
+    let stage = Stage::configured(upstream, keys).await;
+    let client = stage.session().await;
+    stage
+        .upstream
+        .once(calls("asks"), vec![Step::Execute, Step::Stall]);
+    let reply = client.open(1, "tools/call", json!({"name": "asks"}));
+    let asks = async {
+        let call = stage.upstream.wait_for("the call", calls("asks")).await;
+        let params = json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}});
+        let question = json!({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": params});
+        stage.upstream.push(&question.to_string()).await;
+        call
+    };
+    let (reply, call) = tokio::join!(reply, asks);
+    let mut events = reply.expect("an answer").events();
+    let question = events.message().await.expect("a question");
+    let taken = client
+        .respond(&question["id"], json!({"action": "decline"}))
+        .await;
+    taken.expect("an answer").expect_status(202).expect("taken");
+    stage
+        .upstream
+        .wait_for("the client's answer", |seen| seen.body["id"] == "q")
+        .await;
+    let result = json!({"content": [{"type": "text", "text": "declined"}]});
+    let answer = json!({"jsonrpc": "2.0", "id": call.body["id"], "result": result});
+    stage.upstream.push(&answer.to_string()).await;
+    let answer = events.message().await.expect("the answer");
+    assert_eq!(answer["result"]["content"][0]["text"], "declined");
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_request_is_a_timeout_of_the_call_and_hears_of_it() {
+    let upstream = Upstream::old_sse().start().await.expect("an upstream");
+    let keys = json!({"type": "sse", "request_timeout": "10s", "stream_timeout": "2s"});
+    let stage = Stage::configured(upstream, keys).await;
+    let client = stage.session().await;
+    stage.upstream.once(calls("sleep"), vec![Step::Stall]);
+    let reply = client.call(1, "sleep", json!({})).await.expect("an answer");
+    assert_failed(&reply, &[504]);
+    let data = &reply.answer()["error"]["data"];
+    assert_eq!(data["reason"], "timeout");
+    assert_eq!(data["setting"], "stream_timeout");
+    let call = stage.upstream.wait_for("the call", calls("sleep")).await;
+    let cancel = stage
+        .upstream
+        .wait_for("the cancellation", stage::method("notifications/cancelled"))
+        .await;
+    assert_eq!(cancel.body["params"]["requestId"], call.body["id"]);
+    assert_eq!(echo(&client, 2, "after").await, "after");
+}

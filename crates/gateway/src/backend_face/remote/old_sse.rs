@@ -19,7 +19,12 @@ use super::wire::{Address, Response};
 
 /// How long a server may take to say where it is to be written to.
 const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a server may take to respond to a message. One that it works on may take longer.
 const POST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the next message waits for a server to take a request, so that both arrive in order.
+const REQUEST_ORDER: Duration = Duration::from_secs(1);
+/// The same for a notification.
+const NOTE_ORDER: Duration = Duration::from_secs(5);
 /// Before it has said where to, a server has not much to say.
 const MAX_ENDPOINT: usize = 64 << 10;
 
@@ -151,13 +156,36 @@ impl Stream {
     }
 }
 
+/// Returns after how long the next message may be sent though the server has not taken this one. Nothing overtakes
+/// a handshake.
+pub(super) fn overlaps_after(parcel: Parcel) -> Option<Duration> {
+    match parcel {
+        _ if is_handshake(parcel) => None,
+        Parcel::Request { .. } => Some(REQUEST_ORDER),
+        Parcel::Note { .. } => Some(NOTE_ORDER),
+    }
+}
+
 /// Writes one message. `Err`: the stream's session is gone.
 pub(super) async fn write(link: &Link, endpoint: &Arc<Address>, post: &Post) -> Result<(), Arc<Trouble>> {
     let parcel = post.parcel;
     let mut delivery = Delivery::new(parcel, repeatable(parcel));
     loop {
         let outbound = link.post_to(endpoint, &post.line);
-        let fate = match tokio::time::timeout(POST_TIMEOUT, link.server.send(&outbound)).await {
+        let mut sending = std::pin::pin!(link.server.send(&outbound));
+        let sent = loop {
+            let sent = tokio::time::timeout(POST_TIMEOUT, sending.as_mut()).await;
+            // A server may respond when it has answered, and may stop working on what is hung up on.
+            match parcel {
+                Parcel::Request { id, .. } if sent.is_err() && !is_handshake(parcel) => {
+                    if !link.lane.is_unanswered(id) {
+                        return Ok(());
+                    }
+                }
+                Parcel::Request { .. } | Parcel::Note { .. } => break sent,
+            }
+        };
+        let fate = match sent {
             Ok(Ok(response)) if response.status().is_success() => return Ok(()),
             Ok(Ok(response)) => Fate::Status {
                 status: response.status().as_u16(),
@@ -166,8 +194,6 @@ pub(super) async fn write(link: &Link, endpoint: &Arc<Address>, post: &Post) -> 
                 text: None,
             },
             Ok(Err(fate)) => fate,
-            // The request has left, and its answer comes by the stream: the call's own time limit decides.
-            Err(_) if !is_handshake(parcel) && matches!(parcel, Parcel::Request { .. }) => return Ok(()),
             Err(_) => Fate::Silent {
                 setting: "start_timeout",
                 limit: POST_TIMEOUT,
