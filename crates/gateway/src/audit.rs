@@ -178,6 +178,8 @@ pub struct AuditRecord<'a> {
     pub rpc_id: Option<&'a [u8]>,
     pub status_code: u16,
     pub outcome: Outcome,
+    /// Why Rialto refused the request or gave up the call.
+    pub reason: Option<&'static str>,
     pub latency: Duration,
     pub request_bytes: u64,
     pub response_bytes: u64,
@@ -330,7 +332,9 @@ fn compose(line: &mut String, record: &AuditRecord<'_>, bodies: bool, now: Syste
     number(line, ",\"status_code\":", record.status_code.into());
     line.push_str(",\"outcome\":\"");
     line.push_str(record.outcome.as_str());
-    number(line, "\",\"latency_ms\":", micros / 1000);
+    line.push('"');
+    text(line, ",\"reason\":", record.reason)?;
+    number(line, ",\"latency_ms\":", micros / 1000);
     thousandths(line, micros % 1000);
     number(line, ",\"request_bytes\":", record.request_bytes);
     number(line, ",\"response_bytes\":", record.response_bytes);

@@ -25,7 +25,6 @@ use rustc_hash::FxHashMap;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::audit::Audit;
 use crate::backend_face::process::Launcher;
 use crate::backend_face::remote::Server;
 use crate::buffered::Buffered;
@@ -33,6 +32,7 @@ use crate::clock::Clock;
 use crate::errand_port::ErrandPort;
 use crate::lane::{Depths, Health, Lane};
 use crate::metrics::{LimitHits, Traffic};
+use crate::record::Recorder;
 use crate::reply::Refusal;
 use crate::seal::Sealer;
 use crate::server_eras::{EraMemory, ServerEras};
@@ -54,7 +54,7 @@ const IMPLICIT_IDLE: Duration = Duration::from_secs(60);
 pub(crate) struct Surroundings {
     pub(crate) clock: Clock,
     pub(crate) launcher: Arc<Launcher>,
-    pub(crate) audit: Arc<Audit>,
+    pub(crate) recorder: Arc<Recorder>,
     /// The environment of this process, from which children get an allow-listed part.
     pub(crate) environment: Arc<BTreeMap<String, String>>,
     pub(crate) session_numbers: Arc<AtomicU64>,
@@ -167,8 +167,8 @@ impl Destination {
         self.settings.legacy_sse
     }
 
-    pub(crate) fn audit(&self) -> &Audit {
-        &self.around.audit
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.around.recorder
     }
 
     pub(crate) fn max_sessions(&self) -> usize {
@@ -436,7 +436,7 @@ impl Destination {
             session,
             Arc::clone(&lane),
             self.around.clock,
-            Arc::clone(&self.around.audit),
+            Arc::clone(&self.around.recorder),
             listener,
         ));
         port.count_events(&self.around.buffered);

@@ -9,26 +9,24 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::client_face::modern::Meaning;
-use protocol::errand::{Answer, Ending, Errand, ErrandRecord, Line, Output, Reading, RetryRefusal};
+use protocol::errand::{self, Answer, Errand, ErrandRecord, Line, Output, Reading, RetryRefusal};
 use protocol::exchange::{Ask, Client, Failure, Principal, SessionKey, Tell};
-use protocol::message::{Member, Message};
+use protocol::message::{Message, Written};
 use protocol::session::Accepts;
 use protocol::time::Moment;
 use protocol::version::Era;
 use protocol::wire::header::MirroredParams;
 use tokio::time::Sleep;
 
-use crate::audit::{Audit, AuditRecord, Outcome, Whose};
 use crate::buffered::{Buffered, KeepsEvents, KeptEvents, ReportedEvents};
-use crate::call_log::{self, CallLine};
 use crate::clock::Clock;
 use crate::driver::{Driver, Locked, Machine, Outputs};
 use crate::guard::limits::Permit;
 use crate::lane::{InstanceUser, Lane};
-use crate::metrics::{self, Traffic};
+use crate::metrics::Traffic;
+use crate::record::{Ending, Record, Recorder, Subject};
 use crate::reply;
 use crate::seal::state::StateSeal;
-use crate::session_port::outcome;
 
 /// How long a question waits for others that the server asks at the same time: on the wire they come one by one,
 /// but the client should be asked all of them in one round.
@@ -57,7 +55,7 @@ pub(crate) struct ErrandPort {
     principal: String,
     lane: Arc<Lane>,
     clock: Clock,
-    audit: Arc<Audit>,
+    recorder: Arc<Recorder>,
     pub(crate) traffic: Arc<Traffic>,
     states: Option<StateSeal>,
     /// The events it keeps, as the gateway's budget knows them.
@@ -112,7 +110,7 @@ impl ErrandPort {
         destination: Arc<str>,
         lane: Arc<Lane>,
         clock: Clock,
-        audit: Arc<Audit>,
+        recorder: Arc<Recorder>,
         traffic: Arc<Traffic>,
     ) -> Arc<Self> {
         let Departure {
@@ -135,7 +133,7 @@ impl ErrandPort {
             principal,
             lane: Arc::clone(&lane),
             clock,
-            audit,
+            recorder,
             traffic,
             states,
             events: ReportedEvents::default(),
@@ -300,62 +298,28 @@ impl ErrandPort {
         }
     }
 
-    fn record(&self, record: &ErrandRecord) {
-        if let Ending::Failed(failure) = &record.ending {
-            self.traffic.failed(failure);
-        }
-        let (status, outcome) = match &record.ending {
-            Ending::Result | Ending::InputRequired => (200, Outcome::Ok),
-            Ending::Error => (record.status, Outcome::Error),
-            Ending::Failed(failure) => {
-                let status = if record.streamed {
-                    200
-                } else {
-                    reply::modern_failure_status(record.message.method(), failure).as_u16()
-                };
-                (status, outcome(failure))
+    fn record(&self, ended: &ErrandRecord) {
+        let (status, ending) = match &ended.ending {
+            errand::Ending::Result | errand::Ending::InputRequired => (200, Ending::Done),
+            errand::Ending::Error => (ended.status, Ending::Error),
+            errand::Ending::Failed(failure) if ended.streamed => (200, Ending::Failed(failure)),
+            errand::Ending::Failed(failure) => {
+                let status = reply::modern_failure_status(ended.message.method(), failure);
+                (status.as_u16(), Ending::Failed(failure))
             }
         };
-        let message = &record.message;
-        let latency = self.clock.now().since(record.started);
-        self.traffic
-            .ended(Era::Modern, metrics::class(message), outcome, latency);
-        let reason = match &record.ending {
-            Ending::Failed(failure) => Some(failure.reason()),
-            Ending::Result | Ending::Error | Ending::InputRequired => None,
-        };
-        call_log::write(&CallLine {
-            session: None,
+        let subject = Subject {
             destination: &self.destination,
-            http_method: "POST",
-            message: Some(message),
-            status,
-            outcome,
-            reason,
-            latency,
-        });
-        if !self.audit.is_on() {
-            return;
-        }
-        let bodies = self.audit.wants_bodies();
-        self.audit.record(&AuditRecord {
-            whose: Whose::These {
-                destination: &self.destination,
-                session: None,
-                principal: &self.principal,
-            },
-            http_method: "POST",
-            mcp_method: message.method_name().as_deref(),
-            tool: message.text(Member::Name).as_deref(),
-            rpc_id: message.raw(Member::Id),
-            status_code: status,
-            outcome,
-            latency,
-            request_bytes: message.len() as u64,
-            response_bytes: record.response.len() as u64,
-            request_body: bodies.then(|| &message.bytes()[..]),
-            response_body: bodies.then(|| &record.response[..]),
-        });
+            session: None,
+            principal: &self.principal,
+            composed: None,
+            era: Some(Era::Modern),
+            metrics: &*self.traffic,
+        };
+        let latency = self.clock.now().since(ended.started);
+        let response = Written::from(ended.response.clone());
+        let record = Record::of_message(&ended.message, status, ending, latency, Some(&response));
+        self.recorder.record(&subject, &record);
     }
 }
 

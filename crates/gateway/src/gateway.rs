@@ -39,6 +39,7 @@ use crate::guard::origin::OriginGuard;
 use crate::lane::Health;
 use crate::line_sink::LineSink;
 use crate::metrics::{DoorTally, LimitHit};
+use crate::record::{RecordListener, Recorder};
 use crate::reload::{self, Fixed, Live, ReloadError};
 use crate::reply::CANNOT_RUN;
 use crate::settings::{self, AuditSink, BackendSpec, LimitSettings, RemoteSpec, Settings};
@@ -95,7 +96,7 @@ pub struct Gateway {
     /// The last reload changed nothing, because something was wrong with it.
     pub(crate) reload_failed: AtomicBool,
     pub(crate) limiter: Limiter,
-    pub(crate) tally: DoorTally,
+    pub(crate) tally: Arc<DoorTally>,
     pub(crate) shows_metrics: bool,
     limits: LimitSettings,
     launcher: Arc<Launcher>,
@@ -125,7 +126,7 @@ impl Gateway {
         })?;
         let audit = Arc::new(audit);
         let launcher = Arc::new(launcher);
-        let tally = DoorTally::default();
+        let tally = Arc::new(DoorTally::default());
         let buffers = settings.limits.buffers(settings.auth.is_on());
         let around = Surroundings {
             buffered: Buffered::new(buffers, clock, Arc::clone(&tally.limit_hits)),
@@ -133,7 +134,10 @@ impl Gateway {
             limit_hits: Arc::clone(&tally.limit_hits),
             clock,
             launcher: Arc::clone(&launcher),
-            audit: Arc::clone(&audit),
+            recorder: Arc::new(Recorder::new(
+                Arc::clone(&audit),
+                vec![Arc::clone(&tally) as Arc<dyn RecordListener>],
+            )),
             environment: Arc::new(environment),
             session_numbers: Arc::default(),
             sealer: Arc::default(),

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use protocol::exchange::{Blame, Failure};
-use protocol::message::Message;
 use protocol::method::Method;
 use protocol::version::Era;
 
 use crate::audit::Outcome;
 use crate::idle_watch::IdleWatch;
 use crate::line_sink::LineSink;
+use crate::record::{Ending, Record, RecordListener, Refused, Subject};
 use crate::reply::Refusal;
 use crate::trace::SpanSink;
 
@@ -268,19 +268,42 @@ impl Default for Traffic {
     }
 }
 
+impl RecordListener for Traffic {
+    fn handle_record(&self, subject: &Subject<'_>, record: &Record<'_>) {
+        match record.ending {
+            // Requests that were refused are counted by the listener.
+            Ending::Refused(_) => return,
+            Ending::Failed(failure) => self.failed(failure),
+            Ending::Done | Ending::Error | Ending::Closed => {}
+        }
+        if let (Some(era), Some(message)) = (subject.era, record.message) {
+            self.ended(era, message.method(), record.ending.outcome(), record.latency);
+        }
+    }
+}
+
+impl RecordListener for DoorTally {
+    fn handle_record(&self, subject: &Subject<'_>, record: &Record<'_>) {
+        match record.ending {
+            Ending::Refused(refused) => self.count_refusal(refused, Some(subject.destination)),
+            Ending::Done | Ending::Error | Ending::Failed(_) | Ending::Closed => {}
+        }
+    }
+}
+
 impl Traffic {
     fn cell(era: Era, method: Method, outcome: Outcome) -> usize {
         (era as usize * Method::ALL.len() + method as usize) * Outcome::ALL.len() + outcome as usize
     }
 
     /// A message of a client has come to its end.
-    pub(crate) fn ended(&self, era: Era, method: Method, outcome: Outcome, latency: Duration) {
+    fn ended(&self, era: Era, method: Method, outcome: Outcome, latency: Duration) {
         self.calls[Self::cell(era, method, outcome)].fetch_add(1, Relaxed);
         self.latencies[method as usize].observe(latency);
     }
 
     /// A call got no answer from its server.
-    pub(crate) fn failed(&self, failure: &Failure) {
+    fn failed(&self, failure: &Failure) {
         self.failures.count((failure.blame(), failure.reason()));
         if let Failure::Overloaded { limit } = failure {
             self.overloads.count(limit);
@@ -331,9 +354,13 @@ pub(crate) struct DoorTally {
 }
 
 impl DoorTally {
-    pub(crate) fn refused(&self, refusal: &Refusal, destination: Option<&str>) {
-        self.refusals.count(refusal.label());
-        if let Some(limit) = refusal.limit() {
+    pub(crate) fn refused(&self, refusal: &Refusal) {
+        self.count_refusal(refusal.recorded(), None);
+    }
+
+    fn count_refusal(&self, refused: Refused, destination: Option<&str>) {
+        self.refusals.count(refused.reason);
+        if let Some(limit) = refused.limit {
             self.limit_hits.count_at(limit, destination);
         }
     }
@@ -342,11 +369,6 @@ impl DoorTally {
     pub(crate) fn limit_hit(&self, limit: &'static str) {
         self.limit_hits.count(limit);
     }
-}
-
-/// The class of a message, for a label: its method if it is one that Rialto knows.
-pub(crate) fn class(message: &Message) -> Method {
-    message.method()
 }
 
 const fn method_label(method: Method) -> &'static str {

@@ -8,31 +8,29 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use protocol::eviction::Usage;
-use protocol::exchange::{Ask, CallKey, Failure, Principal, SessionKey, Tell, UpstreamFault};
-use protocol::message::{Member, Message, Written};
+use protocol::exchange::{Ask, CallKey, Failure, Principal, SessionKey, Tell};
+use protocol::message::{Message, Written};
 use protocol::session::replay::StreamKey;
 use protocol::session::{
-    Accepts, Answer, CallRecord, Ending, Output, Reader, Reading, Refusal, Said, Session, StreamRefusal,
-    Taken,
+    self, Accepts, Answer, CallRecord, Output, Reader, Reading, Refusal, Said, Session, StreamRefusal, Taken,
 };
 use protocol::time::Moment;
 use protocol::vec_map::VecMap;
 use protocol::version::Era;
 
-use crate::audit::{Audit, AuditRecord, Outcome, SessionHash, Whose};
+use crate::audit::SessionHash;
 use crate::buffered::{Buffered, KeepsEvents, KeptEvents, ReportedEvents};
-use crate::call_log::{self, CallLine};
 use crate::clock::Clock;
 use crate::driver::{Driver, Locked, Machine, Outputs};
 use crate::guard::limits::Permit;
 use crate::guard::rate::Allowance;
 use crate::lane::{InstanceUser, Lane};
-use crate::metrics::{self, Traffic};
+use crate::metrics::Traffic;
+use crate::record::{self, Ending, Record, Recorder, Subject};
 use crate::reply;
 
 /// A client that reads lines. It is given everything that its session has for it.
@@ -47,10 +45,10 @@ pub(crate) struct SessionPort {
     hash: SessionHash,
     principal: String,
     /// What all audit records about it begin with, where there is an audit.
-    whose: Option<Box<str>>,
+    composed: Option<Box<str>>,
     lane: Arc<Lane>,
     clock: Clock,
-    audit: Arc<Audit>,
+    recorder: Arc<Recorder>,
     pub(crate) traffic: Arc<Traffic>,
     /// What the session has used of its minute.
     pub(crate) requests: Allowance,
@@ -104,29 +102,24 @@ impl SessionPort {
         session: Session,
         lane: Arc<Lane>,
         clock: Clock,
-        audit: Arc<Audit>,
+        recorder: Arc<Recorder>,
         listener: Option<Arc<dyn LineListener>>,
     ) -> Self {
         let hash = SessionHash::of(&id);
         let principal = session.client().principal.as_str().to_owned();
-        let whose = audit.is_on().then(|| {
-            let whose = Whose::These {
-                destination: &destination,
-                session: Some(hash),
-                principal: &principal,
-            };
-            whose.composed().into_boxed_str()
-        });
+        let composed = recorder
+            .is_audited()
+            .then(|| record::compose(&destination, hash, &principal));
         Self {
             key: session.key(),
             hash,
             principal,
-            whose,
+            composed,
             id,
             traffic: Arc::clone(lane.traffic()),
             lane,
             clock,
-            audit,
+            recorder,
             requests: Allowance::default(),
             place: Mutex::default(),
             listener,
@@ -325,85 +318,43 @@ impl SessionPort {
             }
             Order::Ended(record, permit) => {
                 drop(permit);
-                self.record(now, &record);
+                self.record_call(now, &record);
             }
             Order::Report(kept) => self.events.report(&Principal::named(&self.principal), kept),
         }
     }
 
-    fn record(&self, now: Moment, record: &CallRecord) {
-        if let Ending::Failed(failure) = &record.ending {
-            self.traffic.failed(failure);
-        }
-        let (status, outcome) = match &record.ending {
-            Ending::Result => (200, Outcome::Ok),
-            Ending::Error => (200, Outcome::Error),
-            Ending::Failed(failure) => {
-                let status = if record.in_band {
-                    200
-                } else {
-                    reply::failure_status(failure).as_u16()
-                };
-                (status, outcome(failure))
+    fn record_call(&self, now: Moment, call: &CallRecord) {
+        let (status, ending) = match &call.ending {
+            session::Ending::Result => (200, Ending::Done),
+            session::Ending::Error => (200, Ending::Error),
+            session::Ending::Failed(failure) if call.in_band => (200, Ending::Failed(failure)),
+            session::Ending::Failed(failure) => {
+                (reply::failure_status(failure).as_u16(), Ending::Failed(failure))
             }
         };
-        self.write_record(&Audited {
-            message: Some(&record.message),
-            reason: reason_of(&record.ending),
-            http_method: "POST",
+        let latency = now.since(call.started);
+        let response = Some(&call.response);
+        self.record(&Record::of_message(
+            &call.message,
             status,
-            outcome,
-            latency: now.since(record.started),
-            response: Some(&record.response),
-            response_bytes: record.response.len() as u64,
-        });
+            ending,
+            latency,
+            response,
+        ));
     }
 
-    /// Writes an audit record about this session.
-    pub(crate) fn write_record(&self, audited: &Audited<'_>) {
-        let message = audited.message;
-        if let Some(message) = message {
-            self.traffic.ended(
-                Era::Legacy,
-                metrics::class(message),
-                audited.outcome,
-                audited.latency,
-            );
-        }
-        call_log::write(&CallLine {
-            session: Some(self.hash.as_str()),
+    /// Records what ended in this session.
+    pub(crate) fn record(&self, record: &Record<'_>) {
+        let subject = Subject {
             destination: self.lane.destination(),
-            http_method: audited.http_method,
-            message,
-            status: audited.status,
-            outcome: audited.outcome,
-            reason: audited.reason,
-            latency: audited.latency,
-        });
-        let Some(whose) = &self.whose else {
-            return;
+            session: Some(self.hash),
+            principal: &self.principal,
+            composed: self.composed.as_deref(),
+            era: Some(Era::Legacy),
+            metrics: &*self.traffic,
         };
-        let bodies = self.audit.wants_bodies();
-        let response_body = audited
-            .response
-            .filter(|_| bodies)
-            .map(|body| body.clone().into_bytes());
-        let method = message.and_then(Message::method_name);
-        let tool = message.and_then(|message| message.text(Member::Name));
-        self.audit.record(&AuditRecord {
-            whose: Whose::Composed(whose),
-            http_method: audited.http_method,
-            mcp_method: method.as_deref(),
-            tool: tool.as_deref(),
-            rpc_id: message.and_then(|message| message.raw(Member::Id)),
-            status_code: audited.status,
-            outcome: audited.outcome,
-            latency: audited.latency,
-            request_bytes: message.map_or(0, |message| message.len() as u64),
-            response_bytes: audited.response_bytes,
-            request_body: message.filter(|_| bodies).map(|message| &message.bytes()[..]),
-            response_body: response_body.as_deref(),
-        });
+        self.recorder.record(&subject, record);
     }
 }
 
@@ -426,48 +377,6 @@ impl KeepsEvents for SessionPort {
         };
         self.events.dropped(kept);
         kept
-    }
-}
-
-/// What an audit record about a session says beside the session itself.
-pub(crate) struct Audited<'a> {
-    pub(crate) message: Option<&'a Message>,
-    /// Why the call failed, if Rialto ended it.
-    pub(crate) reason: Option<&'static str>,
-    pub(crate) http_method: &'a str,
-    pub(crate) status: u16,
-    pub(crate) outcome: Outcome,
-    pub(crate) latency: Duration,
-    pub(crate) response: Option<&'a Written>,
-    pub(crate) response_bytes: u64,
-}
-
-fn reason_of(ending: &Ending) -> Option<&'static str> {
-    match ending {
-        Ending::Failed(failure) => Some(failure.reason()),
-        Ending::Result | Ending::Error => None,
-    }
-}
-
-pub(crate) fn outcome(failure: &Failure) -> Outcome {
-    match failure {
-        Failure::Timeout { .. } | Failure::StartTimeout { .. } => Outcome::Timeout,
-        Failure::Exited(_) => Outcome::Crashed,
-        Failure::Unavailable { .. } | Failure::NotWelcomed => Outcome::Unavailable,
-        Failure::Retired | Failure::Overloaded { .. } | Failure::Occupied | Failure::Unsupported { .. } => {
-            Outcome::Refused
-        }
-        Failure::Unanswered { .. } => Outcome::Error,
-        Failure::TooLarge { .. } => Outcome::TooLarge,
-        Failure::Invalid(_) => Outcome::Invalid,
-        Failure::Upstream(upstream) => match upstream.fault {
-            UpstreamFault::Lost => Outcome::Crashed,
-            UpstreamFault::Nonsense => Outcome::Invalid,
-            UpstreamFault::Refused | UpstreamFault::Unauthorized | UpstreamFault::Unsafe => {
-                Outcome::Unavailable
-            }
-        },
-        Failure::Cancelled | Failure::SessionEnded => Outcome::Cancelled,
     }
 }
 
@@ -570,6 +479,7 @@ impl Drop for AwaitAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::audit::Audit;
     use protocol::backend_face::legacy::Introduction;
     use protocol::exchange::{Client, Principal};
     use protocol::multiplexer::{self, Multiplexer};
@@ -595,14 +505,14 @@ mod tests {
             clock.now(),
             Version::NEWEST_LEGACY,
         );
-        let audit = Arc::new(Audit::off());
+        let recorder = Arc::new(Recorder::new(Arc::new(Audit::off()), Vec::new()));
         SessionPort::new(
             "id".to_owned(),
             destination,
             session,
             Arc::new(lane),
             clock,
-            audit,
+            recorder,
             None,
         )
     }

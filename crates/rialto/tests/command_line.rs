@@ -477,7 +477,7 @@ async fn check_notes_an_issuer_that_cannot_be_found() -> Result<()> {
 
 // Audit.
 
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     "ts",
     "destination",
     "session",
@@ -488,6 +488,7 @@ const FIELDS: [&str; 13] = [
     "rpc_id",
     "status_code",
     "outcome",
+    "reason",
     "latency_ms",
     "request_bytes",
     "response_bytes",

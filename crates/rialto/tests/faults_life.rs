@@ -882,3 +882,35 @@ async fn g16_every_call_leaves_exactly_one_record() -> Result<()> {
     assert_eq!(found.len(), expected.len());
     Ok(())
 }
+
+#[tokio::test]
+async fn an_audit_record_names_the_reason_of_a_refusal_and_of_a_failure() -> Result<()> {
+    let rialto = Rialto::launcher()
+        .args(&["--audit", "{dir}/audit", "--stream-timeout", "300ms"])
+        .config(
+            "destinations:\n  one:\n    command: '{stub} --journal {dir}/journal'\n    tools: { deny: [exit] }\n",
+        )
+        .start()
+        .await?;
+    let client = rialto.session_of("one").await?;
+    client.call(r#""answered""#, "echo", "{}").await?;
+    client.call(r#""denied""#, "exit", "{}").await?;
+    client.call(r#""silent""#, "never", "{}").await?;
+    rialto.sigterm();
+    rialto.wait(Duration::from_secs(10)).await;
+    let found: Vec<(Value, Value, Value)> = audit(&rialto)
+        .into_iter()
+        .filter(|record| record["mcp_method"] == "tools/call")
+        .map(|mut record| {
+            let mut taken = |key: &str| record[key].take();
+            (taken("rpc_id"), taken("outcome"), taken("reason"))
+        })
+        .collect();
+    let expected = [
+        (json!("answered"), json!("ok"), Value::Null),
+        (json!("denied"), json!("refused"), json!("tool_denied")),
+        (json!("silent"), json!("timeout"), json!("timeout")),
+    ];
+    assert_eq!(found, expected);
+    Ok(())
+}

@@ -52,6 +52,7 @@ fn call() -> AuditRecord<'static> {
         rpc_id: Some(b"7"),
         status_code: 200,
         outcome: Outcome::Ok,
+        reason: None,
         latency: Duration::from_micros(12_034),
         request_bytes: 148,
         response_bytes: 97,
@@ -76,7 +77,7 @@ fn a_record_is_one_line_with_every_key_in_order() {
         format!(
             "{{\"ts\":\"1970-01-01T00:00:01.500Z\",\"destination\":\"context7\",\"session\":\"{session}\",\
              \"principal\":\"anonymous\",\"http_method\":\"POST\",\"mcp_method\":\"tools/call\",\"tool\":\"echo\",\
-             \"rpc_id\":7,\"status_code\":200,\"outcome\":\"ok\",\"latency_ms\":12.034,\"request_bytes\":148,\
+             \"rpc_id\":7,\"status_code\":200,\"outcome\":\"ok\",\"reason\":null,\"latency_ms\":12.034,\"request_bytes\":148,\
              \"response_bytes\":97}}\n"
         )
     );

@@ -23,8 +23,6 @@ use super::head::Head;
 use super::http_sse::OldPath;
 use super::intake::Upload;
 use super::lingering::Unread;
-use crate::audit::{AuditRecord, Outcome, Whose};
-use crate::call_log::{self, CallLine};
 use crate::client_face::respond;
 use crate::destination::Destination;
 use crate::gateway::Gateway;
@@ -32,6 +30,7 @@ use crate::guard::connections::Place;
 use crate::guard::limits::{Account, Sharer};
 use crate::guard::resource::Door;
 use crate::guard::{Admission, Caller, Knock, Room};
+use crate::record::{Ending, Record, Subject};
 use crate::reload::Live;
 use crate::reply::Refusal;
 use crate::session_port::SessionPort;
@@ -159,7 +158,7 @@ impl Gateway {
 
     /// Refuses what is not for any destination.
     fn turn_away(&self, refusal: &Refusal) -> Response<Body> {
-        self.tally.refused(refusal, None);
+        self.tally.refused(refusal);
         tracing::debug!(
             status = refusal.status().as_u16(),
             reason = refusal.label(),
@@ -468,49 +467,33 @@ impl Visit<'_> {
         Ok(())
     }
 
-    /// Refuses, and leaves a line in the audit log.
+    /// Refuses a request, and records that.
     pub(super) fn refuse(&self, http_method: &str, refused: &Refused) -> Response<Body> {
         let message = refused.message.as_ref();
         let id = message
             .filter(|message| message.has_valid_id())
             .and_then(|message| message.raw(Member::Id));
         let response = refused.refusal.respond(id);
-        self.gateway
-            .tally
-            .refused(&refused.refusal, Some(&self.destination.name));
-        call_log::write(&CallLine {
-            session: None,
+        let principal = self.principal();
+        let subject = Subject {
             destination: &self.destination.name,
+            session: None,
+            principal: principal.as_str(),
+            composed: None,
+            era: None,
+            metrics: &*self.destination.traffic,
+        };
+        let record = Record {
             http_method,
             message,
             status: refused.refusal.status().as_u16(),
-            outcome: Outcome::Refused,
-            reason: Some(refused.refusal.label()),
+            ending: Ending::Refused(refused.refusal.recorded()),
             latency: self.elapsed(),
-        });
-        // The room that is left in the log is for calls that run.
-        if self.gateway.audit.is_on() && refused.refusal != Refusal::AuditUnavailable {
-            let method = message.and_then(Message::method_name);
-            let tool = message.and_then(|message| message.text(Member::Name));
-            self.gateway.audit.record(&AuditRecord {
-                whose: Whose::These {
-                    destination: &self.destination.name,
-                    session: None,
-                    principal: self.principal().as_str(),
-                },
-                http_method,
-                mcp_method: method.as_deref(),
-                tool: tool.as_deref(),
-                rpc_id: id,
-                status_code: refused.refusal.status().as_u16(),
-                outcome: Outcome::Refused,
-                latency: self.elapsed(),
-                request_bytes: refused.request_bytes,
-                response_bytes: response.body().size_hint().lower(),
-                request_body: None,
-                response_body: None,
-            });
-        }
+            request_bytes: refused.request_bytes,
+            response: None,
+            response_bytes: response.body().size_hint().lower(),
+        };
+        self.destination.recorder().record(&subject, &record);
         response
     }
 }

@@ -26,13 +26,13 @@ use super::body::Body;
 use super::head::Head;
 use super::http::{Refused, Visit, refuse_message};
 use super::intake::Upload;
-use crate::audit::Outcome;
 use crate::client_face::respond;
 use crate::destination::{Destination, OldStream, Opening};
 use crate::guard::limits::Permit;
 use crate::mishap;
+use crate::record::{Ending, Record};
 use crate::reply::Refusal;
-use crate::session_port::{Answered, Audited, Reception, SessionPort};
+use crate::session_port::{Answered, Reception, SessionPort};
 use crate::tasks;
 pub(crate) use stream::OldEvents;
 
@@ -203,16 +203,11 @@ impl Visit<'_> {
             .take(message.clone(), Accepts::OneStream, Some(place))
             .map_err(refuse_message)?
         {
-            Reception::Noted => port.write_record(&Audited {
-                message: Some(message),
-                reason: None,
-                http_method: "POST",
-                status: StatusCode::ACCEPTED.as_u16(),
-                outcome: Outcome::Ok,
-                latency: self.elapsed(),
-                response: None,
-                response_bytes: 0,
-            }),
+            Reception::Noted => {
+                let status = StatusCode::ACCEPTED.as_u16();
+                let elapsed = self.elapsed();
+                port.record(&Record::of_message(message, status, Ending::Done, elapsed, None));
+            }
             // Recorded when it ends.
             Reception::Call(_) => {}
             Reception::Answered(body) => port.say(&body),

@@ -60,14 +60,14 @@ impl Destination {
     }
 
     pub(super) fn depart(&self, lane: &Arc<Lane>, departure: Departure) -> Arc<ErrandPort> {
-        let (clock, audit) = (self.around.clock, Arc::clone(&self.around.audit));
+        let (clock, recorder) = (self.around.clock, Arc::clone(&self.around.recorder));
         let traffic = Arc::clone(&self.traffic);
         let port = ErrandPort::depart(
             departure,
             Arc::clone(&self.name),
             Arc::clone(lane),
             clock,
-            audit,
+            recorder,
             traffic,
         );
         port.count_events(&self.around.buffered);

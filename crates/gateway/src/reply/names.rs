@@ -1,6 +1,7 @@
 //! What a refusal is called: in its `data`, in the counters, and by the limit that was reached.
 
 use super::Refusal;
+use crate::record::Refused;
 
 impl Refusal {
     /// The reason in `data`, for refusals that are about limits.
@@ -83,6 +84,15 @@ impl Refusal {
             Self::Retired => "reloaded",
             Self::AuditUnavailable => "audit_unavailable",
             Self::Mishap => "internal_error",
+        }
+    }
+
+    /// Returns what records say about it.
+    pub(crate) fn recorded(&self) -> Refused {
+        Refused {
+            reason: self.label(),
+            limit: self.limit(),
+            lacks_audit: *self == Self::AuditUnavailable,
         }
     }
 

@@ -14,7 +14,6 @@ use protocol::session::{Accepts, StreamRefusal};
 use protocol::version::Version;
 
 use super::{Refused, Visit, refuse_message};
-use crate::audit::Outcome;
 use crate::client_face::body::{Body, Events};
 use crate::client_face::head::{Head, Revision};
 use crate::client_face::intake::Upload;
@@ -22,8 +21,9 @@ use crate::client_face::respond;
 use crate::destination::{Destination, Opening};
 use crate::guard::limits::Permit;
 use crate::mishap;
+use crate::record::{Ending, Record};
 use crate::reply::{LAST_EVENT_ID, Refusal, SESSION_ID};
-use crate::session_port::{Answered, Audited, Reception, SessionPort};
+use crate::session_port::{Answered, Reception, SessionPort};
 use crate::trace::{self, Failed, OpenSpan};
 
 impl Visit<'_> {
@@ -199,30 +199,20 @@ impl Visit<'_> {
         } = posted;
         let mut response = match reception {
             Reception::Noted => {
-                port.write_record(&Audited {
-                    message: Some(message),
-                    reason: None,
-                    http_method: "POST",
-                    status: 202,
-                    outcome: Outcome::Ok,
-                    latency: self.elapsed(),
-                    response: None,
-                    response_bytes: 0,
-                });
+                let elapsed = self.elapsed();
+                port.record(&Record::of_message(message, 202, Ending::Done, elapsed, None));
                 return respond::empty(StatusCode::ACCEPTED);
             }
             Reception::Answered(body) => {
                 let body = Written::from(body);
-                port.write_record(&Audited {
-                    message: Some(message),
-                    reason: None,
-                    http_method: "POST",
-                    status: 200,
-                    outcome: Outcome::Ok,
-                    latency: self.elapsed(),
-                    response: Some(&body),
-                    response_bytes: body.len() as u64,
-                });
+                let elapsed = self.elapsed();
+                port.record(&Record::of_message(
+                    message,
+                    200,
+                    Ending::Done,
+                    elapsed,
+                    Some(&body),
+                ));
                 respond::answer(std::mem::take(room), body)
             }
             Reception::Call(call) => {
@@ -293,20 +283,12 @@ impl Visit<'_> {
             StreamRefusal::TooMany => Refusal::TooManyStreams,
         })?;
         let (clock, began) = (self.gateway.clock, self.began);
-        let audited = Arc::clone(&port);
+        let recorded = Arc::clone(&port);
         let events =
             Events::notices(port, reader, permit).for_at_most(self.caller.time_left(SystemTime::now()));
         let events = events.on_close(move |sent| {
-            audited.write_record(&Audited {
-                message: None,
-                reason: None,
-                http_method: "GET",
-                status: 200,
-                outcome: Outcome::Closed,
-                latency: clock.now().since(began),
-                response: None,
-                response_bytes: sent,
-            });
+            let latency = clock.now().since(began);
+            recorded.record(&Record::of_closing("GET", 200, latency, sent));
         });
         Ok(respond::events(Body::events(events)))
     }
@@ -316,16 +298,7 @@ impl Visit<'_> {
         match found {
             Ok((destination, port)) => {
                 destination.close(&port);
-                port.write_record(&Audited {
-                    message: None,
-                    reason: None,
-                    http_method: "DELETE",
-                    status: 204,
-                    outcome: Outcome::Closed,
-                    latency: self.elapsed(),
-                    response: None,
-                    response_bytes: 0,
-                });
+                port.record(&Record::of_closing("DELETE", 204, self.elapsed(), 0));
                 respond::empty(StatusCode::NO_CONTENT)
             }
             Err(refusal) => self.refuse("DELETE", &refusal.into()),

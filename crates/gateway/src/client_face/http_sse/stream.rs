@@ -9,11 +9,10 @@ use protocol::wire::sse;
 
 use super::super::body::Events;
 use super::super::stream_time::StreamTime;
-use crate::audit::{AuditRecord, Outcome, Whose};
 use crate::clock::Clock;
 use crate::destination::{Destination, Next, OldStream};
 use crate::guard::limits::Permit;
-use crate::session_port::Audited;
+use crate::record::{Record, Subject};
 
 /// The body of the answer that is the stream.
 pub(crate) struct OldEvents {
@@ -135,39 +134,22 @@ impl Drop for OldEvents {
     fn drop(&mut self) {
         self.destination.old_streams.remove(self.stream.id);
         let latency = self.clock.now().since(self.stream.opened);
+        let record = Record::of_closing("GET", 200, latency, self.sent);
         match self.stream.end() {
             Some(port) => {
                 self.destination.close(&port);
-                port.write_record(&Audited {
-                    message: None,
-                    reason: None,
-                    http_method: "GET",
-                    status: 200,
-                    outcome: Outcome::Closed,
-                    latency,
-                    response: None,
-                    response_bytes: self.sent,
-                });
+                port.record(&record);
             }
             None => {
-                self.destination.audit().record(&AuditRecord {
-                    whose: Whose::These {
-                        destination: &self.destination.name,
-                        session: None,
-                        principal: self.stream.principal.as_str(),
-                    },
-                    http_method: "GET",
-                    mcp_method: None,
-                    tool: None,
-                    rpc_id: None,
-                    status_code: 200,
-                    outcome: Outcome::Closed,
-                    latency,
-                    request_bytes: 0,
-                    response_bytes: self.sent,
-                    request_body: None,
-                    response_body: None,
-                });
+                let subject = Subject {
+                    destination: &self.destination.name,
+                    session: None,
+                    principal: self.stream.principal.as_str(),
+                    composed: None,
+                    era: None,
+                    metrics: &*self.destination.traffic,
+                };
+                self.destination.recorder().record(&subject, &record);
             }
         }
     }

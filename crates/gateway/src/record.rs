@@ -1,0 +1,233 @@
+//! The one place where the end of a call, a refused request or a closed stream is recorded.
+//!
+//! The code that ends one describes it once, as a [`Record`] about a [`Subject`]. [`Recorder::record`]
+//! passes it to each [`RecordListener`]: the metrics, the log (at the level debug) and the audit log.
+
+mod call_log;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::exchange::{Failure, UpstreamFault};
+use protocol::message::{Member, Message, Written};
+use protocol::version::Era;
+
+use crate::audit::{Audit, AuditRecord, Outcome, SessionHash, Whose};
+
+/// Takes every record.
+pub(crate) trait RecordListener: std::fmt::Debug + Send + Sync {
+    fn handle_record(&self, subject: &Subject<'_>, record: &Record<'_>);
+}
+
+/// The caller and the destination that a record is about.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    pub(crate) destination: &'a str,
+    pub(crate) session: Option<SessionHash>,
+    pub(crate) principal: &'a str,
+    /// The three above as audit records write them, where many records share them.
+    pub(crate) composed: Option<&'a str>,
+    /// The era that the client speaks, where it is known.
+    pub(crate) era: Option<Era>,
+    /// The destination's own listener.
+    pub(crate) metrics: &'a dyn RecordListener,
+}
+
+impl Subject<'_> {
+    fn whose(&self) -> Whose<'_> {
+        match self.composed {
+            Some(composed) => Whose::Composed(composed),
+            None => Whose::These {
+                destination: self.destination,
+                session: self.session,
+                principal: self.principal,
+            },
+        }
+    }
+}
+
+/// Returns the beginning that all audit records about a session share.
+pub(crate) fn compose(destination: &str, session: SessionHash, principal: &str) -> Box<str> {
+    let whose = Whose::These {
+        destination,
+        session: Some(session),
+        principal,
+    };
+    whose.composed().into_boxed_str()
+}
+
+/// How a call, a request, a stream or a session ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ending<'a> {
+    /// The message was answered with a result, or accepted where no answer is due.
+    Done,
+    /// The server answered with an error.
+    Error,
+    /// The server gave no answer.
+    Failed(&'a Failure),
+    /// Rialto did not admit the request.
+    Refused(Refused),
+    /// A stream or a session ended without a fault.
+    Closed,
+}
+
+/// Why a request was refused.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Refused {
+    pub(crate) reason: &'static str,
+    /// The limit that was reached, if it was one.
+    pub(crate) limit: Option<&'static str>,
+    /// Records cannot be written, this one neither.
+    pub(crate) lacks_audit: bool,
+}
+
+impl Ending<'_> {
+    pub(crate) fn outcome(self) -> Outcome {
+        match self {
+            Self::Done => Outcome::Ok,
+            Self::Error => Outcome::Error,
+            Self::Failed(failure) => outcome_of(failure),
+            Self::Refused(_) => Outcome::Refused,
+            Self::Closed => Outcome::Closed,
+        }
+    }
+
+    /// Returns why Rialto refused the request or gave up the call, as `data.reason` of the answer has it.
+    pub(crate) fn reason(self) -> Option<&'static str> {
+        match self {
+            Self::Failed(failure) => Some(failure.reason()),
+            Self::Refused(refused) => Some(refused.reason),
+            Self::Done | Self::Error | Self::Closed => None,
+        }
+    }
+}
+
+/// One call, request, stream or session that has ended.
+pub(crate) struct Record<'a> {
+    pub(crate) http_method: &'a str,
+    pub(crate) message: Option<&'a Message>,
+    pub(crate) status: u16,
+    pub(crate) ending: Ending<'a>,
+    pub(crate) latency: Duration,
+    pub(crate) request_bytes: u64,
+    pub(crate) response: Option<&'a Written>,
+    pub(crate) response_bytes: u64,
+}
+
+impl<'a> Record<'a> {
+    /// Returns the record of a message that came by POST.
+    pub(crate) fn of_message(
+        message: &'a Message,
+        status: u16,
+        ending: Ending<'a>,
+        latency: Duration,
+        response: Option<&'a Written>,
+    ) -> Self {
+        Self {
+            http_method: "POST",
+            message: Some(message),
+            status,
+            ending,
+            latency,
+            request_bytes: message.len() as u64,
+            response,
+            response_bytes: response.map_or(0, |response| response.len() as u64),
+        }
+    }
+
+    /// Returns the record of a stream or a session that was closed.
+    pub(crate) fn of_closing(http_method: &'a str, status: u16, latency: Duration, sent: u64) -> Self {
+        Self {
+            http_method,
+            message: None,
+            status,
+            ending: Ending::Closed,
+            latency,
+            request_bytes: 0,
+            response: None,
+            response_bytes: sent,
+        }
+    }
+}
+
+/// Passes records to their listeners.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    audit: Arc<Audit>,
+    others: Vec<Arc<dyn RecordListener>>,
+}
+
+impl Recorder {
+    pub(crate) fn new(audit: Arc<Audit>, others: Vec<Arc<dyn RecordListener>>) -> Self {
+        Self { audit, others }
+    }
+
+    /// Returns whether records are audited, so that composing a subject beforehand pays.
+    pub(crate) fn is_audited(&self) -> bool {
+        self.audit.is_on()
+    }
+
+    pub(crate) fn record(&self, subject: &Subject<'_>, record: &Record<'_>) {
+        subject.metrics.handle_record(subject, record);
+        for listener in &self.others {
+            listener.handle_record(subject, record);
+        }
+        call_log::write(subject, record);
+        self.audit.handle_record(subject, record);
+    }
+}
+
+impl RecordListener for Audit {
+    fn handle_record(&self, subject: &Subject<'_>, record: &Record<'_>) {
+        let (is_refused, lacks_audit) = match record.ending {
+            Ending::Refused(refused) => (true, refused.lacks_audit),
+            Ending::Done | Ending::Error | Ending::Failed(_) | Ending::Closed => (false, false),
+        };
+        // The room that is left in the audit log is for calls that run.
+        if !self.is_on() || lacks_audit {
+            return;
+        }
+        let message = record.message;
+        let bodies = self.wants_bodies() && !is_refused;
+        let response_body = record.response.filter(|_| bodies);
+        let response_body = response_body.map(|body| body.clone().into_bytes());
+        let id = message.filter(|message| !is_refused || message.has_valid_id());
+        self.record(&AuditRecord {
+            whose: subject.whose(),
+            http_method: record.http_method,
+            mcp_method: message.and_then(Message::method_name).as_deref(),
+            tool: message.and_then(|message| message.text(Member::Name)).as_deref(),
+            rpc_id: id.and_then(|message| message.raw(Member::Id)),
+            status_code: record.status,
+            outcome: record.ending.outcome(),
+            reason: record.ending.reason(),
+            latency: record.latency,
+            request_bytes: record.request_bytes,
+            response_bytes: record.response_bytes,
+            request_body: message.filter(|_| bodies).map(|message| &message.bytes()[..]),
+            response_body: response_body.as_deref(),
+        });
+    }
+}
+
+fn outcome_of(failure: &Failure) -> Outcome {
+    match failure {
+        Failure::Timeout { .. } | Failure::StartTimeout { .. } => Outcome::Timeout,
+        Failure::Exited(_) => Outcome::Crashed,
+        Failure::Unavailable { .. } | Failure::NotWelcomed => Outcome::Unavailable,
+        Failure::Retired | Failure::Overloaded { .. } | Failure::Occupied | Failure::Unsupported { .. } => {
+            Outcome::Refused
+        }
+        Failure::Unanswered { .. } => Outcome::Error,
+        Failure::TooLarge { .. } => Outcome::TooLarge,
+        Failure::Invalid(_) => Outcome::Invalid,
+        Failure::Upstream(upstream) => match upstream.fault {
+            UpstreamFault::Lost => Outcome::Crashed,
+            UpstreamFault::Nonsense => Outcome::Invalid,
+            UpstreamFault::Refused | UpstreamFault::Unauthorized | UpstreamFault::Unsafe => {
+                Outcome::Unavailable
+            }
+        },
+        Failure::Cancelled | Failure::SessionEnded => Outcome::Cancelled,
+    }
+}
