@@ -36,11 +36,12 @@ fn write_line(out: &mut BytesMut, parts: &[&[u8]]) {
     for part in parts {
         out.put_slice(part);
     }
-    let line = &mut out[start..];
-    let mut at = 0;
-    while let Some(found) = memchr::memchr2(b'\n', b'\r', &line[at..]) {
-        line[at + found] = b' ';
-        at += found + 1;
+    let mut rest = out.get_mut(start..).unwrap_or_default();
+    while let Some(at) = memchr::memchr2(b'\n', b'\r', rest)
+        && let Some((line_break, after)) = rest.get_mut(at..).and_then(<[u8]>::split_first_mut)
+    {
+        *line_break = b' ';
+        rest = after;
     }
     out.put_u8(b'\n');
 }
@@ -52,17 +53,23 @@ pub enum Arrival {
     Answer(Option<WireId>),
     /// Progress; `None` if its token is none of ours.
     Progress(Option<WireId>),
+    /// A ping.
     Ping,
+    /// A request of the server.
     Question,
     /// The server withdraws its question with the raw id in the message.
     Withdrawal,
+    /// A log line.
     Log,
+    /// A list has changed.
     ListChanged,
+    /// A resource has changed.
     Updated,
     /// What became of a task.
     Task,
     /// The server has begun to send what we listen for.
     Listening(Option<WireId>),
+    /// Any other notification.
     Other,
     /// Something that a server of this era must not say.
     Forbidden,
@@ -77,6 +84,7 @@ pub struct Face {
 }
 
 impl Face {
+    /// Returns a face that tries this era first.
     pub fn new(era: Era, introduction: legacy::Introduction) -> Self {
         Self {
             era,
@@ -85,6 +93,7 @@ impl Face {
         }
     }
 
+    /// Returns the era that is spoken, or tried.
     pub fn era(&self) -> Era {
         self.era
     }
@@ -143,6 +152,7 @@ impl Face {
         self.handshake.offer(client, introduction);
     }
 
+    /// Returns what the server declared about itself, once it has.
     pub fn welcome(&self) -> Option<&Arc<Welcome>> {
         match self.era {
             Era::Legacy => self.handshake.welcome(),
@@ -222,6 +232,7 @@ impl Face {
         }
     }
 
+    /// Returns what a message of the server is.
     pub fn recognise(&self, message: &Message) -> Arrival {
         match self.shown_era() {
             Era::Legacy => legacy::recognise(message),
@@ -310,9 +321,13 @@ impl Face {
 /// A request on its way to the server.
 #[derive(Debug)]
 pub struct Outgoing<'a> {
+    /// The request as its client wrote it.
     pub message: &'a Message,
+    /// The era that the message is written in.
     pub words: Era,
+    /// The id that it gets.
     pub id: WireId,
+    /// The client that it comes from.
     pub client: &'a Client,
     /// The level of log lines that the client wants to hear, if it ever said.
     pub level: Option<LogLevel>,
@@ -323,8 +338,11 @@ pub struct Outgoing<'a> {
 /// A request of our own about a task.
 #[derive(Debug)]
 pub struct TaskRequest<'a> {
+    /// `tasks/get`, `tasks/update`, `tasks/cancel` or `tasks/result`.
     pub method: Method,
+    /// The id that it gets.
     pub id: WireId,
+    /// The id of the task.
     pub task: &'a str,
     /// In whose name.
     pub client: &'a Client,

@@ -14,7 +14,7 @@
 //! gives nothing, and [`BufferBudget::close`] at the end. The bytes that an output names count as freed at once; the
 //! holder of events reports what it really holds with [`BufferBudget::handle_dropped`].
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::exchange::Principal;
 use crate::time::Moment;
@@ -44,7 +44,9 @@ pub enum Held {
 /// Which limit is exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exceeded {
+    /// That of the gateway.
     Total,
+    /// That of one principal.
     PerPrincipal,
 }
 
@@ -53,12 +55,20 @@ pub enum Exceeded {
 pub enum Output {
     /// This holder drops its oldest events, at least so many bytes.
     DropEvents {
+        /// The holder concerned.
         holder: HolderKey,
+        /// How much it drops at least.
         bytes: usize,
+        /// The limit that was exceeded.
         exceeded: Exceeded,
     },
     /// The connection of this answer is closed.
-    Close { holder: HolderKey, exceeded: Exceeded },
+    Close {
+        /// The holder concerned.
+        holder: HolderKey,
+        /// The limit that was exceeded.
+        exceeded: Exceeded,
+    },
 }
 
 #[derive(Debug)]
@@ -77,19 +87,20 @@ struct Holder {
 pub struct BufferBudget {
     limits: Limits,
     next: u64,
-    holders: HashMap<HolderKey, Holder>,
-    principals: HashMap<Principal, usize>,
+    holders: BTreeMap<HolderKey, Holder>,
+    principals: BTreeMap<Principal, usize>,
     total: usize,
     outputs: VecDeque<Output>,
 }
 
 impl BufferBudget {
+    /// Returns a budget that no holder uses yet.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
             next: 0,
-            holders: HashMap::new(),
-            principals: HashMap::new(),
+            holders: BTreeMap::new(),
+            principals: BTreeMap::new(),
             total: 0,
             outputs: VecDeque::new(),
         }
@@ -145,6 +156,7 @@ impl BufferBudget {
         }
     }
 
+    /// Returns what is to be done next.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }

@@ -104,6 +104,10 @@ impl Capabilities {
     }
 
     /// Whether a server's request of this method can be answered by such a client.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "every other method is treated alike"
+    )]
     pub fn can_answer(&self, method: Method) -> bool {
         match method {
             Method::SamplingCreateMessage => self.sampling,
@@ -115,6 +119,10 @@ impl Capabilities {
 
     /// Whether such a client can answer in the very way that a question wants: forms and URLs, and sampling with
     /// tools, are declared one by one. `includeContext` is not looked at: before 2025-11-25 it needed no declaration.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "every other method is treated alike"
+    )]
     pub fn can_answer_in_kind(&self, question: &Message) -> bool {
         let params = || question.object(Member::Params);
         match question.method() {
@@ -137,6 +145,10 @@ impl Capabilities {
 }
 
 /// Returns, as JSON, what a client must declare to be asked this, if anything.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "every other method is treated alike"
+)]
 pub fn required_for(question: &Message) -> Option<&'static str> {
     let params = question.object(Member::Params);
     match question.method() {

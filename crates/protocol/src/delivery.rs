@@ -36,7 +36,9 @@ const RESUME_PAUSE: Duration = Duration::from_secs(1);
 /// Whether doing something twice does harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeatable {
+    /// A second time changes nothing.
     Yes,
+    /// A second time may do harm.
     No,
 }
 
@@ -44,9 +46,17 @@ pub enum Repeatable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parcel {
     /// A request, with the id we gave it.
-    Request { id: WireId, method: Method },
+    Request {
+        /// The id that we gave it.
+        id: WireId,
+        /// Its method.
+        method: Method,
+    },
     /// A notification, or the answer to a question of the server: nothing comes back.
-    Note { method: Method },
+    Note {
+        /// Its method.
+        method: Method,
+    },
 }
 
 impl Parcel {
@@ -67,14 +77,27 @@ impl Parcel {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// Nobody could be reached: nothing has left.
-    Unreachable { what: String },
+    Unreachable {
+        /// For people.
+        what: String,
+    },
     /// The connection broke off before an answer began.
-    BrokenOff { what: String },
+    BrokenOff {
+        /// For people.
+        what: String,
+    },
     /// No answer began in time, which is the value of this setting.
-    Silent { setting: &'static str, limit: Duration },
+    Silent {
+        /// The setting that limits the wait.
+        setting: &'static str,
+        /// Its value.
+        limit: Duration,
+    },
     /// An answer that is no message.
     Status {
+        /// The HTTP status.
         status: u16,
+        /// What `Retry-After` asks for.
         retry_after: Option<Duration>,
         /// The request named a session.
         in_session: bool,
@@ -84,22 +107,40 @@ pub enum Fate {
     /// The event stream has ended, or broke off, without the answer.
     StreamEnded,
     /// Nobody is signed in at the server, and nobody can be now: nothing was begun.
-    NotSignedIn { what: String },
+    NotSignedIn {
+        /// For people.
+        what: String,
+    },
     /// The way to the server is not safe, or leads elsewhere.
-    Unsafe { what: String },
+    Unsafe {
+        /// For people.
+        what: String,
+    },
     /// What came is not what the protocol allows.
-    Nonsense { what: String },
+    Nonsense {
+        /// For people.
+        what: String,
+    },
 }
 
 /// What comes next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
     /// Send it once more.
-    Again { after: Duration },
+    Again {
+        /// After this pause.
+        after: Duration,
+    },
     /// Take up the stream after its last event.
-    Resume { after: Duration },
+    Resume {
+        /// After this pause.
+        after: Duration,
+    },
     /// It was not begun, and the server is out of reach: it may wait for better times.
-    Return { trouble: Arc<Trouble> },
+    Return {
+        /// Why the server is out of reach.
+        trouble: Arc<Trouble>,
+    },
     /// It was not begun: the server has forgotten the session.
     SessionLost,
     /// There will be no answer.
@@ -121,6 +162,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
+    /// Returns a delivery before its first attempt.
     pub fn new(parcel: Parcel, repeatable: Repeatable) -> Self {
         Self {
             parcel,
@@ -133,6 +175,7 @@ impl Delivery {
         }
     }
 
+    /// Returns what is delivered.
     pub fn parcel(&self) -> Parcel {
         self.parcel
     }
@@ -351,6 +394,7 @@ impl Outage {
         self.failures = 0;
     }
 
+    /// Returns how often the server could not be reached, one time after another.
     pub fn failures(&self) -> u32 {
         self.failures
     }
@@ -398,10 +442,10 @@ mod tests {
     }
 
     fn reason(next: Next) -> &'static str {
-        match next {
-            Next::Fail(failure) => failure.reason(),
-            other => panic!("not failed: {other:?}"),
-        }
+        let Next::Fail(failure) = next else {
+            panic!("not failed: {next:?}");
+        };
+        failure.reason()
     }
 
     #[test]

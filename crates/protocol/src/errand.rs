@@ -44,6 +44,7 @@ const ERRAND: CallKey = CallKey(1);
 pub enum Output {
     /// There is something to read.
     Wake,
+    /// Something for the backend.
     Ask(Ask),
     /// One request of the client has its answer. For the audit.
     Ended(ErrandRecord),
@@ -52,20 +53,28 @@ pub enum Output {
 /// How a request of an errand ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
+    /// With a result.
     Result,
+    /// With a JSON-RPC error of the server.
     Error,
     /// With a question to the client.
     InputRequired,
+    /// Without an answer of the server.
     Failed(Failure),
 }
 
 /// What there is to say about an answered request.
 #[derive(Debug)]
 pub struct ErrandRecord {
+    /// The request.
     pub message: Message,
+    /// When it came.
     pub started: Moment,
+    /// How it ended.
     pub ending: Ending,
+    /// What the client was sent.
     pub response: Bytes,
+    /// The answer was sent as an event.
     pub streamed: bool,
     /// The HTTP status of an answer that is no failure.
     pub status: u16,
@@ -191,10 +200,12 @@ impl Errand {
         (errand, asks)
     }
 
+    /// Returns the client whose request this is.
     pub fn client(&self) -> &Arc<Client> {
         &self.client
     }
 
+    /// Returns the key under which the backend knows it.
     pub fn session(&self) -> SessionKey {
         self.session
     }
@@ -214,6 +225,7 @@ impl Errand {
         matches!(self.stage, Stage::Over)
     }
 
+    /// Returns what is to be done next.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
@@ -228,6 +240,7 @@ impl Errand {
 
     // From the backend.
 
+    /// Takes what the backend has for this request.
     pub fn handle_tell(&mut self, _now: Moment, tell: Tell) {
         match tell {
             Tell::Welcome { welcome, .. } => {

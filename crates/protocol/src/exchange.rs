@@ -33,14 +33,17 @@ pub struct QuestionKey(pub u64);
 pub struct Principal(Arc<str>);
 
 impl Principal {
+    /// Returns the principal of all callers, where none is authenticated.
     pub fn anonymous() -> Self {
         Self(ANONYMOUS.into())
     }
 
+    /// Returns the principal of this name.
     pub fn named(name: &str) -> Self {
         Self(name.into())
     }
 
+    /// Returns its name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -56,7 +59,9 @@ const ANONYMOUS: &str = "anonymous";
 /// Who is calling and what they can do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
+    /// The caller on whose behalf it speaks.
     pub principal: Principal,
+    /// What it declared that it can do.
     pub capabilities: Capabilities,
     /// The same as its client declared it: raw JSON, for servers that are told with every request.
     pub declared: Bytes,
@@ -83,9 +88,13 @@ pub enum Ask {
     /// A client presents itself. `introduction` is its own `initialize`, where it wrote one. Answered by
     /// [`Tell::Welcome`], or like any call by [`Tell::Reply`] (the server's refusal) or [`Tell::Failed`].
     Open {
+        /// The session concerned.
         session: SessionKey,
+        /// The call concerned.
         call: CallKey,
+        /// What is known of the client.
         client: Arc<Client>,
+        /// Its `initialize`.
         introduction: Option<Message>,
         /// The era that the client speaks.
         words: Era,
@@ -94,34 +103,48 @@ pub enum Ask {
     },
     /// The client has taken note of the welcome.
     Ready {
+        /// The session concerned.
         session: SessionKey,
+        /// The message as its sender wrote it.
         message: Message,
     },
+    /// A request for the server.
     Call(Call),
     /// The client no longer wants an answer. `message` is its own notification, where it wrote one.
     Cancel {
+        /// The session concerned.
         session: SessionKey,
+        /// The call concerned.
         call: CallKey,
+        /// The message as its sender wrote it.
         message: Option<Message>,
     },
     /// The client's answer to a [`Tell::Question`].
     Answer {
+        /// The session concerned.
         session: SessionKey,
+        /// The question concerned.
         question: QuestionKey,
+        /// The message as its sender wrote it.
         message: Message,
     },
     /// There is nobody to put the question to.
     Unanswerable {
+        /// The session concerned.
         session: SessionKey,
+        /// The question concerned.
         question: QuestionKey,
     },
     /// Something the server may want to know, such as changed roots.
     Notice {
+        /// The session concerned.
         session: SessionKey,
+        /// The message as its sender wrote it.
         message: Message,
     },
     /// The client has gone: everything it still waits for is cancelled.
     Close {
+        /// The session concerned.
         session: SessionKey,
     },
 }
@@ -129,9 +152,13 @@ pub enum Ask {
 /// One request for the server.
 #[derive(Debug, Clone)]
 pub struct Call {
+    /// The session that it comes from.
     pub session: SessionKey,
+    /// The key under which it is answered.
     pub call: CallKey,
+    /// What it asks for.
     pub request: Request,
+    /// The message as its sender wrote it.
     pub message: Message,
     /// The era whose words the message is in. A backend of the same era gets it as it is.
     pub words: Era,
@@ -147,17 +174,24 @@ pub struct Call {
 pub enum Request {
     /// The server alone knows what to do with it.
     Plain,
+    /// To receive the updates of a resource.
     Subscribe {
+        /// The resource.
         uri: String,
     },
+    /// To receive them no longer.
     Unsubscribe {
+        /// The resource.
         uri: String,
     },
+    /// To receive log lines of this level and above.
     SetLevel {
+        /// The least severe level.
         level: LogLevel,
     },
     /// To hear what becomes of a task.
     Watch {
+        /// The id of the task.
         task: String,
     },
 }
@@ -165,53 +199,89 @@ pub enum Request {
 /// What a client is to be told.
 #[derive(Debug, Clone)]
 pub enum Tell {
+    /// The server is ready for the client.
     Welcome {
+        /// The session concerned.
         session: SessionKey,
+        /// The call concerned.
         call: CallKey,
+        /// What the server declared about itself.
         welcome: Arc<Welcome>,
     },
     /// The server's own answer to a call, result or error.
     Reply {
+        /// The session concerned.
         session: SessionKey,
+        /// The call concerned.
         call: CallKey,
+        /// The message as its sender wrote it.
         message: Message,
         /// The era whose words the message is in.
         words: Era,
     },
     /// The request was fulfilled by Rialto itself and has an empty result.
-    Done { session: SessionKey, call: CallKey },
+    Done {
+        /// The session concerned.
+        session: SessionKey,
+        /// The call concerned.
+        call: CallKey,
+    },
     /// There will be no answer from the server.
     Failed {
+        /// The session concerned.
         session: SessionKey,
+        /// The call concerned.
         call: CallKey,
+        /// Why there is none.
         failure: Failure,
     },
     /// Progress of a call, or a log line of it.
     Related {
+        /// The session concerned.
         session: SessionKey,
+        /// The call concerned.
         call: CallKey,
+        /// The message as its sender wrote it.
         message: Message,
     },
     /// The call is taking long; whoever waits should be kept company.
-    Waiting { session: SessionKey, call: CallKey },
+    Waiting {
+        /// The session concerned.
+        session: SessionKey,
+        /// The call concerned.
+        call: CallKey,
+    },
     /// Something for the session as a whole: lists that changed, resources, log lines.
-    Notice { session: SessionKey, message: Message },
+    Notice {
+        /// The session concerned.
+        session: SessionKey,
+        /// The message as its sender wrote it.
+        message: Message,
+    },
     /// The server asks; `call` is what it is working on, if that is known.
     Question {
+        /// The session concerned.
         session: SessionKey,
+        /// The call concerned.
         call: Option<CallKey>,
+        /// The question concerned.
         question: QuestionKey,
+        /// The message as its sender wrote it.
         message: Message,
     },
     /// The server no longer wants an answer.
     Withdrawn {
+        /// The session concerned.
         session: SessionKey,
+        /// The question concerned.
         question: QuestionKey,
+        /// The message as its sender wrote it.
         message: Option<Message>,
     },
 }
 
 impl Tell {
+    /// Returns the session that it is for.
     pub const fn session(&self) -> SessionKey {
         match self {
             Self::Welcome { session, .. }
@@ -250,6 +320,10 @@ pub struct Welcome {
 
 impl Welcome {
     /// Returns whether the server has declared that it has this method.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "a capability declares every other method"
+    )]
     pub fn declares(&self, method: Method) -> bool {
         match method {
             Method::TasksGet | Method::TasksResult | Method::TasksUpdate | Method::TasksCancel => self.tasks,
@@ -269,9 +343,15 @@ impl Welcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// The server was silent past the limit, which is the value of this setting.
-    Timeout { setting: &'static str, limit: Duration },
+    Timeout {
+        /// The setting that limits the wait.
+        setting: &'static str,
+        /// The value of the limit.
+        limit: Duration,
+    },
     /// The server did not get ready in time.
     StartTimeout {
+        /// The value of the limit.
         limit: Duration,
         /// What the server does meanwhile, if it is known.
         trouble: Option<Arc<Trouble>>,
@@ -280,7 +360,9 @@ pub enum Failure {
     Exited(Arc<Trouble>),
     /// The server cannot be had now.
     Unavailable {
+        /// Why the server is unavailable.
         trouble: Arc<Trouble>,
+        /// When to try again.
         retry_after: Duration,
     },
     /// The server is taken out of service, and was not given the call.
@@ -288,15 +370,29 @@ pub enum Failure {
     /// The server would not shake hands.
     NotWelcomed,
     /// A limit of ours was reached.
-    Overloaded { limit: &'static str },
+    Overloaded {
+        /// The value of the limit.
+        limit: &'static str,
+    },
     /// The server waits for another client's answer, and its next question could not be told from theirs.
     Occupied,
     /// The answer was larger than messages may be.
-    TooLarge { length: u64, limit: usize },
+    TooLarge {
+        /// The length of the answer, in bytes.
+        length: u64,
+        /// The value of the limit.
+        limit: usize,
+    },
     /// The server has no such thing to offer.
-    Unsupported { what: &'static str },
+    Unsupported {
+        /// What is not supported.
+        what: &'static str,
+    },
     /// The server asked something that its client cannot or would not answer.
-    Unanswered { why: &'static str },
+    Unanswered {
+        /// Why the question was not answered.
+        why: &'static str,
+    },
     /// The answer was no message.
     Invalid(ScanError),
     /// A remote server could not be spoken with.
@@ -325,6 +421,7 @@ pub struct Trouble {
 /// Lines on stdout that were no messages.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StrayOutput {
+    /// How many there were.
     pub lines: u64,
     /// The first of them, safe to print and cut. `None` where the caller may not see it.
     pub first: Option<String>,
@@ -333,6 +430,7 @@ pub struct StrayOutput {
 /// What went wrong between Rialto and a remote server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
+    /// What kind of failure it was.
     pub fault: UpstreamFault,
     /// For people, without anything secret.
     pub what: String,
@@ -354,6 +452,7 @@ pub enum UpstreamFault {
 }
 
 impl Upstream {
+    /// Returns a failure with its explanation.
     pub fn new(fault: UpstreamFault, what: impl Into<String>) -> Self {
         Self {
             fault,
@@ -361,6 +460,7 @@ impl Upstream {
         }
     }
 
+    /// Returns a connection that broke off after the request had left.
     pub fn lost(what: impl Into<String>) -> Self {
         Self::new(UpstreamFault::Lost, what)
     }
@@ -369,12 +469,16 @@ impl Upstream {
 /// Whose fault a failure is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Blame {
+    /// The client sent what cannot be served.
     Client,
+    /// The server failed.
     Backend,
+    /// Rialto itself reached a limit or a decision.
     Bridge,
 }
 
 impl Blame {
+    /// Returns the word for the audit log.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -412,6 +516,7 @@ impl Failure {
         }
     }
 
+    /// Returns whose fault it is.
     pub fn blame(&self) -> Blame {
         match self {
             Self::Timeout { .. }

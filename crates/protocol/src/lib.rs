@@ -3,6 +3,12 @@
 //! Everything Rialto decides about the protocol is decided here, by machines that take facts
 //! (`handle_*`), give orders (`poll_output`) and ask to be woken (`next_deadline`). Time is a value.
 //! `gateway` feeds them and carries out what they say.
+#![warn(
+    missing_docs,
+    clippy::wildcard_enum_match_arm,
+    clippy::indexing_slicing,
+    clippy::disallowed_types
+)]
 
 pub mod backend_face;
 pub mod buffer_budget;

@@ -22,7 +22,9 @@ pub use scan::{MAX_DEPTH, ScanError};
 /// What a JSON-RPC message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
+    /// A request: it has a method and an id.
     Request,
+    /// A notification: it has a method and no id.
     Notification,
     /// A response that carries `result`.
     Result,
@@ -34,28 +36,49 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Member {
+    /// `jsonrpc`
     JsonRpc,
+    /// `id`
     Id,
+    /// `method`
     Method,
+    /// `params`
     Params,
+    /// `result`
     Result,
+    /// `error`
     Error,
     // Members of `params`.
+    /// `params.name`
     Name,
+    /// `params.uri`
     Uri,
+    /// `params._meta`
     Meta,
+    /// `params.progressToken`
     ProgressToken,
+    /// `params.requestId`
     RequestId,
+    /// `params.level`
     Level,
+    /// `params.protocolVersion`
     ProtocolVersion,
+    /// `params.capabilities`
     Capabilities,
+    /// `params.clientInfo`
     ClientInfo,
     // Members of `params._meta`.
+    /// `progressToken`
     MetaProgressToken,
+    /// `io.modelcontextprotocol/protocolVersion`
     MetaProtocolVersion,
+    /// `io.modelcontextprotocol/clientCapabilities`
     MetaClientCapabilities,
+    /// `io.modelcontextprotocol/clientInfo`
     MetaClientInfo,
+    /// `io.modelcontextprotocol/logLevel`
     MetaLogLevel,
+    /// `io.modelcontextprotocol/subscriptionId`
     MetaSubscriptionId,
 }
 
@@ -90,6 +113,24 @@ impl Span {
     }
 }
 
+/// Where each member of a message stands.
+#[derive(Debug, Clone, Copy, Default)]
+struct Spans([Span; Member::COUNT]);
+
+impl Spans {
+    #[inline]
+    fn get(&self, member: Member) -> Span {
+        self.0.get(member as usize).copied().unwrap_or_default()
+    }
+
+    #[inline]
+    fn set(&mut self, member: Member, span: Span) {
+        if let Some(place) = self.0.get_mut(member as usize) {
+            *place = span;
+        }
+    }
+}
+
 /// One scanned message. Cheap to clone and to hand on: what is known of it stands in one place.
 #[derive(Debug, Clone)]
 pub struct Message(Arc<Scanned>);
@@ -97,7 +138,7 @@ pub struct Message(Arc<Scanned>);
 #[derive(Debug)]
 struct Scanned {
     bytes: Bytes,
-    spans: [Span; Member::COUNT],
+    spans: Spans,
     kind: Kind,
     method: Method,
     line_breaks: bool,
@@ -119,6 +160,7 @@ impl Message {
         Self::scan(Bytes::from(text)).expect("Rialto writes well-formed messages")
     }
 
+    /// Returns what kind of message it is.
     pub fn kind(&self) -> Kind {
         self.0.kind
     }
@@ -134,6 +176,7 @@ impl Message {
         known.or_else(|| self.text(Member::Method))
     }
 
+    /// Returns the message as it was received.
     pub fn bytes(&self) -> &Bytes {
         &self.0.bytes
     }
@@ -146,17 +189,19 @@ impl Message {
         }
     }
 
+    /// Returns its length in bytes.
     pub fn len(&self) -> usize {
         self.0.bytes.len()
     }
 
+    /// Returns whether it has no bytes, which no scanned message has.
     pub fn is_empty(&self) -> bool {
         self.0.bytes.is_empty()
     }
 
     /// A member's raw JSON, as the sender wrote it.
     pub fn raw(&self, member: Member) -> Option<&[u8]> {
-        let span = self.0.spans[member as usize];
+        let span = self.0.spans.get(member);
         (!span.is_absent()).then(|| span.of(&self.0.bytes))
     }
 
@@ -167,7 +212,7 @@ impl Message {
 
     /// A member's raw JSON, sharing the message's buffer.
     pub fn raw_bytes(&self, member: Member) -> Option<Bytes> {
-        let span = self.0.spans[member as usize];
+        let span = self.0.spans.get(member);
         (!span.is_absent()).then(|| self.0.bytes.slice(span.start as usize..span.end as usize))
     }
 
@@ -178,7 +223,7 @@ impl Message {
 
     /// What stands in one member before and after another that is part of it.
     pub(crate) fn around(&self, whole: Member, part: Member) -> Option<(&[u8], &[u8])> {
-        let (whole, part) = (self.0.spans[whole as usize], self.0.spans[part as usize]);
+        let (whole, part) = (self.0.spans.get(whole), self.0.spans.get(part));
         if whole.is_absent() || part.is_absent() {
             return None;
         }
@@ -230,7 +275,7 @@ impl Message {
             Part::New(new) => out.put_slice(new),
         });
         if self.0.line_breaks {
-            for byte in &mut out[start..] {
+            for byte in out.iter_mut().skip(start) {
                 if matches!(*byte, b'\n' | b'\r') {
                     *byte = b' ';
                 }
@@ -251,9 +296,7 @@ impl Message {
 
     /// How long the message is with these members replaced.
     fn spliced_length(&self, edits: &[(Member, &[u8])]) -> usize {
-        let spans = edits
-            .iter()
-            .map(|(member, new)| (self.0.spans[*member as usize], new));
+        let spans = edits.iter().map(|(member, new)| (self.0.spans.get(*member), new));
         spans
             .filter(|(span, _)| !span.is_absent())
             .fold(self.0.bytes.len(), |length, (span, new)| {
@@ -267,7 +310,7 @@ impl Message {
         loop {
             let next = edits
                 .iter()
-                .map(|(member, new)| (self.0.spans[*member as usize], *new))
+                .map(|(member, new)| (self.0.spans.get(*member), *new))
                 .filter(|(span, _)| !span.is_absent() && span.start as usize >= from)
                 .min_by_key(|(span, _)| span.start);
             let Some((span, new)) = next else { break };
@@ -280,7 +323,7 @@ impl Message {
 
     /// The message with another id, a large one without being copied.
     pub fn with_id(&self, id: &[u8]) -> Written {
-        let span = self.0.spans[Member::Id as usize];
+        let span = self.0.spans.get(Member::Id);
         if self.0.bytes.len() < Written::LARGE || self.0.line_breaks || span.is_absent() {
             return Written::Whole(self.spliced(&[(Member::Id, id)]));
         }
@@ -294,7 +337,7 @@ impl Message {
     /// The message with another progress token. It is not read again: what stands behind the token has moved with it, and
     /// what it is part of has grown.
     pub(crate) fn with_progress_token(&self, token: &[u8]) -> Self {
-        let old = self.0.spans[Member::ProgressToken as usize];
+        let old = self.0.spans.get(Member::ProgressToken);
         let end = old.start as usize + token.len();
         let moved = |place: u32| match place >= old.end {
             true => place as usize - old.end as usize + end,
@@ -302,7 +345,7 @@ impl Message {
         };
         let mut spans = self.0.spans;
         if !old.is_absent() {
-            for span in spans.iter_mut().filter(|span| !span.is_absent()) {
+            for span in spans.0.iter_mut().filter(|span| !span.is_absent()) {
                 *span = Span::new(moved(span.start), moved(span.end));
             }
         }
@@ -334,14 +377,24 @@ enum Part<'a> {
 /// then are not copied.
 #[derive(Debug, Clone)]
 pub enum Written {
+    /// In one piece.
     Whole(Bytes),
-    Cut { head: Bytes, new: Bytes, tail: Bytes },
+    /// In three pieces.
+    Cut {
+        /// What stands before the replaced member.
+        head: Bytes,
+        /// The replacement.
+        new: Bytes,
+        /// What stands behind it.
+        tail: Bytes,
+    },
 }
 
 impl Written {
     /// Below this, one copy is cheaper than three pieces.
     const LARGE: usize = 32 << 10;
 
+    /// Returns its length in bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Whole(bytes) => bytes.len(),
@@ -349,6 +402,7 @@ impl Written {
         }
     }
 
+    /// Returns whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -2,13 +2,19 @@
 
 macro_rules! methods {
     ($($name:ident = $text:literal),+ $(,)?) => {
+        /// A method.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Method { $($name,)+ Other }
+        pub enum Method {
+            $(#[doc = concat!("`", $text, "`")] $name,)+
+            /// Any that Rialto does not know, and that of a response.
+            Other,
+        }
 
         impl Method {
             /// All of them, in the order of their discriminants.
             pub const ALL: &'static [Self] = &[$(Self::$name,)+ Self::Other];
 
+            /// Returns the method of this name.
             #[allow(non_upper_case_globals, reason = "a name as a pattern is a constant; it is called as its method")]
             pub fn parse(name: &[u8]) -> Self {
                 $(const $name: &[u8] = $text.as_bytes();)+
@@ -65,6 +71,10 @@ methods! {
 impl Method {
     /// Returns the server capability that a request needs, or `None` where the method has none (2026-07-28, server
     /// capabilities). Task methods belong to an extension; see [`crate::exchange::Welcome::tasks`].
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "no other method needs a capability"
+    )]
     pub const fn server_capability(self) -> Option<&'static str> {
         match self {
             Self::ToolsList | Self::ToolsCall => Some("tools"),
@@ -109,17 +119,26 @@ impl Method {
 /// Severity of a log line (RFC 5424), least severe first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LogLevel {
+    /// `debug`, the least severe.
     Debug,
+    /// `info`
     Info,
+    /// `notice`
     Notice,
+    /// `warning`
     Warning,
+    /// `error`
     Error,
+    /// `critical`
     Critical,
+    /// `alert`
     Alert,
+    /// `emergency`, the most severe.
     Emergency,
 }
 
 impl LogLevel {
+    /// Returns the level of this name.
     pub fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "debug" => Self::Debug,
@@ -134,6 +153,7 @@ impl LogLevel {
         })
     }
 
+    /// Returns its name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Debug => "debug",

@@ -116,6 +116,7 @@ pub struct Multiplexer {
 }
 
 impl Multiplexer {
+    /// Returns a multiplexer whose server was not reached yet.
     pub fn new(limits: Limits, introduction: Introduction) -> Self {
         Self {
             ledger: Ledger::new(limits),
@@ -145,16 +146,19 @@ impl Multiplexer {
         self.link.eras_planned()
     }
 
+    /// Returns the era that the server is spoken to in.
     pub fn era(&self) -> Era {
         self.link.face().era()
     }
 
+    /// Returns the limits it was made with.
     pub fn limits(&self) -> &Limits {
         &self.ledger.limits
     }
 
     // What the world wants to know.
 
+    /// Returns how often each limit was reached, and what was dropped.
     pub fn counters(&self) -> Counters {
         self.ledger.counters
     }
@@ -182,6 +186,7 @@ impl Multiplexer {
         self.attribution.suits(principal, &self.ledger, &self.link)
     }
 
+    /// Returns whether the server has answered the handshake or discovery.
     pub fn is_ready(&self) -> bool {
         self.link.is_ready()
     }
@@ -244,10 +249,12 @@ impl Multiplexer {
         self.ledger.outgoing.queued()
     }
 
+    /// Returns what is to be done next.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.ledger.outputs.pop()
     }
 
+    /// Returns whether bytes wait to be written.
     pub fn has_outgoing(&self) -> bool {
         self.ledger.outgoing.len() > 0
     }
@@ -280,12 +287,14 @@ impl Multiplexer {
         self.ledger.outgoing.handle_written();
     }
 
+    /// Returns when `handle_deadline` is to be called.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.ledger.outputs.next_deadline()
     }
 
     // From above.
 
+    /// Takes what a client wants.
     pub fn handle_ask(&mut self, now: Moment, ask: Ask) {
         match ask {
             Ask::Open {

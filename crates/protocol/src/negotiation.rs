@@ -39,6 +39,7 @@ impl Default for EraPlan {
 }
 
 impl EraPlan {
+    /// Returns the era that is tried first.
     pub const fn first(self) -> Era {
         match self {
             Self::Only(era) | Self::First(era) => era,

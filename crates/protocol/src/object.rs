@@ -37,14 +37,17 @@ impl<'a> Object<'a> {
         serde_json::from_str(self.get(key)?).ok()
     }
 
+    /// Returns whether it has no member.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
+    /// Returns the names of its members, in order.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.members.iter().map(|(name, _)| &**name)
     }
 
+    /// Returns its members with their raw values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.members.iter().map(|(name, value)| (&**name, &**value))
     }
@@ -53,10 +56,15 @@ impl<'a> Object<'a> {
     /// so no more: whichever of them a reader believes, it must be this one.
     pub fn set(&mut self, key: &str, raw: impl Into<Cow<'a, str>>) {
         let raw = raw.into();
-        let Some(first) = self.members.iter().position(|(name, _)| name == key) else {
+        let found = self
+            .members
+            .iter_mut()
+            .enumerate()
+            .find(|(_, (name, _))| name == key);
+        let Some((first, (_, value))) = found else {
             return self.members.push((Cow::Owned(key.to_owned()), raw));
         };
-        self.members[first].1 = raw;
+        *value = raw;
         let mut at = 0;
         self.members.retain(|(name, _)| {
             at += 1;
@@ -64,10 +72,12 @@ impl<'a> Object<'a> {
         });
     }
 
+    /// Removes a member, however often it stands there.
     pub fn remove(&mut self, key: &str) {
         self.members.retain(|(name, _)| name != key);
     }
 
+    /// Keeps the members whose names pass.
     pub fn retain(&mut self, mut keep: impl FnMut(&str) -> bool) {
         self.members.retain(|(name, _)| keep(name));
     }

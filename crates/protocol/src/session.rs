@@ -67,8 +67,11 @@ impl Default for Limits {
 /// What the client of a POST can read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accepts {
+    /// `application/json` only.
     Json,
+    /// `text/event-stream` only.
     Events,
+    /// Either.
     Both,
     /// Nothing on the POST itself: whatever there is to say goes to the session's one stream (2024-11-05, HTTP
     /// with SSE).
@@ -94,7 +97,12 @@ pub enum Taken {
     /// Nothing to wait for.
     Noted(Option<Ask>),
     /// The answer is to be read from this call.
-    Call { call: CallKey, ask: Ask },
+    Call {
+        /// The key of the call.
+        call: CallKey,
+        /// What it asks for.
+        ask: Ask,
+    },
     /// The answer is here.
     Answered(Bytes),
 }
@@ -102,10 +110,13 @@ pub enum Taken {
 /// Why a session does not take a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
+    /// The message is not valid.
     Objection(Objection),
     /// A session is opened once.
     AlreadyOpen,
+    /// As many calls as a session may have are open.
     TooManyCalls,
+    /// The session has ended.
     Ended,
 }
 
@@ -129,17 +140,22 @@ pub enum Ending {
     Result,
     /// With the server's JSON-RPC error.
     Error,
+    /// Without an answer of the server.
     Failed(Failure),
 }
 
 /// What there is to say about a call that has ended.
 #[derive(Debug)]
 pub struct CallRecord {
+    /// The key of the call.
     pub call: CallKey,
     /// The client's message, for its method, id and name.
     pub message: Message,
+    /// When it came.
     pub started: Moment,
+    /// How it ended.
     pub ending: Ending,
+    /// What the client was sent.
     pub response: Written,
     /// A failure was sent as a JSON-RPC error with HTTP 200, and not as an HTTP status.
     pub in_band: bool,
@@ -260,18 +276,22 @@ impl Session {
         }
     }
 
+    /// Returns the key of this session.
     pub fn key(&self) -> SessionKey {
         self.key
     }
 
+    /// Returns what is known of the client.
     pub fn client(&self) -> &Arc<Client> {
         &self.client
     }
 
+    /// Returns the revision that was agreed on.
     pub fn version(&self) -> Version {
         self.version
     }
 
+    /// Returns whether Rialto opened it for a client that never sent `initialize`.
     pub fn is_implicit(&self) -> bool {
         self.implicit
     }
@@ -281,6 +301,7 @@ impl Session {
         self.welcomed
     }
 
+    /// Returns how many events were dropped before they were read.
     pub fn events_lost(&self) -> u64 {
         self.events_lost
     }
@@ -337,6 +358,7 @@ impl Session {
             .any(|(_, stream)| stream.cursor < stream.log.newest())
     }
 
+    /// Returns what is to be done next.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
@@ -361,6 +383,7 @@ impl Session {
 
     // From the client.
 
+    /// Takes a message that the client sent.
     pub fn handle_message(
         &mut self,
         now: Moment,
@@ -435,6 +458,7 @@ impl Session {
 
     // From the backend.
 
+    /// Takes what the backend has for this session.
     pub fn handle_tell(&mut self, now: Moment, tell: Tell) {
         match tell {
             Tell::Welcome { call, welcome, .. } => {
@@ -541,6 +565,7 @@ impl Session {
 
     // From the clock. Housekeeping is cheap and never urgent, so it asks for no particular moment.
 
+    /// Forgets what is too old. To be called about once a second.
     pub fn handle_tick(&mut self, now: Moment) {
         self.forget_past(now);
         self.forget_listeners(now);

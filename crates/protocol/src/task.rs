@@ -21,10 +21,15 @@ const RELATED: &str = "io.modelcontextprotocol/related-task";
 /// How far a task is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
+    /// The server works on it.
     Working,
+    /// The server waits for answers of the client.
     InputRequired,
+    /// It has a result.
     Completed,
+    /// It has an error.
     Failed,
+    /// It was cancelled.
     Cancelled,
 }
 
@@ -52,7 +57,9 @@ impl Status {
 /// What a server says of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
+    /// Its id.
     pub id: String,
+    /// Its status.
     pub status: Status,
     /// For people.
     pub text: Option<String>,

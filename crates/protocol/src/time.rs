@@ -7,8 +7,10 @@ use std::time::Duration;
 pub struct Moment(Duration);
 
 impl Moment {
+    /// The start of the process.
     pub const START: Self = Self(Duration::ZERO);
 
+    /// Returns the moment this long after the start.
     pub const fn since_start(elapsed: Duration) -> Self {
         Self(elapsed)
     }
@@ -18,6 +20,7 @@ impl Moment {
         self.0
     }
 
+    /// Returns the moment this much later.
     #[must_use]
     pub const fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(span))

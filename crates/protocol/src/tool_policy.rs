@@ -74,13 +74,16 @@ impl Glob {
 /// something is allowed, nothing else is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolPolicy {
+    /// Where this is not empty, a tool must match one of these.
     pub allow: Vec<Glob>,
+    /// A tool that matches one of these is denied.
     pub deny: Vec<Glob>,
 }
 
 /// A call that the policy does not let through; the name as far as there is one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denied {
+    /// The name of the tool.
     pub name: String,
 }
 
@@ -90,6 +93,7 @@ impl ToolPolicy {
         self.allow.is_empty() && self.deny.is_empty()
     }
 
+    /// Returns whether a tool of this name may be used.
     pub fn permits(&self, name: &str) -> bool {
         if self.is_open() {
             return true;

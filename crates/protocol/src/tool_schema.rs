@@ -34,8 +34,11 @@ pub const MAX_PATH: usize = 1024;
 /// The type of an annotated property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeaderKind {
+    /// A string.
     Text,
+    /// An integer.
     Integer,
+    /// A boolean.
     Boolean,
     /// Forbidden by the specification, yet met in the wild and in conformance tests: mirrored, with a warning.
     Number,
@@ -48,24 +51,32 @@ pub struct ToolHeader {
     pub name: String,
     /// The names of the properties that lead to the argument.
     pub path: Vec<String>,
+    /// The type of the property.
     pub kind: HeaderKind,
 }
 
 /// What an annotation does wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SchemaProblem {
+    /// It stands where `properties` alone do not lead.
     #[error("stands where `properties` alone do not lead")]
     Unreachable,
+    /// Its value is no string.
     #[error("is no text")]
     NotText,
+    /// Its value cannot be part of a header name.
     #[error("is no HTTP token of 1 to {MAX_NAME} characters")]
     NotToken,
+    /// The property has a type that cannot be mirrored.
     #[error("stands on a property that is no string, integer or boolean")]
     WrongType,
+    /// Two properties name the same header.
     #[error("names a header that another property names too")]
     NotUnique,
+    /// It lies deeper than [`MAX_STEPS`].
     #[error("lies too deep in the schema")]
     TooDeep,
+    /// There are more than [`MAX_HEADERS`].
     #[error("is one of more than {MAX_HEADERS}")]
     TooMany,
 }
@@ -74,6 +85,7 @@ pub enum SchemaProblem {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`x-mcp-header` at `{at}` {problem}")]
 pub struct SchemaError {
+    /// What is wrong.
     pub problem: SchemaProblem,
     /// Where in the schema, for people: shortened, and with control characters escaped.
     pub at: String,
@@ -102,10 +114,12 @@ impl ToolHeaders {
         (Self { entries }, first)
     }
 
+    /// Returns the headers, in the order of the schema.
     pub fn entries(&self) -> &[ToolHeader] {
         &self.entries
     }
 
+    /// Returns whether no header is needed.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

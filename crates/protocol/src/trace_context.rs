@@ -8,6 +8,7 @@ use std::fmt;
 use crate::message::{Member, Message, quoted};
 use crate::object::Object;
 
+/// The header, and the member of `_meta`, of a [`TraceParent`] (W3C Trace Context).
 pub const TRACEPARENT: &str = "traceparent";
 /// What travels with it, unread.
 pub const COMPANIONS: [&str; 2] = ["tracestate", "baggage"];
@@ -15,8 +16,11 @@ pub const COMPANIONS: [&str; 2] = ["tracestate", "baggage"];
 /// A place in a trace: which trace, which span, and whether it is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
+    /// The id of the trace.
     pub trace: u128,
+    /// The id of the span.
     pub span: u64,
+    /// The trace flags.
     pub flags: u8,
 }
 
@@ -47,6 +51,7 @@ impl TraceParent {
         Self::parse(&meta.text(TRACEPARENT)?)
     }
 
+    /// Returns whether the trace is recorded.
     pub const fn is_sampled(self) -> bool {
         self.flags & Self::SAMPLED != 0
     }

@@ -21,11 +21,13 @@ impl<K: Ord, V> VecMap<K, V> {
         self.entries.binary_search_by(|(known, _)| known.cmp(key))
     }
 
+    /// Returns the value of a key.
     pub fn get(&self, key: &K) -> Option<&V> {
         let at = self.find(key).ok()?;
         self.entries.get(at).map(|(_, value)| value)
     }
 
+    /// Returns the value of a key, to be changed.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let at = self.find(key).ok()?;
         self.entries.get_mut(at).map(|(_, value)| value)
@@ -34,7 +36,10 @@ impl<K: Ord, V> VecMap<K, V> {
     /// Inserts an entry. Returns the value that it replaces.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.find(&key) {
-            Ok(at) => Some(std::mem::replace(&mut self.entries[at].1, value)),
+            Ok(at) => {
+                let entry = self.entries.get_mut(at);
+                entry.map(|(_, old)| std::mem::replace(old, value))
+            }
             Err(at) => {
                 // Most have one entry and never two; a vector would begin with four.
                 if self.entries.capacity() == 0 {
@@ -46,21 +51,25 @@ impl<K: Ord, V> VecMap<K, V> {
         }
     }
 
+    /// Removes an entry and returns its value.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let at = self.find(key).ok()?;
         Some(self.entries.remove(at).1)
     }
 
+    /// Keeps the entries that pass.
     pub fn retain(&mut self, mut keep: impl FnMut(&K, &mut V) -> bool) {
         self.entries.retain_mut(|(key, value)| keep(key, value));
     }
 }
 
 impl<K, V> VecMap<K, V> {
+    /// Returns how many entries it has.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
+    /// Returns whether it has none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -70,14 +79,17 @@ impl<K, V> VecMap<K, V> {
         self.entries.iter().map(|(key, value)| (key, value))
     }
 
+    /// Returns its entries in the order of their keys.
     pub fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = (&K, &mut V)> {
         self.entries.iter_mut().map(|(key, value)| (&*key, value))
     }
 
+    /// Returns its keys in order.
     pub fn keys(&self) -> impl DoubleEndedIterator<Item = &K> {
         self.iter().map(|(key, _)| key)
     }
 
+    /// Returns its values in the order of their keys.
     pub fn values(&self) -> impl DoubleEndedIterator<Item = &V> {
         self.iter().map(|(_, value)| value)
     }

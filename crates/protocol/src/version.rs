@@ -3,23 +3,32 @@
 /// A revision of the specification that Rialto knows, in order of date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
+    /// 2024-11-05: HTTP with SSE.
     V2024_11_05,
+    /// 2025-03-26: Streamable HTTP.
     V2025_03_26,
+    /// 2025-06-18: the version header, structured content.
     V2025_06_18,
+    /// 2025-11-25: tasks, URL elicitation.
     V2025_11_25,
+    /// 2026-07-28: no sessions, every request describes itself.
     V2026_07_28,
 }
 
 /// Legacy revisions open with an `initialize` handshake; modern ones describe every request by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Era {
+    /// 2024-11-05 to 2025-11-25.
     Legacy,
+    /// 2026-07-28 and later.
     Modern,
 }
 
 impl Era {
+    /// Both, the older first.
     pub const ALL: [Self; 2] = [Self::Legacy, Self::Modern];
 
+    /// Returns the one that this is not.
     pub const fn other(self) -> Self {
         match self {
             Self::Legacy => Self::Modern,
@@ -27,6 +36,7 @@ impl Era {
         }
     }
 
+    /// Returns its name in configuration and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Legacy => "legacy",
@@ -121,13 +131,16 @@ pub enum LostStream {
 }
 
 impl Version {
+    /// The revisions of the legacy era, oldest first.
     pub const LEGACY: [Self; 4] = [
         Self::V2024_11_05,
         Self::V2025_03_26,
         Self::V2025_06_18,
         Self::V2025_11_25,
     ];
+    /// The newest revision of the modern era.
     pub const NEWEST_MODERN: Self = Self::V2026_07_28;
+    /// The newest revision of the legacy era.
     pub const NEWEST_LEGACY: Self = Self::V2025_11_25;
     /// What a request without a version header is taken to speak (2025-06-18, transports).
     pub const ASSUMED: Self = Self::V2025_03_26;
@@ -137,10 +150,12 @@ impl Version {
         Self::LEGACY.into_iter().chain([Self::NEWEST_MODERN])
     }
 
+    /// Returns the revision of this date.
     pub fn parse(text: &str) -> Option<Self> {
         Self::all().find(|version| version.as_str() == text)
     }
 
+    /// Returns its date.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::V2024_11_05 => "2024-11-05",
@@ -151,6 +166,7 @@ impl Version {
         }
     }
 
+    /// Returns the era that it belongs to.
     pub const fn era(self) -> Era {
         match self {
             Self::V2024_11_05 | Self::V2025_03_26 | Self::V2025_06_18 | Self::V2025_11_25 => Era::Legacy,

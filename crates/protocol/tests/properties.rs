@@ -3,6 +3,7 @@
 //! A property is one function in `properties/`, and `fuzz/fuzz_targets` calls the very same one. Here it is given random
 //! bytes, bytes that resemble what it is about, and the corpus of `fuzz/corpus`. The conversations' twin is in `simulation.rs`,
 //! the configuration's in `crates/rialto/src/config/tests.rs`.
+#![expect(clippy::disallowed_methods, reason = "a test reads its corpus")]
 
 #[path = "properties/corpus.rs"]
 mod corpus;

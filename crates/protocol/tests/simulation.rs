@@ -4,6 +4,10 @@
 //! `RIALTO_SIMULATION_SEED=s` runs one and prints its history. `cargo xtask simulate` sets all three. Some clients and
 //! some servers are of the modern era, in every combination. The judge in `simulation/check.rs` knows nothing of
 //! the machines: it reads what happened at the edges.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a test may be told its seeds, and uses every core"
+)]
 
 #[path = "simulation/check.rs"]
 mod check;
@@ -36,7 +40,6 @@ use std::io::Write as _;
 use history::Fact;
 use world::{Mutation, World};
 
-#[expect(clippy::disallowed_methods, reason = "a test may be told its seeds")]
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }

@@ -21,6 +21,10 @@ use crate::task;
 use crate::version::{Era, Version};
 
 /// Sorts a message of the server.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "every other method is treated alike"
+)]
 pub fn recognise(message: &Message) -> Arrival {
     match message.kind() {
         Kind::Result | Kind::Error => Arrival::Answer(message.number(Member::Id).map(WireId)),
@@ -74,6 +78,7 @@ enum Stage {
 }
 
 impl Handshake {
+    /// Returns a handshake that was not begun.
     pub fn new(style: Introduction) -> Self {
         Self {
             style,
@@ -93,10 +98,12 @@ impl Handshake {
         }
     }
 
+    /// Returns whether the server was introduced to the union of all clients.
     pub fn was_told_union(&self) -> bool {
         self.style == Introduction::Union
     }
 
+    /// Returns the answer to `initialize`, once there is one.
     pub fn welcome(&self) -> Option<&Arc<Welcome>> {
         match &self.stage {
             Stage::Welcomed { welcome, .. } => Some(welcome),

@@ -28,6 +28,10 @@ const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 pub(crate) const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
 /// Sorts a message of the server.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "every other method is treated alike"
+)]
 pub(super) fn recognise(message: &Message) -> Arrival {
     match message.kind() {
         Kind::Result | Kind::Error => Arrival::Answer(message.number(Member::Id).map(WireId)),
@@ -87,6 +91,7 @@ impl ListenFilter {
 }
 
 impl Discovery {
+    /// Returns the answer to `server/discover`, once there is one.
     pub fn welcome(&self) -> Option<&Arc<Welcome>> {
         match &self.stage {
             Stage::Known(welcome) => Some(welcome),
@@ -157,6 +162,10 @@ impl Discovery {
 }
 
 /// Asks the server to send what the filter names, and the lists that it says may change.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "a list that may change is one of these three"
+)]
 pub(super) fn write_listen(
     out: &mut BytesMut,
     id: WireId,

@@ -20,7 +20,9 @@ pub const ERA: Era = Era::Legacy;
 pub enum Meaning {
     /// `initialize`.
     Introduction,
+    /// `ping`, which Rialto answers.
     Ping,
+    /// A request for the server.
     Request(Request),
     /// `notifications/initialized`.
     Ready,
@@ -28,6 +30,7 @@ pub enum Meaning {
     Cancel(Bytes),
     /// An answer; `None` if its id is none of ours.
     Answer(Option<QuestionKey>),
+    /// Any other notification.
     Notice,
 }
 
@@ -43,6 +46,7 @@ pub enum Objection {
 }
 
 impl Objection {
+    /// Returns the JSON-RPC error code.
     pub const fn code(self) -> i32 {
         match self {
             Self::NotJsonRpc | Self::BadId => error_code::INVALID_REQUEST,
@@ -50,6 +54,7 @@ impl Objection {
         }
     }
 
+    /// Returns the error message.
     pub const fn text(self) -> &'static str {
         match self {
             Self::NotJsonRpc => "the member `jsonrpc` must be \"2.0\"",
@@ -60,6 +65,10 @@ impl Objection {
 }
 
 /// Reads what a client means.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "every other method is treated alike"
+)]
 pub fn lift(message: &Message) -> Result<Meaning, Objection> {
     if !message.is_json_rpc() {
         return Err(Objection::NotJsonRpc);
@@ -127,15 +136,9 @@ pub fn lower_welcome(id: &[u8], welcome: &Welcome, asked: Option<Version>) -> (B
         Some(asked) if asked < spoken => {
             let result = welcome.message.raw(Member::Result).unwrap_or_default();
             let body = match reword_version(result, asked) {
-                Some(result) => [
-                    br#"{"jsonrpc":"2.0","id":"#,
-                    id,
-                    br#","result":"#,
-                    &result[..],
-                    b"}",
-                ]
-                .concat()
-                .into(),
+                Some(result) => [br#"{"jsonrpc":"2.0","id":"#, id, br#","result":"#, &result, b"}"]
+                    .concat()
+                    .into(),
                 None => welcome.message.spliced(&[(Member::Id, id)]),
             };
             (body, asked)
@@ -157,9 +160,9 @@ fn reword_version(result: &[u8], version: Version) -> Option<Vec<u8>> {
     let start = found.version.get().as_ptr() as usize - text.as_ptr() as usize;
     let end = start + found.version.get().len();
     let mut out = Vec::with_capacity(result.len());
-    out.extend_from_slice(&result[..start]);
+    out.extend_from_slice(result.get(..start)?);
     out.extend_from_slice(quoted(version.as_str()).as_bytes());
-    out.extend_from_slice(&result[end..]);
+    out.extend_from_slice(result.get(end..)?);
     Some(out)
 }
 

@@ -21,20 +21,26 @@ pub const ERA: Era = Era::Modern;
 /// Why a request is refused before any server hears of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Objection {
+    /// `jsonrpc` is not `"2.0"`.
     NotJsonRpc,
+    /// The id is no string and no integer.
     BadId,
     /// The members of `_meta` that every request must have.
     Envelope(&'static str),
+    /// The request is in a revision that is not served.
     UnsupportedVersion(String),
     /// The revision has no such method, or not any more.
     NoSuchMethod,
+    /// The params lack what the method needs.
     BadParams(&'static str),
+    /// The client did not declare what the method needs.
     MissingCapability(&'static str),
     /// A header says something else than the body.
     Header(String),
 }
 
 impl Objection {
+    /// Returns the JSON-RPC error code.
     pub const fn code(&self) -> i32 {
         match self {
             Self::NotJsonRpc | Self::BadId => error_code::INVALID_REQUEST,
@@ -77,10 +83,13 @@ impl Objection {
 /// What a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meaning {
+    /// `server/discover`
     Discover,
+    /// `subscriptions/listen`
     Listen,
     /// A request for the server; `retry` if it answers an earlier question.
     Call {
+        /// It carries answers to the questions of an earlier round.
         retry: bool,
     },
 }
@@ -130,6 +139,10 @@ pub fn check_version(message: &Message) -> Result<(), Objection> {
 }
 
 /// Reads what a request asks for.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "every other method is treated alike"
+)]
 pub fn lift(message: &Message) -> Result<Meaning, Objection> {
     Ok(match message.method() {
         Method::ServerDiscover => Meaning::Discover,
@@ -168,6 +181,7 @@ pub fn lift(message: &Message) -> Result<Meaning, Objection> {
     })
 }
 
+/// Returns the level of log lines that the request asks for.
 pub fn log_level(message: &Message) -> Option<LogLevel> {
     LogLevel::parse(&message.text(Member::MetaLogLevel)?)
 }
@@ -246,6 +260,10 @@ fn without_legacy_asking(params: &mut Object<'_>) {
 }
 
 /// Whether a client's answer to a question has the shape the question wants.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "every other method is treated alike"
+)]
 pub fn is_answer(method: Method, raw: &str) -> bool {
     let Ok(answer) = serde_json::from_str::<Value>(raw) else {
         return false;

@@ -59,8 +59,11 @@ pub enum Output {
     Close,
     /// Set out on a modern request.
     Depart {
+        /// The key under which it is answered.
         errand: ErrandKey,
+        /// The request.
         message: Message,
+        /// What it asks for.
         meaning: Meaning,
     },
     /// Nobody waits for this errand any more.
@@ -124,6 +127,7 @@ pub struct LineClient {
 }
 
 impl LineClient {
+    /// Returns a client that has sent nothing yet.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -139,10 +143,12 @@ impl LineClient {
         }
     }
 
+    /// Returns what is to be done next.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
+    /// Returns how often something was dropped or refused.
     pub fn counters(&self) -> Counters {
         self.counters
     }

@@ -15,7 +15,9 @@ use crate::method::Method;
 /// One line, which is sent by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Post {
+    /// The message.
     pub line: Bytes,
+    /// What kind of message it is.
     pub parcel: Parcel,
     /// The request that it takes back.
     pub cancels: Option<WireId>,

@@ -50,7 +50,7 @@ impl Listening {
             .raw(Member::Params)
             .and_then(|raw| serde_json::from_slice(raw).ok())
             .unwrap_or_default();
-        let wanted = &params["notifications"];
+        let wanted = params.get("notifications").unwrap_or(&Value::Null);
         let named = |member: &str, limit: usize| {
             let named = wanted[member].as_array().into_iter().flatten();
             let named = named.filter_map(Value::as_str).take(limit).map(str::to_owned);
@@ -78,6 +78,10 @@ impl Listening {
     }
 
     /// A notice as this listen's client is to hear it, if it is to.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "every other method is treated alike"
+    )]
     pub(super) fn hear(&self, message: &Message, id: &[u8]) -> Option<Bytes> {
         let wanted = match message.method() {
             Method::ResourcesUpdated => {

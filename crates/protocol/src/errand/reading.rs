@@ -12,14 +12,18 @@ use crate::wire::sse;
 /// What can be read of the answer to the request that is attached.
 #[derive(Debug)]
 pub enum Answer {
+    /// There is none yet.
     Waiting,
     /// All of it; `failure` or the body's error code decide the HTTP status.
     Complete {
+        /// The JSON-RPC response.
         body: Bytes,
+        /// Set if the server gave no answer.
         failure: Option<Failure>,
     },
     /// The server asks: seal a state for this round and give it to [`Errand::park`].
     Ask {
+        /// The number of the round.
         round: u32,
     },
     /// It comes as events: read them.
@@ -29,10 +33,13 @@ pub enum Answer {
 /// What reading gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
+    /// More may follow.
     Open,
+    /// Everything was read.
     Ended,
     /// The stream ends with a question: seal a state for this round and give it to [`Errand::park`], then read on.
     Ask {
+        /// The number of the round.
         round: u32,
     },
 }
@@ -40,16 +47,20 @@ pub enum Reading {
 /// What there is for a client that reads lines.
 #[derive(Debug)]
 pub enum Line {
+    /// There is nothing yet.
     Waiting,
     /// Something about the request; more follows.
     Event(Bytes),
     /// The final answer.
     Answer {
+        /// The JSON-RPC response.
         body: Bytes,
+        /// Set if the server gave no answer.
         failure: Option<Failure>,
     },
     /// The server asks: seal a state for this round and give it to [`Errand::park`].
     Ask {
+        /// The number of the round.
         round: u32,
     },
     /// The errand was given up; nothing will be said.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use thiserror::Error;
 
-use super::{Kind, Member, Message, Scanned, Span, string};
+use super::{Kind, Member, Message, Scanned, Span, Spans, string};
 use crate::error_code;
 use crate::method::Method;
 use members::{Place, find, name};
@@ -18,20 +18,31 @@ pub const MAX_DEPTH: usize = 128;
 /// Why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ScanError {
+    /// Some bytes are no UTF-8.
     #[error("the message is not valid UTF-8")]
     NotUtf8,
+    /// It is not well-formed JSON.
     #[error("the message is not valid JSON (at byte {at})")]
-    NotJson { at: usize },
+    NotJson {
+        /// The first byte that is wrong.
+        at: usize,
+    },
+    /// Objects and arrays are nested beyond [`MAX_DEPTH`].
     #[error("the message is nested deeper than {MAX_DEPTH} levels")]
     TooDeep,
+    /// It is an array.
     #[error("JSON-RPC batching is not supported")]
     Batch,
+    /// It is JSON, but no object.
     #[error("the message is not a JSON object")]
     NotObject,
+    /// A member that matters stands twice.
     #[error("the member `{0}` stands twice in the message")]
     Duplicate(&'static str),
+    /// The members do not make up a JSON-RPC message.
     #[error("the message is no JSON-RPC request, notification or response")]
     NotJsonRpc,
+    /// It has 4 GiB or more.
     #[error("the message is too large")]
     TooLarge,
 }
@@ -57,7 +68,7 @@ pub(super) fn scan(bytes: Bytes) -> Result<Message, ScanError> {
         at: 0,
         line_breaks: false,
         beyond_ascii: false,
-        spans: [Span::default(); Member::COUNT],
+        spans: Spans::default(),
     };
     let envelope = scanner.envelope();
     // Outside of strings JSON is ASCII, and most of it is inside too: then there is nothing more to look at.
@@ -69,7 +80,7 @@ pub(super) fn scan(bytes: Bytes) -> Result<Message, ScanError> {
         line_breaks, spans, ..
     } = scanner;
 
-    let has = |member: Member| !spans[member as usize].is_absent();
+    let has = |member: Member| !spans.get(member).is_absent();
     let kind = match (
         has(Member::Method),
         has(Member::Id),
@@ -83,7 +94,7 @@ pub(super) fn scan(bytes: Bytes) -> Result<Message, ScanError> {
         _ => return Err(ScanError::NotJsonRpc),
     };
     let method = if has(Member::Method) {
-        method(spans[Member::Method as usize].of(&bytes)).ok_or(ScanError::NotJsonRpc)?
+        method(spans.get(Member::Method).of(&bytes)).ok_or(ScanError::NotJsonRpc)?
     } else {
         Method::Other
     };
@@ -98,6 +109,10 @@ pub(super) fn scan(bytes: Bytes) -> Result<Message, ScanError> {
 }
 
 /// The method of this name, which must be a string; it may be written with escapes.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "a method that is known has no escapes"
+)]
 fn method(raw: &[u8]) -> Option<Method> {
     let plain = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     match Method::parse(plain) {
@@ -114,10 +129,10 @@ struct Scanner<'a> {
     line_breaks: bool,
     /// A string has bytes that are not ASCII.
     beyond_ascii: bool,
-    spans: [Span; Member::COUNT],
+    spans: Spans,
 }
 
-impl Scanner<'_> {
+impl<'a> Scanner<'a> {
     /// Reads the whole message.
     fn envelope(&mut self) -> Result<(), ScanError> {
         self.skip_space();
@@ -140,6 +155,12 @@ impl Scanner<'_> {
 
     fn not_json(&self) -> ScanError {
         ScanError::NotJson { at: self.at }
+    }
+
+    /// What was not read yet.
+    #[inline]
+    fn rest(&self) -> &'a [u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
     }
 
     #[inline]
@@ -199,11 +220,10 @@ impl Scanner<'_> {
                 Some(_) | None => self.value(depth)?,
             }
             if let Some(member) = member {
-                let span = &mut self.spans[member as usize];
-                if !span.is_absent() {
+                if !self.spans.get(member).is_absent() {
                     return Err(ScanError::Duplicate(name(member)));
                 }
-                *span = Span::new(start, self.at);
+                self.spans.set(member, Span::new(start, self.at));
             }
             self.skip_space();
             match self.peek() {
@@ -223,10 +243,14 @@ impl Scanner<'_> {
     fn member(&mut self, place: Place) -> Result<Option<Member>, ScanError> {
         let start = self.at;
         self.expect(b'"')?;
-        Ok(match self.string()? {
-            Spelling::Plain => find(place, &self.bytes[start + 1..self.at - 1]),
+        let spelling = self.string()?;
+        Ok(match spelling {
+            Spelling::Plain => {
+                let key = self.bytes.get(start + 1..self.at - 1);
+                key.and_then(|key| find(place, key))
+            }
             Spelling::Escaped => {
-                let key = string(&self.bytes[start..self.at]);
+                let key = self.bytes.get(start..self.at).and_then(string);
                 key.and_then(|key| find(place, key.as_bytes()))
             }
         })
@@ -311,7 +335,7 @@ impl Scanner<'_> {
     }
 
     fn word(&mut self, word: &[u8]) -> Result<(), ScanError> {
-        if self.bytes[self.at..].starts_with(word) {
+        if self.rest().starts_with(word) {
             self.at += word.len();
             Ok(())
         } else {
@@ -379,7 +403,7 @@ impl Scanner<'_> {
     #[inline]
     fn pass_plain(&mut self) {
         let mut words = 0;
-        while let Some(eight) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk()) {
+        while let Some(eight) = self.rest().first_chunk() {
             let word = u64::from_le_bytes(*eight);
             let special = special_bytes(word);
             // What stands behind the first special byte is none of this string's.
@@ -406,9 +430,9 @@ impl Scanner<'_> {
     /// for what is beyond ASCII while that part is still in the nearest cache.
     fn pass_plain_blocks(&mut self) {
         const BLOCK: usize = 8 << 10;
-        for block in self.bytes[self.at..].chunks(BLOCK) {
+        for block in self.rest().chunks(BLOCK) {
             let end = memchr::memchr2(b'"', b'\\', block);
-            let plain = &block[..end.unwrap_or(block.len())];
+            let plain = end.and_then(|end| block.get(..end)).unwrap_or(block);
             let (least, all) = plain
                 .iter()
                 .fold((u8::MAX, 0), |(least, all), &byte| (byte.min(least), all | byte));

@@ -147,6 +147,10 @@ impl Multiplexer {
         }
     }
 
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "only the list of tools is filtered"
+    )]
     pub(super) fn handle_answer(&mut self, now: Moment, id: Option<WireId>, message: Message) {
         let Some(id) = id.filter(|id| self.ledger.pending.contains_key(id)) else {
             if let Some(id) = id {

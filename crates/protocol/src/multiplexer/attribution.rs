@@ -166,6 +166,10 @@ impl Attribution {
         (!self.may_be_of_another_principal(found.0, Matter::Question, ledger)).then_some(found)
     }
 
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "only roots belong to a session and to no call"
+    )]
     fn likely_asker(&self, method: Method, ledger: &Ledger) -> Option<Origin> {
         match ledger.sessions.asking() {
             0 => {}

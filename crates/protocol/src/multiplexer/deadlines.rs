@@ -12,6 +12,7 @@ use crate::exchange::{Failure, QuestionKey, Tell};
 use crate::time::{Moment, earliest};
 
 impl Multiplexer {
+    /// Ends what has waited too long.
     pub fn handle_deadline(&mut self, now: Moment) {
         if !self.ledger.outputs.take_deadline(now) {
             return;

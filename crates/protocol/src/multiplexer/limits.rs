@@ -19,6 +19,7 @@ pub struct Limits {
     pub patience: Duration,
     /// How long a client may take to answer a server's question.
     pub question_timeout: Duration,
+    /// Bytes of one message.
     pub max_message_bytes: usize,
     /// Calls the server may be working on.
     pub in_flight: usize,
@@ -64,6 +65,10 @@ impl Limits {
 
     /// Returns how long the first answer to a call may take. That to a request for a task's outcome may take as long as any
     /// other call with progress. `is_own`: Rialto makes it, for what its client listens for.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "only the outcome of a task takes as long as the task"
+    )]
     pub(super) fn first_timeout(&self, method: Method, reads_events: bool, is_own: bool) -> Duration {
         match method {
             _ if is_own => self.call_timeout(reads_events).min(self.own_timeout()),
@@ -157,6 +162,7 @@ pub struct Counters {
     pub questions_refused: u64,
     /// Calls that ran into a limit of ours.
     pub overloads: u64,
+    /// Calls that the server did not answer in time.
     pub timeouts: u64,
 }
 

@@ -12,18 +12,22 @@ use crate::time::{Moment, earliest};
 /// An order of the multiplexer.
 #[derive(Debug)]
 pub enum Output {
+    /// Something for a client.
     Tell(Tell),
     /// A client waits for the server: start it, or report that it cannot be started.
     WantLink,
     /// The server shows no activity, or its output cannot be used any more: end it and start another.
     Replace {
+        /// For people.
         why: &'static str,
     },
     /// The server has shown which eras it speaks.
     Shown(ShownEras),
     /// The server wrote a line that is no message. For the log.
     Noise {
+        /// The line as it was read.
         line: Bytes,
+        /// Why it is no message.
         error: ScanError,
     },
 }

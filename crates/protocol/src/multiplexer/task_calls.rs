@@ -23,6 +23,10 @@ impl Multiplexer {
     }
 
     /// Looks at the answer to a call for what it says of tasks. Returns what the client is to be sent, if it is.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the answers to other methods pass as they are"
+    )]
     pub(super) fn take_task_answer(&mut self, now: Moment, id: WireId, message: Message) -> Option<Message> {
         let Some(call) = self.ledger.call(id) else {
             return Some(message);

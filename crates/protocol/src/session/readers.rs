@@ -26,7 +26,12 @@ pub enum Answer {
     /// Nothing yet.
     Waiting,
     /// All of it; `failure` decides the HTTP status.
-    Complete { body: Written, failure: Option<Failure> },
+    Complete {
+        /// The JSON-RPC response.
+        body: Written,
+        /// Set if the server gave no answer.
+        failure: Option<Failure>,
+    },
     /// It comes as events: read the stream.
     Stream(Reader),
 }
@@ -34,6 +39,7 @@ pub enum Answer {
 /// The right to read a stream. A newer reader of the same stream takes it away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reader {
+    /// The stream that it reads.
     pub stream: StreamKey,
     generation: u32,
 }
@@ -54,6 +60,7 @@ pub enum StreamRefusal {
     UnknownEvent,
     /// Everything of that stream was read. An empty stream here would make clients come back for ever.
     Finished,
+    /// As many streams as a session may have are open.
     TooMany,
 }
 

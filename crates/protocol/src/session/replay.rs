@@ -20,11 +20,14 @@ pub struct StreamKey(pub u64);
 /// The name of an event on the wire: `{stream}-{number}`. It tells a resumption which stream it is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventId {
+    /// The stream that the event is on.
     pub stream: StreamKey,
+    /// Its number there.
     pub number: u64,
 }
 
 impl EventId {
+    /// Reads an event id; `None` if it is none of ours.
     pub fn parse(text: &str) -> Option<Self> {
         let (stream, number) = text.split_once('-')?;
         let plain = |text: &str| {
@@ -54,8 +57,11 @@ impl std::fmt::Display for EventId {
 /// How much may be kept: so many events and so long in each log, so many bytes in all logs of a session together.
 #[derive(Debug, Clone, Copy)]
 pub struct Retention {
+    /// Events in one log.
     pub events: usize,
+    /// Bytes in all logs of a session.
     pub bytes: usize,
+    /// How long an event is kept.
     pub age: Duration,
 }
 
@@ -65,6 +71,7 @@ pub struct Retention {
 pub struct ByteSum(Arc<AtomicUsize>);
 
 impl ByteSum {
+    /// Returns the sum.
     pub fn get(&self) -> usize {
         self.0.load(Relaxed)
     }
@@ -81,6 +88,7 @@ impl ByteSum {
 /// Who may read an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
+    /// Every stream of the session.
     All,
     /// One stream only: the first that reads it, if none was named.
     One(Option<StreamKey>),
@@ -91,7 +99,9 @@ pub enum Audience {
 /// Who has an event that was for one stream only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
+    /// No stream has read it yet.
     Unclaimed,
+    /// This stream has read it.
     By(StreamKey),
     /// It was for everybody, or it is gone.
     Never,
@@ -136,6 +146,7 @@ impl EventLog {
         self.events.len()
     }
 
+    /// Returns whether no event is kept.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
@@ -150,6 +161,7 @@ impl EventLog {
         self.dropped + self.events.len() as u64
     }
 
+    /// Returns how many bytes are kept.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -332,6 +344,99 @@ mod tests {
         let later = Moment::START.after(Duration::from_secs(11));
         log.push(later, Bytes::from_static(b"y"), Audience::All, &KEEP);
         assert_eq!((log.newest(), log.bytes()), (6, 1));
+    }
+
+    fn filled(texts: &[&'static str]) -> EventLog {
+        let mut log = EventLog::default();
+        for text in texts {
+            push(&mut log, text, Audience::All);
+        }
+        log
+    }
+
+    #[test]
+    fn exactly_as_much_as_the_limits_allow_is_kept() {
+        let mut log = filled(&["a", "b", "c"]);
+        assert_eq!((log.len(), log.bytes(), log.newest()), (3, 3, 3));
+        assert_eq!(push(&mut log, "d", Audience::All), 1);
+        assert_eq!((log.len(), log.newest()), (3, 4));
+
+        let mut log = EventLog::default();
+        for _ in 0..2 {
+            log.push(Moment::START, Bytes::from(vec![b'x'; 50]), Audience::All, &KEEP);
+        }
+        assert_eq!((log.len(), log.bytes()), (2, 100));
+        assert_eq!(push(&mut log, "y", Audience::All), 1);
+        assert_eq!((log.len(), log.bytes()), (2, 51));
+    }
+
+    #[test]
+    fn an_event_goes_when_it_is_older_than_may_be_kept_and_not_before() {
+        let mut log = filled(&["a"]);
+        let second = Moment::START.after(Duration::from_secs(1));
+        log.push(second, Bytes::from_static(b"b"), Audience::All, &KEEP);
+        assert_eq!(log.forget_old(Moment::START.after(KEEP.age), &KEEP), 0);
+        assert_eq!(log.oldest(), Some(Moment::START));
+        let later = Moment::START.after(KEEP.age + Duration::from_millis(1));
+        assert_eq!(log.forget_old(later, &KEEP), 1);
+        assert_eq!((log.oldest(), log.len()), (Some(second), 1));
+        // The newest stays, however old it is.
+        assert_eq!(log.forget_old(later.after(KEEP.age * 2), &KEEP), 0);
+        assert!(!log.is_empty());
+    }
+
+    #[test]
+    fn what_was_read_is_dropped_up_to_a_number() {
+        let mut log = filled(&["a", "bb", "ccc"]);
+        log.forget_through(0);
+        assert_eq!(log.len(), 3);
+        log.forget_through(2);
+        assert_eq!((log.len(), log.bytes(), log.newest()), (1, 3, 3));
+        assert!(log.has_gap(1) && !log.has_gap(2));
+        log.forget_through(9);
+        assert_eq!((log.is_empty(), log.newest(), log.drop_oldest()), (true, 3, 0));
+    }
+
+    #[test]
+    fn what_stands_behind_a_cursor_is_counted() {
+        let mut log = filled(&["a", "bb", "ccc"]);
+        assert_eq!(log.after(0), (3, 6));
+        assert_eq!(log.after(1), (2, 5));
+        assert_eq!(log.after(3), (0, 0));
+        log.drop_oldest();
+        assert_eq!(log.after(0), (2, 5));
+        assert_eq!(log.after(2), (1, 3));
+        assert_eq!(log.read(2, A), Some((3, &Bytes::from_static(b"ccc"))));
+    }
+
+    #[test]
+    fn an_event_for_a_named_stream_is_for_no_other() {
+        let mut log = EventLog::default();
+        push(&mut log, "a", Audience::One(Some(B)));
+        assert_eq!(log.claim(1), Claim::By(B));
+        assert_eq!(log.read(0, A), None);
+        assert_eq!(log.read(0, B).map(|found| found.0), Some(1));
+        log.drop_oldest();
+        assert_eq!((log.claim(1), log.claim(0)), (Claim::Never, Claim::Never));
+        // What is gone cannot be taken back.
+        log.retract(1);
+        assert_eq!(log.bytes(), 0);
+    }
+
+    #[test]
+    fn logs_that_are_counted_together_add_up_and_leave_nothing_behind() {
+        let sum = ByteSum::default();
+        let (mut one, mut other) = (EventLog::counted_in(&sum), EventLog::counted_in(&sum));
+        push(&mut one, "aaa", Audience::All);
+        push(&mut other, "bb", Audience::One(None));
+        assert_eq!(sum.get(), 5);
+        other.retract(1);
+        assert_eq!(sum.get(), 3);
+        one.drop_oldest();
+        assert_eq!(sum.get(), 0);
+        push(&mut one, "aaa", Audience::All);
+        drop(one);
+        assert_eq!(sum.get(), 0);
     }
 
     #[test]

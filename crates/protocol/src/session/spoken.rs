@@ -28,7 +28,9 @@ pub enum Said {
     Welcome,
     /// The answer to a request of the client.
     Answer {
+        /// The JSON-RPC response.
         line: Written,
+        /// How the call ended.
         ending: Ending,
         /// How large the request was.
         request_bytes: usize,

@@ -16,10 +16,18 @@ use crate::message::{Member, Message, string};
 /// Why the arguments of a call cannot be mirrored. It names the first header that is concerned.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ArgumentsError {
+    /// An argument stands twice, so that readers may disagree about it.
     #[error("an argument on the way to `Mcp-Param-{header}` stands twice")]
-    Repeated { header: String },
+    Repeated {
+        /// What follows `Mcp-Param-`.
+        header: String,
+    },
+    /// The arguments are no JSON object.
     #[error("the arguments mirrored in `Mcp-Param-{header}` are not JSON")]
-    NotJson { header: String },
+    NotJson {
+        /// What follows `Mcp-Param-`.
+        header: String,
+    },
 }
 
 /// The members of `params` that headers mirror and that [`Message::scan`] does not note.

@@ -17,7 +17,9 @@ use super::{ANNOTATION, SchemaError, ToolHeaders};
 /// How much a catalogue may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CatalogueLimits {
+    /// Tools.
     pub tools: usize,
+    /// Bytes of their names and annotations.
     pub bytes: usize,
 }
 
@@ -47,15 +49,19 @@ pub struct KnownTool {
 /// What a tool of a legacy server says about tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TaskSupport {
+    /// It cannot be called as a task.
     #[default]
     Forbidden,
+    /// It can be called either way.
     Optional,
+    /// It can only be called as a task.
     Required,
 }
 
 /// What came of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Added {
+    /// Tools that were added.
     pub tools: usize,
     /// Tools for which there was no room.
     pub left_out: usize,
@@ -78,6 +84,7 @@ pub struct ToolCatalogue {
 }
 
 impl ToolCatalogue {
+    /// Returns an empty catalogue.
     pub const fn new(limits: CatalogueLimits) -> Self {
         Self {
             limits,
@@ -120,14 +127,17 @@ impl ToolCatalogue {
         self.bytes = 0;
     }
 
+    /// Returns the tool of this name.
     pub fn find(&self, name: &str) -> Option<&KnownTool> {
         self.tools.get(name)
     }
 
+    /// Returns how many tools are known.
     pub fn len(&self) -> usize {
         self.tools.len()
     }
 
+    /// Returns whether no tool is known.
     pub fn is_empty(&self) -> bool {
         self.tools.is_empty()
     }

@@ -14,7 +14,9 @@ use crate::object::{Object, elements};
 /// A tool that was left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Withheld {
+    /// The name of the tool.
     pub name: String,
+    /// Why it may not be offered.
     pub error: SchemaError,
 }
 

@@ -17,8 +17,11 @@ use thiserror::Error;
 use crate::message::{Kind, Member, Message, string};
 use crate::tool_schema::{ArgumentsError, Mirrored, ToolHeaders, same_number, task_id_of};
 
+/// Mirrors the revision of the request.
 pub const VERSION: &str = "MCP-Protocol-Version";
+/// Mirrors `method`.
 pub const METHOD: &str = "Mcp-Method";
+/// Mirrors `params.name`, `params.uri` or `params.taskId`.
 pub const NAME: &str = "Mcp-Name";
 /// What stands before the annotated name in the header of a mirrored argument.
 pub const PARAM_PREFIX: &str = "Mcp-Param-";
@@ -29,10 +32,13 @@ const CLOSING: &str = "?=";
 /// Why the value of a header cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum HeaderError {
+    /// A byte that no header value may have.
     #[error("it contains characters that must be sent as base64")]
     IllegalByte,
+    /// The part marked as base64 is none.
     #[error("its base64 is malformed")]
     BadBase64,
+    /// The decoded value is no UTF-8.
     #[error("its base64 does not hold UTF-8")]
     NotUtf8,
 }
@@ -100,9 +106,12 @@ fn resembles_sentinel(value: &str) -> bool {
 /// How often a header was given, and its value if that was once.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub enum Seen<'a> {
+    /// Not given.
     #[default]
     Absent,
+    /// Given once.
     One(&'a [u8]),
+    /// Given more than once.
     Several,
 }
 
@@ -128,8 +137,11 @@ impl fmt::Debug for Seen<'_> {
 /// The mirroring headers of one POST. There are never more of them than the HTTP reader lets in.
 #[derive(Clone, Default)]
 pub struct MirroredHeaders<'a> {
+    /// `MCP-Protocol-Version`
     pub version: Seen<'a>,
+    /// `Mcp-Method`
     pub method: Seen<'a>,
+    /// `Mcp-Name`
     pub name: Seen<'a>,
     /// What follows `Mcp-Param-`, in lower case, and the value as sent.
     pub params: Vec<(String, &'a [u8])>,
@@ -150,8 +162,11 @@ impl fmt::Debug for MirroredHeaders<'_> {
 /// A header that mirrors something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MirroringHeader {
+    /// `MCP-Protocol-Version`
     Version,
+    /// `Mcp-Method`
     Method,
+    /// `Mcp-Name`
     Name,
     /// The header of an argument, with its name as the tool's schema spells it.
     Param(String),
@@ -171,16 +186,22 @@ impl fmt::Display for MirroringHeader {
 /// What is wrong with a mirroring header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum MismatchReason {
+    /// It is required and not given.
     #[error("is missing")]
     Missing,
+    /// It is given more than once.
     #[error("is given more than once")]
     Repeated,
+    /// The body has another value there.
     #[error("does not match {0}")]
     Differs(&'static str),
+    /// Its value cannot be decoded.
     #[error("cannot be read: {0}")]
     Unreadable(HeaderError),
+    /// The body has no such value.
     #[error("is given, but {0} has no value")]
     WithoutValue(&'static str),
+    /// The body has the value more than once.
     #[error("cannot be compared: {0} is ambiguous")]
     Ambiguous(&'static str),
 }
@@ -189,7 +210,9 @@ pub enum MismatchReason {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{header} {reason}")]
 pub struct HeaderMismatch {
+    /// The header concerned.
     pub header: MirroringHeader,
+    /// What is wrong with it.
     pub reason: MismatchReason,
 }
 
@@ -319,6 +342,7 @@ impl<'a> MirroredHeaders<'a> {
 pub struct MirroredParams(Vec<(String, Bytes)>);
 
 impl MirroredParams {
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

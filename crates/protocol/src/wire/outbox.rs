@@ -55,10 +55,12 @@ impl Outbox {
         self.pieces.push_back(piece);
     }
 
+    /// Returns how many bytes wait.
     pub fn len(&self) -> usize {
         self.pieced + self.end.len()
     }
 
+    /// Returns whether none wait.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -15,6 +15,10 @@ use crate::object::{Object, elements};
 use crate::version::Version;
 
 /// A modern answer under a legacy client's id.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "every other method is treated alike"
+)]
 pub(super) fn reply(id: &[u8], message: &Message, method: Method) -> Bytes {
     if let Some(raw) = message.raw(Member::Error) {
         return respond(id, "error", &error(raw));
@@ -158,6 +162,10 @@ fn either(inner: &mut Value) -> Value {
 
 /// References within a schema that has moved to another place. One that has a name of its own is a document of its own,
 /// and what is referred to by a name and not by its place is still found.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "only an object, an array and a string can hold a reference"
+)]
 fn rebase(schema: &mut Value, place: &str) {
     match schema {
         Value::Object(members) if members.get("$id").is_some_and(Value::is_string) => {}

@@ -16,6 +16,10 @@ use crate::tool_schema::{ANNOTATION, strip_invalid};
 use crate::version::Version;
 
 /// A legacy answer under a modern client's id.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "every other method is treated alike"
+)]
 pub(super) fn reply(id: &[u8], message: &Message, method: Method, server: Option<&str>) -> Bytes {
     if let Some(raw) = message.raw(Member::Error) {
         return respond(id, "error", &error(raw));

@@ -154,6 +154,7 @@ impl LineClient {
         self.errands.values().filter_map(|open| open.deadline).min()
     }
 
+    /// Ends what waits longer than it may.
     pub fn handle_deadline(&mut self, now: Moment) {
         self.dismiss_probes(|deadline| deadline <= now);
     }
