@@ -5,6 +5,10 @@
 //! the machine says that there is something to read. The language is described in `conversations/script.rs`.
 //!
 //! Everything heard must be expected: before anyone speaks again, and at the end, every mailbox has to be empty.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a test reads its scripts, and writes them on request"
+)]
 
 #[path = "conversations/errands.rs"]
 mod errands;
@@ -16,6 +20,8 @@ mod posts;
 mod script;
 #[path = "conversations/stage.rs"]
 mod stage;
+#[path = "conversations/update.rs"]
+mod update;
 
 macro_rules! conversations {
     ($($name:ident),+ $(,)?) => {
@@ -23,9 +29,7 @@ macro_rules! conversations {
             #[test]
             fn $name() {
                 let text = include_str!(concat!("conversations/", stringify!($name), ".conv"));
-                if let Err(why) = script::run(text) {
-                    panic!("{}.conv, {why}", stringify!($name));
-                }
+                check(stringify!($name), text);
             }
         )+
 
@@ -224,6 +228,26 @@ conversations! {
     unconfirmed_subscription_fails_though_calls_have_no_limit,
     listen_is_acknowledged_without_what_a_server_leaves_open,
     impatient_clients_do_not_hide_a_hang,
+    cancel_of_a_task_fails_as_its_server_wants,
+    server_without_tasks_is_asked_about_none,
+    ended_task_makes_room_before_an_older_one,
+    whole_list_of_a_client_teaches_the_tools,
+    list_of_tools_without_end_is_cut,
+}
+
+/// Runs a conversation. With `UPDATE_CONVERSATIONS` set, one that went otherwise is written anew.
+fn check(name: &str, text: &str) {
+    let Err(why) = script::run(text) else { return };
+    assert!(
+        std::env::var_os("UPDATE_CONVERSATIONS").is_some(),
+        "{name}.conv, {why}\n  UPDATE_CONVERSATIONS=1 writes what was received into the file"
+    );
+    let rewritten = update::rewritten(text).unwrap_or_else(|why| panic!("{name}.conv, {why}"));
+    let path = format!("{}/tests/conversations/{name}.conv", env!("CARGO_MANIFEST_DIR"));
+    std::fs::write(path, &rewritten).expect("the conversation can be written");
+    if let Err(why) = script::run(&rewritten) {
+        panic!("{name}.conv, as written anew, {why}");
+    }
 }
 
 #[test]

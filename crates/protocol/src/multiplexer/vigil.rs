@@ -2,7 +2,7 @@
 //!
 //! Silence alone is no sign of death: an idle server has nothing to say, and one that works on a single long
 //! call may answer no ping meanwhile. There is doubt only about a server that let a call's time pass, or that was
-//! introduced to and has not answered. Any output ends the doubt, even half a line. The vigil neither
+//! introduced to and has not answered. Any output ends the doubt, even half a line. This machine neither
 //! writes nor kills.
 //!
 //! An older call that is still within its time excuses the silence of a server that has written

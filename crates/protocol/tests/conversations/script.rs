@@ -49,33 +49,26 @@ use serde_json::{Value, json};
 
 use crate::pattern::{self, Names};
 use crate::stage::{Character, Heard, Stage, is_request, label_of};
+use crate::update;
 
 #[derive(Debug)]
-struct Script {
+pub(crate) struct Script {
     limits: multiplexer::Limits,
     session_limits: session::Limits,
     words: Introduction,
     era: Era,
     offers: Value,
-    stage: Option<Stage>,
+    pub(crate) stage: Option<Stage>,
     linked: bool,
     characters: Vec<(String, Character)>,
-    names: Names,
+    pub(crate) names: Names,
+    /// The line that would have held, after one that did not.
+    pub(crate) replacement: Option<String>,
 }
 
 /// Runs a conversation; the error says where and how it went otherwise.
 pub(crate) fn run(text: &str) -> Result<(), String> {
-    let mut script = Script {
-        limits: multiplexer::Limits::default(),
-        session_limits: session::Limits::default(),
-        words: Introduction::Newest,
-        era: Era::Legacy,
-        offers: json!({}),
-        stage: None,
-        linked: false,
-        characters: Vec::new(),
-        names: Names::new(),
-    };
+    let mut script = Script::new();
     let mut count = 0;
     for (number, line) in text.lines().enumerate() {
         count = number + 1;
@@ -92,6 +85,21 @@ pub(crate) fn run(text: &str) -> Result<(), String> {
 }
 
 impl Script {
+    pub(crate) fn new() -> Self {
+        Self {
+            limits: multiplexer::Limits::default(),
+            session_limits: session::Limits::default(),
+            words: Introduction::Newest,
+            era: Era::Legacy,
+            offers: json!({}),
+            stage: None,
+            linked: false,
+            characters: Vec::new(),
+            names: Names::new(),
+            replacement: None,
+        }
+    }
+
     fn stage(&mut self) -> &mut Stage {
         let characters = &mut self.characters;
         self.stage.get_or_insert_with(|| {
@@ -108,7 +116,7 @@ impl Script {
         })
     }
 
-    fn perform(&mut self, line: &str) -> Result<(), String> {
+    pub(crate) fn perform(&mut self, line: &str) -> Result<(), String> {
         let (first, rest) = line.split_once(' ').unwrap_or((line, ""));
         let rest = rest.trim();
         match first {
@@ -259,6 +267,7 @@ impl Script {
             "in_flight" => self.limits.in_flight = number()?,
             "in_flight_bytes" => self.limits.in_flight_bytes = number()?,
             "max_waiting" => self.limits.waiting = number()?,
+            "max_tasks" => self.limits.tasks = number()?,
             "max_questions" => self.limits.questions = number()?,
             "subscriptions" => self.limits.subscriptions = number()?,
             "outgoing_bytes" => self.limits.outgoing_bytes = number()?,
@@ -283,6 +292,7 @@ impl Script {
         if found.to_string() == count {
             Ok(())
         } else {
+            self.replacement = Some(format!("{what} {found}"));
             Err(format!("there are {found}"))
         }
     }
@@ -463,6 +473,8 @@ impl Script {
         if fits {
             Ok(())
         } else {
+            let line = update::received_by_client(&key.0, &key.1, &heard, Some(&expected), names);
+            self.replacement = Some(line);
             Err(format!("heard {heard}"))
         }
     }
@@ -527,6 +539,8 @@ impl Script {
         if pattern::matches(&expected, &heard, &mut self.names) {
             Ok(())
         } else {
+            let line = update::message(&heard, Some(&expected), &mut self.names);
+            self.replacement = Some(format!("server< {line}"));
             Err(format!("heard {heard}"))
         }
     }
