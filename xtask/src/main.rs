@@ -7,6 +7,8 @@ mod bench;
 mod conformance;
 mod fuzz;
 mod lines;
+mod mutants;
+mod quick;
 mod simulate;
 mod test_deps;
 mod test_run;
@@ -23,6 +25,9 @@ cargo xtask COMMAND
                    workspace, and close with a summary. A FILTER keeps the tests whose name
                    contains it. Fails if a test fails or is ignored. The conformance suite
                    below is part of it, and docs/conformance.md must be what it measures.
+  test --quick     what to run before each commit, in a few minutes: format, lints, the tests of
+                   `protocol` with a short simulation, of `gateway` and of the documents, and a
+                   few of the whole binary. Nothing is installed.
   conformance [FILTER…]
                    only the official conformance suite: through `rialto serve`, and natively to
                    compare; and, for clients, through `rialto connect`. What ran completely and
@@ -37,6 +42,10 @@ cargo xtask COMMAND
                    toolchain; installs cargo-fuzz into .test-deps, keeps what it finds there,
                    and leaves an input that breaks a promise in fuzz/artifacts
   lines            count the lines of product code, without tests, comments and blank lines
+  mutants --sample N [--seed S] [--only TEXT]
+                   change `protocol` in N small ways, one at a time, and list the changes that
+                   its own tests do not notice. Fails below 95 %. Installs cargo-mutants into
+                   .test-deps, and leaves its logs there
   setup            only the install
   bench [FLAG…]    build Rialto as packages do (profile `dist`) and measure it beside native, the
                    bare pipe and the peers; prints the table and writes docs/benchmarks.md.
@@ -74,6 +83,7 @@ fn run(arguments: Vec<String>) -> anyhow::Result<()> {
         None => ("help", &[] as &[String]),
     };
     match (command, rest) {
+        ("test", [flag]) if flag == "--quick" => quick::run(&repository()?),
         ("test", filters) => test(filters),
         ("conformance", filters) => conformance(filters),
         ("bench", flags) => bench::run(&repository()?, flags),
@@ -84,6 +94,11 @@ fn run(arguments: Vec<String>) -> anyhow::Result<()> {
             fuzz::run(&repository, &repository.join(".test-deps"), &wanted)
         }
         ("lines", []) => lines::run(&repository()?),
+        ("mutants", flags) => {
+            let sample = mutants::Sample::parse(flags)?;
+            let repository = repository()?;
+            mutants::run(&repository, &repository.join(".test-deps"), &sample)
+        }
         ("setup", []) => setup(&repository()?).map(drop),
         ("help" | "--help" | "-h", []) => {
             print!("{HELP}");

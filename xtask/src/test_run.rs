@@ -23,8 +23,8 @@ pub struct Summary {
     /// Cells of the conformance suite among the tests that passed.
     conformance_passed: usize,
     failures: Vec<String>,
-    /// Whether cargo itself ended well; it does not if a test binary crashed without a word.
-    cargo_succeeded: bool,
+    /// Whether a run of cargo failed; it also does if a test binary crashed and printed nothing.
+    cargo_failed: bool,
     elapsed: Duration,
 }
 
@@ -41,15 +41,23 @@ pub fn build(repository: &Path) -> anyhow::Result<()> {
 }
 
 pub fn run(repository: &Path, test_deps: &Path, filters: &[String]) -> anyhow::Result<Summary> {
-    let started = Instant::now();
-    let mut child = cargo(repository)
+    let mut summary = Summary::default();
+    let mut tests = cargo(repository);
+    tests
         .args(["test", "--workspace", "--no-fail-fast", "--"])
         .args(filters)
-        .env("RIALTO_TEST_DEPS", test_deps)
+        .env("RIALTO_TEST_DEPS", test_deps);
+    add(&mut summary, &mut tests)?;
+    Ok(summary)
+}
+
+/// Runs `cargo test` as given, shows what it prints and adds it to the summary.
+pub fn add(summary: &mut Summary, tests: &mut Command) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let mut child = tests
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot run cargo test")?;
-    let mut summary = Summary::default();
     let stdout = child.stdout.take().context("stdout was piped")?;
     for line in BufReader::new(stdout).split(b'\n') {
         let line = line.context("cannot read what cargo test says")?;
@@ -60,9 +68,10 @@ pub fn run(repository: &Path, test_deps: &Path, filters: &[String]) -> anyhow::R
             .context("stdout")?;
         summary.add_line(&String::from_utf8_lossy(&line));
     }
-    summary.cargo_succeeded = child.wait().context("cannot wait for cargo test")?.success();
-    summary.elapsed = started.elapsed();
-    Ok(summary)
+    let status = child.wait().context("cannot wait for cargo test")?;
+    summary.cargo_failed |= !status.success();
+    summary.elapsed += started.elapsed();
+    Ok(())
 }
 
 pub fn cargo(repository: &Path) -> Command {
@@ -105,7 +114,7 @@ impl Summary {
         if !self.failures.is_empty() {
             bail!("{} tests failed", self.failures.len());
         }
-        if !self.cargo_succeeded {
+        if self.cargo_failed {
             bail!("cargo test failed without naming a test; see above");
         }
         if self.ignored > 0 {
@@ -157,10 +166,7 @@ mod tests {
     use super::*;
 
     fn summary_of(lines: &[&str]) -> Summary {
-        let mut summary = Summary {
-            cargo_succeeded: true,
-            ..Summary::default()
-        };
+        let mut summary = Summary::default();
         for line in lines {
             summary.add_line(line);
         }
