@@ -23,28 +23,28 @@ pub(crate) enum Invocation {
     /// Put MCP servers on HTTP, each at /NAME/mcp
     #[command(after_help = examples::SERVE)]
     Serve(ServeFlags),
-    /// Use a remote MCP server from a host that starts programs: stdio in front, HTTP behind
+    /// Use a remote MCP server from a host that starts programs: stdio to the host, HTTP to the server
     #[command(after_help = examples::CONNECT)]
     Connect(ConnectFlags),
-    /// Look over a configuration: find, start and probe every destination
+    /// Check a configuration: find, start and probe every destination
     #[command(after_help = examples::CHECK)]
     Check(CheckFlags),
-    /// Look over audit logs
+    /// Check audit logs
     #[command(subcommand)]
     Audit(AuditCommand),
-    /// The built-in demo server, over stdio
+    /// Run the built-in demo server over stdio
     #[command(after_help = examples::DEMO)]
     DemoServer(DemoServerFlags),
-    /// Sign in at a remote server, for `serve` and `connect`
+    /// Sign in at a remote server and store the token for `serve` and `connect`
     #[command(after_help = account::LOGIN_EXAMPLES)]
     Login(LoginFlags),
-    /// Forget what a sign-in gave
+    /// Delete the stored token of a remote server and revoke it
     #[command(after_help = account::LOGOUT_EXAMPLES)]
     Logout(LogoutFlags),
-    /// Where Rialto is signed in, and for how long
+    /// List the servers where Rialto is signed in, and for how long
     #[command(after_help = account::STATUS_EXAMPLES)]
     Status(StatusFlags),
-    /// Make a bearer token: the token for a client, its hash for the configuration
+    /// Create a bearer token: the token for a client, its hash for the configuration
     #[command(after_help = examples::TOKEN)]
     Token(TokenFlags),
     /// Stays behind to end the children of a Rialto that was killed.
@@ -55,73 +55,73 @@ pub(crate) enum Invocation {
 /// `rialto serve`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub(crate) struct ServeFlags {
-    /// The destinations: YAML, or the mcpServers JSON of a desktop host [env: RIALTO_CONFIG] [default: destinations.yml]
+    /// Read the destinations from this file: YAML, or the mcpServers JSON of a desktop host [env: RIALTO_CONFIG] [default: destinations.yml]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<String>,
-    /// Where to listen; port 0 picks a free one [env: RIALTO_LISTEN] [default: 127.0.0.1:3000]
+    /// Listen on this address; port 0 picks a free port [env: RIALTO_LISTEN] [default: 127.0.0.1:3000]
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
     /// Serve the built-in demo server [env: RIALTO_DEMO]
     #[arg(long)]
     pub(crate) demo: bool,
-    /// Start the other destinations when the command of one cannot be found [env: RIALTO_KEEP_GOING]
+    /// Start the other destinations when the command of one is not found [env: RIALTO_KEEP_GOING]
     #[arg(long)]
     pub(crate) keep_going: bool,
-    /// Name of the destination of `-- COMMAND` [env: RIALTO_NAME] [default: from the command]
+    /// Name the destination of `-- COMMAND` [env: RIALTO_NAME] [default: from the command]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Where audit records go: a file, stdout or off [env: RIALTO_AUDIT] [default: off]
+    /// Write audit records to a file or to stdout, or switch them off [env: RIALTO_AUDIT] [default: off]
     #[arg(long, value_name = "FILE|stdout|off")]
     pub(crate) audit: Option<String>,
-    /// A certificate in PEM: the listener then speaks TLS [env: RIALTO_TLS_CERT]
+    /// Listen with TLS, with this certificate in PEM [env: RIALTO_TLS_CERT]
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<String>,
-    /// The certificate's private key in PEM [env: RIALTO_TLS_KEY]
+    /// Use this private key, in PEM, for the certificate [env: RIALTO_TLS_KEY]
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<String>,
-    /// Read the configuration again when its file changes, as SIGHUP does [env: RIALTO_WATCH]
+    /// Reload the configuration when its file changes, as SIGHUP does [env: RIALTO_WATCH]
     #[arg(long)]
     pub(crate) watch: bool,
-    /// How log lines look on stderr; RUST_LOG says which [env: RIALTO_LOG_FORMAT] [default: human]
+    /// Set the format of log lines on stderr; RUST_LOG selects which lines [env: RIALTO_LOG_FORMAT] [default: human]
     #[arg(long, value_name = "human|json")]
     pub(crate) log_format: Option<String>,
-    /// How long a call may take whose client takes JSON only, such as 30s or 5m, or off [env: RIALTO_REQUEST_TIMEOUT, STDIO_REQUEST_TIMEOUT] [default: 30s]
+    /// Fail a call of a JSON-only client when the server is silent for this long, such as 30s or 5m; off sets no limit [env: RIALTO_REQUEST_TIMEOUT, STDIO_REQUEST_TIMEOUT] [default: 30s]
     #[arg(long, alias = "timeout", value_name = "DURATION")]
     pub(crate) request_timeout: Option<String>,
-    /// How long the server may be silent in a call whose client reads events, or off [env: RIALTO_STREAM_TIMEOUT] [default: 10m]
+    /// Fail a call of a client that reads events when the server is silent for this long; off sets no limit [env: RIALTO_STREAM_TIMEOUT] [default: 10m]
     #[arg(long, value_name = "DURATION")]
     pub(crate) stream_timeout: Option<String>,
-    /// The largest message, either way [env: RIALTO_MAX_MESSAGE_BYTES] [default: 16MiB]
+    /// Refuse messages larger than this, in both directions [env: RIALTO_MAX_MESSAGE_BYTES] [default: 16MiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) max_message_bytes: Option<String>,
-    /// Who shares a child of `-- COMMAND` [env: RIALTO_PROCESS] [default: shared]
+    /// Choose which sessions share a child of `-- COMMAND` [env: RIALTO_PROCESS] [default: shared]
     #[arg(long, value_name = "shared|per_session|per_identity")]
     pub(crate) process: Option<String>,
-    /// How long the server of `-- COMMAND` may take to start [env: RIALTO_START_TIMEOUT] [default: 5m]
+    /// Wait for this long until the server of `-- COMMAND` is ready [env: RIALTO_START_TIMEOUT] [default: 5m]
     #[arg(long, value_name = "DURATION")]
     pub(crate) start_timeout: Option<String>,
-    /// Sessions at once per destination [env: RIALTO_MAX_SESSIONS, MAX_STDIO_CONNECTIONS] [default: 1000]
+    /// Allow this many sessions at once per destination [env: RIALTO_MAX_SESSIONS, MAX_STDIO_CONNECTIONS] [default: 1000]
     #[arg(long, value_name = "N")]
     pub(crate) max_sessions: Option<String>,
-    /// A host name that requests may name, besides loopback ones; may be repeated [env: RIALTO_ALLOWED_HOSTS, comma-separated]
+    /// Accept this Host header, in addition to loopback names; may be repeated [env: RIALTO_ALLOWED_HOSTS, comma-separated]
     #[arg(long, value_name = "HOST")]
     pub(crate) allow_host: Vec<String>,
-    /// An origin that browsers may call from; may be repeated [env: RIALTO_ALLOWED_ORIGINS, comma-separated]
+    /// Accept browser requests from this origin; may be repeated [env: RIALTO_ALLOWED_ORIGINS, comma-separated]
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) allow_origin: Vec<String>,
-    /// What clients call this gateway, if something stands in front of it [env: RIALTO_PUBLIC_URL] [default: the address listened on]
+    /// Set the URL that clients use for this gateway behind a proxy [env: RIALTO_PUBLIC_URL] [default: the address listened on]
     #[arg(long, value_name = "URL")]
     pub(crate) public_url: Option<String>,
-    /// The hash of a bearer token that `rialto token` made; may be repeated [env: RIALTO_TOKEN_HASH, comma-separated]
+    /// Accept the bearer token with this hash, from `rialto token`; may be repeated [env: RIALTO_TOKEN_HASH, comma-separated]
     #[arg(long, value_name = "[NAME=]HASH")]
     pub(crate) token_hash: Vec<String>,
-    /// Listen on an address that others can reach without asking who they are [env: RIALTO_ALLOW_UNAUTHENTICATED]
+    /// Allow an address that other machines can reach without authentication [env: RIALTO_ALLOW_UNAUTHENTICATED]
     #[arg(long)]
     pub(crate) allow_unauthenticated: bool,
-    /// A variable for `-- COMMAND`; without a value it is passed on as it is; may be repeated [env: RIALTO_ENV, one per line]
+    /// Set a variable for `-- COMMAND`, or pass on Rialto's own if there is no value; may be repeated [env: RIALTO_ENV, one per line]
     #[arg(long, value_name = "NAME[=VALUE]", value_parser = secret)]
     pub(crate) env: Vec<Secret>,
-    /// One stdio server to run, instead of a file
+    /// Run this stdio server instead of a file's
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
 }
@@ -129,59 +129,59 @@ pub(crate) struct ServeFlags {
 /// `rialto connect`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub(crate) struct ConnectFlags {
-    /// The server's address, an http or https URL [env: URI]
+    /// The remote server's http or https URL [env: URI]
     #[arg(value_name = "URL")]
     pub(crate) url: Option<String>,
-    /// A header for every request, `${VAR}` filled in from the environment; may be repeated [env: RIALTO_HEADERS, one per line; BEARER_TOKEN for a bearer token]
+    /// Send this header with every request, with `${VAR}` from the environment; may be repeated [env: RIALTO_HEADERS, one per line; BEARER_TOKEN for a bearer token]
     #[arg(long, value_name = "NAME: VALUE", value_parser = secret)]
     pub(crate) header: Vec<Secret>,
-    /// A file with such headers, one per line, which no process list shows [env: RIALTO_HEADER_FILE]
+    /// Read such headers from a file, one per line, so that no process list shows them [env: RIALTO_HEADER_FILE]
     #[arg(long, value_name = "FILE")]
     pub(crate) header_file: Option<String>,
-    /// The variable that holds the bearer token [env: RIALTO_BEARER_ENV] [default: BEARER_TOKEN]
+    /// Read the bearer token from this variable [env: RIALTO_BEARER_ENV] [default: BEARER_TOKEN]
     #[arg(long, value_name = "VARIABLE")]
     pub(crate) bearer_env: Option<String>,
-    /// Sign in with a browser when the server asks for that [env: RIALTO_AUTH] [default: oauth, or none with an Authorization header]
+    /// Sign in with a browser when the server requires it [env: RIALTO_AUTH] [default: oauth, or none with an Authorization header]
     #[arg(long, value_name = "oauth|none")]
     pub(crate) auth: Option<String>,
     #[command(flatten)]
     pub(crate) client: ClientFlags,
-    /// How the server is reached: auto tries Streamable HTTP, then HTTP+SSE [env: RIALTO_TRANSPORT] [default: auto]
+    /// Choose the transport to the server; auto tries Streamable HTTP, then HTTP+SSE [env: RIALTO_TRANSPORT] [default: auto]
     #[arg(long, value_name = "auto|streamable-http|sse")]
     pub(crate) transport: Option<String>,
-    /// Which era the server is spoken to in [env: RIALTO_CONNECT_ERA] [default: auto]
+    /// Choose the era used towards the server; auto negotiates it [env: RIALTO_CONNECT_ERA] [default: auto]
     #[arg(long, value_name = "auto|legacy|modern")]
     pub(crate) era: Option<String>,
-    /// Certificates to trust beside the system's, in PEM [env: RIALTO_CA_FILE]
+    /// Trust these certificates, in PEM, in addition to the system's [env: RIALTO_CA_FILE]
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_file: Option<String>,
-    /// How long a call may take, such as 30s or 5m, or off [env: RIALTO_TIMEOUT, MCP_TIMEOUT_MS] [default: 60s]
+    /// Fail a call after this time, such as 30s or 5m; off sets no limit [env: RIALTO_TIMEOUT, MCP_TIMEOUT_MS] [default: 60s]
     #[arg(long, alias = "request-timeout", value_name = "DURATION")]
     pub(crate) timeout: Option<String>,
-    /// Messages that may wait; beyond it nothing is read from stdin [env: RIALTO_MAX_QUEUE, MCP_MAX_QUEUE] [default: 10000]
+    /// Stop reading stdin while this many requests wait for a response [env: RIALTO_MAX_QUEUE, MCP_MAX_QUEUE] [default: 10000]
     #[arg(long, value_name = "N")]
     pub(crate) max_queue: Option<String>,
-    /// The largest message, either way [env: RIALTO_MAX_MESSAGE_BYTES] [default: 16MiB]
+    /// Refuse messages larger than this, in both directions [env: RIALTO_MAX_MESSAGE_BYTES] [default: 16MiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) max_message_bytes: Option<String>,
-    /// What is sent again after a failure: safe is what does no harm if it is done twice [env: RIALTO_RETRY] [default: safe]
+    /// Choose which calls are retried after a broken connection; safe retries only what does no harm twice [env: RIALTO_RETRY] [default: safe]
     #[arg(long, value_name = "safe|always")]
     pub(crate) retry: Option<String>,
-    /// What the server is called in logs and by --print-config [env: MCP_NAME] [default: from the address]
+    /// Name the server in logs and in --print-config [env: MCP_NAME] [default: from the address]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// How log lines look on stderr; RUST_LOG says which [env: RIALTO_LOG_FORMAT] [default: human]
+    /// Set the format of log lines on stderr; RUST_LOG selects which lines [env: RIALTO_LOG_FORMAT] [default: human]
     #[arg(long, value_name = "human|json")]
     pub(crate) log_format: Option<String>,
-    /// Print what to paste into a host's configuration, and exit
+    /// Print the entry for a host's configuration, and exit
     #[arg(long, value_name = "HOST", value_enum)]
     pub(crate) print_config: Option<Host>,
-    /// A stdio server to run instead: any client can then use it, of whatever era
+    /// Run this stdio server instead of a remote one, for a host of another era
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "url")]
     pub(crate) command: Vec<String>,
 }
 
-/// A program that starts MCP servers, and has a file that says which.
+/// A program that starts MCP servers from a list in its own file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Host {
     ClaudeDesktop,
@@ -193,25 +193,25 @@ pub(crate) enum Host {
 /// `rialto check`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub(crate) struct CheckFlags {
-    /// The destinations: YAML, or the mcpServers JSON of a desktop host [env: RIALTO_CONFIG] [default: destinations.yml]
+    /// Read the destinations from this file: YAML, or the mcpServers JSON of a desktop host [env: RIALTO_CONFIG] [default: destinations.yml]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<String>,
     /// Check the built-in demo server [env: RIALTO_DEMO]
     #[arg(long)]
     pub(crate) demo: bool,
-    /// Where `serve` would listen [env: RIALTO_LISTEN] [default: 127.0.0.1:3000]
+    /// Check this listen address, as for `serve` [env: RIALTO_LISTEN] [default: 127.0.0.1:3000]
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
-    /// The hash of a bearer token, as for `serve`; may be repeated [env: RIALTO_TOKEN_HASH, comma-separated]
+    /// Accept the bearer token with this hash, as for `serve`; may be repeated [env: RIALTO_TOKEN_HASH, comma-separated]
     #[arg(long, value_name = "[NAME=]HASH")]
     pub(crate) token_hash: Vec<String>,
-    /// Allow an address that others can reach without asking who they are, as for `serve` [env: RIALTO_ALLOW_UNAUTHENTICATED]
+    /// Allow an address that other machines can reach without authentication, as for `serve` [env: RIALTO_ALLOW_UNAUTHENTICATED]
     #[arg(long)]
     pub(crate) allow_unauthenticated: bool,
-    /// A variable for `-- COMMAND`; without a value it is passed on as it is; may be repeated [env: RIALTO_ENV, one per line]
+    /// Set a variable for `-- COMMAND`, or pass on Rialto's own if there is no value; may be repeated [env: RIALTO_ENV, one per line]
     #[arg(long, value_name = "NAME[=VALUE]", value_parser = secret)]
     pub(crate) env: Vec<Secret>,
-    /// One stdio server to check, instead of a file
+    /// Check this stdio server instead of a file's
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
 }
@@ -243,13 +243,13 @@ pub(crate) enum AuditCommand {
 /// `rialto audit verify`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct VerifyFlags {
-    /// The files in the order they were written, the oldest first
+    /// The audit files, the oldest first
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// The variable that has the key of the chain (audit.chain_key)
+    /// Read the key of the chain (audit.chain_key) from this variable
     #[arg(long, value_name = "VARIABLE")]
     pub(crate) key_env: Option<String>,
-    /// The file that has the key of the chain
+    /// Read the key of the chain from this file
     #[arg(long, value_name = "FILE", conflicts_with = "key_env")]
     pub(crate) key_file: Option<PathBuf>,
 }
@@ -257,7 +257,7 @@ pub(crate) struct VerifyFlags {
 /// `rialto demo-server`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct DemoServerFlags {
-    /// Which revisions of the protocol it speaks
+    /// Choose the revisions of the protocol: legacy has initialize, modern is 2026-07-28
     #[arg(long, env = "RIALTO_ERA", value_enum, default_value_t = DemoEra::Both)]
     pub(crate) era: DemoEra,
 }
@@ -265,7 +265,7 @@ pub(crate) struct DemoServerFlags {
 /// `rialto token`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct TokenFlags {
-    /// What its bearer is called, in the audit log for instance
+    /// Name the bearer of the token, in the audit log for instance
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub(crate) name: String,
 }
@@ -294,16 +294,16 @@ struct CommandLine {
 /// Why there is no invocation.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UsageError {
-    /// A wrong command line, or a wish for help or the version.
+    /// A wrong command line, or a request for help or the version.
     #[error(transparent)]
     CommandLine(#[from] clap::Error),
 }
 
 impl UsageError {
-    /// Tells the user, on the stream that fits, and gives the code to exit with.
+    /// Prints the message to stderr, or help to stdout. Returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         let Self::CommandLine(error) = self;
-        // Help goes to stdout and everything else to stderr; if that is closed, no one listens.
+        // If the stream is closed, no process reads it, and the error does not matter.
         let _ = error.print();
         ExitCode::from(self.exit_code())
     }

@@ -6,7 +6,7 @@ Examples:
   rialto serve -- npx -y @scope/server      one stdio server on HTTP; `rialto -- npx …` is the same
   rialto serve --config destinations.yml    several servers, each at /NAME/mcp
   rialto connect https://host/mcp           a remote server for a host that starts programs; `rialto https://…` is the same
-  rialto check                              is everything in destinations.yml well?
+  rialto check                              does every server of destinations.yml work?
   rialto login https://host/mcp             sign in at a remote server";
 
 pub(super) const SERVE: &str = "\
@@ -48,7 +48,7 @@ Examples:
 pub(super) const TOKEN: &str = "\
 Examples:
   rialto token --name alice
-  rialto token --name ci | head -1          only the token";
+  rialto token --name ci | head -1          print only the token";
 
 pub(super) const DEMO: &str = "\
 Examples:
