@@ -100,7 +100,7 @@ impl ProcessLane {
                         }
                         Ended::ByItself(exit) => {
                             self.lane.traffic().child_ended(ChildEnd::ByItself);
-                            tracing::warn!(%destination, pid, exit = %exit, "ended by itself");
+                            tracing::warn!(%destination, pid, exit = %exit, "server exited");
                             exit.to_string()
                         }
                         Ended::Replaced(why) => {
@@ -112,7 +112,7 @@ impl ProcessLane {
                     trouble = Arc::new(self.trouble(what, &tail, &policy));
                     if self.lane.is_starting() {
                         for hint in self.hints(&tail.telling_lines()) {
-                            tracing::warn!(%destination, hint, "did not start");
+                            tracing::warn!(%destination, hint, "server did not start");
                         }
                     }
                 }
@@ -127,7 +127,7 @@ impl ProcessLane {
             if ended_at_discover {
                 policy.excuse();
                 let destination = self.lane.destination();
-                tracing::info!(%destination, "it ended at `server/discover`; it is asked `initialize` first next time");
+                tracing::info!(%destination, "server exited at `server/discover`; `initialize` is sent first from now on");
             }
         }
         self.lane.set_health(Health::Stopped);
@@ -189,16 +189,16 @@ impl ProcessLane {
         match policy.handle_failure(now) {
             Ok(State::BackingOff { until }) => {
                 let wait_ms = until.saturating_sub(now).as_millis() as u64;
-                tracing::warn!(%destination, wait_ms, attempt = policy.failures(), "will restart");
+                tracing::warn!(%destination, wait_ms, attempt = policy.failures(), "restarting the server after a backoff");
                 self.lane.set_health(Health::BackingOff(Arc::clone(trouble)));
             }
             Ok(State::Failed { retry_at }) => {
-                tracing::error!(%destination, "gave up restarting; will try again when someone asks");
+                tracing::error!(%destination, "gave up restarting; the next call tries again");
                 self.lane.set_health(Health::Failed(Arc::clone(trouble)));
                 self.lane.unavailable(trouble, retry_at.saturating_sub(now));
             }
             Ok(State::Stopped | State::Starting | State::Ready) => {}
-            Err(error) => tracing::error!(%destination, %error, "restart policy"),
+            Err(error) => tracing::error!(%destination, %error, "restart refused by the backoff policy"),
         }
     }
 
@@ -292,7 +292,7 @@ impl ProcessLane {
                 () = spoke.notified(), if silent => {
                     silent = false;
                     if let Err(error) = policy.handle_ready(clock.now().elapsed()) {
-                        tracing::error!(%destination, %error, "restart policy");
+                        tracing::error!(%destination, %error, "restart refused by the backoff policy");
                     }
                 }
                 () = self.lane.look.notified() => {}
@@ -324,12 +324,12 @@ impl ProcessLane {
                 Ended::ByItself(exit)
             }
             How::PipesClosed => {
-                tracing::warn!(%destination, pid, "closed its pipes without ending; replaced");
+                tracing::warn!(%destination, pid, "server closed its pipes without exiting; replaced");
                 reader.0.abort();
                 Ended::ByItself(child.stop(PIPE_GRACE).await)
             }
             How::Useless(why) => {
-                tracing::warn!(%destination, pid, why, "of no use any more; replaced");
+                tracing::warn!(%destination, pid, why, "server replaced");
                 reader.0.abort();
                 // Callers need not wait until it has gone.
                 let trouble = Arc::new(self.trouble(replaced(why), &tail, policy));

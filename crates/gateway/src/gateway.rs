@@ -515,7 +515,7 @@ impl Gateway {
                 .map(|_| CANNOT_RUN.to_owned())
                 .or_else(|| lanes.iter().find_map(trouble_of));
             if let Some(trouble) = trouble {
-                entry["trouble"] = trouble.into();
+                entry["error"] = trouble.into();
             }
             destinations.insert(name.clone(), entry);
         }

@@ -795,7 +795,7 @@ impl Machine for Inner {
     fn handle_panic(&mut self) {
         tracing::error!(destination = %self.destination, "an instance panicked; its calls have failed and its server is replaced");
         let trouble = Arc::new(Trouble {
-            what: "a mistake of the gateway; its log has the details".into(),
+            what: "internal error of the gateway; its log has the details".into(),
             ..Trouble::default()
         });
         self.multiplexer.handle_panic(&trouble);

@@ -366,7 +366,7 @@ impl Refusal {
             Self::Mishap => (
                 S::INTERNAL_SERVER_ERROR,
                 Rpc(error_code::INTERNAL_ERROR),
-                "the gateway has made a mistake; its log has the details".into(),
+                "internal error of the gateway; its log has the details".into(),
             ),
             Self::AuditUnavailable => (
                 S::SERVICE_UNAVAILABLE,

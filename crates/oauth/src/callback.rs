@@ -88,7 +88,7 @@ fn answer(
             issuer: issuers.first().cloned(),
         }),
         ([], []) => Err(SignInError::Callback("it has neither a code nor an error")),
-        ([], [_, ..]) | ([_, ..], _) => Err(SignInError::Callback("it says the same thing twice")),
+        ([], [_, ..]) | ([_, ..], _) => Err(SignInError::Callback("it has a parameter twice")),
     }
 }
 

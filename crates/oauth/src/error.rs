@@ -38,7 +38,7 @@ pub enum SignInError {
     TokenNeeded { resource: String },
     /// A document that is not its issuer's own, or an issuer that the resource does not name.
     #[error(
-        "the metadata {address} of an authorization server is refused: {why}. Nothing was sent there; the server's operator must correct it, unless someone means harm"
+        "the metadata {address} of an authorization server is refused: {why}. Nothing was sent there; the server's operator must correct it, unless this is an attack"
     )]
     Metadata { address: String, why: String },
     #[error(
@@ -94,7 +94,7 @@ pub enum SignInError {
     NoClientAuthentication { issuer: String, offered: String },
     #[error("the callback listener could not be opened at {address}: {why}; is the port in use?")]
     Listener { address: String, why: String },
-    #[error("nobody signed in within {seconds} s; try again, the link is printed on stderr")]
+    #[error("no sign-in within {seconds} s; try again, the link is printed on stderr")]
     NobodyCame { seconds: u64 },
     /// The answer did not come from whom it should. Nothing of it is shown.
     #[error(

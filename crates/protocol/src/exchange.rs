@@ -506,7 +506,7 @@ impl Failure {
             Self::Invalid(_) => "invalid_response",
             Self::Upstream(upstream) => match upstream.fault {
                 UpstreamFault::Lost => "upstream_lost",
-                UpstreamFault::Nonsense => "upstream_nonsense",
+                UpstreamFault::Nonsense => "upstream_invalid_response",
                 UpstreamFault::Refused => "upstream_refused",
                 UpstreamFault::Unauthorized => "upstream_unauthorized",
                 UpstreamFault::Unsafe => "upstream_unsafe",

@@ -25,7 +25,7 @@ pub(crate) fn chain_key(text: &str) -> Result<Secret, String> {
     let text = text.trim_end_matches(['\r', '\n']);
     if text.len() < SHORTEST_KEY {
         return Err(format!(
-            "must have at least {SHORTEST_KEY} characters, which nobody can guess"
+            "must have at least {SHORTEST_KEY} characters, and must not be guessable"
         ));
     }
     Ok(Secret::new(text))

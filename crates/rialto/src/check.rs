@@ -59,7 +59,7 @@ async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
             );
         }
         note(&format!(
-            "a gateway runs at {} already; it can be told to read the file again",
+            "a gateway runs at {} already; SIGHUP makes it reload the file",
             settings.listen
         ));
     }

@@ -379,7 +379,7 @@ async fn start_crash_restart_and_stop_are_structured_log_lines() -> Result<()> {
     let started = wait_for_event(&rialto, "d", "started").await;
     assert_eq!(started["pid"], first);
     send_signal(first, Signal::KILL);
-    let crashed = wait_for_event(&rialto, "d", "ended by itself").await;
+    let crashed = wait_for_event(&rialto, "d", "server exited").await;
     assert_eq!(
         (&crashed["pid"], &crashed["level"]),
         (&json!(first), &json!("WARN")),

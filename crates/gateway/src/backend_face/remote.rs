@@ -247,7 +247,7 @@ impl RemoteLane {
     }
 
     fn lose_session(&self) {
-        tracing::info!(destination = %self.lane().destination(), "the server has forgotten the session; introduced anew");
+        tracing::info!(destination = %self.lane().destination(), "the server has forgotten the session; handshake repeated");
         self.lane().session_lost();
     }
 

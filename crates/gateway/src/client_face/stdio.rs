@@ -104,7 +104,7 @@ impl Gateway {
     }
 }
 
-/// Says what the client was not told.
+/// Logs how many messages of the client were dropped, malformed or delayed.
 fn report(counters: Counters) {
     if counters != Counters::default() {
         let Counters {
@@ -112,7 +112,12 @@ fn report(counters: Counters) {
             malformed,
             stalls,
         } = counters;
-        tracing::info!(dropped, malformed, stalls, "not everything went smoothly");
+        tracing::info!(
+            dropped,
+            malformed,
+            stalls,
+            "some client messages were dropped, malformed or delayed"
+        );
     }
 }
 

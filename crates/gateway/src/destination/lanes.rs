@@ -342,9 +342,9 @@ impl Destination {
         roll.lock().lanes.push(Arc::clone(&lane));
         tasks::spawn("lane", async move {
             while AssertUnwindSafe(supervisor.run()).catch_unwind().await.is_err() {
-                tracing::error!(destination = %lane.destination(), "a supervisor panicked and begins anew");
+                tracing::error!(destination = %lane.destination(), "a supervisor panicked; restarting it");
                 let trouble = Arc::new(Trouble {
-                    what: "a mistake of the gateway; its log has the details".into(),
+                    what: "internal error of the gateway; its log has the details".into(),
                     ..Trouble::default()
                 });
                 lane.set_health(Health::BackingOff(Arc::clone(&trouble)));

@@ -53,7 +53,7 @@ impl Fault {
             Self::Audience => "the token is for another resource",
             Self::Expired => "the token has expired",
             Self::NotYet => "the token is not valid yet",
-            Self::NoSubject => "the token does not say whom it is about",
+            Self::NoSubject => "the token has no subject (sub)",
             Self::Type => "the token is no access token",
             Self::Unavailable => "the keys of the issuer cannot be fetched",
         }

@@ -365,13 +365,13 @@ fn losses(looks: &[Look<'_>]) -> Vec<Family> {
         count(
             looks,
             "rialto_stray_messages",
-            "Answers and progress of servers that were for nobody: late, doubled, or with a foreign id",
+            "Responses and progress of servers that match no call: late, repeated, or with an unknown id",
             |look| look.inventory.counters.strays,
         ),
         count(
             looks,
             "rialto_unattributed_notifications",
-            "Notifications of servers that belonged to nobody in particular",
+            "Notifications of servers that could not be attributed to a session",
             |look| look.inventory.counters.unattributed,
         ),
         count(
@@ -395,7 +395,7 @@ fn losses(looks: &[Look<'_>]) -> Vec<Family> {
         count(
             looks,
             "rialto_events_lost",
-            "Events that were dropped from a session's log before anybody read them",
+            "Events dropped from a session's log before the client read them",
             |look| look.inventory.events_lost,
         ),
     ]

@@ -115,7 +115,7 @@ fn judge(file: &File, forbidden: Mode, kind: FileType) -> Result<()> {
         return Err(Error::other("it is not what it should be"));
     }
     if stat.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(Error::other("it belongs to someone else"));
+        return Err(Error::other("it belongs to another user"));
     }
     if Mode::from_raw_mode(stat.st_mode).intersects(forbidden) {
         return Err(Error::other(match kind {

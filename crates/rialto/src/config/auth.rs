@@ -66,7 +66,7 @@ pub(super) fn check_listen(
         walk.fail(
             place.clone(),
             format!(
-                "{listen} can be reached from other machines, and nobody would be asked who they are: write `auth` (`rialto token` makes a token), listen on 127.0.0.1, or say --allow-unauthenticated"
+                "{listen} can be reached from other machines, and there is no authentication: write `auth` (`rialto token` makes a token), listen on 127.0.0.1, or set --allow-unauthenticated"
             ),
         );
     }
@@ -113,7 +113,7 @@ pub(super) fn check_destinations(walk: &Walk<'_>, auth: &AuthSettings, destinati
         };
         if passed_on {
             walk.note(format!(
-                "destination `{}`: `{key}` passes on the tokens that callers show to Rialto; whoever runs that server can use them here",
+                "destination `{}`: `{key}` passes on the tokens that callers send to Rialto; the operator of that server can use them here",
                 destination.name
             ));
         }

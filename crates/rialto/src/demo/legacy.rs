@@ -230,7 +230,7 @@ impl Legacy {
             Stage::Waiting { .. } => false,
         };
         let Some(position) = self.calls.iter().position(answered) else {
-            tracing::debug!(rpc_id = %id, "response to a question nobody asked, or asks any more");
+            tracing::debug!(rpc_id = %id, "response that matches no open question");
             return;
         };
         let call = self.calls.remove(position);

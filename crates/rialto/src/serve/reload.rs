@@ -131,7 +131,7 @@ impl Watch {
                     self.directories.insert(directory);
                 }
                 Err(error) => {
-                    tracing::error!(directory = %directory.display(), %error, "cannot be watched");
+                    tracing::error!(directory = %directory.display(), %error, "configuration directory cannot be watched");
                 }
             }
         }

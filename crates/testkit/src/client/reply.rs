@@ -79,7 +79,7 @@ impl Reply {
                     "response_too_large",
                     "invalid_response",
                     "upstream_lost",
-                    "upstream_nonsense",
+                    "upstream_invalid_response",
                     "upstream_refused",
                     "upstream_unauthorized",
                     "upstream_unsafe",

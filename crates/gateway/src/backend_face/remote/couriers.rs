@@ -198,7 +198,7 @@ impl Couriers {
         let lane = &self.link.lane;
         tracing::error!(destination = %lane.destination(), ?parcel, "a message was lost in a panic");
         if let Parcel::Request { id, .. } = parcel {
-            let what = "a mistake of the gateway; its log has the details";
+            let what = "internal error of the gateway; its log has the details";
             lane.undelivered(id, Failure::Upstream(Arc::new(Upstream::lost(what))));
         }
     }

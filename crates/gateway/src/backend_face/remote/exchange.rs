@@ -143,7 +143,7 @@ impl Journey<'_> {
                             destination = %self.link.lane.destination(),
                             ?method,
                             reason = failure.reason(),
-                            "the server did not take a message"
+                            "the server did not accept a message"
                         ),
                     }
                     return News::Failed;
@@ -289,7 +289,7 @@ impl Journey<'_> {
                 Ok(None) => return Taken::Not(Fate::StreamEnded),
                 Err(what) => {
                     let what = broken_off(&what);
-                    tracing::debug!(destination = %self.link.lane.destination(), %what, "event stream");
+                    tracing::debug!(destination = %self.link.lane.destination(), %what, "event stream failed");
                     return Taken::Not(Fate::StreamEnded);
                 }
             }

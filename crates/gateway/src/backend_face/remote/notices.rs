@@ -75,7 +75,7 @@ async fn read(link: &Link, mut response: Response, parser: &mut SseParser) -> bo
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::warn!(destination = %link.lane.destination(), %error, "event stream");
+                    tracing::warn!(destination = %link.lane.destination(), %error, "event stream failed");
                     return any;
                 }
             }

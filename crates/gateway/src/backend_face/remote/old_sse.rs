@@ -211,7 +211,7 @@ pub(super) async fn write(link: &Link, endpoint: &Arc<Address>, post: &Post) -> 
                         destination = %link.lane.destination(),
                         ?method,
                         reason = failure.reason(),
-                        "the server did not take a message"
+                        "the server did not accept a message"
                     ),
                 }
                 return Ok(());

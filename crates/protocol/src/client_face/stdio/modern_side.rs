@@ -177,7 +177,7 @@ impl LineClient {
         let Some(open) = self.forget(errand) else {
             return false;
         };
-        let text = "the server has not said yet what it speaks; use `initialize`";
+        let text = "the server's era is not known yet; use `initialize`";
         let line = modern::error(Some(&open.id), error_code::METHOD_NOT_FOUND, text, None);
         self.outgoing.push(&line);
         true

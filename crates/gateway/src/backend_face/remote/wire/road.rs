@@ -212,7 +212,7 @@ impl Road {
         let mut answer = Vec::new();
         while !answer.ends_with(b"\r\n\r\n") {
             if answer.len() >= MAX_PROXY_ANSWER {
-                return Err(unreachable("the proxy says too much"));
+                return Err(unreachable("the proxy's response is too long"));
             }
             answer.push(stream.read_u8().await.map_err(broken)?);
         }
