@@ -180,7 +180,7 @@ fn an_era_concluded_from_a_translated_answer_is_noticed() {
 
 #[test]
 fn a_call_that_never_times_out_is_noticed() {
-    is_caught_within(Mutation::NeverTimeOut, &["never ended"], 100);
+    is_caught_within(Mutation::NeverTimeOut, &["never ended", "too late"], 100);
 }
 
 #[test]

@@ -123,7 +123,8 @@ impl World {
             }
             self.send_ask(backend, Ask::Close { session });
         }
-        self.run_until(self.now.after(SERVED_WITHIN));
+        // A request of Rialto's own that the server lost, sent because a session closed, has its whole time.
+        self.run_until(self.now.after(SERVED_WITHIN + SERVED_WITHIN));
     }
 
     /// Whether a tell is for one of the last clients.
