@@ -465,7 +465,7 @@ impl Lane {
         let now = self.clock.now();
         let is_useless = self.act(now, |inner, orders| {
             if framer.unfinished().is_none() {
-                inner.multiplexer.handle_sign_of_life();
+                inner.multiplexer.handle_activity();
             }
             while let Some(frame) = framer.next() {
                 lines += 1;

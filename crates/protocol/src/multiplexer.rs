@@ -19,14 +19,14 @@
 //! | `tasks`, `task_polling` | which principal has which task; one task that is polled on behalf of a call |
 //! | `rounds`, `roots` | questions that came by an answer; questions for roots that no call carries |
 //! | `tools` | what is known of tools, and the reading of their list |
-//! | `vigil` | liveness: whether a silent server still works |
+//! | `liveness` | liveness: whether a silent server still works |
 //! | `attribution` with `abandoned`, `suspended`, `unattributed` | which session a question without origin is for |
 //!
 //! | Coordinator | What it decides |
 //! |---|---|
-//! | `calls`, `lowering`, `endings` | the way of a call: whether it may go, how it is written, how it ends |
-//! | `arrivals`, `changes`, `questions`, `task_calls` | lines of the server: answers, notifications, questions, tasks |
-//! | `lifecycle`, `posts`, `deadlines` | the link comes and goes; requests that have HTTP exchanges of their own; what took too long |
+//! | `calls`, `lowering`, `completion` | the way of a call: whether it may go, how it is written, how it ends |
+//! | `incoming`, `changes`, `questions`, `task_calls` | lines of the server: answers, notifications, questions, tasks |
+//! | `lifecycle`, `http_exchanges`, `deadlines` | the link comes and goes; requests that have HTTP exchanges of their own; what took too long |
 //!
 //! # The law of attribution
 //!
@@ -42,21 +42,22 @@
 //! others of its principal from their turn (`suspended.rs`).
 
 mod abandoned;
-mod arrivals;
 mod attribution;
 mod calls;
 mod changes;
+mod completion;
 mod deadlines;
 mod deferred;
-mod endings;
+mod http_exchanges;
+mod incoming;
 mod ledger;
 mod lifecycle;
 mod limits;
 mod link;
 mod listen;
+mod liveness;
 mod lowering;
 mod outputs;
-mod posts;
 mod questions;
 mod roots;
 mod rounds;
@@ -71,7 +72,6 @@ mod tasks;
 mod tools;
 mod unattributed;
 mod undeclared;
-mod vigil;
 
 use std::sync::Arc;
 

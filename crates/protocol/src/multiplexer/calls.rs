@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::Multiplexer;
 use super::limits::Limits;
 use super::lowering::Lowered;
-use super::state::{Asking, Doing, InFlight, Past, Pending, Waiting};
+use super::state::{Asking, Doing, InFlight, Pending, RetryHistory, Waiting};
 use crate::backend_face::WireId;
 use crate::error_code;
 use crate::exchange::{Call, Failure, Request, SessionKey, Tell};
@@ -31,7 +31,7 @@ impl Multiplexer {
         }
         let asked_first = self.ask_roots_first(now, &call);
         if !asked_first && self.is_ready() && self.may_go(&call) {
-            self.send(now, call, Past::default());
+            self.send(now, call, RetryHistory::default());
             return;
         }
         if self.link.is_retired() {
@@ -67,7 +67,7 @@ impl Multiplexer {
             patience: Some(patience),
             asked_first,
             occupied_until,
-            past: Past::default(),
+            past: RetryHistory::default(),
         });
         self.ledger
             .wake_by(occupied_until.unwrap_or(deadline).min(deadline.min(patience)));
@@ -140,7 +140,7 @@ impl Multiplexer {
         self.learn_tools(now);
     }
 
-    pub(super) fn send(&mut self, now: Moment, call: Call, past: Past) {
+    pub(super) fn send(&mut self, now: Moment, call: Call, past: RetryHistory) {
         if self.tasks.judge(&call, &mut self.ledger, &self.link) || self.refuse_mismatch(&call) {
             return;
         }
@@ -331,7 +331,7 @@ impl Multiplexer {
         };
         self.tools.forget();
         let deadline = call.deadline;
-        let past = Past {
+        let past = RetryHistory {
             refreshed: true,
             ..call.past
         };

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use super::link::Carrier;
+use super::liveness::{Due, Owed};
 use super::state::{Doing, Pending, PendingOpen};
 use super::task_polling::TaskPolling;
-use super::vigil::{Due, Owed};
 use super::{Multiplexer, Output};
 use crate::backend_face::WireId;
 use crate::exchange::{Failure, QuestionKey, Tell};
@@ -39,8 +39,8 @@ impl Multiplexer {
         if self.link.is_up() && self.link.is_introducing() {
             self.negotiate(now);
         }
-        self.expire_doubt(now);
-        if let Some(at) = self.ledger.vigil.next_deadline() {
+        self.expire_liveness(now);
+        if let Some(at) = self.ledger.liveness.next_deadline() {
             self.ledger.wake_by(at);
         }
     }
@@ -48,34 +48,38 @@ impl Multiplexer {
     /// Asks a server that has not answered `call` in time whether it still lives: if it writes nothing at all, it is
     /// given up, at the earliest when the call's own time limit `limit` has passed. A server that waits for a
     /// client's answer itself has a reason to be quiet.
-    pub(super) fn doubt(&mut self, now: Moment, call: WireId, limit: Moment) {
+    pub(super) fn check_liveness(&mut self, now: Moment, call: WireId, limit: Moment) {
         // Over POSTs each request has an exchange of its own: there is no pipe that could be stuck.
         if self.link.carrier() != Carrier::Pipe || !self.ledger.questions.is_empty() {
             return;
         }
         let answer_by = now.after(self.ledger.limits.ping_timeout());
-        if self.ledger.vigil.begin_doubt(answer_by, Owed::Call(call), limit) {
+        if self
+            .ledger
+            .liveness
+            .expect_reply_by(answer_by, Owed::Call(call), limit)
+        {
             let id = self.ledger.own_request(now);
             self.link.face().write_ping(self.ledger.outgoing.end(), id);
         }
-        if let Some(at) = self.ledger.vigil.next_deadline() {
+        if let Some(at) = self.ledger.liveness.next_deadline() {
             self.ledger.wake_by(at);
         }
     }
 
-    fn expire_doubt(&mut self, now: Moment) {
-        let owed = match self.ledger.vigil.due(now) {
+    fn expire_liveness(&mut self, now: Moment) {
+        let owed = match self.ledger.liveness.due(now) {
             None => return,
             Some(Due::Hung(owed)) => owed,
             Some(Due::Excusable(owed)) => {
                 if let Some(until) = self.excuse(owed) {
-                    self.ledger.vigil.postpone(until);
+                    self.ledger.liveness.postpone(until);
                     return;
                 }
                 owed
             }
         };
-        self.ledger.vigil.end_doubt();
+        self.ledger.liveness.end_doubt();
         self.ledger.outputs.push(Output::Replace { why: owed.why() });
     }
 
@@ -188,7 +192,7 @@ impl Multiplexer {
             }
         }
         for id in late {
-            self.doubt(now, id, now);
+            self.check_liveness(now, id, now);
         }
     }
 

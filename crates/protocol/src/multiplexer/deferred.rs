@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::Multiplexer;
 use super::roots::Asked;
 use super::rounds::{MAX_ROUNDS, Round};
-use super::state::{Asker, Doing, OpenQuestion, Pending, Waiting};
+use super::state::{Doing, OpenQuestion, Pending, QuestionOrigin, Waiting};
 use super::task_polling::TaskPolling;
 use crate::backend_face::modern::{self, InputRequired};
 use crate::backend_face::{Outgoing, WireId};
@@ -60,7 +60,7 @@ impl Multiplexer {
                 return true;
             }
             let question = modern::with_elicitation_id(question, self.ledger.next_question);
-            self.put_question(now, session, Some(id), Asker::Round(key), question);
+            self.put_question(now, session, Some(id), QuestionOrigin::Round(key), question);
         }
         true
     }
@@ -152,7 +152,7 @@ impl Multiplexer {
             .ledger
             .questions
             .iter()
-            .filter(|(_, open)| open.wire == Some(id) && !matches!(open.asker, Asker::Server(_)))
+            .filter(|(_, open)| open.wire == Some(id) && !matches!(open.asker, QuestionOrigin::Server(_)))
             .map(|(key, open)| (*key, open.session))
             .collect();
         for (question, session) in open {
@@ -240,7 +240,7 @@ impl Multiplexer {
         let asked = self.take_roots_questions(call.session);
         let any = !asked.is_empty();
         for Asked { id, message, .. } in asked {
-            self.put_question(now, call.session, None, Asker::Server(id), message);
+            self.put_question(now, call.session, None, QuestionOrigin::Server(id), message);
         }
         any
     }
@@ -257,7 +257,13 @@ impl Multiplexer {
         let session = call.session;
         if self.can_carry_roots(session, call.method, call.words) {
             for asked in self.take_roots_questions(session) {
-                self.put_question(now, session, Some(id), Asker::Server(asked.id), asked.message);
+                self.put_question(
+                    now,
+                    session,
+                    Some(id),
+                    QuestionOrigin::Server(asked.id),
+                    asked.message,
+                );
             }
         }
     }

@@ -12,11 +12,11 @@ use crate::message::{Message, quoted};
 use crate::time::Moment;
 
 use super::limits::{Counters, Limits};
+use super::liveness::Liveness;
 use super::outputs::{Output, Outputs};
 use super::send_queue::SendQueue;
 use super::sessions::Sessions;
 use super::state::{InFlight, OpenQuestion, Pending, PendingOpen, Waiting};
-use super::vigil::Vigil;
 
 /// The books.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) struct Ledger {
     pub(super) outgoing: SendQueue,
     pub(super) outputs: Outputs,
     pub(super) counters: Counters,
-    pub(super) vigil: Vigil,
+    pub(super) liveness: Liveness,
 }
 
 impl Ledger {
@@ -49,7 +49,7 @@ impl Ledger {
             outgoing: SendQueue::default(),
             outputs: Outputs::default(),
             counters: Counters::default(),
-            vigil: Vigil::default(),
+            liveness: Liveness::default(),
         }
     }
 
@@ -109,7 +109,7 @@ impl Ledger {
 
     /// The server has a reason to be silent: it was given an answer, or has written to stderr.
     pub(super) fn note_work(&mut self) {
-        self.vigil.handle_work(self.upcoming_wire());
+        self.liveness.handle_work(self.upcoming_wire());
     }
 
     /// Enters a request of Rialto's own whose answer no client waits for.
@@ -146,7 +146,7 @@ impl Ledger {
     /// The server has sent something about this call.
     pub(super) fn note_activity(&mut self, now: Moment, id: WireId) {
         if let Some(Pending::Call(call)) = self.pending.get_mut(&id) {
-            call.note_sign_of_life(now, &self.limits);
+            call.note_activity(now, &self.limits);
         }
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::link::{Carrier, Introduced};
 use super::listen::Listen;
+use super::liveness::{Liveness, Owed};
 use super::state::{Pending, PendingOpen, Waiting};
-use super::vigil::{Owed, Vigil};
 use super::{Multiplexer, Output};
 use crate::backend_face::legacy;
 use crate::exchange::{Call, Failure, SessionKey, Tell, Trouble, Welcome};
@@ -49,7 +49,7 @@ impl Multiplexer {
     pub fn handle_link_down(&mut self, trouble: &Arc<Trouble>) -> bool {
         let ended_at_discover = self.link.handle_down();
         self.listen = Listen::default();
-        self.ledger.vigil = Vigil::default();
+        self.ledger.liveness = Liveness::default();
         self.ledger.outgoing.clear();
         self.ledger.sessions.lose_link();
         self.attribution.lose_link(&self.ledger);
@@ -91,7 +91,7 @@ impl Multiplexer {
         }
         let until = self
             .ledger
-            .vigil
+            .liveness
             .extend_start(now, self.ledger.limits.start_timeout);
         for opener in &mut self.ledger.openers {
             opener.deadline = opener.deadline.max(until);
@@ -170,7 +170,7 @@ impl Multiplexer {
     pub(super) fn negotiate(&mut self, now: Moment) {
         if self.link.negotiate(now, &mut self.ledger) && self.link.carrier() == Carrier::Pipe {
             let until = now.after(self.ledger.limits.start_timeout);
-            self.ledger.vigil.begin_doubt(until, Owed::Welcome, until);
+            self.ledger.liveness.expect_reply_by(until, Owed::Welcome, until);
             self.ledger.wake_by(until);
         }
     }

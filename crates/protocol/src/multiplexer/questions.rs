@@ -6,7 +6,7 @@ use super::Multiplexer;
 use super::abandoned::Matter;
 use super::attribution::Resolution;
 use super::link::Carrier;
-use super::state::{Asker, OpenQuestion};
+use super::state::{OpenQuestion, QuestionOrigin};
 use super::suspended::Suspended;
 use super::unattributed::Held;
 use super::undeclared::Refusal;
@@ -114,7 +114,7 @@ impl Multiplexer {
             let why = "too many requests to clients are open";
             self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, why);
         } else {
-            self.put_question(now, session, wire, Asker::Server(id), message);
+            self.put_question(now, session, wire, QuestionOrigin::Server(id), message);
         }
     }
 
@@ -123,7 +123,7 @@ impl Multiplexer {
         now: Moment,
         session: SessionKey,
         wire: Option<WireId>,
-        asker: Asker,
+        asker: QuestionOrigin,
         message: Message,
     ) {
         let question = QuestionKey(self.ledger.next_question);
@@ -135,7 +135,7 @@ impl Multiplexer {
             carrier = self.ledger.open_question(deadline, id);
             self.undeclared.handle_answerable(id);
             // A server that asks by its answer has answered the call: there is nothing to confuse.
-            if let Asker::Server(_) = asker {
+            if let QuestionOrigin::Server(_) = asker {
                 Suspended::schedule(now, id, &mut self.ledger);
             }
         }
@@ -173,7 +173,7 @@ impl Multiplexer {
             .ledger
             .questions
             .iter()
-            .find(|(_, open)| matches!(&open.asker, Asker::Server(asked) if asked == id))
+            .find(|(_, open)| matches!(&open.asker, QuestionOrigin::Server(asked) if asked == id))
             .map(|(key, _)| *key);
         let Some(question) = found else {
             self.ledger.counters.strays += 1;
@@ -223,9 +223,9 @@ impl Multiplexer {
             .and_then(|version| legacy::sampled_for(version, message));
         let message = reworded.as_ref().unwrap_or(message);
         match open.asker {
-            Asker::Server(id) => self.link.write_answer(message, &id, &mut self.ledger),
-            Asker::Round(key) => self.handle_input(now, open.wire, &key, message),
-            Asker::Task(key) => self.handle_task_input(now, open.wire, &key, message),
+            QuestionOrigin::Server(id) => self.link.write_answer(message, &id, &mut self.ledger),
+            QuestionOrigin::Round(key) => self.handle_input(now, open.wire, &key, message),
+            QuestionOrigin::Task(key) => self.handle_task_input(now, open.wire, &key, message),
         }
         self.refuse_unasked_siblings(open.wire);
         self.admit_asked(now);
@@ -279,11 +279,11 @@ impl Multiplexer {
         };
         self.fail_asked(open.session, why);
         match open.asker {
-            Asker::Server(id) => {
+            QuestionOrigin::Server(id) => {
                 self.link
                     .refuse(&id, error_code::INTERNAL_ERROR, why, &mut self.ledger);
             }
-            Asker::Round(_) | Asker::Task(_) => self.fail_round(now, open.wire, why),
+            QuestionOrigin::Round(_) | QuestionOrigin::Task(_) => self.fail_round(now, open.wire, why),
         }
         self.refuse_unasked_siblings(open.wire);
     }

@@ -21,7 +21,7 @@ pub(super) struct PendingOpen {
 
 /// What has become of a call before it is sent, or sent again.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Past {
+pub(super) struct RetryHistory {
     /// How often the server refused it for want of a session.
     pub(super) forgotten: u32,
     /// Its server has refused it because of its headers: it waits for the list of tools, and is sent once more.
@@ -40,7 +40,7 @@ pub(super) struct Waiting {
     pub(super) asked_first: bool,
     /// When it is refused if another principal still keeps it from its turn.
     pub(super) occupied_until: Option<Moment>,
-    pub(super) past: Past,
+    pub(super) past: RetryHistory,
 }
 
 #[derive(Debug)]
@@ -100,7 +100,7 @@ pub(super) struct InFlight {
     pub(super) rounds: u32,
     /// The server does it only as a task, and its client knows nothing of such.
     pub(super) drives: bool,
-    pub(super) past: Past,
+    pub(super) past: RetryHistory,
     /// The client's progress token, to be put back into progress notifications.
     pub(super) token: Option<Bytes>,
     pub(super) deadline: Moment,
@@ -254,7 +254,7 @@ impl InFlight {
     }
 
     /// The server has sent something about this call: its time starts anew, unless a question has stopped it.
-    pub(super) fn note_sign_of_life(&mut self, now: Moment, limits: &Limits) {
+    pub(super) fn note_activity(&mut self, now: Moment, limits: &Limits) {
         if self.asking.questions() == 0 {
             self.deadline = now
                 .after(limits.call_timeout(self.reads_events))
@@ -268,14 +268,14 @@ pub(super) struct OpenQuestion {
     pub(super) session: SessionKey,
     /// The call that carries it.
     pub(super) wire: Option<WireId>,
-    pub(super) asker: Asker,
+    pub(super) asker: QuestionOrigin,
     pub(super) method: Method,
     pub(super) deadline: Moment,
 }
 
 /// Who waits for the answer to a question.
 #[derive(Debug)]
-pub(super) enum Asker {
+pub(super) enum QuestionOrigin {
     /// The server, which gave it this raw id.
     Server(Bytes),
     /// A round of the call, in which it has this key.

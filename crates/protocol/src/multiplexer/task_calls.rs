@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::Multiplexer;
-use super::state::Asker;
+use super::state::QuestionOrigin;
 use super::task_polling::{Step, TaskPolling};
 use super::tasks::TaskClient;
 use crate::backend_face::{WireId, modern};
@@ -117,7 +117,7 @@ impl Multiplexer {
                 return self.fail_round(now, Some(id), why);
             }
             let question = modern::with_elicitation_id(question, self.ledger.next_question);
-            self.put_question(now, session, Some(id), Asker::Task(key), question);
+            self.put_question(now, session, Some(id), QuestionOrigin::Task(key), question);
         }
     }
 

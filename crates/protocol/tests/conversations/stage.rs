@@ -293,7 +293,7 @@ impl Stage {
     }
 
     pub(crate) fn server_says_something(&mut self) {
-        self.backend.handle_sign_of_life();
+        self.backend.handle_activity();
         self.settle();
     }
 

@@ -113,7 +113,7 @@ impl Multiplexer {
             self.ledger.waiting.remove(at);
         } else if let Some(id) = self.ledger.find_call(session, call) {
             let released = self.release(now, id, message, "the client cancelled the request");
-            self.doubt_released(now, id, released.as_deref());
+            self.check_liveness_after(now, id, released.as_deref());
         } else {
             return;
         }
@@ -126,12 +126,12 @@ impl Multiplexer {
 
     /// A client gave up on a call that had taken long. That is no time limit of ours, but a server that hangs must not
     /// be spared because its clients are less patient: it has the call's own time to show that it lives.
-    fn doubt_released(&mut self, now: Moment, id: WireId, call: Option<&InFlight>) {
+    fn check_liveness_after(&mut self, now: Moment, id: WireId, call: Option<&InFlight>) {
         if let Some(call) = call
             && call.patience.is_none()
             && !matches!(call.doing, Doing::Round(_))
         {
-            self.doubt(now, id, call.deadline);
+            self.check_liveness(now, id, call.deadline);
         }
     }
 
@@ -184,7 +184,7 @@ impl Multiplexer {
             .collect();
         for id in ids {
             if let Some(call) = self.release(now, id, None, "the session ended") {
-                self.doubt_released(now, id, Some(&call));
+                self.check_liveness_after(now, id, Some(&call));
                 self.ledger.tell(Tell::Failed {
                     session,
                     call: call.call,

@@ -16,9 +16,9 @@ use crate::wire::line::{EnvelopeSeeker, Unfinished};
 
 impl Multiplexer {
     /// The server has written something, be it only the beginning of a line.
-    pub fn handle_sign_of_life(&mut self) {
+    pub fn handle_activity(&mut self) {
         let next = self.ledger.upcoming_wire();
-        self.ledger.vigil.handle_sign_of_life(next);
+        self.ledger.liveness.handle_activity(next);
     }
 
     /// One line of the server's output.
@@ -28,7 +28,7 @@ impl Multiplexer {
 
     /// One message of the server. `origin` is the request in whose exchange it came, where requests have one.
     pub fn handle_message(&mut self, now: Moment, line: Bytes, origin: Option<WireId>) {
-        self.handle_sign_of_life();
+        self.handle_activity();
         // A line of JSON that does not say that it is JSON-RPC is somebody's log, whatever its members are called.
         let read = Message::scan(line.clone()).and_then(|message| match message.is_json_rpc() {
             true => Ok(message),
@@ -114,7 +114,7 @@ impl Multiplexer {
 
     /// A line that was too long to be kept: `id` is its id, `request` says that it was no answer.
     pub fn handle_too_long(&mut self, now: Moment, id: Option<&[u8]>, request: bool, length: u64) {
-        self.handle_sign_of_life();
+        self.handle_activity();
         if id.is_none() && !request {
             return self.give_up_output("a line longer than max_message_bytes that names no request");
         }
@@ -274,7 +274,7 @@ impl Multiplexer {
             return;
         };
         let message = message.with_progress_token(token);
-        call.note_sign_of_life(now, &self.ledger.limits);
+        call.note_activity(now, &self.ledger.limits);
         let (session, call) = (call.session, call.call);
         self.ledger.tell(Tell::Related {
             session,

@@ -16,7 +16,7 @@ use crate::backend_face::WireId;
 use crate::time::{Moment, earliest};
 
 #[derive(Debug, Default)]
-pub(super) struct Vigil {
+pub(super) struct Liveness {
     doubt: Option<Doubt>,
     /// The first request that was sent after the server last wrote something, on stdout or stderr, or
     /// was last given an answer.
@@ -62,9 +62,9 @@ pub(super) enum Due {
     Hung(Owed),
 }
 
-impl Vigil {
+impl Liveness {
     /// The server has written something. `next` is the request that will be sent next.
-    pub(super) fn handle_sign_of_life(&mut self, next: WireId) {
+    pub(super) fn handle_activity(&mut self, next: WireId) {
         self.doubt = None;
         self.silent_since = Some(next);
     }
@@ -82,7 +82,7 @@ impl Vigil {
     /// time of what it owes, `limit`. Returns whether there was no doubt before. If there was, the
     /// older debt decides, since a server may do one thing after the other; the server has been asked
     /// already and has only what is left of its time, or of the older debt's time.
-    pub(super) fn begin_doubt(&mut self, answer_by: Moment, owed: Owed, limit: Moment) -> bool {
+    pub(super) fn expect_reply_by(&mut self, answer_by: Moment, owed: Owed, limit: Moment) -> bool {
         let is_new = self.doubt.is_none();
         let doubt = self.doubt.get_or_insert(Doubt {
             until: answer_by.max(limit),
