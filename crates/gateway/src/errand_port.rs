@@ -66,7 +66,7 @@ pub(crate) struct ErrandPort {
 struct Inner {
     errand: Errand,
     waker: Option<Waker>,
-    /// The place of the request that is being worked on: none while the errand is parked.
+    /// The place of the request that is being worked on: none while it is parked.
     permit: Option<Permit>,
     parked_until: Option<Moment>,
 }

@@ -874,7 +874,7 @@ mod tests {
         String::from_utf8(taken.to_vec()).expect("text")
     }
 
-    /// A lane whose server has welcomed a session, with nothing to write.
+    /// An instance whose server has welcomed a session, with nothing to write.
     fn welcomed(meanwhile: fn(&Lane)) -> (Arc<Lane>, Arc<NarrowPipe>) {
         let clock = Clock::new();
         let mut multiplexer = Multiplexer::new(multiplexer::Limits::default(), Introduction::Newest);

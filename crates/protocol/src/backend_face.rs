@@ -98,7 +98,7 @@ impl Face {
         self.era
     }
 
-    /// Returns whether the server was told more than some of its clients can do.
+    /// Returns whether the server received the union of its clients' capabilities.
     pub fn was_told_union(&self) -> bool {
         match self.era {
             Era::Legacy => self.handshake.was_told_union(),
@@ -121,7 +121,7 @@ impl Face {
         self.era.changes()
     }
 
-    /// Returns how the server is told which log lines are wanted.
+    /// Returns how the server receives the wanted log level.
     pub const fn log_levels(&self) -> LogLevelStyle {
         self.era.log_levels()
     }
@@ -204,7 +204,7 @@ impl Face {
         }
     }
 
-    /// Tells a legacy server that its client is ready, once. Gives whether it was told now.
+    /// Sends `notifications/initialized` to a legacy server, once. Returns whether it was sent now.
     pub fn confirm(&mut self, words: Option<&Message>, out: &mut BytesMut) -> bool {
         match self.era {
             Era::Legacy => self.handshake.confirm(words, out),
@@ -286,7 +286,7 @@ impl Face {
         }
     }
 
-    /// Passes on what a client tells the server, if a server of this era can be told.
+    /// Passes on a client's notification, if this era has a counterpart for it.
     pub fn write_notice(&mut self, out: &mut BytesMut, message: &Message) {
         match self.era {
             Era::Legacy => {

@@ -7,7 +7,7 @@ use crate::method::Method;
 use crate::{mcp_apps, task};
 
 /// The capabilities a server may act upon, as far as the protocol knows them. Two clients with equal capabilities may
-/// share a child, because a legacy server is told once, at its handshake, what its client can do. Names that a client
+/// share a child, because a legacy server receives its client's capabilities once, at its handshake. Names that a client
 /// invents count for nothing: each could start a child of its own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Capabilities {
@@ -82,9 +82,9 @@ impl Capabilities {
         ]
     }
 
-    /// Returns how well a server that was told these capabilities suits a client with others; more is better. A
-    /// server that was told everything that the client can do suits it best, the less it was told beside it the
-    /// better; after that the server that was told most of it.
+    /// Returns how well a server that received these capabilities suits a client with others; more is better. A
+    /// server that received everything that the client can do suits it best, the less it received beside it the
+    /// better; after that the server that received most of it.
     pub fn fitness(&self, client: &Self) -> impl Ord + use<> {
         let (told, wanted) = (self.flags(), client.flags());
         let pairs = || told.iter().zip(&wanted);

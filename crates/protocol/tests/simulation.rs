@@ -6,7 +6,7 @@
 //! the machines: it reads what happened at the edges.
 #![expect(
     clippy::disallowed_methods,
-    reason = "a test may be told its seeds, and uses every core"
+    reason = "a test takes its seeds from outside, and uses every core"
 )]
 
 #[path = "simulation/check.rs"]

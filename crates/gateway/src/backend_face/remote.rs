@@ -370,7 +370,7 @@ impl RemoteLane {
                         break trouble;
                     }
                 }
-                // Without it a server that responds when it has answered could not be told anything meanwhile.
+                // Without it a server that responds when it has answered could be sent nothing meanwhile.
                 () = async { tokio::time::sleep_until(overlap.expect("only polled if there is one")).await }, if overlap.is_some() => {
                     left_open.extend(writing.take());
                 }

@@ -271,7 +271,7 @@ impl Destination {
         }
     }
 
-    /// Makes a lane and its supervisor, which counts from now on and is to be run. Its server is introduced to in
+    /// Makes an instance and its supervisor, which counts from now on and is to be run. Its server is introduced to in
     /// `preferred`, unless something speaks against that.
     pub(super) fn new_lane(
         &self,
@@ -336,7 +336,7 @@ impl Destination {
         (lane, supervisor)
     }
 
-    /// Runs the supervisor of a new lane until the lane is stopped.
+    /// Runs the supervisor of a new instance until the instance is stopped.
     pub(super) fn supervise(&self, lane: Arc<Lane>, supervisor: Supervisor) {
         let (count, roll) = (Arc::clone(&self.supervisors), Arc::clone(&self.roll));
         roll.lock().lanes.push(Arc::clone(&lane));

@@ -99,7 +99,7 @@ pub(crate) struct OldStream {
 #[derive(Debug, Default)]
 struct State {
     stage: Stage,
-    /// What was said before there was a session to say it in.
+    /// The messages that arrived before there was a session.
     early: VecDeque<Bytes>,
     /// Whoever sends the stream waits for one of the two.
     waker: Option<Waker>,

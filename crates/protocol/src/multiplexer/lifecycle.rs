@@ -113,7 +113,7 @@ impl Multiplexer {
         self.handle_link_down(trouble);
     }
 
-    /// The server cannot be had. Whoever waits is told so.
+    /// The server is not available: every waiting call fails with this reason.
     pub fn handle_unavailable(&mut self, trouble: &Arc<Trouble>, retry_after: Duration) {
         self.link.handle_unavailable();
         let failure = Failure::Unavailable {
@@ -123,7 +123,7 @@ impl Multiplexer {
         self.fail_waiting(&failure);
     }
 
-    /// The server was reached and definitely refuses: those who wait are told why. The next one to come tries again.
+    /// The server was reached and definitely refuses: waiting calls fail with its reason. The next client tries again.
     pub fn handle_no_server(&mut self, failure: &Failure) {
         self.link.handle_no_server();
         self.fail_waiting(failure);

@@ -211,7 +211,7 @@ impl Link {
         ended_at_discover
     }
 
-    /// The server cannot be reached at the moment. What it was told stays told.
+    /// The server cannot be reached at the moment. What it received stays valid.
     pub(super) fn handle_out_of_reach(&mut self, trouble: Option<Arc<Trouble>>) {
         self.state = trouble.map_or(State::Absent, State::OutOfReach);
     }

@@ -7,7 +7,7 @@
 //!
 //! An older call that is still within its time excuses the silence of a server that has written
 //! something since the call in doubt was sent. A server that has been silent for the whole time of
-//! a call, and owes the answer to a ping too, hangs, whatever else it was given before.
+//! a call, and owes the answer to a ping too, hangs, regardless of older calls.
 
 use std::time::Duration;
 

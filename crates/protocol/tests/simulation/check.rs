@@ -434,7 +434,7 @@ impl Judge {
         }
     }
 
-    /// Returns how long a call may take that was just sent, if its server says nothing more: it may wait for a server that
+    /// Returns how long a call may take that was just sent, if its server sends nothing more: it may wait for a server that
     /// starts, and for an answer of its client to what the server wanted to know before.
     fn first_limit(&self, session: usize, limit: Duration) -> Duration {
         let home = self.homes.get(&session);
@@ -460,7 +460,7 @@ impl Judge {
         }
     }
 
-    /// The same for all calls that something may be taken to be about: those of the same principal, or of anyone if it is
+    /// The same for all calls that something may be taken to be about: those of the same principal, or of every caller if it is
     /// about no call.
     fn extend_related(&mut self, at: Moment, wait: Duration, backend: usize, post: Option<usize>) {
         let owner = post
@@ -477,7 +477,7 @@ impl Judge {
         self.extend(at, wait, |_, case| related.contains(&case.session));
     }
 
-    /// Returns whether what is said about a call can be taken for no other one's: its client waits for it, and the bridge
+    /// Returns whether a message about a call can be taken for no other one's: its client waits for it, and the bridge
     /// knows that it does not rest.
     fn is_certain(&self, post: usize) -> bool {
         self.cases.get(&post).is_some_and(Case::is_open) && !self.rests(Some(post))
@@ -751,7 +751,7 @@ impl Judge {
 
     fn conclude(&mut self) {
         let mut wrongs = Vec::new();
-        // What is told to a server that hangs is never read.
+        // A server that hangs never reads what is sent to it.
         for (backend, (epoch, _)) in &self.hung {
             self.epochs_down.insert((*backend, *epoch));
         }

@@ -33,7 +33,7 @@ pub(crate) struct Seat {
     declares: Declares,
 }
 
-/// What a client says that it can be asked.
+/// The questions that a client declares it can answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Declares {
     Everything,

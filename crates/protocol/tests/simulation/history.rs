@@ -77,7 +77,7 @@ pub(crate) enum Fact {
         post: usize,
         template: String,
     },
-    /// The server said how far the task is that it does for a request.
+    /// The server sent the status of the task of a request.
     Polled {
         post: usize,
     },

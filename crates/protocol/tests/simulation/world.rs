@@ -189,7 +189,7 @@ const OFF: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 const ACTIVE: Duration = Duration::from_secs(20);
 /// And after this long everything must have come to its end.
 const QUIET: Duration = Duration::from_secs(300);
-/// And after this long nothing is left of those who have gone.
+/// And after this long nothing is left of clients that have gone.
 const FAREWELL: Duration = Duration::from_secs(180);
 const RESTART: [Duration; 3] = [
     Duration::from_millis(500),

@@ -1,4 +1,4 @@
-//! One lane's conversation with a remote server over Streamable HTTP: what was agreed, and what every request
+//! One instance's conversation with a remote server over Streamable HTTP: what was agreed, and what every request
 //! carries because of it.
 
 use std::sync::Arc;

@@ -193,7 +193,7 @@ impl Desk {
                 )
             },
             |output| {
-                // The client still hears of everything else.
+                // The client still receives everything else.
                 if catch_unwind(AssertUnwindSafe(|| self.carry_out(output))).is_err() {
                     tracing::error!("a panic while a client on lines was served");
                 }
