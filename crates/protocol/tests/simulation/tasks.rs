@@ -71,13 +71,14 @@ impl TaskBook {
         }
     }
 
-    /// Reads a request that has to do with tasks; `None` if it is another.
+    /// Reads a request that has to do with tasks; `None` if it is another. `loses`: some of the bridge's own are lost.
     pub(crate) fn read(
         &mut self,
         dice: &mut Dice,
         value: &Value,
         place: (usize, u32, u64),
         line: &str,
+        loses: bool,
         facts: &mut Vec<Fact>,
     ) -> Option<Vec<(Duration, Act)>> {
         let (backend, epoch, wire) = place;
@@ -88,7 +89,7 @@ impl TaskBook {
         let soon = dice.millis(0, 200);
         if method == "tools/list" && post.is_none() {
             // One that is lost is done without.
-            return Some(match dice.percent(5) {
+            return Some(match loses && dice.percent(5) {
                 true => vec![],
                 false => vec![(soon, Act::Tools(wire))],
             });
@@ -133,7 +134,7 @@ impl TaskBook {
         let work = &mut self.tasks[task];
         Some(match method {
             // One of the bridge's own that is lost is asked again.
-            "tasks/get" if post.is_none() && dice.percent(10) => vec![],
+            "tasks/get" if post.is_none() && loses && dice.percent(10) => vec![],
             "tasks/get" => vec![(soon, Act::Describe { wire, task, post })],
             "tasks/result" if work.ended.is_some() => vec![(soon, Act::Outcome { wire, task })],
             "tasks/result" => {
