@@ -30,8 +30,8 @@ use std::path::{Path, PathBuf};
 use gateway::settings::{Destination, Settings};
 
 pub(crate) use command_line::split as command;
-pub(crate) use environment::Environment;
-pub(crate) use problem::{ConfigError, Place, Problem};
+pub use environment::Environment;
+pub use problem::{ConfigError, Place, Problem};
 pub(crate) use quantity::truth;
 
 use crate::flags::ServeFlags;
@@ -45,11 +45,11 @@ const USUAL_FILES: [&str; 2] = ["destinations.yml", "destinations.yaml"];
 
 /// Complete settings, and what the user should know about how they came to be.
 #[derive(Debug, Clone)]
-pub(crate) struct Loaded {
-    pub(crate) settings: Settings,
+pub struct Loaded {
+    pub settings: Settings,
     /// Where spans go, if anywhere.
     pub(crate) traces: Option<TraceSettings>,
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
     /// The files that were read.
     pub(crate) files: Vec<PathBuf>,
 }
@@ -169,7 +169,7 @@ fn settings_in(
 }
 
 /// Settings from the text of a file; relative paths in it start at `base`.
-pub(crate) fn from_text(
+pub fn from_text(
     label: &str,
     text: &str,
     base: PathBuf,

@@ -54,7 +54,7 @@ pub(crate) enum Invocation {
 
 /// `rialto serve`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
-pub(crate) struct ServeFlags {
+pub struct ServeFlags {
     /// Read the destinations from this file: YAML, or the mcpServers JSON of a desktop host [env: RIALTO_CONFIG] [default: destinations.yml]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<String>,

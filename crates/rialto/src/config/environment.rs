@@ -5,7 +5,7 @@ use std::fmt;
 
 /// The variables Rialto was started with. Those that are no UTF-8 are left out: no setting can be one.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Environment {
+pub struct Environment {
     variables: BTreeMap<String, String>,
 }
 

@@ -7,7 +7,7 @@ use std::fmt;
 
 /// Where a value was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Place {
     /// A flag of the command line, with its dashes.
     Flag(&'static str),
     /// An environment variable.
@@ -70,10 +70,10 @@ impl fmt::Display for LineSuffix {
 
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Problem {
-    pub(crate) place: Place,
+pub struct Problem {
+    pub place: Place,
     /// What is wrong and what to write instead.
-    pub(crate) message: String,
+    pub message: String,
 }
 
 impl fmt::Display for Problem {
@@ -84,7 +84,7 @@ impl fmt::Display for Problem {
 
 /// Why there are no settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ConfigError {
+pub enum ConfigError {
     /// Neither a file, nor a command, nor the demo.
     NothingToServe,
     /// Everything that is wrong, never empty.

@@ -1,0 +1,76 @@
+//! What the binary does: reads flags, configuration and environment, and assembles what they ask for.
+
+mod account;
+mod audit;
+mod check;
+pub mod config;
+mod connect;
+mod demo;
+pub mod flags;
+mod serve;
+mod sign_in;
+mod telemetry;
+mod token;
+mod traces;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use config::Environment;
+use flags::{AuditCommand, Invocation};
+
+/// Exit codes; 0 and clap's 2 aside.
+mod exit {
+    pub(crate) const FAILED: u8 = 1;
+    pub(crate) const CONFIGURATION: u8 = 2;
+    pub(crate) const CANNOT_LISTEN: u8 = 3;
+    pub(crate) const NOTHING_STARTS: u8 = 4;
+}
+
+/// Runs the command that the arguments of this process name. Returns the exit code.
+pub fn run() -> ExitCode {
+    // It is started beside the first child, which is when a client waits, and needs nothing of what follows.
+    if std::env::args_os().nth(1).is_some_and(|word| word == "warden") {
+        return warden();
+    }
+    let environment = Environment::of_this_process();
+    let invocation = match flags::parse(std::env::args_os(), &environment) {
+        Ok(invocation) => invocation,
+        Err(error) => return error.report(),
+    };
+    match invocation {
+        Invocation::Serve(flags) => serve::run(&flags, &environment),
+        Invocation::Connect(flags) => connect::run(&flags, &environment),
+        Invocation::Check(flags) => check::run(&flags, &environment),
+        Invocation::Audit(AuditCommand::Verify(flags)) => audit::verify(&flags, &environment),
+        Invocation::DemoServer(flags) => demo_server(flags.era, &environment),
+        Invocation::Login(flags) => account::login(&flags, &environment),
+        Invocation::Logout(flags) => account::logout(&flags, &environment),
+        Invocation::Status(flags) => account::status(&flags, &environment),
+        Invocation::Token(flags) => token::run(&flags),
+        Invocation::Warden(_) => warden(),
+    }
+}
+
+fn warden() -> ExitCode {
+    gateway::backend_face::process::warden::run();
+    ExitCode::SUCCESS
+}
+
+fn demo_server(era: demo::DemoEra, environment: &Environment) -> ExitCode {
+    let logs = telemetry::init(&config::LogSettings::human(
+        environment.filled("RUST_LOG"),
+        environment,
+    ));
+    match logs.and_then(|_logs| demo::run(era)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(exit::FAILED, &format!("{error:#}")),
+    }
+}
+
+/// Says on stderr what went wrong and gives the code to exit with.
+fn fail(code: u8, text: &str) -> ExitCode {
+    // If stderr is closed there is nobody to tell.
+    let _ = writeln!(std::io::stderr().lock(), "rialto: {text}");
+    ExitCode::from(code)
+}
