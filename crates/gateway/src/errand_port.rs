@@ -304,7 +304,7 @@ impl ErrandPort {
             errand::Ending::Error => (ended.status, Ending::Error),
             errand::Ending::Failed(failure) if ended.streamed => (200, Ending::Failed(failure)),
             errand::Ending::Failed(failure) => {
-                let status = reply::modern_failure_status(ended.message.method(), failure);
+                let status = reply::modern_failure_status(ended.message.method(), ended.accepts, failure);
                 (status.as_u16(), Ending::Failed(failure))
             }
         };

@@ -76,6 +76,7 @@ pub struct ErrandRecord {
     pub response: Bytes,
     /// The answer was sent as an event.
     pub streamed: bool,
+    pub accepts: Accepts,
     /// The HTTP status of an answer that is no failure.
     pub status: u16,
 }

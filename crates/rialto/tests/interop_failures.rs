@@ -95,6 +95,14 @@ async fn goes_on_while_the_server_is_unavailable(player: impl FnOnce(&str, &str)
     }
 }
 
+/// The scenario `connect_fails`: the server exits whenever it is started, and the client says so.
+async fn shows_why_it_cannot_connect(player: impl FnOnce(&str, &str) -> Result<Value, String>) {
+    let launcher = Rialto::launcher().stub(&["--exit-at-once", "3"]);
+    let (seen, _rialto) = play(launcher, "/mcp", "connect_fails", player).await;
+    let message = seen["message"].as_str().unwrap_or_default();
+    assert!(message.contains("exit status 3"), "{seen}");
+}
+
 macro_rules! clients {
     ($($client:ident: $player:expr;)*) => {$(
         mod $client {
@@ -118,6 +126,11 @@ macro_rules! clients {
             #[tokio::test]
             async fn goes_on_while_the_server_is_unavailable() {
                 super::goes_on_while_the_server_is_unavailable($player).await;
+            }
+
+            #[tokio::test]
+            async fn shows_why_it_cannot_connect() {
+                super::shows_why_it_cannot_connect($player).await;
             }
         }
     )*};

@@ -76,15 +76,27 @@ const scenarios = {
   },
 };
 
+// The server cannot be had, so that connecting fails.
+const connectFails = async () => {
+  const { status, reason } = await settled(client.connect(new sdk.Transport(new URL(url))));
+  if (status === 'fulfilled') throw new Error('the client has connected');
+  return { message: String(reason?.message ?? reason) };
+};
+
 const deadline = setTimeout(() => {
   console.error(`scenario ${scenario} did not end within ${DEADLINE_MS} ms`);
   process.exit(1);
 }, DEADLINE_MS);
 
 try {
-  if (!Object.hasOwn(scenarios, scenario)) throw new Error(`no scenario ${scenario}`);
-  await client.connect(new sdk.Transport(new URL(url)));
-  const observed = await scenarios[scenario]();
+  let observed;
+  if (scenario === 'connect_fails') {
+    observed = await connectFails();
+  } else {
+    if (!Object.hasOwn(scenarios, scenario)) throw new Error(`no scenario ${scenario}`);
+    await client.connect(new sdk.Transport(new URL(url)));
+    observed = await scenarios[scenario]();
+  }
   clearTimeout(deadline);
   process.stdout.write(`${JSON.stringify(observed)}\n`, () => process.exit(0));
 } catch (error) {

@@ -84,8 +84,28 @@ async def plain_call(call: Caller, _neighbour: Caller) -> dict[str, Any]:
 SCENARIOS = {scenario.__name__: scenario for scenario in (oversized, timeout, crash, unavailable, plain_call)}
 
 
+async def connect_fails(client: str, url: str) -> dict[str, Any]:
+    """The server cannot be had, so that connecting fails. Returns what the client says of it."""
+    try:
+        async with CLIENTS[client](url):
+            pass
+    except BaseException as error:
+        return {"message": "\n".join(messages_of(error))}
+    raise AssertionError("the client has connected")
+
+
+def messages_of(error: BaseException) -> list[str]:
+    """Returns what a user sees of an error: its own message, and those of the errors in a group."""
+    nested = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return [str(error), *(message for inner in nested for message in messages_of(inner))]
+
+
 async def main() -> None:
     client, url, scenario = sys.argv[1:4]
+    if scenario == "connect_fails":
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            print(json.dumps(await connect_fails(client, url)), flush=True)
+        return
     async with asyncio.timeout(DEADLINE_SECONDS), caller_and_neighbour(CLIENTS[client], url) as (call, neighbour):
         seen = await SCENARIOS[scenario](call, neighbour)
         print(json.dumps(seen), flush=True)

@@ -11,7 +11,6 @@ use protocol::client_face::modern::{self, Meaning, Objection};
 use protocol::errand::Reading;
 use protocol::exchange::{Failure, Principal};
 use protocol::message::{Kind, Member, Message};
-use protocol::method::Method;
 use protocol::session::Accepts;
 use protocol::wire::header::{HeaderMismatch, MirroredHeaders};
 use protocol::wire::sse;
@@ -82,7 +81,7 @@ pub(super) async fn post(
                 )
                 .await
                 .map_err(|refusal| match refusal {
-                    Refusal::Unreached(failure) if meaning != Meaning::Discover => {
+                    Refusal::Unreached(failure) if meaning != Meaning::Discover || accepts.reads_events() => {
                         Refusal::CallUnreached(failure)
                     }
                     refusal => refusal,
@@ -92,7 +91,13 @@ pub(super) async fn post(
         }
     };
     Ok(match port.answer().await {
-        Came::Complete { body, failure } => complete(&port, message.method(), body, failure.as_ref()),
+        Came::Complete { body, failure } => {
+            let status = match &failure {
+                Some(failure) => reply::modern_failure_status(message.method(), accepts, failure),
+                None => StatusCode::from_u16(port.answer_status()).unwrap_or(StatusCode::OK),
+            };
+            complete(status, body, failure.as_ref())
+        }
         Came::Ask { round } => {
             let id = message.raw(Member::Id).unwrap_or_default();
             respond::json(StatusCode::OK, put(destination, &port, round, id))
@@ -176,11 +181,7 @@ pub(super) fn unknown_state() -> Objection {
     Objection::BadParams("the interactive call is unknown or has expired; call again without requestState")
 }
 
-fn complete(port: &ErrandPort, method: Method, body: Bytes, failure: Option<&Failure>) -> Response<Body> {
-    let status = match failure {
-        Some(failure) => reply::modern_failure_status(method, failure),
-        None => StatusCode::from_u16(port.answer_status()).unwrap_or(StatusCode::OK),
-    };
+fn complete(status: StatusCode, body: Bytes, failure: Option<&Failure>) -> Response<Body> {
     let mut response = respond::json(status, body);
     if let Some(failure) = failure {
         response.extensions_mut().insert(Failed(failure.reason()));

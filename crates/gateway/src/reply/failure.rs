@@ -3,6 +3,7 @@
 use http::StatusCode;
 use protocol::exchange::Failure;
 use protocol::method::Method;
+use protocol::session::Accepts;
 
 /// The HTTP status of a failure.
 pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
@@ -23,10 +24,13 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
     }
 }
 
-/// The HTTP status of a failed request of the modern era. Its clients read the JSON-RPC error of a call; only a failed
-/// `server/discover` has a status, because a JSON-RPC error could be taken for the answer of a legacy server.
-pub(crate) fn modern_failure_status(method: Method, failure: &Failure) -> StatusCode {
-    if method == Method::ServerDiscover {
+/// The HTTP status of a failed request of the modern era. Its clients read the JSON-RPC error of a call.
+///
+/// A failed `server/discover` of a client that reads events has HTTP 200 too. A client that looks for the era takes the
+/// error for the answer of a legacy server, sends `initialize`, and shows its error. Of a status it shows the number alone. A
+/// client that accepts JSON only gets the status, which no client takes for the answer of a legacy server.
+pub(crate) fn modern_failure_status(method: Method, accepts: Accepts, failure: &Failure) -> StatusCode {
+    if method == Method::ServerDiscover && !accepts.reads_events() {
         failure_status(failure)
     } else {
         StatusCode::OK

@@ -175,6 +175,7 @@ impl Errand {
             ending,
             response,
             streamed: self.streaming,
+            accepts: self.accepts,
             status: self.answer_status,
         }));
     }
