@@ -139,7 +139,16 @@ impl Attribution {
         !self.has_asked
             || link.carrier() == Carrier::Posts
             || self.owner.as_ref().is_none_or(|owner| owner == principal)
-            || (ledger.sessions.is_empty() && self.abandoned.is_empty())
+            || (self.abandoned.is_empty()
+                && ledger
+                    .sessions
+                    .iter()
+                    .all(|(_, entry)| entry.principal() == principal))
+    }
+
+    /// Returns whether the instance belongs to one principal.
+    pub(super) fn is_owned(&self) -> bool {
+        self.has_asked && self.owner.is_some()
     }
 
     /// Returns whether several principals have used the link.

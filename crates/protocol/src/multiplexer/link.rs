@@ -60,7 +60,8 @@ pub(super) struct Link {
     start_report: Option<Arc<Trouble>>,
     /// The server is introduced to as soon as it runs, and not when the first client comes.
     introduces_at_start: bool,
-    /// A server was welcomed on an earlier link, or before it forgot its session.
+    /// A server has welcomed Rialto on an earlier link, before it forgot its session, or on another instance that sessions
+    /// come from.
     welcomed_before: bool,
     /// The server is taken out of service: no call waits for it any more.
     retired: bool,
@@ -120,6 +121,11 @@ impl Link {
 
     pub(super) fn introduces_at_start(&self) -> bool {
         self.introduces_at_start
+    }
+
+    /// Takes note that sessions come from another instance: the next server that welcomes Rialto is brought to its state.
+    pub(super) fn expect_sessions(&mut self) {
+        self.welcomed_before = true;
     }
 
     pub(super) fn describe_start(&mut self, report: Arc<Trouble>) {

@@ -82,6 +82,15 @@ impl Subscriptions {
             .count()
     }
 
+    /// Returns the resources that a session is subscribed to.
+    pub(super) fn subscriptions_of(&self, session: SessionKey) -> Vec<String> {
+        self.resources
+            .iter()
+            .filter(|(_, resource)| resource.subscribers.contains(&session))
+            .map(|(uri, _)| uri.clone())
+            .collect()
+    }
+
     /// Adds a session that may choose a level.
     pub(super) fn attach(&mut self, session: SessionKey) {
         self.unchosen.insert(session);
@@ -89,9 +98,14 @@ impl Subscriptions {
 
     /// Notes the session's level. `Some`: the server must be told this one.
     pub(super) fn set_level(&mut self, session: SessionKey, level: LogLevel) -> Option<LogLevel> {
+        self.choose_level(session, level);
+        self.retell()
+    }
+
+    /// Notes the session's level, which the server is told later.
+    pub(super) fn choose_level(&mut self, session: SessionKey, level: LogLevel) {
         self.unchosen.remove(&session);
         self.levels.insert(session, level);
-        self.retell()
     }
 
     /// Notes what a session wants for its one request.

@@ -166,6 +166,12 @@ impl Tasks {
         }
     }
 
+    /// Returns whether a principal may ask for a task that was begun here.
+    pub(super) fn has_any_of(&self, principal: &Principal) -> bool {
+        let is_theirs = |known: &KnownTask| known.client.principal == *principal;
+        self.known.values().any(is_theirs)
+    }
+
     fn is_of(&self, id: &str, principal: &Principal) -> bool {
         match self.known.get(id) {
             Some(known) => known.client.principal == *principal,
