@@ -469,6 +469,9 @@ impl Destination {
         let ports: Vec<Arc<SessionPort>> = self.sessions().values().cloned().collect();
         for port in ports {
             port.tick(now);
+            if port.lane().is_owned() && port.lane().keeps_waiting(port.key()) {
+                self.unshare(&port);
+            }
             let limit = if port.is_implicit() {
                 IMPLICIT_IDLE
             } else {

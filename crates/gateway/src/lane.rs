@@ -15,7 +15,7 @@ use protocol::backend_face::WireId;
 use protocol::delivery::{Bundle, Post};
 use protocol::exchange::{Ask, Failure, Principal, SessionKey, StrayOutput, Tell, Trouble};
 use protocol::message::{Member, Message, ScanError};
-use protocol::multiplexer::{Carrier, Counters, Multiplexer, Output};
+use protocol::multiplexer::{Carrier, Counters, LeavingClient, Multiplexer, Output};
 use protocol::negotiation::{EraPlan, ShownEras};
 use protocol::time::Moment;
 use protocol::tool_schema::arguments_of;
@@ -82,6 +82,8 @@ pub(crate) struct Lane {
     /// The supervisor has something to look at: a link is wanted, a deadline moved, the lane is to stop.
     pub(crate) look: Notify,
     stopping: AtomicBool,
+    /// The server has asked a question, so that the instance is one principal's from then on.
+    owned: AtomicBool,
 }
 
 struct Inner {
@@ -89,6 +91,8 @@ struct Inner {
     multiplexer: Multiplexer,
     /// Rialto counts the keys up itself, so no peer can choose keys that collide.
     users: FxHashMap<SessionKey, Arc<dyn InstanceUser>>,
+    /// Sessions that have moved to another instance: what is still asked for them here is passed on.
+    moved: FxHashMap<SessionKey, Arc<Lane>>,
     link_wanted: bool,
     inlet: Option<Inlet>,
     /// A message is on its way from the machine to the inlet: no other may overtake it.
@@ -138,6 +142,15 @@ pub(crate) trait MessageInlet: Send + Sync {
 enum Inlet {
     Bytes(Arc<dyn ByteInlet>),
     Messages(Arc<dyn MessageInlet>),
+}
+
+/// What became of something that a user asked.
+enum Asked {
+    /// A user that has left is dropped without the lock: this may be the last that holds its session.
+    Done {
+        _gone: Option<Arc<dyn InstanceUser>>,
+    },
+    PassOn(Arc<Lane>, Ask),
 }
 
 /// What is to be done after the lock.
@@ -196,6 +209,7 @@ impl Lane {
                 destination: Arc::clone(&destination),
                 multiplexer,
                 users: FxHashMap::default(),
+                moved: FxHashMap::default(),
                 link_wanted: false,
                 inlet: None,
                 is_sending: false,
@@ -216,6 +230,7 @@ impl Lane {
             write: Notify::new(),
             look: Notify::new(),
             stopping: AtomicBool::new(false),
+            owned: AtomicBool::new(false),
         }
     }
 
@@ -269,12 +284,12 @@ impl Lane {
     }
 
     pub(crate) fn ask(&self, now: Moment, ask: Ask) {
-        let closing = match &ask {
-            Ask::Close { session } => Some(*session),
-            _ => None,
-        };
-        // Dropped without the lock: it may be the last that holds its session.
-        let _gone = self.act(now, |inner, orders| {
+        let session = ask.session();
+        let is_closing = matches!(ask, Ask::Close { .. });
+        let asked = self.act(now, |inner, orders| {
+            if let Some(next) = inner.moved.get(&session) {
+                return Asked::PassOn(Arc::clone(next), ask);
+            }
             #[cfg(debug_assertions)]
             let panics = match &ask {
                 Ask::Call(call) => call.message.bytes().clone(),
@@ -284,15 +299,73 @@ impl Lane {
             #[cfg(debug_assertions)]
             mishap::perhaps(mishap::Place::Instance, &panics);
             inner.send_through(orders);
-            let session = closing?;
+            if !is_closing {
+                return Asked::Done { _gone: None };
+            }
             // Its last tells still reach it.
             inner.poll_outputs(orders);
-            let gone = inner.users.remove(&session);
-            if inner.users.is_empty() {
-                inner.idle_since = Some(now);
-            }
-            gone
+            let _gone = inner.forget_user(session);
+            Asked::Done { _gone }
         });
+        match asked {
+            Asked::Done { .. } => {}
+            Asked::PassOn(next, ask) => next.ask(now, ask),
+        }
+    }
+
+    /// Returns whether the instance is one principal's, so that sessions of others may have to leave it.
+    pub(crate) fn is_owned(&self) -> bool {
+        self.owned.load(Ordering::Relaxed)
+    }
+
+    /// Returns the client of a session that is to leave this instance.
+    pub(crate) fn leaving_client(&self, session: SessionKey) -> Option<LeavingClient> {
+        self.lock().multiplexer.leaving_client(session)
+    }
+
+    /// Returns whether a call of this session waits to be sent.
+    pub(crate) fn keeps_waiting(&self, session: SessionKey) -> bool {
+        self.lock().multiplexer.is_kept_waiting(session)
+    }
+
+    /// Hands a session over to another instance of the same server. The session stays if something has come up that it must
+    /// stay for. Returns whether it has moved.
+    pub(crate) fn hand_over(
+        &self,
+        session: SessionKey,
+        user: Arc<dyn InstanceUser>,
+        leaving: LeavingClient,
+        next: &Arc<Self>,
+    ) -> bool {
+        let now = self.clock.now();
+        // The other instance knows the session before this one passes anything on.
+        next.attach(session, Arc::clone(&user));
+        next.with(|multiplexer, now| multiplexer.expect_session(now, session, leaving));
+        let (handover, _gone) = self.act(now, |inner, orders| {
+            let handover = inner.multiplexer.hand_over(now, session);
+            if handover.is_none() {
+                return (None, None);
+            }
+            inner.poll_outputs(orders);
+            inner.moved.insert(session, Arc::clone(next));
+            (handover, inner.forget_user(session))
+        });
+        let has_moved = handover.is_some();
+        match handover {
+            Some(handover) => {
+                let is_there = next.with(|multiplexer, now| multiplexer.take_over(now, session, handover));
+                if !is_there {
+                    user.lose_instance(now, &Failure::SessionEnded);
+                }
+            }
+            None => next.ask(now, Ask::Close { session }),
+        }
+        has_moved
+    }
+
+    /// Forgets a session that has moved to another instance and has ended.
+    pub(crate) fn forget_moved(&self, session: SessionKey) {
+        self.lock().moved.remove(&session);
     }
 
     /// Calls the machine, and carries out what comes of it.
@@ -302,6 +375,9 @@ impl Lane {
                 inner.now = now;
                 let acted = act(inner, orders);
                 inner.note_changes();
+                if inner.multiplexer.is_owned() {
+                    self.owned.store(true, Ordering::Relaxed);
+                }
                 acted
             },
             |order| self.carry_out(order),
@@ -683,6 +759,15 @@ fn one_line(line: &[u8]) -> String {
 }
 
 impl Inner {
+    /// Returns the user that has left.
+    fn forget_user(&mut self, session: SessionKey) -> Option<Arc<dyn InstanceUser>> {
+        let gone = self.users.remove(&session);
+        if self.users.is_empty() {
+            self.idle_since = Some(self.now);
+        }
+        gone
+    }
+
     /// Spares a message that is alone the way by the tasks of the backend.
     fn send_through(&mut self, orders: &mut Outputs<Order>) {
         if self.is_sending {

@@ -5,14 +5,15 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Weak};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use protocol::eviction::Usage;
-use protocol::exchange::{Ask, CallKey, Failure, Principal, SessionKey, Tell};
+use protocol::exchange::{Ask, CallKey, Client, Failure, Principal, SessionKey, Tell};
 use protocol::message::{Message, Written};
 use protocol::session::replay::StreamKey;
 use protocol::session::{
@@ -46,7 +47,11 @@ pub(crate) struct SessionPort {
     principal: String,
     /// What all audit records about it begin with, where there is an audit.
     composed: Option<Box<str>>,
-    lane: Arc<Lane>,
+    /// The instance that the session was opened on.
+    first_lane: Arc<Lane>,
+    /// The instance that it has moved to since. A session moves at most once: the second one is its principal's own.
+    moved_to: OnceLock<Arc<Lane>>,
+    is_moving: AtomicBool,
     clock: Clock,
     recorder: Arc<Recorder>,
     pub(crate) traffic: Arc<Traffic>,
@@ -117,7 +122,9 @@ impl SessionPort {
             composed,
             id,
             traffic: Arc::clone(lane.traffic()),
-            lane,
+            first_lane: lane,
+            moved_to: OnceLock::new(),
+            is_moving: AtomicBool::new(false),
             clock,
             recorder,
             requests: Allowance::default(),
@@ -175,6 +182,33 @@ impl SessionPort {
         self.key
     }
 
+    /// Returns the instance that the session uses.
+    pub(crate) fn lane(&self) -> &Arc<Lane> {
+        self.moved_to.get().unwrap_or(&self.first_lane)
+    }
+
+    /// Moves the session from an instance that is another principal's to one that `find` returns, unless it has
+    /// something left where it is.
+    pub(crate) fn leave_lane(self: &Arc<Self>, find: impl FnOnce(&Client) -> Option<Arc<Lane>>) {
+        let lane = self.lane();
+        let Some(leaving) = lane.leaving_client(self.key) else {
+            return;
+        };
+        // One thread moves it, while others go on to use the instance that it leaves.
+        if self.is_moving.swap(true, AcqRel) {
+            return;
+        }
+        if self.moved_to.get().is_none()
+            && let Some(next) = find(&leaving.client)
+            && !Arc::ptr_eq(lane, &next)
+            && lane.hand_over(self.key, Arc::clone(self) as _, leaving, &next)
+        {
+            // It was not set before, and no other thread sets it.
+            let _ = self.moved_to.set(next);
+        }
+        self.is_moving.store(false, Release);
+    }
+
     pub(crate) fn is_welcomed(&self) -> bool {
         self.lock().session.is_welcomed()
     }
@@ -209,7 +243,7 @@ impl SessionPort {
 
     /// Returns the era that the session's server is spoken to in.
     pub(crate) fn server_era(&self) -> Era {
-        self.lane.era()
+        self.lane().era()
     }
 
     /// Takes a message of the client; what it asks for is passed on to the lane. A call keeps its permit to its end.
@@ -259,6 +293,9 @@ impl SessionPort {
             inner.poll_outputs(orders);
             orders.extend(ask.map(Order::Ask));
         });
+        if self.moved_to.get().is_some() {
+            self.first_lane.forget_moved(self.key);
+        }
         *self.place.lock() = None;
         self.traffic.events_lost.fetch_add(self.events_lost(), Relaxed);
     }
@@ -310,7 +347,7 @@ impl SessionPort {
     fn carry_out(&self, now: Moment, order: Order) {
         match order {
             Order::Wake(waker) => waker.wake(),
-            Order::Ask(ask) => self.lane.ask(now, ask),
+            Order::Ask(ask) => self.lane().ask(now, ask),
             Order::Say(said) => {
                 if let Some(listener) = &self.listener {
                     Arc::clone(listener).receive(said);
@@ -347,7 +384,7 @@ impl SessionPort {
     /// Records what ended in this session.
     pub(crate) fn record(&self, record: &Record<'_>) {
         let subject = Subject {
-            destination: self.lane.destination(),
+            destination: self.lane().destination(),
             session: Some(self.hash),
             principal: &self.principal,
             composed: self.composed.as_deref(),

@@ -76,6 +76,7 @@ pub struct ErrandRecord {
     pub response: Bytes,
     /// The answer was sent as an event.
     pub streamed: bool,
+    /// The media types that the client of the request accepts.
     pub accepts: Accepts,
     /// The HTTP status of an answer that is no failure.
     pub status: u16,

@@ -149,6 +149,22 @@ pub enum Ask {
     },
 }
 
+impl Ask {
+    /// Returns the session that asks.
+    pub const fn session(&self) -> SessionKey {
+        match self {
+            Self::Open { session, .. }
+            | Self::Ready { session, .. }
+            | Self::Call(Call { session, .. })
+            | Self::Cancel { session, .. }
+            | Self::Answer { session, .. }
+            | Self::Unanswerable { session, .. }
+            | Self::Notice { session, .. }
+            | Self::Close { session } => *session,
+        }
+    }
+}
+
 /// One request for the server.
 #[derive(Debug, Clone)]
 pub struct Call {

@@ -199,6 +199,9 @@ impl Visit<'_> {
                 return Ok(());
             }
         };
+        if message.kind() == Kind::Request {
+            self.destination.unshare(&port);
+        }
         match port
             .take(message.clone(), Accepts::OneStream, Some(place))
             .map_err(refuse_message)?

@@ -20,8 +20,12 @@ use crate::backend_face::remote::RemoteLane;
 use crate::backend_task::ProcessLane;
 use crate::lane::{Health, Lane};
 use crate::reply::Refusal;
+use crate::session_port::SessionPort;
 use crate::settings::{BackendSpec, Capabilities, ProcessSpec, Secret, Sharing};
 use crate::tasks;
+
+/// The era that a server is introduced to in where it may be either.
+const PREFERRED: Era = Era::Modern;
 
 /// The pause before a supervisor that panicked begins anew.
 const AFTER_PANIC: Duration = Duration::from_millis(500);
@@ -154,9 +158,9 @@ impl Destination {
             // Without sessions the next smaller unit is who is calling.
             (Sharing::PerIdentity, _) | (Sharing::PerSession, None) => {
                 let identity = Some((client.principal.clone(), from_headers.clone()));
-                (self.key_of(identity, client), Era::Modern)
+                (self.key_of(identity, client), PREFERRED)
             }
-            (Sharing::Shared, _) => (self.key_of(None, client), Era::Modern),
+            (Sharing::Shared, _) => (self.key_of(None, client), PREFERRED),
         };
         let (key, shared) = self.unshared_key(key, &client.principal);
         let limit = rules.max_children;
@@ -184,8 +188,7 @@ impl Destination {
                 return Ok(lane);
             }
             if lanes.len() < limit {
-                // Children that are being ended still are processes; a storm of sessions must not pile them up.
-                if self.supervisors() >= limit.saturating_mul(2).max(16) {
+                if self.has_too_many_supervisors() {
                     let joined = shared.or_else(|| best_fit(&lanes, &key, client));
                     return joined.ok_or(Refusal::TooManyChildren { limit });
                 }
@@ -256,6 +259,39 @@ impl Destination {
             tracing::debug!(destination = %self.name, "child no longer used");
             lane.stop();
         }
+    }
+
+    /// Moves a session to an instance of its own principal if its instance is another principal's by now. It stays where
+    /// that has something left for it, and where there is no room for another instance.
+    pub(crate) fn unshare(&self, port: &Arc<SessionPort>) {
+        if port.lane().is_owned() && self.check_open().is_ok() {
+            port.leave_lane(|client| self.own_lane(client));
+        }
+    }
+
+    /// Returns an instance of the client's principal alone, if there is one or room for one.
+    fn own_lane(&self, client: &Client) -> Option<Arc<Lane>> {
+        let identity = (client.principal.clone(), BTreeMap::new());
+        let key = self.key_of(Some(identity), client);
+        let limit = self.rules().max_children;
+        let mut lanes = self.lanes();
+        if let Some(lane) = lanes.get(&key) {
+            return Some(Arc::clone(lane));
+        }
+        if lanes.len() >= limit || self.has_too_many_supervisors() {
+            return None;
+        }
+        let (lane, supervisor) = self.new_lane(&BTreeMap::new(), PREFERRED, Started::ForClient);
+        lanes.insert(key, Arc::clone(&lane));
+        drop(lanes);
+        self.supervise(Arc::clone(&lane), supervisor);
+        Some(lane)
+    }
+
+    /// Returns whether so many children are being ended that none may be started. A storm of sessions must not pile
+    /// them up.
+    fn has_too_many_supervisors(&self) -> bool {
+        self.supervisors() >= self.rules().max_children.saturating_mul(2).max(16)
     }
 
     fn key_of(&self, identity: Option<Identity>, client: &Client) -> LaneKey {

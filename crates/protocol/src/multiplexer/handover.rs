@@ -99,15 +99,16 @@ impl Multiplexer {
         }
     }
 
-    /// Takes over what the session has brought along.
-    pub fn take_over(&mut self, now: Moment, session: SessionKey, handover: Handover) {
+    /// Takes over what the session has brought along. Returns whether the session is still there; if it has ended meanwhile,
+    /// its calls are dropped.
+    pub fn take_over(&mut self, now: Moment, session: SessionKey, handover: Handover) -> bool {
         let Handover {
             subscriptions,
             level,
             waiting,
         } = handover;
         if !self.ledger.sessions.contains(session) {
-            return;
+            return false;
         }
         let is_ready = self.is_ready();
         for uri in subscriptions {
@@ -127,6 +128,7 @@ impl Multiplexer {
         for call in waiting {
             self.call(now, call);
         }
+        true
     }
 
     /// Has a client look at the lists that may differ from those of the server it came from.
@@ -223,7 +225,11 @@ mod tests {
         std::iter::from_fn(|| machine.poll_output())
             .filter_map(|output| match output {
                 Output::Tell(Tell::Notice { session, .. }) => Some(session),
-                _ => None,
+                Output::Tell(_)
+                | Output::WantLink
+                | Output::Replace { .. }
+                | Output::Shown(_)
+                | Output::Noise { .. } => None,
             })
             .collect()
     }

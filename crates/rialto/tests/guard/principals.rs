@@ -160,16 +160,19 @@ async fn questions_progress_logs_and_updates_stay_with_their_principal() -> Resu
     alice
         .call(10, "update", json!({"uri": "test://alice-secret"}))
         .await?;
-    // A change of the list is for everyone: it is the fence behind which nothing may have come to Bob.
+    // A changed list is the fence behind which nothing of Alice's may have come to Bob. He has a child of his own since the
+    // server asked Alice, and was told to look at its lists when he moved there.
     alice.call(11, "change_tools", "{}").await?.expect_status(200)?;
-    for (who, stream) in [("bob", &mut bobs_stream), ("alice", &mut alices_stream)] {
-        let mut heard = Vec::new();
-        loop {
+    bob.call(11, "change_tools", "{}").await?.expect_status(200)?;
+    for (who, stream, changes) in [("bob", &mut bobs_stream, 2), ("alice", &mut alices_stream, 1)] {
+        let (mut heard, mut seen) = (Vec::new(), 0);
+        while seen < changes {
             let message = stream.message().await?;
             if message["method"] == "notifications/tools/list_changed" {
-                break;
+                seen += 1;
+            } else {
+                heard.push(message);
             }
-            heard.push(message);
         }
         let is_alices = heard
             .iter()
@@ -210,6 +213,63 @@ async fn a_caller_does_not_wait_for_the_answer_of_another() -> Result<()> {
         .await?
         .expect_status(202)?;
     assert!(asking.message().await?.to_string().contains("mine"));
+    Ok(())
+}
+
+/// Bob's session was open before the server asked Alice. With his next call it moves to a child of his own.
+#[tokio::test]
+async fn a_session_moves_to_a_child_of_its_own_once_the_server_has_asked_another() -> Result<()> {
+    let house = House::with_stub().await?;
+    let alice = house.session(&house.alice, asks()).await?;
+    let bob = house.session(&house.bob, asks()).await?;
+    let shared = bob.call(1, "pid", "{}").await?.text();
+    let mut bobs_stream = bob.get_stream(None).await?;
+    bob.request(2, "resources/subscribe", json!({"uri": "test://bobs"}))
+        .await?
+        .expect_status(200)?;
+    let mut asking = alice
+        .open_call(1, "ask_elicit", json!({"marker": "which"}), "null")
+        .await?
+        .events();
+    let question = asking.message().await?;
+    bob.expect_echo("bobs").await?;
+    assert_eq!(house.rialto.journal().starts().len(), 2);
+    let own = bob.call(3, "pid", "{}").await?.text();
+    assert_ne!(own, shared);
+    // His subscription has come along, and his stream goes on.
+    bob.call(4, "update", json!({"uri": "test://bobs"}))
+        .await?
+        .expect_status(200)?;
+    loop {
+        let message = bobs_stream.message().await?;
+        if message["method"] == "notifications/resources/updated" {
+            assert_eq!(message["params"]["uri"], "test://bobs");
+            break;
+        }
+        let method = message["method"].as_str().unwrap_or_default();
+        assert!(method.ends_with("/list_changed"), "{message}");
+    }
+    // He is asked there himself, while Alice still thinks.
+    let mut bobs_call = bob
+        .open_call(5, "ask_elicit", json!({"marker": "bobs"}), "null")
+        .await?
+        .events();
+    let bobs_question = bobs_call.message().await?;
+    for (client, question, call) in [
+        (&bob, &bobs_question, &mut bobs_call),
+        (&alice, &question, &mut asking),
+    ] {
+        client
+            .respond(
+                &question["id"],
+                json!({"action": "accept", "content": {"answer": "mine"}}),
+            )
+            .await?
+            .expect_status(202)?;
+        assert!(call.message().await?.to_string().contains("mine"));
+    }
+    bob.delete().await?.expect_status(204)?;
+    assert_eq!(alice.call(6, "pid", "{}").await?.text(), shared);
     Ok(())
 }
 

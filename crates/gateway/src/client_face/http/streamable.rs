@@ -123,6 +123,9 @@ impl Visit<'_> {
         };
         if let Some(port) = session {
             empty(headers);
+            if message.kind() == Kind::Request {
+                self.destination.unshare(&port);
+            }
             let reception = port
                 .take(message.clone(), accepts, Some(permit))
                 .map_err(|refusal| refused(refuse_message(refusal)))?;
