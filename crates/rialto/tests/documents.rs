@@ -508,21 +508,66 @@ fn every_table_of_every_document_is_one() {
 #[test]
 fn every_link_between_the_documents_leads_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    for (document, folder) in [(CONFIGURATION, "docs"), (TROUBLESHOOTING, "docs")] {
-        for link in markdown::links(document) {
-            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
-            let text = if file.is_empty() {
-                document.to_owned()
-            } else {
-                let path = root.join(folder).join(file);
-                std::fs::read_to_string(&path).unwrap_or_else(|_| panic!("{link} leads nowhere"))
-            };
-            if !anchor.is_empty() {
-                assert!(
-                    markdown::anchors(&text).contains(anchor),
-                    "{link}: there is no such heading"
-                );
+    let mut links = 0;
+    for folder in [root.clone(), root.join("docs")] {
+        let files = std::fs::read_dir(&folder).expect("a folder").flatten();
+        let pages = files.filter(|file| file.path().extension().is_some_and(|kind| kind == "md"));
+        for page in pages.map(|file| file.path()) {
+            let document = std::fs::read_to_string(&page).expect("a document");
+            for link in markdown::links(&document) {
+                let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+                let target = if file.is_empty() {
+                    page.clone()
+                } else {
+                    folder.join(file)
+                };
+                assert!(target.exists(), "{}: {link} leads nowhere", page.display());
+                if !anchor.is_empty() {
+                    let text = std::fs::read_to_string(&target).expect("a document");
+                    let found = markdown::anchors(&text).contains(anchor);
+                    assert!(found, "{}: {link}: there is no such heading", page.display());
+                }
+                links += 1;
             }
         }
+    }
+    assert!(links > 100, "{links} links");
+}
+
+#[test]
+fn index_of_the_documents_names_every_page() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let links = markdown::links(include_str!("../../../docs/README.md"));
+    for file in std::fs::read_dir(&root).expect("the documents").flatten() {
+        let name = file.file_name().to_string_lossy().into_owned();
+        if name != "README.md" && name.ends_with(".md") {
+            assert!(links.contains(&name), "docs/README.md does not name {name}");
+        }
+    }
+}
+
+/// A reader who knows MCP, HTTP and proxies searches in these words.
+#[test]
+fn mechanisms_are_found_by_the_words_of_the_field() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let product = ["protocol", "oauth", "gateway", "rialto"];
+    let text: String = product
+        .map(|name| source::read(&crates.join(name).join("src")).to_lowercase())
+        .concat();
+    for words in [
+        "restart backoff",
+        "Last-Event-ID",
+        "429",
+        "header validation",
+        "refresh single-flight",
+        "SIGHUP",
+        "keep-alive",
+        "retry after a broken connection",
+        "id rewriting",
+        "back-pressure on stdin",
+        "version negotiation",
+        "liveness ping",
+    ] {
+        assert!(text.contains(&words.to_lowercase()), "no source has `{words}`");
     }
 }
