@@ -15,8 +15,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use gateway::backend_face::process::{
-    ChildProcess, Environment, Exit, LaunchError, LaunchOrder, Launcher, Running, StderrTail, WardenCommand,
-    environment, stderr, warden,
+    ChildProcess, Environment, Exit, LaunchError, LaunchOrder, Launcher, Running, StderrTail, environment,
+    stderr,
 };
 use gateway::settings::{Inherits, Secret};
 use rustix::process::{Pid, Signal, kill_process};
@@ -466,65 +466,7 @@ async fn a_flood_on_stderr_does_not_freeze_the_child_and_its_end_is_kept() {
     assert!(kept <= 64 * 1024);
 }
 
-// The warden. This test binary is started again, as the bridge and as the warden; an extra argument, which the
-// test harness takes for one more filter, says which role to play.
-
-const ROLE: &str = "roles_of_the_rehearsal";
-const BRIDGE: &str = "role=bridge";
-const WARDEN: &str = "role=warden";
-
-fn role_argv(role: &str) -> Vec<std::ffi::OsString> {
-    let this = std::env::current_exe().unwrap();
-    vec![
-        this.into(),
-        ROLE.into(),
-        role.into(),
-        "--exact".into(),
-        "--nocapture".into(),
-    ]
-}
-
-/// Does something only when this binary was started again by one of the tests below.
-#[test]
-fn roles_of_the_rehearsal() {
-    if std::env::args().any(|argument| argument == WARDEN) {
-        warden::run();
-        std::process::exit(0);
-    }
-    if std::env::args().any(|argument| argument == BRIDGE) {
-        tokio::runtime::Runtime::new().unwrap().block_on(bridge());
-    }
-}
-
-/// A Rialto in small: one stubborn child under a warden. Each line on stdin is answered once the warden knows.
-async fn bridge() {
-    let say = |text: String| {
-        let mut out = std::io::stdout().lock();
-        write!(out, "\nrehearsal {text}\n")
-            .and_then(|()| out.flush())
-            .unwrap();
-    };
-    let launcher = Launcher::new(WardenCommand {
-        argv: role_argv(WARDEN),
-    });
-    let script = format!("{STUBBORN_GRANDCHILD} trap '' TERM; while :; do wait; done");
-    let Running {
-        pid,
-        mut stdout,
-        child,
-        stdin,
-        ..
-    } = launcher.launch(&shell(&script)).unwrap();
-    let grandchild = process_id(&mut stdout).await;
-    say(format!("{pid} {grandchild}"));
-    let mut asks = tokio::io::BufReader::new(tokio::io::stdin());
-    let mut line = String::new();
-    while asks.read_line(&mut line).await.unwrap() > 0 {
-        launcher.guarded().await;
-        say("guarded".to_owned());
-    }
-    drop((stdin, child));
-}
+// The warden. `gateway-test-process` plays the bridge, and its warden.
 
 /// The bridge as a process; it does not outlive the test.
 struct Bridge {
@@ -537,9 +479,8 @@ struct Bridge {
 
 impl Bridge {
     fn start() -> Self {
-        let argv = role_argv(BRIDGE);
-        let mut process = Command::new(&argv[0])
-            .args(&argv[1..])
+        let mut process = Command::new(env!("CARGO_BIN_EXE_gateway-test-process"))
+            .arg("bridge")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -561,12 +502,7 @@ impl Bridge {
     }
 
     fn hear(&mut self) -> String {
-        loop {
-            let line = self.lines.next().expect("the bridge speaks").unwrap();
-            if let Some(text) = line.strip_prefix("rehearsal ") {
-                return text.to_owned();
-            }
-        }
+        self.lines.next().expect("the bridge writes a line").unwrap()
     }
 
     fn wait_until_guarded(&mut self) {
@@ -583,7 +519,8 @@ impl Bridge {
             let mut fields = stat.rsplit_once(") ")?.1.split(' ');
             let (state, its_parent) = (fields.next()?, fields.next()?);
             let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
-            (its_parent == parent && state != "Z" && command.contains(WARDEN)).then_some(pid)
+            (its_parent == parent && state != "Z" && command.split('\0').nth(1) == Some("warden"))
+                .then_some(pid)
         })
     }
 

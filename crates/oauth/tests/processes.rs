@@ -1,66 +1,28 @@
 //! Several processes, one person: hosts start copies at once, and kill them at any moment.
 //!
-//! The processes are this very test program, started again to run one test: [`child`].
+//! Each process is an `oauth-test-process`, whose browser is `testkit-browser`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "stage/play.rs"]
 mod play;
 
-use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use oauth::{Person, Settings, SignIn, StoreSettings};
+use oauth::SignIn;
 use play::{Play, call, post};
 use testkit::authority::Conduct;
-use testkit::authority::browser::visit;
 use testkit::wait_until;
 
-const ENDPOINT: &str = "RIALTO_TEST_ENDPOINT";
-const HOME: &str = "RIALTO_TEST_HOME";
-/// What the person does when a window opens: `signs-in`, or `sleeps`.
-const PERSON: &str = "RIALTO_TEST_PERSON";
-
-/// Not a test by itself: what each process does.
-#[tokio::test]
-async fn child() {
-    let Some(endpoint) = std::env::var_os(ENDPOINT) else {
-        return;
-    };
-    let endpoint = endpoint.into_string().unwrap();
-    let home = std::path::PathBuf::from(std::env::var_os(HOME).unwrap());
-    let sleeps = std::env::var_os(PERSON).is_some_and(|person| person == "sleeps");
-    let windows = home.join("windows");
-    let person = Person::with_browser(move |url| {
-        let mut windows = std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(&windows)?;
-        writeln!(windows, "{}", std::process::id())?;
-        if sleeps {
-            Ok(())
-        } else {
-            visit(url.as_str()).map(drop)
-        }
-    });
-    let store = StoreSettings {
-        keyring: false,
-        ..StoreSettings::at(home.join("sign-in"))
-    };
-    let settings = Settings {
-        person: Some(person),
-        ..Settings::new(endpoint.parse().unwrap(), store)
-    };
-    assert_eq!(call(&SignIn::new(settings), &endpoint).await.unwrap(), 200);
-}
-
+/// Starts a process whose person `signs-in`, or leaves the page open.
 fn start(play: &Play, person: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture"])
-        .env(ENDPOINT, play.authority.endpoint())
-        .env(HOME, play.home.path())
-        .env(PERSON, person)
+    let mut process = Command::new(env!("CARGO_BIN_EXE_oauth-test-process"));
+    process.arg(play.authority.endpoint()).arg(play.home.path());
+    if person == "signs-in" {
+        process.arg(testkit::rialto::binary("testkit-browser"));
+    }
+    process
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()

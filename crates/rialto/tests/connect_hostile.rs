@@ -1,70 +1,20 @@
 //! Signing in through `rialto connect` where somebody means harm (rows G8 to G11): nothing is opened, nothing is sent, nothing is
 //! kept where others could read it. What each refusal is called is shown in `crates/oauth/tests/hostile.rs`; here it is the program.
 //!
-//! The browser is this very test program, started again to run one test: [`browser`].
+//! The browser is `testkit-browser`.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
-use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::authority::browser::{fetch, visit};
+use testkit::authority::browser::{NOTES, PERSON, visit};
 use testkit::authority::{Authority, Conduct};
 use testkit::{Host, World};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Where the browser writes down what it saw.
-const NOTES: &str = "RIALTO_TEST_NOTES";
-/// `signs-in`, or `meddles` before that.
-const PERSON: &str = "RIALTO_TEST_PERSON";
-
-/// Not a test by itself: what the browser does.
-#[test]
-fn browser() {
-    let Some(notes) = std::env::var_os(NOTES) else {
-        return;
-    };
-    let mut notes = std::fs::OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(notes)
-        .unwrap();
-    let url = std::env::args().next_back().unwrap();
-    writeln!(notes, "opened").unwrap();
-    if std::env::var_os(PERSON).is_some_and(|person| person == "meddles") {
-        let door = callback(&url);
-        // Someone who says nothing and someone who never finishes do not keep others waiting.
-        let _silent = TcpStream::connect(&door).unwrap();
-        let mut slow = TcpStream::connect(&door).unwrap();
-        slow.write_all(b"GET /callback HTTP/1.1\r\nHost: ").unwrap();
-        for (path, method, host) in [
-            ("/callback?state=x", "GET", Some("evil.example")),
-            ("/other", "GET", None),
-            ("/callback?state=x", "POST", None),
-            ("/callback?state=x&code=y", "GET", None),
-        ] {
-            let status = fetch(&format!("http://{door}{path}"), method, host)
-                .unwrap()
-                .status;
-            writeln!(notes, "{status}").unwrap();
-        }
-    }
-    let page = visit(&url).unwrap();
-    writeln!(notes, "{} {}", page.status, page.url).unwrap();
-}
-
-/// Where the page leads back to: an address of this machine and no other.
-fn callback(url: &str) -> String {
-    let (_, rest) = url.split_once("redirect_uri=http%3A%2F%2F").unwrap();
-    let (door, _) = rest.split_once("%2Fcallback").unwrap();
-    let door = door.replace("%3A", ":");
-    assert!(door.starts_with("127.0.0.1:"), "{door}");
-    door
-}
 
 /// What the browser wrote down.
 fn notes(home: &Path) -> Vec<String> {
@@ -78,8 +28,7 @@ fn connect(home: &Path, authority: &Authority, person: &str) -> Host {
 }
 
 fn connect_in(world: Option<&World>, home: &Path, authority: &Authority, person: &str) -> Host {
-    let this = std::env::current_exe().unwrap();
-    let browser = format!("'{}' --exact browser --nocapture", this.display());
+    let browser = format!("'{}'", testkit::rialto::binary("testkit-browser").display());
     let notes = home.join("notes");
     let mut env = vec![
         ("RIALTO_BROWSER", browser.as_str()),

@@ -1,41 +1,18 @@
 //! Hosts that start `rialto connect` several times, and kill it at any moment: one person signs in, once.
 //!
-//! The browser is this very test program, started again to run one test: [`browser`]. It writes down that it was opened,
-//! and either signs in or leaves the page as it is.
+//! The browser is `testkit-browser`. It notes that it was opened, and either signs in or leaves the page as it is.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
+use testkit::authority::browser::{NOTES, PERSON};
 use testkit::authority::{Authority, AuthorityMetadata, Conduct, ResourceMetadata};
 use testkit::{Host, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Where the browser writes down that it was opened.
-const WINDOWS: &str = "RIALTO_TEST_WINDOWS";
-/// What the person does then: `signs-in`, or `leaves`.
-const PERSON: &str = "RIALTO_TEST_PERSON";
-
-/// Not a test by itself: what the browser does.
-#[test]
-fn browser() {
-    let Some(windows) = std::env::var_os(WINDOWS) else {
-        return;
-    };
-    let mut windows = std::fs::OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(windows)
-        .unwrap();
-    writeln!(windows, "opened").unwrap();
-    if std::env::var_os(PERSON).is_some_and(|person| person == "signs-in") {
-        let url = std::env::args().next_back().unwrap();
-        testkit::authority::browser::visit(&url).unwrap();
-    }
-}
 
 fn connect(home: &Path, authority: &Authority, person: &str) -> Host {
     connect_with(home, authority, person, &[], &[])
@@ -49,14 +26,13 @@ fn connect_with(
     flags: &[&str],
     variables: &[(&str, &str)],
 ) -> Host {
-    let this = std::env::current_exe().unwrap();
-    let browser = format!("'{}' --exact browser --nocapture", this.display());
-    let windows = home.join("windows");
+    let browser = format!("'{}'", testkit::rialto::binary("testkit-browser").display());
+    let notes = home.join("windows");
     let mut env = vec![
         ("RIALTO_BROWSER", browser.as_str()),
         ("RIALTO_STATE_DIR", home.to_str().unwrap()),
         ("RIALTO_KEYRING", "off"),
-        (WINDOWS, windows.to_str().unwrap()),
+        (NOTES, notes.to_str().unwrap()),
         (PERSON, person),
     ];
     env.extend_from_slice(variables);
@@ -73,7 +49,7 @@ fn connect_with(
 
 fn windows(home: &Path) -> usize {
     let opened = std::fs::read_to_string(home.join("windows"));
-    opened.map_or(0, |text| text.lines().count())
+    opened.map_or(0, |text| text.lines().filter(|line| *line == "opened").count())
 }
 
 async fn assert_signed_in(host: &Host) {

@@ -1,6 +1,6 @@
 //! `rialto login`, `logout` and `status`, and a gateway that uses what they keep.
 //!
-//! The browser is this very test program, started again to run one test: [`browser`].
+//! The browser is `testkit-browser`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,27 +10,15 @@ use testkit::rialto::Launcher;
 use testkit::{Failure, Result, Rialto};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-const BROWSER: &str = "RIALTO_TEST_BROWSER";
 
-/// Not a test by itself: what the browser does.
-#[test]
-fn browser() {
-    if std::env::var_os(BROWSER).is_some() {
-        let url = std::env::args().next_back().expect("a page to open");
-        let page = testkit::authority::browser::visit(&url).expect("a page");
-        assert_eq!(page.status, 200, "{}", page.body);
-    }
+fn browser() -> String {
+    format!("'{}'", testkit::rialto::binary("testkit-browser").display())
 }
 
 fn rialto(home: &Path, verb: &[&str]) -> Launcher {
-    let this = std::env::current_exe().expect("this program");
     Rialto::launcher()
         .verb(verb)
-        .env(BROWSER, "1")
-        .env(
-            "RIALTO_BROWSER",
-            &format!("'{}' --exact browser --nocapture", this.display()),
-        )
+        .env("RIALTO_BROWSER", &browser())
         .env("RIALTO_STATE_DIR", &home.to_string_lossy())
         .env("RIALTO_KEYRING", "off")
 }
@@ -226,14 +214,9 @@ async fn the_token_of_the_gateway_is_never_the_clients() -> Result<()> {
 fn connect(home: &Path, authority: &Authority, lines: &[&str]) -> std::io::Result<Vec<String>> {
     use std::io::{BufRead as _, BufReader, Write as _};
     use std::process::{Command, Stdio};
-    let this = std::env::current_exe()?;
     let mut child = Command::new(env!("CARGO_BIN_EXE_rialto"))
         .args(["connect", &authority.endpoint()])
-        .env(BROWSER, "1")
-        .env(
-            "RIALTO_BROWSER",
-            format!("'{}' --exact browser --nocapture", this.display()),
-        )
+        .env("RIALTO_BROWSER", browser())
         .env("RIALTO_STATE_DIR", home)
         .env("RIALTO_KEYRING", "off")
         .env("RUST_LOG", "off")

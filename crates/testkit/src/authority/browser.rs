@@ -1,8 +1,85 @@
 //! A person with a browser who signs in wherever they are sent: fetches a page and follows where it leads.
 
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
 use std::io::{Error, Read as _, Result, Write as _};
 use std::net::TcpStream;
+use std::process::ExitCode;
 use std::time::Duration;
+
+/// The variable that names the file in which `testkit-browser` notes what it did: `opened` for each start, then a
+/// line for each page. Without it the browser fails on a page whose status is not 200.
+pub const NOTES: &str = "RIALTO_TEST_NOTES";
+/// The variable that names what the person does: `signs-in`, which is the default, `leaves` the page as it is, or
+/// `meddles` with the callback listener before signing in.
+pub const PERSON: &str = "RIALTO_TEST_PERSON";
+
+/// The program `testkit-browser`: opens the page that is its last argument.
+pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
+    match open(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "testkit-browser: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn open(arguments: impl Iterator<Item = String>) -> Result<()> {
+    let url = arguments.last().ok_or_else(|| Error::other("no page to open"))?;
+    let person = std::env::var_os(PERSON).unwrap_or_else(|| "signs-in".into());
+    let notes = std::env::var_os(NOTES);
+    let mut notes = notes
+        .map(|path| OpenOptions::new().append(true).create(true).open(path))
+        .transpose()?;
+    if let Some(notes) = &mut notes {
+        writeln!(notes, "opened")?;
+    }
+    if person == OsStr::new("leaves") {
+        return Ok(());
+    }
+    let slow = match (&mut notes, person == OsStr::new("meddles")) {
+        (Some(notes), true) => meddle(&url, notes)?,
+        _ => Vec::new(),
+    };
+    let page = visit(&url)?;
+    drop(slow);
+    match &mut notes {
+        Some(notes) => writeln!(notes, "{} {}", page.status, page.url),
+        None if page.status == 200 => Ok(()),
+        None => Err(Error::other(format!("status {}: {}", page.status, page.body))),
+    }
+}
+
+/// Sends the callback listener what it must refuse, and notes how it answers. Two connections that never finish stay
+/// open and are returned: others must not wait for them.
+fn meddle(url: &str, notes: &mut File) -> Result<Vec<TcpStream>> {
+    let listener = callback(url)?;
+    let silent = TcpStream::connect(&listener)?;
+    let mut slow = TcpStream::connect(&listener)?;
+    slow.write_all(b"GET /callback HTTP/1.1\r\nHost: ")?;
+    for (path, method, host) in [
+        ("/callback?state=x", "GET", Some("evil.example")),
+        ("/other", "GET", None),
+        ("/callback?state=x", "POST", None),
+        ("/callback?state=x&code=y", "GET", None),
+    ] {
+        let status = fetch(&format!("http://{listener}{path}"), method, host)?.status;
+        writeln!(notes, "{status}")?;
+    }
+    Ok(vec![silent, slow])
+}
+
+/// Returns where the page leads back to: an address of this machine and no other.
+fn callback(url: &str) -> Result<String> {
+    let listener = url
+        .split_once("redirect_uri=http%3A%2F%2F")
+        .and_then(|(_, rest)| rest.split_once("%2Fcallback"))
+        .map(|(listener, _)| listener.replace("%3A", ":"));
+    listener
+        .filter(|listener| listener.starts_with("127.0.0.1:"))
+        .ok_or_else(|| Error::other(format!("{url} does not lead back to this machine")))
+}
 
 /// The last page that was shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
