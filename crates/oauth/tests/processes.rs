@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use oauth::SignIn;
-use play::{Play, call, post};
+use play::{Play, post};
 use testkit::authority::Conduct;
 use testkit::wait_until;
 
