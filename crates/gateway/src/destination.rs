@@ -469,7 +469,7 @@ impl Destination {
         let ports: Vec<Arc<SessionPort>> = self.sessions().values().cloned().collect();
         for port in ports {
             port.tick(now);
-            if port.lane().is_owned() && port.lane().keeps_waiting(port.key()) {
+            if port.instance().is_owned() && port.instance().keeps_waiting(port.key()) {
                 self.unshare(&port);
             }
             let limit = if port.is_implicit() {

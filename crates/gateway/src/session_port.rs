@@ -48,7 +48,7 @@ pub(crate) struct SessionPort {
     /// What all audit records about it begin with, where there is an audit.
     composed: Option<Box<str>>,
     /// The instance that the session was opened on.
-    first_lane: Arc<Lane>,
+    first_instance: Arc<Lane>,
     /// The instance that it has moved to since. A session moves at most once: the second one is its principal's own.
     moved_to: OnceLock<Arc<Lane>>,
     is_moving: AtomicBool,
@@ -122,7 +122,7 @@ impl SessionPort {
             composed,
             id,
             traffic: Arc::clone(lane.traffic()),
-            first_lane: lane,
+            first_instance: lane,
             moved_to: OnceLock::new(),
             is_moving: AtomicBool::new(false),
             clock,
@@ -183,14 +183,14 @@ impl SessionPort {
     }
 
     /// Returns the instance that the session uses.
-    pub(crate) fn lane(&self) -> &Arc<Lane> {
-        self.moved_to.get().unwrap_or(&self.first_lane)
+    pub(crate) fn instance(&self) -> &Arc<Lane> {
+        self.moved_to.get().unwrap_or(&self.first_instance)
     }
 
     /// Moves the session from an instance that is another principal's to one that `find` returns, unless it has
     /// something left where it is.
-    pub(crate) fn leave_lane(self: &Arc<Self>, find: impl FnOnce(&Client) -> Option<Arc<Lane>>) {
-        let lane = self.lane();
+    pub(crate) fn leave_instance(self: &Arc<Self>, find: impl FnOnce(&Client) -> Option<Arc<Lane>>) {
+        let lane = self.instance();
         let Some(leaving) = lane.leaving_client(self.key) else {
             return;
         };
@@ -243,7 +243,7 @@ impl SessionPort {
 
     /// Returns the era that the session's server is spoken to in.
     pub(crate) fn server_era(&self) -> Era {
-        self.lane().era()
+        self.instance().era()
     }
 
     /// Takes a message of the client; what it asks for is passed on to the lane. A call keeps its permit to its end.
@@ -294,7 +294,7 @@ impl SessionPort {
             orders.extend(ask.map(Order::Ask));
         });
         if self.moved_to.get().is_some() {
-            self.first_lane.forget_moved(self.key);
+            self.first_instance.forget_moved(self.key);
         }
         *self.place.lock() = None;
         self.traffic.events_lost.fetch_add(self.events_lost(), Relaxed);
@@ -347,7 +347,7 @@ impl SessionPort {
     fn carry_out(&self, now: Moment, order: Order) {
         match order {
             Order::Wake(waker) => waker.wake(),
-            Order::Ask(ask) => self.lane().ask(now, ask),
+            Order::Ask(ask) => self.instance().ask(now, ask),
             Order::Say(said) => {
                 if let Some(listener) = &self.listener {
                     Arc::clone(listener).receive(said);
@@ -384,7 +384,7 @@ impl SessionPort {
     /// Records what ended in this session.
     pub(crate) fn record(&self, record: &Record<'_>) {
         let subject = Subject {
-            destination: self.lane().destination(),
+            destination: self.instance().destination(),
             session: Some(self.hash),
             principal: &self.principal,
             composed: self.composed.as_deref(),

@@ -99,9 +99,9 @@ impl Face {
     }
 
     /// Returns whether the server received the union of its clients' capabilities.
-    pub fn was_told_union(&self) -> bool {
+    pub fn declares_union(&self) -> bool {
         match self.era {
-            Era::Legacy => self.handshake.was_told_union(),
+            Era::Legacy => self.handshake.declares_union(),
             Era::Modern => false,
         }
     }

@@ -139,7 +139,7 @@ impl Capabilities {
         }
     }
 
-    /// Every capability of the legacy era at once, and the extensions that Rialto knows, for a backend that is told the
+    /// Every capability of the legacy era at once, and the extensions that Rialto knows, for a backend that is declared the
     /// union. Tasks are left out: they are the server's to offer, and Rialto never takes them from a server.
     pub const ALL_JSON: &'static str = r#"{"elicitation":{"form":{},"url":{}},"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}},"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}}}"#;
 }

@@ -1,8 +1,8 @@
 //! MCP Apps: the extension for user interfaces (`io.modelcontextprotocol/ui`, SEP-1865).
 //!
 //! A server that knows of a client with this extension gives its tools a user interface, and may offer tools that only the
-//! interface calls. A client without the extension does not know that those are not meant for its model. Where a server was
-//! told the union of what clients can do, such a client gets the list without them. Everything else passes as it is.
+//! interface calls. A client without the extension does not know that those are not meant for its model. Where the server has
+//! the union of what clients can do, such a client gets the list without them. Everything else passes as it is.
 
 use crate::message::Message;
 use crate::object::Object;

@@ -95,7 +95,7 @@ async fn goes_on_while_the_server_is_unavailable(player: impl FnOnce(&str, &str)
     }
 }
 
-/// The scenario `connect_fails`: the server exits whenever it is started, and the client says so.
+/// The scenario `connect_fails`: the server exits whenever it is started, and the client shows it.
 async fn shows_why_it_cannot_connect(player: impl FnOnce(&str, &str) -> Result<Value, String>) {
     let launcher = Rialto::launcher().stub(&["--exit-at-once", "3"]);
     let (seen, _rialto) = play(launcher, "/mcp", "connect_fails", player).await;

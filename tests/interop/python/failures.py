@@ -85,7 +85,7 @@ SCENARIOS = {scenario.__name__: scenario for scenario in (oversized, timeout, cr
 
 
 async def connect_fails(client: str, url: str) -> dict[str, Any]:
-    """The server cannot be had, so that connecting fails. Returns what the client says of it."""
+    """The server cannot be had, so that connecting fails. Returns what the client shows of it."""
     try:
         async with CLIENTS[client](url):
             pass

@@ -264,13 +264,13 @@ impl Destination {
     /// Moves a session to an instance of its own principal if its instance is another principal's by now. It stays where
     /// that has something left for it, and where there is no room for another instance.
     pub(crate) fn unshare(&self, port: &Arc<SessionPort>) {
-        if port.lane().is_owned() && self.check_open().is_ok() {
-            port.leave_lane(|client| self.own_lane(client));
+        if port.instance().is_owned() && self.check_open().is_ok() {
+            port.leave_instance(|client| self.own_instance(client));
         }
     }
 
     /// Returns an instance of the client's principal alone, if there is one or room for one.
-    fn own_lane(&self, client: &Client) -> Option<Arc<Lane>> {
+    fn own_instance(&self, client: &Client) -> Option<Arc<Lane>> {
         let identity = (client.principal.clone(), BTreeMap::new());
         let key = self.key_of(Some(identity), client);
         let limit = self.rules().max_children;

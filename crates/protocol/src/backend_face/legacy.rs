@@ -99,7 +99,7 @@ impl Handshake {
     }
 
     /// Returns whether the server was introduced to the union of all clients.
-    pub fn was_told_union(&self) -> bool {
+    pub fn declares_union(&self) -> bool {
         self.style == Introduction::Union
     }
 

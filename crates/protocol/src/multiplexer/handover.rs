@@ -68,7 +68,7 @@ impl Multiplexer {
             || self.ledger.questions.values().any(|open| open.session == session)
     }
 
-    /// Gives up a session that is to leave. Returns what it takes along, or `None` if it is to stay.
+    /// Releases a session that is to leave. Returns what it takes along, or `None` if it is to stay.
     pub fn hand_over(&mut self, now: Moment, session: SessionKey) -> Option<Handover> {
         self.leaving_client(session)?;
         let (gone, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.ledger.waiting)
@@ -221,7 +221,7 @@ mod tests {
         String::from_utf8(sent.to_vec()).expect("text")
     }
 
-    fn told_of_lists(machine: &mut Multiplexer) -> Vec<SessionKey> {
+    fn lists_changed_for(machine: &mut Multiplexer) -> Vec<SessionKey> {
         std::iter::from_fn(|| machine.poll_output())
             .filter_map(|output| match output {
                 Output::Tell(Tell::Notice { session, .. }) => Some(session),
@@ -258,7 +258,7 @@ mod tests {
     fn session_takes_its_subscriptions_level_and_unsent_calls_to_a_new_instance() {
         let mut old = occupied();
         assert!(old.leaving_client(BOB).is_some() && old.is_kept_waiting(BOB));
-        assert!(old.leaving_client(ANN).is_none(), "she was asked");
+        assert!(old.leaving_client(ANN).is_none(), "the server asked Ann");
         let mut new = instance();
         new.expect_session(Moment::START, BOB, old.leaving_client(BOB).expect("Bob leaves"));
         assert!(matches!(new.poll_output(), Some(Output::WantLink)));
@@ -271,10 +271,10 @@ mod tests {
         assert!(sent(&mut new).contains("initialize"));
         say(&mut new, WELCOME);
         let sent = sent(&mut new);
-        for told in ["initialized", r#""level":"debug""#, "x:/a", "tools/call"] {
-            assert!(sent.contains(told), "{told} in {sent}");
+        for part in ["initialized", r#""level":"debug""#, "x:/a", "tools/call"] {
+            assert!(sent.contains(part), "{part} in {sent}");
         }
-        assert_eq!(told_of_lists(&mut new), [BOB]);
+        assert_eq!(lists_changed_for(&mut new), [BOB]);
     }
 
     #[test]
@@ -289,10 +289,10 @@ mod tests {
         let handover = old.hand_over(Moment::START, BOB).expect("Bob leaves");
         new.take_over(Moment::START, BOB, handover);
         let sent = sent(&mut new);
-        for told in [r#""level":"debug""#, "x:/a", "tools/call"] {
-            assert!(sent.contains(told), "{told} in {sent}");
+        for part in [r#""level":"debug""#, "x:/a", "tools/call"] {
+            assert!(sent.contains(part), "{part} in {sent}");
         }
-        assert_eq!(told_of_lists(&mut new), [BOB]);
+        assert_eq!(lists_changed_for(&mut new), [BOB]);
         assert!(new.suits(&Principal::named("bob")));
     }
 

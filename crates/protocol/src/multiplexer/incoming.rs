@@ -257,7 +257,7 @@ impl Multiplexer {
         let list = self.tools.without_denied(&list).unwrap_or(list);
         let client = self.ledger.client(session);
         let shows_interfaces = client.is_none_or(|client| client.capabilities.shows_interfaces());
-        let shown = match shows_interfaces || !self.link.face().was_told_union() {
+        let shown = match shows_interfaces || !self.link.face().declares_union() {
             true => None,
             false => mcp_apps::without_app_only_tools(&list),
         };

@@ -160,8 +160,8 @@ async fn questions_progress_logs_and_updates_stay_with_their_principal() -> Resu
     alice
         .call(10, "update", json!({"uri": "test://alice-secret"}))
         .await?;
-    // A changed list is the fence behind which nothing of Alice's may have come to Bob. He has a child of his own since the
-    // server asked Alice, and was told to look at its lists when he moved there.
+    // A changed list is the fence behind which nothing of Alice's may have come to Bob. Bob has another child since the
+    // server asked Alice, and got a changed list when the session moved there.
     alice.call(11, "change_tools", "{}").await?.expect_status(200)?;
     bob.call(11, "change_tools", "{}").await?.expect_status(200)?;
     for (who, stream, changes) in [("bob", &mut bobs_stream, 2), ("alice", &mut alices_stream, 1)] {
@@ -216,7 +216,7 @@ async fn a_caller_does_not_wait_for_the_answer_of_another() -> Result<()> {
     Ok(())
 }
 
-/// Bob's session was open before the server asked Alice. With his next call it moves to a child of his own.
+/// Bob's session was open before the server asked Alice. With Bob's next call it moves to another child.
 #[tokio::test]
 async fn a_session_moves_to_a_child_of_its_own_once_the_server_has_asked_another() -> Result<()> {
     let house = House::with_stub().await?;
@@ -236,7 +236,7 @@ async fn a_session_moves_to_a_child_of_its_own_once_the_server_has_asked_another
     assert_eq!(house.rialto.journal().starts().len(), 2);
     let own = bob.call(3, "pid", "{}").await?.text();
     assert_ne!(own, shared);
-    // His subscription has come along, and his stream goes on.
+    // Bob's subscription has come along, and Bob's stream goes on.
     bob.call(4, "update", json!({"uri": "test://bobs"}))
         .await?
         .expect_status(200)?;
@@ -249,7 +249,7 @@ async fn a_session_moves_to_a_child_of_its_own_once_the_server_has_asked_another
         let method = message["method"].as_str().unwrap_or_default();
         assert!(method.ends_with("/list_changed"), "{message}");
     }
-    // He is asked there himself, while Alice still thinks.
+    // Bob is asked there, while Alice still thinks.
     let mut bobs_call = bob
         .open_call(5, "ask_elicit", json!({"marker": "bobs"}), "null")
         .await?
