@@ -13,11 +13,12 @@ use crate::line_sink::{LineSink, Options};
 use crate::settings::{AuditSettings, AuditSink, OnAuditFailure};
 
 mod chain;
+mod finisher;
 mod redact;
 
 use chain::Chain;
 pub use chain::{ChainKey, Flaw, Verified, Verifier};
-use parking_lot::Mutex;
+use finisher::{Finisher, Frame};
 
 /// The longest body a record carries.
 const MAX_BODY_BYTES: usize = 16 * 1024;
@@ -189,58 +190,73 @@ pub struct AuditRecord<'a> {
 }
 
 /// Where records go. When it is off, a record costs one comparison.
+///
+/// The caller's thread writes the short fields of a record. The sink's own thread does what takes time: it redacts
+/// bodies and computes the links of the chain, in the order in which records were taken.
 #[derive(Debug)]
 pub struct Audit {
     sink: Option<LineSink>,
     bodies: bool,
     on_failure: OnAuditFailure,
-    /// Held while a record is linked and handed over, so that records are written in the order of their links.
-    chain: Option<Mutex<Chain>>,
-    chain_key: Option<ChainKey>,
+    /// Records are finished by the sink's thread.
+    is_finished_later: bool,
 }
 
 impl Audit {
+    /// How much of a body a record can use: of a longer one no more is needed.
+    pub const BODY_BYTES: usize = redact::needed(MAX_BODY_BYTES);
+
     pub fn off() -> Self {
         Self {
             sink: None,
             bodies: false,
             on_failure: OnAuditFailure::Count,
-            chain: None,
-            chain_key: None,
+            is_finished_later: false,
         }
     }
 
     /// Opens the sink that the settings name.
     pub fn open(settings: &AuditSettings) -> io::Result<Self> {
-        let options = Options::named("audit");
         let chain = match (&settings.sink, settings.chain) {
             (AuditSink::File(path), true) => Some(Chain::continuing(path)?),
             (AuditSink::Stdout, true) => Some(Chain::default()),
             (AuditSink::Off, _) | (AuditSink::Stdout | AuditSink::File(_), false) => None,
         };
-        let sink = match &settings.sink {
-            AuditSink::Off => None,
-            AuditSink::Stdout => Some(LineSink::stdout(options)?),
-            AuditSink::File(path) => Some(LineSink::file(path, options)?),
-        };
-        Ok(Self {
-            sink,
+        let finisher = Finisher {
             bodies: settings.bodies,
-            on_failure: settings.on_failure,
-            chain: chain.map(Mutex::new),
-            chain_key: settings.chain_key.as_ref().map(ChainKey::new),
-        })
+            chain,
+            key: settings.chain_key.as_ref().map(ChainKey::new),
+            line: String::new(),
+        };
+        let open = |options| match &settings.sink {
+            AuditSink::Off => Ok(None),
+            AuditSink::Stdout => LineSink::stdout(options).map(Some),
+            AuditSink::File(path) => LineSink::file(path, options).map(Some),
+        };
+        Self::over(open, Options::named("audit"), finisher, settings.on_failure)
     }
 
-    /// Writes to a sink that is open already.
-    pub fn over(sink: LineSink, bodies: bool) -> Self {
-        Self {
-            sink: Some(sink),
-            bodies,
-            on_failure: OnAuditFailure::Count,
-            chain: None,
-            chain_key: None,
+    fn over(
+        open: impl FnOnce(Options) -> io::Result<Option<LineSink>>,
+        mut options: Options,
+        mut finisher: Finisher,
+        on_failure: OnAuditFailure,
+    ) -> io::Result<Self> {
+        let bodies = finisher.bodies;
+        let is_finished_later = bodies || finisher.chain.is_some();
+        if bodies {
+            // Bodies wait as they came, and take less room once they are cut.
+            options.max_bytes *= 4;
         }
+        if is_finished_later {
+            options.finish = Some(Box::new(move |batch, lines| finisher.finish(batch, lines)));
+        }
+        Ok(Self {
+            sink: open(options)?,
+            bodies,
+            on_failure,
+            is_finished_later,
+        })
     }
 
     pub fn is_on(&self) -> bool {
@@ -252,26 +268,33 @@ impl Audit {
         self.bodies && self.is_on()
     }
 
-    /// Writes one line. False: there was no room, and the record is lost (and counted).
+    /// Takes one record. False: there was no room, and the record is lost (and counted).
     pub fn record(&self, record: &AuditRecord<'_>) -> bool {
         let Some(sink) = &self.sink else {
             return true;
         };
         LINE.with_borrow_mut(|line| {
             line.clear();
-            compose(line, record, self.bodies, SystemTime::now()).expect("writing to a String cannot fail");
-            let is_taken = match &self.chain {
-                Some(chain) => {
-                    // A record that found no room has no link; what is missing shall be known all the same.
-                    let lost = sink.lost();
-                    if lost > 0 {
-                        line.truncate(line.strip_suffix("}\n").map_or(line.len(), str::len));
-                        let _ = writeln!(line, ",\"lost\":{lost}}}");
-                    }
-                    let mut chain = chain.lock();
-                    chain.link(line, self.chain_key.as_ref(), |line| sink.push(line))
-                }
-                None => sink.push(line.as_bytes()),
+            compose(line, record, SystemTime::now()).expect("writing to a String cannot fail");
+            let is_taken = if self.is_finished_later {
+                let request = record.request_body.filter(|_| self.bodies).map(beginning);
+                let response = record.response_body.filter(|_| self.bodies).map(beginning);
+                let frame = Frame {
+                    line: line.as_bytes(),
+                    request,
+                    response,
+                    lost: sink.lost(),
+                };
+                let parts = [
+                    &frame.head()[..],
+                    frame.line,
+                    request.unwrap_or_default(),
+                    response.unwrap_or_default(),
+                ];
+                sink.push_parts(&parts)
+            } else {
+                line.push_str("}\n");
+                sink.push(line.as_bytes())
             };
             line.clear();
             line.shrink_to(KEPT_CAPACITY);
@@ -310,7 +333,8 @@ impl Audit {
     }
 }
 
-fn compose(line: &mut String, record: &AuditRecord<'_>, bodies: bool, now: SystemTime) -> fmt::Result {
+/// Writes everything but the bodies, up to the last brace, which is left out.
+fn compose(line: &mut String, record: &AuditRecord<'_>, now: SystemTime) -> fmt::Result {
     line.push_str("{\"ts\":\"");
     timestamp(line, now)?;
     line.push('"');
@@ -338,11 +362,6 @@ fn compose(line: &mut String, record: &AuditRecord<'_>, bodies: bool, now: Syste
     thousandths(line, micros % 1000);
     number(line, ",\"request_bytes\":", record.request_bytes);
     number(line, ",\"response_bytes\":", record.response_bytes);
-    if bodies {
-        body(line, ",\"request_body\":", record.request_body)?;
-        body(line, ",\"response_body\":", record.response_body)?;
-    }
-    line.push_str("}\n");
     Ok(())
 }
 
@@ -442,12 +461,9 @@ fn rpc_id(line: &mut String, raw: &[u8]) -> fmt::Result {
     }
 }
 
-fn body(line: &mut String, key: &'static str, body: Option<&[u8]>) -> fmt::Result {
-    line.push_str(key);
-    match body {
-        Some(body) => escape::json_string(line, &redact::redact(body, MAX_BODY_BYTES), MAX_BODY_BYTES),
-        None => line.write_str("null"),
-    }
+/// Returns as much of a body as a record can use.
+fn beginning(body: &[u8]) -> &[u8] {
+    &body[..body.len().min(Audit::BODY_BYTES)]
 }
 
 #[cfg(test)]

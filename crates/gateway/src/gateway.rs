@@ -144,7 +144,8 @@ impl Gateway {
             eras: Arc::default(),
             tells_callers_apart: settings.auth.is_on(),
         };
-        let destinations = reload::furnish(settings, &around, &BTreeMap::new())?;
+        let unusable = reload::check_commands(settings, &around.environment);
+        let destinations = reload::furnish(settings, &around, &BTreeMap::new(), &unusable)?;
         let broken: Vec<(String, String)> = destinations
             .iter()
             .filter_map(|(name, made)| Some((name.clone(), made.broken()?.to_owned())))

@@ -49,7 +49,13 @@ pub struct Options {
     pub report_every: Duration,
     /// Called on the sink's own thread.
     pub on_trouble: Box<dyn FnMut(Trouble<'_>) + Send>,
+    /// Makes the lines of what was pushed, where that is work which callers are to be spared.
+    pub finish: Option<Finish>,
 }
+
+/// Appends the lines of a batch, made from the parts that were pushed, and returns how many lines could not be made.
+/// Called on the sink's own thread, once for each batch, in the order of the pushes.
+pub type Finish = Box<dyn FnMut(&[u8], &mut Vec<u8>) -> u64 + Send>;
 
 impl Options {
     pub fn named(name: &'static str) -> Self {
@@ -70,6 +76,7 @@ impl Options {
                     "lines were lost, the reader is too slow"
                 ),
             }),
+            finish: None,
         }
     }
 }
@@ -161,17 +168,24 @@ impl LineSink {
 
     /// Takes one line; its line break is added where it is missing. False: there was no room, and the line is lost.
     pub fn push(&self, line: &[u8]) -> bool {
+        let line_break: &[u8] = if line.last() == Some(&b'\n') { b"" } else { b"\n" };
+        self.push_parts(&[line, line_break])
+    }
+
+    /// Takes what one line is made of, for a sink that finishes its lines; see [`Options::finish`]. False: there was no
+    /// room, and the line is lost.
+    pub fn push_parts(&self, parts: &[&[u8]]) -> bool {
         let shared = &*self.owner.shared;
+        let length: usize = parts.iter().map(|part| part.len()).sum();
         let mut state = shared.lock();
-        let bytes = state.waiting_bytes() + line.len() + 1;
+        let bytes = state.waiting_bytes() + length;
         if bytes > shared.max_bytes || state.lines + state.lines_in_hand >= shared.max_lines {
             drop(state);
             shared.lost.fetch_add(1, Ordering::Relaxed);
             return false;
         }
-        state.buffer.extend_from_slice(line);
-        if line.last() != Some(&b'\n') {
-            state.buffer.push(b'\n');
+        for part in parts {
+            state.buffer.extend_from_slice(part);
         }
         state.lines += 1;
         state.pushed += 1;
@@ -343,11 +357,21 @@ struct Scribe {
 
 impl Scribe {
     fn run(mut self) {
-        let mut batch = Vec::new();
+        let (mut batch, mut lines) = (Vec::new(), Vec::new());
         while self.take(&mut batch) {
-            self.write_out(&batch);
-            batch.clear();
-            batch.shrink_to(KEPT_CAPACITY);
+            match &mut self.options.finish {
+                None => mem::swap(&mut batch, &mut lines),
+                Some(finish) => {
+                    let failed = finish(&batch, &mut lines);
+                    self.shared.lost.fetch_add(failed, Ordering::Relaxed);
+                    self.shared.lock().bytes_in_hand = batch.len().max(lines.len());
+                }
+            }
+            self.write_out(&lines);
+            for buffer in [&mut batch, &mut lines] {
+                buffer.clear();
+                buffer.shrink_to(KEPT_CAPACITY);
+            }
             self.settle();
             self.report(None);
             self.pause(self.options.gather);

@@ -190,7 +190,7 @@ impl RecordListener for Audit {
         let message = record.message;
         let bodies = self.wants_bodies() && !is_refused;
         let response_body = record.response.filter(|_| bodies);
-        let response_body = response_body.map(|body| body.clone().into_bytes());
+        let response_body = response_body.map(|body| body.beginning(Audit::BODY_BYTES));
         let id = message.filter(|message| !is_refused || message.has_valid_id());
         self.record(&AuditRecord {
             whose: subject.whose(),

@@ -76,11 +76,23 @@ pub(crate) fn guard(settings: &Settings, listen: SocketAddr, clock: Clock) -> Ar
     ))
 }
 
+/// Returns why destinations cannot be started, by their names: a program that is not found, a file that cannot be read.
+pub(crate) fn check_commands(
+    settings: &Settings,
+    environment: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let destinations = settings.destinations.iter();
+    destinations
+        .filter_map(|wanted| Some((wanted.name.clone(), check_command(wanted, environment)?)))
+        .collect()
+}
+
 /// The destinations that settings ask for: those that there are already, as far as they are the same, and new ones.
 pub(crate) fn furnish(
     settings: &Settings,
     around: &Surroundings,
     present: &BTreeMap<String, Arc<Destination>>,
+    unusable: &BTreeMap<String, String>,
 ) -> Result<BTreeMap<String, Arc<Destination>>, ReloadError> {
     let mut destinations = BTreeMap::new();
     for wanted in &settings.destinations {
@@ -90,7 +102,7 @@ pub(crate) fn furnish(
         let destination = match same {
             Some(present) => Arc::clone(present),
             None => {
-                let broken = check_command(wanted, &around.environment);
+                let broken = unusable.get(&wanted.name).cloned();
                 if let Some(why) = &broken {
                     if !settings.keep_going {
                         return Err(ReloadError::Command {
@@ -118,7 +130,12 @@ impl Gateway {
             }
             (Some(_), None) | (None, _) => None,
         };
-        let outcome = self.take_over(settings, pair);
+        // Looking for programs and certificates reads the disk, beside the threads that serve.
+        let unusable = {
+            let (settings, environment) = (settings.clone(), Arc::clone(&self.around.environment));
+            tasks::blocking(move || check_commands(&settings, &environment)).await
+        };
+        let outcome = self.take_over(settings, pair, &unusable);
         self.reload_failed.store(outcome.is_err(), Ordering::Release);
         outcome
     }
@@ -132,6 +149,7 @@ impl Gateway {
         self: &Arc<Self>,
         settings: &Settings,
         pair: Option<(&Arc<Tls>, Pair)>,
+        unusable: &BTreeMap<String, String>,
     ) -> Result<Reloaded, ReloadError> {
         if self.is_draining() {
             return Err(ReloadError::Draining);
@@ -141,7 +159,7 @@ impl Gateway {
             tells_callers_apart: settings.auth.is_on(),
             ..self.around.clone()
         };
-        let destinations = furnish(settings, &around, &before.destinations)?;
+        let destinations = furnish(settings, &around, &before.destinations, unusable)?;
         if let Some((tls, pair)) = pair {
             tls.use_pair(pair)?;
         }

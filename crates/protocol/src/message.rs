@@ -407,6 +407,17 @@ impl Written {
         self.len() == 0
     }
 
+    /// Returns at most this much of its beginning, copied only if it is not in one piece.
+    pub fn beginning(&self, length: usize) -> Bytes {
+        match self {
+            Self::Whole(bytes) => bytes.slice(..bytes.len().min(length)),
+            Self::Cut { head, new, tail } => {
+                let pieces = [head, new, tail].into_iter().flatten();
+                pieces.copied().take(length).collect()
+            }
+        }
+    }
+
     /// The message in one piece, copied if it was not.
     pub fn into_bytes(self) -> Bytes {
         match self {

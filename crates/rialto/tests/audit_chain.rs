@@ -350,6 +350,41 @@ async fn g16_ten_thousand_calls_with_crashes_and_kills_leave_one_record_each() -
     Ok(())
 }
 
+/// Bodies and the chain are worked on after the calls have been answered; an end in between loses nothing.
+#[tokio::test]
+async fn records_with_large_bodies_are_complete_and_in_order_after_a_clean_end() -> Result<()> {
+    const CALLS: usize = 60;
+    let rialto = chained()
+        .env("RIALTO_AUDIT_BODIES", "true")
+        .stub(&[])
+        .start()
+        .await?;
+    let client = rialto.session().await?;
+    let large = "x".repeat(100_000);
+    for call in 0..CALLS {
+        let arguments = json!({"token": "hush", "marker": format!("{call} {large}")});
+        client.call(call, "echo", arguments).await?.expect_status(200)?;
+    }
+    rialto.sigterm();
+    rialto.wait(PATIENCE).await;
+    let audit = rialto.dir().join("audit");
+    let mut ids = Vec::new();
+    for line in lines(&audit) {
+        assert!(!line.contains("hush"), "{}", &line[..400]);
+        let record: Value = serde_json::from_str(&line)?;
+        if record["mcp_method"] == "tools/call" {
+            for body in ["request_body", "response_body"] {
+                let body = record[body].as_str().unwrap_or_default();
+                assert!(body.ends_with("…truncated"), "{}", &line[..400]);
+            }
+            ids.push(record["rpc_id"].as_u64());
+        }
+    }
+    assert!(ids.into_iter().eq((0..CALLS).map(|call| Some(call as u64))));
+    expect_whole(&[&audit]);
+    Ok(())
+}
+
 /// Every call was answered with something that a call can be answered with.
 fn note(answered: Vec<(String, u16)>) {
     for (id, status) in answered {

@@ -13,12 +13,26 @@ const REDACTED: &str = "[redacted]";
 /// body and none in the record.
 const READ_AHEAD: usize = 4;
 
+/// Returns how much of a body decides what is written of it: of a longer one, one byte more than is looked at, which
+/// tells that it was cut.
+pub(super) const fn needed(limit: usize) -> usize {
+    limit.saturating_mul(READ_AHEAD).saturating_add(1)
+}
+
 /// The longest word that is taken as a name.
 const MAX_NAME_BYTES: usize = 64;
+
+#[cfg(test)]
+thread_local! {
+    /// Bodies that this thread has redacted.
+    pub(super) static REDACTED_HERE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
 
 /// The body as text, secrets replaced, with somewhat more than `limit` bytes when there is more: whoever
 /// cuts it at the limit then knows that it was cut.
 pub(super) fn redact(body: &[u8], limit: usize) -> String {
+    #[cfg(test)]
+    REDACTED_HERE.with(|count| count.set(count.get() + 1));
     let read = body.len().min(limit.saturating_mul(READ_AHEAD));
     let text: Cow<'_, str> = String::from_utf8_lossy(&body[..read]);
     let mut out = String::with_capacity(read.min(limit) + REDACTED.len());

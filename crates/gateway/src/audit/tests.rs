@@ -20,8 +20,19 @@ impl io::Write for Kept {
 
 fn audit(bodies: bool) -> (Audit, Kept) {
     let kept = Kept::default();
-    let sink = LineSink::over(Box::new(kept.clone()), Options::named("audit-test")).unwrap();
-    (Audit::over(sink, bodies), kept)
+    let finisher = Finisher {
+        bodies,
+        ..Finisher::default()
+    };
+    let audit = over(Box::new(kept.clone()), finisher, |_| {});
+    (audit, kept)
+}
+
+fn over(writer: Box<dyn io::Write + Send>, finisher: Finisher, change: impl FnOnce(&mut Options)) -> Audit {
+    let mut options = Options::named("audit-test");
+    change(&mut options);
+    let open = |options| LineSink::over(writer, options).map(Some);
+    Audit::over(open, options, finisher, OnAuditFailure::Count).unwrap()
 }
 
 /// The lines that `records` make, each checked to be one JSON value.
@@ -67,7 +78,6 @@ fn a_record_is_one_line_with_every_key_in_order() {
     compose(
         &mut line,
         &call(),
-        false,
         SystemTime::UNIX_EPOCH + Duration::from_millis(1_500),
     )
     .unwrap();
@@ -78,7 +88,7 @@ fn a_record_is_one_line_with_every_key_in_order() {
             "{{\"ts\":\"1970-01-01T00:00:01.500Z\",\"destination\":\"context7\",\"session\":\"{session}\",\
              \"principal\":\"anonymous\",\"http_method\":\"POST\",\"mcp_method\":\"tools/call\",\"tool\":\"echo\",\
              \"rpc_id\":7,\"status_code\":200,\"outcome\":\"ok\",\"reason\":null,\"latency_ms\":12.034,\"request_bytes\":148,\
-             \"response_bytes\":97}}\n"
+             \"response_bytes\":97"
         )
     );
 }
@@ -272,7 +282,13 @@ proptest! {
             ..call()
         };
         let mut line = String::new();
-        compose(&mut line, &record, true, SystemTime::now()).unwrap();
+        compose(&mut line, &record, SystemTime::now()).unwrap();
+        let frame = Frame { line: line.as_bytes(), request: Some(&request), response: Some(&response), lost: 0 };
+        let batch = [&frame.head()[..], frame.line, &request, &response].concat();
+        let mut finisher = Finisher { bodies: true, ..Finisher::default() };
+        let mut lines = Vec::new();
+        prop_assert_eq!(finisher.finish(&batch, &mut lines), 0);
+        let line = String::from_utf8(lines).unwrap();
         let one_line = line.strip_suffix('\n').unwrap();
         prop_assert!(!one_line.chars().any(escape::is_hazard));
         let value: Value = serde_json::from_str(one_line).unwrap();
@@ -295,4 +311,78 @@ fn numbers_are_written_digit_by_digit() {
         ..call()
     };
     assert_eq!(written(false, &[record])[0]["latency_ms"], json!(7.65));
+}
+
+/// Redacting a body and computing a hash take time that other clients would wait for.
+#[test]
+fn bodies_are_redacted_by_the_thread_of_the_sink_and_not_by_the_caller() {
+    let before = redact::REDACTED_HERE.get();
+    let lines = written(true, &[call()]);
+    assert_eq!(lines[0]["response_body"], r#"{"result":{}}"#);
+    assert_eq!(redact::REDACTED_HERE.get(), before);
+}
+
+#[test]
+fn a_chain_with_bodies_keeps_the_order_of_the_records() {
+    let kept = Kept::default();
+    let finisher = Finisher {
+        bodies: true,
+        chain: Some(Chain::default()),
+        ..Finisher::default()
+    };
+    let audit = over(Box::new(kept.clone()), finisher, |_| {});
+    let ids: Vec<String> = (0..200).map(|id| id.to_string()).collect();
+    for id in &ids {
+        let record = AuditRecord {
+            rpc_id: Some(id.as_bytes()),
+            ..call()
+        };
+        assert!(audit.record(&record));
+    }
+    assert!(audit.flush(SOON));
+    let bytes = kept.0.lock().unwrap();
+    let mut verifier = Verifier::default();
+    let mut found = Vec::new();
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        assert_eq!(verifier.handle_line(line), Ok(()));
+        let value: Value = serde_json::from_slice(line).unwrap();
+        found.push(value["rpc_id"].to_string());
+    }
+    assert_eq!(found, ids);
+}
+
+/// Writes nothing before it is let.
+struct Held(std::sync::mpsc::Receiver<()>, Kept);
+
+impl io::Write for Held {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Without a sender it is let for good.
+        let _ = self.0.recv();
+        self.1.write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_record_that_found_no_room_leaves_no_gap_in_the_chain_and_is_counted_in_the_next() {
+    let kept = Kept::default();
+    let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
+    let finisher = Finisher {
+        chain: Some(Chain::default()),
+        ..Finisher::default()
+    };
+    let writer = Box::new(Held(held, kept.clone()));
+    let audit = over(writer, finisher, |options| options.max_lines = 2);
+    let taken: Vec<bool> = (0..5).map(|_| audit.record(&call())).collect();
+    assert_eq!(taken, [true, true, false, false, false]);
+    drop(release);
+    assert!(audit.flush(SOON) && audit.record(&call()) && audit.flush(SOON));
+    let bytes = kept.0.lock().unwrap();
+    let mut verifier = Verifier::default();
+    let lines: Vec<&[u8]> = bytes.split_inclusive(|byte| *byte == b'\n').collect();
+    assert!(lines.iter().all(|line| verifier.handle_line(line).is_ok()));
+    let last: Value = serde_json::from_slice(lines[2]).unwrap();
+    assert_eq!((&last["lost"], &last["seq"]), (&json!(3), &json!(3)));
 }
