@@ -75,6 +75,12 @@ impl Buffered {
         self.inner.lock()
     }
 
+    /// Sets other limits, which hold at once.
+    pub(crate) fn set_limits(&self, limits: Limits) {
+        self.lock().budget.set_limits(limits);
+        self.carry_out();
+    }
+
     /// Returns how many bytes wait to be read.
     pub(crate) fn total(&self) -> usize {
         self.lock().budget.total()

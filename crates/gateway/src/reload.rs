@@ -203,6 +203,9 @@ impl Gateway {
             session_idle: settings.session_idle,
             drain: settings.drain,
         });
+        // Shares are for callers who are told apart.
+        let buffers = self.around.limits.buffers(settings.auth.is_on());
+        self.around.buffered.set_limits(buffers);
         // Those who came in by what is no longer good hold nothing open any more, wherever they are.
         for name in &report.kept {
             if let Some(destination) = before.destinations.get(name) {

@@ -106,6 +106,16 @@ impl BufferBudget {
         }
     }
 
+    /// Sets other limits, and has freed what exceeds them.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+        let principals: Vec<Principal> = self.principals.keys().cloned().collect();
+        for principal in principals {
+            // No answer is spared: none has just been reported.
+            self.make_room(HolderKey(u64::MAX), &principal);
+        }
+    }
+
     /// Returns how many bytes wait to be read.
     pub fn total(&self) -> usize {
         self.total
@@ -310,6 +320,28 @@ mod tests {
             exceeded: Exceeded::PerPrincipal,
         };
         assert_eq!(gone[..2], [dropped(newer, 120), close]);
+    }
+
+    #[test]
+    fn limits_that_are_set_later_hold_at_once() {
+        let mut budget = BufferBudget::new(Limits {
+            total: 800,
+            per_principal: None,
+        });
+        let (holder, gone) = hold(&mut budget, "a", Held::Events, 600, 0);
+        assert_eq!(gone, []);
+        budget.set_limits(Limits {
+            total: 800,
+            per_principal: Some(400),
+        });
+        let dropped = Output::DropEvents {
+            holder,
+            bytes: 250,
+            exceeded: Exceeded::PerPrincipal,
+        };
+        assert_eq!(budget.poll_output(), Some(dropped));
+        let (_, gone) = hold(&mut budget, "a", Held::Events, 100, 1);
+        assert_eq!(gone.len(), 1, "450 are more than 400");
     }
 
     #[test]

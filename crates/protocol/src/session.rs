@@ -337,7 +337,9 @@ impl Session {
 
     /// Drops the oldest events, at least so many bytes as far as they may go.
     pub fn drop_events(&mut self, bytes: usize) {
-        self.shed_to(self.kept.get().saturating_sub(bytes));
+        let limit = self.kept.get().saturating_sub(bytes);
+        self.shed_to(limit);
+        self.give_up_answers(limit);
     }
 
     /// Bytes held for readers.

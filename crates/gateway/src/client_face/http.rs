@@ -419,10 +419,9 @@ impl Visit<'_> {
         })
     }
 
-    /// Returns whose share a session or a stream of this request takes.
+    /// Returns whose share this request takes, and a session or a stream of it.
     pub(super) fn sharer(&self) -> Option<Sharer> {
-        let limiter = &self.gateway.limiter;
-        limiter.sharer(self.began, self.account.as_ref(), &self.caller.principal)
+        Sharer::of(self.account.as_ref(), &self.caller.principal)
     }
 
     pub(super) fn elapsed(&self) -> Duration {

@@ -111,7 +111,7 @@ impl Visit<'_> {
         let head = Head::of(&parts.headers);
         // Under overload most requests end here: nothing of them was read but their heads.
         self.admit(&head)?;
-        let place = self.gateway.limiter.call(self.account.as_ref())?;
+        let place = self.gateway.limiter.call(self.sharer().as_ref())?;
         head.check_length()?;
         head.check_content()?;
         self.check_recorded()?;

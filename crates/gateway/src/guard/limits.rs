@@ -50,6 +50,13 @@ pub(crate) struct Sharer {
 }
 
 impl Sharer {
+    /// Returns whose share a call, a session or a stream of this principal takes, if it is counted.
+    pub(crate) fn of(account: Option<&Arc<Account>>, principal: &Principal) -> Option<Self> {
+        let account = Arc::clone(account?);
+        let is_named = !principal.is_anonymous();
+        Some(Self { account, is_named })
+    }
+
     /// Returns how many places it may have: as configured, else half of all if it has a name.
     fn limit(&self, configured: Option<usize>, in_all: usize) -> Option<usize> {
         configured.or_else(|| self.is_named.then(|| in_all.div_ceil(2)))
@@ -128,7 +135,7 @@ impl Limiter {
         }
     }
 
-    /// Who is counted with this request; nobody, if no limit is about callers.
+    /// Returns the account that this request is counted in; none, if no limit is about its caller.
     pub(crate) fn account(
         &self,
         now: Moment,
@@ -136,7 +143,9 @@ impl Limiter {
         peer: IpAddr,
         headers: &HeaderMap,
     ) -> Option<Arc<Account>> {
-        let concerned = self.requests.is_some()
+        // Callers with a name have a share of everything, even if nothing else is counted.
+        let concerned = !principal.is_anonymous()
+            || self.requests.is_some()
             || self.settings.sessions_per_principal.is_some()
             || self.settings.streams_per_principal.is_some()
             || self.settings.calls_per_principal.is_some();
@@ -170,22 +179,6 @@ impl Limiter {
             None => callers.named.insert(principal.clone(), Arc::clone(&caller)),
         };
         caller
-    }
-
-    /// Returns whose share a session or a stream takes: callers with a name have one even if nothing else is counted.
-    pub(crate) fn sharer(
-        &self,
-        now: Moment,
-        account: Option<&Arc<Account>>,
-        principal: &Principal,
-    ) -> Option<Sharer> {
-        let is_named = !principal.is_anonymous();
-        let account = match account {
-            Some(account) => Arc::clone(account),
-            None if is_named => self.find_account(now, principal, None),
-            None => return None,
-        };
-        Some(Sharer { account, is_named })
     }
 
     /// The address, or of IPv6 the network, that a request comes from.
@@ -257,13 +250,12 @@ impl Limiter {
     }
 
     /// A place for a call, taken before its body is read.
-    pub(crate) fn call(&self, caller: Option<&Arc<Account>>) -> Result<Permit, Refusal> {
-        let of_caller = caller.zip(self.settings.calls_per_principal);
-        take(
-            (&self.calls, self.settings.calls),
-            of_caller.map(|(caller, limit)| (&caller.calls, limit)),
-        )
-        .map_err(|full| match full {
+    pub(crate) fn call(&self, sharer: Option<&Sharer>) -> Result<Permit, Refusal> {
+        let of_caller = sharer.and_then(|sharer| {
+            let limit = sharer.limit(self.settings.calls_per_principal, self.settings.calls)?;
+            Some((&sharer.account.calls, limit))
+        });
+        take((&self.calls, self.settings.calls), of_caller).map_err(|full| match full {
             Full::InAll => Refusal::TooManyCallsInAll {
                 limit: self.settings.calls,
             },
@@ -414,6 +406,12 @@ mod tests {
         texts.iter().map(|text| Network::parse(text).unwrap()).collect()
     }
 
+    fn sharer(limiter: &Limiter, name: &str) -> Option<Sharer> {
+        let principal = Principal::named(name);
+        let account = limiter.account(Moment::START, &principal, address("::1"), &HeaderMap::new());
+        Sharer::of(account.as_ref(), &principal)
+    }
+
     fn limiter(change: impl FnOnce(&mut LimitSettings)) -> Limiter {
         let mut settings = LimitSettings::default();
         change(&mut settings);
@@ -558,14 +556,7 @@ mod tests {
             settings.calls = 2;
             settings.calls_per_principal = Some(1);
         });
-        let caller = |name: &str| {
-            limiter.account(
-                Moment::START,
-                &Principal::named(name),
-                address("::1"),
-                &HeaderMap::new(),
-            )
-        };
+        let caller = |name: &str| sharer(&limiter, name);
         let (alice, bob, carol) = (caller("alice"), caller("bob"), caller("carol"));
         let first = limiter.call(alice.as_ref()).unwrap();
         assert_eq!(
@@ -580,6 +571,24 @@ mod tests {
         assert_eq!(limiter.calls(), 2, "a refused call holds nothing");
         drop(first);
         assert!(limiter.call(carol.as_ref()).is_ok());
+    }
+
+    #[test]
+    fn a_caller_with_a_name_takes_at_most_half_of_the_calls_unless_configured() {
+        let limiter = limiter(|settings| settings.calls = 4);
+        let (alice, bob) = (sharer(&limiter, "alice"), sharer(&limiter, "bob"));
+        let _held: Vec<Permit> = (0..2).map(|_| limiter.call(alice.as_ref()).unwrap()).collect();
+        assert_eq!(
+            limiter.call(alice.as_ref()).unwrap_err(),
+            Refusal::TooManyCallsOfCaller { limit: 2 }
+        );
+        assert!(limiter.call(bob.as_ref()).is_ok());
+        let _rest: Vec<Permit> = (0..2).map(|_| limiter.call(None).unwrap()).collect();
+        assert_eq!(
+            limiter.call(None).unwrap_err(),
+            Refusal::TooManyCallsInAll { limit: 4 },
+            "callers without a name have no share, where nothing is configured"
+        );
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub struct LimitSettings {
     pub sessions_per_principal: Option<usize>,
     /// Calls at once, from the reading of their bodies to their ends.
     pub calls: usize,
+    /// Those of one principal; `None`: half of all, for callers with a name.
     pub calls_per_principal: Option<usize>,
     /// Streams for notices at once: those opened by GET, and `subscriptions/listen`.
     pub streams: usize,

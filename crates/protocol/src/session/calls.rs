@@ -4,10 +4,15 @@ use bytes::Bytes;
 
 use super::replay::{Audience, ByteSum, EventLog, StreamKey};
 use super::{Accepts, CallRecord, Ending, Output, Session};
+use crate::client_face::legacy;
 use crate::exchange::{CallKey, Failure};
 use crate::message::{Member, Message, Written};
 use crate::method::Method;
 use crate::time::Moment;
+
+/// Answers that connections wait to read may exceed the budget of a session this many times: a reader that is as fast
+/// as the server is not to lose an answer.
+const AWAITED_FACTOR: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct OpenCall {
@@ -42,6 +47,8 @@ pub(super) struct Stream {
     pub(super) generation: u32,
     pub(super) ended: Option<Moment>,
     pub(super) attended: bool,
+    /// The id of the request, while its answer may have to be given up.
+    id: Option<Bytes>,
 }
 
 impl Stream {
@@ -54,6 +61,7 @@ impl Stream {
             generation: 0,
             ended: None,
             attended: true,
+            id: None,
         }
     }
 
@@ -178,9 +186,14 @@ impl Session {
                     open.log
                         .push(now, body.into_bytes(), Audience::All, &self.limits.retention);
                 open.ended = Some(now);
+                open.id = call
+                    .message
+                    .as_ref()
+                    .and_then(|message| message.raw_bytes(Member::Id));
                 self.past.push_back((stream, open));
                 self.forget_past(now);
                 self.shed_to(self.limits.retention.bytes);
+                self.give_up_answers(AWAITED_FACTOR.saturating_mul(self.limits.retention.bytes));
                 self.outputs.push_back(Output::Wake(stream));
             }
             Stage::Undecided | Stage::Complete { .. } if call.attended => {
@@ -241,6 +254,23 @@ impl Session {
                 return;
             }
             self.events_lost += lost;
+        }
+    }
+
+    /// Replaces answers that connections wait to read by an error, the oldest first, until all logs together keep no
+    /// more than `limit`. The newest answer stays, so that one answer always passes.
+    pub(super) fn give_up_answers(&mut self, limit: usize) {
+        while self.kept.get() > limit {
+            let is_awaited = |stream: &Stream| stream.is_awaited() && stream.id.is_some();
+            let mut awaited = self.past.iter_mut().filter(|(_, stream)| is_awaited(stream));
+            let (Some((_, oldest)), Some(_)) = (awaited.next(), awaited.next()) else {
+                return;
+            };
+            let id = oldest.id.take().unwrap_or_default();
+            let limit = "bytes waiting to be read";
+            let error = legacy::lower_failure(&id, &Failure::Overloaded { limit });
+            oldest.log.replace_newest(error);
+            self.events_lost += 1;
         }
     }
 
@@ -412,6 +442,49 @@ mod tests {
             session.hang_up(Moment::START, reader);
         }
         answer_is_forgotten(&mut session);
+    }
+
+    #[test]
+    fn answers_for_slow_readers_are_given_up_for_an_error_when_they_exceed_the_budget_four_times() {
+        let mut session = session();
+        let calls: Vec<CallKey> = (0..10).map(|id| call(&mut session, id)).collect();
+        for call in &calls {
+            relate(&mut session, Moment::START, *call, 10);
+            answer(&mut session, Moment::START, *call, 3 * UNIT);
+            let held = session.held_bytes();
+            assert!(held <= 17 * UNIT, "{held} bytes are held for one session");
+        }
+        let answers: Vec<bool> = calls
+            .into_iter()
+            .enumerate()
+            .map(|(id, call)| {
+                let super::super::Answer::Stream(reader) = session.poll_answer(call) else {
+                    panic!("the answer is a stream");
+                };
+                let text = text(&mut session, reader);
+                let is_error = text.contains(&format!(r#""id":{id},"error":"#));
+                assert!(
+                    is_error != text.contains(r#""result":"rrr"#),
+                    "every call has one answer: {}",
+                    &text[..100]
+                );
+                !is_error
+            })
+            .collect();
+        assert_eq!(answers, [[false; 5], [true; 5]].concat());
+    }
+
+    #[test]
+    fn an_answer_larger_than_the_budget_reaches_the_reader_that_waits_for_it() {
+        let mut session = session();
+        let call = call(&mut session, 1);
+        relate(&mut session, Moment::START, call, 10);
+        answer(&mut session, Moment::START, call, 20 * UNIT);
+        session.drop_events(20 * UNIT);
+        let super::super::Answer::Stream(reader) = session.poll_answer(call) else {
+            panic!("the answer is a stream");
+        };
+        assert!(text(&mut session, reader).contains(r#""result":"rrr"#));
     }
 
     /// What no connection waits for any more has to fit.

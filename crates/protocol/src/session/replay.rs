@@ -268,6 +268,17 @@ impl EventLog {
         }
     }
 
+    /// Puts other data in the place of the newest event.
+    pub fn replace_newest(&mut self, data: Bytes) {
+        if let Some(event) = self.events.back_mut() {
+            let (before, after) = (event.data.len(), data.len());
+            event.data = data;
+            self.bytes = self.bytes - before + after;
+            self.sum.subtract(before);
+            self.sum.add(after);
+        }
+    }
+
     /// Whether events after `cursor` are lost.
     pub fn has_gap(&self, cursor: u64) -> bool {
         cursor < self.dropped

@@ -126,6 +126,43 @@ async fn a_token_that_is_taken_back_is_refused_and_what_it_held_open_ends() -> R
 }
 
 /// Whoever had the old one may be the reason for the new one.
+/// Before, all callers were one principal, which may use all of the budget.
+#[tokio::test]
+async fn a_principal_has_its_share_of_the_byte_budget_as_soon_as_there_is_auth() -> Result<()> {
+    let rialto = Rialto::with_config(&format!("limits: {{ buffered_bytes: 4MiB }}\n{DESTINATIONS}")).await?;
+    let alice = token("alice");
+    reload(&rialto, &tokens(&[("alice", &alice)])).await?;
+    let hits = r#"rialto_limit_hits_total{limit="buffered_bytes_per_principal"}"#;
+    // Three megabytes: less than the budget, more than half of it.
+    for _ in 0..3 {
+        let client = session(&rialto, "shared", &alice.token).await?;
+        let id = client.session().expect("a session");
+        let bearer = format!("Bearer {}", alice.token);
+        let headers = [
+            ("accept", "application/json"),
+            ("content-type", "application/json"),
+            ("mcp-session-id", id.as_str()),
+            ("authorization", bearer.as_str()),
+        ];
+        let flood = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
+            "name": "flood", "arguments": {"n": 16, "bytes": 60_000}}});
+        let reply = client
+            .send("POST", "/shared/mcp", &headers, flood.to_string())
+            .await?
+            .reply()
+            .await?;
+        reply.expect_status(200)?;
+    }
+    let bearer = format!("Bearer {}", alice.token);
+    let client = rialto.client_of("shared").await?;
+    let page = client
+        .send("GET", "/metrics", &[("authorization", &bearer)], "")
+        .await?;
+    let page = page.reply().await?.body_text();
+    assert!(page.contains(hits), "{page}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_token_that_is_exchanged_under_its_name_ends_what_the_old_one_opened() -> Result<()> {
     let (old, new) = (token("alice"), token("alice"));

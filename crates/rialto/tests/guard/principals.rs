@@ -465,6 +465,39 @@ async fn h07_a_caller_that_takes_every_instance_makes_room_for_another() -> Resu
     Ok(())
 }
 
+/// F4: a caller that asks for more than all others together leaves them their places.
+#[tokio::test]
+async fn h07_a_caller_that_takes_every_call_leaves_half_of_them_to_others() -> Result<()> {
+    let (alice, bob) = (token("alice"), token("bob"));
+    let config = format!(
+        "limits: {{ calls: 4 }}\nauth:\n  tokens:\n    - {{ name: alice, hash: \"{}\" }}\n    - {{ name: bob, hash: \"{}\" }}\ndestinations:\n  shared: {{ command: '{{stub}} --journal {{dir}}/journal' }}\n",
+        alice.hash, bob.hash
+    );
+    let rialto = Rialto::with_config(&config).await?;
+    let session = async |token: &Token| {
+        let client = rialto.client_of("shared").await?;
+        let client = client.with_header("authorization", &format!("Bearer {}", token.token));
+        client.handshake(LATEST, json!({})).await?;
+        Ok::<_, testkit::Failure>(client)
+    };
+    let (alice, bob) = (session(&alice).await?, session(&bob).await?);
+    let mut held = tokio::task::JoinSet::new();
+    for marker in ["first", "second"] {
+        let alice = alice.clone();
+        held.spawn(async move { alice.call(1, "never", json!({"marker": marker})).await });
+        rialto.wait_for_execution(marker).await;
+    }
+    let refused = alice.call(2, "echo", json!({"marker": "third"})).await?;
+    assert_eq!(refused.status, 503, "{}", refused.body_text());
+    assert!(
+        refused.body_text().contains("caller_calls_at_limit"),
+        "{}",
+        refused.body_text()
+    );
+    bob.expect_echo("let in").await?;
+    Ok(())
+}
+
 /// F4: 256 listens of one caller kept all others from listening.
 #[tokio::test]
 async fn h07_a_caller_that_takes_every_listen_makes_room_for_another() -> Result<()> {

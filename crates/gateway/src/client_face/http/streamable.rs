@@ -59,7 +59,7 @@ impl Visit<'_> {
         let head = Head::of(headers);
         // Under overload most requests end here: nothing of them was read but their heads.
         let looked_up = self.admit(&head)?;
-        let permit = self.gateway.limiter.call(self.account.as_ref())?;
+        let permit = self.gateway.limiter.call(self.sharer().as_ref())?;
         head.check_length()?;
         head.check_content()?;
         let accepts = head.accepts()?;
