@@ -595,6 +595,29 @@ async fn a_wrong_address_is_refused_at_once_and_the_right_one_beside_it_is_named
     }
 }
 
+/// Most often another program listens at the address, or the server waits for something itself.
+#[tokio::test]
+async fn a_server_that_is_reached_and_never_answers_is_named_with_what_to_check() {
+    let upstream = Upstream::legacy().start().await.unwrap();
+    upstream.always(|_| true, vec![Step::Stall]);
+    for flags in [&["--transport", "auto"], &["--transport", "streamable-http"]] {
+        let host = connect(&upstream.url(), &[&["--timeout", "1s"][..], flags].concat());
+        let message = refusal(&host).await;
+        for words in [
+            "1s",
+            &upstream.url(),
+            "accepted the connection",
+            "no answer",
+            "`--timeout`",
+        ] {
+            assert!(
+                message.contains(words),
+                "{flags:?}: {words} is missing: {message}"
+            );
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_address_beside_the_wrong_one_is_tried_without_credentials() {
     let upstream = Upstream::legacy().start().await.unwrap();

@@ -83,6 +83,7 @@ async fn answers(server: &Server, url: &Url, door: Door) -> bool {
         at: Some(Arc::new(address)),
         headers: Arc::new(headers),
         body,
+        handshake_of: None,
     };
     match server.send_plain(&outbound).await {
         Ok(mut response) => is_server(&mut response, door).await,

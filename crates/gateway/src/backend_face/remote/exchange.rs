@@ -156,10 +156,13 @@ impl Journey<'_> {
     /// Sends it once, or takes up its stream. Whatever a plain call does not need is boxed here and below: each courier that
     /// waits for work keeps the room for the rest.
     async fn attempt(&mut self, agreed: &Agreed, resuming: bool) -> Taken {
-        let outbound = match resuming {
+        let mut outbound = match resuming {
             false => self.link.post(&self.line, agreed, self.era()),
             true => self.link.get(agreed, self.delivery.last_event()),
         };
+        if self.is_introduction() {
+            outbound.handshake_of = Some(Arc::clone(&self.link.lane));
+        }
         let sent = match self.patience() {
             Some(limit) => Box::pin(tokio::time::timeout(limit, self.link.server.send(&outbound)))
                 .await

@@ -142,6 +142,7 @@ impl Link {
             at: None,
             headers,
             body: line.clone(),
+            handshake_of: None,
         }
     }
 
@@ -174,6 +175,7 @@ impl Link {
             at: None,
             headers: Arc::new(self.server.headers(&Method::GET, &[&headers, &self.forwarded])),
             body: Bytes::new(),
+            handshake_of: None,
         }
     }
 
@@ -192,6 +194,7 @@ impl Link {
             at: Some(Arc::clone(at)),
             headers: Arc::clone(&self.plain),
             body: line.clone(),
+            handshake_of: None,
         }
     }
 

@@ -14,11 +14,13 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::Full;
 use protocol::delivery::Fate;
+use protocol::exchange::Trouble;
 use protocol::object::Object;
 
 use super::wire::{Address, Lost, Outgoing, Response, Wire};
 use super::{beside, signature};
 use crate::escape;
+use crate::lane::Lane;
 use crate::settings::{RemoteSpec, SignIn, Transport};
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -59,6 +61,8 @@ pub(super) struct Outbound {
     pub(super) at: Option<Arc<Address>>,
     pub(super) headers: Arc<HeaderMap>,
     pub(super) body: Bytes,
+    /// The instance that a handshake is for: those who wait for it learn that the server was reached.
+    pub(super) handshake_of: Option<Arc<Lane>>,
 }
 
 /// What kind of body an answer has.
@@ -152,6 +156,20 @@ impl Server {
         }
     }
 
+    /// Returns what to say about a server that was reached and does not answer.
+    fn silence(&self) -> Arc<Trouble> {
+        let address = self.shown();
+        Arc::new(Trouble {
+            what: format!("{address} accepted the connection and has sent no answer"),
+            hints: vec![
+                "check that the address is that of an MCP server, and that the server is not stuck; \
+                 a server that needs longer gets more time with `start_timeout` (connect: `--timeout`)"
+                    .to_owned(),
+            ],
+            ..Trouble::default()
+        })
+    }
+
     /// Sends a request, signed if the server wants that, and gives the head of the answer.
     pub(super) async fn send(&self, outbound: &Outbound) -> Result<Response, Fate> {
         match &self.spec.sign_in {
@@ -169,7 +187,14 @@ impl Server {
         let mut redirects = 0;
         loop {
             // A redirect wants the same once more.
-            let response = self.wire.send(|| outbound.request(), &at).await.map_err(fate)?;
+            let make = || {
+                // There is a connection now.
+                if let Some(lane) = &outbound.handshake_of {
+                    lane.describe_start(self.silence());
+                }
+                outbound.request()
+            };
+            let response = self.wire.send(make, &at).await.map_err(fate)?;
             if response.headers().contains_key(CONTENT_ENCODING) {
                 return Err(Fate::Nonsense {
                     what: "the server sent a compressed answer, which it was not asked for".into(),
