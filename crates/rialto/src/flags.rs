@@ -167,7 +167,7 @@ pub(crate) struct ConnectFlags {
     /// Choose which calls are retried after a broken connection; safe retries only what does no harm twice [env: RIALTO_RETRY] [default: safe]
     #[arg(long, value_name = "safe|always")]
     pub(crate) retry: Option<String>,
-    /// Name the server in logs and in --print-config [env: MCP_NAME] [default: from the address]
+    /// Name the server in logs and in --print-config [env: RIALTO_NAME, MCP_NAME] [default: from the address]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// Set the format of log lines on stderr; RUST_LOG selects which lines [env: RIALTO_LOG_FORMAT] [default: human]

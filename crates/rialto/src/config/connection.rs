@@ -98,7 +98,9 @@ fn assemble(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) ->
     .unwrap_or(MAX_QUEUE);
     let era = given(("--era", flags.era.as_deref()), "RIALTO_CONNECT_ERA", environment)
         .and_then(|given| walk.judge(&given, |text| one_of(text, &ERAS)));
-    let name = given(("--name", flags.name.as_deref()), "MCP_NAME", environment).map(|given| given.text);
+    let name = given(("--name", flags.name.as_deref()), "RIALTO_NAME", environment)
+        .or_else(|| given(("--name", None), "MCP_NAME", environment))
+        .map(|given| given.text);
     let destination = server(flags, environment, walk, &defaults)?;
     let destination = Destination {
         name: name.unwrap_or_else(|| destination.name.clone()),

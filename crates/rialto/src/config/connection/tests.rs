@@ -58,6 +58,16 @@ fn the_variables_alone_are_enough() {
     assert!(!format!("{connection:?}").contains("geheim"));
 }
 
+/// Every flag has a variable that begins with `RIALTO_`, and `serve` has the same one.
+#[test]
+fn the_name_can_be_given_as_for_serve() {
+    let variables = [("RIALTO_NAME", "ours"), ("MCP_NAME", "theirs")];
+    let told = connection(&to("https://a.example/mcp"), &variables).unwrap();
+    assert_eq!(told.name, "ours");
+    let told = connection(&to("https://a.example/mcp"), &variables[1..]).unwrap();
+    assert_eq!(told.name, "theirs");
+}
+
 #[test]
 fn the_time_limit_can_be_switched_off() {
     let flags = ConnectFlags {
