@@ -42,7 +42,7 @@ use crate::settings::{
 };
 use lanes::{LaneKey, LaneRoll, Started};
 
-pub(crate) use closing::Closing;
+pub(crate) use closing::{Closing, Draining, SessionUse};
 pub(crate) use errands::Journey;
 pub(crate) use old_streams::{Next, OldStream, OldStreams};
 
@@ -63,6 +63,7 @@ pub(crate) struct Surroundings {
     pub(crate) buffered: Arc<Buffered>,
     pub(crate) limits: Arc<LimitSettings>,
     pub(crate) limit_hits: Arc<LimitHits>,
+    pub(crate) draining: Arc<Draining>,
     /// What servers have shown of their eras, across reloads.
     pub(crate) eras: Arc<EraMemory>,
     /// There is authentication, so that what belongs to one caller must be kept from another.
@@ -100,8 +101,6 @@ pub(crate) struct Destination {
     eras: Arc<ServerEras>,
     /// Modern calls that wait for their client, by the name in their sealed state.
     parked: Mutex<HashMap<u128, Arc<ErrandPort>>>,
-    /// What stood here before reloads, as long as it has something to finish.
-    predecessors: OnceLock<Vec<Weak<Destination>>>,
     /// Modern listens that are open.
     listens: Mutex<HashMap<SessionKey, Weak<ErrandPort>>>,
     /// Clients of the old transport.
@@ -147,7 +146,6 @@ impl Destination {
             broken,
             eras,
             parked: Mutex::default(),
-            predecessors: OnceLock::new(),
             listens: Mutex::default(),
             old_streams: OldStreams::default(),
             traffic: Arc::default(),

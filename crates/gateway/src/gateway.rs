@@ -15,7 +15,7 @@ use http::StatusCode;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::RwLock;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -89,7 +89,6 @@ pub struct Gateway {
     /// The address that was really bound.
     pub(crate) listen: SocketAddr,
     live: RwLock<Arc<Live>>,
-    leaving: Mutex<Vec<Arc<Destination>>>,
     pub(crate) fixed: Fixed,
     pub(crate) around: Surroundings,
     pub(crate) tls: Option<Arc<Tls>>,
@@ -132,6 +131,7 @@ impl Gateway {
             buffered: Buffered::new(buffers, clock, Arc::clone(&tally.limit_hits)),
             limits: Arc::new(settings.limits.clone()),
             limit_hits: Arc::clone(&tally.limit_hits),
+            draining: Arc::default(),
             clock,
             launcher: Arc::clone(&launcher),
             recorder: Arc::new(Recorder::new(
@@ -160,7 +160,7 @@ impl Gateway {
             .cloned();
         let live = Live {
             origins: OriginGuard::new(settings, listen),
-            guard: reload::guard(settings, listen, clock),
+            guard: reload::guard(settings, &destinations.keys().cloned().collect(), listen, clock),
             destinations,
             root,
             public_path: reload::public_path(settings),
@@ -173,7 +173,6 @@ impl Gateway {
             around,
             listen,
             live: RwLock::new(Arc::new(live)),
-            leaving: Mutex::default(),
             fixed: Fixed::of(settings),
             reload_failed: AtomicBool::new(false),
             limiter: Limiter::new(settings.limits.clone()),
@@ -197,16 +196,11 @@ impl Gateway {
         *self.live.write() = Arc::new(live);
     }
 
-    /// Destinations that a reload has removed or replaced, while they come to their end.
-    pub(crate) fn leaving(&self) -> MutexGuard<'_, Vec<Arc<Destination>>> {
-        self.leaving.lock()
-    }
-
     /// All destinations that still do something.
     fn all(&self) -> Vec<Arc<Destination>> {
         let live = self.live();
         let mut all: Vec<Arc<Destination>> = live.destinations.values().cloned().collect();
-        all.extend(self.leaving().iter().cloned());
+        all.extend(self.around.draining.all());
         all
     }
 

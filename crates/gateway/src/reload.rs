@@ -1,10 +1,10 @@
 //! Other settings for a gateway that runs: what stays the same is not touched, what changed is replaced.
 //!
 //! Everything that can be wrong is looked at first, so that a reload either happens or changes nothing. A destination
-//! that is gone or replaced takes no more sessions; calls that run on it may finish, then it is ended; calls that wait for
-//! its server are refused at once. What can only be set at the start is named, and stays as it was.
+//! that is gone or replaced takes no more sessions; calls that run on it may finish, then it is ended. Its clients reach what
+//! is open there by its name until then. Calls that wait for its server are refused at once. What can only be set at the start is named, and stays as it was.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -63,14 +63,19 @@ pub(crate) fn public_path(settings: &Settings) -> String {
     url.map(|url| url.path().to_owned()).unwrap_or_default()
 }
 
-/// Whoever lets callers in.
-pub(crate) fn guard(settings: &Settings, listen: SocketAddr, clock: Clock) -> Arc<Guard> {
+/// Returns the guard of these destinations; those that drain are among them, so that their clients can finish.
+pub(crate) fn guard(
+    settings: &Settings,
+    destinations: &BTreeSet<String>,
+    listen: SocketAddr,
+    clock: Clock,
+) -> Arc<Guard> {
     let base = settings.public_url.clone();
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     Arc::new(Guard::new(
         &settings.auth,
         base.unwrap_or_else(|| PublicUrl::of_listener(scheme, listen)),
-        settings.destinations.iter().map(|destination| &*destination.name),
+        destinations.iter().map(String::as_str),
         settings.root_destination.as_deref(),
         clock,
     ))
@@ -170,10 +175,7 @@ impl Gateway {
         for (name, destination) in &destinations {
             let list = match before.destinations.get(name) {
                 Some(present) if Arc::ptr_eq(present, destination) => &mut report.kept,
-                Some(present) => {
-                    destination.succeed(present);
-                    &mut report.replaced
-                }
+                Some(_) => &mut report.replaced,
                 None => &mut report.added,
             };
             list.push(name.clone());
@@ -189,7 +191,18 @@ impl Gateway {
         for name in report.added.iter().chain(&report.replaced) {
             destinations[name].start();
         }
-        let guard = guard(settings, self.listen, self.clock);
+        // Found from now on where the new destinations have nothing.
+        for destination in &leaving {
+            self.around.draining.add(destination);
+        }
+        let names = settings
+            .destinations
+            .iter()
+            .map(|destination| destination.name.clone());
+        let draining = self.around.draining.all();
+        let draining = draining.iter().map(|destination| destination.name.to_string());
+        let names: BTreeSet<String> = names.chain(draining).collect();
+        let guard = guard(settings, &names, self.listen, self.clock);
         self.set_live(Live {
             origins: OriginGuard::new(settings, self.listen),
             guard: Arc::clone(&guard),
@@ -216,16 +229,19 @@ impl Gateway {
         // Keys are fetched anew; who comes before they are there waits for them.
         tasks::spawn("guard", async move { guard.prepare().await });
         for destination in leaving {
-            self.retire(destination, settings.drain);
+            let why = match report.removed.iter().any(|name| **name == *destination.name) {
+                true => Closing::Removed,
+                false => Closing::Replaced,
+            };
+            self.retire(destination, why, settings.drain);
         }
         self.audit.reopen();
         Ok(report)
     }
 
     /// Lets the calls of a destination finish, then ends it.
-    fn retire(self: &Arc<Self>, destination: Arc<Destination>, drain: Duration) {
-        destination.retire();
-        self.leaving().push(Arc::clone(&destination));
+    fn retire(self: &Arc<Self>, destination: Arc<Destination>, why: Closing, drain: Duration) {
+        destination.retire(why);
         let gateway = Arc::clone(self);
         tasks::spawn("retirement", async move {
             tokio::select! {
@@ -237,13 +253,11 @@ impl Gateway {
                 // The drain of the whole gateway counts from here on.
                 return;
             }
-            destination.stop(Closing::Reload);
+            destination.stop(why);
             let ended = destination.supervisors_ended();
             let _ = tokio::time::timeout(crate::backend_task::STOP_GRACE * 2, ended).await;
             tracing::info!(destination = %destination.name, "destination ended");
-            gateway
-                .leaving()
-                .retain(|leaving| !Arc::ptr_eq(leaving, &destination));
+            gateway.around.draining.remove(&destination);
         });
     }
 }

@@ -395,7 +395,14 @@ async fn f06_a_question_is_answered_while_its_destination_is_replaced() -> Resul
 /// A client whose connection broke around a reload resumes the stream of its call, before and after the answer came.
 #[tokio::test]
 async fn h15_the_stream_of_a_call_is_resumed_during_a_reload() -> Result<()> {
-    for answers_first in [false, true] {
+    let replaced = destination("a", "    env: { OTHER: value }\n");
+    let removed = destination("b", "");
+    for (answers_first, after) in [
+        (false, &replaced),
+        (true, &replaced),
+        (false, &removed),
+        (true, &removed),
+    ] {
         let running = Reloadable::start(&[], &destination("a", "")).await?;
         let client = running.rialto.client_of("a").await?;
         client.handshake("2025-11-25", json!({"elicitation": {}})).await?;
@@ -406,8 +413,10 @@ async fn h15_the_stream_of_a_call_is_resumed_during_a_reload() -> Result<()> {
         let question = stream.message().await?;
         let last = stream.last_event_id().expect("an event id").to_owned();
         drop(stream);
-        running.write_destinations(&destination("a", "    env: { OTHER: value }\n"))?;
+        running.write_destinations(after)?;
         running.reload("reloaded").await;
+        // A new request is not for what drains.
+        client.request(2, "tools/list", "{}").await?.expect_status(404)?;
         let answer = || client.respond(&question["id"], json!({"action": "accept", "content": {}}));
         if answers_first {
             answer().await?.expect_status(202)?;
@@ -428,12 +437,22 @@ async fn h15_the_stream_of_a_call_is_resumed_during_a_reload() -> Result<()> {
         assert_eq!(result["id"], 1, "{result}");
         assert!(result.get("result").is_some(), "{result}");
         running.wait_for("destination ended", 0).await;
+        client.delete().await?.expect_status(404)?;
     }
     Ok(())
 }
 
 #[tokio::test]
 async fn h15_delete_ends_a_session_that_drains_after_a_reload() -> Result<()> {
+    h15_delete(&destination("a", "    env: { OTHER: value }\n")).await
+}
+
+#[tokio::test]
+async fn h15_delete_ends_a_session_of_a_destination_that_was_removed() -> Result<()> {
+    h15_delete(&destination("b", "")).await
+}
+
+async fn h15_delete(after: &str) -> Result<()> {
     let running = Reloadable::start(&[], &destination("a", "")).await?;
     let client = running.rialto.session_of("a").await?;
     let call = client.call(1, "never", json!({"marker": "in flight"}));
@@ -443,7 +462,7 @@ async fn h15_delete_ends_a_session_that_drains_after_a_reload() -> Result<()> {
             (!journal.events("executed").is_empty()).then_some(())
         })
         .await;
-        running.write_destinations(&destination("a", "    env: { OTHER: value }\n"))?;
+        running.write_destinations(after)?;
         running.reload("reloaded").await;
         client.delete().await
     };

@@ -24,7 +24,7 @@ use super::http_sse::OldPath;
 use super::intake::Upload;
 use super::lingering::Unread;
 use crate::client_face::respond;
-use crate::destination::Destination;
+use crate::destination::{Destination, SessionUse};
 use crate::gateway::Gateway;
 use crate::guard::connections::Place;
 use crate::guard::limits::{Account, Sharer};
@@ -329,18 +329,22 @@ fn find(gateway: &Gateway, live: &Live, path: &str) -> Route {
     // Many client configurations end a path with a slash.
     let path = path.strip_suffix('/').unwrap_or(path);
     if let Some(resource) = live.guard.described(path) {
-        return match find_door(live, resource) {
+        return match find_door(resource, live.root.as_ref(), |name| {
+            live.destinations.get(name).cloned()
+        }) {
             Some((destination, door)) => Route::Metadata(destination, door),
             None => Route::Nowhere,
         };
     }
-    if let Some((destination, door)) = find_door(live, path) {
+    // The clients of a destination that was removed may finish what is open there.
+    let named = |name: &str| {
+        let draining = || gateway.around.draining.named(name).into_iter().next();
+        live.destinations.get(name).cloned().or_else(draining)
+    };
+    if let Some((destination, door)) = find_door(path, live.root.as_ref(), named) {
         return Route::Mcp(destination, door);
     }
-    let old = |name: &str, path| {
-        let found = live.destinations.get(name).cloned();
-        found.map_or(Route::Nowhere, |found| Route::OldTransport(found, path))
-    };
+    let old = |name: &str, path| named(name).map_or(Route::Nowhere, |found| Route::OldTransport(found, path));
     let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
     match (segments.next(), segments.next(), segments.next()) {
         (Some("health"), None, None) => Route::Health,
@@ -353,11 +357,14 @@ fn find(gateway: &Gateway, live: &Live, path: &str) -> Route {
 }
 
 /// The destination whose endpoint this path is.
-fn find_door(live: &Live, path: &str) -> Option<(Arc<Destination>, Door)> {
-    let named = |name: &str| live.destinations.get(name).cloned();
+fn find_door(
+    path: &str,
+    root: Option<&Arc<Destination>>,
+    named: impl Fn(&str) -> Option<Arc<Destination>>,
+) -> Option<(Arc<Destination>, Door)> {
     let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
     match (segments.next(), segments.next(), segments.next()) {
-        (Some("mcp"), None, None) => Some((live.root.clone()?, Door::Root)),
+        (Some("mcp"), None, None) => Some((Arc::clone(root?), Door::Root)),
         (Some("mcp"), Some(name), None) => Some((named(name)?, Door::Alias)),
         (Some(name), Some("mcp"), None) => Some((named(name)?, Door::Named)),
         _ => None,
@@ -402,7 +409,9 @@ impl Visit<'_> {
         limiter.request(self.began, self.account.as_ref())?;
         if limiter.counts_sessions_requests()
             && let Ok(Some(id)) = head.session_id()
-            && let Some(port) = self.destination.session(id, &self.caller.principal)
+            && let Some((_, port)) =
+                self.destination
+                    .session_for(SessionUse::NewRequest, id, &self.caller.principal)
         {
             limiter.session_request(self.began, &port.requests)?;
             return Ok(Some(port));

@@ -27,7 +27,7 @@ use super::head::Head;
 use super::http::{Refused, Visit, refuse_message};
 use super::intake::Upload;
 use crate::client_face::respond;
-use crate::destination::{Destination, OldStream, Opening};
+use crate::destination::{Destination, OldStream, Opening, SessionUse};
 use crate::guard::limits::Permit;
 use crate::mishap;
 use crate::record::{Ending, Record};
@@ -116,10 +116,14 @@ impl Visit<'_> {
         head.check_content()?;
         self.check_recorded()?;
         let id = stream_id(&parts.uri)?;
-        let stream = self
+        let principal = self.principal();
+        let (destination, stream) = self
             .destination
-            .old_streams
-            .find(id, &self.principal())
+            .candidates(SessionUse::FollowUp)
+            .find_map(|destination| {
+                let stream = destination.old_streams.find(id, &principal)?;
+                Some((destination, stream))
+            })
             .ok_or(Refusal::UnknownSession)?;
         if let Some(port) = stream.port() {
             // Its session is named in the query, where the usual look at the headers does not see it.
@@ -133,7 +137,12 @@ impl Visit<'_> {
             message: None,
             request_bytes,
         })?;
-        let Err(refusal) = self.hear(&stream, &parts.headers, &message, place) else {
+        let is_for_draining = message.kind() == Kind::Request && !destination.is_present();
+        let heard = match is_for_draining {
+            true => Err(Refusal::UnknownSession),
+            false => self.hear(&stream, &parts.headers, &message, place),
+        };
+        let Err(refusal) = heard else {
             return Ok(respond::empty(StatusCode::ACCEPTED));
         };
         let refused = Refused {

@@ -223,8 +223,10 @@ impl Destination {
     /// reload. A call in flight may wait for its client, whom a reload must not keep from answering.
     pub(crate) fn parked(&self, state: &str, principal: &Principal) -> Option<(Arc<ErrandPort>, u32)> {
         self.parked_here(state, principal).or_else(|| {
-            self.draining_predecessors()
-                .find_map(|predecessor| predecessor.parked_here(state, principal))
+            let draining = self.draining_namesakes();
+            draining
+                .iter()
+                .find_map(|namesake| namesake.parked_here(state, principal))
         })
     }
 

@@ -18,7 +18,7 @@ use crate::client_face::body::{Body, Events};
 use crate::client_face::head::{Head, Revision};
 use crate::client_face::intake::Upload;
 use crate::client_face::respond;
-use crate::destination::{Destination, Opening};
+use crate::destination::{Destination, Opening, SessionUse};
 use crate::guard::limits::Permit;
 use crate::mishap;
 use crate::record::{Ending, Record};
@@ -314,22 +314,19 @@ impl Visit<'_> {
         let Some(id) = head.session_id()? else {
             return Ok(None);
         };
-        let principal = self.principal();
-        let found = match message.kind() {
-            Kind::Request => self.destination.session(id, &principal),
-            Kind::Notification | Kind::Result | Kind::Error => self
-                .destination
-                .draining_or_present_session(id, &principal)
-                .map(|(_, port)| port),
+        let wanted = match message.kind() {
+            Kind::Request => SessionUse::NewRequest,
+            Kind::Notification | Kind::Result | Kind::Error => SessionUse::FollowUp,
         };
-        found.map(Some).ok_or(Refusal::UnknownSession)
+        let found = self.destination.session_for(wanted, id, &self.caller.principal);
+        found.map(|(_, port)| Some(port)).ok_or(Refusal::UnknownSession)
     }
 
     /// The session that a GET or DELETE names, and the destination that has it.
     fn required_session(&self, head: &Head<'_>) -> Result<(Arc<Destination>, Arc<SessionPort>), Refusal> {
         let id = head.session_id()?.ok_or(Refusal::MissingSession)?;
         self.destination
-            .draining_or_present_session(id, &self.principal())
+            .session_for(SessionUse::FollowUp, id, &self.caller.principal)
             .ok_or(Refusal::UnknownSession)
     }
 }
