@@ -23,10 +23,11 @@ use crate::backend_face::process::{
     Exit, LaunchError, LaunchOrder, Launcher, RestartPolicy, Running, State, StderrTail, Verdict, stderr,
     wanted_but_withheld,
 };
-use crate::lane::{ByteInlet, Health, Lane};
+use crate::lane::{ByteInlet, Lane};
 use crate::metrics::ChildEnd;
 use crate::mishap;
 use crate::reply::CANNOT_RUN;
+use crate::status::Health;
 use crate::tasks;
 
 /// From the beginning of a stop to SIGKILL.

@@ -16,7 +16,6 @@ use http::HeaderMap;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::exchange::{CallKey, Client, Principal, SessionKey, Trouble};
 use protocol::message::{Member, Message};
-use protocol::multiplexer::Counters;
 use protocol::session::{self, Accepts, Session};
 use protocol::time::Moment;
 use protocol::tool_policy::ToolPolicy;
@@ -30,16 +29,17 @@ use crate::backend_face::remote::Server;
 use crate::buffered::Buffered;
 use crate::clock::Clock;
 use crate::errand_port::ErrandPort;
-use crate::lane::{Depths, Health, Lane};
+use crate::lane::Lane;
 use crate::metrics::{LimitHits, Traffic};
 use crate::record::Recorder;
-use crate::reply::Refusal;
+use crate::reply::{self, Refusal};
 use crate::seal::Sealer;
 use crate::server_eras::{EraMemory, ServerEras};
 use crate::session_port::{LineListener, SessionPort};
 use crate::settings::{
     self, BackendSpec, LaneRules, LimitSettings, ProcessSpec, RemoteSpec, Sharing, SignIn, Start, Transport,
 };
+use crate::status::{Depths, DestinationStatus, Health, State};
 use lanes::{LaneKey, LaneRoll, Started};
 
 pub(crate) use closing::{Closing, Draining, SessionUse};
@@ -68,17 +68,6 @@ pub(crate) struct Surroundings {
     pub(crate) eras: Arc<EraMemory>,
     /// There is authentication, so that what belongs to one caller must be kept from another.
     pub(crate) tells_callers_apart: bool,
-}
-
-/// What there is of a destination at one moment, for metrics.
-#[derive(Debug)]
-pub(crate) struct Inventory {
-    pub(crate) sessions: usize,
-    pub(crate) parked: usize,
-    pub(crate) listens: usize,
-    pub(crate) lanes: Vec<Depths>,
-    pub(crate) counters: Counters,
-    pub(crate) events_lost: u64,
 }
 
 /// One named server.
@@ -152,6 +141,13 @@ impl Destination {
             roll: Arc::default(),
             backend,
         }
+    }
+
+    /// Counts on where another destination of this name stopped, so that no counter goes back at a reload.
+    pub(crate) fn counting_on(mut self, predecessor: &Self) -> Self {
+        self.traffic = Arc::clone(&predecessor.traffic);
+        self.roll = Arc::clone(&predecessor.roll);
+        self
     }
 
     /// Whether these settings ask for just this destination. One that could not start is worth another try.
@@ -251,10 +247,6 @@ impl Destination {
             .cloned()
     }
 
-    pub(crate) fn session_count(&self) -> usize {
-        self.sessions().len()
-    }
-
     pub(crate) fn open_calls(&self) -> usize {
         self.lane_list().iter().map(|lane| lane.open_calls()).sum()
     }
@@ -294,30 +286,52 @@ impl Destination {
             .map_err(|denied| Refusal::ToolDenied { tool: denied.name })
     }
 
-    /// What there is, for metrics.
-    pub(crate) fn inventory(&self) -> Inventory {
+    /// Returns the state of this destination; `is_configured` is false for one that drains after a reload.
+    pub(crate) fn status(&self, is_configured: bool) -> DestinationStatus {
         let ports: Vec<Arc<SessionPort>> = self.sessions().values().cloned().collect();
-        let living: u64 = ports.iter().map(|port| port.events_lost()).sum();
-        let (lanes, mut counters) = {
+        let in_use = self.lane_list();
+        let health: Vec<Health> = in_use.iter().map(|lane| lane.health()).collect();
+        let (instances, mut counters) = {
             let roll = self.roll.lock();
             (roll.lanes.clone(), roll.retired)
         };
-        let lanes: Vec<Depths> = lanes.iter().map(|lane| lane.depths()).collect();
-        for lane in &lanes {
-            counters.add(&lane.counters);
+        let instances: Vec<Depths> = instances.iter().map(|lane| lane.depths()).collect();
+        for instance in &instances {
+            counters.add(&instance.counters);
         }
+        let is_running = |health: &&Health| matches!(health, Health::Running { .. } | Health::Ready { .. });
+        let trouble_of = |health: &Health| match health {
+            Health::BackingOff(trouble) | Health::Failed(trouble) => Some(trouble.what.clone()),
+            Health::Idle
+            | Health::Starting
+            | Health::Running { .. }
+            | Health::Ready { .. }
+            | Health::Stopped => None,
+        };
+        let (state, trouble) = match &self.broken {
+            Some(_) => (State::Failed, Some(reply::CANNOT_RUN.to_owned())),
+            None => (State::best(&health), health.iter().find_map(trouble_of)),
+        };
         let listens = {
             let listens = self.listens.lock();
             let open = listens.values().filter(|listen| listen.strong_count() > 0);
             open.count()
         };
-        Inventory {
+        DestinationStatus {
+            is_configured,
+            transport: self.transport(),
+            state,
+            is_ready: is_configured && self.is_ready(),
+            trouble,
             sessions: ports.len(),
             parked: self.parked.lock().len(),
             listens,
-            lanes,
+            children: health.iter().filter(is_running).count(),
+            tools: in_use.iter().find_map(|lane| lane.shown_tools()),
+            instances,
             counters,
-            events_lost: living + self.traffic.events_lost.load(Ordering::Relaxed),
+            events_lost: ports.iter().map(|port| port.events_lost()).sum(),
+            limits: self.traffic.overloads.all(),
         }
     }
 

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use http::StatusCode;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -23,26 +22,22 @@ use crate::audit::Audit;
 use crate::backend_face::process::{Launcher, environment, resolve};
 use crate::backend_face::remote;
 use crate::buffered::Buffered;
-use crate::client_face::body::Body;
 use crate::client_face::client_stream::ClientStream;
 use crate::client_face::head_clock::{HEADER_TIME, HeadClock};
 use crate::client_face::http::{Connection, ConnectionPlace};
 use crate::client_face::lingering::Unread;
-use crate::client_face::respond;
 use crate::client_face::write_timeout::WriteTimeout;
 use crate::clock::Clock;
 use crate::destination::{Closing, Destination, Surroundings};
-use crate::guard::Caller;
 use crate::guard::connections::{ConnectionRoll, Full, Room};
 use crate::guard::limits::Limiter;
 use crate::guard::origin::OriginGuard;
-use crate::lane::Health;
 use crate::line_sink::LineSink;
-use crate::metrics::{DoorTally, LimitHit};
+use crate::metrics::{DoorTally, Traffic};
 use crate::record::{RecordListener, Recorder};
 use crate::reload::{self, Fixed, Live, ReloadError};
-use crate::reply::CANNOT_RUN;
 use crate::settings::{self, AuditSink, BackendSpec, LimitSettings, RemoteSpec, Settings};
+use crate::status::{DestinationStatus, Status};
 use crate::tasks;
 use crate::tls::{Tls, TlsError};
 use crate::tls_door;
@@ -483,62 +478,40 @@ impl Gateway {
         .await
     }
 
-    /// The truth about every destination that the caller may see, and about limits for a caller that may see all.
-    /// Ready if one of the destinations can serve clients.
-    pub(crate) fn readiness(&self, caller: &Caller) -> http::Response<Body> {
-        let mut usable = false;
-        let mut destinations = serde_json::Map::new();
-        for (name, destination) in &self.live().destinations {
-            let lanes = destination.health();
-            let state = match destination.broken() {
-                Some(_) => "failed",
-                None => state_of(&lanes),
-            };
-            let is_ready = destination.is_ready();
-            usable |= is_ready;
-            if !caller.sees(name) {
-                continue;
+    /// Returns the state of the gateway and of all its destinations.
+    pub(crate) fn status(&self) -> Status {
+        let live = self.live();
+        let mut destinations: BTreeMap<String, DestinationStatus> = live
+            .destinations
+            .iter()
+            .map(|(name, destination)| (name.clone(), destination.status(true)))
+            .collect();
+        let is_usable = destinations.values().any(|status| status.is_ready);
+        for destination in self.around.draining.all() {
+            let draining = destination.status(false);
+            match destinations.get_mut(&*destination.name) {
+                Some(status) => status.add_draining(&draining),
+                None => {
+                    destinations.insert(destination.name.to_string(), draining);
+                }
             }
-            let mut entry = serde_json::json!({
-                "state": state,
-                "ready": is_ready,
-                "sessions": destination.session_count(),
-                "children": lanes.iter().filter(|health| is_running(health)).count(),
-            });
-            let trouble = destination
-                .broken()
-                .map(|_| CANNOT_RUN.to_owned())
-                .or_else(|| lanes.iter().find_map(trouble_of));
-            if let Some(trouble) = trouble {
-                entry["error"] = trouble.into();
-            }
-            destinations.insert(name.clone(), entry);
         }
-        let ready = usable && !self.is_draining();
-        let mut body = serde_json::json!({ "ready": ready, "destinations": destinations });
-        let hits = self.tally.limit_hits.all();
-        if caller.sees_everything() && !hits.is_empty() {
-            let told = |hit: LimitHit| {
-                let ago = hit.ago.as_secs();
-                let entry = serde_json::json!({ "hits": hit.count, "last_seconds_ago": ago });
-                (hit.limit.to_owned(), entry)
-            };
-            body["limits"] = hits
-                .into_iter()
-                .map(told)
-                .collect::<serde_json::Map<_, _>>()
-                .into();
+        Status {
+            is_ready: is_usable && !self.is_draining(),
+            destinations,
+            limits: self.tally.limit_hits.all(),
+            has_failed_reload: self.reload_failed.load(Ordering::Acquire),
         }
-        if self.reload_failed.load(Ordering::Acquire) {
-            body["configuration"] =
-                "the last reload failed and changed nothing; the log has the details".into();
-        }
-        let status = if ready {
-            StatusCode::OK
-        } else {
-            StatusCode::SERVICE_UNAVAILABLE
-        };
-        respond::json(status, format!("{body}\n"))
+    }
+
+    /// Returns what has passed through each destination, by name, those that drain included.
+    pub(crate) fn traffic(&self) -> BTreeMap<String, Arc<Traffic>> {
+        let all = self.all();
+        let pairs = all.iter().map(|destination| {
+            let traffic = Arc::clone(&destination.traffic);
+            (destination.name.to_string(), traffic)
+        });
+        pairs.collect()
     }
 }
 
@@ -580,30 +553,4 @@ pub(crate) fn check_command(
 fn check_remote(spec: &RemoteSpec) -> Option<String> {
     let file = spec.ca_file.as_deref()?;
     remote::certificates(file).err()
-}
-
-/// The best that any lane offers: one that works is enough.
-fn state_of(lanes: &[Health]) -> &'static str {
-    let rank = |health: &Health| match health {
-        Health::Ready { .. } => (5, "ready"),
-        Health::Running { .. } => (4, "running"),
-        Health::Starting => (3, "starting"),
-        Health::BackingOff(_) => (2, "backing_off"),
-        Health::Idle | Health::Stopped => (1, "idle"),
-        Health::Failed(_) => (0, "failed"),
-    };
-    lanes.iter().map(rank).max().map_or("idle", |(_, state)| state)
-}
-
-fn is_running(health: &Health) -> bool {
-    matches!(health, Health::Running { .. } | Health::Ready { .. })
-}
-
-fn trouble_of(health: &Health) -> Option<String> {
-    match health {
-        Health::BackingOff(trouble) | Health::Failed(trouble) => Some(trouble.what.clone()),
-        Health::Idle | Health::Starting | Health::Running { .. } | Health::Ready { .. } | Health::Stopped => {
-            None
-        }
-    }
 }

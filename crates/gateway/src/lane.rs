@@ -15,7 +15,7 @@ use protocol::backend_face::WireId;
 use protocol::delivery::{Bundle, Post};
 use protocol::exchange::{Ask, Failure, Principal, SessionKey, StrayOutput, Tell, Trouble};
 use protocol::message::{Member, Message, ScanError};
-use protocol::multiplexer::{Carrier, Counters, LeavingClient, Multiplexer, Output};
+use protocol::multiplexer::{Carrier, LeavingClient, Multiplexer, Output};
 use protocol::negotiation::{EraPlan, ShownEras};
 use protocol::time::Moment;
 use protocol::tool_schema::arguments_of;
@@ -33,41 +33,11 @@ use crate::metrics::Traffic;
 #[cfg(debug_assertions)]
 use crate::mishap;
 use crate::server_eras::ServerEras;
+use crate::status::{Depths, Health};
 
 /// Lines of noise that are logged one by one, and which of the later ones.
 const NOISE_LOGGED: u64 = 20;
 const NOISE_SAMPLED: u64 = 1000;
-
-/// How the backend of a lane is doing, for people and for `/ready`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Health {
-    /// Nobody has needed it yet.
-    Idle,
-    Starting,
-    /// The process runs, if it is one, and has not answered anything yet.
-    Running {
-        pid: Option<u32>,
-    },
-    /// It has answered its introduction.
-    Ready {
-        pid: Option<u32>,
-    },
-    BackingOff(Arc<Trouble>),
-    Failed(Arc<Trouble>),
-    Stopped,
-}
-
-/// How much waits in a lane, for metrics.
-#[derive(Debug, Clone)]
-pub(crate) struct Depths {
-    pub(crate) era: Era,
-    pub(crate) health: Health,
-    pub(crate) open_calls: usize,
-    pub(crate) waiting_calls: usize,
-    pub(crate) open_questions: usize,
-    pub(crate) outgoing_bytes: usize,
-    pub(crate) counters: Counters,
-}
 
 /// One backend and its sessions.
 pub(crate) struct Lane {
@@ -428,6 +398,11 @@ impl Lane {
     /// Whether the headers of a call say what its arguments say, as far as its tool is known.
     pub(crate) fn judge_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
         self.lock().multiplexer.judge_mirrored(message, params)
+    }
+
+    /// Returns the number of tools that clients are shown, if it is known.
+    pub(crate) fn shown_tools(&self) -> Option<usize> {
+        self.lock().multiplexer.number_of_shown_tools()
     }
 
     pub(crate) fn depths(&self) -> Depths {

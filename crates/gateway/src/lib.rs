@@ -33,6 +33,7 @@ mod server_eras;
 mod session_port;
 pub mod settings;
 mod single_header;
+mod status;
 pub mod tasks;
 pub mod tls;
 mod tls_door;

@@ -23,6 +23,7 @@ use crate::idle_watch::IdleWatch;
 use crate::line_sink::LineSink;
 use crate::record::{Ending, Record, RecordListener, Refused, Subject};
 use crate::reply::Refusal;
+use crate::status::LimitHit;
 use crate::trace::SpanSink;
 
 /// Upper bounds of the latency buckets in microseconds: from a call within this machine to one that used up a
@@ -83,14 +84,6 @@ struct Hits {
     unlogged: u64,
 }
 
-/// How often a limit was reached, and how long ago for the last time.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LimitHit {
-    pub(crate) limit: &'static str,
-    pub(crate) count: u64,
-    pub(crate) ago: Duration,
-}
-
 impl LimitHits {
     pub(crate) fn count(&self, limit: &'static str) {
         self.count_at(limit, None);
@@ -140,6 +133,8 @@ fn key_of(limit: &str) -> Option<String> {
     match limit {
         "header_time" | "header_bytes" | "body_time" | "write_time" | "session_calls" => None,
         "max_message_bytes" | "max_sessions" | "max_children" => Some(limit.to_owned()),
+        // The limits of an instance that have no key.
+        _ if limit.contains(' ') => Some(limit.to_owned()),
         _ => Some(format!("limits.{limit}")),
     }
 }
@@ -225,7 +220,7 @@ pub(crate) struct Traffic {
     latencies: Box<[Histogram]>,
     failures: Tally<(Blame, &'static str)>,
     /// Calls that ran into a limit of their lane.
-    overloads: Tally<&'static str>,
+    pub(crate) overloads: LimitHits,
     streams: [AtomicUsize; StreamKind::ALL.len()],
     child_ends: Tally<ChildEnd>,
     pub(crate) sessions_opened: AtomicU64,
@@ -250,7 +245,7 @@ impl Default for Traffic {
             calls: (0..cells).map(|_| AtomicU64::new(0)).collect(),
             latencies: Method::ALL.iter().map(|_| Histogram::default()).collect(),
             failures: Tally::default(),
-            overloads: Tally::default(),
+            overloads: LimitHits::default(),
             streams: Default::default(),
             child_ends: Tally::default(),
             sessions_opened: AtomicU64::new(0),
@@ -273,7 +268,7 @@ impl RecordListener for Traffic {
         match record.ending {
             // Requests that were refused are counted by the listener.
             Ending::Refused(_) => return,
-            Ending::Failed(failure) => self.failed(failure),
+            Ending::Failed(failure) => self.failed(failure, subject.destination),
             Ending::Done | Ending::Error | Ending::Closed => {}
         }
         if let (Some(era), Some(message)) = (subject.era, record.message) {
@@ -302,11 +297,11 @@ impl Traffic {
         self.latencies[method as usize].observe(latency);
     }
 
-    /// A call got no answer from its server.
-    fn failed(&self, failure: &Failure) {
+    /// A call to this destination got no answer from its server.
+    fn failed(&self, failure: &Failure, destination: &str) {
         self.failures.count((failure.blame(), failure.reason()));
         if let Failure::Overloaded { limit } = failure {
-            self.overloads.count(limit);
+            self.overloads.count_at(limit, Some(destination));
         }
     }
 

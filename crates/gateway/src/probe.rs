@@ -60,7 +60,7 @@ impl Gateway {
         let result = present(destination).await;
         Probe {
             destination: destination.name.to_string(),
-            transport: destination.transport(),
+            transport: destination.status(true).transport,
             took: self.clock.now().since(began),
             result,
         }

@@ -117,7 +117,12 @@ pub(crate) fn furnish(
                     }
                     tracing::error!(destination = %wanted.name, %why, "cannot start");
                 }
-                Arc::new(Destination::new(wanted.clone(), around.clone(), broken))
+                let made = Destination::new(wanted.clone(), around.clone(), broken);
+                let draining = || around.draining.named(&wanted.name).into_iter().next();
+                Arc::new(match present.get(&wanted.name).cloned().or_else(draining) {
+                    Some(predecessor) => made.counting_on(&predecessor),
+                    None => made,
+                })
             }
         };
         destinations.insert(wanted.name.clone(), destination);

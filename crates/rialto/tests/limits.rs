@@ -484,3 +484,40 @@ async fn every_limit_has_a_variable_and_a_wrong_one_is_named() -> Result<()> {
     assert_refused(&client.post(LIST).await?.reply().await?, 429, "rate_limited");
     Ok(())
 }
+
+/// A limit of an instance is no refusal before the call: the call fails, and the operator must learn of it all the same.
+#[tokio::test]
+async fn a_limit_of_an_instance_shows_in_ready_and_in_the_log() -> Result<()> {
+    let rialto = limited("").await?;
+    let client = rialto.session_of("one").await?;
+    let mut refused = 0;
+    for number in 0..258 {
+        let uri = json!({"uri": format!("test://{number}")});
+        let reply = client.request(number, "resources/subscribe", uri).await?;
+        let answer = reply.answer();
+        if answer["error"]["data"]["reason"] == "overloaded" {
+            refused += 1;
+        } else {
+            assert!(answer.get("result").is_some(), "{answer}");
+        }
+    }
+    assert_eq!(refused, 2);
+    let ready = client
+        .send("GET", "/ready", &[], "")
+        .await?
+        .reply()
+        .await?
+        .answer();
+    let limits = &ready["destinations"]["one"]["limits"];
+    assert_eq!(limits["resource_subscriptions"]["hits"], 2, "{ready}");
+    assert!(ready["destinations"]["two"].get("limits").is_none(), "{ready}");
+    let logged: Vec<_> = rialto
+        .logs()
+        .into_iter()
+        .filter(|line| line["level"] == "WARN" && line["message"] == "limit reached")
+        .collect();
+    assert_eq!(logged.len(), 1, "{logged:?}");
+    assert_eq!(logged[0]["destination"], "one", "{logged:?}");
+    assert_eq!(logged[0]["limit"], "resource subscriptions", "{logged:?}");
+    Ok(())
+}

@@ -95,6 +95,11 @@ async fn a_list_shows_what_may_be_called_and_nothing_else() -> Result<()> {
         some.call(2, "echo", json!({"marker": "seen"})).await?.text(),
         "seen"
     );
+    // The number of tools is known where a client has read the list.
+    let ready = some.send("GET", "/ready", &[], "").await?.reply().await?.answer();
+    let tools = |name: &str| ready["destinations"][name]["tools"].as_u64();
+    let expected = [Some(1), Some(listed.len() as u64), None];
+    assert_eq!(["some", "most", "demo"].map(tools), expected, "{ready}");
     Ok(())
 }
 

@@ -632,3 +632,55 @@ async fn clients_are_served_while_the_configuration_cannot_be_read() -> Result<(
     client.expect_echo("and on").await?;
     Ok(())
 }
+
+/// The page of metrics, sample by sample.
+async fn samples(running: &Reloadable, name: &str) -> Result<Vec<(String, f64)>> {
+    let client = McpClient::connect(&format!("http://{}/x/mcp", running.rialto.address())).await?;
+    let page = client.metrics().await?;
+    let sample = |line: &str| {
+        let (labels, value) = line.strip_prefix(name)?.rsplit_once(' ')?;
+        // Other names begin with this one.
+        let labels = labels.starts_with('{').then_some(labels)?;
+        Some((labels.to_owned(), value.parse().ok()?))
+    };
+    Ok(page.lines().filter_map(sample).collect())
+}
+
+/// An operator sees what still drains, and no counter goes back.
+#[tokio::test]
+async fn metrics_count_destinations_that_drain() -> Result<()> {
+    let running = Reloadable::start(
+        &[],
+        &format!("{}{}", destination("replaced", ""), destination("removed", "")),
+    )
+    .await?;
+    let replaced = running.rialto.session_of("replaced").await?;
+    let removed = running.rialto.session_of("removed").await?;
+    let mut calls = JoinSet::new();
+    for (client, name) in [(replaced.clone(), "replaced"), (removed.clone(), "removed")] {
+        echo(&client, "before").await?.expect_status(200)?;
+        calls.spawn(async move { client.call(2, "never", json!({"marker": name})).await });
+        let journal = testkit::Journal::at(running.rialto.dir().join(format!("journal-{name}")));
+        wait_until("the call runs", PATIENCE, || {
+            let executed = journal.events("executed");
+            executed.iter().any(|event| event["marker"] == name).then_some(())
+        })
+        .await;
+    }
+    running.write_destinations(&destination("replaced", "    env: { OTHER: value }\n"))?;
+    running.reload("reloaded").await;
+    let of = |name: &str| format!("{{destination=\"{name}\"}}");
+    assert_eq!(
+        samples(&running, "rialto_sessions").await?,
+        [(of("removed"), 1.0), (of("replaced"), 1.0)]
+    );
+    assert_eq!(
+        samples(&running, "rialto_calls_in_flight").await?,
+        [(of("removed"), 1.0), (of("replaced"), 1.0)]
+    );
+    let opened = samples(&running, "rialto_sessions_opened_total").await?;
+    assert_eq!(opened, [(of("removed"), 1.0), (of("replaced"), 1.0)]);
+    calls.abort_all();
+    drop((replaced, removed));
+    Ok(())
+}

@@ -41,8 +41,9 @@ use self::old_sse::NotOpened;
 pub(crate) use self::server::Server;
 pub(crate) use self::wire::certificates;
 use crate::clock::Alarm;
-use crate::lane::{Health, Lane};
+use crate::lane::Lane;
 use crate::settings::{Outages, Transport};
+use crate::status::Health;
 
 /// A notification is taken before the next message is sent, so that the server hears them in order; but
 /// nobody waits longer than this for a server that does not take it.

@@ -139,9 +139,9 @@ impl Gateway {
                 let room = Room::Gateway(OpenPath::Ready);
                 Some(
                     match self.recognise(live, parts, peer, room, self.clock.now()).await {
-                        Ok(caller) => {
-                            let status = self.readiness(&caller).status();
-                            let is_ready = status == StatusCode::OK;
+                        Ok(_) => {
+                            let is_ready = self.status().is_ready;
+                            let status = readiness_status(is_ready);
                             respond::json(status, format!("{{\"ready\":{is_ready}}}\n"))
                         }
                         Err(refusal) => self.turn_away(&refusal),
@@ -193,7 +193,11 @@ impl Gateway {
             Route::Ready => {
                 let room = Room::Gateway(OpenPath::Ready);
                 match self.recognise(live, parts, peer, room, self.clock.now()).await {
-                    Ok(caller) => self.readiness(&caller),
+                    Ok(caller) => {
+                        let status = self.status();
+                        let body = status.readiness(|name| caller.sees(name), caller.sees_everything());
+                        respond::json(readiness_status(status.is_ready), body)
+                    }
                     Err(refusal) => self.turn_away(&refusal),
                 }
             }
@@ -322,6 +326,13 @@ impl Gateway {
                 Err(visit(Arc::new(Caller::nobody()), None).refuse(parts.method.as_str(), &refusal.into()))
             }
         }
+    }
+}
+
+fn readiness_status(is_ready: bool) -> StatusCode {
+    match is_ready {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 

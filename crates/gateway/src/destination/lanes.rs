@@ -18,10 +18,11 @@ use super::{Backend, Destination};
 use crate::backend_face::process::{Environment, LaunchOrder, environment};
 use crate::backend_face::remote::RemoteLane;
 use crate::backend_task::ProcessLane;
-use crate::lane::{Health, Lane};
+use crate::lane::Lane;
 use crate::reply::Refusal;
 use crate::session_port::SessionPort;
 use crate::settings::{BackendSpec, Capabilities, ProcessSpec, Secret, Sharing};
+use crate::status::Health;
 use crate::tasks;
 
 /// The era that a server is introduced to in where it may be either.

@@ -14,16 +14,15 @@ use prometheus_client::registry::Registry;
 use self::family::{Family, Labels, Page, Value};
 use super::process::Process;
 use super::{StreamKind, method_label};
-use crate::destination::Inventory;
 use crate::gateway::Gateway;
 use crate::guard::Caller;
-use crate::lane::{Depths, Health};
+use crate::status::{Depths, DestinationStatus, State, Status};
 
 /// One destination as it is now.
 struct Look<'a> {
     name: &'a str,
     traffic: &'a super::Traffic,
-    inventory: Inventory,
+    status: &'a DestinationStatus,
 }
 
 impl Look<'_> {
@@ -34,7 +33,7 @@ impl Look<'_> {
     }
 
     fn in_all_lanes(&self, of: fn(&Depths) -> usize) -> usize {
-        self.inventory.lanes.iter().map(of).sum()
+        self.status.instances.iter().map(of).sum()
     }
 }
 
@@ -55,20 +54,23 @@ impl Gateway {
     /// The page, in the text format of OpenMetrics. A caller that may not see all destinations gets the families of those
     /// that it may see, and nothing about the rest of the gateway.
     pub(crate) fn metrics_page(&self, caller: &Caller) -> String {
-        let live = self.live();
-        let looks: Vec<Look<'_>> = live
+        let (status, traffic) = (self.status(), self.traffic());
+        let looks: Vec<Look<'_>> = status
             .destinations
             .iter()
             .filter(|(name, _)| caller.sees(name))
-            .map(|(name, destination)| Look {
-                name,
-                traffic: &destination.traffic,
-                inventory: destination.inventory(),
+            .filter_map(|(name, status)| {
+                let traffic = traffic.get(name)?;
+                Some(Look {
+                    name,
+                    traffic,
+                    status,
+                })
             })
             .collect();
         let mut families = calls(&looks);
         if caller.sees_everything() {
-            families.extend(self.at_the_door(&looks));
+            families.extend(self.at_the_door(&status, &looks));
         }
         families.extend(presence(&looks));
         families.extend(children(&looks));
@@ -85,17 +87,17 @@ impl Gateway {
         page
     }
 
-    fn at_the_door(&self, looks: &[Look<'_>]) -> Vec<Family> {
+    fn at_the_door(&self, status: &Status, looks: &[Look<'_>]) -> Vec<Family> {
         let mut refusals = Family::counter("rialto_refusals", "Requests refused, by reason");
         for (reason, count) in self.tally.refusals.all() {
             refusals = refusals.count(vec![("reason", reason.to_owned())], count);
         }
         let mut hits = std::collections::BTreeMap::new();
-        for hit in self.tally.limit_hits.all() {
+        for hit in &status.limits {
             *hits.entry(hit.limit.to_owned()).or_insert(0) += hit.count;
         }
-        for (limit, count) in looks.iter().flat_map(|look| look.traffic.overloads.all()) {
-            *hits.entry(limit.replace(' ', "_")).or_insert(0) += count;
+        for hit in looks.iter().flat_map(|look| &look.status.limits) {
+            *hits.entry(hit.limit.replace(' ', "_")).or_insert(0) += hit.count;
         }
         let mut limits = Family::counter("rialto_limit_hits", "How often a limit was reached, by limit");
         for (limit, count) in hits {
@@ -214,7 +216,7 @@ fn presence(looks: &[Look<'_>]) -> Vec<Family> {
     };
     vec![
         gauge("rialto_sessions", "Sessions that are open", |look| {
-            look.inventory.sessions
+            look.status.sessions
         }),
         count(looks, "rialto_sessions_opened", "Sessions opened", |look| {
             look.traffic.sessions_opened.load(Relaxed)
@@ -233,12 +235,12 @@ fn presence(looks: &[Look<'_>]) -> Vec<Family> {
         ),
         streams,
         gauge("rialto_listens", "Modern listens that are open", |look| {
-            look.inventory.listens
+            look.status.listens
         }),
         gauge(
             "rialto_parked_calls",
             "Modern calls that wait for their client's answer",
-            |look| look.inventory.parked,
+            |look| look.status.parked,
         ),
         gauge(
             "rialto_calls_in_flight",
@@ -263,28 +265,6 @@ fn presence(looks: &[Look<'_>]) -> Vec<Family> {
     ]
 }
 
-const STATES: [&str; 7] = [
-    "idle",
-    "starting",
-    "running",
-    "ready",
-    "backing_off",
-    "failed",
-    "stopped",
-];
-
-fn state(health: &Health) -> &'static str {
-    match health {
-        Health::Idle => "idle",
-        Health::Starting => "starting",
-        Health::Running { .. } => "running",
-        Health::Ready { .. } => "ready",
-        Health::BackingOff(_) => "backing_off",
-        Health::Failed(_) => "failed",
-        Health::Stopped => "stopped",
-    }
-}
-
 fn children(looks: &[Look<'_>]) -> Vec<Family> {
     let mut states = Family::gauge("rialto_children", "Server processes, by state");
     let mut eras = Family::gauge(
@@ -294,11 +274,12 @@ fn children(looks: &[Look<'_>]) -> Vec<Family> {
     let mut ends = Family::counter("rialto_child_ends", "Server processes that have ended, by how");
     for look in looks {
         let count = |is: &dyn Fn(&Depths) -> bool| {
-            Value::Level(look.inventory.lanes.iter().filter(|lane| is(lane)).count() as f64)
+            Value::Level(look.status.instances.iter().filter(|lane| is(lane)).count() as f64)
         };
-        for word in STATES {
-            let value = count(&|lane| state(&lane.health) == word);
-            states.samples.push((look.labels(&[("state", word)]), value));
+        for state in State::ALL {
+            let value = count(&|lane| State::of(&lane.health) == state);
+            let labels = look.labels(&[("state", state.as_str())]);
+            states.samples.push((labels, value));
         }
         for era in protocol::version::Era::ALL {
             let value = count(&|lane| lane.era == era);
@@ -360,43 +341,43 @@ fn losses(looks: &[Look<'_>]) -> Vec<Family> {
             looks,
             "rialto_noise_lines",
             "Lines of servers that were no messages",
-            |look| look.inventory.counters.noise,
+            |look| look.status.counters.noise,
         ),
         count(
             looks,
             "rialto_stray_messages",
             "Responses and progress of servers that match no call: late, repeated, or with an unknown id",
-            |look| look.inventory.counters.strays,
+            |look| look.status.counters.strays,
         ),
         count(
             looks,
             "rialto_unattributed_notifications",
             "Notifications of servers that could not be attributed to a session",
-            |look| look.inventory.counters.unattributed,
+            |look| look.status.counters.unattributed,
         ),
         count(
             looks,
             "rialto_questions_refused",
             "Questions of servers that could not be attributed or answered",
-            |look| look.inventory.counters.questions_refused,
+            |look| look.status.counters.questions_refused,
         ),
         count(
             looks,
             "rialto_overloads",
             "Calls that ran into a limit of their lane",
-            |look| look.inventory.counters.overloads,
+            |look| look.status.counters.overloads,
         ),
         count(
             looks,
             "rialto_timeouts",
             "Calls whose server was silent past the limit",
-            |look| look.inventory.counters.timeouts,
+            |look| look.status.counters.timeouts,
         ),
         count(
             looks,
             "rialto_events_lost",
             "Events dropped from a session's log before the client read them",
-            |look| look.inventory.events_lost,
+            |look| look.status.events_lost + look.traffic.events_lost.load(Relaxed),
         ),
     ]
 }

@@ -87,7 +87,7 @@ impl Refusal {
         }
     }
 
-    /// Returns what records say about it.
+    /// Returns what its record holds.
     pub(crate) fn recorded(&self) -> Refused {
         Refused {
             reason: self.label(),

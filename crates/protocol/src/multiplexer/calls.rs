@@ -275,6 +275,12 @@ impl Multiplexer {
         self.tools.set_policy(policy);
     }
 
+    /// Returns the number of tools that clients are shown, if a client was given the whole list since the tools last
+    /// changed.
+    pub fn number_of_shown_tools(&self) -> Option<usize> {
+        self.tools.shown()
+    }
+
     /// Returns what is known of a tool.
     pub fn tool(&self, name: &str) -> Option<&KnownTool> {
         self.tools.find(name)

@@ -244,6 +244,9 @@ impl Multiplexer {
             Method::ToolsList => self.shown_tools(call.session, message),
             _ => message,
         };
+        if call.method == Method::ToolsList {
+            self.tools.count_shown(&call, &message);
+        }
         self.ledger.tell(Tell::Reply {
             session: call.session,
             call: call.call,

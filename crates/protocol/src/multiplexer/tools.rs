@@ -9,6 +9,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::value::RawValue;
+
 use crate::backend_face::WireId;
 use crate::exchange::{Call, Client};
 use crate::message::{Kind, Member, Message};
@@ -39,6 +41,8 @@ pub(super) struct Tools {
     policy: Arc<ToolPolicy>,
     /// The list has been read to its end, or could not be: asking again would teach nothing.
     settled: bool,
+    /// How many tools clients are shown, if all of the list has passed by.
+    shown: Option<usize>,
     reading: Option<Reading>,
     /// The server is reached over HTTP, where arguments may have to be mirrored in headers.
     mirrors: bool,
@@ -72,6 +76,7 @@ impl Default for Tools {
             catalogue: ToolCatalogue::new(CatalogueLimits::default()),
             policy: Arc::default(),
             settled: false,
+            shown: None,
             reading: None,
             mirrors: false,
         }
@@ -81,6 +86,12 @@ impl Default for Tools {
 impl Tools {
     pub(super) fn set_policy(&mut self, policy: Arc<ToolPolicy>) {
         self.policy = policy;
+    }
+
+    /// Returns the number of tools that clients are shown, if a client was given the whole list since the tools last
+    /// changed.
+    pub(super) fn shown(&self) -> Option<usize> {
+        self.shown
     }
 
     pub(super) fn mirror_arguments(&mut self) {
@@ -235,10 +246,25 @@ impl Tools {
         }
     }
 
+    /// Counts the tools of a list as a client is given it.
+    pub(super) fn count_shown(&mut self, call: &InFlight, message: &Message) {
+        let Some(list) = message.raw(Member::Result).and_then(Object::parse) else {
+            return;
+        };
+        let params = call.message.raw(Member::Params).and_then(Object::parse);
+        let is_first = params.is_none_or(|params| params.get("cursor").is_none());
+        if is_first && list.get("nextCursor").is_none_or(|cursor| cursor == "null") {
+            let tools = list.get("tools");
+            let tools = tools.and_then(|tools| serde_json::from_str::<Vec<&RawValue>>(tools).ok());
+            self.shown = tools.map(|tools| tools.len());
+        }
+    }
+
     /// The server's tools have changed, or it is another server.
     pub(super) fn forget(&mut self) {
         self.catalogue.clear();
         self.settled = false;
+        self.shown = None;
         if let Some(reading) = &mut self.reading {
             reading.stale = true;
         }

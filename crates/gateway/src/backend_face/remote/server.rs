@@ -156,7 +156,7 @@ impl Server {
         }
     }
 
-    /// Returns what to say about a server that was reached and does not answer.
+    /// Returns the description of a server that was reached and does not answer.
     fn silence(&self) -> Arc<Trouble> {
         let address = self.shown();
         Arc::new(Trouble {

@@ -1,0 +1,211 @@
+//! One snapshot of the gateway's state. `/ready`, `/metrics` and `rialto check` are made from it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::exchange::Trouble;
+use protocol::multiplexer::Counters;
+use protocol::version::Era;
+
+/// The state of the whole gateway at one moment.
+#[derive(Debug)]
+pub(crate) struct Status {
+    /// One of the destinations can serve clients, and the gateway is not draining.
+    pub(crate) is_ready: bool,
+    /// By name, those that a reload has removed and that still drain included.
+    pub(crate) destinations: BTreeMap<String, DestinationStatus>,
+    /// The limits of the whole gateway that were reached.
+    pub(crate) limits: Vec<LimitHit>,
+    pub(crate) has_failed_reload: bool,
+}
+
+/// The state of one destination.
+#[derive(Debug)]
+pub(crate) struct DestinationStatus {
+    /// The configuration has it; otherwise a reload has removed it.
+    pub(crate) is_configured: bool,
+    pub(crate) transport: &'static str,
+    pub(crate) state: State,
+    pub(crate) is_ready: bool,
+    /// What is wrong with its server, if something is.
+    pub(crate) trouble: Option<String>,
+    /// Sessions, those of draining predecessors included.
+    pub(crate) sessions: usize,
+    /// Modern calls that wait for their client.
+    pub(crate) parked: usize,
+    /// Modern listens that are open.
+    pub(crate) listens: usize,
+    /// Instances in use whose server runs.
+    pub(crate) children: usize,
+    /// The number of tools that clients are shown, if a client has read the whole list.
+    pub(crate) tools: Option<usize>,
+    /// All instances, those that are being ended included.
+    pub(crate) instances: Vec<Depths>,
+    pub(crate) counters: Counters,
+    /// Events that open sessions dropped unread; those of ended sessions are counted with the traffic.
+    pub(crate) events_lost: u64,
+    /// The limits of its instances that calls ran into.
+    pub(crate) limits: Vec<LimitHit>,
+}
+
+/// What the server of an instance does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// Nobody has needed it yet.
+    Idle,
+    Starting,
+    /// The process runs, if it is one, and has not answered anything yet.
+    Running {
+        pid: Option<u32>,
+    },
+    /// It has answered its introduction.
+    Ready {
+        pid: Option<u32>,
+    },
+    BackingOff(Arc<Trouble>),
+    Failed(Arc<Trouble>),
+    Stopped,
+}
+
+/// The state of one instance: what its server does, and how much waits there.
+#[derive(Debug, Clone)]
+pub(crate) struct Depths {
+    pub(crate) era: Era,
+    pub(crate) health: Health,
+    pub(crate) open_calls: usize,
+    pub(crate) waiting_calls: usize,
+    pub(crate) open_questions: usize,
+    pub(crate) outgoing_bytes: usize,
+    pub(crate) counters: Counters,
+}
+
+/// How often a limit was reached, and how long ago for the last time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LimitHit {
+    pub(crate) limit: &'static str,
+    pub(crate) count: u64,
+    pub(crate) ago: Duration,
+}
+
+/// What an instance, or the best instance of a destination, does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum State {
+    Failed,
+    Stopped,
+    Idle,
+    BackingOff,
+    Starting,
+    Running,
+    Ready,
+}
+
+impl State {
+    /// In the order in which the page of metrics has them.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Idle,
+        Self::Starting,
+        Self::Running,
+        Self::Ready,
+        Self::BackingOff,
+        Self::Failed,
+        Self::Stopped,
+    ];
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Stopped => "stopped",
+            Self::Idle => "idle",
+            Self::BackingOff => "backing_off",
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Ready => "ready",
+        }
+    }
+
+    pub(crate) fn of(health: &Health) -> Self {
+        match health {
+            Health::Idle => Self::Idle,
+            Health::Starting => Self::Starting,
+            Health::Running { .. } => Self::Running,
+            Health::Ready { .. } => Self::Ready,
+            Health::BackingOff(_) => Self::BackingOff,
+            Health::Failed(_) => Self::Failed,
+            Health::Stopped => Self::Stopped,
+        }
+    }
+
+    /// Returns the best state of these: one instance that works is enough. An instance that was stopped is started
+    /// again when a client asks.
+    pub(crate) fn best(health: &[Health]) -> Self {
+        match health.iter().map(Self::of).max() {
+            None | Some(Self::Stopped) => Self::Idle,
+            Some(best) => best,
+        }
+    }
+}
+
+impl DestinationStatus {
+    /// Adds what a destination of the same name still has to finish. Its traffic and its instances are counted with
+    /// those of its successor already.
+    pub(crate) fn add_draining(&mut self, draining: &Self) {
+        self.sessions += draining.sessions;
+        self.parked += draining.parked;
+        self.listens += draining.listens;
+        self.events_lost += draining.events_lost;
+    }
+
+    /// Returns the destination's entry in `/ready`.
+    fn entry(&self) -> serde_json::Value {
+        let mut entry = serde_json::json!({
+            "state": self.state.as_str(),
+            "ready": self.is_ready,
+            "sessions": self.sessions,
+            "children": self.children,
+        });
+        if let Some(tools) = self.tools {
+            entry["tools"] = tools.into();
+        }
+        if !self.limits.is_empty() {
+            entry["limits"] = limits(&self.limits);
+        }
+        if let Some(trouble) = &self.trouble {
+            entry["error"] = trouble.as_str().into();
+        }
+        entry
+    }
+}
+
+impl Status {
+    /// Returns the answer to `/ready` for a caller that may see these destinations, or all of them and what concerns the
+    /// whole gateway.
+    pub(crate) fn readiness(&self, sees: impl Fn(&str) -> bool, sees_everything: bool) -> String {
+        let shown = self
+            .destinations
+            .iter()
+            .filter(|(name, status)| status.is_configured && sees(name));
+        let destinations: serde_json::Map<_, _> = shown
+            .map(|(name, status)| (name.clone(), status.entry()))
+            .collect();
+        let mut body = serde_json::json!({ "ready": self.is_ready, "destinations": destinations });
+        if sees_everything && !self.limits.is_empty() {
+            body["limits"] = limits(&self.limits);
+        }
+        if self.has_failed_reload {
+            body["configuration"] =
+                "the last reload failed and changed nothing; the log has the details".into();
+        }
+        format!("{body}\n")
+    }
+}
+
+/// Returns how often each limit was reached, and how long ago for the last time.
+fn limits(hits: &[LimitHit]) -> serde_json::Value {
+    let entry = |hit: &LimitHit| {
+        let ago = hit.ago.as_secs();
+        let entry = serde_json::json!({ "hits": hit.count, "last_seconds_ago": ago });
+        (hit.limit.replace(' ', "_"), entry)
+    };
+    hits.iter().map(entry).collect::<serde_json::Map<_, _>>().into()
+}
