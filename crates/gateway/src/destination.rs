@@ -1,10 +1,9 @@
-//! A destination: one named server, its sessions and its lanes.
+//! A destination as clients address it: its name, its sessions, its modern requests, its policy. The server behind it
+//! is its [`Upstream`].
 
 mod closing;
-mod era;
 mod errands;
 mod eviction;
-mod lanes;
 mod old_streams;
 
 use std::collections::{BTreeMap, HashMap};
@@ -18,29 +17,24 @@ use protocol::exchange::{CallKey, Client, Principal, SessionKey, Trouble};
 use protocol::message::{Member, Message};
 use protocol::session::{self, Accepts, Session};
 use protocol::time::Moment;
-use protocol::tool_policy::ToolPolicy;
-use protocol::version::{Era, Version};
+use protocol::version::Version;
 use rustc_hash::FxHashMap;
-use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::backend_face::process::Launcher;
-use crate::backend_face::remote::Server;
 use crate::buffered::Buffered;
 use crate::clock::Clock;
 use crate::errand_port::ErrandPort;
 use crate::lane::Lane;
 use crate::metrics::{LimitHits, Traffic};
 use crate::record::Recorder;
-use crate::reply::{self, Refusal};
+use crate::reply::Refusal;
 use crate::seal::Sealer;
-use crate::server_eras::{EraMemory, ServerEras};
+use crate::server_eras::EraMemory;
 use crate::session_port::{LineListener, SessionPort};
-use crate::settings::{
-    self, BackendSpec, LaneRules, LimitSettings, ProcessSpec, RemoteSpec, Sharing, SignIn, Start, Transport,
-};
-use crate::status::{Depths, DestinationStatus, Health, State};
-use lanes::{LaneKey, LaneRoll, Started};
+use crate::settings::{self, LimitSettings};
+use crate::status::DestinationStatus;
+use crate::upstream::{Upstream, UpstreamContext};
 
 pub(crate) use closing::{Closing, Draining, SessionUse};
 pub(crate) use errands::Journey;
@@ -70,24 +64,17 @@ pub(crate) struct Surroundings {
     pub(crate) tells_callers_apart: bool,
 }
 
-/// One named server.
+/// What clients address by one name.
 #[derive(Debug)]
 pub(crate) struct Destination {
     pub(crate) name: Arc<str>,
-    settings: settings::Destination,
+    settings: Arc<settings::Destination>,
     around: Surroundings,
     /// Rialto draws the keys at random. A client may look for any key, but cannot add one, so no peer can choose keys that
     /// collide.
     sessions: Mutex<FxHashMap<Uuid, Arc<SessionPort>>>,
-    lanes: Mutex<BTreeMap<LaneKey, Arc<Lane>>>,
-    /// Supervisors that have not come to their end: children in use and children being ended.
-    supervisors: Arc<watch::Sender<usize>>,
     /// Why new clients are refused.
     closing: OnceLock<Closing>,
-    /// Why nothing can be started here, if that is known beforehand.
-    broken: Option<String>,
-    /// What the server has shown of its eras.
-    eras: Arc<ServerEras>,
     /// Modern calls that wait for their client, by the name in their sealed state.
     parked: Mutex<HashMap<u128, Arc<ErrandPort>>>,
     /// Modern listens that are open.
@@ -95,17 +82,8 @@ pub(crate) struct Destination {
     /// Clients of the old transport.
     pub(crate) old_streams: OldStreams,
     pub(crate) traffic: Arc<Traffic>,
-    roll: Arc<Mutex<LaneRoll>>,
-    tools: Arc<ToolPolicy>,
-    backend: Backend,
-}
-
-/// What the lanes are made of.
-#[derive(Debug)]
-enum Backend {
-    Process(Box<ProcessSpec>),
-    /// The server that all lanes reach over HTTP.
-    Remote(Arc<Server>),
+    /// The server behind it.
+    pub(crate) upstream: Upstream,
 }
 
 /// What a new session was opened for.
@@ -116,44 +94,93 @@ pub(crate) enum Opening {
     Implicit(Version),
 }
 
+impl Surroundings {
+    fn of_upstreams(&self) -> UpstreamContext {
+        UpstreamContext {
+            clock: self.clock,
+            launcher: Arc::clone(&self.launcher),
+            environment: Arc::clone(&self.environment),
+            eras: Arc::clone(&self.eras),
+            tells_callers_apart: self.tells_callers_apart,
+        }
+    }
+}
+
 impl Destination {
     pub(crate) fn new(settings: settings::Destination, around: Surroundings, broken: Option<String>) -> Self {
-        let backend = match &settings.backend {
-            BackendSpec::Process(spec) => Backend::Process(Box::new(spec.clone())),
-            BackendSpec::Remote(spec) => Backend::Remote(Arc::new(Server::new(spec.clone()))),
-        };
-        let eras = around.eras.of(&settings.backend);
+        let settings = Arc::new(settings);
+        let upstream = Upstream::new(Arc::clone(&settings), around.of_upstreams(), broken);
         Self {
-            name: settings.name.as_str().into(),
-            tools: Arc::new(settings.tools.clone()),
+            name: Arc::clone(upstream.name()),
             settings,
             around,
             sessions: Mutex::default(),
-            lanes: Mutex::default(),
-            supervisors: Arc::default(),
             closing: OnceLock::new(),
-            broken,
-            eras,
             parked: Mutex::default(),
             listens: Mutex::default(),
             old_streams: OldStreams::default(),
-            traffic: Arc::default(),
-            roll: Arc::default(),
-            backend,
+            traffic: Arc::clone(upstream.traffic()),
+            upstream,
         }
     }
 
     /// Counts on where another destination of this name stopped, so that no counter goes back at a reload.
     pub(crate) fn counting_on(mut self, predecessor: &Self) -> Self {
-        self.traffic = Arc::clone(&predecessor.traffic);
-        self.roll = Arc::clone(&predecessor.roll);
+        self.upstream = self.upstream.counting_on(&predecessor.upstream);
+        self.traffic = Arc::clone(self.upstream.traffic());
         self
     }
 
-    /// Whether these settings ask for just this destination. One that could not start is worth another try.
+    /// Returns whether these settings ask for just this destination. One that could not start is worth another try.
     pub(crate) fn is_as_wanted(&self, settings: &settings::Destination, around: &Surroundings) -> bool {
         let is_same_world = self.around.tells_callers_apart == around.tells_callers_apart;
-        self.settings == *settings && is_same_world && self.broken.is_none()
+        *self.settings == *settings && is_same_world && self.upstream.broken().is_none()
+    }
+
+    /// Returns the instance for a client, if need be in the place of another one.
+    fn lane_for(
+        &self,
+        session: Option<SessionKey>,
+        client: &Client,
+        headers: &HeaderMap,
+    ) -> Result<Arc<Lane>, Refusal> {
+        let make_room = |limit| self.free_instance(limit, &client.principal);
+        self.upstream.lane_for(session, client, headers, make_room)
+    }
+
+    /// Returns the state of this destination; `is_configured` is false for one that drains after a reload.
+    pub(crate) fn status(&self, is_configured: bool) -> DestinationStatus {
+        let ports: Vec<Arc<SessionPort>> = self.sessions().values().cloned().collect();
+        let listens = {
+            let listens = self.listens.lock();
+            let open = listens.values().filter(|listen| listen.strong_count() > 0);
+            open.count()
+        };
+        let upstream = self.upstream.status();
+        DestinationStatus {
+            is_configured,
+            transport: upstream.transport,
+            state: upstream.state,
+            is_ready: is_configured && upstream.is_ready,
+            trouble: upstream.trouble,
+            sessions: ports.len(),
+            parked: self.parked.lock().len(),
+            listens,
+            children: upstream.children,
+            tools: upstream.tools,
+            instances: upstream.instances,
+            counters: upstream.counters,
+            events_lost: ports.iter().map(|port| port.events_lost()).sum(),
+            limits: self.traffic.overloads.all(),
+        }
+    }
+
+    /// Moves a session to an instance of its own principal if its instance is another principal's by now. It stays where
+    /// that has something left for it, and where there is no room for another instance.
+    pub(crate) fn unshare(&self, port: &Arc<SessionPort>) {
+        if port.instance().is_owned() && self.check_open().is_ok() {
+            port.leave_instance(|client| self.upstream.own_instance(client));
+        }
     }
 
     /// Whether clients of the old transport are served.
@@ -169,74 +196,12 @@ impl Destination {
         self.settings.max_sessions
     }
 
-    /// Somebody really wants something of the server: signing in may do what lasts and is seen.
-    pub(crate) fn wake(&self) {
-        if let BackendSpec::Remote(RemoteSpec {
-            sign_in: SignIn::OAuth(sign_in),
-            ..
-        }) = &self.settings.backend
-        {
-            sign_in.wake();
-        }
-    }
-
     pub(crate) fn max_message_bytes(&self) -> usize {
         self.settings.max_message_bytes
     }
 
-    /// How the server is reached, for people.
-    pub(crate) fn transport(&self) -> &'static str {
-        match self.remote().map(|server| server.transport()) {
-            None => "stdio",
-            Some(Transport::Auto) => "http",
-            Some(Transport::StreamableHttp) => "streamable_http",
-            Some(Transport::Sse) => "sse",
-        }
-    }
-
-    /// The server itself, if it is reached over HTTP.
-    fn remote(&self) -> Option<&Arc<Server>> {
-        match &self.backend {
-            Backend::Process(_) => None,
-            Backend::Remote(server) => Some(server),
-        }
-    }
-
-    fn rules(&self) -> &LaneRules {
-        &self.settings.lanes
-    }
-
-    /// Whether there is a server before anybody asks for one.
-    fn starts_eagerly(&self) -> bool {
-        match &self.settings.backend {
-            BackendSpec::Process(spec) => spec.start == Start::Eager,
-            BackendSpec::Remote(_) => false,
-        }
-    }
-
     fn sessions(&self) -> MutexGuard<'_, FxHashMap<Uuid, Arc<SessionPort>>> {
         self.sessions.lock()
-    }
-
-    fn lanes(&self) -> MutexGuard<'_, BTreeMap<LaneKey, Arc<Lane>>> {
-        self.lanes.lock()
-    }
-
-    /// The lanes at this moment: they are called without the lock of their map.
-    fn lane_list(&self) -> Vec<Arc<Lane>> {
-        self.lanes().values().cloned().collect()
-    }
-
-    /// Starts what is to run before anyone comes.
-    pub(crate) fn start(&self) {
-        if self.broken.is_some() {
-            return;
-        }
-        if self.starts_eagerly() {
-            let (lane, supervisor) = self.new_lane(&BTreeMap::new(), Era::Modern, Started::BeforeClients);
-            self.lanes().insert(self.key_before_clients(), Arc::clone(&lane));
-            self.supervise(lane, supervisor);
-        }
     }
 
     /// The session with this id, if it is this principal's.
@@ -247,119 +212,26 @@ impl Destination {
             .cloned()
     }
 
-    pub(crate) fn open_calls(&self) -> usize {
-        self.lane_list().iter().map(|lane| lane.open_calls()).sum()
-    }
-
-    /// Supervisors that have not come to their end.
-    pub(crate) fn supervisors(&self) -> usize {
-        *self.supervisors.borrow()
-    }
-
-    /// Waits until every supervisor has ended.
-    pub(crate) async fn supervisors_ended(&self) {
-        // The sender is here, so the channel is not closed.
-        let _ = self.supervisors.subscribe().wait_for(|count| *count == 0).await;
-    }
-
     /// Waits until no call is open.
     pub(crate) async fn calls_ended(&self) {
-        self.traffic.idle.wait_until(|| self.open_calls() == 0).await;
+        let is_ended = || self.upstream.open_calls() == 0;
+        self.traffic.idle.wait_until(is_ended).await;
     }
 
     /// Waits until no call is open or may be continued, and no client may come back for an answer.
     pub(crate) async fn clients_served(&self) {
-        let is_served = || self.open_calls() == 0 && self.parked_calls() == 0 && !self.has_unread_answers();
+        let is_served =
+            || self.upstream.open_calls() == 0 && self.parked_calls() == 0 && !self.has_unread_answers();
         self.traffic.idle.wait_until(is_served).await;
-    }
-
-    /// Why nothing can be started here.
-    pub(crate) fn broken(&self) -> Option<&str> {
-        self.broken.as_deref()
     }
 
     /// Whether the policy lets a message through. By the body: what headers say of it was compared with it, or does
     /// not count.
     pub(crate) fn judge_tool(&self, message: &Message) -> Result<(), Refusal> {
-        self.tools
+        self.upstream
+            .tools()
             .judge(message)
             .map_err(|denied| Refusal::ToolDenied { tool: denied.name })
-    }
-
-    /// Returns the state of this destination; `is_configured` is false for one that drains after a reload.
-    pub(crate) fn status(&self, is_configured: bool) -> DestinationStatus {
-        let ports: Vec<Arc<SessionPort>> = self.sessions().values().cloned().collect();
-        let in_use = self.lane_list();
-        let health: Vec<Health> = in_use.iter().map(|lane| lane.health()).collect();
-        let (instances, mut counters) = {
-            let roll = self.roll.lock();
-            (roll.lanes.clone(), roll.retired)
-        };
-        let instances: Vec<Depths> = instances.iter().map(|lane| lane.depths()).collect();
-        for instance in &instances {
-            counters.add(&instance.counters);
-        }
-        let is_running = |health: &&Health| matches!(health, Health::Running { .. } | Health::Ready { .. });
-        let trouble_of = |health: &Health| match health {
-            Health::BackingOff(trouble) | Health::Failed(trouble) => Some(trouble.what.clone()),
-            Health::Idle
-            | Health::Starting
-            | Health::Running { .. }
-            | Health::Ready { .. }
-            | Health::Stopped => None,
-        };
-        let (state, trouble) = match &self.broken {
-            Some(_) => (State::Failed, Some(reply::CANNOT_RUN.to_owned())),
-            None => (State::best(&health), health.iter().find_map(trouble_of)),
-        };
-        let listens = {
-            let listens = self.listens.lock();
-            let open = listens.values().filter(|listen| listen.strong_count() > 0);
-            open.count()
-        };
-        DestinationStatus {
-            is_configured,
-            transport: self.transport(),
-            state,
-            is_ready: is_configured && self.is_ready(),
-            trouble,
-            sessions: ports.len(),
-            parked: self.parked.lock().len(),
-            listens,
-            children: health.iter().filter(is_running).count(),
-            tools: in_use.iter().find_map(|lane| lane.shown_tools()),
-            instances,
-            counters,
-            events_lost: ports.iter().map(|port| port.events_lost()).sum(),
-            limits: self.traffic.overloads.all(),
-        }
-    }
-
-    /// Nobody can be served at the moment: every backend that was wanted is away.
-    pub(crate) fn is_away(&self) -> bool {
-        let health = self.health();
-        !health.is_empty()
-            && health
-                .iter()
-                .all(|health| matches!(health, Health::BackingOff(_) | Health::Failed(_)))
-    }
-
-    /// Returns whether clients can be served: the server has answered, or is not there because no client has asked for
-    /// it. A server that is started before clients come is waited for.
-    pub(crate) fn is_ready(&self) -> bool {
-        let is_promised = self.starts_eagerly() && self.rules().sharing != Sharing::PerSession;
-        let health = self.health();
-        let is_fine = |health: &Health| match health {
-            Health::Ready { .. } => true,
-            Health::Idle | Health::Stopped | Health::Starting | Health::Running { .. } => !is_promised,
-            Health::BackingOff(_) | Health::Failed(_) => false,
-        };
-        self.broken.is_none() && (health.is_empty() || health.iter().any(is_fine))
-    }
-
-    /// How each lane's backend is doing.
-    pub(crate) fn health(&self) -> Vec<Health> {
-        self.lane_list().iter().map(|lane| lane.health()).collect()
     }
 
     /// Opens a session: finds it a lane, presents the client there. The call is that of the client's own
@@ -467,12 +339,7 @@ impl Destination {
             return;
         }
         port.end();
-        if self.rules().sharing == Sharing::PerSession {
-            let key = LaneKey::Session(port.key());
-            if let Some(lane) = self.lanes().remove(&key) {
-                lane.stop();
-            }
-        }
+        self.upstream.end_session(port.key());
         tracing::debug!(destination = %self.name, session = %port.hash().as_str(), "session closed");
     }
 
@@ -497,10 +364,7 @@ impl Destination {
         }
         self.forget_errands(now);
         self.traffic.idle.note_change();
-        if self.remote().is_some() {
-            self.eras.expire(now);
-        }
-        self.stop_idle_lanes(now);
+        self.upstream.tick(now);
     }
 
     /// Ends what these principals hold open: sessions with their calls and streams, listens, calls that wait for their
@@ -527,39 +391,20 @@ impl Destination {
         for port in parked {
             port.give_up();
         }
-        let is_theirs = |key: &LaneKey| match key {
-            LaneKey::Clients {
-                identity: Some((principal, _)),
-                ..
-            } => leaves(principal.as_str()),
-            LaneKey::Clients { identity: None, .. } | LaneKey::Session(_) | LaneKey::Unclaimed => false,
-        };
-        let mut lanes = self.lanes();
-        lanes.retain(|key, lane| {
-            let goes = is_theirs(key);
-            if goes {
-                lane.stop();
-            }
-            !goes
-        });
+        self.upstream.dismiss(&leaves);
         ports.len()
     }
 
-    /// Ends every session and every child. Whoever still waits is told that the server is going (503), and
-    /// not that the session is unknown (404), at which clients would open another one here.
+    /// Ends every session and every child. Requests that still wait are answered with 503 (the server is
+    /// going) and not with 404 (unknown session), at which clients would open another session here.
     pub(crate) fn stop(&self, why: Closing) {
         self.close_door(why);
         let trouble = Arc::new(Trouble {
             what: why.words().into(),
             ..Trouble::default()
         });
-        for lane in self.lane_list() {
-            lane.link_down(&trouble);
-            lane.unavailable(&trouble, Duration::from_secs(1));
-        }
+        self.upstream.fail_calls(&trouble);
         self.dismiss(|_| true);
-        for (_, lane) in std::mem::take(&mut *self.lanes()) {
-            lane.stop();
-        }
+        self.upstream.stop();
     }
 }

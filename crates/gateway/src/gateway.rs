@@ -143,7 +143,7 @@ impl Gateway {
         let destinations = reload::furnish(settings, &around, &BTreeMap::new(), &unusable)?;
         let broken: Vec<(String, String)> = destinations
             .iter()
-            .filter_map(|(name, made)| Some((name.clone(), made.broken()?.to_owned())))
+            .filter_map(|(name, made)| Some((name.clone(), made.upstream.broken()?.to_owned())))
             .collect();
         if broken.len() == destinations.len() {
             return Err(StartError::NothingStarts(broken));
@@ -229,7 +229,7 @@ impl Gateway {
     /// children are ended.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: impl Future<Output = ()>) {
         for destination in self.live().destinations.values() {
-            destination.start();
+            destination.upstream.start();
         }
         let (closing, _) = watch::channel(false);
         let housekeeper = tasks::spawn("housekeeper", {
@@ -272,7 +272,10 @@ impl Gateway {
             destination.stop(Closing::Shutdown);
         }
         // Every supervisor ends its child within its own grace period.
-        let ended = join_all(all.iter().map(|destination| destination.supervisors_ended()));
+        let ended = join_all(
+            all.iter()
+                .map(|destination| destination.upstream.supervisors_ended()),
+        );
         let _ = tokio::time::timeout(crate::backend_task::STOP_GRACE * 2, ended).await;
     }
 
@@ -295,13 +298,13 @@ impl Gateway {
     fn open_calls(&self) -> usize {
         self.all()
             .iter()
-            .map(|destination| destination.open_calls())
+            .map(|destination| destination.upstream.open_calls())
             .sum()
     }
 
     /// Waits until no destination has an open call.
     async fn calls_ended(&self) {
-        let busy = |destination: &Arc<Destination>| destination.open_calls() > 0;
+        let busy = |destination: &Arc<Destination>| destination.upstream.open_calls() > 0;
         while let Some(destination) = self.all().into_iter().find(busy) {
             destination.calls_ended().await;
         }

@@ -23,6 +23,7 @@ mod joined_write;
 mod lane;
 pub mod line_sink;
 mod metrics;
+mod metrics_page;
 pub mod mishap;
 mod probe;
 mod record;
@@ -38,6 +39,7 @@ pub mod tasks;
 pub mod tls;
 mod tls_door;
 pub mod trace;
+mod upstream;
 
 pub use client_face::stdio::{LineLimits, Parting};
 pub use file_stamp::FileStamp;

@@ -5,9 +5,6 @@
 //! page ([`page`]) reads it from the truth when somebody asks. No label ever holds what a peer wrote: methods
 //! come from the closed set, everything else is `other`.
 
-pub(crate) mod page;
-mod process;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -62,7 +59,7 @@ impl<K: Ord + Copy> Tally<K> {
         *self.0.lock().entry(key).or_default() += 1;
     }
 
-    fn all(&self) -> Vec<(K, u64)> {
+    pub(crate) fn all(&self) -> Vec<(K, u64)> {
         let counts = self.0.lock();
         counts.iter().map(|(key, count)| (*key, *count)).collect()
     }
@@ -141,7 +138,7 @@ fn key_of(limit: &str) -> Option<String> {
 
 /// How long calls took.
 #[derive(Debug, Default)]
-struct Histogram {
+pub(crate) struct Histogram {
     /// One more than there are bounds, for what is above all of them.
     buckets: [AtomicU64; BOUNDS.len() + 1],
     micros: AtomicU64,
@@ -156,7 +153,7 @@ impl Histogram {
     }
 
     /// The sum in seconds, and how many fell into each bucket, with its upper bound in seconds.
-    fn read(&self) -> (f64, Vec<(f64, u64)>) {
+    pub(crate) fn read(&self) -> (f64, Vec<(f64, u64)>) {
         let bounds = BOUNDS.iter().map(|bound| *bound as f64 / 1e6);
         let counts = self.buckets.iter().map(|bucket| bucket.load(Relaxed));
         (
@@ -178,9 +175,9 @@ pub(crate) enum StreamKind {
 }
 
 impl StreamKind {
-    const ALL: [Self; 3] = [Self::Notices, Self::Answer, Self::Modern];
+    pub(crate) const ALL: [Self; 3] = [Self::Notices, Self::Answer, Self::Modern];
 
-    const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Notices => "get",
             Self::Answer => "post",
@@ -201,7 +198,7 @@ pub(crate) enum ChildEnd {
 }
 
 impl ChildEnd {
-    const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::ByItself => "by_itself",
             Self::Replaced => "replaced",
@@ -217,12 +214,12 @@ pub(crate) struct Traffic {
     /// One cell for each era, method and outcome.
     calls: Box<[AtomicU64]>,
     /// One for each method.
-    latencies: Box<[Histogram]>,
-    failures: Tally<(Blame, &'static str)>,
+    pub(crate) latencies: Box<[Histogram]>,
+    pub(crate) failures: Tally<(Blame, &'static str)>,
     /// Calls that ran into a limit of their lane.
     pub(crate) overloads: LimitHits,
-    streams: [AtomicUsize; StreamKind::ALL.len()],
-    child_ends: Tally<ChildEnd>,
+    pub(crate) streams: [AtomicUsize; StreamKind::ALL.len()],
+    pub(crate) child_ends: Tally<ChildEnd>,
     pub(crate) sessions_opened: AtomicU64,
     pub(crate) sessions_evicted: AtomicU64,
     pub(crate) sessions_expired: AtomicU64,
@@ -310,7 +307,7 @@ impl Traffic {
     }
 
     /// Messages of clients that have come to their end.
-    fn calls(&self) -> impl Iterator<Item = (Era, Method, Outcome, u64)> {
+    pub(crate) fn calls(&self) -> impl Iterator<Item = (Era, Method, Outcome, u64)> {
         let all = Era::ALL.into_iter().flat_map(|era| {
             Method::ALL.iter().flat_map(move |method| {
                 Outcome::ALL
@@ -337,7 +334,7 @@ impl Traffic {
 /// What happened at the door, before any destination had to do with it, or whatever the destination.
 #[derive(Debug, Default)]
 pub(crate) struct DoorTally {
-    refusals: Tally<&'static str>,
+    pub(crate) refusals: Tally<&'static str>,
     pub(crate) limit_hits: Arc<LimitHits>,
     pub(crate) connections_accepted: AtomicU64,
     /// Idle ones that were closed to make room.
@@ -366,7 +363,7 @@ impl DoorTally {
     }
 }
 
-const fn method_label(method: Method) -> &'static str {
+pub(crate) const fn method_label(method: Method) -> &'static str {
     match method.name() {
         Some(name) => name,
         None => "other",

@@ -80,7 +80,7 @@ impl Probe {
 }
 
 async fn present(destination: &Destination) -> Result<Presented, String> {
-    if let Some(why) = destination.broken() {
+    if let Some(why) = destination.upstream.broken() {
         return Err(why.to_owned());
     }
     let introduction = format!(

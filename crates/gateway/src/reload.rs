@@ -194,7 +194,7 @@ impl Gateway {
         let is_gone = |name: &&String| !destinations.contains_key(*name);
         report.removed = before.destinations.keys().filter(is_gone).cloned().collect();
         for name in report.added.iter().chain(&report.replaced) {
-            destinations[name].start();
+            destinations[name].upstream.start();
         }
         // Found from now on where the new destinations have nothing.
         for destination in &leaving {
@@ -259,7 +259,7 @@ impl Gateway {
                 return;
             }
             destination.stop(why);
-            let ended = destination.supervisors_ended();
+            let ended = destination.upstream.supervisors_ended();
             let _ = tokio::time::timeout(crate::backend_task::STOP_GRACE * 2, ended).await;
             tracing::info!(destination = %destination.name, "destination ended");
             gateway.around.draining.remove(&destination);

@@ -163,7 +163,7 @@ pub(super) fn retried(
         match destination.parked(&state, principal) {
             Some((port, round)) => return Ok(Retried::Parked(port, round)),
             // A modern server keeps its own states, and it may be another Rialto.
-            None if destination.is_known_modern() => {}
+            None if destination.upstream.is_known_modern() => {}
             // A retry that names a state never starts a call of its own: the tool would run twice.
             None => return Err(unknown()),
         }

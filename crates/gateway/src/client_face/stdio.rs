@@ -72,7 +72,7 @@ impl Gateway {
         let Some(destination) = self.live().destinations.values().next().cloned() else {
             return Parting::Told;
         };
-        destination.start();
+        destination.upstream.start();
         let housekeeper = tasks::spawn("housekeeper", {
             let gateway = Arc::clone(&self);
             async move { gateway.keep_house().await }

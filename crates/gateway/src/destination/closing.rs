@@ -1,5 +1,5 @@
-//! The end of a destination, as far as those are concerned who want something of it: who may still come in, who is told
-//! not to wait any longer, and who takes its place. What ends sessions and children is [`Destination::stop`].
+//! The end of a destination: which requests it still accepts, which waiting ones it ends, and which
+//! destination takes its place. [`Destination::stop`] ends its sessions and children.
 
 use std::sync::Arc;
 
@@ -135,9 +135,7 @@ impl Destination {
     /// refused, since they would lose only time here.
     pub(crate) fn retire(&self, why: Closing) {
         self.close_door(why);
-        for lane in self.lane_list() {
-            lane.retire();
-        }
+        self.upstream.retire();
     }
 
     pub(super) fn close_door(&self, why: Closing) {
@@ -147,7 +145,7 @@ impl Destination {
 
     /// Whether somebody new may come in. What was found before a reload may be gone after it.
     pub(crate) fn check_open(&self) -> Result<(), Refusal> {
-        if self.broken.is_some() {
+        if self.upstream.broken().is_some() {
             return Err(Refusal::BrokenDestination);
         }
         match self.closing.get() {

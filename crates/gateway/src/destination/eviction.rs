@@ -8,10 +8,11 @@ use protocol::eviction::{self, InstanceUsage};
 use protocol::exchange::{Principal, SessionKey};
 use protocol::shares::Shares;
 
-use super::{Destination, LaneKey};
+use super::Destination;
 use crate::lane::Lane;
 use crate::reply::Refusal;
 use crate::session_port::SessionPort;
+use crate::upstream::LaneKey;
 
 impl Destination {
     /// Ends a session if `max_sessions` are open: one that is no longer used, else one of a principal over its share.
@@ -45,9 +46,8 @@ impl Destination {
     /// principal over its share.
     pub(super) fn free_instance(&self, limit: usize, newcomer: &Principal) -> Result<(), Refusal> {
         let sessions = self.sessions_by_key();
-        let lanes = self.lanes().clone();
-        let instances: Vec<Instance> = lanes
-            .into_iter()
+        let instances = self.upstream.instances().into_iter();
+        let instances: Vec<Instance> = instances
             .map(|(key, lane)| {
                 let users = sessions_of(&lane, &sessions);
                 Instance {
@@ -73,7 +73,7 @@ impl Destination {
         });
         let evicted = evicted.ok_or(Refusal::TooManyChildren { limit })?;
         // No new client finds the instance while its sessions end.
-        self.lanes().remove(&evicted.key);
+        self.upstream.remove(&evicted.key);
         for port in evicted.users.iter().flatten() {
             self.evict(port);
         }

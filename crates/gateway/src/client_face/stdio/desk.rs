@@ -149,7 +149,7 @@ impl Desk {
                 self.look.notified().await;
                 continue;
             };
-            if self.destination.is_away() {
+            if self.destination.upstream.is_away() {
                 self.with(|client, _| client.handle_absence());
                 continue;
             }
@@ -214,7 +214,7 @@ impl Desk {
     fn carry_out(self: &Arc<Self>, output: Output) {
         match output {
             Output::Open(message) => {
-                self.destination.wake();
+                self.destination.upstream.wake();
                 self.open(message);
             }
             Output::Take(message) => self.pass_on(message),
@@ -231,7 +231,7 @@ impl Desk {
             } => {
                 // Hosts start a copy only to ask this, and kill it a moment later.
                 if message.method() != Method::ServerDiscover {
-                    self.destination.wake();
+                    self.destination.upstream.wake();
                 }
                 let desk = Arc::clone(self);
                 let task = tasks::spawn("errand", async move {

@@ -1,13 +1,13 @@
-//! Which eras the instances of a destination are introduced in. What a server speaks is learnt by its own
+//! Which eras the instances of an upstream are introduced in. What a server speaks is learnt by its own
 //! instance ([`protocol::negotiation`]); here is only what is configured and what servers have shown before.
 
 use protocol::negotiation::EraPlan;
 use protocol::version::Era;
 
-use super::Destination;
+use super::Upstream;
 use crate::settings::{EraChoice, Transport};
 
-impl Destination {
+impl Upstream {
     /// Returns the eras that a new instance is introduced in. Without anything that speaks against it, `preferred`
     /// is tried first.
     pub(super) fn era_plan(&self, preferred: Era) -> EraPlan {

@@ -1,4 +1,4 @@
-//! The lanes of a destination: which clients share one, and how it is started and looked after.
+//! The instances of an upstream: which clients share one, and how it is started and looked after.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -14,13 +14,12 @@ use protocol::multiplexer::{self, Counters, Multiplexer};
 use protocol::time::Moment;
 use protocol::version::Era;
 
-use super::{Backend, Destination};
+use super::{Backend, Upstream};
 use crate::backend_face::process::{Environment, LaunchOrder, environment};
 use crate::backend_face::remote::RemoteLane;
 use crate::backend_task::ProcessLane;
 use crate::lane::Lane;
 use crate::reply::Refusal;
-use crate::session_port::SessionPort;
 use crate::settings::{BackendSpec, Capabilities, ProcessSpec, Secret, Sharing};
 use crate::status::Health;
 use crate::tasks;
@@ -34,7 +33,7 @@ const AFTER_PANIC: Duration = Duration::from_millis(500);
 /// What a lane is for: clients with equal keys share one. The era of the server is no part of it: clients of both
 /// eras share an instance and are translated.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum LaneKey {
+pub(crate) enum LaneKey {
     /// Started before any client came, without credentials and capabilities: the first client that needs a new
     /// instance takes it over.
     Unclaimed,
@@ -48,7 +47,7 @@ pub(super) enum LaneKey {
 }
 
 /// A principal, with what its headers pass on to the server.
-type Identity = (Principal, BTreeMap<String, Secret>);
+pub(crate) type Identity = (Principal, BTreeMap<String, Secret>);
 
 impl LaneKey {
     fn is_of(&self, wanted: &Option<Identity>) -> bool {
@@ -98,7 +97,7 @@ impl Supervisor {
     }
 }
 
-impl Destination {
+impl Upstream {
     /// What of a client's headers its server is given: by the name it is given under. A header that stands twice, or that
     /// cannot be read, is refused: another value would stand in its place.
     pub(super) fn passed_on(&self, headers: &HeaderMap) -> Result<BTreeMap<String, Secret>, Refusal> {
@@ -144,12 +143,13 @@ impl Destination {
     /// An instance of its session, of its identity, or of everybody, as `process` says. Under `capabilities:
     /// per_client` a server that is told once what its clients can do (every legacy one) is shared only by clients
     /// with the same capabilities; where there is no room for another instance, the client joins the one that suits
-    /// it best.
-    pub(super) fn lane_for(
+    /// it best. `make_room` ends an instance where all that may run do.
+    pub(crate) fn lane_for(
         &self,
         session: Option<SessionKey>,
         client: &Client,
         headers: &HeaderMap,
+        make_room: impl Fn(usize) -> Result<(), Refusal>,
     ) -> Result<Arc<Lane>, Refusal> {
         let rules = self.rules();
         let from_headers = self.passed_on(headers)?;
@@ -200,7 +200,7 @@ impl Destination {
                 return Ok(lane);
             }
             drop(lanes);
-            if let Err(refusal) = self.free_instance(limit, &client.principal) {
+            if let Err(refusal) = make_room(limit) {
                 return shared
                     .or_else(|| best_fit(&self.lanes(), &key, client))
                     .ok_or(refusal);
@@ -262,16 +262,8 @@ impl Destination {
         }
     }
 
-    /// Moves a session to an instance of its own principal if its instance is another principal's by now. It stays where
-    /// that has something left for it, and where there is no room for another instance.
-    pub(crate) fn unshare(&self, port: &Arc<SessionPort>) {
-        if port.instance().is_owned() && self.check_open().is_ok() {
-            port.leave_instance(|client| self.own_instance(client));
-        }
-    }
-
     /// Returns an instance of the client's principal alone, if there is one or room for one.
-    fn own_instance(&self, client: &Client) -> Option<Arc<Lane>> {
+    pub(crate) fn own_instance(&self, client: &Client) -> Option<Arc<Lane>> {
         let identity = (client.principal.clone(), BTreeMap::new());
         let key = self.key_of(Some(identity), client);
         let limit = self.rules().max_children;
@@ -343,7 +335,7 @@ impl Destination {
         multiplexer.show_tools(Arc::clone(&self.tools));
         let lane = Arc::new(Lane::new(
             Arc::clone(&self.name),
-            self.around.clock,
+            self.context.clock,
             Arc::clone(&self.traffic),
             Arc::clone(&self.eras),
             multiplexer,
@@ -351,7 +343,7 @@ impl Destination {
         let supervisor = match &self.backend {
             Backend::Process(spec) => Supervisor::Process(ProcessLane {
                 lane: Arc::clone(&lane),
-                launcher: Arc::clone(&self.around.launcher),
+                launcher: Arc::clone(&self.context.launcher),
                 order: Arc::new(LaunchOrder {
                     argv: spec.argv.clone(),
                     env: self.child_environment(spec, from_headers),
@@ -360,7 +352,7 @@ impl Destination {
                 max_message_bytes: self.settings.max_message_bytes,
                 eager: started == Started::BeforeClients,
                 shows_output: self.shows_output(spec),
-                environment: Arc::clone(&self.around.environment),
+                environment: Arc::clone(&self.context.environment),
             }),
             Backend::Remote(server) => Supervisor::Remote(RemoteLane::new(
                 Arc::clone(server),
@@ -402,13 +394,13 @@ impl Destination {
     fn shows_output(&self, spec: &ProcessSpec) -> bool {
         let has_one_caller = match self.rules().sharing {
             Sharing::PerSession | Sharing::PerIdentity => true,
-            Sharing::Shared => !self.around.tells_callers_apart,
+            Sharing::Shared => !self.context.tells_callers_apart,
         };
         has_one_caller || spec.error_stderr
     }
 
     fn child_environment(&self, spec: &ProcessSpec, from_headers: &BTreeMap<String, Secret>) -> Environment {
-        let mut child = environment(self.around.environment.iter(), spec.inherits, &spec.env);
+        let mut child = environment(self.context.environment.iter(), spec.inherits, &spec.env);
         for (name, value) in from_headers {
             child.set(name, value);
         }

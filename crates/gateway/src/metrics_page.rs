@@ -4,6 +4,7 @@
 //! All of them are described in `docs/metrics.md`; a test compares the two.
 
 mod family;
+mod process;
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,16 +13,16 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use self::family::{Family, Labels, Page, Value};
-use super::process::Process;
-use super::{StreamKind, method_label};
+use self::process::Process;
 use crate::gateway::Gateway;
 use crate::guard::Caller;
+use crate::metrics::{StreamKind, Traffic, method_label};
 use crate::status::{Depths, DestinationStatus, State, Status};
 
 /// One destination as it is now.
 struct Look<'a> {
     name: &'a str,
-    traffic: &'a super::Traffic,
+    traffic: &'a Traffic,
     status: &'a DestinationStatus,
 }
 

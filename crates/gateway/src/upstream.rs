@@ -1,0 +1,347 @@
+//! An upstream: the server behind an endpoint. How it is started, shared, evicted and negotiated with.
+
+mod era;
+mod lanes;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use protocol::exchange::{SessionKey, Trouble};
+use protocol::multiplexer::Counters;
+use protocol::time::Moment;
+use protocol::tool_policy::ToolPolicy;
+use protocol::version::Era;
+use tokio::sync::watch;
+
+use crate::backend_face::process::Launcher;
+use crate::backend_face::remote::Server;
+use crate::clock::Clock;
+use crate::lane::Lane;
+use crate::metrics::Traffic;
+use crate::reply;
+use crate::server_eras::{EraMemory, ServerEras};
+use crate::settings::{
+    self, BackendSpec, LaneRules, ProcessSpec, RemoteSpec, Sharing, SignIn, Start, Transport,
+};
+use crate::status::{Depths, Health, State};
+use lanes::{LaneRoll, Started};
+
+pub(crate) use lanes::LaneKey;
+
+/// What all upstreams have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct UpstreamContext {
+    pub(crate) clock: Clock,
+    pub(crate) launcher: Arc<Launcher>,
+    /// The environment of this process, from which children get an allow-listed part.
+    pub(crate) environment: Arc<BTreeMap<String, String>>,
+    /// What servers have shown of their eras, across reloads.
+    pub(crate) eras: Arc<EraMemory>,
+    /// There is authentication, so that what belongs to one caller must be kept from another.
+    pub(crate) tells_callers_apart: bool,
+}
+
+/// One server, and the instances of it that run.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    name: Arc<str>,
+    settings: Arc<settings::Destination>,
+    context: UpstreamContext,
+    lanes: Mutex<BTreeMap<LaneKey, Arc<Lane>>>,
+    /// Supervisors that have not come to their end: children in use and children being ended.
+    supervisors: Arc<watch::Sender<usize>>,
+    /// Why nothing can be started here, if that is known beforehand.
+    broken: Option<String>,
+    /// What the server has shown of its eras.
+    eras: Arc<ServerEras>,
+    traffic: Arc<Traffic>,
+    roll: Arc<Mutex<LaneRoll>>,
+    tools: Arc<ToolPolicy>,
+    backend: Backend,
+}
+
+/// What the instances are made of.
+#[derive(Debug)]
+enum Backend {
+    Process(Box<ProcessSpec>),
+    /// The server that all instances reach over HTTP.
+    Remote(Arc<Server>),
+}
+
+/// The state of an upstream at one moment.
+#[derive(Debug)]
+pub(crate) struct UpstreamStatus {
+    pub(crate) transport: &'static str,
+    pub(crate) state: State,
+    pub(crate) is_ready: bool,
+    /// What is wrong with the server, if something is.
+    pub(crate) trouble: Option<String>,
+    /// Instances in use whose server runs.
+    pub(crate) children: usize,
+    /// The number of tools that clients are shown, if a client has read the whole list.
+    pub(crate) tools: Option<usize>,
+    /// All instances, those that are being ended included.
+    pub(crate) instances: Vec<Depths>,
+    pub(crate) counters: Counters,
+}
+
+impl Upstream {
+    pub(crate) fn new(
+        settings: Arc<settings::Destination>,
+        context: UpstreamContext,
+        broken: Option<String>,
+    ) -> Self {
+        let backend = match &settings.backend {
+            BackendSpec::Process(spec) => Backend::Process(Box::new(spec.clone())),
+            BackendSpec::Remote(spec) => Backend::Remote(Arc::new(Server::new(spec.clone()))),
+        };
+        Self {
+            name: settings.name.as_str().into(),
+            tools: Arc::new(settings.tools.clone()),
+            eras: context.eras.of(&settings.backend),
+            settings,
+            context,
+            lanes: Mutex::default(),
+            supervisors: Arc::default(),
+            broken,
+            traffic: Arc::default(),
+            roll: Arc::default(),
+            backend,
+        }
+    }
+
+    /// Counts on where another upstream of this name stopped, so that no counter goes back at a reload.
+    pub(crate) fn counting_on(mut self, predecessor: &Self) -> Self {
+        self.traffic = Arc::clone(&predecessor.traffic);
+        self.roll = Arc::clone(&predecessor.roll);
+        self
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    pub(crate) fn traffic(&self) -> &Arc<Traffic> {
+        &self.traffic
+    }
+
+    pub(crate) fn tools(&self) -> &Arc<ToolPolicy> {
+        &self.tools
+    }
+
+    /// Somebody really wants something of the server: signing in may do what lasts and is seen.
+    pub(crate) fn wake(&self) {
+        if let BackendSpec::Remote(RemoteSpec {
+            sign_in: SignIn::OAuth(sign_in),
+            ..
+        }) = &self.settings.backend
+        {
+            sign_in.wake();
+        }
+    }
+
+    /// How the server is reached, for people.
+    pub(crate) fn transport(&self) -> &'static str {
+        match self.remote().map(|server| server.transport()) {
+            None => "stdio",
+            Some(Transport::Auto) => "http",
+            Some(Transport::StreamableHttp) => "streamable_http",
+            Some(Transport::Sse) => "sse",
+        }
+    }
+
+    /// The server itself, if it is reached over HTTP.
+    fn remote(&self) -> Option<&Arc<Server>> {
+        match &self.backend {
+            Backend::Process(_) => None,
+            Backend::Remote(server) => Some(server),
+        }
+    }
+
+    pub(crate) fn rules(&self) -> &LaneRules {
+        &self.settings.lanes
+    }
+
+    /// Whether there is a server before anybody asks for one.
+    fn starts_eagerly(&self) -> bool {
+        match &self.settings.backend {
+            BackendSpec::Process(spec) => spec.start == Start::Eager,
+            BackendSpec::Remote(_) => false,
+        }
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, BTreeMap<LaneKey, Arc<Lane>>> {
+        self.lanes.lock()
+    }
+
+    /// The instances at this moment: they are called without the lock of their map.
+    fn lane_list(&self) -> Vec<Arc<Lane>> {
+        self.lanes().values().cloned().collect()
+    }
+
+    /// Starts what is to run before anyone comes.
+    pub(crate) fn start(&self) {
+        if self.broken.is_some() {
+            return;
+        }
+        if self.starts_eagerly() {
+            let (lane, supervisor) = self.new_lane(&BTreeMap::new(), Era::Modern, Started::BeforeClients);
+            self.lanes().insert(self.key_before_clients(), Arc::clone(&lane));
+            self.supervise(lane, supervisor);
+        }
+    }
+
+    pub(crate) fn open_calls(&self) -> usize {
+        self.lane_list().iter().map(|lane| lane.open_calls()).sum()
+    }
+
+    /// Supervisors that have not come to their end.
+    pub(crate) fn supervisors(&self) -> usize {
+        *self.supervisors.borrow()
+    }
+
+    /// Waits until every supervisor has ended.
+    pub(crate) async fn supervisors_ended(&self) {
+        // The sender is here, so the channel is not closed.
+        let _ = self.supervisors.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    /// Why nothing can be started here.
+    pub(crate) fn broken(&self) -> Option<&str> {
+        self.broken.as_deref()
+    }
+
+    /// Nobody can be served at the moment: every backend that was wanted is away.
+    pub(crate) fn is_away(&self) -> bool {
+        let health = self.health();
+        !health.is_empty()
+            && health
+                .iter()
+                .all(|health| matches!(health, Health::BackingOff(_) | Health::Failed(_)))
+    }
+
+    /// Returns whether clients can be served: the server has answered, or is not there because no client has asked for
+    /// it. A server that is started before clients come is waited for.
+    pub(crate) fn is_ready(&self) -> bool {
+        let is_promised = self.starts_eagerly() && self.rules().sharing != Sharing::PerSession;
+        let health = self.health();
+        let is_fine = |health: &Health| match health {
+            Health::Ready { .. } => true,
+            Health::Idle | Health::Stopped | Health::Starting | Health::Running { .. } => !is_promised,
+            Health::BackingOff(_) | Health::Failed(_) => false,
+        };
+        self.broken.is_none() && (health.is_empty() || health.iter().any(is_fine))
+    }
+
+    /// How the backend of each instance is doing.
+    pub(crate) fn health(&self) -> Vec<Health> {
+        self.lane_list().iter().map(|lane| lane.health()).collect()
+    }
+
+    /// Returns the instances at this moment, by what they are for.
+    pub(crate) fn instances(&self) -> BTreeMap<LaneKey, Arc<Lane>> {
+        self.lanes().clone()
+    }
+
+    /// Takes an instance out, so that no new client finds it.
+    pub(crate) fn remove(&self, key: &LaneKey) {
+        self.lanes().remove(key);
+    }
+
+    /// Forgets what is too old, and stops instances that no client has used for long enough.
+    pub(crate) fn tick(&self, now: Moment) {
+        if self.remote().is_some() {
+            self.eras.expire(now);
+        }
+        self.stop_idle_lanes(now);
+    }
+
+    /// Ends the instance of a session that has ended, if it was the session's own.
+    pub(crate) fn end_session(&self, session: SessionKey) {
+        if self.rules().sharing == Sharing::PerSession {
+            let lane = self.lanes().remove(&LaneKey::Session(session));
+            if let Some(lane) = lane {
+                lane.stop();
+            }
+        }
+    }
+
+    /// Ends the instances that these principals have to themselves.
+    pub(crate) fn dismiss(&self, leaves: impl Fn(&str) -> bool) {
+        let is_theirs = |key: &LaneKey| match key {
+            LaneKey::Clients {
+                identity: Some((principal, _)),
+                ..
+            } => leaves(principal.as_str()),
+            LaneKey::Clients { identity: None, .. } | LaneKey::Session(_) | LaneKey::Unclaimed => false,
+        };
+        self.lanes().retain(|key, lane| {
+            let goes = is_theirs(key);
+            if goes {
+                lane.stop();
+            }
+            !goes
+        });
+    }
+
+    /// Refuses the calls that wait for an instance to take them. Those that run may finish.
+    pub(crate) fn retire(&self) {
+        for lane in self.lane_list() {
+            lane.retire();
+        }
+    }
+
+    /// Fails every call: no instance answers any more.
+    pub(crate) fn fail_calls(&self, trouble: &Arc<Trouble>) {
+        for lane in self.lane_list() {
+            lane.link_down(trouble);
+            lane.unavailable(trouble, Duration::from_secs(1));
+        }
+    }
+
+    /// Stops every instance.
+    pub(crate) fn stop(&self) {
+        for (_, lane) in std::mem::take(&mut *self.lanes()) {
+            lane.stop();
+        }
+    }
+
+    /// Returns the state of the server and of its instances.
+    pub(crate) fn status(&self) -> UpstreamStatus {
+        let in_use = self.lane_list();
+        let health: Vec<Health> = in_use.iter().map(|lane| lane.health()).collect();
+        let (instances, mut counters) = {
+            let roll = self.roll.lock();
+            (roll.lanes.clone(), roll.retired)
+        };
+        let instances: Vec<Depths> = instances.iter().map(|lane| lane.depths()).collect();
+        for instance in &instances {
+            counters.add(&instance.counters);
+        }
+        let is_running = |health: &&Health| matches!(health, Health::Running { .. } | Health::Ready { .. });
+        let trouble_of = |health: &Health| match health {
+            Health::BackingOff(trouble) | Health::Failed(trouble) => Some(trouble.what.clone()),
+            Health::Idle
+            | Health::Starting
+            | Health::Running { .. }
+            | Health::Ready { .. }
+            | Health::Stopped => None,
+        };
+        let (state, trouble) = match &self.broken {
+            Some(_) => (State::Failed, Some(reply::CANNOT_RUN.to_owned())),
+            None => (State::best(&health), health.iter().find_map(trouble_of)),
+        };
+        UpstreamStatus {
+            transport: self.transport(),
+            state,
+            is_ready: self.is_ready(),
+            trouble,
+            children: health.iter().filter(is_running).count(),
+            tools: in_use.iter().find_map(|lane| lane.shown_tools()),
+            instances,
+            counters,
+        }
+    }
+}
