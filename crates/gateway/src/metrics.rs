@@ -1,9 +1,9 @@
-//! What is counted while calls pass: atomics that were found beforehand, nothing else.
+//! Counters that calls increment: atomics at places that are known beforehand.
 //!
-//! A destination's [`Traffic`] has one cell for each combination that can occur, so that counting a call is two
-//! additions at known places. What is merely *there* (sessions, children, queues) is not counted here at all: the
-//! page ([`page`]) reads it from the truth when somebody asks. No label ever holds what a peer wrote: methods
-//! come from the closed set, everything else is `other`.
+//! A destination's [`Traffic`] has one cell for each combination that can occur, so that counting a
+//! call is two additions. Gauges (sessions, children, queues) are not kept here: [`crate::metrics_page`]
+//! computes them from live state at scrape time. No label holds text that a peer wrote: methods come
+//! from the closed set, everything else is `other`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
