@@ -146,6 +146,9 @@ async fn nothing_of_the_gateway_but_its_health_is_open_unless_it_is_said() -> Re
     let bearer = format!("Bearer {}", house.alice.token);
     assert_eq!(client.send("GET", "/health", &[], "").await?.status, 200);
     assert_eq!(client.send("GET", "/ready", &[], "").await?.status, 401);
+    // The destination is ready when its server has answered, which the handshake waits for.
+    let alice = house.client(&house.alice).await?;
+    alice.handshake("2025-11-25", json!({})).await?;
     let shown = [("authorization", bearer.as_str())];
     assert_eq!(client.send("GET", "/ready", &shown, "").await?.status, 200);
     for (method, path) in [
