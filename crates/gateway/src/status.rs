@@ -52,7 +52,7 @@ pub(crate) struct DestinationStatus {
 /// What the server of an instance does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Health {
-    /// Nobody has needed it yet.
+    /// No client has needed it yet.
     Idle,
     Starting,
     /// The process runs, if it is one, and has not answered anything yet.

@@ -131,7 +131,7 @@ impl Upstream {
         &self.tools
     }
 
-    /// Somebody really wants something of the server: signing in may do what lasts and is seen.
+    /// Allows sign-in to take visible steps, such as opening a browser: a client has a request for the server.
     pub(crate) fn wake(&self) {
         if let BackendSpec::Remote(RemoteSpec {
             sign_in: SignIn::OAuth(sign_in),
@@ -164,7 +164,7 @@ impl Upstream {
         &self.settings.lanes
     }
 
-    /// Whether there is a server before anybody asks for one.
+    /// Returns whether the server is started before the first client comes.
     fn starts_eagerly(&self) -> bool {
         match &self.settings.backend {
             BackendSpec::Process(spec) => spec.start == Start::Eager,
@@ -181,7 +181,7 @@ impl Upstream {
         self.lanes().values().cloned().collect()
     }
 
-    /// Starts what is to run before anyone comes.
+    /// Starts an instance before the first client comes, where the settings ask for it.
     pub(crate) fn start(&self) {
         if self.broken.is_some() {
             return;
@@ -213,7 +213,7 @@ impl Upstream {
         self.broken.as_deref()
     }
 
-    /// Nobody can be served at the moment: every backend that was wanted is away.
+    /// Returns whether no client can be served now: every instance that was wanted is away.
     pub(crate) fn is_away(&self) -> bool {
         let health = self.health();
         !health.is_empty()

@@ -58,7 +58,7 @@ impl Refusal {
     }
 }
 
-/// Rounded up: coming back too early helps nobody.
+/// Rounded up: a client that retries too early is refused again.
 fn whole_seconds(wait: Duration) -> HeaderValue {
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     HeaderValue::from(seconds.max(1))

@@ -101,13 +101,13 @@ struct State {
     stage: Stage,
     /// The messages that arrived before there was a session.
     early: VecDeque<Bytes>,
-    /// Whoever sends the stream waits for one of the two.
+    /// The task that sends the stream waits for one of the two.
     waker: Option<Waker>,
 }
 
 #[derive(Debug, Default)]
 enum Stage {
-    /// Nobody has introduced himself.
+    /// The client has sent no `initialize` yet.
     #[default]
     Silent,
     /// The session is there; its events wait for the answer to the introduction.
@@ -122,7 +122,7 @@ impl OldStream {
         self.state.lock()
     }
 
-    /// Changes the state and wakes whoever sends it.
+    /// Changes the state and wakes the task that sends the stream.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let (changed, waker) = {
             let mut state = self.lock();
@@ -158,7 +158,7 @@ impl OldStream {
         }
     }
 
-    /// The server would not have this client, who may introduce himself again.
+    /// The server refused the client's `initialize`; the client may send another.
     pub(crate) fn detach(&self) {
         let mut state = self.lock();
         match state.stage {

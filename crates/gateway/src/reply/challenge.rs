@@ -8,9 +8,9 @@ pub(crate) enum Complaint {
     /// It showed nothing.
     Nothing,
     InvalidRequest(&'static str),
-    /// A token that is somebody's, and not good here and now.
+    /// A token of a known caller that is not valid here and now.
     InvalidToken(&'static str),
-    /// Nobody's: a guess, or a mistake.
+    /// A token of no known caller: a guess, or a mistake.
     UnknownToken(&'static str),
     InsufficientScope,
 }

@@ -253,7 +253,7 @@ impl Upstream {
         let total = lanes.len();
         let is_idle = |lane: &Lane| lane.idle_since().is_some_and(|since| now.since(since) > linger);
         let idle = lanes.into_iter().filter(|(_, lane)| is_idle(lane));
-        // An eager destination keeps one child, whoever it was last used by.
+        // An eager destination keeps one child, also if clients have left it.
         let spare = total.saturating_sub(usize::from(self.starts_eagerly()));
         for (key, lane) in idle.take(spare) {
             self.lanes().remove(&key);

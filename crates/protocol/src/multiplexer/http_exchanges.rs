@@ -1,7 +1,7 @@
 //! A server that is reached by POSTs instead of a pipe.
 //!
 //! Each request has an exchange of its own there. What comes back on it is known to be about that request, so
-//! nobody has to be asked one after the other; and one exchange may fail, be handed back, or find that the server has
+//! sessions need not be asked one after the other; and one exchange may fail, be handed back, or find that the server has
 //! forgotten its session, while the others go on.
 
 use std::sync::Arc;
@@ -122,7 +122,7 @@ impl Multiplexer {
     pub fn handle_returned(&mut self, now: Moment, id: WireId) {
         match self.ledger.pending.get(&id) {
             Some(Pending::Handshake(era)) => {
-                // Whoever waits for the handshake still waits.
+                // Calls that wait for the handshake still wait.
                 let era = *era;
                 self.ledger.pending.remove(&id);
                 self.link.forget_first_message(era);
@@ -185,8 +185,8 @@ impl Multiplexer {
         }
     }
 
-    /// Where a call that came back stands: before everybody else's, and among its own session's in the order in which
-    /// they were made.
+    /// Returns the position of a call that was handed back: before the calls of other sessions, and among those of its own
+    /// session in the order in which they were made.
     fn place_among_waiting(&self, session: SessionKey, call: CallKey) -> usize {
         let earlier = |waiting: &Waiting| waiting.call.session == session && waiting.call.call < call;
         self.ledger

@@ -129,7 +129,7 @@ impl Multiplexer {
         self.fail_waiting(failure);
     }
 
-    /// The server is taken out of service. What it works on may go on; whoever waits for it has not been begun, and may
+    /// The server is taken out of service. Calls in flight may go on; calls that wait were not begun, and may
     /// as well begin elsewhere.
     pub fn handle_retired(&mut self) {
         self.link.retire();

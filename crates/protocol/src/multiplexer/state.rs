@@ -51,7 +51,7 @@ pub(super) enum Pending {
     Handshake(Era),
     /// Our own listening for what sessions want to hear (modern era).
     Listen,
-    /// A request of our own; its answer interests nobody.
+    /// A request of Rialto's own whose answer is ignored.
     Own { until: Moment },
     /// A step in the pursuit of a call's task; the call's own time limit holds for it.
     Step { of: WireId },
@@ -60,7 +60,7 @@ pub(super) enum Pending {
 }
 
 impl Pending {
-    /// The call that somebody waits for, if it is one.
+    /// Returns the call of a client, if it is one.
     pub(super) fn as_call(&self) -> Option<&InFlight> {
         match self {
             Self::Call(call) => Some(call),
