@@ -19,28 +19,28 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use crate::audit::Audit;
-use crate::backend_face::process::{Launcher, environment, resolve};
-use crate::backend_face::remote;
+use crate::backend::process::{Launcher, environment, resolve};
+use crate::backend::remote;
 use crate::buffered::Buffered;
-use crate::client_face::client_stream::ClientStream;
-use crate::client_face::head_clock::{HEADER_TIME, HeadClock};
-use crate::client_face::http::{Connection, ConnectionPlace};
-use crate::client_face::lingering::Unread;
-use crate::client_face::write_timeout::WriteTimeout;
 use crate::clock::Clock;
-use crate::destination::{Closing, Destination, Surroundings};
-use crate::guard::connections::{ConnectionRoll, Full, Room};
+use crate::endpoint::{CloseReason, Endpoint, SharedState};
+use crate::frontend::client_stream::ClientStream;
+use crate::frontend::header_timer::{HEADER_TIME, HeaderTimer};
+use crate::frontend::http::{Connection, HttpConnectionSlot};
+use crate::frontend::lingering::UnreadFlag;
+use crate::frontend::write_timeout::WriteTimeout;
+use crate::guard::connections::{ConnectionLimits, ConnectionTable, LimitReached};
 use crate::guard::limits::Limiter;
 use crate::guard::origin::OriginGuard;
 use crate::line_sink::LineSink;
-use crate::metrics::{DoorTally, Traffic};
+use crate::metrics::{DestinationMetrics, ListenerMetrics};
 use crate::record::{RecordListener, Recorder};
-use crate::reload::{self, Fixed, Live, ReloadError};
+use crate::reload::{self, ActiveConfig, ReloadError, StartupConfig};
 use crate::settings::{self, AuditSink, BackendSpec, LimitSettings, RemoteSpec, Settings};
 use crate::status::{DestinationStatus, Status};
 use crate::tasks;
 use crate::tls::{Tls, TlsError};
-use crate::tls_door;
+use crate::tls_listener;
 use crate::trace::SpanSink;
 
 pub(crate) const MAX_HEADERS: usize = 100;
@@ -83,14 +83,14 @@ pub struct Gateway {
     pub(crate) audit: Arc<Audit>,
     /// The address that was really bound.
     pub(crate) listen: SocketAddr,
-    live: RwLock<Arc<Live>>,
-    pub(crate) fixed: Fixed,
-    pub(crate) around: Surroundings,
+    config: RwLock<Arc<ActiveConfig>>,
+    pub(crate) startup_config: StartupConfig,
+    pub(crate) shared: SharedState,
     pub(crate) tls: Option<Arc<Tls>>,
     /// The last reload changed nothing, because something was wrong with it.
     pub(crate) reload_failed: AtomicBool,
     pub(crate) limiter: Limiter,
-    pub(crate) tally: Arc<DoorTally>,
+    pub(crate) listener_metrics: Arc<ListenerMetrics>,
     pub(crate) shows_metrics: bool,
     limits: LimitSettings,
     launcher: Arc<Launcher>,
@@ -120,18 +120,18 @@ impl Gateway {
         })?;
         let audit = Arc::new(audit);
         let launcher = Arc::new(launcher);
-        let tally = Arc::new(DoorTally::default());
+        let listener_metrics = Arc::new(ListenerMetrics::default());
         let buffers = settings.limits.buffers(settings.auth.is_on());
-        let around = Surroundings {
-            buffered: Buffered::new(buffers, clock, Arc::clone(&tally.limit_hits)),
+        let shared = SharedState {
+            buffered: Buffered::new(buffers, clock, Arc::clone(&listener_metrics.limit_hits)),
             limits: Arc::new(settings.limits.clone()),
-            limit_hits: Arc::clone(&tally.limit_hits),
+            limit_hits: Arc::clone(&listener_metrics.limit_hits),
             draining: Arc::default(),
             clock,
             launcher: Arc::clone(&launcher),
             recorder: Arc::new(Recorder::new(
                 Arc::clone(&audit),
-                vec![Arc::clone(&tally) as Arc<dyn RecordListener>],
+                vec![Arc::clone(&listener_metrics) as Arc<dyn RecordListener>],
             )),
             environment: Arc::new(environment),
             session_numbers: Arc::default(),
@@ -139,8 +139,8 @@ impl Gateway {
             eras: Arc::default(),
             tells_callers_apart: settings.auth.is_on(),
         };
-        let unusable = reload::check_commands(settings, &around.environment);
-        let destinations = reload::furnish(settings, &around, &BTreeMap::new(), &unusable)?;
+        let unusable = reload::check_commands(settings, &shared.environment);
+        let destinations = reload::build_destinations(settings, &shared, &BTreeMap::new(), &unusable)?;
         let broken: Vec<(String, String)> = destinations
             .iter()
             .filter_map(|(name, made)| Some((name.clone(), made.upstream.broken()?.to_owned())))
@@ -153,7 +153,7 @@ impl Gateway {
             .as_ref()
             .and_then(|name| destinations.get(name))
             .cloned();
-        let live = Live {
+        let config = ActiveConfig {
             origins: OriginGuard::new(settings, listen),
             guard: reload::guard(settings, &destinations.keys().cloned().collect(), listen, clock),
             destinations,
@@ -165,13 +165,13 @@ impl Gateway {
         Ok(Arc::new(Self {
             clock,
             audit,
-            around,
+            shared,
             listen,
-            live: RwLock::new(Arc::new(live)),
-            fixed: Fixed::of(settings),
+            config: RwLock::new(Arc::new(config)),
+            startup_config: StartupConfig::of(settings),
             reload_failed: AtomicBool::new(false),
             limiter: Limiter::new(settings.limits.clone()),
-            tally,
+            listener_metrics,
             shows_metrics: settings.metrics,
             limits: settings.limits.clone(),
             launcher,
@@ -183,19 +183,19 @@ impl Gateway {
     }
 
     /// What holds at the moment. A request keeps to it, whatever is reloaded meanwhile.
-    pub(crate) fn live(&self) -> Arc<Live> {
-        Arc::clone(&self.live.read())
+    pub(crate) fn config(&self) -> Arc<ActiveConfig> {
+        Arc::clone(&self.config.read())
     }
 
-    pub(crate) fn set_live(&self, live: Live) {
-        *self.live.write() = Arc::new(live);
+    pub(crate) fn set_config(&self, config: ActiveConfig) {
+        *self.config.write() = Arc::new(config);
     }
 
     /// All destinations that still do something.
-    fn all(&self) -> Vec<Arc<Destination>> {
-        let live = self.live();
-        let mut all: Vec<Arc<Destination>> = live.destinations.values().cloned().collect();
-        all.extend(self.around.draining.all());
+    fn all(&self) -> Vec<Arc<Endpoint>> {
+        let config = self.config();
+        let mut all: Vec<Arc<Endpoint>> = config.destinations.values().cloned().collect();
+        all.extend(self.shared.draining.all());
         all
     }
 
@@ -207,12 +207,12 @@ impl Gateway {
     /// Names the sink of the log, so that metrics show what it lost.
     pub fn show_log(&self, sink: LineSink) {
         // Only the first is shown: there is one log.
-        let _ = self.tally.log.set(sink);
+        let _ = self.listener_metrics.log.set(sink);
     }
 
     /// Names the sink of spans: from now on every request makes one.
     pub fn trace_to(&self, sink: Arc<SpanSink>) {
-        let _ = self.tally.spans.set(sink);
+        let _ = self.listener_metrics.spans.set(sink);
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -228,24 +228,24 @@ impl Gateway {
     /// Serves until `shutdown` comes, then drains: calls in flight may finish, new ones are refused, and all
     /// children are ended.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: impl Future<Output = ()>) {
-        for destination in self.live().destinations.values() {
+        for destination in self.config().destinations.values() {
             destination.upstream.start();
         }
         let (closing, _) = watch::channel(false);
-        let housekeeper = tasks::spawn("housekeeper", {
+        let maintenance = tasks::spawn("maintenance", {
             let gateway = Arc::clone(&self);
             async move {
-                tokio::join!(gateway.keep_house(), gateway.follow_certificate());
+                tokio::join!(gateway.run_maintenance(), gateway.follow_certificate());
             }
         });
         tasks::spawn("guard", {
             let gateway = Arc::clone(&self);
-            async move { gateway.live().guard.prepare().await }
+            async move { gateway.config().guard.prepare().await }
         });
-        let doorkeeper = tasks::spawn("doorkeeper", {
+        let acceptor = tasks::spawn("accept", {
             let gateway = Arc::clone(&self);
             let closing = closing.clone();
-            async move { gateway.keep_door(listener, closing).await }
+            async move { gateway.accept_loop(listener, closing).await }
         });
         shutdown.await;
 
@@ -255,13 +255,13 @@ impl Gateway {
         tokio::select! {
             () = self.calls_ended() => {}
             _ = hurried.wait_for(|hurried| *hurried) => {}
-            () = tokio::time::sleep(self.live().drain) => {}
+            () = tokio::time::sleep(self.config().drain) => {}
         }
-        doorkeeper.abort();
+        acceptor.abort();
         let _ = closing.send(true);
         self.stop_all().await;
         self.connections_closed(CLOSE_TIME).await;
-        housekeeper.abort();
+        maintenance.abort();
         self.audit.flush(CLOSE_TIME);
     }
 
@@ -269,21 +269,21 @@ impl Gateway {
     pub(crate) async fn stop_all(&self) {
         let all = self.all();
         for destination in &all {
-            destination.stop(Closing::Shutdown);
+            destination.stop(CloseReason::Shutdown);
         }
         // Every supervisor ends its child within its own grace period.
         let ended = join_all(
             all.iter()
                 .map(|destination| destination.upstream.supervisors_ended()),
         );
-        let _ = tokio::time::timeout(crate::backend_task::STOP_GRACE * 2, ended).await;
+        let _ = tokio::time::timeout(crate::backend::process::supervisor::STOP_GRACE * 2, ended).await;
     }
 
     /// The second signal: nothing is waited for any more but that those who wait are told so.
     /// [`Gateway::serve`] comes to its end soon after.
     pub async fn kill(&self) {
         for destination in self.all() {
-            destination.stop(Closing::Shutdown);
+            destination.stop(CloseReason::Shutdown);
         }
         self.launcher.kill_all();
         self.connections_closed(LAST_ANSWERS).await;
@@ -304,7 +304,7 @@ impl Gateway {
 
     /// Waits until no destination has an open call.
     async fn calls_ended(&self) {
-        let busy = |destination: &Arc<Destination>| destination.upstream.open_calls() > 0;
+        let busy = |destination: &Arc<Endpoint>| destination.upstream.open_calls() > 0;
         while let Some(destination) = self.all().into_iter().find(busy) {
             destination.calls_ended().await;
         }
@@ -329,13 +329,13 @@ impl Gateway {
         }
     }
 
-    pub(crate) async fn keep_house(&self) {
+    pub(crate) async fn run_maintenance(&self) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
             let now = self.clock.now();
-            let session_idle = self.live().session_idle;
+            let session_idle = self.config().session_idle;
             for destination in self.all() {
                 destination.tick(now, session_idle);
             }
@@ -343,31 +343,37 @@ impl Gateway {
         }
     }
 
-    async fn keep_door(self: Arc<Self>, listener: TcpListener, closing: watch::Sender<bool>) {
-        let roll = Arc::new(ConnectionRoll::default());
+    async fn accept_loop(self: Arc<Self>, listener: TcpListener, closing: watch::Sender<bool>) {
+        let table = Arc::new(ConnectionTable::default());
         loop {
             match listener.accept().await {
                 Ok((stream, peer)) => {
-                    self.tally.connections_accepted.fetch_add(1, Ordering::Relaxed);
-                    let entered = match roll.enter(peer.ip(), self.room_for(peer.ip())) {
-                        Ok(entered) => entered,
-                        Err(Full(limit)) => {
-                            self.tally.limit_hit(limit);
-                            self.close_door(&stream);
+                    self.listener_metrics
+                        .connections_accepted
+                        .fetch_add(1, Ordering::Relaxed);
+                    let admitted = match table.admit(peer.ip(), self.connection_limits(peer.ip())) {
+                        Ok(admitted) => admitted,
+                        Err(LimitReached(limit)) => {
+                            self.listener_metrics.limit_hit(limit);
+                            self.reject_connection(&stream);
                             continue;
                         }
                     };
-                    let (gateway, place) = (Arc::clone(&self), Arc::clone(&entered.place));
+                    let (gateway, slot) = (Arc::clone(&self), Arc::clone(&admitted.slot));
                     let closing = closing.subscribe();
                     let connection = tasks::spawn("connection", async move {
                         gateway.connections.send_modify(|count| *count += 1);
                         let _counted = Counted(&gateway.connections);
-                        Arc::clone(&gateway).attend(stream, peer, place, closing).await;
+                        Arc::clone(&gateway)
+                            .serve_connection(stream, peer, slot, closing)
+                            .await;
                     });
-                    entered.place.can_be_ended_by(connection.abort_handle());
-                    if let Some(evicted) = entered.evicted {
-                        self.tally.limit_hit(evicted.limit);
-                        self.tally.connections_evicted.fetch_add(1, Ordering::Relaxed);
+                    admitted.slot.can_be_ended_by(connection.abort_handle());
+                    if let Some(evicted) = admitted.evicted {
+                        self.listener_metrics.limit_hit(evicted.limit);
+                        self.listener_metrics
+                            .connections_evicted
+                            .fetch_add(1, Ordering::Relaxed);
                         if let Some(connection) = evicted.handle {
                             connection.abort();
                         }
@@ -386,7 +392,7 @@ impl Gateway {
 
     /// Says that there is no room, in as few words as HTTP allows, and without waiting for anything. Over TLS nothing is
     /// said in the clear: whoever is not let in learns it from the closing.
-    fn close_door(&self, stream: &TcpStream) {
+    fn reject_connection(&self, stream: &TcpStream) {
         const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
         if self.tls.is_none() {
             // The same for a peer whose first bytes cannot even be taken by the kernel.
@@ -395,33 +401,42 @@ impl Gateway {
     }
 
     /// How many connections there may be, and of this address.
-    fn room_for(&self, peer: IpAddr) -> Room {
-        Room {
+    fn connection_limits(&self, peer: IpAddr) -> ConnectionLimits {
+        ConnectionLimits {
             in_all: self.limits.connections,
             of_address: self.limits.connections_of(peer),
         }
     }
 
-    async fn attend(
+    async fn serve_connection(
         self: Arc<Self>,
         stream: TcpStream,
         peer: SocketAddr,
-        place: Arc<ConnectionPlace>,
+        slot: Arc<HttpConnectionSlot>,
         mut closing: watch::Receiver<bool>,
     ) {
         // An answer must not wait for the client to acknowledge the previous one.
         let _ = stream.set_nodelay(true);
-        let unread = Unread::default();
+        let unread = UnreadFlag::default();
         let origin = Connection {
             peer,
             unread: unread.clone(),
-            place: Arc::clone(&place),
+            slot: Arc::clone(&slot),
         };
         if let Some(tls) = &self.tls {
             let gateway = Arc::clone(&self);
             let respond = move |request| Arc::clone(&gateway).respond(request, origin.clone());
-            let reached = Box::pin(tls_door::attend(tls, stream, closing, (unread, &place), respond)).await;
-            return reached.into_iter().for_each(|limit| self.tally.limit_hit(limit));
+            let reached = Box::pin(tls_listener::serve_tls(
+                tls,
+                stream,
+                closing,
+                (unread, &slot),
+                respond,
+            ))
+            .await;
+            return reached
+                .into_iter()
+                .for_each(|limit| self.listener_metrics.limit_hit(limit));
         }
         let service = service_fn({
             let gateway = Arc::clone(&self);
@@ -431,14 +446,14 @@ impl Gateway {
                     .map(Ok::<_, Infallible>)
             }
         });
-        let heads = HeadClock::default();
+        let header_timer = HeaderTimer::default();
         let connection = http1::Builder::new()
-            .timer(heads.clone())
+            .timer(header_timer.clone())
             .header_read_timeout(HEADER_TIME)
             .max_headers(MAX_HEADERS)
             .max_buf_size(READ_BUFFER)
             .serve_connection(
-                TokioIo::new(ClientStream::new(stream, heads.clone(), unread)),
+                TokioIo::new(ClientStream::new(stream, header_timer.clone(), unread)),
                 service,
             );
         tokio::pin!(connection);
@@ -450,8 +465,8 @@ impl Gateway {
             }
         };
         if let Err(error) = ended {
-            if let Some(limit) = limit_of_http1(&error, &heads) {
-                self.tally.limit_hit(limit);
+            if let Some(limit) = limit_of_http1(&error, &header_timer) {
+                self.listener_metrics.limit_hit(limit);
             }
             tracing::debug!(%error, "connection ended");
         }
@@ -483,14 +498,14 @@ impl Gateway {
 
     /// Returns the state of the gateway and of all its destinations.
     pub(crate) fn status(&self) -> Status {
-        let live = self.live();
-        let mut destinations: BTreeMap<String, DestinationStatus> = live
+        let config = self.config();
+        let mut destinations: BTreeMap<String, DestinationStatus> = config
             .destinations
             .iter()
             .map(|(name, destination)| (name.clone(), destination.status(true)))
             .collect();
         let is_usable = destinations.values().any(|status| status.is_ready);
-        for destination in self.around.draining.all() {
+        for destination in self.shared.draining.all() {
             let draining = destination.status(false);
             match destinations.get_mut(&*destination.name) {
                 Some(status) => status.add_draining(&draining),
@@ -502,26 +517,26 @@ impl Gateway {
         Status {
             is_ready: is_usable && !self.is_draining(),
             destinations,
-            limits: self.tally.limit_hits.all(),
+            limits: self.listener_metrics.limit_hits.all(),
             has_failed_reload: self.reload_failed.load(Ordering::Acquire),
         }
     }
 
     /// Returns what has passed through each destination, by name, those that drain included.
-    pub(crate) fn traffic(&self) -> BTreeMap<String, Arc<Traffic>> {
+    pub(crate) fn destination_metrics(&self) -> BTreeMap<String, Arc<DestinationMetrics>> {
         let all = self.all();
         let pairs = all.iter().map(|destination| {
-            let traffic = Arc::clone(&destination.traffic);
-            (destination.name.to_string(), traffic)
+            let metrics = Arc::clone(&destination.metrics);
+            (destination.name.to_string(), metrics)
         });
         pairs.collect()
     }
 }
 
 /// Returns the limit that ended a connection, if it was one. The end of an idle connection is none.
-pub(crate) fn limit_of_http1(error: &hyper::Error, heads: &HeadClock) -> Option<&'static str> {
+pub(crate) fn limit_of_http1(error: &hyper::Error, header_timer: &HeaderTimer) -> Option<&'static str> {
     if error.is_timeout() {
-        (!heads.is_idle()).then_some("header_time")
+        (!header_timer.is_idle()).then_some("header_time")
     } else if error.is_parse_too_large() {
         Some("header_bytes")
     } else {

@@ -30,14 +30,14 @@ use protocol::time::Moment;
 use protocol::tool_policy;
 
 use crate::clock::Clock;
-use crate::reply::{Challenge, Complaint, Refusal};
+use crate::reply::{Challenge, ChallengeError, Refusal};
 use crate::settings::{AuthSettings, JwtSettings, OpenPath, PublicUrl};
-use bearer::Shown;
-use jwt::{Fault, JwtJudge};
+use bearer::Credential;
+use jwt::{Fault, JwtVerifier};
 use proxy::TrustedProxies;
-use resource::{Door, Resources};
+use resource::{EndpointPath, Resources};
 use scopes::{Granted, ScopeRules};
-use tokens::{Known, TokenBook};
+use tokens::{StaticTokens, TokenCheck};
 
 /// Someone who was let in: one and the same for all requests that show the same token.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// Whoever was not let in, for the record of it.
-    pub(crate) fn nobody() -> Self {
+    pub(crate) fn unauthenticated() -> Self {
         Self {
             principal: Principal::anonymous(),
             granted: Granted::Scopes(BTreeSet::new()),
@@ -90,7 +90,7 @@ impl Caller {
 
 /// What a request shows at the door.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Knock<'a> {
+pub(crate) struct AuthRequest<'a> {
     pub(crate) headers: &'a HeaderMap,
     pub(crate) query: Option<&'a str>,
     pub(crate) peer: IpAddr,
@@ -101,13 +101,13 @@ pub(crate) struct Knock<'a> {
 
 /// Where a request wants to go.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Room<'a> {
-    Destination(&'a str, Door),
+pub(crate) enum AuthTarget<'a> {
+    Destination(&'a str, EndpointPath),
     /// A path of the gateway itself.
     Gateway(OpenPath),
 }
 
-impl<'a> Room<'a> {
+impl<'a> AuthTarget<'a> {
     fn destination(self) -> Option<&'a str> {
         match self {
             Self::Destination(name, _) => Some(name),
@@ -127,7 +127,7 @@ pub(crate) enum Admission<'a> {
 /// A token that nobody here has seen before.
 #[derive(Debug)]
 pub(crate) struct Unchecked<'a> {
-    judge: &'a JwtJudge,
+    verifier: &'a JwtVerifier,
     token: &'a [u8],
 }
 
@@ -136,9 +136,9 @@ pub(crate) struct Unchecked<'a> {
 pub(crate) struct Guard {
     is_on: bool,
     /// Everyone, where nobody is asked.
-    anyone: Arc<Caller>,
-    tokens: TokenBook,
-    jwt: Option<JwtJudge>,
+    anonymous: Arc<Caller>,
+    tokens: StaticTokens,
+    jwt: Option<JwtVerifier>,
     proxies: Option<TrustedProxies>,
     public: BTreeSet<OpenPath>,
     resources: Resources,
@@ -159,20 +159,23 @@ impl Guard {
             if let Some(audience) = &jwt.audience {
                 return vec![audience.replace("{destination}", name)];
             }
-            let mut doors = vec![Door::Named, Door::Alias];
+            let mut endpoint_paths = vec![EndpointPath::Named, EndpointPath::Alias];
             if root == Some(name) {
-                doors.push(Door::Root);
+                endpoint_paths.push(EndpointPath::Root);
             }
-            doors.into_iter().map(|door| resources.name(name, door)).collect()
+            endpoint_paths
+                .into_iter()
+                .map(|endpoint_path| resources.name(name, endpoint_path))
+                .collect()
         };
         let jwt = auth.jwt.as_ref().map(|jwt| {
             let audiences = destinations.map(|name| (name.to_owned(), audiences_of(jwt, name)));
-            JwtJudge::new(jwt, audiences.collect(), clock)
+            JwtVerifier::new(jwt, audiences.collect(), clock)
         });
         Self {
             is_on: auth.is_on(),
-            anyone: Arc::new(Caller::unlimited(Principal::anonymous())),
-            tokens: TokenBook::new(&auth.tokens),
+            anonymous: Arc::new(Caller::unlimited(Principal::anonymous())),
+            tokens: StaticTokens::new(&auth.tokens),
             jwt,
             proxies: auth.proxy.clone().map(TrustedProxies::new),
             public: auth.public.clone(),
@@ -189,58 +192,63 @@ impl Guard {
     }
 
     /// Everyone, where nobody is asked.
-    pub(crate) fn open_to(&self, room: Room<'_>) -> Option<Arc<Caller>> {
-        let is_open = match room {
-            Room::Gateway(path) => self.public.contains(&path),
-            Room::Destination(..) => false,
+    pub(crate) fn open_to(&self, target: AuthTarget<'_>) -> Option<Arc<Caller>> {
+        let is_open = match target {
+            AuthTarget::Gateway(path) => self.public.contains(&path),
+            AuthTarget::Destination(..) => false,
         };
-        (!self.is_on || is_open).then(|| Arc::clone(&self.anyone))
+        (!self.is_on || is_open).then(|| Arc::clone(&self.anonymous))
     }
 
     /// Who is knocking where not everyone may come in, if they may.
-    pub(crate) fn admit<'a>(&'a self, knock: &Knock<'a>, room: Room<'_>) -> Result<Admission<'a>, Refusal> {
-        let shown = bearer::shown(knock.headers)?;
-        if bearer::is_in_query(knock.query) {
+    pub(crate) fn admit<'a>(
+        &'a self,
+        auth_request: &AuthRequest<'a>,
+        target: AuthTarget<'_>,
+    ) -> Result<Admission<'a>, Refusal> {
+        let credential = bearer::credential(auth_request.headers)?;
+        if bearer::is_in_query(auth_request.query) {
             let why = "a token in the address is not accepted: send it as `Authorization: Bearer TOKEN`";
-            return Err(self.unauthorized(Complaint::InvalidRequest(why), room));
+            return Err(self.unauthorized(ChallengeError::InvalidRequest(why), target));
         }
         if let Some(proxies) = &self.proxies
-            && let Some(principal) = proxies.user(knock.peer, knock.headers)?
+            && let Some(principal) = proxies.user(auth_request.peer, auth_request.headers)?
         {
             return Ok(Admission::Known(Arc::new(Caller::unlimited(principal))));
         }
-        match shown {
-            Shown::Nothing => Err(self.unauthorized(Complaint::Nothing, room)),
-            Shown::Else => Err(self.unauthorized(Fault::Malformed.complaint(), room)),
-            Shown::Bearer(token) => self.judge(token, knock, room),
+        match credential {
+            Credential::Nothing => Err(self.unauthorized(ChallengeError::Nothing, target)),
+            Credential::Else => Err(self.unauthorized(Fault::Malformed.challenge_error(), target)),
+            Credential::Bearer(token) => self.check_token(token, auth_request, target),
         }
     }
 
-    fn judge<'a>(
+    fn check_token<'a>(
         &'a self,
         token: &'a [u8],
-        knock: &Knock<'_>,
-        room: Room<'_>,
+        auth_request: &AuthRequest<'_>,
+        target: AuthTarget<'_>,
     ) -> Result<Admission<'a>, Refusal> {
         // First, since it costs less: of a static token it only sees that it is no signed one.
-        if let Some(judge) = &self.jwt
-            && let Some(verdict) = judge.recall(token, room.destination(), knock.moment, knock.now)
+        if let Some(verifier) = &self.jwt
+            && let Some(verdict) =
+                verifier.recall(token, target.destination(), auth_request.moment, auth_request.now)
         {
-            return self.welcome(verdict, room).map(Admission::Known);
+            return self.welcome(verdict, target).map(Admission::Known);
         }
         let known = match self.tokens.is_empty() {
-            true => Known::Unknown,
+            true => TokenCheck::Unknown,
             false => {
                 let hash = tokens::hash_of(token);
-                self.tokens.judge(&hash, room.destination(), knock.now)
+                self.tokens.check(&hash, target.destination(), auth_request.now)
             }
         };
         match (known, &self.jwt) {
-            (Known::Good(caller), _) => Ok(Admission::Known(Arc::clone(caller))),
-            (Known::Elsewhere, _) => Err(Refusal::TokenForElsewhere),
-            (Known::Expired, _) => Err(self.refuse(Fault::Expired, room)),
-            (Known::Unknown, None) => Err(self.refuse(Fault::Malformed, room)),
-            (Known::Unknown, Some(judge)) => Ok(Admission::Unchecked(Unchecked { judge, token })),
+            (TokenCheck::Good(caller), _) => Ok(Admission::Known(Arc::clone(caller))),
+            (TokenCheck::Elsewhere, _) => Err(Refusal::TokenForElsewhere),
+            (TokenCheck::Expired, _) => Err(self.refuse(Fault::Expired, target)),
+            (TokenCheck::Unknown, None) => Err(self.refuse(Fault::Malformed, target)),
+            (TokenCheck::Unknown, Some(verifier)) => Ok(Admission::Unchecked(Unchecked { verifier, token })),
         }
     }
 
@@ -249,21 +257,25 @@ impl Guard {
         &self,
         unchecked: Unchecked<'_>,
         now: SystemTime,
-        room: Room<'_>,
+        target: AuthTarget<'_>,
     ) -> Result<Arc<Caller>, Refusal> {
-        let Unchecked { judge, token } = unchecked;
-        let verdict = judge.check(token, room.destination(), now).await;
-        self.welcome(verdict, room)
+        let Unchecked { verifier, token } = unchecked;
+        let verdict = verifier.check(token, target.destination(), now).await;
+        self.welcome(verdict, target)
     }
 
     /// Lets in who has shown a token of the issuer's, and all the scopes that everyone needs.
-    fn welcome(&self, verdict: Result<Arc<Caller>, Fault>, room: Room<'_>) -> Result<Arc<Caller>, Refusal> {
-        let caller = verdict.map_err(|fault| self.refuse(fault, room))?;
-        self.check_scopes(&caller, room, None, None)?;
+    fn welcome(
+        &self,
+        verdict: Result<Arc<Caller>, Fault>,
+        target: AuthTarget<'_>,
+    ) -> Result<Arc<Caller>, Refusal> {
+        let caller = verdict.map_err(|fault| self.refuse(fault, target))?;
+        self.check_scopes(&caller, target, None, None)?;
         Ok(caller)
     }
 
-    fn refuse(&self, fault: Fault, room: Room<'_>) -> Refusal {
+    fn refuse(&self, fault: Fault, target: AuthTarget<'_>) -> Refusal {
         match fault {
             Fault::Unavailable => Refusal::IssuerUnavailable,
             Fault::Malformed
@@ -275,7 +287,7 @@ impl Guard {
             | Fault::Expired
             | Fault::NotYet
             | Fault::Type
-            | Fault::NoSubject => self.unauthorized(fault.complaint(), room),
+            | Fault::NoSubject => self.unauthorized(fault.challenge_error(), target),
         }
     }
 
@@ -290,7 +302,12 @@ impl Guard {
     }
 
     /// Whether a caller may say this: its scopes against the method and the tool of the message that will be sent on.
-    pub(crate) fn permit(&self, caller: &Caller, room: Room<'_>, message: &Message) -> Result<(), Refusal> {
+    pub(crate) fn permit(
+        &self,
+        caller: &Caller,
+        target: AuthTarget<'_>,
+        message: &Message,
+    ) -> Result<(), Refusal> {
         if caller.granted == Granted::Everything || self.rules.is_empty() {
             return Ok(());
         }
@@ -303,32 +320,39 @@ impl Guard {
                 tool: tool.map(|tool| tool.into_owned()).unwrap_or_default(),
             });
         }
-        self.check_scopes(caller, room, method.as_deref(), tool.as_deref())
+        self.check_scopes(caller, target, method.as_deref(), tool.as_deref())
     }
 
     fn check_scopes(
         &self,
         caller: &Caller,
-        room: Room<'_>,
+        target: AuthTarget<'_>,
         method: Option<&str>,
         tool: Option<&str>,
     ) -> Result<(), Refusal> {
-        self.rules
-            .judge(&caller.granted, method, tool)
-            .map_err(|needed| Refusal::Forbidden(self.challenge(Complaint::InsufficientScope, room, &needed)))
+        self.rules.check(&caller.granted, method, tool).map_err(|needed| {
+            Refusal::Forbidden(self.challenge(ChallengeError::InsufficientScope, target, &needed))
+        })
     }
 
-    fn unauthorized(&self, complaint: Complaint, room: Room<'_>) -> Refusal {
-        Refusal::Unauthorized(self.challenge(complaint, room, &self.rules.least()))
+    fn unauthorized(&self, challenge_error: ChallengeError, target: AuthTarget<'_>) -> Refusal {
+        Refusal::Unauthorized(self.challenge(challenge_error, target, &self.rules.least()))
     }
 
-    fn challenge(&self, complaint: Complaint, room: Room<'_>, scopes: &[&str]) -> Box<Challenge> {
-        let metadata = match (room, &self.jwt) {
-            (Room::Destination(name, door), Some(_)) => Some(self.resources.metadata_url(name, door)),
-            (Room::Destination(..), None) | (Room::Gateway(_), _) => None,
+    fn challenge(
+        &self,
+        challenge_error: ChallengeError,
+        target: AuthTarget<'_>,
+        scopes: &[&str],
+    ) -> Box<Challenge> {
+        let metadata = match (target, &self.jwt) {
+            (AuthTarget::Destination(name, endpoint_path), Some(_)) => {
+                Some(self.resources.metadata_url(name, endpoint_path))
+            }
+            (AuthTarget::Destination(..), None) | (AuthTarget::Gateway(_), _) => None,
         };
         Box::new(Challenge {
-            complaint,
+            challenge_error,
             metadata,
             scopes: scopes.iter().map(|scope| (*scope).to_owned()).collect(),
         })
@@ -340,11 +364,11 @@ impl Guard {
     }
 
     /// The metadata of a destination.
-    pub(crate) fn metadata(&self, destination: &str, door: Door) -> Option<String> {
+    pub(crate) fn metadata(&self, destination: &str, endpoint_path: EndpointPath) -> Option<String> {
         let issuer = self.jwt.as_ref()?.issuer().name();
         Some(
             self.resources
-                .document(destination, door, issuer, &self.rules.least()),
+                .document(destination, endpoint_path, issuer, &self.rules.least()),
         )
     }
 }

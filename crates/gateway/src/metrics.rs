@@ -1,6 +1,6 @@
 //! Counters that calls increment: atomics at places that are known beforehand.
 //!
-//! A destination's [`Traffic`] has one cell for each combination that can occur, so that counting a
+//! A destination's [`DestinationMetrics`] has one cell for each combination that can occur, so that counting a
 //! call is two additions. Gauges (sessions, children, queues) are not kept here: [`crate::metrics_page`]
 //! computes them from live state at scrape time. No label holds text that a peer wrote: methods come
 //! from the closed set, everything else is `other`.
@@ -18,7 +18,7 @@ use protocol::version::Era;
 use crate::audit::Outcome;
 use crate::idle_watch::IdleWatch;
 use crate::line_sink::LineSink;
-use crate::record::{Ending, Record, RecordListener, Refused, Subject};
+use crate::record::{Ending, Record, RecordListener, RefusalRecord, Subject};
 use crate::reply::Refusal;
 use crate::status::LimitHit;
 use crate::trace::SpanSink;
@@ -46,15 +46,15 @@ const BOUNDS: [u64; 16] = [
 
 /// Counts by a word of ours. For what is rare: it takes a lock, and holds as many words as the code has.
 #[derive(Debug)]
-pub(crate) struct Tally<K>(Mutex<BTreeMap<K, u64>>);
+pub(crate) struct LabelledCounter<K>(Mutex<BTreeMap<K, u64>>);
 
-impl<K> Default for Tally<K> {
+impl<K> Default for LabelledCounter<K> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<K: Ord + Copy> Tally<K> {
+impl<K: Ord + Copy> LabelledCounter<K> {
     pub(crate) fn count(&self, key: K) {
         *self.0.lock().entry(key).or_default() += 1;
     }
@@ -210,16 +210,16 @@ impl ChildEnd {
 
 /// What passed through one destination.
 #[derive(Debug)]
-pub(crate) struct Traffic {
+pub(crate) struct DestinationMetrics {
     /// One cell for each era, method and outcome.
     calls: Box<[AtomicU64]>,
     /// One for each method.
     pub(crate) latencies: Box<[Histogram]>,
-    pub(crate) failures: Tally<(Blame, &'static str)>,
-    /// Calls that ran into a limit of their lane.
+    pub(crate) failures: LabelledCounter<(Blame, &'static str)>,
+    /// Calls that ran into a limit of their instance.
     pub(crate) overloads: LimitHits,
     pub(crate) streams: [AtomicUsize; StreamKind::ALL.len()],
-    pub(crate) child_ends: Tally<ChildEnd>,
+    pub(crate) child_ends: LabelledCounter<ChildEnd>,
     pub(crate) sessions_opened: AtomicU64,
     pub(crate) sessions_evicted: AtomicU64,
     pub(crate) sessions_expired: AtomicU64,
@@ -235,16 +235,16 @@ pub(crate) struct Traffic {
     pub(crate) idle: IdleWatch,
 }
 
-impl Default for Traffic {
+impl Default for DestinationMetrics {
     fn default() -> Self {
         let cells = Era::ALL.len() * Method::ALL.len() * Outcome::ALL.len();
         Self {
             calls: (0..cells).map(|_| AtomicU64::new(0)).collect(),
             latencies: Method::ALL.iter().map(|_| Histogram::default()).collect(),
-            failures: Tally::default(),
+            failures: LabelledCounter::default(),
             overloads: LimitHits::default(),
             streams: Default::default(),
-            child_ends: Tally::default(),
+            child_ends: LabelledCounter::default(),
             sessions_opened: AtomicU64::new(0),
             sessions_evicted: AtomicU64::new(0),
             sessions_expired: AtomicU64::new(0),
@@ -260,7 +260,7 @@ impl Default for Traffic {
     }
 }
 
-impl RecordListener for Traffic {
+impl RecordListener for DestinationMetrics {
     fn handle_record(&self, subject: &Subject<'_>, record: &Record<'_>) {
         match record.ending {
             // Requests that were refused are counted by the listener.
@@ -274,7 +274,7 @@ impl RecordListener for Traffic {
     }
 }
 
-impl RecordListener for DoorTally {
+impl RecordListener for ListenerMetrics {
     fn handle_record(&self, subject: &Subject<'_>, record: &Record<'_>) {
         match record.ending {
             Ending::Refused(refused) => self.count_refusal(refused, Some(subject.destination)),
@@ -283,7 +283,7 @@ impl RecordListener for DoorTally {
     }
 }
 
-impl Traffic {
+impl DestinationMetrics {
     fn cell(era: Era, method: Method, outcome: Outcome) -> usize {
         (era as usize * Method::ALL.len() + method as usize) * Outcome::ALL.len() + outcome as usize
     }
@@ -333,8 +333,8 @@ impl Traffic {
 
 /// What happened at the door, before any destination had to do with it, or whatever the destination.
 #[derive(Debug, Default)]
-pub(crate) struct DoorTally {
-    pub(crate) refusals: Tally<&'static str>,
+pub(crate) struct ListenerMetrics {
+    pub(crate) refusals: LabelledCounter<&'static str>,
     pub(crate) limit_hits: Arc<LimitHits>,
     pub(crate) connections_accepted: AtomicU64,
     /// Idle ones that were closed to make room.
@@ -345,12 +345,12 @@ pub(crate) struct DoorTally {
     pub(crate) spans: OnceLock<Arc<SpanSink>>,
 }
 
-impl DoorTally {
+impl ListenerMetrics {
     pub(crate) fn refused(&self, refusal: &Refusal) {
         self.count_refusal(refusal.recorded(), None);
     }
 
-    fn count_refusal(&self, refused: Refused, destination: Option<&str>) {
+    fn count_refusal(&self, refused: RefusalRecord, destination: Option<&str>) {
         self.refusals.count(refused.reason);
         if let Some(limit) = refused.limit {
             self.limit_hits.count_at(limit, destination);
@@ -380,11 +380,11 @@ mod tests {
         for era in Era::ALL {
             for method in Method::ALL {
                 for outcome in Outcome::ALL {
-                    assert!(cells.insert(Traffic::cell(era, *method, outcome)));
+                    assert!(cells.insert(DestinationMetrics::cell(era, *method, outcome)));
                 }
             }
         }
-        assert_eq!(cells.len(), Traffic::default().calls.len());
+        assert_eq!(cells.len(), DestinationMetrics::default().calls.len());
         assert_eq!(cells.last(), Some(&(cells.len() - 1)));
     }
 
@@ -416,11 +416,11 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_is_counted_where_it_belongs() {
-        let traffic = Traffic::default();
-        traffic.ended(Era::Modern, Method::ToolsCall, Outcome::Timeout, Duration::ZERO);
-        traffic.ended(Era::Modern, Method::ToolsCall, Outcome::Timeout, Duration::ZERO);
-        let calls: Vec<_> = traffic.calls().collect();
+    fn ended_calls_are_counted_by_method_and_outcome() {
+        let metrics = DestinationMetrics::default();
+        metrics.ended(Era::Modern, Method::ToolsCall, Outcome::Timeout, Duration::ZERO);
+        metrics.ended(Era::Modern, Method::ToolsCall, Outcome::Timeout, Duration::ZERO);
+        let calls: Vec<_> = metrics.calls().collect();
         assert_eq!(calls, [(Era::Modern, Method::ToolsCall, Outcome::Timeout, 2)]);
     }
 }

@@ -16,13 +16,13 @@ use self::family::{Family, Labels, Page, Value};
 use self::process::Process;
 use crate::gateway::Gateway;
 use crate::guard::Caller;
-use crate::metrics::{StreamKind, Traffic, method_label};
+use crate::metrics::{DestinationMetrics, StreamKind, method_label};
 use crate::status::{Depths, DestinationStatus, State, Status};
 
 /// One destination as it is now.
 struct Look<'a> {
     name: &'a str,
-    traffic: &'a Traffic,
+    metrics: &'a DestinationMetrics,
     status: &'a DestinationStatus,
 }
 
@@ -33,7 +33,7 @@ impl Look<'_> {
         destination.into_iter().chain(others).collect()
     }
 
-    fn in_all_lanes(&self, of: fn(&Depths) -> usize) -> usize {
+    fn in_all_instances(&self, of: fn(&Depths) -> usize) -> usize {
         self.status.instances.iter().map(of).sum()
     }
 }
@@ -55,16 +55,16 @@ impl Gateway {
     /// The page, in the text format of OpenMetrics. A caller that may not see all destinations gets the families of those
     /// that it may see, and nothing about the rest of the gateway.
     pub(crate) fn metrics_page(&self, caller: &Caller) -> String {
-        let (status, traffic) = (self.status(), self.traffic());
+        let (status, metrics) = (self.status(), self.destination_metrics());
         let looks: Vec<Look<'_>> = status
             .destinations
             .iter()
             .filter(|(name, _)| caller.sees(name))
             .filter_map(|(name, status)| {
-                let traffic = traffic.get(name)?;
+                let metrics = metrics.get(name)?;
                 Some(Look {
                     name,
-                    traffic,
+                    metrics,
                     status,
                 })
             })
@@ -90,7 +90,7 @@ impl Gateway {
 
     fn at_the_door(&self, status: &Status, looks: &[Look<'_>]) -> Vec<Family> {
         let mut refusals = Family::counter("rialto_refusals", "Requests refused, by reason");
-        for (reason, count) in self.tally.refusals.all() {
+        for (reason, count) in self.listener_metrics.refusals.all() {
             refusals = refusals.count(vec![("reason", reason.to_owned())], count);
         }
         let mut hits = std::collections::BTreeMap::new();
@@ -113,12 +113,18 @@ impl Gateway {
                 "rialto_connections_accepted",
                 "Connections accepted, those turned away included",
             )
-            .count(Vec::new(), self.tally.connections_accepted.load(Relaxed)),
+            .count(
+                Vec::new(),
+                self.listener_metrics.connections_accepted.load(Relaxed),
+            ),
             Family::counter(
                 "rialto_connections_evicted",
                 "Connections without a request in flight closed to make room for others",
             )
-            .count(Vec::new(), self.tally.connections_evicted.load(Relaxed)),
+            .count(
+                Vec::new(),
+                self.listener_metrics.connections_evicted.load(Relaxed),
+            ),
             Family::gauge(
                 "rialto_requests_in_progress",
                 "POST requests that hold a place of limits.calls",
@@ -128,15 +134,15 @@ impl Gateway {
                 "rialto_buffered_bytes",
                 "Bytes that wait to be read by clients: kept events, and answers that are not sent yet",
             )
-            .level(self.around.buffered.total() as f64),
+            .level(self.shared.buffered.total() as f64),
             Family::gauge("rialto_callers", "Callers that limits remember")
                 .level(self.limiter.callers() as f64),
         ]
     }
 
     fn outlets(&self) -> Vec<Family> {
-        let log = self.tally.log.get();
-        let spans = self.tally.spans.get();
+        let log = self.listener_metrics.log.get();
+        let spans = self.listener_metrics.spans.get();
         let mut build = Family::gauge("rialto_build_info", "Always 1; the version is a label");
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
         build.samples.push((version, Value::Level(1.0)));
@@ -175,7 +181,7 @@ fn calls(looks: &[Look<'_>]) -> Vec<Family> {
         "Calls that got no answer from their server, by blame and reason",
     );
     for look in looks {
-        for (era, method, outcome, count) in look.traffic.calls() {
+        for (era, method, outcome, count) in look.metrics.calls() {
             let labels = look.labels(&[
                 ("method", method_label(method)),
                 ("era", era.as_str()),
@@ -183,7 +189,7 @@ fn calls(looks: &[Look<'_>]) -> Vec<Family> {
             ]);
             calls = calls.count(labels, count);
         }
-        for (method, histogram) in protocol::method::Method::ALL.iter().zip(&look.traffic.latencies) {
+        for (method, histogram) in protocol::method::Method::ALL.iter().zip(&look.metrics.latencies) {
             let (sum, buckets) = histogram.read();
             if buckets.iter().any(|(_, count)| *count > 0) {
                 let labels = look.labels(&[("method", method_label(*method))]);
@@ -192,7 +198,7 @@ fn calls(looks: &[Look<'_>]) -> Vec<Family> {
                     .push((labels, Value::Histogram { sum, buckets }));
             }
         }
-        for ((blame, reason), count) in look.traffic.failures.all() {
+        for ((blame, reason), count) in look.metrics.failures.all() {
             let labels = look.labels(&[("blame", blame.as_str()), ("reason", reason)]);
             failures = failures.count(labels, count);
         }
@@ -205,7 +211,7 @@ fn presence(looks: &[Look<'_>]) -> Vec<Family> {
     let mut streams = Family::gauge("rialto_streams", "Event streams that are being sent, by kind");
     for look in looks {
         for kind in StreamKind::ALL {
-            let open = look.traffic.streams[kind as usize].load(Relaxed);
+            let open = look.metrics.streams[kind as usize].load(Relaxed);
             let labels = look.labels(&[("kind", kind.as_str())]);
             streams.samples.push((labels, Value::Level(open as f64)));
         }
@@ -220,19 +226,19 @@ fn presence(looks: &[Look<'_>]) -> Vec<Family> {
             look.status.sessions
         }),
         count(looks, "rialto_sessions_opened", "Sessions opened", |look| {
-            look.traffic.sessions_opened.load(Relaxed)
+            look.metrics.sessions_opened.load(Relaxed)
         }),
         count(
             looks,
             "rialto_sessions_expired",
             "Sessions ended because they were idle",
-            |look| look.traffic.sessions_expired.load(Relaxed),
+            |look| look.metrics.sessions_expired.load(Relaxed),
         ),
         count(
             looks,
             "rialto_sessions_evicted",
             "Idle sessions ended to make room for new ones",
-            |look| look.traffic.sessions_evicted.load(Relaxed),
+            |look| look.metrics.sessions_evicted.load(Relaxed),
         ),
         streams,
         gauge("rialto_listens", "Modern listens that are open", |look| {
@@ -246,22 +252,22 @@ fn presence(looks: &[Look<'_>]) -> Vec<Family> {
         gauge(
             "rialto_calls_in_flight",
             "Calls accepted that have no answer yet",
-            |look| look.in_all_lanes(|lane| lane.open_calls),
+            |look| look.in_all_instances(|instance| instance.open_calls),
         ),
         gauge(
             "rialto_calls_waiting",
             "Those of them that their server has not been given yet",
-            |look| look.in_all_lanes(|lane| lane.waiting_calls),
+            |look| look.in_all_instances(|instance| instance.waiting_calls),
         ),
         gauge(
             "rialto_open_questions",
             "Questions of servers that have no answer yet",
-            |look| look.in_all_lanes(|lane| lane.open_questions),
+            |look| look.in_all_instances(|instance| instance.open_questions),
         ),
         gauge(
             "rialto_queued_bytes",
             "Bytes that wait to be written to servers",
-            |look| look.in_all_lanes(|lane| lane.outgoing_bytes),
+            |look| look.in_all_instances(|instance| instance.outgoing_bytes),
         ),
     ]
 }
@@ -275,18 +281,24 @@ fn children(looks: &[Look<'_>]) -> Vec<Family> {
     let mut ends = Family::counter("rialto_child_ends", "Server processes that have ended, by how");
     for look in looks {
         let count = |is: &dyn Fn(&Depths) -> bool| {
-            Value::Level(look.status.instances.iter().filter(|lane| is(lane)).count() as f64)
+            Value::Level(
+                look.status
+                    .instances
+                    .iter()
+                    .filter(|instance| is(instance))
+                    .count() as f64,
+            )
         };
         for state in State::ALL {
-            let value = count(&|lane| State::of(&lane.health) == state);
+            let value = count(&|instance| State::of(&instance.health) == state);
             let labels = look.labels(&[("state", state.as_str())]);
             states.samples.push((labels, value));
         }
         for era in protocol::version::Era::ALL {
-            let value = count(&|lane| lane.era == era);
+            let value = count(&|instance| instance.era == era);
             eras.samples.push((look.labels(&[("era", era.as_str())]), value));
         }
-        for (end, count) in look.traffic.child_ends.all() {
+        for (end, count) in look.metrics.child_ends.all() {
             ends = ends.count(look.labels(&[("how", end.as_str())]), count);
         }
     }
@@ -294,13 +306,13 @@ fn children(looks: &[Look<'_>]) -> Vec<Family> {
         states,
         eras,
         count(looks, "rialto_child_starts", "Server processes started", |look| {
-            look.traffic.child_starts.load(Relaxed)
+            look.metrics.child_starts.load(Relaxed)
         }),
         count(
             looks,
             "rialto_child_restarts",
             "Those of them that replaced one that had failed",
-            |look| look.traffic.child_restarts.load(Relaxed),
+            |look| look.metrics.child_restarts.load(Relaxed),
         ),
         ends,
     ]
@@ -312,25 +324,25 @@ fn bytes(looks: &[Look<'_>]) -> Vec<Family> {
             looks,
             "rialto_received_bytes",
             "Bytes of bodies read from clients",
-            |look| look.traffic.bytes_received.load(Relaxed),
+            |look| look.metrics.bytes_received.load(Relaxed),
         ),
         count(
             looks,
             "rialto_sent_bytes",
             "Bytes of bodies and events given to clients",
-            |look| look.traffic.bytes_sent.load(Relaxed),
+            |look| look.metrics.bytes_sent.load(Relaxed),
         ),
         count(
             looks,
             "rialto_server_received_bytes",
             "Bytes read from servers",
-            |look| look.traffic.server_bytes_received.load(Relaxed),
+            |look| look.metrics.server_bytes_received.load(Relaxed),
         ),
         count(
             looks,
             "rialto_server_sent_bytes",
             "Bytes written to servers",
-            |look| look.traffic.server_bytes_sent.load(Relaxed),
+            |look| look.metrics.server_bytes_sent.load(Relaxed),
         ),
     ]
 }
@@ -365,7 +377,7 @@ fn losses(looks: &[Look<'_>]) -> Vec<Family> {
         count(
             looks,
             "rialto_overloads",
-            "Calls that ran into a limit of their lane",
+            "Calls that ran into a limit of their instance",
             |look| look.status.counters.overloads,
         ),
         count(
@@ -378,7 +390,7 @@ fn losses(looks: &[Look<'_>]) -> Vec<Family> {
             looks,
             "rialto_events_lost",
             "Events dropped from a session's log before the client read them",
-            |look| look.status.events_lost + look.traffic.events_lost.load(Relaxed),
+            |look| look.status.events_lost + look.metrics.events_lost.load(Relaxed),
         ),
     ]
 }

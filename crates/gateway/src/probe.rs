@@ -11,10 +11,10 @@ use protocol::session::Accepts;
 use protocol::version::Version;
 use serde_json::Value;
 
-use crate::destination::{Destination, Opening};
+use crate::endpoint::{Endpoint, SessionOpen};
 use crate::escape;
 use crate::gateway::Gateway;
-use crate::session_port::{Answered, Reception, SessionPort};
+use crate::session_handle::{Acceptance, Answered, SessionHandle};
 
 /// What a destination showed of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Gateway {
     pub async fn probe(self: Arc<Self>) -> Vec<Probe> {
         let mut probes = Vec::new();
         let running: Vec<_> = self
-            .live()
+            .config()
             .destinations
             .values()
             .map(|destination| {
@@ -55,7 +55,7 @@ impl Gateway {
         probes
     }
 
-    async fn probe_one(&self, destination: &Destination) -> Probe {
+    async fn probe_one(&self, destination: &Endpoint) -> Probe {
         let began = self.clock.now();
         let result = present(destination).await;
         Probe {
@@ -79,7 +79,7 @@ impl Probe {
     }
 }
 
-async fn present(destination: &Destination) -> Result<Presented, String> {
+async fn present(destination: &Endpoint) -> Result<Presented, String> {
     if let Some(why) = destination.upstream.broken() {
         return Err(why.to_owned());
     }
@@ -89,8 +89,8 @@ async fn present(destination: &Destination) -> Result<Presented, String> {
         env!("CARGO_PKG_VERSION"),
     );
     let introduction = message(introduction)?;
-    let (port, welcome) = introduce(destination, &introduction).await?;
-    let _ = port.take(
+    let (handle, welcome) = introduce(destination, &introduction).await?;
+    let _ = handle.take(
         message(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.into())?,
         Accepts::Json,
         None,
@@ -102,12 +102,12 @@ async fn present(destination: &Destination) -> Result<Presented, String> {
             .map_or_else(|| "?".to_owned(), shown)
     };
     let tools = match welcome.pointer("/result/capabilities/tools") {
-        Some(_) => Some(count_tools(&port).await?),
+        Some(_) => Some(count_tools(&handle).await?),
         None => None,
     };
-    destination.close(&port);
+    destination.close(&handle);
     Ok(Presented {
-        era: port.server_era().as_str(),
+        era: handle.server_era().as_str(),
         version: text("/result/protocolVersion"),
         server: format!(
             "{} {}",
@@ -119,31 +119,30 @@ async fn present(destination: &Destination) -> Result<Presented, String> {
 }
 
 /// Opens a session and gives what the server said to it.
-async fn introduce(
-    destination: &Destination,
-    message: &Message,
-) -> Result<(Arc<SessionPort>, Value), String> {
-    let opening = Opening::Introduction(message.clone(), Accepts::Json);
-    let (port, call) = destination
+async fn introduce(destination: &Endpoint, message: &Message) -> Result<(Arc<SessionHandle>, Value), String> {
+    let opening = SessionOpen::Introduction(message.clone(), Accepts::Json);
+    let (handle, call) = destination
         .open(Principal::anonymous(), &HeaderMap::new(), opening)
         .map_err(|refusal| refusal.text())?;
     let call = call.ok_or("the handshake could not begin")?;
-    let welcome = answer_of(port.answer(call).await)?;
-    Ok((port, welcome))
+    let welcome = answer_of(handle.answer(call).await)?;
+    Ok((handle, welcome))
 }
 
 /// Counts the tools, page by page; a server that never comes to an end is stopped at a generous number.
-async fn count_tools(port: &Arc<SessionPort>) -> Result<usize, String> {
+async fn count_tools(handle: &Arc<SessionHandle>) -> Result<usize, String> {
     const PAGES: usize = 100;
     let mut count = 0;
     let mut params = "{}".to_owned();
     for _ in 0..PAGES {
         let request = format!(r#"{{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{params}}}"#);
-        let call = match port.take(message(request)?, Accepts::Json, None) {
-            Ok(Reception::Call(call)) => call,
-            Ok(Reception::Noted | Reception::Answered(_)) | Err(_) => return Err("the session ended".into()),
+        let call = match handle.take(message(request)?, Accepts::Json, None) {
+            Ok(Acceptance::Call(call)) => call,
+            Ok(Acceptance::Noted | Acceptance::Answered(_)) | Err(_) => {
+                return Err("the session ended".into());
+            }
         };
-        let list = answer_of(port.answer(call).await)?;
+        let list = answer_of(handle.answer(call).await)?;
         count += list
             .pointer("/result/tools")
             .and_then(Value::as_array)

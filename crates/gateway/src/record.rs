@@ -66,14 +66,14 @@ pub(crate) enum Ending<'a> {
     /// The server gave no answer.
     Failed(&'a Failure),
     /// Rialto did not admit the request.
-    Refused(Refused),
+    Refused(RefusalRecord),
     /// A stream or a session ended without a fault.
     Closed,
 }
 
 /// Why a request was refused.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Refused {
+pub(crate) struct RefusalRecord {
     pub(crate) reason: &'static str,
     /// The limit that was reached, if it was one.
     pub(crate) limit: Option<&'static str>,

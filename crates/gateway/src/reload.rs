@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::destination::{Closing, Destination, Surroundings};
+use crate::endpoint::{CloseReason, Endpoint, SharedState};
 use crate::gateway::{Gateway, check_command};
 use crate::guard::Guard;
 use crate::guard::origin::OriginGuard;
@@ -21,12 +21,12 @@ use crate::tls::{Pair, Tls, TlsError};
 
 /// Everything about a gateway that a reload may change.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct ActiveConfig {
     pub(crate) origins: OriginGuard,
     pub(crate) guard: Arc<Guard>,
-    pub(crate) destinations: BTreeMap<String, Arc<Destination>>,
+    pub(crate) destinations: BTreeMap<String, Arc<Endpoint>>,
     /// The destination that also answers at the bare `/mcp`.
-    pub(crate) root: Option<Arc<Destination>>,
+    pub(crate) root: Option<Arc<Endpoint>>,
     /// The path of `public_url`: empty, or a slash and something that does not end with one.
     pub(crate) public_path: String,
     pub(crate) session_idle: Duration,
@@ -93,17 +93,17 @@ pub(crate) fn check_commands(
 }
 
 /// The destinations that settings ask for: those that there are already, as far as they are the same, and new ones.
-pub(crate) fn furnish(
+pub(crate) fn build_destinations(
     settings: &Settings,
-    around: &Surroundings,
-    present: &BTreeMap<String, Arc<Destination>>,
+    shared: &SharedState,
+    present: &BTreeMap<String, Arc<Endpoint>>,
     unusable: &BTreeMap<String, String>,
-) -> Result<BTreeMap<String, Arc<Destination>>, ReloadError> {
+) -> Result<BTreeMap<String, Arc<Endpoint>>, ReloadError> {
     let mut destinations = BTreeMap::new();
     for wanted in &settings.destinations {
         let same = present
             .get(&wanted.name)
-            .filter(|present| present.is_as_wanted(wanted, around));
+            .filter(|present| present.is_as_wanted(wanted, shared));
         let destination = match same {
             Some(present) => Arc::clone(present),
             None => {
@@ -117,8 +117,8 @@ pub(crate) fn furnish(
                     }
                     tracing::error!(destination = %wanted.name, %why, "cannot start");
                 }
-                let made = Destination::new(wanted.clone(), around.clone(), broken);
-                let draining = || around.draining.named(&wanted.name).into_iter().next();
+                let made = Endpoint::new(wanted.clone(), shared.clone(), broken);
+                let draining = || shared.draining.named(&wanted.name).into_iter().next();
                 Arc::new(match present.get(&wanted.name).cloned().or_else(draining) {
                     Some(predecessor) => made.counting_on(&predecessor),
                     None => made,
@@ -142,10 +142,10 @@ impl Gateway {
         };
         // Looking for programs and certificates reads the disk, beside the threads that serve.
         let unusable = {
-            let (settings, environment) = (settings.clone(), Arc::clone(&self.around.environment));
+            let (settings, environment) = (settings.clone(), Arc::clone(&self.shared.environment));
             tasks::blocking(move || check_commands(&settings, &environment)).await
         };
-        let outcome = self.take_over(settings, pair, &unusable);
+        let outcome = self.apply(settings, pair, &unusable);
         self.reload_failed.store(outcome.is_err(), Ordering::Release);
         outcome
     }
@@ -155,7 +155,7 @@ impl Gateway {
         self.reload_failed.store(true, Ordering::Release);
     }
 
-    fn take_over(
+    fn apply(
         self: &Arc<Self>,
         settings: &Settings,
         pair: Option<(&Arc<Tls>, Pair)>,
@@ -164,17 +164,17 @@ impl Gateway {
         if self.is_draining() {
             return Err(ReloadError::Draining);
         }
-        let before = self.live();
-        let around = Surroundings {
+        let before = self.config();
+        let shared = SharedState {
             tells_callers_apart: settings.auth.is_on(),
-            ..self.around.clone()
+            ..self.shared.clone()
         };
-        let destinations = furnish(settings, &around, &before.destinations, unusable)?;
+        let destinations = build_destinations(settings, &shared, &before.destinations, unusable)?;
         if let Some((tls, pair)) = pair {
             tls.use_pair(pair)?;
         }
         let mut report = Reloaded {
-            at_next_start: self.fixed.differences(settings),
+            at_next_start: self.startup_config.differences(settings),
             ..Reloaded::default()
         };
         for (name, destination) in &destinations {
@@ -185,7 +185,7 @@ impl Gateway {
             };
             list.push(name.clone());
         }
-        let leaving: Vec<Arc<Destination>> = before
+        let retiring: Vec<Arc<Endpoint>> = before
             .destinations
             .iter()
             .filter(|(name, _)| !report.kept.contains(name))
@@ -197,18 +197,18 @@ impl Gateway {
             destinations[name].upstream.start();
         }
         // Found from now on where the new destinations have nothing.
-        for destination in &leaving {
-            self.around.draining.add(destination);
+        for destination in &retiring {
+            self.shared.draining.add(destination);
         }
         let names = settings
             .destinations
             .iter()
             .map(|destination| destination.name.clone());
-        let draining = self.around.draining.all();
+        let draining = self.shared.draining.all();
         let draining = draining.iter().map(|destination| destination.name.to_string());
         let names: BTreeSet<String> = names.chain(draining).collect();
         let guard = guard(settings, &names, self.listen, self.clock);
-        self.set_live(Live {
+        self.set_config(ActiveConfig {
             origins: OriginGuard::new(settings, self.listen),
             guard: Arc::clone(&guard),
             root: settings
@@ -222,8 +222,8 @@ impl Gateway {
             drain: settings.drain,
         });
         // Shares are for callers who are told apart.
-        let buffers = self.around.limits.buffers(settings.auth.is_on());
-        self.around.buffered.set_limits(buffers);
+        let buffers = self.shared.limits.buffers(settings.auth.is_on());
+        self.shared.buffered.set_limits(buffers);
         // Those who came in by what is no longer good hold nothing open any more, wherever they are.
         for name in &report.kept {
             if let Some(destination) = before.destinations.get(name) {
@@ -233,10 +233,10 @@ impl Gateway {
         }
         // Keys are fetched anew; who comes before they are there waits for them.
         tasks::spawn("guard", async move { guard.prepare().await });
-        for destination in leaving {
+        for destination in retiring {
             let why = match report.removed.iter().any(|name| **name == *destination.name) {
-                true => Closing::Removed,
-                false => Closing::Replaced,
+                true => CloseReason::Removed,
+                false => CloseReason::Replaced,
             };
             self.retire(destination, why, settings.drain);
         }
@@ -245,7 +245,7 @@ impl Gateway {
     }
 
     /// Lets the calls of a destination finish, then ends it.
-    fn retire(self: &Arc<Self>, destination: Arc<Destination>, why: Closing, drain: Duration) {
+    fn retire(self: &Arc<Self>, destination: Arc<Endpoint>, why: CloseReason, drain: Duration) {
         destination.retire(why);
         let gateway = Arc::clone(self);
         tasks::spawn("retirement", async move {
@@ -260,16 +260,16 @@ impl Gateway {
             }
             destination.stop(why);
             let ended = destination.upstream.supervisors_ended();
-            let _ = tokio::time::timeout(crate::backend_task::STOP_GRACE * 2, ended).await;
+            let _ = tokio::time::timeout(crate::backend::process::supervisor::STOP_GRACE * 2, ended).await;
             tracing::info!(destination = %destination.name, "destination ended");
-            gateway.around.draining.remove(&destination);
+            gateway.shared.draining.remove(&destination);
         });
     }
 }
 
 /// What can only be set when the gateway is made.
 #[derive(Debug)]
-pub(crate) struct Fixed {
+pub(crate) struct StartupConfig {
     listen: SocketAddr,
     has_tls: bool,
     audit: AuditSettings,
@@ -277,7 +277,7 @@ pub(crate) struct Fixed {
     metrics: bool,
 }
 
-impl Fixed {
+impl StartupConfig {
     pub(crate) fn of(settings: &Settings) -> Self {
         Self {
             listen: settings.listen,

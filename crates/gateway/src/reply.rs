@@ -17,7 +17,7 @@ use protocol::exchange::Failure;
 use protocol::message::ScanError;
 use protocol::version::Version;
 
-pub(crate) use challenge::{Challenge, Complaint};
+pub(crate) use challenge::{Challenge, ChallengeError};
 pub(crate) use failure::{failure_status, modern_failure_status};
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -126,7 +126,7 @@ pub(crate) enum Refusal {
     /// The audit log cannot be written, and calls without a record are not wanted.
     AuditUnavailable,
     /// A panic, which is a mistake of ours.
-    Mishap,
+    Panicked,
 }
 
 /// Whether the answer has a JSON-RPC body.
@@ -363,7 +363,7 @@ impl Refusal {
                 Plain,
                 "everything of this stream was delivered".into(),
             ),
-            Self::Mishap => (
+            Self::Panicked => (
                 S::INTERNAL_SERVER_ERROR,
                 Rpc(error_code::INTERNAL_ERROR),
                 "internal error of the gateway; its log has the details".into(),
@@ -388,7 +388,7 @@ impl Refusal {
 
     /// Whether somebody showed credentials that are nobody's.
     pub(crate) fn is_about_unknown_credentials(&self) -> bool {
-        matches!(self, Self::Unauthorized(challenge) if matches!(challenge.complaint, Complaint::UnknownToken(_)))
+        matches!(self, Self::Unauthorized(challenge) if matches!(challenge.challenge_error, ChallengeError::UnknownToken(_)))
     }
 
     /// When to come back: for whatever will be otherwise later.

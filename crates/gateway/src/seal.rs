@@ -23,7 +23,7 @@ const PLAIN: usize = 16 + 4 + 8;
 
 /// What a state says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ticket {
+pub(crate) struct RequestState {
     pub(crate) errand: u128,
     pub(crate) round: u32,
     pub(crate) expires: Moment,
@@ -47,11 +47,11 @@ impl Sealer {
         self.key.get_or_init(fresh).as_ref()
     }
 
-    pub(crate) fn seal(&self, ticket: Ticket, bound_to: &str) -> Option<String> {
+    pub(crate) fn seal(&self, request_state: RequestState, bound_to: &str) -> Option<String> {
         let mut data = Vec::with_capacity(PLAIN + 16);
-        data.extend_from_slice(&ticket.errand.to_be_bytes());
-        data.extend_from_slice(&ticket.round.to_be_bytes());
-        data.extend_from_slice(&(ticket.expires.elapsed().as_millis() as u64).to_be_bytes());
+        data.extend_from_slice(&request_state.errand.to_be_bytes());
+        data.extend_from_slice(&request_state.round.to_be_bytes());
+        data.extend_from_slice(&(request_state.expires.elapsed().as_millis() as u64).to_be_bytes());
         let nonce = self
             .key()?
             .seal_in_place_append_tag(Aad::from(bound_to.as_bytes()), &mut data)
@@ -66,13 +66,13 @@ impl Sealer {
     }
 
     /// What a state says, if it is ours and was made for this.
-    pub(crate) fn open(&self, state: &str, bound_to: &str) -> Option<Ticket> {
+    pub(crate) fn open(&self, state: &str, bound_to: &str) -> Option<RequestState> {
         let plain = self.opened(decode(state.strip_prefix(PREFIX)?)?, bound_to.as_bytes())?;
         let plain: [u8; PLAIN] = plain.try_into().ok()?;
         let (errand, rest) = plain.split_first_chunk::<16>()?;
         let (round, rest) = rest.split_first_chunk::<4>()?;
         let (expires, _) = rest.split_first_chunk::<8>()?;
-        Some(Ticket {
+        Some(RequestState {
             errand: u128::from_be_bytes(*errand),
             round: u32::from_be_bytes(*round),
             expires: Moment::since_start(Duration::from_millis(u64::from_be_bytes(*expires))),
@@ -139,8 +139,8 @@ fn decode(text: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn ticket() -> Ticket {
-        Ticket {
+    fn request_state() -> RequestState {
+        RequestState {
             errand: 7,
             round: 3,
             expires: Moment::START.after(Duration::from_millis(1234)),
@@ -148,15 +148,15 @@ mod tests {
     }
 
     #[test]
-    fn a_state_opens_for_whom_it_was_made_and_for_nobody_else() {
+    fn state_opens_for_its_own_caller_only() {
         let sealer = Sealer::default();
-        let state = sealer.seal(ticket(), "demo/alice").unwrap();
+        let state = sealer.seal(request_state(), "demo/alice").unwrap();
         assert!(is_ours(&state));
-        assert_eq!(sealer.open(&state, "demo/alice"), Some(ticket()));
+        assert_eq!(sealer.open(&state, "demo/alice"), Some(request_state()));
         assert_eq!(sealer.open(&state, "demo/bob"), None);
         assert_eq!(Sealer::default().open(&state, "demo/alice"), None);
         assert_ne!(
-            sealer.seal(ticket(), "demo/alice").unwrap(),
+            sealer.seal(request_state(), "demo/alice").unwrap(),
             state,
             "states never repeat"
         );
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn no_flipped_bit_goes_unnoticed() {
         let sealer = Sealer::default();
-        let state = sealer.seal(ticket(), "x").unwrap();
+        let state = sealer.seal(request_state(), "x").unwrap();
         for at in PREFIX.len()..state.len() {
             let mut forged = state.clone().into_bytes();
             forged[at] = if forged[at] == b'0' { b'1' } else { b'0' };

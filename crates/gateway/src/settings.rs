@@ -120,7 +120,7 @@ pub struct Destination {
     /// A URL segment: `[a-z0-9][a-z0-9._-]{0,62}`.
     pub name: String,
     pub backend: BackendSpec,
-    pub lanes: LaneRules,
+    pub instances: SharingRules,
     pub request_timeout: Duration,
     pub stream_timeout: Duration,
     pub max_message_bytes: usize,
@@ -158,14 +158,14 @@ pub enum Show {
 
 /// How the clients of a destination share its links: children, or sessions at a remote server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LaneRules {
+pub struct SharingRules {
     pub sharing: Sharing,
     pub capabilities: Capabilities,
     /// How long a server may take to answer the handshake (a first `npx` run downloads).
     pub start_timeout: Duration,
     /// Instances at once: children, or sessions at a remote server.
     pub max_children: usize,
-    /// How long a lane stays after its last session, unless the start is eager.
+    /// How long an instance stays after its last session, unless the start is eager.
     pub linger: Duration,
 }
 
@@ -261,7 +261,7 @@ impl PartialEq for SignIn {
 
 impl Eq for SignIn {}
 
-/// What makes a lane, and so a child or a remote session of its own.
+/// What makes an instance, and so a child or a remote session of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
     Shared,

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_in_the_body_is_also_said_in_a_header() {
+    fn context_in_the_body_is_also_sent_in_a_header() {
         let own = call(&format!(r#","_meta":{{"traceparent":"{OTHER}"}}"#));
         assert_eq!(header_of(&own).unwrap(), OTHER);
         assert_eq!(header_of(&call("")), None);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_lost_and_counted() {
+    fn spans_beyond_the_capacity_are_lost_and_counted() {
         let (sink, _spans) = SpanSink::bounded(1, 1.0);
         for _ in 0..3 {
             drop(begin(Some(&sink), "d", (&HeaderMap::new(), false), call("")));

@@ -1,7 +1,7 @@
 //! An upstream: the server behind an endpoint. How it is started, shared, evicted and negotiated with.
 
 mod era;
-mod lanes;
+mod instances;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use protocol::tool_policy::ToolPolicy;
 use protocol::version::Era;
 use tokio::sync::watch;
 
-use crate::backend_face::process::Launcher;
-use crate::backend_face::remote::Server;
+use crate::backend::process::Launcher;
+use crate::backend::remote::Server;
 use crate::clock::Clock;
-use crate::lane::Lane;
-use crate::metrics::Traffic;
+use crate::instance::Instance;
+use crate::metrics::DestinationMetrics;
 use crate::reply;
 use crate::server_eras::{EraMemory, ServerEras};
 use crate::settings::{
-    self, BackendSpec, LaneRules, ProcessSpec, RemoteSpec, Sharing, SignIn, Start, Transport,
+    self, BackendSpec, ProcessSpec, RemoteSpec, Sharing, SharingRules, SignIn, Start, Transport,
 };
 use crate::status::{Depths, Health, State};
-use lanes::{LaneRoll, Started};
+use instances::{InstancePool, Started};
 
-pub(crate) use lanes::LaneKey;
+pub(crate) use instances::InstanceKey;
 
 /// What all upstreams have in common.
 #[derive(Debug, Clone)]
@@ -49,15 +49,15 @@ pub(crate) struct Upstream {
     name: Arc<str>,
     settings: Arc<settings::Destination>,
     context: UpstreamContext,
-    lanes: Mutex<BTreeMap<LaneKey, Arc<Lane>>>,
+    instances: Mutex<BTreeMap<InstanceKey, Arc<Instance>>>,
     /// Supervisors that have not come to their end: children in use and children being ended.
     supervisors: Arc<watch::Sender<usize>>,
     /// Why nothing can be started here, if that is known beforehand.
     broken: Option<String>,
     /// What the server has shown of its eras.
     eras: Arc<ServerEras>,
-    traffic: Arc<Traffic>,
-    roll: Arc<Mutex<LaneRoll>>,
+    metrics: Arc<DestinationMetrics>,
+    pool: Arc<Mutex<InstancePool>>,
     tools: Arc<ToolPolicy>,
     backend: Backend,
 }
@@ -103,19 +103,19 @@ impl Upstream {
             eras: context.eras.of(&settings.backend),
             settings,
             context,
-            lanes: Mutex::default(),
+            instances: Mutex::default(),
             supervisors: Arc::default(),
             broken,
-            traffic: Arc::default(),
-            roll: Arc::default(),
+            metrics: Arc::default(),
+            pool: Arc::default(),
             backend,
         }
     }
 
     /// Counts on where another upstream of this name stopped, so that no counter goes back at a reload.
     pub(crate) fn counting_on(mut self, predecessor: &Self) -> Self {
-        self.traffic = Arc::clone(&predecessor.traffic);
-        self.roll = Arc::clone(&predecessor.roll);
+        self.metrics = Arc::clone(&predecessor.metrics);
+        self.pool = Arc::clone(&predecessor.pool);
         self
     }
 
@@ -123,8 +123,8 @@ impl Upstream {
         &self.name
     }
 
-    pub(crate) fn traffic(&self) -> &Arc<Traffic> {
-        &self.traffic
+    pub(crate) fn metrics(&self) -> &Arc<DestinationMetrics> {
+        &self.metrics
     }
 
     pub(crate) fn tools(&self) -> &Arc<ToolPolicy> {
@@ -160,8 +160,8 @@ impl Upstream {
         }
     }
 
-    pub(crate) fn rules(&self) -> &LaneRules {
-        &self.settings.lanes
+    pub(crate) fn rules(&self) -> &SharingRules {
+        &self.settings.instances
     }
 
     /// Returns whether the server is started before the first client comes.
@@ -172,13 +172,13 @@ impl Upstream {
         }
     }
 
-    fn lanes(&self) -> MutexGuard<'_, BTreeMap<LaneKey, Arc<Lane>>> {
-        self.lanes.lock()
+    fn instances(&self) -> MutexGuard<'_, BTreeMap<InstanceKey, Arc<Instance>>> {
+        self.instances.lock()
     }
 
     /// The instances at this moment: they are called without the lock of their map.
-    fn lane_list(&self) -> Vec<Arc<Lane>> {
-        self.lanes().values().cloned().collect()
+    fn instance_list(&self) -> Vec<Arc<Instance>> {
+        self.instances().values().cloned().collect()
     }
 
     /// Starts an instance before the first client comes, where the settings ask for it.
@@ -187,14 +187,19 @@ impl Upstream {
             return;
         }
         if self.starts_eagerly() {
-            let (lane, supervisor) = self.new_lane(&BTreeMap::new(), Era::Modern, Started::BeforeClients);
-            self.lanes().insert(self.key_before_clients(), Arc::clone(&lane));
-            self.supervise(lane, supervisor);
+            let (instance, supervisor) =
+                self.new_instance(&BTreeMap::new(), Era::Modern, Started::BeforeClients);
+            self.instances()
+                .insert(self.key_before_clients(), Arc::clone(&instance));
+            self.supervise(instance, supervisor);
         }
     }
 
     pub(crate) fn open_calls(&self) -> usize {
-        self.lane_list().iter().map(|lane| lane.open_calls()).sum()
+        self.instance_list()
+            .iter()
+            .map(|instance| instance.open_calls())
+            .sum()
     }
 
     /// Supervisors that have not come to their end.
@@ -237,17 +242,20 @@ impl Upstream {
 
     /// How the backend of each instance is doing.
     pub(crate) fn health(&self) -> Vec<Health> {
-        self.lane_list().iter().map(|lane| lane.health()).collect()
+        self.instance_list()
+            .iter()
+            .map(|instance| instance.health())
+            .collect()
     }
 
     /// Returns the instances at this moment, by what they are for.
-    pub(crate) fn instances(&self) -> BTreeMap<LaneKey, Arc<Lane>> {
-        self.lanes().clone()
+    pub(crate) fn instances_by_key(&self) -> BTreeMap<InstanceKey, Arc<Instance>> {
+        self.instances().clone()
     }
 
     /// Takes an instance out, so that no new client finds it.
-    pub(crate) fn remove(&self, key: &LaneKey) {
-        self.lanes().remove(key);
+    pub(crate) fn remove(&self, key: &InstanceKey) {
+        self.instances().remove(key);
     }
 
     /// Forgets what is too old, and stops instances that no client has used for long enough.
@@ -255,32 +263,34 @@ impl Upstream {
         if self.remote().is_some() {
             self.eras.expire(now);
         }
-        self.stop_idle_lanes(now);
+        self.stop_idle_instances(now);
     }
 
     /// Ends the instance of a session that has ended, if it was the session's own.
     pub(crate) fn end_session(&self, session: SessionKey) {
         if self.rules().sharing == Sharing::PerSession {
-            let lane = self.lanes().remove(&LaneKey::Session(session));
-            if let Some(lane) = lane {
-                lane.stop();
+            let instance = self.instances().remove(&InstanceKey::Session(session));
+            if let Some(instance) = instance {
+                instance.stop();
             }
         }
     }
 
     /// Ends the instances that these principals have to themselves.
     pub(crate) fn dismiss(&self, leaves: impl Fn(&str) -> bool) {
-        let is_theirs = |key: &LaneKey| match key {
-            LaneKey::Clients {
+        let is_theirs = |key: &InstanceKey| match key {
+            InstanceKey::Clients {
                 identity: Some((principal, _)),
                 ..
             } => leaves(principal.as_str()),
-            LaneKey::Clients { identity: None, .. } | LaneKey::Session(_) | LaneKey::Unclaimed => false,
+            InstanceKey::Clients { identity: None, .. }
+            | InstanceKey::Session(_)
+            | InstanceKey::Unclaimed => false,
         };
-        self.lanes().retain(|key, lane| {
+        self.instances().retain(|key, instance| {
             let goes = is_theirs(key);
             if goes {
-                lane.stop();
+                instance.stop();
             }
             !goes
         });
@@ -288,35 +298,35 @@ impl Upstream {
 
     /// Refuses the calls that wait for an instance to take them. Those that run may finish.
     pub(crate) fn retire(&self) {
-        for lane in self.lane_list() {
-            lane.retire();
+        for instance in self.instance_list() {
+            instance.retire();
         }
     }
 
     /// Fails every call: no instance answers any more.
     pub(crate) fn fail_calls(&self, trouble: &Arc<Trouble>) {
-        for lane in self.lane_list() {
-            lane.link_down(trouble);
-            lane.unavailable(trouble, Duration::from_secs(1));
+        for instance in self.instance_list() {
+            instance.link_down(trouble);
+            instance.unavailable(trouble, Duration::from_secs(1));
         }
     }
 
     /// Stops every instance.
     pub(crate) fn stop(&self) {
-        for (_, lane) in std::mem::take(&mut *self.lanes()) {
-            lane.stop();
+        for (_, instance) in std::mem::take(&mut *self.instances()) {
+            instance.stop();
         }
     }
 
     /// Returns the state of the server and of its instances.
     pub(crate) fn status(&self) -> UpstreamStatus {
-        let in_use = self.lane_list();
-        let health: Vec<Health> = in_use.iter().map(|lane| lane.health()).collect();
+        let in_use = self.instance_list();
+        let health: Vec<Health> = in_use.iter().map(|instance| instance.health()).collect();
         let (instances, mut counters) = {
-            let roll = self.roll.lock();
-            (roll.lanes.clone(), roll.retired)
+            let pool = self.pool.lock();
+            (pool.instances.clone(), pool.retired)
         };
-        let instances: Vec<Depths> = instances.iter().map(|lane| lane.depths()).collect();
+        let instances: Vec<Depths> = instances.iter().map(|instance| instance.depths()).collect();
         for instance in &instances {
             counters.add(&instance.counters);
         }
@@ -339,7 +349,7 @@ impl Upstream {
             is_ready: self.is_ready(),
             trouble,
             children: health.iter().filter(is_running).count(),
-            tools: in_use.iter().find_map(|lane| lane.shown_tools()),
+            tools: in_use.iter().find_map(|instance| instance.shown_tools()),
             instances,
             counters,
         }

@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use gateway::backend_face::process::{
+use gateway::backend::process::{
     ChildProcess, Environment, Exit, LaunchError, LaunchOrder, Launcher, Running, StderrTail, environment,
     stderr,
 };
@@ -404,7 +404,7 @@ async fn a_child_runs_in_its_working_directory() {
 }
 
 #[tokio::test]
-async fn a_failed_start_says_why() {
+async fn failed_start_reports_the_reason() {
     let launcher = launcher();
     let error = launcher.launch(&order(&["no-such-program"])).unwrap_err();
     assert!(matches!(error, LaunchError::Program(_)), "{error}");
@@ -494,20 +494,20 @@ impl Bridge {
             child: 0,
             grandchild: 0,
         };
-        let said = bridge.hear();
+        let said = bridge.receive();
         let (child, grandchild) = said.split_once(' ').unwrap();
         bridge.child = child.parse().unwrap();
         bridge.grandchild = grandchild.parse().unwrap();
         bridge
     }
 
-    fn hear(&mut self) -> String {
+    fn receive(&mut self) -> String {
         self.lines.next().expect("the bridge writes a line").unwrap()
     }
 
     fn wait_until_guarded(&mut self) {
         self.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-        assert_eq!(self.hear(), "guarded");
+        assert_eq!(self.receive(), "guarded");
     }
 
     /// The process id of the bridge's warden, once it is the program it should be.

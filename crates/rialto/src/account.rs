@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_what_to_do() {
+    fn table_of_accounts_names_the_next_command() {
         for (expires, renewable, words) in [
             (None, false, "signed in\n"),
             (Some(3700), true, "renewed in 1h"),

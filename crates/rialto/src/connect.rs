@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway::{Gateway, Parting, StartError};
+use gateway::{DisconnectReason, Gateway, StartError};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::connection::{self, Connection};
@@ -50,13 +50,13 @@ pub(crate) fn run(flags: &ConnectFlags, environment: &Environment) -> ExitCode {
     }
     #[cfg(debug_assertions)]
     if environment.filled("TEST_PANICS").is_some() {
-        gateway::mishap::arrange();
+        gateway::fault_injection::enable();
     }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(exit::FAILED, &format!("cannot start the runtime: {error}")),
     };
-    let code = runtime.block_on(converse(&connection, environment));
+    let code = runtime.block_on(serve_stdio(&connection, environment));
     runtime.shutdown_timeout(LAST_STEPS);
     drop(telemetry);
     code
@@ -70,7 +70,7 @@ fn print_config(text: &str) -> ExitCode {
     }
 }
 
-async fn converse(connection: &Connection, environment: &Environment) -> ExitCode {
+async fn serve_stdio(connection: &Connection, environment: &Environment) -> ExitCode {
     let settings = &connection.settings;
     let gateway = match Gateway::new(settings, settings.listen, launcher(), environment.all()) {
         Ok(gateway) => gateway,
@@ -99,13 +99,13 @@ async fn converse(connection: &Connection, environment: &Environment) -> ExitCod
         // A person started it, and would take the silence for a fault. stdout stays the protocol's.
         let _ = writeln!(std::io::stderr().lock(), "{FOR_A_PERSON}");
     }
-    let parting = Arc::clone(&gateway)
-        .converse(standard::input(), standard::output(), &connection.limits, told)
+    let reason = Arc::clone(&gateway)
+        .serve_stdio(standard::input(), standard::output(), &connection.limits, told)
         .await;
-    match parting {
-        Parting::InputEnded => tracing::info!("the client has gone"),
-        Parting::OutputBroken => tracing::warn!("the client does not read any more"),
-        Parting::Told => tracing::info!("ended by a signal"),
+    match reason {
+        DisconnectReason::InputEnded => tracing::info!("the client has gone"),
+        DisconnectReason::OutputBroken => tracing::warn!("the client does not read any more"),
+        DisconnectReason::Shutdown => tracing::info!("ended by a signal"),
     }
     ExitCode::SUCCESS
 }

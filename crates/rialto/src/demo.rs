@@ -79,13 +79,13 @@ async fn serve(
     tokio::select! {
         // Writing ends first only when it fails, since the queue is still open.
         ended = &mut written => return ended,
-        ended = converse(Machine::new(era, random_token), Lines::new(input), queue) => ended?,
+        ended = serve_stdio(Machine::new(era, random_token), Lines::new(input), queue) => ended?,
     }
     timeout(FAREWELL, written).await.unwrap_or(Ok(()))
 }
 
 /// Feeds the machine until the input ends, and closes the queue by leaving.
-async fn converse(
+async fn serve_stdio(
     mut machine: Machine,
     mut lines: Lines<impl AsyncBufRead + Unpin>,
     queue: mpsc::Sender<Value>,

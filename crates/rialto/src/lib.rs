@@ -53,7 +53,7 @@ pub fn run() -> ExitCode {
 }
 
 fn warden() -> ExitCode {
-    gateway::backend_face::process::warden::run();
+    gateway::backend::process::warden::run();
     ExitCode::SUCCESS
 }
 

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway::backend_face::process::{self, Launcher, WardenCommand};
+use gateway::backend::process::{self, Launcher, WardenCommand};
 use gateway::line_sink::LineSink;
 use gateway::settings::{BackendSpec, Settings, Start};
 use gateway::trace::SpanSink;
@@ -53,7 +53,7 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
     }
     #[cfg(debug_assertions)]
     if environment.filled("TEST_PANICS").is_some() {
-        gateway::mishap::arrange();
+        gateway::fault_injection::enable();
     }
     let watched = match config::watch(flags, environment) {
         Ok(watch) => watch.then_some(files),

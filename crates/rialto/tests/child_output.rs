@@ -99,7 +99,7 @@ async fn stderr_of_a_shared_child_reaches_no_other_caller() -> Result<()> {
 }
 
 #[tokio::test]
-async fn stderr_of_a_child_that_does_not_start_is_hidden_from_callers_that_are_told_apart() -> Result<()> {
+async fn stderr_of_a_child_that_does_not_start_is_hidden_from_distinct_callers() -> Result<()> {
     let (alice, _, auth) = callers()?;
     let failing = "command: [sh, -c, 'echo SECRET-OF-THE-SERVER >&2; echo NO-MESSAGE; exit 3']";
     for (auth, token, is_shown) in [(auth.as_str(), Some(&alice), false), ("", None, true)] {
@@ -138,7 +138,7 @@ async fn the_error_of_a_node_program_survives_its_trace() -> Result<()> {
 }
 
 #[tokio::test]
-async fn lines_on_stdout_that_are_no_messages_are_told_when_a_start_fails() -> Result<()> {
+async fn lines_on_stdout_that_are_no_messages_are_reported_when_a_start_fails() -> Result<()> {
     let rialto = Rialto::with_config(
         "destinations:
   ended: { command: [sh, -c, 'printf \"Hello \\033[31mthere\\nsecond\\n\"; exit 3'] }

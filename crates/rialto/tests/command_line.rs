@@ -225,7 +225,7 @@ async fn a_flag_beats_a_variable_and_a_variable_beats_the_file() -> Result<()> {
 // Start.
 
 #[tokio::test]
-async fn serve_says_on_stderr_where_each_destination_is_and_prints_nothing_on_stdout() -> Result<()> {
+async fn serve_prints_each_destination_on_stderr_and_nothing_on_stdout() -> Result<()> {
     let rialto = Rialto::with_config(GOOD).await?;
     let url = rialto.url_of("good");
     wait_until("the URL is said", PATIENCE, || {
@@ -306,7 +306,7 @@ async fn check_prints_a_table_and_ends_with_code_0_when_all_is_well() -> Result<
 }
 
 #[tokio::test]
-async fn check_says_what_to_fix_and_fails_when_one_is_not_well() -> Result<()> {
+async fn check_reports_what_to_fix_and_fails_when_a_destination_fails() -> Result<()> {
     let yaml = "destinations:
   good: { command: '{stub}' }
   lost: { command: no-such-program-anywhere }
@@ -714,7 +714,7 @@ async fn the_audit_log_may_go_to_stdout() -> Result<()> {
 // Health.
 
 #[tokio::test]
-async fn health_says_alive_and_ready_tells_the_truth_of_each_destination() -> Result<()> {
+async fn health_reports_alive_and_ready_reports_each_destination() -> Result<()> {
     let yaml =
         "destinations:\n  well: { command: '{stub}' }\n  sick: { command: '{stub} --exit-at-once 1' }\n";
     let rialto = Rialto::with_config(yaml).await?;

@@ -69,7 +69,7 @@ async fn f05_a_panic_costs_a_client_on_lines_that_call_only() {
     )
     .unwrap();
     host.shake_hands(json!({})).await.unwrap();
-    for (id, words) in [(1, "panic at the door"), (3, "panic in the instance")] {
+    for (id, words) in [(1, "panic in the frontend"), (3, "panic in the instance")] {
         host.ask(id, "tools/call", call("echo", json!({"text": words})))
             .unwrap();
         assert_eq!(host.answer(id).await["error"]["code"], -32603, "{words}");
@@ -454,7 +454,7 @@ mod life {
     }
 
     #[tokio::test]
-    async fn nobody_reading_stdout_ends_the_program() {
+    async fn closed_stdout_ends_the_program() {
         let mut child = Command::new(binary("rialto"))
             .args(["connect", "http://127.0.0.1:1/mcp"])
             .env_clear()
@@ -549,7 +549,7 @@ mod life {
     }
 
     #[tokio::test]
-    async fn what_is_no_message_is_answered_and_the_conversation_goes_on() {
+    async fn invalid_message_is_answered_and_the_session_goes_on() {
         let stage = Stage::set(Behind::Program, Era::Legacy).await.unwrap();
         let host = &stage.host;
         host.shake_hands(json!({})).await.unwrap();
@@ -592,7 +592,7 @@ mod life {
     }
 
     #[tokio::test]
-    async fn mistakes_of_usage_exit_with_2_and_say_nothing_on_stdout() {
+    async fn mistakes_of_usage_exit_with_2_and_print_nothing_on_stdout() {
         for args in [
             &["connect"][..],
             &["connect", "ftp://example.com"],

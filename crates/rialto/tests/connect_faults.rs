@@ -133,7 +133,7 @@ async fn d1_a_reset_after_execution_of_a_modern_call_is_an_error_and_the_tool_ra
 }
 
 #[tokio::test]
-async fn d1_what_always_may_be_repeated_is_if_the_user_says_so() {
+async fn d1_every_message_is_repeated_under_retry_always() {
     let stage = Stage::with(&["--retry", "always"]).await;
     stage
         .upstream
@@ -178,7 +178,7 @@ async fn d3_a_primed_stream_that_closes_is_resumed_after_the_time_it_asked_for()
 }
 
 #[tokio::test]
-async fn d4_a_forgotten_session_is_opened_again_once_for_all_who_wait() {
+async fn d4_forgotten_session_is_opened_again_once_for_all_waiting_calls() {
     let stage = Stage::legacy().await;
     stage.upstream.forget_sessions();
     for id in 1..=8 {
@@ -254,7 +254,7 @@ async fn d7_a_tool_call_that_may_have_run_is_not_made_again() {
 }
 
 #[tokio::test]
-async fn d8_silence_at_any_point_is_a_timeout_and_the_server_hears_of_it() {
+async fn d8_silence_at_any_point_is_a_timeout_and_cancels_the_request() {
     let half_a_head = b"HTTP/1.1 200 OK\r\ncontent-ty".to_vec();
     for silence in [
         vec![Step::Execute, Step::Stall],
@@ -273,7 +273,7 @@ async fn d8_silence_at_any_point_is_a_timeout_and_the_server_hears_of_it() {
 }
 
 #[tokio::test]
-async fn d9_what_came_before_the_end_of_the_connection_is_used_and_the_rest_is_an_error() {
+async fn d9_events_before_the_end_of_the_connection_are_used_and_the_rest_is_an_error() {
     let stage = Stage::legacy().await;
     let whole = vec![
         Step::Execute,
@@ -378,7 +378,7 @@ async fn d13_an_endless_event_line_and_endless_headers_are_cut_at_the_limit() {
 }
 
 #[tokio::test]
-async fn d14_an_event_stream_is_read_by_the_standard_whatever_it_looks_like() {
+async fn d14_every_form_of_event_stream_is_read_by_the_standard() {
     for stream in [
         "data: {answer}\r\r",
         "\u{feff}: a comment\n\ndata: {answer}\n\n",
@@ -405,7 +405,7 @@ async fn d14_an_event_stream_is_read_by_the_standard_whatever_it_looks_like() {
 }
 
 #[tokio::test]
-async fn d15_wrong_answers_are_nobodys() {
+async fn d15_wrong_answers_reach_no_call() {
     let stage = Stage::legacy().await;
     let web_page = Step::with_status(200, "text/html", "<html>welcome</html>");
     let other = r#"{"jsonrpc":"2.0","id":987654,"result":{"content":[]}}"#;
@@ -499,7 +499,7 @@ async fn f11_the_end_of_stdin_with_a_call_pending_ends_the_program_and_the_sessi
 }
 
 #[tokio::test]
-async fn f11_a_server_that_does_not_answer_the_goodbye_holds_nobody_up() {
+async fn f11_server_that_does_not_answer_the_delete_delays_no_shutdown() {
     let stage = Stage::legacy().await;
     let ended = |seen: &Exchange| seen.http_method == "DELETE";
     stage.upstream.always(ended, vec![Step::Stall]);
@@ -512,7 +512,7 @@ async fn f11_a_server_that_does_not_answer_the_goodbye_holds_nobody_up() {
 const HOSTILE: &str = "\u{1b}[2J\u{1b}]0;owned\u{7}\r\u{202e}\u{9b}31m";
 
 #[tokio::test]
-async fn g14_nothing_a_server_says_reaches_the_terminal_as_it_is() {
+async fn g14_no_text_of_a_server_reaches_the_terminal_unescaped() {
     let stage = Stage::legacy().await;
     let page = Step::with_status(500, "text/plain", HOSTILE);
     stage.upstream.once(calls("odd"), vec![Step::Execute, page]);

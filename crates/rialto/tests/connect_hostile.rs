@@ -173,7 +173,7 @@ async fn g09_connect_asks_no_inner_address_that_a_server_names() {
 }
 
 #[tokio::test]
-async fn g10_of_all_visitors_only_the_right_one_gets_through_to_connect_and_then_its_door_is_shut() {
+async fn g10_only_the_right_callback_reaches_connect_and_then_its_listener_closes() {
     let home = tempfile::tempdir().unwrap();
     let authority = Authority::start(Conduct::default());
     let host = connect(home.path(), &authority, "meddles");
@@ -205,7 +205,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn g11_what_connect_keeps_is_for_its_owner_only_and_links_are_not_followed() {
+async fn g11_files_of_connect_are_for_their_owner_only_and_links_are_not_followed() {
     let home = tempfile::tempdir().unwrap();
     let authority = Authority::start(Conduct::default());
     let host = connect(home.path(), &authority, "signs-in");

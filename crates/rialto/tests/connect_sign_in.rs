@@ -82,7 +82,7 @@ async fn ten_at_once_open_one_window_and_all_are_signed_in() {
 }
 
 #[tokio::test]
-async fn one_killed_in_the_middle_frees_those_who_wait_and_the_next_start_recovers() {
+async fn copy_killed_during_sign_in_frees_the_waiting_ones_and_the_next_start_recovers() {
     let home = tempfile::tempdir().unwrap();
     let authority = Authority::start(Conduct::default());
     let killed = connect(home.path(), &authority, "leaves");
@@ -96,7 +96,11 @@ async fn one_killed_in_the_middle_frees_those_who_wait_and_the_next_start_recove
     for host in &waiting {
         assert_signed_in(host).await;
     }
-    assert_eq!(windows(home.path()), 2, "one of those who waited opened another");
+    assert_eq!(
+        windows(home.path()),
+        2,
+        "one of the waiting copies opened another"
+    );
     let next = connect(home.path(), &authority, "leaves");
     assert_signed_in(&next).await;
     assert_eq!(windows(home.path()), 2, "what they have is there for the next");

@@ -12,7 +12,7 @@ use testkit::{McpClient, RawHttp, Reply, Result, Rialto, wait_until};
 
 const LATEST: &str = "2025-11-25";
 const PATIENCE: Duration = Duration::from_secs(20);
-const NOBODYS_SESSION: &str = "3b241101-e2bb-4255-8caf-4136c566a962";
+const UNKNOWN_SESSION: &str = "3b241101-e2bb-4255-8caf-4136c566a962";
 const JSON_HEADERS: [(&str, &str); 2] = [
     ("content-type", "application/json"),
     ("accept", "application/json, text/event-stream"),
@@ -132,7 +132,7 @@ async fn calls_with_a_session_id_reach_the_same_child() -> Result<()> {
 async fn an_unknown_session_id_gets_404_on_post_get_and_delete() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let client = rialto.client().await?;
-    client.set_session(Some(NOBODYS_SESSION));
+    client.set_session(Some(UNKNOWN_SESSION));
     let reply = client.call(7, "echo", marked("never")).await?;
     assert_refused(&reply, 404, -32600, json!(7));
     assert_eq!(client.get(None).await?.status, 404);
@@ -463,7 +463,7 @@ async fn notifications_and_responses_get_202_and_no_body() -> Result<()> {
     let client = session(&rialto).await?;
     let noticed = client.notify("notifications/roots/list_changed", "{}").await?;
     let answered = client.respond(99, "{}").await?;
-    let refused = client.respond_error(r#""nobody asked""#, -1, "no").await?;
+    let refused = client.respond_error(r#""unasked""#, -1, "no").await?;
     for reply in [noticed, answered, refused] {
         assert_eq!((reply.status, reply.body.len()), (202, 0));
     }
@@ -547,7 +547,7 @@ async fn a_response_that_is_too_large_gets_502_naming_the_setting_and_the_sessio
 }
 
 #[tokio::test]
-async fn sixteen_mebibytes_are_the_limit_unless_told_otherwise() -> Result<()> {
+async fn sixteen_mebibytes_are_the_default_limit() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let client = session(&rialto).await?;
     client
@@ -562,7 +562,7 @@ async fn sixteen_mebibytes_are_the_limit_unless_told_otherwise() -> Result<()> {
 }
 
 #[tokio::test]
-async fn no_answer_in_time_gets_504_and_the_child_is_told_that_the_call_is_cancelled() -> Result<()> {
+async fn late_answer_gets_504_and_the_child_receives_a_cancellation() -> Result<()> {
     let rialto = Rialto::launcher()
         .args(&["--request-timeout", "300ms", "--stream-timeout", "300ms"])
         .stub(&[])
@@ -946,17 +946,17 @@ async fn the_old_sse_paths_get_410_with_a_body_that_points_to_mcp() -> Result<()
 
 #[tokio::test]
 async fn every_destination_answers_at_its_own_path_and_at_the_alias() -> Result<()> {
-    let yaml = "destinations:\n  a: { command: '{stub}', env: { WHO: a } }\n  b: { command: '{stub}', env: { WHO: b } }\n";
+    let yaml = "destinations:\n  a: { command: '{stub}', env: { MARK: a } }\n  b: { command: '{stub}', env: { MARK: b } }\n";
     let rialto = Rialto::with_config(yaml).await?;
     for name in ["a", "b"] {
         let client = rialto.client_of(name).await?;
         client.handshake(LATEST, json!({})).await?;
-        assert_eq!(client.call(1, "env", json!({"name": "WHO"})).await?.text(), name);
+        assert_eq!(client.call(1, "env", json!({"name": "MARK"})).await?.text(), name);
         let alias = McpClient::connect(&format!("http://{}/mcp/{name}", rialto.address())).await?;
         alias.set_session(client.session().as_deref());
         assert_eq!(
             alias
-                .call(1, "env", json!({"name": "WHO"}))
+                .call(1, "env", json!({"name": "MARK"}))
                 .await?
                 .expect_status(200)?
                 .text(),
@@ -1018,7 +1018,7 @@ async fn a_path_with_a_trailing_slash_is_as_without_it() -> Result<()> {
 }
 
 #[tokio::test]
-async fn probes_are_answered_whatever_host_they_name() -> Result<()> {
+async fn probes_are_answered_for_every_host_header() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     rialto.session().await?.expect_echo("the server is up").await?;
     for head in [
@@ -1059,10 +1059,10 @@ async fn other_paths_get_404_and_other_methods_405_with_allow() -> Result<()> {
     let client = rialto.client().await?;
     for path in [
         "/",
-        "/nobody/mcp",
+        "/unknown/mcp",
         "/solo",
         "/solo/mcp/more",
-        "/mcp/nobody",
+        "/mcp/unknown",
         "/solo/other",
     ] {
         let status = client.send("POST", path, &JSON_HEADERS, "{}").await?.status;

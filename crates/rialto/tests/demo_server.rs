@@ -112,9 +112,9 @@ fn a_legacy_client_lists_calls_watches_cancels_and_answers() {
         json!({"name": "sleep", "arguments": {"ms": 600_000}}),
     );
     server.say(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}));
-    let who = server.answer(6, "tools/call", json!({"name": "whoami"}));
-    assert_eq!(who["structuredContent"]["cancelledCalls"], 1);
-    assert_eq!(who["structuredContent"]["pid"], server.child.id());
+    let caller = server.answer(6, "tools/call", json!({"name": "whoami"}));
+    assert_eq!(caller["structuredContent"]["cancelledCalls"], 1);
+    assert_eq!(caller["structuredContent"]["pid"], server.child.id());
 
     server.ask(7, "tools/call", json!({"name": "ask"}));
     let question = server.hear();

@@ -101,7 +101,7 @@ async fn f05_a_panic_while_a_message_is_taken_costs_that_message() -> Result<()>
     let client = rialto.session().await?;
     for _ in 0..5 {
         let reply = client
-            .call(1, "echo", json!({"marker": "panic at the door"}))
+            .call(1, "echo", json!({"marker": "panic in the frontend"}))
             .await?;
         reply.expect_error(500, -32603)?;
         assert_eq!(reply.answer()["error"]["data"]["reason"], "internal_error");
@@ -109,7 +109,7 @@ async fn f05_a_panic_while_a_message_is_taken_costs_that_message() -> Result<()>
     }
     let logged = |line: &Value| line["level"] == "ERROR" && line["message"] == "a call ended in a panic";
     rialto.wait_for_log("it is logged", PATIENCE, logged).await;
-    assert_eq!(rialto.journal().executions("panic at the door"), 0);
+    assert_eq!(rialto.journal().executions("panic in the frontend"), 0);
     rialto.sigterm();
     assert_eq!(rialto.wait(PATIENCE).await.code(), Some(0));
     let audit = std::fs::read_to_string(rialto.dir().join("audit"))?;

@@ -276,7 +276,7 @@ async fn b06_a_silent_call_times_out_is_cancelled_and_its_late_answer_is_dropped
 }
 
 #[tokio::test]
-async fn b07_doubled_and_stray_answers_reach_nobody() -> Result<()> {
+async fn b07_doubled_and_stray_answers_reach_no_session() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let (client, other) = (rialto.session().await?, rialto.session().await?);
     let mut waiting = JoinSet::new();
@@ -402,7 +402,7 @@ async fn b09_a_line_that_can_name_no_call_fails_all_calls_and_the_child_is_repla
             expect_failure(&reply?, 503, "upstream_exited")?;
         }
         client.expect_echo("a new child").await?;
-        neighbour.expect_echo("for everybody").await?;
+        neighbour.expect_echo("for all").await?;
         assert_eq!(rialto.journal().starts().len(), 2, "{line}");
         assert!(
             rialto.memory().peak < before + (16 << 10),
@@ -434,7 +434,7 @@ async fn b10_many_large_answers_are_delivered_within_a_budget() -> Result<()> {
 }
 
 #[tokio::test]
-async fn b11_floods_of_notifications_that_nobody_reads_are_bounded() -> Result<()> {
+async fn b11_floods_of_unread_notifications_are_bounded() -> Result<()> {
     let rialto = Rialto::launcher()
         .args(&["--request-timeout", "60s", "--stream-timeout", "60s"])
         .stub(&[])
@@ -627,7 +627,7 @@ async fn b18_a_stopped_shared_child_is_replaced() -> Result<()> {
     wait_until_gone(&stopped, PATIENCE).await;
     wait_for_starts(&rialto.journal(), 2).await;
     client.expect_echo("a new child").await?;
-    other.expect_echo("for everybody").await?;
+    other.expect_echo("for all").await?;
     assert_eq!(rialto.journal().executions("stopped"), 1);
     let is_it = |log: &Value| {
         log["pid"] == stopped.pid
@@ -656,7 +656,7 @@ async fn b19_half_a_line_is_never_joined_with_the_next_childs_output() -> Result
 }
 
 #[tokio::test]
-async fn b20_an_answer_with_an_id_from_before_the_restart_reaches_nobody() -> Result<()> {
+async fn b20_answer_with_an_id_from_before_the_restart_reaches_no_session() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let (client, other) = (rialto.session().await?, rialto.session().await?);
     let mut before = JoinSet::new();
@@ -710,15 +710,15 @@ async fn b21_a_question_reaches_only_the_session_whose_call_caused_it() -> Resul
     }
     // Outside any call it is nobody's, and refused in words that help.
     assert_eq!(
-        asked.call(1, "ask_after", r#"{"marker":"nobody"}"#).await?.text(),
-        "nobody"
+        asked.call(1, "ask_after", r#"{"marker":"stray"}"#).await?.text(),
+        "stray"
     );
     let journal = rialto.journal();
     let refusal = wait_until("the question is refused", PATIENCE, || {
         journal
             .events("answered")
             .into_iter()
-            .find(|entry| entry["marker"] == "nobody")
+            .find(|entry| entry["marker"] == "stray")
     });
     let refusal = refusal.await["line"].as_str().unwrap_or_default().to_owned();
     assert!(
@@ -765,7 +765,7 @@ async fn b21_a_question_to_a_client_that_cannot_answer_is_refused() -> Result<()
 }
 
 #[tokio::test]
-async fn b22_changed_tools_are_told_to_each_session_once_and_in_order() -> Result<()> {
+async fn b22_changed_tools_are_announced_to_each_session_once_and_in_order() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let (one, two) = (rialto.session().await?, rialto.session().await?);
     let (mut heard_one, mut heard_two) = (one.get_stream(None).await?, two.get_stream(None).await?);

@@ -201,7 +201,7 @@ async fn c05_a_request_that_breaks_off_never_reaches_the_child() -> Result<()> {
 }
 
 #[tokio::test]
-async fn c07_clients_that_do_not_read_cost_bounded_memory_and_nobody_waits() -> Result<()> {
+async fn c07_clients_that_do_not_read_cost_bounded_memory_and_delay_no_other() -> Result<()> {
     let rialto = Rialto::launcher()
         .args(&["--max-sessions", "100"])
         .stub(&[])
@@ -587,7 +587,7 @@ async fn c12_after_two_resumptions_each_message_comes_on_one_stream() -> Result<
 }
 
 #[tokio::test]
-async fn c13_a_second_initialize_is_refused_and_the_child_hears_nothing() -> Result<()> {
+async fn c13_second_initialize_is_refused_and_not_sent_to_the_child() -> Result<()> {
     let rialto = Rialto::with_stub(&["--strict"]).await?;
     let client = rialto.session().await?;
     let session = client.session();
@@ -601,7 +601,7 @@ async fn c13_a_second_initialize_is_refused_and_the_child_hears_nothing() -> Res
         .await?
         .expect_status(202)?;
     client.expect_echo("goes on").await?;
-    // A second session of the same lane is answered from the stored result.
+    // A second session of the same instance is answered from the stored result.
     rialto.session().await?.expect_echo("another").await?;
     assert_eq!(rialto.journal().received("initialize").len(), 1);
     assert_eq!(rialto.journal().received("notifications/initialized").len(), 1);
@@ -672,7 +672,7 @@ async fn c14_delete_during_a_stream_ends_it_with_an_answer() -> Result<()> {
 }
 
 #[tokio::test]
-async fn c15_sessions_that_nobody_ends_are_capped_and_expire() -> Result<()> {
+async fn c15_abandoned_sessions_are_capped_and_expire() -> Result<()> {
     let rialto = Rialto::launcher()
         .args(&["--max-sessions", "20"])
         .env("RIALTO_SESSION_IDLE", "3s")

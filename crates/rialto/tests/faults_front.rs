@@ -299,7 +299,7 @@ async fn a11_deep_nesting_is_refused_at_any_depth() -> Result<()> {
 
 /// Most clients read nothing before they have written everything.
 #[tokio::test]
-async fn a12_whoever_sends_too_much_is_told_though_he_reads_late() -> Result<()> {
+async fn a12_client_that_sends_too_much_receives_the_refusal_though_it_reads_late() -> Result<()> {
     let launcher = Rialto::launcher().args(&["--max-message-bytes", "1MiB"]);
     let rialto = launcher.stub(&[]).start().await?;
     let session = rialto.session().await?.session();
@@ -551,7 +551,7 @@ async fn a16_an_accept_that_allows_nothing_we_send_is_refused() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a17_other_methods_are_refused_and_told_which_are_allowed() -> Result<()> {
+async fn a17_other_methods_are_refused_with_the_allowed_ones() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let client = rialto.session().await?;
     let session = client.session().unwrap_or_default();
@@ -602,7 +602,7 @@ async fn a17_other_methods_are_refused_and_told_which_are_allowed() -> Result<()
 }
 
 #[tokio::test]
-async fn a18_batches_are_refused_whatever_their_size() -> Result<()> {
+async fn a18_batches_of_every_size_are_refused() -> Result<()> {
     let one = echo("1", "batched");
     let many = vec![echo("1", "b"); 5_000].join(",");
     assert!(many.len() < MIB);
@@ -808,7 +808,7 @@ async fn a21_headers_without_measure_are_refused() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a24_an_answer_nobody_asked_for_is_delivered_to_nobody() -> Result<()> {
+async fn a24_unsolicited_answer_is_delivered_to_no_session() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let asked = rialto.client().await?;
     asked.handshake("2025-11-25", json!({"elicitation": {}})).await?;
@@ -1097,7 +1097,7 @@ async fn a26_refusals_tell_nothing_about_us_and_echo_nothing() -> Result<()> {
 
 /// What hyper itself refuses has no body at all, and a broken peer is not answered twice.
 #[tokio::test]
-async fn a26_what_is_no_http_gets_at_most_a_bare_refusal() -> Result<()> {
+async fn a26_bytes_that_are_no_http_get_at_most_a_bare_refusal() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     for nonsense in [
         "\x16\x03\x01\x02\x00\x01\x00",

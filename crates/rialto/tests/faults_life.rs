@@ -328,7 +328,7 @@ async fn f05_nothing_survives_an_abort() -> Result<()> {
 }
 
 #[tokio::test]
-async fn f08_what_is_wrong_at_the_start_is_named() -> Result<()> {
+async fn f08_errors_at_the_start_are_named() -> Result<()> {
     let occupied = std::net::TcpListener::bind("127.0.0.1:0")?;
     let address = occupied.local_addr()?.to_string();
     let ended = Rialto::launcher()

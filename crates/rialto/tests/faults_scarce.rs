@@ -223,7 +223,7 @@ async fn e08_when_the_clock_jumps_timers_run_on_and_only_tokens_notice() -> Resu
 
 /// A name that cannot be looked up is the server's trouble, told in words, and nobody else's. It is looked up again.
 #[tokio::test]
-async fn e09_a_resolver_that_is_down_is_told_clearly_and_touches_nobody_else() -> Result<()> {
+async fn e09_resolver_that_is_down_is_reported_and_affects_no_other_destination() -> Result<()> {
     let (world, upstream) = (World::new()?, testkit::Upstream::legacy().start().await?);
     world.set_names(&[("far.example", "-")])?;
     let config = format!(

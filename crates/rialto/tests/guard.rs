@@ -3,9 +3,9 @@
 
 mod guard {
     pub(crate) mod changes;
-    pub(crate) mod doors;
-    pub(crate) mod house;
+    pub(crate) mod fixture;
     pub(crate) mod issuer;
+    pub(crate) mod origins;
     pub(crate) mod principals;
     pub(crate) mod states;
     pub(crate) mod tokens;

@@ -261,10 +261,10 @@ async fn a_version_header_that_is_not_supported_gets_400_and_none_is_fine() -> R
     Ok(())
 }
 
-// Lanes.
+// Instances.
 
 #[tokio::test]
-async fn clients_that_can_do_different_things_get_different_children_that_are_told_so() -> Result<()> {
+async fn clients_with_different_capabilities_get_children_with_those_capabilities() -> Result<()> {
     let yaml = "destinations:\n  d: { command: '{stub} --strict --journal {dir}/journal', capabilities: per_client }\n";
     let rialto = Rialto::with_config(yaml).await?;
     let session = async |capabilities: Value| {
@@ -354,7 +354,7 @@ async fn clients_of_every_kind_share_one_child_by_default() -> Result<()> {
 
 /// FAULTS H6: a client that invents capabilities.
 #[tokio::test]
-async fn what_clients_invent_starts_no_child() -> Result<()> {
+async fn invented_names_start_no_child() -> Result<()> {
     for capabilities in ["union", "per_client"] {
         let yaml = format!(
             "destinations:\n  d: {{ command: '{{stub}} --journal {{dir}}/journal', capabilities: {capabilities}, max_sessions: 100 }}\n"
@@ -372,7 +372,7 @@ async fn what_clients_invent_starts_no_child() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_union_destination_has_one_child_that_is_told_everything() -> Result<()> {
+async fn union_destination_has_one_child_with_all_capabilities() -> Result<()> {
     let yaml = "destinations:\n  d: { command: '{stub} --strict', capabilities: union }\n";
     let rialto = Rialto::with_config(yaml).await?;
     let (plain, able) = (rialto.client_of("d").await?, rialto.client_of("d").await?);

@@ -90,7 +90,7 @@ async fn sigterm_in_a_call_that_never_ends_leaves_nothing() -> Result<()> {
         rialto.sigterm();
         rialto.wait(PATIENCE).await
     });
-    assert_eq!(reply?.outcome_status(), 503, "whoever waits is told");
+    assert_eq!(reply?.outcome_status(), 503, "the waiting call fails");
     assert!(status.success());
     assert_eq!(rialto.children(), []);
     Ok(())
@@ -118,7 +118,7 @@ async fn a_second_sigterm_ends_everything_at_once() -> Result<()> {
     assert_eq!(servers(&rialto), []);
     // The helper that guards against a SIGKILL looks around for a second before it ends too.
     rialto.wait_for_no_children(Duration::from_secs(3)).await;
-    assert_eq!(reply?.outcome_status(), 503, "whoever waits is told");
+    assert_eq!(reply?.outcome_status(), 503, "the waiting call fails");
     Ok(())
 }
 
@@ -372,7 +372,7 @@ async fn h12_a_child_cannot_read_rialto() -> Result<()> {
         .await?;
     let client = rialto.session_of("d").await?;
     let name = client.call(1, "parent", r#"{"file":"comm"}"#).await?.text();
-    assert_eq!(name.trim(), "rialto", "the parent is who it should be");
+    assert_eq!(name.trim(), "rialto", "the parent is rialto");
     for file in ["environ", "maps", "fd/0"] {
         let seen = client.call(1, "parent", json!({"file": file})).await?.text();
         assert!(seen.contains("Permission denied"), "{file}: {seen}");

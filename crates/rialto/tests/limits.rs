@@ -40,7 +40,7 @@ async fn echo(client: &McpClient, marker: &str) -> Result<Reply> {
 }
 
 #[tokio::test]
-async fn a_session_that_asks_too_often_is_told_when_to_come_back() -> Result<()> {
+async fn session_over_its_rate_receives_retry_after() -> Result<()> {
     let rialto = limited("limits: { session_requests_per_minute: 5 }").await?;
     let greedy = rialto.session_of("one").await?;
     // One request of the handshake counted: the session had its id by then.
@@ -281,7 +281,7 @@ async fn c09_streams_of_all_sessions_together_are_capped() -> Result<()> {
 }
 
 #[tokio::test]
-async fn c08_connections_beyond_the_limit_are_told_so_at_once() -> Result<()> {
+async fn c08_connections_beyond_the_limit_are_refused_at_once() -> Result<()> {
     let rialto = limited("limits: { connections: 4 }").await?;
     let mut streams = Vec::new();
     for _ in 0..4 {
@@ -351,7 +351,7 @@ async fn idle_keep_alive_outlasts_the_time_for_heads_and_is_no_limit_hit() -> Re
 
 /// Whoever fills every place with heads that never end keeps nobody out, and whoever has spoken keeps their place.
 #[tokio::test]
-async fn c08_half_open_connections_that_fill_every_place_make_room_for_real_clients() -> Result<()> {
+async fn c08_half_open_connections_at_the_limit_are_evicted_for_real_clients() -> Result<()> {
     let rialto = limited("limits: { connections: 20 }").await?;
     let first = rialto.session_of("one").await?;
     let mut stream = first.get_stream(None).await?;
@@ -435,7 +435,7 @@ async fn c08_one_address_cannot_take_all_connections() -> Result<()> {
 }
 
 #[tokio::test]
-async fn idle_sessions_expire_and_what_servers_say_does_not_keep_them() -> Result<()> {
+async fn idle_sessions_expire_though_servers_send_messages() -> Result<()> {
     let config = "session_idle: 1s\ndestinations: { one: { command: '{stub}' } }\n";
     let rialto = Rialto::with_config(config).await?;
     let (talker, sleeper) = (rialto.session_of("one").await?, rialto.session_of("one").await?);

@@ -148,7 +148,7 @@ async fn every_metric_is_described_and_every_described_metric_exists() -> Result
 }
 
 #[tokio::test]
-async fn what_happened_is_on_the_page() -> Result<()> {
+async fn events_are_on_the_metrics_page() -> Result<()> {
     let rialto = eventful().await?;
     let page = Page::of(&rialto).await?;
     for (name, expected) in [
@@ -207,7 +207,7 @@ async fn what_happened_is_on_the_page() -> Result<()> {
 }
 
 #[tokio::test]
-async fn streams_and_the_modern_era_are_told_apart() -> Result<()> {
+async fn streams_and_the_modern_era_are_distinguished() -> Result<()> {
     let rialto = Rialto::serve(&["--demo"]).await?;
     let client = rialto.session().await?;
     let stream = client.get_stream(None).await?;

@@ -44,7 +44,7 @@ async fn first_call(header: Option<&str>) -> Result<(u16, String)> {
 }
 
 #[tokio::test]
-async fn a_mirrored_argument_is_checked_even_if_nobody_has_listed_the_tools_yet() -> Result<()> {
+async fn mirrored_argument_is_checked_before_any_client_has_listed_the_tools() -> Result<()> {
     let (status, body) = first_call(Some("b")).await?;
     assert_eq!(status, 400, "{body}");
     assert!(body.contains("-32020"), "{body}");

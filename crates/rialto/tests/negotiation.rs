@@ -159,7 +159,7 @@ async fn destination_is_ready_when_its_server_has_answered() -> Result<()> {
 }
 
 #[tokio::test]
-async fn lazy_destination_that_nobody_has_asked_for_is_ready() -> Result<()> {
+async fn lazy_destination_without_a_request_is_ready() -> Result<()> {
     let rialto = Server::LegacyOnly.waiting("start: lazy").await?;
     let (status, ready) = readiness(&rialto).await?;
     assert_eq!(

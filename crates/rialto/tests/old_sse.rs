@@ -305,7 +305,7 @@ async fn client_is_fine(rialto: &Rialto) -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_is_no_message_is_refused_on_the_post_and_what_has_an_id_on_the_stream() -> Result<()> {
+async fn invalid_message_is_refused_on_the_post_and_one_with_an_id_on_the_stream() -> Result<()> {
     let rialto = Rialto::with_config(CONFIG).await?;
     let mut client = OldClient::open(&rialto, "2024-11-05", json!({})).await?;
     for (body, code) in [
@@ -558,8 +558,8 @@ async fn another_principal_does_not_find_the_session() -> Result<()> {
         "auth:\n  tokens:\n    - {{ name: alice, hash: '{alice_hash}' }}\n    - {{ name: bob, hash: '{bob_hash}' }}\n"
     );
     let rialto = Rialto::with_config(&format!("{auth}{CONFIG}")).await?;
-    let anyone = McpClient::connect(&old_url(&rialto)).await?;
-    assert_eq!(anyone.get(None).await?.status, 401);
+    let anonymous = McpClient::connect(&old_url(&rialto)).await?;
+    assert_eq!(anonymous.get(None).await?.status, 401);
     let with = |token: &str| format!("Bearer {token}");
     let http = McpClient::connect(&old_url(&rialto))
         .await?
@@ -600,7 +600,7 @@ async fn g17_a_session_of_the_old_transport_has_its_minute_too() -> Result<()> {
 
 /// A server of both eras that a legacy client never got to know is not taken for one of the modern era.
 #[tokio::test]
-async fn whoever_leaves_before_he_is_welcomed_says_nothing_about_the_server() -> Result<()> {
+async fn client_that_leaves_before_the_handshake_decides_nothing_about_the_server() -> Result<()> {
     // The server begins when the test says so.
     let script = "while [ ! -e \"$0/go\" ]; do sleep 0.02; done; exec \"$1\" demo-server";
     let server = testkit::rialto::binary("rialto");

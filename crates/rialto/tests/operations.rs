@@ -153,7 +153,7 @@ async fn a_question_in_the_middle_of_a_call_passes_nginx_before_the_answer_is_ma
 }
 
 #[tokio::test]
-async fn clients_behind_nginx_are_told_apart_and_metrics_are_not_for_them() -> Result<()> {
+async fn clients_behind_nginx_are_distinguished_and_see_no_metrics() -> Result<()> {
     let rialto = rialto("limits: { requests_per_minute: 3 }\n").await?;
     let proxy = Proxy::before(&rialto).await?;
     let mut raw = RawHttp::connect(&proxy.address).await?;

@@ -160,7 +160,7 @@ async fn a_denied_call_opens_no_session_and_starts_no_child() -> Result<()> {
 }
 
 #[tokio::test]
-async fn g15_variants_of_a_name_are_judged_as_the_server_reads_them() -> Result<()> {
+async fn g15_variants_of_a_name_are_checked_as_the_server_reads_them() -> Result<()> {
     let rialto = with_policy().await?;
     // An allowance: nothing but the very name passes.
     let some = rialto.session_of("some").await?;
@@ -199,7 +199,7 @@ async fn g15_variants_of_a_name_are_judged_as_the_server_reads_them() -> Result<
 }
 
 #[tokio::test]
-async fn g15_the_modern_era_is_judged_by_its_body_whatever_its_headers_say() -> Result<()> {
+async fn g15_modern_requests_are_checked_by_their_body_and_not_by_their_headers() -> Result<()> {
     let rialto = with_policy().await?;
     for destination in ["some", "demo"] {
         let client = rialto.client_of(destination).await?;
@@ -251,7 +251,7 @@ async fn the_old_transport_has_the_same_policy() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_policy_that_says_nothing_clear_is_refused_at_start() -> Result<()> {
+async fn ambiguous_policy_is_refused_at_start() -> Result<()> {
     for (policy, said) in [
         ("tools: [echo]", "must be a map"),
         ("tools: { allow: [] }", "the list is empty"),

@@ -254,7 +254,7 @@ async fn a_call_that_outlasts_the_drain_is_answered_503() -> Result<()> {
 
 /// F7: whatever is wrong with the file, the old configuration stays, and everybody can see it.
 #[tokio::test]
-async fn a_bad_file_changes_nothing_and_says_so() -> Result<()> {
+async fn bad_file_changes_nothing_and_is_reported() -> Result<()> {
     let good = destination("one", "");
     let running = Reloadable::start(&[], &good).await?;
     let client = running.rialto.session_of("one").await?;
@@ -309,7 +309,7 @@ async fn a_bad_file_changes_nothing_and_says_so() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_only_a_start_can_change_is_named_and_kept() -> Result<()> {
+async fn settings_that_need_a_restart_are_named_and_kept() -> Result<()> {
     let running = Reloadable::start(&[], &destination("one", "")).await?;
     running.write(&format!(
         "audit: audit.jsonl\nallowed_hosts: [gate.example]\ndestinations:\n{}",
@@ -565,11 +565,7 @@ async fn f06_calls_that_wait_for_a_server_are_refused_when_it_is_taken_away() ->
         running.wait_for("destination ended", ended).await;
     }
     let journal = testkit::Journal::at(running.rialto.dir().join("journal-goes"));
-    assert_eq!(
-        journal.starts().len(),
-        2,
-        "nobody starts it for the sake of those who waited"
-    );
+    assert_eq!(journal.starts().len(), 2, "no call that waited starts it");
     Ok(())
 }
 

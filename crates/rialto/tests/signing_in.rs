@@ -92,7 +92,7 @@ async fn the_address_to_sign_in_at_is_printed_too() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_login_that_cannot_work_says_what_to_do() -> Result<()> {
+async fn login_that_cannot_work_reports_what_to_do() -> Result<()> {
     let home = tempfile::tempdir()?;
     let authority = Authority::start(Conduct {
         registration: false,

@@ -333,7 +333,7 @@ async fn a_broken_post_stream_is_replayed_after_its_call_has_ended() -> Result<(
 }
 
 #[tokio::test]
-async fn an_event_id_of_another_session_or_of_nobody_replays_nothing() -> Result<()> {
+async fn event_id_of_another_session_or_of_none_replays_nothing() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let (owner, thief) = (
         session(&rialto, LATEST, json!({})).await?,
@@ -386,7 +386,7 @@ fn questions() -> [(&'static str, &'static str, Value, Value); 3] {
 }
 
 /// Calls a tool that asks, answers its question on the call's own stream, and gives the tool's text.
-async fn converse(
+async fn serve_stdio(
     client: &McpClient,
     tool: &str,
     marker: &str,
@@ -420,7 +420,7 @@ async fn questions_go_round(process: &str) -> Result<()> {
     for (tool, method, capabilities, answer) in questions() {
         let client = session(&rialto, LATEST, capabilities).await?;
         for marker in ["once", "twice"] {
-            let text = converse(&client, tool, marker, method, &answer).await?;
+            let text = serve_stdio(&client, tool, marker, method, &answer).await?;
             let heard: Value = serde_json::from_str(&text)?;
             assert_eq!(
                 (&heard["marker"], &heard["result"]),
@@ -540,7 +540,7 @@ async fn a_question_outside_any_call_goes_to_one_stream_only() -> Result<()> {
     let client = session(&rialto, LATEST, json!({"elicitation": {}})).await?;
     let mut streams = [client.get_stream(None).await?, client.get_stream(None).await?];
     client
-        .call(1, "ask_after", marked("whoever hears"))
+        .call(1, "ask_after", marked("every listener"))
         .await?
         .expect_status(200)?;
     let journal = rialto.journal();
@@ -618,7 +618,7 @@ async fn a_client_that_was_asked_and_leaves_holds_up_no_other() -> Result<()> {
 // Changes, updates, logs.
 
 #[tokio::test]
-async fn a_changed_list_is_told_to_every_session() -> Result<()> {
+async fn changed_list_is_announced_to_every_session() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let (one, other) = (
         session(&rialto, LATEST, json!({})).await?,
@@ -761,8 +761,7 @@ async fn a_level_that_one_session_chose_does_not_silence_later_ones() -> Result<
 }
 
 #[tokio::test]
-async fn a_restarted_child_is_told_again_what_its_sessions_want_and_they_are_told_to_look_again() -> Result<()>
-{
+async fn restarted_child_receives_subscriptions_again_and_sessions_receive_list_changes() -> Result<()> {
     let rialto = Rialto::with_stub(&["--strict"]).await?;
     let client = session(&rialto, LATEST, json!({})).await?;
     let mut stream = client.get_stream(None).await?;
@@ -834,7 +833,7 @@ async fn a_cancelled_call_is_cancelled_in_the_child_and_its_post_ends() -> Resul
 }
 
 #[tokio::test]
-async fn nobody_cancels_the_calls_of_another_session() -> Result<()> {
+async fn session_cannot_cancel_the_calls_of_another() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let (one, other) = (
         session(&rialto, LATEST, json!({})).await?,

@@ -61,7 +61,7 @@ async fn serving_d(flags: &[&str]) -> Result<Rialto> {
 }
 
 #[tokio::test]
-async fn an_eager_child_is_started_before_anyone_comes() -> Result<()> {
+async fn eager_child_is_started_before_the_first_client() -> Result<()> {
     let yaml = "destinations:\n  d: { command: '{stub} --journal {dir}/journal' }\n";
     let rialto = Rialto::with_config(yaml).await?;
     let pid = start(&rialto, 1).await;
@@ -121,7 +121,7 @@ async fn a_child_that_is_not_ready_by_its_start_timeout_gets_its_callers_504() -
 }
 
 #[tokio::test]
-async fn a_child_that_says_nothing_to_the_handshake_is_replaced() -> Result<()> {
+async fn child_that_does_not_answer_the_handshake_is_replaced() -> Result<()> {
     let yaml = "destinations:\n  d: { command: '{stub} --journal {dir}/journal --slow-start 60000 --healthy-after 1', start_timeout: 500ms }\n";
     let rialto = Rialto::with_config(yaml).await?;
     let hung = start(&rialto, 1).await;
@@ -323,7 +323,7 @@ async fn a_crashed_child_is_restarted_three_times_with_growing_pauses_and_then_g
 }
 
 #[tokio::test]
-async fn a_child_that_gets_well_within_three_restarts_serves_whoever_waited() -> Result<()> {
+async fn child_that_recovers_within_three_restarts_serves_waiting_calls() -> Result<()> {
     let flags = ["--exit-at-once", "1", "--healthy-after", "2"];
     let rialto = serving_d(&flags).await?;
     let reply = rialto
@@ -457,7 +457,7 @@ async fn stderr_of_a_child_is_logged_as_a_warning_and_never_sent_to_the_client()
 }
 
 #[tokio::test]
-async fn a_flood_on_stderr_holds_nobody_up() -> Result<()> {
+async fn flood_on_stderr_delays_no_call() -> Result<()> {
     let rialto = serving_d(&[]).await?;
     let client = session(&rialto, "d").await?;
     for newline in [true, false] {

@@ -6,14 +6,14 @@
 #[allow(dead_code, reason = "of the SDKs only one has tasks")]
 mod sdk;
 
-#[path = "guard/house.rs"]
-#[allow(dead_code, reason = "the house has more than tasks need")]
-mod house;
+#[path = "guard/fixture.rs"]
+#[allow(dead_code, reason = "the fixture has more than tasks need")]
+mod fixture;
 
 use std::path::Path;
 use std::time::Duration;
 
-use house::{LATEST, token};
+use fixture::{LATEST, token};
 use sdk::{Era, Sdk, player};
 use serde_json::{Value, json};
 use testkit::client::raw_http;
@@ -174,8 +174,8 @@ async fn ask(rialto: &Rialto, token: &str, method: &str, name: &str, mut params:
 
 /// Two principals at one child: a task that waits for its owner's answer is, to the other, one that never was.
 #[tokio::test]
-async fn a_task_and_its_question_are_nobody_elses() -> Result<()> {
-    const NOBODYS: &str = "00000000000000000000000000000000";
+async fn task_and_its_question_are_hidden_from_other_callers() -> Result<()> {
+    const UNKNOWN_TASK: &str = "00000000000000000000000000000000";
     let server = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/interop/servers/ts1_tasks.mjs");
     let (alice, bob) = (token("alice"), token("bob"));
     let file = json!({
@@ -190,7 +190,7 @@ async fn a_task_and_its_question_are_nobody_elses() -> Result<()> {
         .as_str()
         .unwrap_or_else(|| panic!("a task: {created}"))
         .to_owned();
-    let waits = async |who: &str| ask(&rialto, who, "tasks/get", &id, json!({"taskId": id})).await;
+    let waits = async |caller: &str| ask(&rialto, caller, "tasks/get", &id, json!({"taskId": id})).await;
     let patience = tokio::time::Instant::now() + Duration::from_secs(20);
     while !waits(&alice.token).await?.contains("Which bridge?") {
         assert!(tokio::time::Instant::now() < patience, "the task never asks");
@@ -199,7 +199,7 @@ async fn a_task_and_its_question_are_nobody_elses() -> Result<()> {
     let forged = json!({"k1": {"action": "accept", "content": {"answer": "forged"}}});
     for method in ["tasks/get", "tasks/update", "tasks/cancel", "tasks/result"] {
         let mut said = Vec::new();
-        for task in [id.as_str(), NOBODYS] {
+        for task in [id.as_str(), UNKNOWN_TASK] {
             let params = json!({"taskId": task, "inputResponses": forged});
             let answer = ask(&rialto, &bob.token, method, task, params).await?;
             assert!(answer.contains("\"error\""), "{method}: {answer}");
@@ -220,11 +220,14 @@ async fn a_task_and_its_question_are_nobody_elses() -> Result<()> {
     assert!(!listed.contains(&id), "{listed}");
     for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
         let stolen = legacy.request(2, method, json!({"taskId": id})).await?;
-        let invented = legacy.request(2, method, json!({"taskId": NOBODYS})).await?;
+        let invented = legacy.request(2, method, json!({"taskId": UNKNOWN_TASK})).await?;
         assert!(stolen.answer()["error"].is_object(), "{method}: {stolen:?}");
         assert_eq!(
             (stolen.status, stolen.body_text().replace(&id, "TASK")),
-            (invented.status, invented.body_text().replace(NOBODYS, "TASK")),
+            (
+                invented.status,
+                invented.body_text().replace(UNKNOWN_TASK, "TASK")
+            ),
             "{method}"
         );
     }

@@ -191,7 +191,7 @@ async fn a_stream_comes_event_by_event_over_http_2() -> Result<()> {
 
 /// Nothing is ever said in the clear, and one peer's nonsense is nobody else's trouble.
 #[tokio::test]
-async fn whoever_does_not_shake_hands_gets_nothing_and_is_counted() -> Result<()> {
+async fn connection_without_a_tls_handshake_gets_nothing_and_is_counted() -> Result<()> {
     let (launcher, certificate) = launcher();
     let rialto = launcher.stub(&[]).start().await?;
     for _ in 0..4 {
@@ -322,7 +322,7 @@ async fn assert_hit_once(rialto: &Rialto, client: &reqwest::Client, limit: &str)
 }
 
 #[tokio::test]
-async fn c08_whoever_agrees_on_http_2_and_asks_nothing_is_sent_home_like_any_other() -> Result<()> {
+async fn c08_http_2_connection_without_a_request_is_closed_like_any_other() -> Result<()> {
     let (launcher, certificate) = launcher();
     let rialto = launcher.stub(&[]).start().await?;
     let mut mute = shake_hands(&rialto, &certificate).await?;
@@ -351,7 +351,7 @@ async fn limits_of_heads_are_counted_over_tls_too() -> Result<()> {
 }
 
 #[tokio::test]
-async fn whoever_finds_no_room_is_told_nothing_in_the_clear() -> Result<()> {
+async fn connection_over_the_limit_receives_nothing_in_the_clear() -> Result<()> {
     let launcher = Rialto::launcher().config(
         "tls: { cert: cert.pem, key: key.pem }\nlimits: { connections: 1 }\ndestinations: { a: { command: '{stub}' } }\n",
     );

@@ -78,7 +78,7 @@ impl Chain {
         let last = tail[..whole].strip_suffix(b"\n").unwrap_or_default();
         let begin = memchr::memrchr(b'\n', last).map_or(0, |end| end + 1);
         Ok(
-            Link::read(&last[begin..]).map_or_else(Self::default, |link| Self {
+            ChainLink::read(&last[begin..]).map_or_else(Self::default, |link| Self {
                 seq: link.seq,
                 hash: link.hash,
             }),
@@ -121,14 +121,14 @@ fn hash_after(key: Option<&ChainKey>, before: &Hash, record: &[u8]) -> Hash {
 }
 
 /// What a record says about its place.
-struct Link<'a> {
+struct ChainLink<'a> {
     seq: u64,
     hash: Hash,
     /// What the hash is about.
     record: &'a [u8],
 }
 
-impl<'a> Link<'a> {
+impl<'a> ChainLink<'a> {
     fn read(line: &'a [u8]) -> Option<Self> {
         let rest = line.strip_suffix(END)?;
         let (record, digits) = rest.split_at_checked(rest.len().checked_sub(2 * HASH_BYTES)?)?;
@@ -201,7 +201,7 @@ impl Verifier {
     /// Takes the next line, with its line break.
     pub fn handle_line(&mut self, line: &[u8]) -> Result<(), Flaw> {
         let line = line.strip_suffix(b"\n").ok_or(Flaw::Unfinished)?;
-        let Some(link) = Link::read(line) else {
+        let Some(link) = ChainLink::read(line) else {
             if self.newest.is_none() && line.starts_with(b"{") && line.ends_with(b"}") {
                 self.unchained += 1;
                 return Ok(());
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_to_a_chain_is_named() {
+    fn each_flaw_of_a_chain_is_named() {
         let lines = records(&mut Chain::default(), 6);
         let mut changed = lines.clone();
         changed[2] = String::from_utf8(lines[2].clone())

@@ -113,7 +113,7 @@ fn every_record_is_exactly_one_line_and_they_keep_their_order() {
 }
 
 #[test]
-fn what_is_not_known_is_null() {
+fn unknown_values_are_null() {
     let lines = written(
         true,
         &[AuditRecord {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{Error, Result, Write as _};
 
-use gateway::backend_face::process::{LaunchOrder, Launcher, Running, WardenCommand, environment, warden};
+use gateway::backend::process::{LaunchOrder, Launcher, Running, WardenCommand, environment, warden};
 use gateway::settings::Inherits;
 use tokio::io::AsyncBufReadExt as _;
 

@@ -9,7 +9,7 @@ const MAX_TOKEN: usize = 16 << 10;
 
 /// What a request shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shown<'a> {
+pub(crate) enum Credential<'a> {
     Nothing,
     /// What stands after `Bearer`. Whether it is [text](text_of) of a token nobody has looked: those that are known need not be
     /// read again.
@@ -19,10 +19,10 @@ pub(crate) enum Shown<'a> {
 }
 
 /// Reads the credentials of a request. Two of them are refused: a proxy in front may have judged the other one.
-pub(crate) fn shown(headers: &HeaderMap) -> Result<Shown<'_>, Refusal> {
+pub(crate) fn credential(headers: &HeaderMap) -> Result<Credential<'_>, Refusal> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let Some(value) = values.next() else {
-        return Ok(Shown::Nothing);
+        return Ok(Credential::Nothing);
     };
     if values.next().is_some() {
         return Err(Refusal::DoubledHeader("Authorization"));
@@ -33,7 +33,7 @@ pub(crate) fn shown(headers: &HeaderMap) -> Result<Shown<'_>, Refusal> {
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(SCHEME))
         .map(|(_, token)| trimmed(token))
         .filter(|token| !token.is_empty() && token.len() <= MAX_TOKEN);
-    Ok(token.map_or(Shown::Else, Shown::Bearer))
+    Ok(token.map_or(Credential::Else, Credential::Bearer))
 }
 
 /// The scheme, and the blank that must follow it.
@@ -82,41 +82,41 @@ mod tests {
     }
 
     #[test]
-    fn a_bearer_token_is_read_whatever_the_case_of_its_scheme() {
+    fn bearer_token_is_read_in_every_case_of_its_scheme() {
         for value in [
             "Bearer abc.def-1~+/=",
             "bearer abc.def-1~+/=",
             "BEARER  abc.def-1~+/= ",
         ] {
             assert_eq!(
-                shown(&headers(&[value])),
-                Ok(Shown::Bearer(b"abc.def-1~+/=")),
+                credential(&headers(&[value])),
+                Ok(Credential::Bearer(b"abc.def-1~+/=")),
                 "{value}"
             );
         }
-        assert_eq!(shown(&HeaderMap::new()), Ok(Shown::Nothing));
+        assert_eq!(credential(&HeaderMap::new()), Ok(Credential::Nothing));
         assert_eq!(text_of(b"abc.def-1~+/="), Some("abc.def-1~+/="));
     }
 
     #[test]
-    fn what_is_not_written_as_tokens_are_is_no_text_of_one() {
+    fn text_outside_the_token_alphabet_is_no_token() {
         for value in [&b"a b"[..], b"a,b", b"\"a\"", b"a\xff", "\u{e9}".as_bytes()] {
             assert_eq!(text_of(value), None, "{value:?}");
         }
     }
 
     #[test]
-    fn what_is_no_bearer_token_is_no_token() {
+    fn other_schemes_are_no_bearer_token() {
         let long = format!("Bearer {}", "x".repeat(MAX_TOKEN + 1));
         for value in ["", "Bearer", "Bearer ", "Basic dTpw", &long] {
-            assert_eq!(shown(&headers(&[value])), Ok(Shown::Else), "{value}");
+            assert_eq!(credential(&headers(&[value])), Ok(Credential::Else), "{value}");
         }
     }
 
     #[test]
     fn two_credentials_are_refused_even_if_they_are_equal() {
         assert_eq!(
-            shown(&headers(&["Bearer a", "Bearer a"])),
+            credential(&headers(&["Bearer a", "Bearer a"])),
             Err(Refusal::DoubledHeader("Authorization"))
         );
     }

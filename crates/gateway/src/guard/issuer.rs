@@ -12,7 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::time::Moment;
 use url::Url;
 
-use super::jwks::{self, Key, KeyRing, Want};
+use super::jwks::{self, JwksCache, Key, Want};
 use crate::clock::Clock;
 use crate::settings::{IssuerUrl, KeysUrl};
 use crate::tasks;
@@ -57,7 +57,7 @@ pub(crate) struct Issuer {
     name: IssuerUrl,
     configured_keys: Option<KeysUrl>,
     clock: Clock,
-    ring: Mutex<KeyRing>,
+    ring: Mutex<JwksCache>,
     /// One fetch at a time. A request that finds one under way waits for it and shares its outcome.
     fetching: tokio::sync::Mutex<()>,
     /// Fetches that have come to their end.
@@ -86,7 +86,7 @@ impl Issuer {
         self.name.as_str()
     }
 
-    fn ring(&self) -> MutexGuard<'_, KeyRing> {
+    fn ring(&self) -> MutexGuard<'_, JwksCache> {
         self.ring.lock()
     }
 
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metadata_are_looked_for_where_the_specification_says() {
+    fn metadata_are_fetched_from_the_addresses_of_the_specification() {
         let addresses = |issuer: &str| -> Vec<String> {
             let issuer = Url::parse(issuer).unwrap();
             metadata_addresses(&issuer).iter().map(Url::to_string).collect()

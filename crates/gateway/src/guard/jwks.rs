@@ -92,7 +92,7 @@ pub(crate) enum Want {
 
 /// The keys at hand and what is known about fetching them.
 #[derive(Debug, Default)]
-pub(crate) struct KeyRing {
+pub(crate) struct JwksCache {
     keys: Vec<Arc<Key>>,
     /// Counts the sets that came. A token that was checked against another one is checked again.
     edition: u64,
@@ -101,7 +101,7 @@ pub(crate) struct KeyRing {
     tried_for_unknown: Option<Moment>,
 }
 
-impl KeyRing {
+impl JwksCache {
     pub(crate) fn edition(&self) -> u64 {
         self.edition
     }
@@ -185,8 +185,8 @@ mod tests {
         "nonsense"
     ]}"#;
 
-    fn ring() -> KeyRing {
-        let mut ring = KeyRing::default();
+    fn ring() -> JwksCache {
+        let mut ring = JwksCache::default();
         ring.replace(read(SET.as_bytes()).unwrap(), Moment::START);
         ring
     }
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn without_an_id_there_must_be_no_choice() {
-        let mut ring = KeyRing::default();
+        let mut ring = JwksCache::default();
         let two = SET.replace("\"alg\":\"ES384\",", "");
         ring.replace(read(two.as_bytes()).unwrap(), Moment::START);
         assert!(ring.find(None, Algorithm::ES256).is_none());
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_first_fetch_does_not_use_up_the_one_for_a_new_key() {
-        let mut ring = KeyRing::default();
+        let mut ring = JwksCache::default();
         assert_eq!(ring.want(false, at(0)), Some(Want::First));
         assert!(ring.begin_fetch(Want::First, at(0)));
         assert!(!ring.begin_fetch(Want::First, at(4)), "not at once again");

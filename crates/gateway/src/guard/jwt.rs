@@ -15,7 +15,7 @@ use super::issuer::{Issuer, NoKey};
 use super::scopes::Granted;
 use super::{Caller, bearer, tokens};
 use crate::clock::Clock;
-use crate::reply::Complaint;
+use crate::reply::ChallengeError;
 use crate::settings::{JwtSettings, SignatureAlgorithm};
 
 /// How far the clocks of an issuer and of this machine may be apart.
@@ -60,10 +60,10 @@ impl Fault {
     }
 
     /// The same as a complaint. What was found wrong after the signature was found right is a genuine token.
-    pub(crate) fn complaint(self) -> Complaint {
+    pub(crate) fn challenge_error(self) -> ChallengeError {
         match self {
             Self::Malformed | Self::Algorithm | Self::UnknownKey | Self::Signature => {
-                Complaint::UnknownToken(self.text())
+                ChallengeError::UnknownToken(self.text())
             }
             Self::Issuer
             | Self::Audience
@@ -71,7 +71,7 @@ impl Fault {
             | Self::NotYet
             | Self::NoSubject
             | Self::Type
-            | Self::Unavailable => Complaint::InvalidToken(self.text()),
+            | Self::Unavailable => ChallengeError::InvalidToken(self.text()),
         }
     }
 }
@@ -87,7 +87,7 @@ struct Claims {
 
 impl Claims {
     /// Reads the claims that count. What must be there and is not makes the token unusable (RFC 9068, 2.2).
-    fn read(claims: &Value, issuer: &str, known: &Known) -> Result<Self, Fault> {
+    fn read(claims: &Value, issuer: &str, accepted: &AcceptedClaims) -> Result<Self, Fault> {
         if claims.get("iss").and_then(Value::as_str) != Some(issuer) {
             return Err(Fault::Issuer);
         }
@@ -107,12 +107,12 @@ impl Claims {
             .iter()
             .chain(&words("scp"))
             .flat_map(|text| text.split(' '))
-            .filter(|scope| known.scopes.contains(*scope))
+            .filter(|scope| accepted.scopes.contains(*scope))
             .map(str::to_owned)
             .collect();
         let audiences = words("aud");
         let is_named = |names: &Vec<String>| names.iter().any(|name| audiences.contains(&name.as_str()));
-        let destinations = known.audiences.iter().filter(|(_, names)| is_named(names));
+        let destinations = accepted.audiences.iter().filter(|(_, names)| is_named(names));
         let from = match claims.get("nbf") {
             None | Some(Value::Null) => None,
             Some(time) => {
@@ -153,7 +153,7 @@ impl Claims {
     }
 
     /// Whom they let in, if they hold at this destination, or at any for the gateway itself, and now.
-    fn judge(&self, destination: Option<&str>, now: SystemTime) -> Result<Arc<Caller>, Fault> {
+    fn validate(&self, destination: Option<&str>, now: SystemTime) -> Result<Arc<Caller>, Fault> {
         if self.caller.until.is_some_and(|until| until <= now) {
             return Err(Fault::Expired);
         }
@@ -180,7 +180,7 @@ fn time_of_day(seconds: f64) -> Option<SystemTime> {
 
 /// What tokens are read for: nothing else of them is kept.
 #[derive(Debug, Default)]
-struct Known {
+struct AcceptedClaims {
     /// The names by which a token may mean a destination.
     audiences: BTreeMap<String, Vec<String>>,
     /// The scopes that any use needs.
@@ -189,12 +189,12 @@ struct Known {
 
 /// Judges the tokens of one issuer.
 #[derive(Debug)]
-pub(crate) struct JwtJudge {
+pub(crate) struct JwtVerifier {
     issuer: Arc<Issuer>,
     algorithms: BTreeSet<SignatureAlgorithm>,
     /// What `typ` must name; empty: any type that no other kind of token has.
     types: BTreeSet<String>,
-    known: Known,
+    accepted: AcceptedClaims,
     remembered: Mutex<Memory>,
 }
 
@@ -240,7 +240,7 @@ struct Remembered {
     edition: u64,
 }
 
-impl JwtJudge {
+impl JwtVerifier {
     pub(crate) fn new(
         settings: &JwtSettings,
         audiences: BTreeMap<String, Vec<String>>,
@@ -254,7 +254,7 @@ impl JwtJudge {
             )),
             algorithms: settings.algorithms.clone(),
             types: settings.types.clone(),
-            known: Known {
+            accepted: AcceptedClaims {
                 audiences,
                 scopes: needed_scopes(settings),
             },
@@ -286,7 +286,7 @@ impl JwtJudge {
             return None;
         }
         found.used = uses;
-        let verdict = found.claims.judge(destination, now);
+        let verdict = found.claims.validate(destination, now);
         memory.uses = uses;
         Some(verdict)
     }
@@ -300,7 +300,7 @@ impl JwtJudge {
     ) -> Result<Arc<Caller>, Fault> {
         let (claims, edition) = self.verify(token).await?;
         // Before it is remembered, so that nobody can fill the memory with tokens that are of no use here.
-        let caller = claims.judge(destination, now)?;
+        let caller = claims.validate(destination, now)?;
         self.remember(token, claims, edition);
         Ok(caller)
     }
@@ -317,7 +317,7 @@ impl JwtJudge {
     }
 
     /// Judges the kind of a token: by its header, and by claims that only other kinds have.
-    fn judge_type(&self, named: Option<&str>, claims: &Value) -> Result<(), Fault> {
+    fn check_type(&self, named: Option<&str>, claims: &Value) -> Result<(), Fault> {
         let named = named.map(str::to_ascii_lowercase);
         let named = named.as_deref();
         let named = named.map(|named| named.strip_prefix("application/").unwrap_or(named));
@@ -357,8 +357,8 @@ impl JwtJudge {
             })?;
         let token =
             decode::<Value>(token, &key.key, &signature_only(header.alg)).map_err(|_| Fault::Signature)?;
-        self.judge_type(header.typ.as_deref(), &token.claims)?;
-        let claims = Claims::read(&token.claims, self.issuer.name(), &self.known)?;
+        self.check_type(header.typ.as_deref(), &token.claims)?;
+        let claims = Claims::read(&token.claims, self.issuer.name(), &self.accepted)?;
         Ok((claims, edition))
     }
 }
@@ -432,9 +432,9 @@ mod tests {
         claims
     }
 
-    fn known() -> Known {
+    fn accepted() -> AcceptedClaims {
         let names = ["https://x/demo/mcp".to_owned(), "https://x/mcp/demo".to_owned()];
-        Known {
+        AcceptedClaims {
             audiences: [
                 ("demo".to_owned(), names.into()),
                 ("far".to_owned(), vec!["far".to_owned()]),
@@ -445,18 +445,18 @@ mod tests {
     }
 
     fn read(claims: &Value) -> Result<Claims, Fault> {
-        Claims::read(claims, ISSUER, &known())
+        Claims::read(claims, ISSUER, &accepted())
     }
 
-    fn judge_at(claims: &Value, seconds: f64) -> Result<(), Fault> {
+    fn validate_at(claims: &Value, seconds: f64) -> Result<(), Fault> {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs_f64(seconds);
-        let caller = read(claims)?.judge(Some("demo"), now)?;
+        let caller = read(claims)?.validate(Some("demo"), now)?;
         assert_eq!(caller.principal.as_str(), "https://login.example.com#alice");
         Ok(())
     }
 
-    fn judge(claims: &Value) -> Result<(), Fault> {
-        judge_at(claims, 700.0)
+    fn validate(claims: &Value) -> Result<(), Fault> {
+        validate_at(claims, 700.0)
     }
 
     #[test]
@@ -465,7 +465,7 @@ mod tests {
         assert_eq!(good.caller.principal.as_str(), "https://login.example.com#alice");
         let scopes = ["mcp".to_owned(), "mcp:call".to_owned()];
         assert_eq!(good.caller.granted, Granted::Scopes(scopes.into()));
-        assert_eq!(judge(&claims()), Ok(()));
+        assert_eq!(validate(&claims()), Ok(()));
         let scp = read(&with("scp", json!(["a", "b c d"]))).unwrap();
         let scopes = ["mcp", "mcp:call", "a", "b", "c"].map(str::to_owned);
         assert_eq!(scp.caller.granted, Granted::Scopes(scopes.into()));
@@ -474,48 +474,48 @@ mod tests {
     #[test]
     fn a_token_for_another_place_is_refused() {
         assert_eq!(
-            judge(&with("aud", json!("https://x/other/mcp"))),
+            validate(&with("aud", json!("https://x/other/mcp"))),
             Err(Fault::Audience)
         );
         assert_eq!(
-            judge(&with("aud", json!("https://x/demo/mcp/"))),
+            validate(&with("aud", json!("https://x/demo/mcp/"))),
             Err(Fault::Audience)
         );
-        assert_eq!(judge(&with("aud", json!([]))), Err(Fault::Audience));
-        assert_eq!(judge(&with("aud", Value::Null)), Err(Fault::Audience));
+        assert_eq!(validate(&with("aud", json!([]))), Err(Fault::Audience));
+        assert_eq!(validate(&with("aud", Value::Null)), Err(Fault::Audience));
         assert_eq!(
-            judge(&with("aud", json!({"https://x/demo/mcp": 1}))),
+            validate(&with("aud", json!({"https://x/demo/mcp": 1}))),
             Err(Fault::Audience)
         );
-        assert_eq!(judge(&with("aud", json!("https://x/mcp/demo"))), Ok(()));
+        assert_eq!(validate(&with("aud", json!("https://x/mcp/demo"))), Ok(()));
     }
 
     #[test]
-    fn a_token_of_another_issuer_or_about_nobody_is_refused() {
+    fn token_of_another_issuer_or_without_a_subject_is_refused() {
         assert_eq!(
-            judge(&with("iss", json!("https://login.example.com/"))),
+            validate(&with("iss", json!("https://login.example.com/"))),
             Err(Fault::Issuer)
         );
-        assert_eq!(judge(&with("iss", json!([ISSUER]))), Err(Fault::Issuer));
-        assert_eq!(judge(&with("sub", json!(""))), Err(Fault::NoSubject));
-        assert_eq!(judge(&with("sub", json!(7))), Err(Fault::NoSubject));
+        assert_eq!(validate(&with("iss", json!([ISSUER]))), Err(Fault::Issuer));
+        assert_eq!(validate(&with("sub", json!(""))), Err(Fault::NoSubject));
+        assert_eq!(validate(&with("sub", json!(7))), Err(Fault::NoSubject));
     }
 
     #[test]
-    fn times_are_judged_with_a_minute_to_spare() {
+    fn times_are_validated_with_a_minute_to_spare() {
         let claims = claims();
-        assert_eq!(judge_at(&claims, 1059.9), Ok(()));
-        assert_eq!(judge_at(&claims, 1060.0), Err(Fault::Expired));
-        assert_eq!(judge_at(&claims, 440.0), Ok(()));
-        assert_eq!(judge_at(&claims, 439.9), Err(Fault::NotYet));
-        assert_eq!(judge(&with("exp", Value::Null)), Err(Fault::Malformed));
-        assert_eq!(judge(&with("exp", json!("1000"))), Err(Fault::Malformed));
-        assert_eq!(judge(&with("nbf", json!("soon"))), Err(Fault::Malformed));
-        assert_eq!(judge(&with("nbf", Value::Null)), Ok(()));
-        assert_eq!(judge(&with("exp", json!(-1))), Err(Fault::Expired));
-        assert_eq!(judge(&with("nbf", json!(-1))), Ok(()));
-        assert_eq!(judge(&with("nbf", json!(1e300))), Err(Fault::NotYet));
-        assert_eq!(judge(&with("exp", json!(1e300))), Ok(()));
+        assert_eq!(validate_at(&claims, 1059.9), Ok(()));
+        assert_eq!(validate_at(&claims, 1060.0), Err(Fault::Expired));
+        assert_eq!(validate_at(&claims, 440.0), Ok(()));
+        assert_eq!(validate_at(&claims, 439.9), Err(Fault::NotYet));
+        assert_eq!(validate(&with("exp", Value::Null)), Err(Fault::Malformed));
+        assert_eq!(validate(&with("exp", json!("1000"))), Err(Fault::Malformed));
+        assert_eq!(validate(&with("nbf", json!("soon"))), Err(Fault::Malformed));
+        assert_eq!(validate(&with("nbf", Value::Null)), Ok(()));
+        assert_eq!(validate(&with("exp", json!(-1))), Err(Fault::Expired));
+        assert_eq!(validate(&with("nbf", json!(-1))), Ok(()));
+        assert_eq!(validate(&with("nbf", json!(1e300))), Err(Fault::NotYet));
+        assert_eq!(validate(&with("exp", json!(1e300))), Ok(()));
         let until = |claims: &Value| read(claims).unwrap().caller.until;
         assert_eq!(
             until(&claims),
@@ -527,31 +527,35 @@ mod tests {
     #[test]
     fn the_gateway_itself_takes_a_token_for_any_destination_and_shows_it_that_one() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(700);
-        let caller = read(&claims()).unwrap().judge(None, now).unwrap();
+        let caller = read(&claims()).unwrap().validate(None, now).unwrap();
         assert!(caller.sees("demo") && !caller.sees("far") && !caller.sees_everything());
         let elsewhere = read(&with("aud", json!("b"))).unwrap();
-        assert_eq!(elsewhere.judge(None, now), Err(Fault::Audience));
+        assert_eq!(elsewhere.validate(None, now), Err(Fault::Audience));
     }
 
     #[test]
     fn memory_of_tokens_is_bounded_by_bytes_and_forgets_the_least_used_one_by_one() {
-        let judge = new_judge();
-        judge.issuer.take(jwks::read(KEYS).unwrap(), Moment::START);
-        let edition = judge.issuer.standing(Moment::START).unwrap();
+        let verifier = new_verifier();
+        verifier.issuer.take(jwks::read(KEYS).unwrap(), Moment::START);
+        let edition = verifier.issuer.standing(Moment::START).unwrap();
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(700);
         let of = |subject: &str| read(&with("sub", json!(subject))).unwrap();
-        let recalls = |token: &str| judge.recall(token.as_bytes(), None, Moment::START, now).is_some();
-        judge.remember(b"a.first", of("alice"), edition);
+        let recalls = |token: &str| {
+            verifier
+                .recall(token.as_bytes(), None, Moment::START, now)
+                .is_some()
+        };
+        verifier.remember(b"a.first", of("alice"), edition);
         // Each says a thousand claims that Rialto does not need, and has a name of 64 KiB.
         let mut large = with("sub", json!("x".repeat(64 << 10)));
         large["scope"] = json!("s ".repeat(1000));
         large["aud"] = json!(["https://x/demo/mcp", "y".repeat(64 << 10)]);
         let large = read(&large).unwrap();
         for number in 0..100 {
-            judge.remember(format!("a.{number}").as_bytes(), large.clone(), edition);
+            verifier.remember(format!("a.{number}").as_bytes(), large.clone(), edition);
             assert!(recalls("a.first"), "it is used all the time");
         }
-        let memory = judge.remembered.lock();
+        let memory = verifier.remembered.lock();
         assert!(memory.bytes <= MAX_REMEMBERED_BYTES, "{}", memory.bytes);
         assert!((50..70).contains(&memory.tokens.len()), "{}", memory.tokens.len());
         drop(memory);
@@ -562,7 +566,7 @@ mod tests {
     const KEYS: &[u8] = br#"{"keys":[{"kty":"EC","crv":"P-256","alg":"ES256","kid":"a",
         "x":"byNHyrfddoWP4FVaw7yZBIxKrK_ftry-BepsQsSTRWk","y":"HRoYoKSzdKe9M_YyuAeXabd0dareTKWDjL2m4zjXIqk"}]}"#;
 
-    fn new_judge() -> JwtJudge {
+    fn new_verifier() -> JwtVerifier {
         let settings = JwtSettings {
             issuer: crate::settings::IssuerUrl::parse("https://127.0.0.1:1").unwrap(),
             audience: None,
@@ -573,21 +577,21 @@ mod tests {
             scopes_for: BTreeMap::new(),
         };
         let audiences = [("demo".to_owned(), vec!["https://x/demo/mcp".to_owned()])];
-        JwtJudge::new(&settings, audiences.into(), Clock::new())
+        JwtVerifier::new(&settings, audiences.into(), Clock::new())
     }
 
     #[test]
     fn only_the_very_token_is_recalled_that_was_found_good_and_only_while_its_keys_hold() {
-        let judge = new_judge();
+        let verifier = new_verifier();
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(700);
         let recall = |token: &[u8], destination, now| {
-            let verdict = judge.recall(token, Some(destination), Moment::START, now)?;
+            let verdict = verifier.recall(token, Some(destination), Moment::START, now)?;
             Some(verdict.map(|caller| caller.principal.as_str().to_owned()))
         };
-        let fetch = || judge.issuer.take(jwks::read(KEYS).unwrap(), Moment::START);
+        let fetch = || verifier.issuer.take(jwks::read(KEYS).unwrap(), Moment::START);
         fetch();
-        let edition = judge.issuer.standing(Moment::START).unwrap();
-        judge.remember(b"head.claims.signature", read(&claims()).unwrap(), edition);
+        let edition = verifier.issuer.standing(Moment::START).unwrap();
+        verifier.remember(b"head.claims.signature", read(&claims()).unwrap(), edition);
         let alice = || Some(Ok("https://login.example.com#alice".to_owned()));
         assert_eq!(recall(b"head.claims.signature", "demo", now), alice());
         for other in [
@@ -620,13 +624,13 @@ mod tests {
 
     #[test]
     fn other_kinds_of_tokens_are_refused() {
-        let mut judge = new_judge();
+        let mut verifier = new_verifier();
         let access = claims();
         for typ in [None, Some("JWT"), Some("at+jwt"), Some("application/AT+JWT")] {
-            assert_eq!(judge.judge_type(typ, &access), Ok(()), "{typ:?}");
+            assert_eq!(verifier.check_type(typ, &access), Ok(()), "{typ:?}");
         }
         for typ in ["logout+jwt", "dpop+jwt", "application/secevent+jwt"] {
-            assert_eq!(judge.judge_type(Some(typ), &access), Err(Fault::Type), "{typ}");
+            assert_eq!(verifier.check_type(Some(typ), &access), Err(Fault::Type), "{typ}");
         }
         for (name, value) in [
             ("at_hash", json!("x")),
@@ -635,25 +639,25 @@ mod tests {
             ("token_use", json!("id")),
         ] {
             assert_eq!(
-                judge.judge_type(Some("JWT"), &with(name, value)),
+                verifier.check_type(Some("JWT"), &with(name, value)),
                 Err(Fault::Type),
                 "{name}"
             );
         }
         assert_eq!(
-            judge.judge_type(Some("JWT"), &with("typ", json!("Bearer"))),
+            verifier.check_type(Some("JWT"), &with("typ", json!("Bearer"))),
             Ok(())
         );
-        judge.types = ["at+jwt".to_owned()].into();
-        assert_eq!(judge.judge_type(Some("at+jwt"), &access), Ok(()));
+        verifier.types = ["at+jwt".to_owned()].into();
+        assert_eq!(verifier.check_type(Some("at+jwt"), &access), Ok(()));
         for typ in [None, Some("JWT"), Some("logout+jwt")] {
-            assert_eq!(judge.judge_type(typ, &access), Err(Fault::Type), "{typ:?}");
+            assert_eq!(verifier.check_type(typ, &access), Err(Fault::Type), "{typ:?}");
         }
     }
 
     #[tokio::test]
     async fn tokens_without_a_signature_by_a_public_key_are_refused_before_any_key_is_looked_for() {
-        let judge = new_judge();
+        let verifier = new_verifier();
         let token = |header: Value| {
             use base64::Engine as _;
             let encode =
@@ -667,13 +671,15 @@ mod tests {
             (json!({"alg": "ES256", "crit": ["b64"]}), Fault::Malformed),
             (json!({"kid": "a"}), Fault::Malformed),
         ] {
-            let verdict = judge
+            let verdict = verifier
                 .check(token(header.clone()).as_bytes(), None, SystemTime::UNIX_EPOCH)
                 .await;
             assert_eq!(verdict.err(), Some(fault), "{header}");
         }
         for junk in ["", ".", "..", "a.b.c", "a.b", ".....", "a b", "\u{e9}"] {
-            let verdict = judge.check(junk.as_bytes(), None, SystemTime::UNIX_EPOCH).await;
+            let verdict = verifier
+                .check(junk.as_bytes(), None, SystemTime::UNIX_EPOCH)
+                .await;
             assert_eq!(verdict.err(), Some(Fault::Malformed), "{junk}");
         }
     }

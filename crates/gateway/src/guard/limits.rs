@@ -256,10 +256,10 @@ impl Limiter {
             Some((&sharer.account.calls, limit))
         });
         take((&self.calls, self.settings.calls), of_caller).map_err(|full| match full {
-            Full::InAll => Refusal::TooManyCallsInAll {
+            LimitScope::InAll => Refusal::TooManyCallsInAll {
                 limit: self.settings.calls,
             },
-            Full::OfCaller(limit) => Refusal::TooManyCallsOfCaller { limit },
+            LimitScope::OfCaller(limit) => Refusal::TooManyCallsOfCaller { limit },
         })
     }
 
@@ -269,10 +269,10 @@ impl Limiter {
             Some((&sharer.account.sessions, limit))
         });
         take((&self.sessions, self.settings.sessions), of_caller).map_err(|full| match full {
-            Full::InAll => Refusal::TooManySessionsInAll {
+            LimitScope::InAll => Refusal::TooManySessionsInAll {
                 limit: self.settings.sessions,
             },
-            Full::OfCaller(limit) => Refusal::TooManySessionsOfCaller { limit },
+            LimitScope::OfCaller(limit) => Refusal::TooManySessionsOfCaller { limit },
         })
     }
 
@@ -283,8 +283,8 @@ impl Limiter {
             Some((&sharer.account.streams, limit))
         });
         take((&self.streams, self.settings.streams), of_caller).map_err(|full| match full {
-            Full::InAll => Refusal::TooManyStreams,
-            Full::OfCaller(limit) => Refusal::TooManyStreamsOfCaller { limit },
+            LimitScope::InAll => Refusal::TooManyStreams,
+            LimitScope::OfCaller(limit) => Refusal::TooManyStreamsOfCaller { limit },
         })
     }
 
@@ -317,7 +317,7 @@ fn tidy<K: Eq + std::hash::Hash, V>(table: &mut HashMap<K, V>) {
 }
 
 /// Which limit is reached.
-enum Full {
+enum LimitScope {
     InAll,
     OfCaller(usize),
 }
@@ -325,7 +325,7 @@ enum Full {
 fn take(
     (in_all, limit): (&Arc<AtomicUsize>, usize),
     of_caller: Option<(&Arc<AtomicUsize>, usize)>,
-) -> Result<Permit, Full> {
+) -> Result<Permit, LimitScope> {
     let one_more = |places: &AtomicUsize, limit: usize| {
         places
             .fetch_update(AcqRel, Acquire, |taken| (taken < limit).then_some(taken + 1))
@@ -334,13 +334,13 @@ fn take(
     if let Some((places, limit)) = of_caller
         && !one_more(places, limit)
     {
-        return Err(Full::OfCaller(limit));
+        return Err(LimitScope::OfCaller(limit));
     }
     if !one_more(in_all, limit) {
         if let Some((places, _)) = of_caller {
             places.fetch_sub(1, AcqRel);
         }
-        return Err(Full::InAll);
+        return Err(LimitScope::InAll);
     }
     Ok(Permit {
         in_all: Arc::clone(in_all),
@@ -493,7 +493,11 @@ mod tests {
             })
         ));
         assert_eq!(guess("198.51.100.2", "1.1.1.1"), Ok(()), "another address");
-        assert_eq!(guess("127.0.0.1", "198.51.100.3"), Ok(()), "whom the proxy names");
+        assert_eq!(
+            guess("127.0.0.1", "198.51.100.3"),
+            Ok(()),
+            "the address that the proxy names"
+        );
         assert!(
             guess("127.0.0.1", "198.51.100.1").is_err(),
             "the same by another road"
@@ -519,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn g17_a_hop_that_cannot_be_read_does_not_uncover_what_anyone_may_have_written() {
+    fn g17_unreadable_hop_does_not_expose_values_that_clients_may_have_written() {
         let limiter = limiter(|settings| {
             settings.requests_per_minute = Some(1);
             settings.trusted_proxies = networks(&["127.0.0.1"]);
@@ -592,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_of_whom_nothing_is_known_are_forgotten() {
+    fn callers_without_state_are_forgotten() {
         let limiter = limiter(|settings| settings.requests_per_minute = Some(60));
         let now = Moment::START.after(Duration::from_secs(1));
         for host in 0..100_u8 {
@@ -632,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_about_callers_nobody_is_remembered() {
+    fn no_caller_is_remembered_without_a_limit_about_callers() {
         let limiter = limiter(|_| {});
         assert!(
             limiter

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trusted_proxy_is_believed_and_nobody_else() {
+    fn only_a_trusted_proxy_is_believed() {
         assert_eq!(user("10.1.2.3", &[b"alice"]), Ok(Some("proxy#alice".into())));
         assert_eq!(user("::1", &[b"alice"]), Ok(Some("proxy#alice".into())));
         assert_eq!(
@@ -79,10 +79,10 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_names_nobody_or_two_is_not_believed() {
+    fn proxy_that_names_no_user_or_two_is_refused() {
         assert_eq!(user("10.1.2.3", &[]), Ok(None));
-        for nobody in [&b""[..], b"  ", b"\xff", &[b'x'; MAX_USER + 1]] {
-            assert_eq!(user("10.1.2.3", &[nobody]), Ok(None));
+        for invalid in [&b""[..], b"  ", b"\xff", &[b'x'; MAX_USER + 1]] {
+            assert_eq!(user("10.1.2.3", &[invalid]), Ok(None));
         }
         assert_eq!(
             user("10.1.2.3", &[b"alice", b"alice"]),

@@ -31,7 +31,7 @@ impl Rate {
     }
 
     /// Given what was used, gives what is used after one more request, or how long that one has to wait.
-    fn judge(self, used: u64, now: u64) -> Result<u64, Duration> {
+    fn check(self, used: u64, now: u64) -> Result<u64, Duration> {
         let next = used.max(now) + self.interval;
         let allowed = now + nanos(MINUTE);
         if next <= allowed {
@@ -46,7 +46,7 @@ impl Rate {
         let now = nanos(now.elapsed());
         let mut wait = Duration::ZERO;
         let admitted = allowance.0.fetch_update(Relaxed, Relaxed, |used| {
-            self.judge(used, now).map_err(|longer| wait = longer).ok()
+            self.check(used, now).map_err(|longer| wait = longer).ok()
         });
         admitted.map(drop).map_err(|_| wait)
     }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_as_long_as_it_was_told_is_admitted() {
+    fn request_that_waits_for_retry_after_is_admitted() {
         let (rate, allowance) = (Rate::per_minute(7), Allowance::default());
         let mut now = at(3.0);
         for _ in 0..100 {

@@ -10,7 +10,7 @@ pub(crate) const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 /// By which of its paths a destination was reached. Each is a resource of its own to a client, which compares the
 /// address it was given with the one in the metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum EndpointPath {
     /// `/NAME/mcp`.
     Named,
     /// `/mcp/NAME`.
@@ -19,7 +19,7 @@ pub(crate) enum Door {
     Root,
 }
 
-impl Door {
+impl EndpointPath {
     fn path(self, destination: &str) -> String {
         match self {
             Self::Named => format!("/{destination}/mcp"),
@@ -41,18 +41,18 @@ impl Resources {
     }
 
     /// The resource's identifier: the address that clients use.
-    pub(crate) fn name(&self, destination: &str, door: Door) -> String {
+    pub(crate) fn name(&self, destination: &str, endpoint_path: EndpointPath) -> String {
         format!(
             "{}{}{}",
             self.base.origin(),
             self.base.path(),
-            door.path(destination)
+            endpoint_path.path(destination)
         )
     }
 
     /// Where its metadata are.
-    pub(crate) fn metadata_url(&self, destination: &str, door: Door) -> String {
-        let path = door.path(destination);
+    pub(crate) fn metadata_url(&self, destination: &str, endpoint_path: EndpointPath) -> String {
+        let path = endpoint_path.path(destination);
         format!("{}{WELL_KNOWN}{}{path}", self.base.origin(), self.base.path())
     }
 
@@ -72,9 +72,15 @@ impl Resources {
     }
 
     /// The metadata document.
-    pub(crate) fn document(&self, destination: &str, door: Door, issuer: &str, scopes: &[&str]) -> String {
+    pub(crate) fn document(
+        &self,
+        destination: &str,
+        endpoint_path: EndpointPath,
+        issuer: &str,
+        scopes: &[&str],
+    ) -> String {
         let mut document = json!({
-            "resource": self.name(destination, door),
+            "resource": self.name(destination, endpoint_path),
             "authorization_servers": [issuer],
             "bearer_methods_supported": ["header"],
             "resource_name": destination,
@@ -98,22 +104,25 @@ mod tests {
     fn every_path_of_a_destination_has_its_own_name_and_metadata() {
         let plain = resources("https://mcp.example.com");
         let deep = resources("https://example.com/tools/");
-        for (door, path) in [
-            (Door::Named, "/demo/mcp"),
-            (Door::Alias, "/mcp/demo"),
-            (Door::Root, "/mcp"),
+        for (endpoint_path, path) in [
+            (EndpointPath::Named, "/demo/mcp"),
+            (EndpointPath::Alias, "/mcp/demo"),
+            (EndpointPath::Root, "/mcp"),
         ] {
-            assert_eq!(plain.name("demo", door), format!("https://mcp.example.com{path}"));
             assert_eq!(
-                plain.metadata_url("demo", door),
+                plain.name("demo", endpoint_path),
+                format!("https://mcp.example.com{path}")
+            );
+            assert_eq!(
+                plain.metadata_url("demo", endpoint_path),
                 format!("https://mcp.example.com/.well-known/oauth-protected-resource{path}")
             );
             assert_eq!(
-                deep.name("demo", door),
+                deep.name("demo", endpoint_path),
                 format!("https://example.com/tools{path}")
             );
             assert_eq!(
-                deep.metadata_url("demo", door),
+                deep.metadata_url("demo", endpoint_path),
                 format!("https://example.com/.well-known/oauth-protected-resource/tools{path}")
             );
             assert_eq!(plain.described(&format!("{WELL_KNOWN}{path}")), Some(path));
@@ -129,8 +138,9 @@ mod tests {
     }
 
     #[test]
-    fn the_document_says_who_gives_tokens_and_for_what() {
-        let document = resources("https://x").document("demo", Door::Named, "https://login", &["mcp"]);
+    fn metadata_name_the_issuer_and_the_scopes() {
+        let document =
+            resources("https://x").document("demo", EndpointPath::Named, "https://login", &["mcp"]);
         let document: serde_json::Value = serde_json::from_str(&document).unwrap();
         assert_eq!(document["resource"], "https://x/demo/mcp");
         assert_eq!(document["authorization_servers"], json!(["https://login"]));

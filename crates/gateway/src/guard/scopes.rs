@@ -74,7 +74,7 @@ impl ScopeRules {
     }
 
     /// Whether a caller may; otherwise all that the use needs.
-    pub(crate) fn judge(
+    pub(crate) fn check(
         &self,
         granted: &Granted,
         method: Option<&str>,
@@ -123,28 +123,28 @@ mod tests {
     #[test]
     fn a_use_needs_what_its_method_and_its_tool_need() {
         let rules = rules();
-        let judge = |words: &[&str], method, tool| rules.judge(&granted(words), method, tool);
-        assert_eq!(judge(&["mcp"], Some("tools/list"), None), Ok(()));
-        assert_eq!(judge(&[], Some("tools/list"), None), Err(vec!["mcp"]));
+        let check = |words: &[&str], method, tool| rules.check(&granted(words), method, tool);
+        assert_eq!(check(&["mcp"], Some("tools/list"), None), Ok(()));
+        assert_eq!(check(&[], Some("tools/list"), None), Err(vec!["mcp"]));
         assert_eq!(
-            judge(&["mcp"], Some("tools/call"), Some("echo")),
+            check(&["mcp"], Some("tools/call"), Some("echo")),
             Err(vec!["mcp", "mcp:call"])
         );
         assert_eq!(
-            judge(&["mcp", "mcp:call"], Some("tools/call"), Some("echo")),
+            check(&["mcp", "mcp:call"], Some("tools/call"), Some("echo")),
             Ok(())
         );
         assert_eq!(
-            judge(&["mcp", "mcp:call"], Some("tools/call"), Some("delete")),
+            check(&["mcp", "mcp:call"], Some("tools/call"), Some("delete")),
             Err(vec!["mcp", "mcp:call", "mcp:admin"])
         );
-        assert_eq!(judge(&["mcp"], None, None), Ok(()), "a stream, or an answer");
+        assert_eq!(check(&["mcp"], None, None), Ok(()), "a stream, or an answer");
     }
 
     #[test]
-    fn who_comes_without_scopes_may_do_everything() {
+    fn caller_without_scopes_may_do_everything() {
         assert_eq!(
-            rules().judge(&Granted::Everything, Some("tools/call"), Some("delete")),
+            rules().check(&Granted::Everything, Some("tools/call"), Some("delete")),
             Ok(())
         );
         assert_eq!(rules().least(), ["mcp"]);

@@ -25,7 +25,7 @@ fn with_tokens() -> AuthSettings {
 
 async fn admit(
     guard: &Guard,
-    room: Room<'_>,
+    target: AuthTarget<'_>,
     headers: &[(HeaderName, &str)],
     query: Option<&str>,
 ) -> Result<String, Refusal> {
@@ -33,33 +33,33 @@ async fn admit(
     for (name, value) in headers {
         map.append(name, HeaderValue::from_str(value).unwrap());
     }
-    let knock = Knock {
+    let auth_request = AuthRequest {
         headers: &map,
         query,
         peer: "127.0.0.1".parse().unwrap(),
         moment: Moment::START,
         now: SystemTime::UNIX_EPOCH,
     };
-    let caller = match guard.open_to(room) {
-        Some(anyone) => anyone,
-        None => match guard.admit(&knock, room)? {
+    let caller = match guard.open_to(target) {
+        Some(anonymous) => anonymous,
+        None => match guard.admit(&auth_request, target)? {
             Admission::Known(caller) => caller,
-            Admission::Unchecked(token) => guard.check(token, knock.now, room).await?,
+            Admission::Unchecked(token) => guard.check(token, auth_request.now, target).await?,
         },
     };
     Ok(caller.principal.as_str().to_owned())
 }
 
-const DEMO: Room<'static> = Room::Destination("demo", Door::Named);
+const DEMO: AuthTarget<'static> = AuthTarget::Destination("demo", EndpointPath::Named);
 
 fn status(result: Result<String, Refusal>) -> u16 {
     result.map_or_else(|refusal| refusal.status().as_u16(), |_| 200)
 }
 
 #[tokio::test]
-async fn without_authentication_everyone_is_anonymous() {
+async fn every_caller_is_anonymous_without_authentication() {
     let guard = guard(AuthSettings::default());
-    let shown = [(AUTHORIZATION, "Bearer whatever")];
+    let shown = [(AUTHORIZATION, "Bearer anything")];
     assert_eq!(
         admit(&guard, DEMO, &shown, None).await.as_deref(),
         Ok("anonymous")
@@ -69,14 +69,14 @@ async fn without_authentication_everyone_is_anonymous() {
 #[tokio::test]
 async fn a_token_opens_what_it_is_for() {
     let guard = guard(with_tokens());
-    let room = |name| Room::Destination(name, Door::Named);
+    let target = |name| AuthTarget::Destination(name, EndpointPath::Named);
     let shows = |text| [(AUTHORIZATION, text)];
     assert_eq!(
         admit(&guard, DEMO, &shows("Bearer b"), None).await.as_deref(),
         Ok("bob")
     );
     assert_eq!(
-        status(admit(&guard, room("other"), &shows("Bearer b"), None).await),
+        status(admit(&guard, target("other"), &shows("Bearer b"), None).await),
         403
     );
     assert_eq!(status(admit(&guard, DEMO, &shows("Bearer c"), None).await), 401);
@@ -106,12 +106,12 @@ async fn two_authorizations_are_a_bad_request() {
 }
 
 #[tokio::test]
-async fn paths_of_the_gateway_are_open_only_if_it_says_so() {
+async fn paths_of_the_gateway_are_open_only_if_configured() {
     let closed = guard(with_tokens());
-    let room = Room::Gateway(OpenPath::Ready);
-    assert_eq!(status(admit(&closed, room, &[], None).await), 401);
+    let target = AuthTarget::Gateway(OpenPath::Ready);
+    assert_eq!(status(admit(&closed, target, &[], None).await), 401);
     assert_eq!(
-        admit(&closed, room, &[(AUTHORIZATION, "Bearer a")], None)
+        admit(&closed, target, &[(AUTHORIZATION, "Bearer a")], None)
             .await
             .as_deref(),
         Ok("alice")
@@ -120,15 +120,15 @@ async fn paths_of_the_gateway_are_open_only_if_it_says_so() {
         public: [OpenPath::Ready].into(),
         ..with_tokens()
     });
-    assert_eq!(status(admit(&open, room, &[], None).await), 200);
+    assert_eq!(status(admit(&open, target, &[], None).await), 200);
     assert_eq!(
-        status(admit(&open, Room::Gateway(OpenPath::Metrics), &[], None).await),
+        status(admit(&open, AuthTarget::Gateway(OpenPath::Metrics), &[], None).await),
         401
     );
 }
 
 #[tokio::test]
-async fn a_proxy_speaks_for_its_users_and_a_stranger_for_nobody() {
+async fn proxy_names_its_users_and_a_stranger_names_none() {
     let user = HeaderName::from_static("x-user");
     let proxy = |from: &str| {
         guard(AuthSettings {

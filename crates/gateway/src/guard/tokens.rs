@@ -17,13 +17,13 @@ const PREFIX: &str = "rialto_";
 
 /// The tokens that are good here.
 #[derive(Debug, Default)]
-pub(crate) struct TokenBook {
+pub(crate) struct StaticTokens {
     entries: Vec<(StaticToken, Arc<Caller>)>,
 }
 
 /// What a token turned out to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Known<'a> {
+pub(crate) enum TokenCheck<'a> {
     /// Good for what it was shown for.
     Good(&'a Arc<Caller>),
     Expired,
@@ -33,7 +33,7 @@ pub(crate) enum Known<'a> {
     Unknown,
 }
 
-impl TokenBook {
+impl StaticTokens {
     pub(crate) fn new(tokens: &[StaticToken]) -> Self {
         let entry = |token: &StaticToken| {
             let caller = Caller {
@@ -54,8 +54,8 @@ impl TokenBook {
 
     /// Whether every token by which this principal came in at a destination is still good there.
     pub(crate) fn keeps(&self, earlier: &Self, principal: &str, destination: &str) -> bool {
-        let good_for = |book: &'_ Self| -> Vec<TokenHash> {
-            let entries = book.entries.iter();
+        let good_for = |tokens: &'_ Self| -> Vec<TokenHash> {
+            let entries = tokens.entries.iter();
             entries
                 .filter(|(entry, _)| entry.name.as_str() == principal && is_for(entry, destination))
                 .map(|(entry, _)| entry.hash.clone())
@@ -67,7 +67,12 @@ impl TokenBook {
 
     /// Judges a token for a destination, or for the gateway itself. Every entry is compared, each in constant
     /// time, so that the time taken tells nothing about any of them.
-    pub(crate) fn judge(&self, hash: &TokenHash, destination: Option<&str>, now: SystemTime) -> Known<'_> {
+    pub(crate) fn check(
+        &self,
+        hash: &TokenHash,
+        destination: Option<&str>,
+        now: SystemTime,
+    ) -> TokenCheck<'_> {
         let mut found = None;
         for (entry, caller) in &self.entries {
             if verify_slices_are_equal(entry.hash.as_bytes(), hash.as_bytes()).is_ok() {
@@ -75,14 +80,14 @@ impl TokenBook {
             }
         }
         let Some((entry, caller)) = found else {
-            return Known::Unknown;
+            return TokenCheck::Unknown;
         };
         if entry.expires.is_some_and(|expires| expires <= now) {
-            Known::Expired
+            TokenCheck::Expired
         } else if destination.is_none_or(|name| is_for(entry, name)) {
-            Known::Good(caller)
+            TokenCheck::Good(caller)
         } else {
-            Known::Elsewhere
+            TokenCheck::Elsewhere
         }
     }
 }
@@ -135,44 +140,53 @@ mod tests {
 
     #[test]
     fn a_token_is_known_by_its_hash() {
-        let book = TokenBook::new(&[entry("alice", "a"), entry("bob", "b")]);
-        let whose = |token: &[u8], destination| match book.judge(&hash_of(token), destination, NOW) {
-            Known::Good(caller) => Some(caller.principal.as_str()),
-            Known::Expired | Known::Elsewhere | Known::Unknown => None,
+        let tokens = StaticTokens::new(&[entry("alice", "a"), entry("bob", "b")]);
+        let whose = |token: &[u8], destination| match tokens.check(&hash_of(token), destination, NOW) {
+            TokenCheck::Good(caller) => Some(caller.principal.as_str()),
+            TokenCheck::Expired | TokenCheck::Elsewhere | TokenCheck::Unknown => None,
         };
         assert_eq!(whose(b"b", Some("demo")), Some("bob"));
         assert_eq!(whose(b"a", None), Some("alice"));
-        assert_eq!(book.judge(&hash_of(b"c"), Some("demo"), NOW), Known::Unknown);
-        assert_eq!(book.judge(&hash_of(b""), Some("demo"), NOW), Known::Unknown);
+        assert_eq!(
+            tokens.check(&hash_of(b"c"), Some("demo"), NOW),
+            TokenCheck::Unknown
+        );
+        assert_eq!(
+            tokens.check(&hash_of(b""), Some("demo"), NOW),
+            TokenCheck::Unknown
+        );
     }
 
     #[test]
     fn a_token_ends_at_its_time() {
         let ends = NOW + Duration::from_secs(10);
-        let book = TokenBook::new(&[StaticToken {
+        let tokens = StaticTokens::new(&[StaticToken {
             expires: Some(ends),
             ..entry("alice", "a")
         }]);
         assert!(matches!(
-            book.judge(&hash_of(b"a"), None, ends - Duration::from_nanos(1)),
-            Known::Good(caller) if caller.until == Some(ends)
+            tokens.check(&hash_of(b"a"), None, ends - Duration::from_nanos(1)),
+            TokenCheck::Good(caller) if caller.until == Some(ends)
         ));
-        assert_eq!(book.judge(&hash_of(b"a"), None, ends), Known::Expired);
+        assert_eq!(tokens.check(&hash_of(b"a"), None, ends), TokenCheck::Expired);
     }
 
     #[test]
     fn a_token_for_some_destinations_is_not_good_at_others() {
-        let book = TokenBook::new(&[StaticToken {
+        let tokens = StaticTokens::new(&[StaticToken {
             destinations: Some(["demo".to_owned()].into()),
             ..entry("alice", "a")
         }]);
         assert!(matches!(
-            book.judge(&hash_of(b"a"), Some("demo"), NOW),
-            Known::Good(..)
+            tokens.check(&hash_of(b"a"), Some("demo"), NOW),
+            TokenCheck::Good(..)
         ));
-        assert_eq!(book.judge(&hash_of(b"a"), Some("other"), NOW), Known::Elsewhere);
+        assert_eq!(
+            tokens.check(&hash_of(b"a"), Some("other"), NOW),
+            TokenCheck::Elsewhere
+        );
         assert!(
-            matches!(book.judge(&hash_of(b"a"), None, NOW), Known::Good(..)),
+            matches!(tokens.check(&hash_of(b"a"), None, NOW), TokenCheck::Good(..)),
             "the gateway itself"
         );
     }
@@ -183,8 +197,8 @@ mod tests {
             destinations: Some([name.to_owned()].into()),
             ..entry("alice", "a")
         };
-        let before = TokenBook::new(&[entry("alice", "a"), entry("bob", "b")]);
-        let keeps = |now: &[StaticToken]| TokenBook::new(now).keeps(&before, "alice", "demo");
+        let before = StaticTokens::new(&[entry("alice", "a"), entry("bob", "b")]);
+        let keeps = |now: &[StaticToken]| StaticTokens::new(now).keeps(&before, "alice", "demo");
         assert!(keeps(&[entry("alice", "a")]));
         assert!(keeps(&[entry("alice", "a"), entry("alice", "a2")]), "one more");
         assert!(keeps(&[only("demo")]));
@@ -192,8 +206,8 @@ mod tests {
         assert!(!keeps(&[entry("alice", "a2")]), "exchanged");
         assert!(!keeps(&[only("other")]), "good elsewhere only");
         assert!(!keeps(&[entry("bob", "a")]), "given to another");
-        let nobody = TokenBook::default();
-        assert!(nobody.keeps(&nobody, "anonymous", "demo"));
+        let empty = StaticTokens::default();
+        assert!(empty.keeps(&empty, "anonymous", "demo"));
     }
 
     #[test]

@@ -66,7 +66,7 @@ fn options() -> Options {
 }
 
 #[test]
-fn a_stuck_writer_blocks_nobody_and_losses_are_counted() {
+fn stuck_writer_blocks_no_caller_and_losses_are_counted() {
     let (gate, keeper) = gate();
     let sink = LineSink::over(
         gate,
@@ -164,7 +164,7 @@ fn every_line_of_many_threads_arrives_once_and_whole() {
 }
 
 #[test]
-fn a_failed_write_is_tried_again_from_where_it_stopped_and_told_once() {
+fn failed_write_is_retried_from_where_it_stopped_and_reported_once() {
     let (gate, keeper) = gate();
     let (told, reports) = sync_channel(100);
     let sink = LineSink::over(
@@ -236,7 +236,7 @@ fn lines_for_a_reader_that_has_gone_are_counted_as_lost() {
 }
 
 #[test]
-fn losses_are_told_when_the_writer_moves_again() {
+fn losses_are_reported_when_the_writer_moves_again() {
     let (gate, keeper) = gate();
     let (told, reports) = sync_channel(100);
     let sink = LineSink::over(
@@ -286,7 +286,7 @@ fn a_file_is_appended_to_and_closed_to_strangers() {
 }
 
 #[test]
-fn what_was_pushed_is_written_after_the_last_caller_has_gone() {
+fn pushed_lines_are_written_after_the_last_handle_is_dropped() {
     let (gate, keeper) = gate();
     let sink = LineSink::over(gate, options()).unwrap();
     sink.push(b"first");

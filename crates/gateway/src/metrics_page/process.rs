@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_left_out() {
+    fn missing_values_are_left_out() {
         assert_eq!(Process::parse("", "", "", ""), Process::default());
     }
 

@@ -4,7 +4,7 @@ use http::header::HeaderValue;
 
 /// What is wrong with what a caller showed, in the words of RFC 6750, 3.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Complaint {
+pub(crate) enum ChallengeError {
     /// It showed nothing.
     Nothing,
     InvalidRequest(&'static str),
@@ -18,18 +18,20 @@ pub(crate) enum Complaint {
 /// A `WWW-Authenticate` header: what is wrong, where to sign in, and for what.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Challenge {
-    pub(crate) complaint: Complaint,
+    pub(crate) challenge_error: ChallengeError,
     pub(crate) metadata: Option<String>,
     pub(crate) scopes: Vec<String>,
 }
 
 impl Challenge {
     pub(crate) fn header(&self) -> HeaderValue {
-        let (error, description) = match self.complaint {
-            Complaint::Nothing => (None, None),
-            Complaint::InvalidRequest(why) => (Some("invalid_request"), Some(why)),
-            Complaint::InvalidToken(why) | Complaint::UnknownToken(why) => (Some("invalid_token"), Some(why)),
-            Complaint::InsufficientScope => (Some("insufficient_scope"), None),
+        let (error, description) = match self.challenge_error {
+            ChallengeError::Nothing => (None, None),
+            ChallengeError::InvalidRequest(why) => (Some("invalid_request"), Some(why)),
+            ChallengeError::InvalidToken(why) | ChallengeError::UnknownToken(why) => {
+                (Some("invalid_token"), Some(why))
+            }
+            ChallengeError::InsufficientScope => (Some("insufficient_scope"), None),
         };
         let scope = (!self.scopes.is_empty()).then(|| self.scopes.join(" "));
         let parameters: Vec<String> = [
@@ -50,12 +52,14 @@ impl Challenge {
 
     /// The same for people.
     pub(crate) fn text(&self) -> String {
-        match self.complaint {
-            Complaint::Nothing => "authentication is needed: send `Authorization: Bearer TOKEN`".to_owned(),
-            Complaint::InvalidRequest(why) | Complaint::InvalidToken(why) | Complaint::UnknownToken(why) => {
-                why.to_owned()
+        match self.challenge_error {
+            ChallengeError::Nothing => {
+                "authentication is needed: send `Authorization: Bearer TOKEN`".to_owned()
             }
-            Complaint::InsufficientScope => format!("needs the scopes {}", self.scopes.join(" ")),
+            ChallengeError::InvalidRequest(why)
+            | ChallengeError::InvalidToken(why)
+            | ChallengeError::UnknownToken(why) => why.to_owned(),
+            ChallengeError::InsufficientScope => format!("needs the scopes {}", self.scopes.join(" ")),
         }
     }
 }
@@ -66,28 +70,32 @@ mod tests {
 
     #[test]
     fn challenges_are_spelled_as_the_rules_have_it() {
-        let challenge = |complaint, metadata: Option<&str>, scopes: &[&str]| {
+        let challenge = |challenge_error, metadata: Option<&str>, scopes: &[&str]| {
             let challenge = Challenge {
-                complaint,
+                challenge_error,
                 metadata: metadata.map(str::to_owned),
                 scopes: scopes.iter().map(|scope| (*scope).to_owned()).collect(),
             };
             challenge.header().to_str().unwrap().to_owned()
         };
         assert_eq!(
-            challenge(Complaint::Nothing, None, &[]),
+            challenge(ChallengeError::Nothing, None, &[]),
             "Bearer realm=\"rialto\""
         );
         assert_eq!(
-            challenge(Complaint::Nothing, Some("https://x/y"), &["a", "b"]),
+            challenge(ChallengeError::Nothing, Some("https://x/y"), &["a", "b"]),
             "Bearer scope=\"a b\", resource_metadata=\"https://x/y\""
         );
         assert_eq!(
-            challenge(Complaint::InvalidToken("the token has expired"), None, &[]),
+            challenge(ChallengeError::InvalidToken("the token has expired"), None, &[]),
             "Bearer error=\"invalid_token\", error_description=\"the token has expired\""
         );
         assert_eq!(
-            challenge(Complaint::InsufficientScope, Some("https://x/y"), &["a", "b"]),
+            challenge(
+                ChallengeError::InsufficientScope,
+                Some("https://x/y"),
+                &["a", "b"]
+            ),
             "Bearer error=\"insufficient_scope\", scope=\"a b\", resource_metadata=\"https://x/y\""
         );
     }

@@ -1,7 +1,7 @@
 //! What a refusal is called: in its `data`, in the counters, and by the limit that was reached.
 
 use super::Refusal;
-use crate::record::Refused;
+use crate::record::RefusalRecord;
 
 impl Refusal {
     /// The reason in `data`, for refusals that are about limits.
@@ -22,7 +22,7 @@ impl Refusal {
             Self::Draining => Some("draining"),
             Self::Retired => Some("reloaded"),
             Self::AuditUnavailable => Some("audit_unavailable"),
-            Self::Mishap => Some("internal_error"),
+            Self::Panicked => Some("internal_error"),
             Self::BrokenDestination => Some("cannot_start"),
             Self::IssuerUnavailable => Some("issuer_unavailable"),
             Self::Unreached(failure) | Self::CallUnreached(failure) => Some(failure.reason()),
@@ -83,13 +83,13 @@ impl Refusal {
             Self::DoubledSessionQuery => "doubled_session",
             Self::Retired => "reloaded",
             Self::AuditUnavailable => "audit_unavailable",
-            Self::Mishap => "internal_error",
+            Self::Panicked => "internal_error",
         }
     }
 
     /// Returns what its record holds.
-    pub(crate) fn recorded(&self) -> Refused {
-        Refused {
+    pub(crate) fn recorded(&self) -> RefusalRecord {
+        RefusalRecord {
             reason: self.label(),
             limit: self.limit(),
             lacks_audit: *self == Self::AuditUnavailable,

@@ -100,14 +100,14 @@ mod tests {
         let [alice, _] = seals();
         let sealed = alice.seal_answer(&message(ANSWER)).unwrap();
         let state = state_of(&sealed, Member::Result);
-        assert!(!state.contains("quoted"), "nobody reads it on the way");
+        assert!(!state.contains("quoted"), "the client cannot read it");
         let opened = alice.open_request(&retry(&state), &state).unwrap();
         assert_eq!(state_of(&opened, Member::Params), "sA \"quoted\"");
         assert_eq!(opened.text(Member::Name).as_deref(), Some("x"));
     }
 
     #[test]
-    fn nobody_else_can_bring_it_and_no_other_state_is_taken() {
+    fn state_of_another_caller_and_any_other_state_are_refused() {
         let [alice, bob] = seals();
         let sealed = alice.seal_answer(&message(ANSWER)).unwrap();
         let state = state_of(&sealed, Member::Result);

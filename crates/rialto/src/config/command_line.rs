@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_shell_is_refused_with_a_hint() {
+    fn command_that_needs_a_shell_is_refused_with_a_hint() {
         for (line, hint) in [
             ("a | b", "`|`"),
             ("a || b", "`||`"),

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use gateway::LineLimits;
 use gateway::settings::{
-    AuditSettings, AuditSink, AuthSettings, BackendSpec, Destination, EraChoice, Inherits, LaneRules,
-    LimitSettings, OnAuditFailure, Outages, RemoteSpec, Retry, Secret, Settings, Sharing, SignIn, Transport,
+    AuditSettings, AuditSink, AuthSettings, BackendSpec, Destination, EraChoice, Inherits, LimitSettings,
+    OnAuditFailure, Outages, RemoteSpec, Retry, Secret, Settings, Sharing, SharingRules, SignIn, Transport,
 };
 use http::HeaderName;
 use http::header::AUTHORIZATION;
@@ -29,7 +29,7 @@ const MAX_QUEUE: usize = 10_000;
 /// How much of a client's messages may wait, and how much of what it is told. Each message that waits is held about
 /// twice: as it came, and as it goes out.
 const QUEUE_BYTES: usize = 12 << 20;
-/// A session, another one after a change of eras, and lanes for a modern client whose requests differ in what it can do.
+/// A session, another one after a change of eras, and instances for a modern client whose requests differ in what it can do.
 const MAX_SESSIONS: usize = 8;
 
 const ERAS: [(&str, EraChoice); 3] = [
@@ -105,9 +105,9 @@ fn assemble(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) ->
     let destination = Destination {
         name: name.unwrap_or_else(|| destination.name.clone()),
         // Whoever waits for a server that is away waits as long as for one that is slow.
-        lanes: LaneRules {
+        instances: SharingRules {
             start_timeout: timeout,
-            ..destination.lanes
+            ..destination.instances
         },
         era: era.unwrap_or(EraChoice::Auto),
         max_calls: Some(max_queue),

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gateway::settings::{
-    BackendSpec, Capabilities, Destination, EraChoice, Glob, Inherits, LaneRules, ProcessSpec, Secret,
-    Sharing, Show, Start, ToolPolicy, Transport,
+    BackendSpec, Capabilities, Destination, EraChoice, Glob, Inherits, ProcessSpec, Secret, Sharing,
+    SharingRules, Show, Start, ToolPolicy, Transport,
 };
 
 use super::reader::{Fields, Given};
@@ -170,11 +170,11 @@ pub(super) fn read(
     Some(Destination {
         name: name.to_owned(),
         backend: backend?,
-        lanes: LaneRules {
+        instances: SharingRules {
             capabilities,
             start_timeout,
             linger,
-            ..lanes(sharing, caps)
+            ..instances(sharing, caps)
         },
         request_timeout: request_timeout.unwrap_or(defaults.request_timeout),
         stream_timeout: stream_timeout.unwrap_or(defaults.stream_timeout),
@@ -251,7 +251,7 @@ pub(super) fn in_front_of(
     Destination {
         name,
         backend,
-        lanes: lanes(sharing, caps),
+        instances: instances(sharing, caps),
         request_timeout: defaults.request_timeout,
         stream_timeout: defaults.stream_timeout,
         max_message_bytes: defaults.max_message_bytes,
@@ -265,8 +265,8 @@ pub(super) fn in_front_of(
     }
 }
 
-fn lanes(sharing: Sharing, caps: Caps) -> LaneRules {
-    LaneRules {
+fn instances(sharing: Sharing, caps: Caps) -> SharingRules {
+    SharingRules {
         sharing,
         capabilities: default_capabilities(sharing),
         start_timeout: START_TIMEOUT,

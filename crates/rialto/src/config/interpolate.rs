@@ -240,12 +240,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_filled_in_is_not_filled_in_again() {
+    fn interpolated_text_is_not_interpolated_again() {
         assert_eq!(filled("${TRICKY}"), Ok("${HOME} $$".into()));
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_variables_are_named() {
         assert!(
             filled("x ${NOPE}")
                 .expect_err("unset")

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_refused_with_its_line() {
+    fn invalid_json_is_refused_with_its_line() {
         for (text, line) in [
             ("{\n\"a\": }", 2),
             ("{\n\"a\" 1}", 2),
@@ -282,7 +282,7 @@ mod tests {
         }
 
         #[test]
-        fn what_serde_reads_is_read_alike(keys in proptest::collection::btree_map("\\PC*", "\\PC*", 0..5)) {
+        fn jsonc_reads_json_as_serde_does(keys in proptest::collection::btree_map("\\PC*", "\\PC*", 0..5)) {
             let text = serde_json::to_string_pretty(&keys).expect("a map of texts");
             let Value::Map(entries) = parsed(&text) else { panic!("a map was expected") };
             let read: std::collections::BTreeMap<String, String> = entries

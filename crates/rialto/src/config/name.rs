@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_sanitised_is_a_name() {
+    fn every_sanitised_text_is_a_name() {
         for text in [
             "My Server!",
             "@scope/pkg",

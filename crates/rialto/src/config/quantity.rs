@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_is_no_duration_and_the_error_says_what_to_write() {
+    fn bare_number_is_no_duration_and_the_error_names_a_unit() {
         for bare in ["30", "0", "-5", "1.5"] {
             let error = duration(bare).expect_err("no unit");
             assert!(error.contains(&format!("write {bare}s")), "{error}");
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_cannot_be_listened_on_says_what_to_write() {
+    fn address_that_cannot_be_bound_is_refused_with_a_hint() {
         assert!(listen("*:80").expect_err("star").contains("0.0.0.0:80"));
         assert!(
             listen("example.com:80")

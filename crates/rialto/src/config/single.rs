@@ -58,7 +58,7 @@ pub(super) fn read(
     .and_then(|given| walk.judge(&given, quantity::some_time));
     let mut destination = destination::plain(name, argv, env, inherits, sharing, defaults);
     if let Some(start_timeout) = start_timeout {
-        destination.lanes.start_timeout = start_timeout;
+        destination.instances.start_timeout = start_timeout;
     }
     Some(destination)
 }

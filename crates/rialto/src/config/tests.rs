@@ -133,14 +133,14 @@ fn the_example_of_the_contract_is_read_to_the_last_field() {
     assert_eq!(process.argv, ["npx", "-y", "@upstash/context7-mcp"]);
     assert_eq!(process.env["CONTEXT7_API_KEY"].expose(), "s3cr3t");
     assert_eq!(process.cwd.as_deref(), Some(Path::new("/srv/context7")));
-    let lanes = &destination.lanes;
-    assert_eq!(lanes.sharing, Sharing::PerIdentity);
+    let instances = &destination.instances;
+    assert_eq!(instances.sharing, Sharing::PerIdentity);
     assert_eq!(process.env_from_headers["GITHUB_TOKEN"], "X-GitHub-Token");
     assert_eq!(process.start, Start::Eager);
-    assert_eq!(lanes.start_timeout, Duration::from_secs(60));
-    assert_eq!(lanes.max_children, 10);
-    assert_eq!(lanes.linger, Duration::from_secs(300));
-    assert_eq!(lanes.capabilities, Capabilities::PerClient);
+    assert_eq!(instances.start_timeout, Duration::from_secs(60));
+    assert_eq!(instances.max_children, 10);
+    assert_eq!(instances.linger, Duration::from_secs(300));
+    assert_eq!(instances.capabilities, Capabilities::PerClient);
     assert_eq!(loaded.notes, [""; 0]);
     assert!(!format!("{loaded:?}").contains("s3cr3t"));
 }
@@ -167,14 +167,14 @@ fn a_short_file_gets_every_default() {
         (destination.max_sessions, destination.max_message_bytes),
         (1000, 16 << 20)
     );
-    let lanes = &destination.lanes;
+    let instances = &destination.instances;
     assert_eq!(
-        (lanes.max_children, lanes.start_timeout),
+        (instances.max_children, instances.start_timeout),
         (10, Duration::from_secs(300))
     );
     let process = process(destination);
     assert_eq!(
-        (destination.lanes.sharing, process.start),
+        (destination.instances.sharing, process.start),
         (Sharing::Shared, Start::Eager)
     );
     assert_eq!(process.cwd, None);
@@ -182,7 +182,7 @@ fn a_short_file_gets_every_default() {
 }
 
 #[test]
-fn every_key_can_be_said_in_a_file() {
+fn every_key_can_stand_in_a_file() {
     let text = "\
 listen: :0
 request_timeout: 1m
@@ -249,7 +249,7 @@ destinations:
     assert_eq!(b.request_timeout, Duration::from_secs(60));
     assert!(b.stream_timeout > years, "off");
     assert_eq!(b.max_message_bytes, 2 << 20);
-    let lanes = a.lanes.clone();
+    let instances = a.instances.clone();
     let (a, b) = (process(a), process(b));
     assert_eq!(a.argv, ["my prog", "x y", "5", "z"]);
     let env: Vec<(&str, &str)> = a
@@ -268,10 +268,10 @@ destinations:
         ]
     );
     assert_eq!(a.cwd.as_deref(), Some(Path::new("/base/sub")));
-    assert_eq!((lanes.sharing, a.start), (Sharing::PerSession, Start::Lazy));
-    assert_eq!(lanes.start_timeout, Duration::from_secs(5));
-    assert_eq!((lanes.max_children, lanes.linger), (2, Duration::ZERO));
-    assert_eq!(lanes.capabilities, Capabilities::Union);
+    assert_eq!((instances.sharing, a.start), (Sharing::PerSession, Start::Lazy));
+    assert_eq!(instances.start_timeout, Duration::from_secs(5));
+    assert_eq!((instances.max_children, instances.linger), (2, Duration::ZERO));
+    assert_eq!(instances.capabilities, Capabilities::Union);
     assert_eq!(b.argv, ["cat", "-u"]);
     assert_eq!(b.start, Start::Lazy);
 }
@@ -393,7 +393,7 @@ destinations:
 }
 
 #[test]
-fn a_file_without_destinations_says_what_to_write() {
+fn file_without_destinations_is_refused_with_an_example() {
     for text in [
         "",
         "# nothing\n",

@@ -289,5 +289,5 @@ fn the_help_of_every_command_has_an_example_and_names_every_variable() {
         assert!(serve.contains(variable), "{variable}");
     }
     let whole = parsed(&["--help"]).expect_err("help").to_string();
-    assert!(!whole.contains("warden"), "the warden is nobody's business");
+    assert!(!whole.contains("warden"), "the warden is internal");
 }

@@ -141,7 +141,7 @@ fn directives_choose_what_is_logged_and_info_is_usual() {
 }
 
 #[test]
-fn a_stuck_reader_of_the_log_holds_up_nobody() {
+fn stuck_reader_of_the_log_delays_no_call() {
     struct Stuck(std::sync::mpsc::Receiver<()>);
     impl io::Write for Stuck {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

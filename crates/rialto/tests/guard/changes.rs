@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testkit::issuer::now;
 use testkit::{Issuer, McpClient, Result, Rialto, wait_until};
 
-use super::house::{LATEST, MODERN, Token, modern, token};
+use super::fixture::{LATEST, MODERN, Token, modern, token};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const DESTINATIONS: &str = "destinations:\n  shared:\n    command: ['{stub}', --journal, '{dir}/journal']\n    capabilities: per_client\n  own: { command: '{stub}', process: per_identity, linger: 1h }\n";
@@ -104,7 +104,7 @@ async fn a_token_that_is_taken_back_is_refused_and_what_it_held_open_ends() -> R
     for reply in in_flight.join_all().await {
         assert_eq!(reply?.outcome_status(), 404, "its session has ended");
     }
-    wait_until("his own child is gone", PATIENCE, || {
+    wait_until("the child of Bob alone is gone", PATIENCE, || {
         (!child.is_alive()).then_some(())
     })
     .await;

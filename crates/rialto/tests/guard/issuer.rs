@@ -116,7 +116,7 @@ async fn tokens_that_break_a_rule_are_refused_and_never_reach_the_server() -> Re
             "another issuer's key",
             stranger.token("alice", A, json!({"iss": issuer.url()})),
         ),
-        ("about nobody", with(json!({"sub": ""}))),
+        ("without a subject", with(json!({"sub": ""}))),
         ("without an end", with(json!({"exp": null}))),
         ("alg none", unsigned),
         ("HS256 with the public key", confused),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testkit::{McpClient, Reply, Result, Rialto};
 
-use super::house::{House, LATEST, MODERN, NOBODYS_SESSION, Token, modern, token, visible};
+use super::fixture::{Fixture, LATEST, MODERN, Token, UNKNOWN_SESSION, modern, token, visible};
 
 fn asks() -> Value {
     json!({"elicitation": {}, "sampling": {}, "roots": {}})
@@ -14,7 +14,7 @@ fn asks() -> Value {
 /// What `thief` gets for every kind of use of a session.
 async fn uses(thief: &McpClient, session: &str, event: &str) -> Result<Vec<Reply>> {
     thief.set_session(Some(session));
-    thief.set_version(Some(super::house::LATEST));
+    thief.set_version(Some(super::fixture::LATEST));
     let mut replies = vec![
         thief.call(7, "echo", json!({"marker": "stolen"})).await?,
         thief
@@ -36,9 +36,9 @@ async fn uses(thief: &McpClient, session: &str, event: &str) -> Result<Vec<Reply
 }
 
 #[tokio::test]
-async fn a_stolen_session_is_like_one_that_never_was_to_everyone_else() -> Result<()> {
-    let house = House::with_stub().await?;
-    let alice = house.session(&house.alice, asks()).await?;
+async fn stolen_session_is_unknown_to_every_other_principal() -> Result<()> {
+    let fixture = Fixture::with_stub().await?;
+    let alice = fixture.session(&fixture.alice, asks()).await?;
     let session = alice.session().expect("a session");
     // A stream with an event id, and a question that waits for its answer.
     let mut asking = alice
@@ -49,23 +49,23 @@ async fn a_stolen_session_is_like_one_that_never_was_to_everyone_else() -> Resul
     assert_eq!(question["method"], "elicitation/create");
     let event = asking.last_event_id().expect("an event id").to_owned();
 
-    let bob = house.client(&house.bob).await?;
+    let bob = fixture.client(&fixture.bob).await?;
     let stolen = uses(&bob, &session, &event).await?;
-    let invented = uses(&bob, NOBODYS_SESSION, &event).await?;
+    let invented = uses(&bob, UNKNOWN_SESSION, &event).await?;
     for (stolen, invented) in stolen.iter().zip(&invented) {
         assert_eq!(stolen.status, 404);
         assert_eq!(visible(stolen), visible(invented), "byte for byte");
     }
     // Nobody without a token is even told that much, and the same caller has no such session elsewhere.
-    let stranger = house.rialto.client_of("shared").await?;
+    let stranger = fixture.rialto.client_of("shared").await?;
     for reply in uses(&stranger, &session, &event).await? {
         assert_eq!(reply.status, 401);
     }
-    let elsewhere = house
+    let elsewhere = fixture
         .rialto
         .client_of("other")
         .await?
-        .with_header("authorization", &format!("Bearer {}", house.alice.token));
+        .with_header("authorization", &format!("Bearer {}", fixture.alice.token));
     for reply in uses(&elsewhere, &session, &event).await? {
         assert_eq!(reply.status, 404);
     }
@@ -79,8 +79,8 @@ async fn a_stolen_session_is_like_one_that_never_was_to_everyone_else() -> Resul
         alice.call(2, "echo", json!({"marker": "still"})).await?.text(),
         "still"
     );
-    assert_eq!(house.rialto.journal().executions("stolen"), 0);
-    let audit = house.rialto.dir().join("audit.jsonl");
+    assert_eq!(fixture.rialto.journal().executions("stolen"), 0);
+    let audit = fixture.rialto.dir().join("audit.jsonl");
     testkit::wait_until("the theft is in the audit log", Duration::from_secs(10), || {
         let records = std::fs::read_to_string(&audit).unwrap_or_default();
         let thefts = records
@@ -94,10 +94,10 @@ async fn a_stolen_session_is_like_one_that_never_was_to_everyone_else() -> Resul
 
 #[tokio::test]
 async fn own_event_ids_of_another_session_show_nothing_of_it() -> Result<()> {
-    let house = House::with_stub().await?;
+    let fixture = Fixture::with_stub().await?;
     let (alice, bob) = (
-        house.session(&house.alice, json!({})).await?,
-        house.session(&house.bob, json!({})).await?,
+        fixture.session(&fixture.alice, json!({})).await?,
+        fixture.session(&fixture.bob, json!({})).await?,
     );
     let mut stream = alice
         .open_call(1, "progress", json!({"n": 3, "marker": "alices"}), "\"p\"")
@@ -114,10 +114,10 @@ async fn own_event_ids_of_another_session_show_nothing_of_it() -> Result<()> {
 
 #[tokio::test]
 async fn questions_progress_logs_and_updates_stay_with_their_principal() -> Result<()> {
-    let house = House::with_stub().await?;
+    let fixture = Fixture::with_stub().await?;
     let (alice, bob) = (
-        house.session(&house.alice, asks()).await?,
-        house.session(&house.bob, asks()).await?,
+        fixture.session(&fixture.alice, asks()).await?,
+        fixture.session(&fixture.bob, asks()).await?,
     );
     let mut bobs_stream = bob.get_stream(None).await?;
     let mut alices_stream = alice.get_stream(None).await?;
@@ -164,7 +164,7 @@ async fn questions_progress_logs_and_updates_stay_with_their_principal() -> Resu
     // server asked Alice, and got a changed list when the session moved there.
     alice.call(11, "change_tools", "{}").await?.expect_status(200)?;
     bob.call(11, "change_tools", "{}").await?.expect_status(200)?;
-    for (who, stream, changes) in [("bob", &mut bobs_stream, 2), ("alice", &mut alices_stream, 1)] {
+    for (caller, stream, changes) in [("bob", &mut bobs_stream, 2), ("alice", &mut alices_stream, 1)] {
         let (mut heard, mut seen) = (Vec::new(), 0);
         while seen < changes {
             let message = stream.message().await?;
@@ -177,7 +177,7 @@ async fn questions_progress_logs_and_updates_stay_with_their_principal() -> Resu
         let is_alices = heard
             .iter()
             .any(|message| message.to_string().contains("alice-secret"));
-        assert_eq!(is_alices, who == "alice", "{who} heard {heard:?}");
+        assert_eq!(is_alices, caller == "alice", "{caller} received {heard:?}");
     }
     Ok(())
 }
@@ -185,26 +185,26 @@ async fn questions_progress_logs_and_updates_stay_with_their_principal() -> Resu
 /// Once the server has asked Alice, Bob does not wait for her: he gets a child of his own.
 #[tokio::test]
 async fn a_caller_does_not_wait_for_the_answer_of_another() -> Result<()> {
-    let house = House::with_stub().await?;
-    let alice = house.session(&house.alice, asks()).await?;
+    let fixture = Fixture::with_stub().await?;
+    let alice = fixture.session(&fixture.alice, asks()).await?;
     let mut asking = alice
         .open_call(1, "ask_elicit", json!({"marker": "which"}), "null")
         .await?
         .events();
     let question = asking.message().await?;
-    let bob = house.session(&house.bob, asks()).await?;
+    let bob = fixture.session(&fixture.bob, asks()).await?;
     bob.expect_echo("bobs").await?;
-    let client = house.rialto.client_of("shared").await?;
+    let client = fixture.rialto.client_of("shared").await?;
     let call = json!({"name": "echo", "arguments": {"marker": "modern"}});
-    let reply = modern(&client, 7, "tools/call", call, Some(&house.bob.token)).await?;
+    let reply = modern(&client, 7, "tools/call", call, Some(&fixture.bob.token)).await?;
     assert!(reply.expect_status(200)?.body_text().contains("modern"));
-    assert_eq!(house.rialto.journal().starts().len(), 2);
-    house
-        .session(&house.alice, asks())
+    assert_eq!(fixture.rialto.journal().starts().len(), 2);
+    fixture
+        .session(&fixture.alice, asks())
         .await?
         .expect_echo("alices")
         .await?;
-    assert_eq!(house.rialto.journal().starts().len(), 2, "Alice keeps hers");
+    assert_eq!(fixture.rialto.journal().starts().len(), 2, "Alice keeps hers");
     alice
         .respond(
             &question["id"],
@@ -219,9 +219,9 @@ async fn a_caller_does_not_wait_for_the_answer_of_another() -> Result<()> {
 /// Bob's session was open before the server asked Alice. With Bob's next call it moves to another child.
 #[tokio::test]
 async fn a_session_moves_to_a_child_of_its_own_once_the_server_has_asked_another() -> Result<()> {
-    let house = House::with_stub().await?;
-    let alice = house.session(&house.alice, asks()).await?;
-    let bob = house.session(&house.bob, asks()).await?;
+    let fixture = Fixture::with_stub().await?;
+    let alice = fixture.session(&fixture.alice, asks()).await?;
+    let bob = fixture.session(&fixture.bob, asks()).await?;
     let shared = bob.call(1, "pid", "{}").await?.text();
     let mut bobs_stream = bob.get_stream(None).await?;
     bob.request(2, "resources/subscribe", json!({"uri": "test://bobs"}))
@@ -233,7 +233,7 @@ async fn a_session_moves_to_a_child_of_its_own_once_the_server_has_asked_another
         .events();
     let question = asking.message().await?;
     bob.expect_echo("bobs").await?;
-    assert_eq!(house.rialto.journal().starts().len(), 2);
+    assert_eq!(fixture.rialto.journal().starts().len(), 2);
     let own = bob.call(3, "pid", "{}").await?.text();
     assert_ne!(own, shared);
     // Bob's subscription has come along, and Bob's stream goes on.
@@ -276,14 +276,15 @@ async fn a_session_moves_to_a_child_of_its_own_once_the_server_has_asked_another
 /// Where there is no room for another child, the call waits a moment and is refused with the setting that helps.
 #[tokio::test]
 async fn a_caller_that_must_wait_for_the_answer_of_another_is_refused() -> Result<()> {
-    let house = House::with("{ command: ['{stub}', --journal, '{dir}/journal'], max_children: 1 }").await?;
-    let alice = house.session(&house.alice, asks()).await?;
+    let fixture =
+        Fixture::with("{ command: ['{stub}', --journal, '{dir}/journal'], max_children: 1 }").await?;
+    let alice = fixture.session(&fixture.alice, asks()).await?;
     let mut asking = alice
         .open_call(1, "ask_elicit", json!({"marker": "which"}), "null")
         .await?
         .events();
     let question = asking.message().await?;
-    let bob = house.session(&house.bob, asks()).await?;
+    let bob = fixture.session(&fixture.bob, asks()).await?;
     let reply = bob.call(1, "echo", json!({"marker": "bobs"})).await?;
     let error = reply.answer()["error"].clone();
     assert_eq!(error["data"]["reason"], "occupied", "{reply:?}");
@@ -291,7 +292,7 @@ async fn a_caller_that_must_wait_for_the_answer_of_another_is_refused() -> Resul
         error["message"].to_string().contains("process: per_identity"),
         "{error}"
     );
-    assert_eq!(house.rialto.journal().executions("bobs"), 0);
+    assert_eq!(fixture.rialto.journal().executions("bobs"), 0);
     alice
         .respond(&question["id"], json!({"action": "decline"}))
         .await?
@@ -304,10 +305,10 @@ async fn a_caller_that_must_wait_for_the_answer_of_another_is_refused() -> Resul
 /// The tool has its effect before it asks, so every execution counts. Whatever comes back in place of the one right answer,
 /// there is one: from another caller, for other arguments, damaged, a second time, or after all is over.
 #[tokio::test]
-async fn a_tool_that_asks_twice_runs_once_whatever_comes_back() -> Result<()> {
-    let house = House::with_stub().await?;
-    let client = house.rialto.client_of("shared").await?;
-    let (alice, bob) = (house.alice.token.as_str(), house.bob.token.as_str());
+async fn tool_that_asks_twice_runs_once_for_every_answer() -> Result<()> {
+    let fixture = Fixture::with_stub().await?;
+    let client = fixture.rialto.client_of("shared").await?;
+    let (alice, bob) = (fixture.alice.token.as_str(), fixture.bob.token.as_str());
     let ask = json!({"name": "ask_elicit", "arguments": {"marker": "effect", "twice": true}});
     let retry = |asked: &Value, answer: &str| {
         let questions = asked["inputRequests"].as_object().expect("questions");
@@ -347,16 +348,16 @@ async fn a_tool_that_asks_twice_runs_once_whatever_comes_back() -> Result<()> {
     }
     assert_eq!(asked["resultType"], "complete", "{asked}");
     assert!(asked.to_string().contains("second"), "{asked}");
-    assert_eq!(house.rialto.journal().executions("effect"), 1);
+    assert_eq!(fixture.rialto.journal().executions("effect"), 1);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_call_that_waits_for_its_client_is_nobody_elses() -> Result<()> {
-    let house = House::with_stub().await?;
-    let client = house.rialto.client_of("shared").await?;
+async fn call_that_waits_for_its_client_is_hidden_from_other_callers() -> Result<()> {
+    let fixture = Fixture::with_stub().await?;
+    let client = fixture.rialto.client_of("shared").await?;
     let ask = json!({"name": "ask_elicit", "arguments": {"marker": "which?"}});
-    let asked = modern(&client, 1, "tools/call", ask.clone(), Some(&house.alice.token)).await?;
+    let asked = modern(&client, 1, "tools/call", ask.clone(), Some(&fixture.alice.token)).await?;
     let result = asked.answer()["result"].clone();
     assert_eq!(result["resultType"], "input_required", "{result}");
     let state = result["requestState"].as_str().expect("a state").to_owned();
@@ -375,7 +376,7 @@ async fn a_call_that_waits_for_its_client_is_nobody_elses() -> Result<()> {
         2,
         "tools/call",
         retry(&state, "forged"),
-        Some(&house.bob.token),
+        Some(&fixture.bob.token),
     )
     .await?;
     by_bob.expect_error(400, -32602)?;
@@ -386,30 +387,30 @@ async fn a_call_that_waits_for_its_client_is_nobody_elses() -> Result<()> {
         2,
         "tools/call",
         retry(&forged, "forged"),
-        Some(&house.bob.token),
+        Some(&fixture.bob.token),
     )
     .await?;
     assert_eq!(visible(&by_bob), visible(&invented), "byte for byte");
-    let by_nobody = modern(&client, 2, "tools/call", retry(&state, "forged"), None).await?;
-    assert_eq!(by_nobody.status, 401);
+    let unauthenticated = modern(&client, 2, "tools/call", retry(&state, "forged"), None).await?;
+    assert_eq!(unauthenticated.status, 401);
 
     let by_alice = modern(
         &client,
         3,
         "tools/call",
         retry(&state, "mine"),
-        Some(&house.alice.token),
+        Some(&fixture.alice.token),
     )
     .await?;
     let answer = by_alice.expect_status(200)?.answer();
     assert!(answer["result"].to_string().contains("mine"), "{answer}");
-    assert_eq!(house.rialto.journal().executions("which?"), 1);
+    assert_eq!(fixture.rialto.journal().executions("which?"), 1);
     let again = modern(
         &client,
         4,
         "tools/call",
         retry(&state, "mine"),
-        Some(&house.alice.token),
+        Some(&fixture.alice.token),
     )
     .await?;
     again.expect_error(400, -32602)?;
@@ -419,28 +420,28 @@ async fn a_call_that_waits_for_its_client_is_nobody_elses() -> Result<()> {
 /// F4: one caller with a stream on each of its sessions took every session of a destination.
 #[tokio::test]
 async fn h07_a_caller_that_takes_every_session_makes_room_for_another() -> Result<()> {
-    let house = House::with("{ command: '{stub}', max_sessions: 6 }").await?;
+    let fixture = Fixture::with("{ command: '{stub}', max_sessions: 6 }").await?;
     let mut greedy = Vec::new();
     for _ in 0..6 {
-        let client = house.session(&house.alice, json!({})).await?;
+        let client = fixture.session(&fixture.alice, json!({})).await?;
         greedy.push((client.get_stream(None).await?, client));
     }
     // Her own next one finds no room: all of hers are in use.
-    let refused = house
-        .client(&house.alice)
+    let refused = fixture
+        .client(&fixture.alice)
         .await?
         .initialize(LATEST, json!({}))
         .await?;
     assert_eq!(refused.status, 503, "{}", refused.body_text());
     let mut modest = Vec::new();
     for _ in 0..3 {
-        let client = house.session(&house.bob, json!({})).await?;
+        let client = fixture.session(&fixture.bob, json!({})).await?;
         client.expect_echo("let in").await?;
         modest.push((client.get_stream(None).await?, client));
     }
     // Half is a fair share of two.
-    let refused = house
-        .client(&house.bob)
+    let refused = fixture
+        .client(&fixture.bob)
         .await?
         .initialize(LATEST, json!({}))
         .await?;
@@ -454,13 +455,13 @@ async fn h07_a_caller_that_takes_every_session_makes_room_for_another() -> Resul
 /// F4: the same with children of their own.
 #[tokio::test]
 async fn h07_a_caller_that_takes_every_instance_makes_room_for_another() -> Result<()> {
-    let house = House::with("{ command: '{stub}', process: per_session, max_children: 4 }").await?;
+    let fixture = Fixture::with("{ command: '{stub}', process: per_session, max_children: 4 }").await?;
     let mut greedy = Vec::new();
     for _ in 0..4 {
-        let client = house.session(&house.alice, json!({})).await?;
+        let client = fixture.session(&fixture.alice, json!({})).await?;
         greedy.push((client.get_stream(None).await?, client));
     }
-    let bob = house.session(&house.bob, json!({})).await?;
+    let bob = fixture.session(&fixture.bob, json!({})).await?;
     bob.expect_echo("let in").await?;
     Ok(())
 }

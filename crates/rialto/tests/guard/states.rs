@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 use testkit::{Result, Rialto};
 
-use super::house::{House, modern, visible};
+use super::fixture::{Fixture, modern, visible};
 
 const MODERN_DEMO: &str = "{ command: ['{rialto}', demo-server, --era, modern] }";
 
-async fn house() -> Result<House> {
-    House::with(&MODERN_DEMO.replace("{rialto}", env!("CARGO_BIN_EXE_rialto"))).await
+async fn fixture() -> Result<Fixture> {
+    Fixture::with(&MODERN_DEMO.replace("{rialto}", env!("CARGO_BIN_EXE_rialto"))).await
 }
 
 fn ask() -> Value {
@@ -33,11 +33,10 @@ fn retry(asked: &Value, state: &str) -> Value {
 }
 
 #[tokio::test]
-async fn the_state_of_a_modern_server_is_good_for_the_caller_it_was_made_for_and_for_nobody_else()
--> Result<()> {
-    let house = house().await?;
-    let client = house.rialto.client_of("shared").await?;
-    let asked = modern(&client, 1, "tools/call", ask(), Some(&house.alice.token)).await?;
+async fn state_of_a_modern_server_is_valid_for_its_caller_only() -> Result<()> {
+    let fixture = fixture().await?;
+    let client = fixture.rialto.client_of("shared").await?;
+    let asked = modern(&client, 1, "tools/call", ask(), Some(&fixture.alice.token)).await?;
     let asked = asked.expect_status(200)?.answer()["result"].clone();
     assert_eq!(asked["resultType"], "input_required", "{asked}");
     let state = asked["requestState"].as_str().expect("a state").to_owned();
@@ -48,7 +47,7 @@ async fn the_state_of_a_modern_server_is_good_for_the_caller_it_was_made_for_and
         2,
         "tools/call",
         retry(&asked, &state),
-        Some(&house.bob.token),
+        Some(&fixture.bob.token),
     )
     .await?;
     stolen.expect_error(400, -32602)?;
@@ -64,7 +63,7 @@ async fn the_state_of_a_modern_server_is_good_for_the_caller_it_was_made_for_and
             2,
             "tools/call",
             retry(&asked, forged),
-            Some(&house.bob.token),
+            Some(&fixture.bob.token),
         )
         .await?;
         assert_eq!(visible(&reply), visible(&stolen), "{forged}");
@@ -74,7 +73,7 @@ async fn the_state_of_a_modern_server_is_good_for_the_caller_it_was_made_for_and
         3,
         "tools/call",
         retry(&asked, &state),
-        Some(&house.alice.token),
+        Some(&fixture.alice.token),
     )
     .await?;
     let answer = answered.expect_status(200)?.answer();

@@ -3,7 +3,7 @@
 use serde_json::json;
 use testkit::{McpClient, Result, Rialto};
 
-use super::house::{House, token};
+use super::fixture::{Fixture, token};
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"marker":"hello"}}}"#;
 
@@ -87,7 +87,7 @@ destinations:
 /// Guesses are slowed down by address. Who sits behind the same address and has a good token, or none yet, or one
 /// that has expired, notices nothing of it.
 #[tokio::test]
-async fn credentials_that_are_nobodys_are_refused_with_429_after_a_while_and_good_ones_never() -> Result<()> {
+async fn unknown_credentials_are_refused_with_429_after_a_while_and_valid_ones_never() -> Result<()> {
     let (good, old) = (token("good"), token("old"));
     let config = format!(
         "limits: {{ refused_credentials_per_minute: 5 }}\nauth:\n  public: [metrics]\n  tokens:\n    - {{ name: good, hash: \"{}\" }}\n    - {{ name: old, hash: \"{}\", expires: 2001-01-01T00:00:00Z }}\ndestinations: {{ a: {{ command: '{{stub}}' }} }}\n",
@@ -140,14 +140,14 @@ async fn credentials_that_are_nobodys_are_refused_with_429_after_a_while_and_goo
 }
 
 #[tokio::test]
-async fn nothing_of_the_gateway_but_its_health_is_open_unless_it_is_said() -> Result<()> {
-    let house = House::with_stub().await?;
-    let client = house.rialto.client_of("shared").await?;
-    let bearer = format!("Bearer {}", house.alice.token);
+async fn only_health_is_open_by_default() -> Result<()> {
+    let fixture = Fixture::with_stub().await?;
+    let client = fixture.rialto.client_of("shared").await?;
+    let bearer = format!("Bearer {}", fixture.alice.token);
     assert_eq!(client.send("GET", "/health", &[], "").await?.status, 200);
     assert_eq!(client.send("GET", "/ready", &[], "").await?.status, 401);
     // The destination is ready when its server has answered, which the handshake waits for.
-    let alice = house.client(&house.alice).await?;
+    let alice = fixture.client(&fixture.alice).await?;
     alice.handshake("2025-11-25", json!({})).await?;
     let shown = [("authorization", bearer.as_str())];
     assert_eq!(client.send("GET", "/ready", &shown, "").await?.status, 200);
@@ -180,8 +180,8 @@ async fn nothing_of_the_gateway_but_its_health_is_open_unless_it_is_said() -> Re
 
 #[tokio::test]
 async fn no_token_is_ever_written_anywhere_or_given_to_a_server() -> Result<()> {
-    let house = House::with_stub().await?;
-    let client = house.client(&house.alice).await?;
+    let fixture = Fixture::with_stub().await?;
+    let client = fixture.client(&fixture.alice).await?;
     client.handshake("2025-11-25", json!({})).await?;
     client
         .call(1, "echo", json!({"marker": "seen"}))
@@ -189,7 +189,7 @@ async fn no_token_is_ever_written_anywhere_or_given_to_a_server() -> Result<()> 
         .expect_status(200)?;
     let environment = client.call(2, "env", "{}").await?.text();
     let wrong = "rialto_WRONGwrongWRONGwrong";
-    let raw = house.rialto.client_of("shared").await?;
+    let raw = fixture.rialto.client_of("shared").await?;
     let mut replies = Vec::new();
     for headers in [
         vec![("authorization", format!("Bearer {wrong}"))],
@@ -198,7 +198,7 @@ async fn no_token_is_ever_written_anywhere_or_given_to_a_server() -> Result<()> 
             ("authorization", format!("Bearer {wrong}")),
             ("authorization", wrong.to_owned()),
         ],
-        vec![("authorization", format!("Bearer {} {wrong}", house.bob.token))],
+        vec![("authorization", format!("Bearer {} {wrong}", fixture.bob.token))],
     ] {
         let headers: Vec<(&str, &str)> = headers
             .iter()
@@ -215,12 +215,12 @@ async fn no_token_is_ever_written_anywhere_or_given_to_a_server() -> Result<()> 
     }
     let session = client.session().expect("a session");
     client.delete().await?.expect_status(204)?;
-    let (dir, journal) = (house.rialto.dir().to_owned(), house.rialto.journal());
+    let (dir, journal) = (fixture.rialto.dir().to_owned(), fixture.rialto.journal());
     let received = format!("{:?}", journal.entries());
-    house.rialto.sigterm();
-    house.rialto.wait(std::time::Duration::from_secs(20)).await;
+    fixture.rialto.sigterm();
+    fixture.rialto.wait(std::time::Duration::from_secs(20)).await;
     let audit = std::fs::read_to_string(dir.join("audit.jsonl"))?;
-    let logs = house.rialto.stderr().join("\n");
+    let logs = fixture.rialto.stderr().join("\n");
     assert!(
         audit.contains("\"principal\":\"alice\"") && audit.contains("\"status_code\":401"),
         "{audit}"
@@ -229,7 +229,7 @@ async fn no_token_is_ever_written_anywhere_or_given_to_a_server() -> Result<()> 
         logs.contains("TRACE") || logs.contains("DEBUG"),
         "the logs are at their most talkative"
     );
-    for secret in [house.alice.token.as_str(), &house.bob.token, wrong, &session] {
+    for secret in [fixture.alice.token.as_str(), &fixture.bob.token, wrong, &session] {
         for (what, text) in [
             ("logs", &logs),
             ("audit", &audit),
@@ -243,7 +243,7 @@ async fn no_token_is_ever_written_anywhere_or_given_to_a_server() -> Result<()> 
 }
 
 #[tokio::test]
-async fn a_trusted_proxy_says_who_is_calling_and_a_stranger_cannot() -> Result<()> {
+async fn trusted_proxy_names_the_caller_and_a_stranger_cannot() -> Result<()> {
     let config = |from: &str| {
         format!(
             "audit: {{dir}}/audit.jsonl\nauth: {{ proxy: {{ header: X-User, from: ['{from}'] }} }}\ndestinations: {{ a: {{ command: '{{stub}}' }} }}\n"

@@ -7,7 +7,7 @@ use testkit::{McpClient, Reply, Upstream};
 use crate::stage::{Stage, assert_failed, calls, echo, method};
 
 #[tokio::test]
-async fn d15_the_id_of_another_call_is_nobodys_answer() {
+async fn d15_id_of_another_call_answers_no_call() {
     let stage = Stage::legacy().await;
     let client = stage.session().await;
     let in_a_stream = |stolen| vec![Step::OpenStream, Step::Event(stolen), Step::EndStream];
@@ -16,7 +16,7 @@ async fn d15_the_id_of_another_call_is_nobodys_answer() {
 }
 
 #[tokio::test]
-async fn d15_the_id_of_another_sessions_call_is_nobodys_answer() {
+async fn d15_id_of_another_sessions_call_answers_no_call() {
     let stage = Stage::legacy().await;
     let (victim, thief) = (stage.session().await, stage.session().await);
     let reply = theft(&stage, &victim, &thief, |stolen| vec![Step::json(&stolen)]).await;
@@ -163,7 +163,7 @@ async fn a_session_id_in_any_other_answer_than_the_handshakes_is_ignored() {
     let client = stage.session().await;
     let mut odd = Step::json(&result("odd"));
     if let Step::Respond { headers, .. } = &mut odd {
-        headers.push(("mcp-session-id".to_owned(), "someone-elses".to_owned()));
+        headers.push(("mcp-session-id".to_owned(), "another-session".to_owned()));
     }
     stage.upstream.once(calls("odd"), vec![odd]);
     let reply = client.call(1, "odd", json!({})).await.expect("an answer");
@@ -171,6 +171,6 @@ async fn a_session_id_in_any_other_answer_than_the_handshakes_is_ignored() {
     assert_eq!(echo(&client, 2, "after").await, "after");
     let taken = stage
         .upstream
-        .seen(|seen| seen.session() == Some("someone-elses"));
+        .seen(|seen| seen.session() == Some("another-session"));
     assert!(taken.is_empty());
 }

@@ -36,7 +36,7 @@ async fn configured_headers_go_with_every_request() {
 }
 
 #[tokio::test]
-async fn g7_a_clients_own_credentials_stay_at_the_door() {
+async fn g7_credentials_of_a_client_are_not_forwarded() {
     let stage = Stage::legacy().await;
     let client = stage.rialto.client_of("remote").await.expect("rialto listens");
     let client = client
@@ -55,7 +55,7 @@ async fn g7_a_clients_own_credentials_stay_at_the_door() {
 }
 
 #[tokio::test]
-async fn g7_a_modern_clients_own_credentials_stay_at_the_door() {
+async fn g7_credentials_of_a_modern_client_are_not_forwarded() {
     let stage = Stage::modern().await;
     let client = stage.rialto.client_of("remote").await.expect("rialto listens");
     client.set_version(Some(stage::MODERN));

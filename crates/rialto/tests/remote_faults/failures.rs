@@ -210,23 +210,23 @@ async fn d7_a_tool_call_that_may_have_run_is_not_made_again() {
 }
 
 #[tokio::test]
-async fn d8_silence_instead_of_a_head_is_a_timeout_and_the_server_hears_of_it() {
+async fn d8_silence_instead_of_a_head_is_a_timeout_and_cancels_the_request() {
     silence(vec![Step::Execute, Step::Stall]).await;
 }
 
 #[tokio::test]
-async fn d8_silence_after_the_head_is_a_timeout_and_the_server_hears_of_it() {
+async fn d8_silence_after_the_head_is_a_timeout_and_cancels_the_request() {
     silence(vec![Step::Execute, Step::OpenStream, Step::Stall]).await;
 }
 
 #[tokio::test]
-async fn d8_silence_in_the_middle_of_the_head_is_a_timeout_and_the_server_hears_of_it() {
+async fn d8_silence_in_the_middle_of_the_head_is_a_timeout_and_cancels_the_request() {
     let half = b"HTTP/1.1 200 OK\r\ncontent-ty".to_vec();
     silence(vec![Step::Execute, Step::Raw(half), Step::Stall]).await;
 }
 
 #[tokio::test]
-async fn d8_silence_in_the_middle_of_a_body_is_a_timeout_and_the_server_hears_of_it() {
+async fn d8_silence_in_the_middle_of_a_body_is_a_timeout_and_cancels_the_request() {
     let half = raw_answer(
         "content-type: application/json\r\ncontent-length: 500\r\n",
         "{\"jsonrpc\"",
@@ -282,7 +282,7 @@ async fn d8_a_handshake_that_is_never_answered_is_a_timeout() {
 }
 
 #[tokio::test]
-async fn d9_what_came_before_the_end_of_the_connection_is_used() {
+async fn d9_answer_before_the_end_of_the_connection_is_used() {
     let stage = Stage::legacy().await;
     let client = stage.session().await;
     // Without a length the end of the connection is the end of the body.
@@ -436,7 +436,9 @@ async fn f05_a_panic_on_the_way_costs_that_message() {
     let slow = gateway::tasks::spawn("slow call", async move { other.call(9, "slow", json!({})).await });
     upstream.wait_for("the other call", calls("slow")).await;
     for id in 1..=3 {
-        let reply = client.call(id, "echo", json!({"text": "panic on the way"})).await;
+        let reply = client
+            .call(id, "echo", json!({"text": "panic in the sender"}))
+            .await;
         assert_failed(&reply.expect("an answer"), &[502]);
         assert_eq!(echo(&client, id, "goes on").await, "goes on");
     }

@@ -176,7 +176,7 @@ async fn the_old_paths_answer_for_an_old_destination() {
 
 /// Two clients come at once to a server of which nobody knows that it is an old one: both find out.
 #[tokio::test]
-async fn a_session_that_hears_late_that_the_server_is_old_is_served_all_the_same() {
+async fn session_that_learns_late_of_a_legacy_server_is_served() {
     let upstream = Upstream::old_sse().start().await.expect("an upstream");
     let stage = Stage::configured(upstream, json!({})).await;
     let tries = |seen: &Exchange| seen.http_method == "POST" && seen.path == "/sse";
@@ -256,7 +256,7 @@ async fn a_question_in_a_request_that_is_left_open_is_answered() {
 }
 
 #[tokio::test]
-async fn a_server_that_takes_no_request_is_a_timeout_of_the_call_and_hears_of_it() {
+async fn server_that_takes_no_request_is_a_timeout_and_receives_the_cancellation() {
     let upstream = Upstream::old_sse().start().await.expect("an upstream");
     let keys = json!({"type": "sse", "request_timeout": "10s", "stream_timeout": "2s"});
     let stage = Stage::configured(upstream, keys).await;

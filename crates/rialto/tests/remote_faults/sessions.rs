@@ -7,7 +7,7 @@ use testkit::upstream::{Exchange, Step};
 use crate::stage::{Stage, calls, echo, method};
 
 #[tokio::test]
-async fn d4_a_forgotten_session_is_opened_again_once_for_all_who_wait() {
+async fn d4_forgotten_session_is_opened_again_once_for_all_waiting_calls() {
     let stage = Stage::legacy().await;
     let client = stage.session().await;
     assert_eq!(echo(&client, 0, "before").await, "before");
@@ -35,7 +35,7 @@ async fn d4_a_forgotten_session_is_opened_again_once_for_all_who_wait() {
 }
 
 #[tokio::test]
-async fn d4_what_the_server_was_told_is_told_again() {
+async fn d4_new_session_receives_the_earlier_level_and_subscriptions() {
     let stage = Stage::legacy().await;
     let client = stage.session().await;
     let reply = client

@@ -122,7 +122,7 @@ impl Pair {
             "two_elicitations" | "sampling" | "roots_in_a_call" | "roots_at_start" => {
                 Some("an answer is a request of its own, and reaches another instance")
             }
-            "list_changed" | "resource_update" => Some("it has no stream for what nobody asked for"),
+            "list_changed" | "resource_update" => Some("it has no stream for unsolicited messages"),
             "logs" => Some("it forgets the level that was set"),
             "cancellation" => Some("the cancellation reaches another instance"),
             _ => None,

@@ -67,7 +67,7 @@ auth:
 }
 
 #[test]
-fn nothing_said_means_that_nobody_is_asked_and_only_loopback_is_listened_on() {
+fn defaults_are_no_authentication_and_a_loopback_listener() {
     let settings = load(DESTINATION).expect("loads").settings;
     assert!(!settings.auth.is_on() && settings.listen.ip().is_loopback());
 }
@@ -121,7 +121,7 @@ fn an_address_that_others_can_reach_needs_authentication_or_a_word() {
 }
 
 #[test]
-fn tokens_for_an_address_that_nobody_knows_need_a_public_one() {
+fn tokens_for_an_unknown_address_need_a_public_url() {
     let jwt = "auth: { jwt: { issuer: https://login.example.com } }\n";
     let open = format!("listen: 0.0.0.0:1\n{jwt}{DESTINATION}");
     let problem = problems(&open).join("\n");
@@ -134,7 +134,7 @@ fn tokens_for_an_address_that_nobody_knows_need_a_public_one() {
 }
 
 #[test]
-fn what_is_wrong_is_said_where_it_stands() {
+fn problem_is_reported_at_its_place() {
     for (auth, place, words) in [
         ("yes", "field `auth`", "must be a map"),
         ("{ tokens: { a: b } }", "field `auth.tokens`", "must be a list"),

@@ -142,12 +142,12 @@ fn a_remote_destination_needs_only_its_address() {
     assert_eq!((spec.transport, spec.retry), (Transport::Auto, Retry::Safe));
     assert!(spec.headers.is_empty() && spec.forward_headers.is_empty() && spec.ca_file.is_none());
     // A session at a remote server costs nothing here, so each client has its own.
-    assert_eq!(destination.lanes.sharing, Sharing::PerSession);
+    assert_eq!(destination.instances.sharing, Sharing::PerSession);
     assert_eq!(destination.max_sessions, 1000);
 }
 
 #[test]
-fn every_key_of_a_remote_destination_can_be_said_in_a_file() {
+fn every_key_of_a_remote_destination_can_stand_in_a_file() {
     let file = destination_file(&[
         "type: sse",
         "url: https://old.example.com/sse",

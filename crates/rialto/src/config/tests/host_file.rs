@@ -32,7 +32,7 @@ fn the_file_of_a_desktop_host_is_read() {
     );
     assert_eq!(process(everything).env["KEY"].expose(), "pa$$w");
     assert_eq!(process(files).argv, ["/opt/my program/run"]);
-    assert_eq!(files.lanes.sharing, Sharing::PerSession);
+    assert_eq!(files.instances.sharing, Sharing::PerSession);
     let notes = loaded.notes.join("\n");
     for part in [
         "`My Files!` is served as `my-files`",
@@ -129,7 +129,7 @@ fn a_file_with_comments_and_trailing_commas_is_read() {
 }
 
 #[test]
-fn what_is_wrong_with_json_is_said_with_its_line() {
+fn problem_of_json_is_reported_with_its_line() {
     let all = problems("{\n  // comment\n  \"mcpServers\": {\n    \"a\" { \"command\": \"cat\" }\n  }\n}\n")
         .join("\n");
     assert_eq!(

@@ -129,7 +129,7 @@ fn max_stdio_connections_is_for_stdio_destinations_and_their_processes() {
         let loaded = load_with(text, &ServeFlags::default(), environment).expect("loads");
         let destinations = loaded.settings.destinations.into_iter();
         destinations
-            .map(|one| (one.name, one.max_sessions, one.lanes.max_children))
+            .map(|one| (one.name, one.max_sessions, one.instances.max_children))
             .collect()
     };
     let expected = |rows: [(&str, usize, usize); 4]| {
@@ -218,13 +218,13 @@ fn a_single_command_is_served_at_the_root_too() {
         Some("server-everything")
     );
     assert_eq!(destination.max_sessions, 3);
-    assert_eq!(destination.lanes.start_timeout, Duration::from_secs(90));
+    assert_eq!(destination.instances.start_timeout, Duration::from_secs(90));
     let process = process(destination);
     assert_eq!(process.argv, flags.command);
     assert_eq!(process.env["A"].expose(), "b=c");
     assert_eq!(process.env["TOKEN"].expose(), "t");
     assert_eq!(
-        (destination.lanes.sharing, process.start),
+        (destination.instances.sharing, process.start),
         (Sharing::PerSession, Start::Lazy)
     );
 }
@@ -242,7 +242,7 @@ fn a_single_command_takes_its_name_and_environment_from_variables_too() {
     ]);
     let loaded = settings(&flags, &variables).expect("loads");
     assert_eq!(only(&loaded).name, "kitty");
-    assert_eq!(only(&loaded).lanes.sharing, Sharing::PerIdentity);
+    assert_eq!(only(&loaded).instances.sharing, Sharing::PerIdentity);
     assert_eq!(process(only(&loaded)).env["B"].expose(), "x,y");
 }
 
@@ -333,7 +333,7 @@ fn the_demo_is_this_program_itself() {
 }
 
 #[test]
-fn without_anything_to_serve_the_error_says_what_to_type() {
+fn error_without_a_destination_names_a_command() {
     let directory = tempfile::tempdir().expect("a directory");
     let error =
         settings_in(directory.path(), &ServeFlags::default(), &Environment::default()).expect_err("nothing");

@@ -125,9 +125,9 @@ fn plain_tools_answer_with_their_kind_of_content() {
         (&json!("image"), &json!("image/png"))
     );
     assert!(image["data"].as_str().unwrap().starts_with("iVBORw0KGgo"));
-    let who = &result("whoami", json!({}))["structuredContent"];
+    let caller = &result("whoami", json!({}))["structuredContent"];
     assert_eq!(
-        (&who["era"], &who["pid"]),
+        (&caller["era"], &caller["pid"]),
         (&json!("legacy"), &json!(std::process::id()))
     );
 }
@@ -200,8 +200,8 @@ fn a_cancelled_call_is_never_answered_and_others_go_on() {
     let heard = talk.wait();
     assert_eq!((heard.len(), &heard[0]["id"]), (1, &json!(talk.last_id)));
     assert_eq!(text_of(&heard[0]["result"]), "Slept for 20 ms.");
-    let who = talk.result("tools/call", call("whoami", json!({})));
-    assert_eq!(who["structuredContent"]["cancelledCalls"], 1);
+    let caller = talk.result("tools/call", call("whoami", json!({})));
+    assert_eq!(caller["structuredContent"]["cancelledCalls"], 1);
 }
 
 #[test]

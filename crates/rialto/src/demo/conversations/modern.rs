@@ -37,7 +37,7 @@ fn retry(mut params: Value, asked: &Value, responses: Value) -> Value {
 }
 
 #[test]
-fn every_result_says_what_it_is_and_who_speaks() {
+fn every_result_has_its_type_and_the_server_info() {
     let mut talk = talk();
     for (method, params, cacheable) in [
         ("server/discover", json!({}), true),
@@ -116,7 +116,7 @@ fn an_envelope_that_lacks_something_is_refused() {
 }
 
 #[test]
-fn what_the_revision_removed_is_unknown_and_missing_things_are_invalid_params() {
+fn removed_methods_are_unknown_and_missing_names_are_invalid_params() {
     let mut talk = talk();
     for method in [
         "ping",
@@ -164,12 +164,12 @@ fn tools_do_in_this_era_what_they_do_in_the_other() {
         talk.result("tools/call", call("image", json!({})))["content"][0]["type"],
         "image"
     );
-    let who = talk.result("tools/call", asking("whoami", json!({})))["structuredContent"].clone();
+    let caller = talk.result("tools/call", asking("whoami", json!({})))["structuredContent"].clone();
     assert_eq!(
-        (&who["era"], &who["version"]),
+        (&caller["era"], &caller["version"]),
         (&json!("modern"), &json!("2026-07-28"))
     );
-    assert_eq!(who["clientCapabilities"]["sampling"], json!({}));
+    assert_eq!(caller["clientCapabilities"]["sampling"], json!({}));
 }
 
 #[test]
@@ -193,8 +193,8 @@ fn a_cancelled_call_is_never_answered() {
             .is_empty()
     );
     assert!(talk.machine.next_deadline().is_none());
-    let who = talk.result("tools/call", call("whoami", json!({})));
-    assert_eq!(who["structuredContent"]["cancelledCalls"], 1);
+    let caller = talk.result("tools/call", call("whoami", json!({})));
+    assert_eq!(caller["structuredContent"]["cancelledCalls"], 1);
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn a_line_that_is_not_json_is_answered_without_an_id() {
 }
 
 #[test]
-fn what_is_no_message_is_an_invalid_request_with_the_id_where_there_is_one() {
+fn invalid_message_is_an_invalid_request_with_its_id() {
     let mut talk = Talk::new(DemoEra::Both);
     let malformed_responses = [r#"{"jsonrpc":"2.0","id":3}"#, r#"{"id":3,"result":{}}"#];
     let no_messages = ["7", "[]", "{}", r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#];

@@ -1,0 +1,504 @@
+//! The journey of one message to a remote server, until its answer is there or none will come.
+//!
+//! What is to be done when an attempt fails is the [`Delivery`]'s business; this file sends, reads, and hands over
+//! each message of the server as it arrives.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use protocol::backend_face::WireId;
+use protocol::delivery::{Delivery, Fate, Next, Parcel, Post, names_lost_session, repeatable};
+use protocol::exchange::{Failure, Trouble, Upstream, UpstreamFault};
+use protocol::message::{Kind, Message};
+use protocol::method::Method;
+use protocol::object::Object;
+use protocol::tool_schema::without_invalid;
+use protocol::version::Era;
+use protocol::wire::sse::SseParser;
+
+use super::http_client::Response;
+use super::remote_session::{Negotiated, RemoteSession, session_of};
+use super::server::{
+    BodyError, Content, body, broken_off, content, error_body, error_in, retry_after, text_of,
+};
+use crate::settings::{Retry, Transport};
+
+/// How long a message that has no answer may take to be taken.
+const NOTE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the end of a stream is waited for after its answer, so that the connection can be used again.
+const CLOSING: Duration = Duration::from_millis(100);
+
+/// How an exchange ended, as far as others must know.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) parcel: Parcel,
+    pub(super) news: News,
+}
+
+#[derive(Debug)]
+pub(super) enum News {
+    /// The server has taken the message, or answered it.
+    Delivered,
+    /// There will be no answer, and whoever waited knows.
+    Failed,
+    /// Nobody could be reached; the message was not begun.
+    Unreachable(Arc<Trouble>),
+    /// The server has forgotten us; the message was not begun. `first` to notice?
+    SessionLost { first: bool },
+    /// The session was lost before the message left.
+    Withheld,
+    /// What is there does not speak Streamable HTTP; the message was not begun.
+    NotStreamable { refused: StreamableRefusal },
+}
+
+/// The status with which Streamable HTTP was refused, and what the body says.
+#[derive(Debug, Clone)]
+pub(super) struct StreamableRefusal {
+    pub(super) status: u16,
+    pub(super) text: Option<String>,
+}
+
+/// What came of an answer.
+enum AttemptResult {
+    Whole,
+    Not(Fate),
+    Failed(Failure),
+    NotStreamable(StreamableRefusal),
+}
+
+/// Carries one message.
+pub(super) async fn send(session: &RemoteSession, post: Post) -> End {
+    let parcel = post.parcel;
+    let mut exchange = Exchange {
+        delivery: Delivery::new(parcel, repeatable(parcel)),
+        session,
+        line: post.line,
+    };
+    let news = exchange.run().await;
+    End { parcel, news }
+}
+
+struct Exchange<'a> {
+    session: &'a RemoteSession,
+    line: Bytes,
+    delivery: Delivery,
+}
+
+impl Exchange<'_> {
+    fn parcel(&self) -> Parcel {
+        self.delivery.parcel()
+    }
+
+    /// Returns the era of the message's words. Until an era is agreed on, first messages of both may be under way.
+    fn era(&self) -> Era {
+        match self.parcel() {
+            Parcel::Request {
+                method: Method::Initialize,
+                ..
+            } => Era::Legacy,
+            Parcel::Request {
+                method: Method::ServerDiscover,
+                ..
+            } => Era::Modern,
+            Parcel::Request { .. } | Parcel::Note { .. } => self.session.instance.era(),
+        }
+    }
+
+    async fn run(&mut self) -> News {
+        let mut resuming = false;
+        loop {
+            let negotiated = self.session.negotiated();
+            let legacy = self.era() == Era::Legacy;
+            if legacy && negotiated.is_lost() && !resuming && !self.is_handshake() {
+                return News::Withheld;
+            }
+            let taken = self.attempt(&negotiated, resuming).await;
+            let next = match taken {
+                AttemptResult::Whole => return News::Delivered,
+                AttemptResult::Failed(failure) => Next::Fail(failure),
+                AttemptResult::NotStreamable(refused) => return News::NotStreamable { refused },
+                AttemptResult::Not(fate) => {
+                    self.check_idempotency();
+                    self.delivery.handle_fate(fate)
+                }
+            };
+            let after = match next {
+                Next::Again { after } => after,
+                Next::Resume { after } => {
+                    resuming = true;
+                    after
+                }
+                Next::Return { trouble } => return News::Unreachable(trouble),
+                Next::SessionLost => {
+                    let first = self.session.forget(&negotiated);
+                    return News::SessionLost { first };
+                }
+                Next::Fail(failure) => {
+                    let failure = self.located(failure).await;
+                    match self.parcel() {
+                        Parcel::Request { id, .. } => self.session.instance.undelivered(id, failure),
+                        Parcel::Note { method } => tracing::warn!(
+                            destination = %self.session.instance.destination(),
+                            ?method,
+                            reason = failure.reason(),
+                            "the server did not accept a message"
+                        ),
+                    }
+                    return News::Failed;
+                }
+            };
+            tokio::time::sleep(after).await;
+        }
+    }
+
+    /// Sends it once, or takes up its stream. Whatever a plain call does not need is boxed here and below: each courier that
+    /// waits for work keeps the room for the rest.
+    async fn attempt(&mut self, negotiated: &Negotiated, resuming: bool) -> AttemptResult {
+        let mut outbound = match resuming {
+            false => self.session.post(&self.line, negotiated, self.era()),
+            true => self.session.get(negotiated, self.delivery.last_event()),
+        };
+        if self.is_introduction() {
+            outbound.handshake_of = Some(Arc::clone(&self.session.instance));
+        }
+        let sent = match self.patience() {
+            Some(limit) => Box::pin(tokio::time::timeout(limit, self.session.server.send(&outbound)))
+                .await
+                .unwrap_or(Err(Fate::Silent {
+                    setting: "start_timeout",
+                    limit,
+                })),
+            None => self.session.server.send(&outbound).await,
+        };
+        drop(outbound);
+        match sent {
+            Ok(mut response) => self.take(&mut response, negotiated, resuming).await,
+            Err(fate) => AttemptResult::Not(fate),
+        }
+    }
+
+    /// Whether the message may be sent again after it may have been carried out. Who configured the server may say
+    /// so, and so may a tool of itself; it is asked only when it matters.
+    fn check_idempotency(&mut self) {
+        let harmless = match (self.session.server.spec().retry, self.parcel()) {
+            (Retry::Always, _) => true,
+            (
+                Retry::Safe,
+                Parcel::Request {
+                    method: Method::ToolsCall,
+                    ..
+                },
+            ) => {
+                let message = Message::scan(self.line.clone());
+                message.is_ok_and(|message| self.session.instance.is_repeatable(&message))
+            }
+            (Retry::Safe, Parcel::Request { .. } | Parcel::Note { .. }) => false,
+        };
+        if harmless {
+            self.delivery.handle_harmless();
+        }
+    }
+
+    fn is_handshake(&self) -> bool {
+        matches!(
+            self.parcel(),
+            Parcel::Request {
+                method: Method::Initialize,
+                ..
+            }
+        )
+    }
+
+    /// How long the head of an answer is waited for. Whoever asked something sees to that himself.
+    fn patience(&self) -> Option<Duration> {
+        match self.parcel() {
+            Parcel::Note { .. } => Some(NOTE_TIMEOUT),
+            Parcel::Request {
+                method: Method::Initialize | Method::ServerDiscover,
+                ..
+            } => Some(self.session.instance.start_timeout()),
+            Parcel::Request { .. } => None,
+        }
+    }
+
+    async fn take(
+        &mut self,
+        response: &mut Response,
+        negotiated: &Negotiated,
+        resuming: bool,
+    ) -> AttemptResult {
+        let status = response.status();
+        if !status.is_success() {
+            return Box::pin(self.take_refusal(response, negotiated, resuming)).await;
+        }
+        let Parcel::Request { id, method } = self.parcel() else {
+            self.session.server.settle(Transport::StreamableHttp);
+            return AttemptResult::Whole;
+        };
+        match content(response) {
+            Content::Json if !resuming => {
+                let session = session_of(response);
+                match body(response, self.session.max_message_bytes).await {
+                    Ok(answer) => self.hand_over(answer, id, method, session),
+                    Err(BodyError::BrokenOff(what)) => AttemptResult::Not(Fate::BrokenOff { what }),
+                    Err(BodyError::TooLarge(length)) => AttemptResult::Failed(self.too_large(length)),
+                }
+            }
+            Content::Events => Box::pin(self.follow(response, id, method)).await,
+            Content::Json | Content::Other if status == StatusCode::OK => {
+                AttemptResult::Not(Fate::Nonsense {
+                    what: "the server answered with something that is no message".into(),
+                })
+            }
+            Content::Json | Content::Other => AttemptResult::Not(Fate::Status {
+                status: status.as_u16(),
+                retry_after: None,
+                in_session: false,
+                text: None,
+            }),
+        }
+    }
+
+    fn too_large(&self, length: u64) -> Failure {
+        Failure::TooLarge {
+            length,
+            limit: self.session.max_message_bytes,
+        }
+    }
+
+    /// Hands over the one message that is the answer.
+    fn hand_over(
+        &mut self,
+        answer: Bytes,
+        id: WireId,
+        method: Method,
+        session: Option<http::HeaderValue>,
+    ) -> AttemptResult {
+        self.note(&answer, method, session);
+        let answer = self.offered(answer, method);
+        if !self.session.instance.receive_answer(id, [answer]) {
+            return AttemptResult::Not(Fate::Nonsense {
+                what: "the server answered another request, or none".into(),
+            });
+        }
+        AttemptResult::Whole
+    }
+
+    /// Hands over the messages of a stream as they come.
+    async fn follow(&mut self, response: &mut Response, id: WireId, method: Method) -> AttemptResult {
+        let session = session_of(response);
+        let mut parser = SseParser::new(self.session.max_message_bytes);
+        // A burst of progress fits.
+        let mut heard = Vec::with_capacity(16);
+        let mut begun = false;
+        loop {
+            match response.chunk().await {
+                Ok(Some(chunk)) => parser.push(&chunk),
+                Ok(None) => return AttemptResult::Not(Fate::StreamEnded),
+                Err(what) => {
+                    let what = broken_off(&what);
+                    tracing::debug!(destination = %self.session.instance.destination(), %what, "event stream failed");
+                    return AttemptResult::Not(Fate::StreamEnded);
+                }
+            }
+            // What came together is handed over together.
+            let whole = loop {
+                match parser.next() {
+                    Ok(Some(event)) if event.is_message() && !event.data.is_empty() => {
+                        self.note(&event.data, method, session.clone());
+                        heard.push(self.offered(event.data, method));
+                    }
+                    Ok(Some(_)) => {}
+                    Ok(None) => break true,
+                    Err(_) => break false,
+                }
+            };
+            if !heard.is_empty() && self.session.instance.receive_answer(id, heard.drain(..)) {
+                close(response).await;
+                return AttemptResult::Whole;
+            }
+            if !whole {
+                let length = self.session.max_message_bytes as u64 + 1;
+                return AttemptResult::Failed(self.too_large(length));
+            }
+            let retry = parser.retry().map(Duration::from_millis);
+            self.delivery.handle_event(parser.last_event_id(), retry);
+            if !begun && parser.last_event_id().is_some() {
+                begun = true;
+                self.session.instance.begun(id);
+            }
+        }
+    }
+
+    /// What the link itself learns from a message that passes.
+    fn note(&self, answer: &Bytes, method: Method, session: Option<http::HeaderValue>) {
+        match method {
+            Method::Initialize if kind_of(answer) == Some(Kind::Result) => {
+                self.session.server.settle(Transport::StreamableHttp);
+                self.session.agree(session, answer);
+            }
+            // A refusal shows nothing: any HTTP server may refuse a POST with a JSON-RPC error.
+            Method::ServerDiscover if kind_of(answer) == Some(Kind::Result) => {
+                self.session.server.settle(Transport::StreamableHttp);
+            }
+            _ => {}
+        }
+    }
+
+    /// The answer as it may be shown: a client over HTTP, which is what we are to the server, must not offer tools
+    /// whose arguments could not be mirrored.
+    fn offered(&self, answer: Bytes, method: Method) -> Bytes {
+        if method != Method::ToolsList || self.session.instance.era() != Era::Modern {
+            return answer;
+        }
+        let Some((offered, withheld)) = without_invalid(&answer) else {
+            return answer;
+        };
+        for tool in withheld {
+            tracing::warn!(
+                destination = %self.session.instance.destination(),
+                tool = %tool.name,
+                error = %tool.error,
+                "a tool is not offered"
+            );
+        }
+        offered.into()
+    }
+
+    async fn take_refusal(
+        &mut self,
+        response: &mut Response,
+        negotiated: &Negotiated,
+        resuming: bool,
+    ) -> AttemptResult {
+        let status = response.status().as_u16();
+        if resuming {
+            return AttemptResult::Not(Fate::Nonsense {
+                what: format!(
+                    "the server broke off its event stream and would not resume it (HTTP status {status})"
+                ),
+            });
+        }
+        let wait = retry_after(response);
+        let words = error_body(response).await;
+        let error = error_in(&words);
+        let text = text_of(&words, error.as_deref());
+        let fate = Fate::Status {
+            status,
+            retry_after: wait,
+            in_session: negotiated.has_session(),
+            text: text.clone(),
+        };
+        // These two say nothing about the message, whatever body they have.
+        if matches!(status, 401 | 403) {
+            return AttemptResult::Not(fate);
+        }
+        let refused = StreamableRefusal { status, text };
+        // No message is refused in this way: nobody takes messages here, whatever the body says.
+        if status == 405 && self.is_opening() {
+            return AttemptResult::NotStreamable(refused);
+        }
+        let Parcel::Request { id, method } = self.parcel() else {
+            return AttemptResult::Not(fate);
+        };
+        if status == 404 && negotiated.has_session() {
+            // The session is unknown, unless the server answers this very request: then it may have been carried out.
+            let answer = error.filter(|error| answers(&words, id) && !names_lost_session(error));
+            return match answer {
+                Some(error) => self.hand_over(with_id(&error, id), id, method, None),
+                None => AttemptResult::Not(fate),
+            };
+        }
+        self.check_idempotency();
+        if matches!(status, 429 | 502..=504) && self.delivery.may_go_again() {
+            return AttemptResult::Not(fate);
+        }
+        match error {
+            // An error body belongs to the request it answers, whatever id it names.
+            Some(error) => self.hand_over(with_id(&error, id), id, method, None),
+            None if self.is_opening() && matches!(status, 400 | 404 | 405) => {
+                AttemptResult::NotStreamable(refused)
+            }
+            None => AttemptResult::Not(fate),
+        }
+    }
+
+    /// Names the address in the failure of a handshake, and another one beside it that has a server.
+    async fn located(&self, failure: Failure) -> Failure {
+        let Failure::Upstream(upstream) = &failure else {
+            return failure;
+        };
+        // What a server says to `server/discover` shows nothing about its address, if `initialize` follows.
+        if !self.is_introduction() || (!self.is_handshake() && self.session.instance.may_try_legacy()) {
+            return failure;
+        }
+        let looks_wrong = match upstream.fault {
+            UpstreamFault::Refused | UpstreamFault::Nonsense => true,
+            UpstreamFault::Unauthorized => false,
+            UpstreamFault::Lost | UpstreamFault::Unsafe => return failure,
+        };
+        let what = Box::pin(self.session.server.located(&upstream.what, looks_wrong)).await;
+        Failure::Upstream(Arc::new(Upstream::new(upstream.fault, what)))
+    }
+
+    /// Whether this is the first thing said to a server of which it is not known that it speaks Streamable HTTP. What
+    /// such a server says to `server/discover` alone shows nothing about its transport, if `initialize` follows.
+    fn is_opening(&self) -> bool {
+        let discovers = matches!(
+            self.parcel(),
+            Parcel::Request {
+                method: Method::ServerDiscover,
+                ..
+            }
+        );
+        if discovers && self.session.instance.may_try_legacy() {
+            return false;
+        }
+        match self.session.server.transport() {
+            Transport::Auto => true,
+            // Another instance has learnt it meanwhile.
+            Transport::Sse => self.is_introduction(),
+            Transport::StreamableHttp => false,
+        }
+    }
+
+    fn is_introduction(&self) -> bool {
+        matches!(
+            self.parcel(),
+            Parcel::Request {
+                method: Method::Initialize | Method::ServerDiscover,
+                ..
+            }
+        )
+    }
+}
+
+/// The server is about to end the stream, or has; a connection that was read to its end is used again.
+async fn close(response: &mut Response) {
+    let over = poll_fn(|context| Poll::Ready(response.poll_chunk(context).is_ready())).await;
+    if !over {
+        let _ = Box::pin(tokio::time::timeout(CLOSING, response.chunk())).await;
+    }
+}
+
+fn kind_of(answer: &Bytes) -> Option<Kind> {
+    Message::scan(answer.clone()).ok().map(|message| message.kind())
+}
+
+/// Whether a body names this request as the one it answers.
+fn answers(body: &Bytes, id: WireId) -> bool {
+    let object = Object::parse(body);
+    object.is_some_and(|object| {
+        object
+            .get("id")
+            .is_some_and(|named| named.trim() == id.0.to_string())
+    })
+}
+
+fn with_id(error: &str, id: WireId) -> Bytes {
+    Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, id.0))
+}

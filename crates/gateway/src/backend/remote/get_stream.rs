@@ -1,0 +1,85 @@
+//! The GET stream of a legacy server: what it says about no request in particular.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::delivery::Outage;
+use protocol::wire::sse::SseParser;
+use tokio::sync::oneshot;
+
+use super::http_client::Response;
+use super::remote_session::RemoteSession;
+use super::server::{Content, content};
+
+/// How the stream ended for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Silence {
+    /// The server has no such stream.
+    NotOffered,
+    /// The server does not know the session any more. `first` to notice?
+    SessionLost { first: bool },
+}
+
+/// Listens until the server has nothing to listen to. A stream that breaks off is taken up where it stood. `opened`
+/// learns when the server has answered for the first time.
+pub(super) async fn listen(session: Arc<RemoteSession>, opened: oneshot::Sender<()>) -> Silence {
+    let mut opened = Some(opened);
+    let mut outage = Outage::default();
+    let mut parser = SseParser::new(session.max_message_bytes);
+    loop {
+        let negotiated = session.negotiated();
+        let last_event = parser.last_event_id().cloned();
+        let retry = parser.retry();
+        let outbound = session.get(&negotiated, last_event.as_ref());
+        let mut pause = None;
+        let answered = session.server.send(&outbound).await;
+        if let Some(opened) = opened.take() {
+            // Nobody waits any more if it took too long.
+            let _ = opened.send(());
+        }
+        if let Ok(response) = answered {
+            match response.status().as_u16() {
+                404 if negotiated.has_session() => {
+                    let first = session.forget(&negotiated);
+                    return Silence::SessionLost { first };
+                }
+                200..=299 if content(&response) == Content::Events => {
+                    // Half an event of the broken stream must not be joined with the new one.
+                    parser = SseParser::resuming(session.max_message_bytes, last_event, retry);
+                    if read(&session, response, &mut parser).await {
+                        outage.handle_success();
+                    }
+                    pause = parser.retry().map(Duration::from_millis);
+                }
+                429 | 500..=599 => {}
+                _ => return Silence::NotOffered,
+            }
+        }
+        let growing = outage.handle_failure();
+        tokio::time::sleep(pause.unwrap_or(growing).min(protocol::delivery::LONGEST_PAUSE)).await;
+    }
+}
+
+/// Hands over what comes. Gives whether anything came.
+async fn read(session: &RemoteSession, mut response: Response, parser: &mut SseParser) -> bool {
+    let mut any = false;
+    while let Ok(Some(chunk)) = response.chunk().await {
+        parser.push(&chunk);
+        loop {
+            match parser.next() {
+                Ok(Some(event)) => {
+                    any = true;
+                    if event.is_message() && !event.data.is_empty() {
+                        session.receive(event.data, None);
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(destination = %session.instance.destination(), %error, "event stream failed");
+                    return any;
+                }
+            }
+        }
+    }
+    any
+}

@@ -1,0 +1,278 @@
+//! Couriers: the tasks that carry messages to a remote server, one message at a time each.
+//!
+//! Whoever brings a message gives it to a courier himself, so that nobody else has to be woken for it, and a courier that
+//! has come back waits for the next message, so that none has to be hired for it. The supervisor hears of those
+//! that came back with something to see to; what was simply delivered, nearly all, is no news.
+//!
+//! They decide nothing: neither what may be sent now, nor what becomes of what could not be delivered.
+
+use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use parking_lot::{Mutex, MutexGuard};
+use protocol::backend_face::WireId;
+use protocol::delivery::{Parcel, Post};
+use protocol::exchange::{Failure, Upstream};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::AbortHandle;
+
+use super::exchange::{self, End, News};
+use super::remote_session::RemoteSession;
+use crate::fault_injection;
+use crate::instance::MessageInlet;
+use crate::tasks;
+
+/// More than this wait for work only after a burst, which hires new ones faster than anyone could count.
+const MAX_IDLE: usize = 64;
+/// The server may have something to say as soon as it is told that the client is ready, so the stream for that is
+/// opened first; but a server that is slow to open it is not waited for.
+const STREAM_PATIENCE: Duration = Duration::from_millis(300);
+
+/// What a courier is given.
+#[derive(Debug)]
+pub(super) struct SendJob {
+    pub(super) post: Post,
+    /// What it waits for before it leaves, though not for long.
+    pub(super) after: Option<oneshot::Receiver<()>>,
+    /// Somebody waits for its return, whatever it brings.
+    pub(super) wait_id: Option<WaitId>,
+}
+
+/// Tells those apart who are waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct WaitId(pub(super) u64);
+
+/// A courier that came back with news.
+#[derive(Debug)]
+pub(super) struct Returned {
+    pub(super) end: End,
+    pub(super) wait_id: Option<WaitId>,
+}
+
+/// All couriers of one instance.
+#[derive(Debug)]
+pub(crate) struct SenderPool {
+    session: Arc<RemoteSession>,
+    state: Mutex<PoolState>,
+    /// Somebody has come back with news.
+    news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct PoolState {
+    workers: Vec<(Arc<Worker>, AbortHandle)>,
+    idle: Vec<Arc<Worker>>,
+    returned: Vec<Returned>,
+    /// The server was out of reach: that something was delivered is news again.
+    wants_success: bool,
+    closed: bool,
+}
+
+impl SenderPool {
+    pub(super) fn new(session: Arc<RemoteSession>) -> Self {
+        Self {
+            session,
+            state: Mutex::default(),
+            news: Notify::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock()
+    }
+
+    /// Has a message carried that nobody waits for but its sender.
+    pub(super) fn send_post(self: &Arc<Self>, post: Post) {
+        self.start(SendJob {
+            post,
+            after: None,
+            wait_id: None,
+        });
+    }
+
+    pub(super) fn start(self: &Arc<Self>, job: SendJob) {
+        let mut state = self.state();
+        if state.closed {
+            // Its sender hears from whoever closed the office.
+            return;
+        }
+        if let Some(worker) = state.idle.pop() {
+            worker.assign(job);
+            return;
+        }
+        let worker = Arc::new(Worker::default());
+        worker.assign(job);
+        let task = tasks::spawn("sender", work(Arc::clone(self), Arc::clone(&worker)));
+        state.workers.push((worker, task.abort_handle()));
+    }
+
+    /// Calls back whoever carries this request, and with him the request. Gives whether somebody did.
+    pub(super) fn abort_request(&self, id: WireId) -> bool {
+        let mut state = self.state();
+        let found = state
+            .workers
+            .iter()
+            .position(|(worker, _)| worker.request_id() == Some(id));
+        // He does not come back; that happens rarely enough.
+        found.map(|at| state.workers.swap_remove(at).1.abort()).is_some()
+    }
+
+    /// Comes back when there may be news.
+    pub(super) async fn any_news(&self) {
+        self.news.notified().await;
+    }
+
+    pub(super) fn take_news(&self) -> Vec<Returned> {
+        std::mem::take(&mut self.state().returned)
+    }
+
+    /// Whether it is news that something was delivered.
+    pub(super) fn report_success(&self, wanted: bool) {
+        self.state().wants_success = wanted;
+    }
+
+    /// Everyone goes home, whatever they carry.
+    pub(super) fn shut_down(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        state.idle.clear();
+        for (_, task) in state.workers.drain(..) {
+            task.abort();
+        }
+    }
+
+    /// Takes back a courier. Gives whether he stays.
+    fn receive(&self, worker: &Arc<Worker>, end: End, wait_id: Option<WaitId>) -> bool {
+        let mut state = self.state();
+        worker.clear_request();
+        let is_news = wait_id.is_some()
+            || match end.news {
+                News::Delivered => state.wants_success,
+                // Whoever waited knows.
+                News::Failed => false,
+                News::Unreachable(_)
+                | News::SessionLost { .. }
+                | News::Withheld
+                | News::NotStreamable { .. } => true,
+            };
+        if is_news {
+            state.returned.push(Returned { end, wait_id });
+            self.news.notify_one();
+        }
+        let stays = !state.closed && state.idle.len() < MAX_IDLE;
+        match stays {
+            true => state.idle.push(Arc::clone(worker)),
+            false => state.workers.retain(|(known, _)| !Arc::ptr_eq(known, worker)),
+        }
+        stays
+    }
+
+    async fn run_job(&self, job: SendJob) -> End {
+        if let Some(after) = job.after {
+            // Rare, so that no courier has room for it.
+            let _ = Box::pin(tokio::time::timeout(STREAM_PATIENCE, after)).await;
+        }
+        let parcel = job.post.parcel;
+        let sending = async {
+            fault_injection::maybe_panic(fault_injection::Site::Sender, &job.post.line);
+            exchange::send(&self.session, job.post).await
+        };
+        match AssertUnwindSafe(sending).catch_unwind().await {
+            Ok(end) => end,
+            Err(_) => {
+                self.note_panic(parcel);
+                End {
+                    parcel,
+                    news: News::Failed,
+                }
+            }
+        }
+    }
+
+    /// A courier has panicked on his way: nobody knows how far he came.
+    fn note_panic(&self, parcel: Parcel) {
+        let instance = &self.session.instance;
+        tracing::error!(destination = %instance.destination(), ?parcel, "a message was lost in a panic");
+        if let Parcel::Request { id, .. } = parcel {
+            let what = "internal error of the gateway; its log has the details";
+            instance.undelivered(id, Failure::Upstream(Arc::new(Upstream::lost(what))));
+        }
+    }
+}
+
+impl MessageInlet for SenderPool {
+    fn send(self: Arc<Self>, post: Post) {
+        self.send_post(post);
+    }
+}
+
+async fn work(senders: Arc<SenderPool>, me: Arc<Worker>) {
+    loop {
+        let job = me.next_job().await;
+        let wait_id = job.wait_id;
+        let end = senders.run_job(job).await;
+        if !senders.receive(&me, end, wait_id) {
+            return;
+        }
+    }
+}
+
+/// One of them.
+#[derive(Debug, Default)]
+struct Worker {
+    slot: Mutex<Slot>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    job: Option<SendJob>,
+    /// The request that is in his hands or his bag.
+    request_id: Option<WireId>,
+    waker: Option<Waker>,
+}
+
+impl Worker {
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock()
+    }
+
+    fn assign(&self, job: SendJob) {
+        let mut slot = self.slot();
+        slot.request_id = match job.post.parcel {
+            Parcel::Request { id, .. } => Some(id),
+            Parcel::Note { .. } => None,
+        };
+        slot.job = Some(job);
+        let waker = slot.waker.take();
+        drop(slot);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    async fn next_job(&self) -> SendJob {
+        poll_fn(|context| {
+            let mut slot = self.slot();
+            match slot.job.take() {
+                Some(job) => Poll::Ready(job),
+                None => {
+                    slot.waker = Some(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    fn request_id(&self) -> Option<WireId> {
+        self.slot().request_id
+    }
+
+    fn clear_request(&self) {
+        self.slot().request_id = None;
+    }
+}

@@ -1,0 +1,518 @@
+//! The supervisor of an instance that is reached over HTTP. It takes what the multiplexer has written, line by
+//! line, and carries each to the server: as a POST of its own (Streamable HTTP, both eras), or to the endpoint of an
+//! event stream (HTTP+SSE of 2024-11-05). What comes back goes to the multiplexer with its origin.
+//!
+//! It decides nothing about messages; what becomes of one that could not be delivered is decided by
+//! `protocol::delivery`, and who waits for what by the multiplexer.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use http::HeaderMap;
+use protocol::delivery::{Bundle, Outage, Parcel, Post, answered};
+use protocol::exchange::{Failure, Trouble, Upstream, UpstreamFault};
+use protocol::method::Method;
+use protocol::multiplexer::Carrier;
+use protocol::time::Moment;
+use protocol::version::Era;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::exchange::{End, News, StreamableRefusal};
+use super::get_stream::Silence;
+use super::http_sse::NotOpened;
+use super::remote_session::RemoteSession;
+use super::sender_pool::SenderPool;
+use super::sender_pool::{Returned, SendJob, WaitId};
+use super::server::Server;
+use super::{get_stream, http_sse};
+use crate::clock::Alarm;
+use crate::instance::Instance;
+use crate::settings::{Outages, Transport};
+use crate::status::Health;
+
+/// A notification is taken before the next message is sent, so that the server hears them in order; but
+/// nobody waits longer than this for a server that does not take it.
+const ORDER_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the end of a session may take.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+type Writing = Pin<Box<dyn Future<Output = Result<(), Arc<Trouble>>> + Send>>;
+type Listening = Pin<Box<dyn Future<Output = Silence> + Send>>;
+
+/// What the supervisor needs to know.
+#[derive(Debug)]
+pub(crate) struct RemoteSupervisor {
+    session: Arc<RemoteSession>,
+    outages: Outages,
+}
+
+/// Why the server is no longer spoken with in this way.
+enum LinkEnd {
+    Stopped,
+    /// It cannot be reached.
+    Out(Arc<Trouble>),
+    /// It was reached, and the conversation has ended: whoever wants it begins another one at once.
+    Ended,
+    /// It may speak the old transport.
+    TryOld {
+        refused: StreamableRefusal,
+    },
+    /// It was reached, and there is nothing to wait for.
+    Refused(Arc<Upstream>),
+}
+
+impl RemoteSupervisor {
+    pub(crate) fn new(
+        server: Arc<Server>,
+        instance: Arc<Instance>,
+        forwarded: HeaderMap,
+        max_message_bytes: usize,
+    ) -> Self {
+        let outages = server.spec().outages;
+        Self {
+            session: Arc::new(RemoteSession::new(server, instance, forwarded, max_message_bytes)),
+            outages,
+        }
+    }
+
+    fn instance(&self) -> &Instance {
+        &self.session.instance
+    }
+
+    /// Speaks with the server until the instance is stopped.
+    pub(crate) async fn run(&self) {
+        let mut outage = Outage::default();
+        let mut resting: Option<(Moment, Arc<Trouble>)> = None;
+        while self.rest(resting.take()).await {
+            let left = match self.session.server.transport() {
+                Transport::Auto | Transport::StreamableHttp => self.speak(&mut outage).await,
+                Transport::Sse => self.speak_old(&mut outage, None).await,
+            };
+            let left = match left {
+                LinkEnd::TryOld { refused } => {
+                    // The couriers were sent home: if one of them still carried something, its sender hears of it.
+                    self.instance()
+                        .link_down(&trouble("the server does not speak Streamable HTTP"));
+                    self.speak_old(&mut outage, Some(refused)).await
+                }
+                left @ (LinkEnd::Stopped | LinkEnd::Out(_) | LinkEnd::Ended | LinkEnd::Refused(_)) => left,
+            };
+            match left {
+                LinkEnd::Stopped | LinkEnd::TryOld { .. } => break,
+                LinkEnd::Out(trouble) => {
+                    let pause = self.note_outage(&mut outage, &trouble);
+                    self.instance().outage(Some(Arc::clone(&pause.1)));
+                    resting = Some(pause);
+                }
+                LinkEnd::Ended => {}
+                LinkEnd::Refused(upstream) => self.report_refusal(upstream),
+            }
+        }
+        self.goodbye().await;
+        self.instance().set_health(Health::Stopped);
+        let trouble = Arc::new(Trouble {
+            what: "stopped".into(),
+            ..Trouble::default()
+        });
+        self.instance().link_down(&trouble);
+        self.instance().unavailable(&trouble, Duration::from_secs(1));
+    }
+
+    /// Waits until somebody wants the server, and longer if it is known to be out of reach. `false`: the instance is
+    /// to stop instead.
+    async fn rest(&self, outage: Option<(Moment, Arc<Trouble>)>) -> bool {
+        let instance = self.instance();
+        let clock = instance.clock();
+        loop {
+            if instance.is_stopping() {
+                return false;
+            }
+            let until = outage.as_ref().map(|(until, _)| *until);
+            let over = until.is_none_or(|until| until <= clock.now());
+            match (&outage, over) {
+                (_, true) if instance.take_link_wanted() => return true,
+                (_, true) => {}
+                (Some((until, trouble)), false) if self.outages == Outages::Refuse => {
+                    // Nobody waits for what is known not to work.
+                    instance.take_link_wanted();
+                    instance.unavailable(trouble, until.since(clock.now()));
+                }
+                (_, false) => {}
+            }
+            tokio::select! {
+                () = instance.supervisor_wake.notified() => {}
+                _ = clock.reach(until), if !over => {}
+                now = clock.reach(instance.next_deadline()) => instance.reach_deadline(now),
+            }
+        }
+    }
+
+    /// Speaks Streamable HTTP.
+    async fn speak(&self, outage: &mut Outage) -> LinkEnd {
+        let instance = self.instance();
+        let clock = instance.clock();
+        instance.set_carrier(Carrier::Posts);
+        instance.mirror_arguments();
+        instance.link_up(None);
+        let senders = Arc::new(SenderPool::new(Arc::clone(&self.session)));
+        let mut under_way = UnderWay::new(instance, &senders);
+        let mut get_stream: Option<Listening> = None;
+        let mut out: Option<(Moment, Arc<Trouble>)> = None;
+        let mut alarm = Alarm::new(clock);
+        loop {
+            if instance.is_stopping() {
+                return LinkEnd::Stopped;
+            }
+            self.heed(&mut out);
+            if let Some(listening) = under_way.send_waiting(&self.session) {
+                get_stream = Some(listening);
+            }
+            senders.report_success(outage.failures() > 0);
+            let deadline = instance.next_deadline();
+            let retry = out
+                .as_ref()
+                .map(|(until, _)| *until)
+                .filter(|until| *until > clock.now());
+            tokio::select! {
+                // In this order, which costs less than a fair one: none of them is ready for ever.
+                biased;
+                () = instance.outgoing_ready.notified(), if under_way.first.is_none() => {}
+                () = senders.any_news() => {
+                    let mut old = None;
+                    for Returned { end: End { parcel, news }, wait_id } in senders.take_news() {
+                        under_way.note_return(wait_id);
+                        match news {
+                            News::Delivered => outage.handle_success(),
+                            // Nobody has to see to it.
+                            News::Failed => {}
+                            News::SessionLost { first } => {
+                                if first {
+                                    self.lose_session();
+                                    get_stream = None;
+                                }
+                                match parcel {
+                                    Parcel::Request { id, .. } => instance.forgotten(id),
+                                    Parcel::Note { .. } => {}
+                                }
+                            }
+                            // Whoever noticed the loss has seen to a new session, or is about to.
+                            News::Withheld => give_back(instance, parcel),
+                            News::Unreachable(trouble) => {
+                                instance.outage(Some(Arc::clone(&trouble)));
+                                give_back(instance, parcel);
+                                // What is still under way has connections of its own, and goes on.
+                                if out.is_none() {
+                                    out = Some(self.note_outage(outage, &trouble));
+                                }
+                            }
+                            News::NotStreamable { refused } => {
+                                instance.outage(None);
+                                give_back(instance, parcel);
+                                old = Some(refused);
+                            }
+                        }
+                    }
+                    if let Some(refused) = old {
+                        return LinkEnd::TryOld { refused };
+                    }
+                }
+                () = under_way.lose_patience() => {}
+                silence = async { get_stream.as_mut().expect("only polled if there is one").await }, if get_stream.is_some() => {
+                    get_stream = None;
+                    match silence {
+                        Silence::NotOffered => {}
+                        Silence::SessionLost { first: true } => self.lose_session(),
+                        Silence::SessionLost { first: false } => {}
+                    }
+                }
+                _ = clock.reach(retry) => {}
+                () = instance.supervisor_wake.notified() => {}
+                now = alarm.ring(deadline) => instance.reach_deadline(now),
+            }
+        }
+    }
+
+    fn lose_session(&self) {
+        tracing::info!(destination = %self.instance().destination(), "the server has forgotten the session; handshake repeated");
+        self.instance().session_lost();
+    }
+
+    /// While the server is out of reach nobody is kept waiting in vain; when it was left alone long enough, whoever
+    /// wants it tries it.
+    fn heed(&self, out: &mut Option<(Moment, Arc<Trouble>)>) {
+        let instance = self.instance();
+        let Some((until, trouble)) = &*out else { return };
+        let left = until.since(instance.clock().now());
+        if left.is_zero() {
+            if instance.take_link_wanted() {
+                *out = None;
+                instance.link_up(None);
+            }
+        } else if self.outages == Outages::Refuse && instance.take_link_wanted() {
+            instance.unavailable(trouble, left);
+        }
+    }
+
+    /// The server could not be reached. Gives how long to leave it alone.
+    fn note_outage(&self, outage: &mut Outage, trouble: &Trouble) -> (Moment, Arc<Trouble>) {
+        let pause = outage.handle_failure();
+        let trouble = Arc::new(Trouble {
+            restarts: outage.failures(),
+            ..trouble.clone()
+        });
+        tracing::warn!(
+            destination = %self.instance().destination(),
+            what = %trouble.what,
+            wait_ms = pause.as_millis() as u64,
+            "the server is out of reach"
+        );
+        self.instance()
+            .set_health(Health::BackingOff(Arc::clone(&trouble)));
+        (self.instance().clock().now().after(pause), trouble)
+    }
+
+    /// Tells those who wait that the server definitely refuses; none of them is tried for again.
+    fn report_refusal(&self, upstream: Arc<Upstream>) {
+        let instance = self.instance();
+        tracing::warn!(destination = %instance.destination(), what = %upstream.what, "the server refuses");
+        instance.set_health(Health::BackingOff(trouble(&upstream.what)));
+        instance.take_link_wanted();
+        instance.refused(&Failure::Upstream(upstream));
+    }
+
+    /// Returns why neither transport is to be had.
+    async fn refused_twice(&self, refused: Option<StreamableRefusal>, old: Upstream) -> Arc<Upstream> {
+        let server = &self.session.server;
+        let (fault, what, looks_wrong) = match (refused, old.fault) {
+            // Signing in, or a way that is not safe: that is what has to be seen to.
+            (_, UpstreamFault::Unauthorized | UpstreamFault::Unsafe) => (old.fault, old.what, false),
+            (None, _) => (old.fault, old.what, true),
+            (Some(StreamableRefusal { status, text }), _) => {
+                let what = format!(
+                    "{}; nor is there an event stream of HTTP+SSE",
+                    answered(status, text.as_deref())
+                );
+                (UpstreamFault::Refused, what, true)
+            }
+        };
+        Arc::new(Upstream::new(fault, server.located(&what, looks_wrong).await))
+    }
+
+    /// Speaks HTTP+SSE. `tried`: Streamable HTTP was refused in this way.
+    async fn speak_old(&self, outage: &mut Outage, tried: Option<StreamableRefusal>) -> LinkEnd {
+        let instance = self.instance();
+        let clock = instance.clock();
+        let mut stream = tokio::select! {
+            opened = http_sse::open(&self.session) => match opened {
+                Ok(stream) => stream,
+                Err(NotOpened::Out(trouble)) => return LinkEnd::Out(trouble),
+                Err(NotOpened::Refused(old)) => {
+                    return LinkEnd::Refused(Box::pin(self.refused_twice(tried, old)).await);
+                }
+            },
+            () = stopped(instance) => return LinkEnd::Stopped,
+        };
+        outage.handle_success();
+        self.session.server.settle(Transport::Sse);
+        instance.set_carrier(Carrier::Pipe);
+        instance.plan_for_old_transport();
+        instance.link_up(None);
+        let endpoint = Arc::clone(stream.endpoint());
+        let mut posts = Bundle::default();
+        let mut writing: Option<Writing> = None;
+        // When the next message is sent though this one is not taken yet.
+        let mut overlap_at: Option<Instant> = None;
+        // Messages whose response the server has not begun.
+        let mut left_open: FuturesUnordered<Writing> = FuturesUnordered::new();
+        let trouble = loop {
+            if instance.is_stopping() {
+                return LinkEnd::Stopped;
+            }
+            if instance.take_replacement().is_some() {
+                break trouble("the server gave no sign of life");
+            }
+            if writing.is_none() {
+                let post = posts.next().or_else(|| {
+                    posts = instance.take_posts();
+                    posts.next()
+                });
+                if let Some(post) = post {
+                    let (session, endpoint) = (Arc::clone(&self.session), Arc::clone(&endpoint));
+                    overlap_at = http_sse::overlaps_after(post.parcel).map(|wait| Instant::now() + wait);
+                    writing = Some(Box::pin(async move {
+                        http_sse::write(&session, &endpoint, &post).await
+                    }));
+                }
+            }
+            let deadline = instance.next_deadline();
+            let overlap = overlap_at.filter(|_| writing.is_some());
+            tokio::select! {
+                said = stream.next() => match said {
+                    Some(message) => instance.receive(message, None),
+                    None => break trouble("the server ended its event stream"),
+                },
+                written = async { writing.as_mut().expect("only polled if there is one").await }, if writing.is_some() => {
+                    writing = None;
+                    if let Err(trouble) = written {
+                        break trouble;
+                    }
+                }
+                // Without it a server that responds when it has answered could be sent nothing meanwhile.
+                () = async { tokio::time::sleep_until(overlap.expect("only polled if there is one")).await }, if overlap.is_some() => {
+                    left_open.extend(writing.take());
+                }
+                Some(written) = left_open.next(), if !left_open.is_empty() => {
+                    if let Err(trouble) = written {
+                        break trouble;
+                    }
+                }
+                () = instance.outgoing_ready.notified(), if writing.is_none() => {}
+                () = instance.supervisor_wake.notified() => {}
+                now = clock.reach(deadline) => instance.reach_deadline(now),
+            }
+        };
+        instance.link_down(&trouble);
+        LinkEnd::Ended
+    }
+
+    /// Ends the session at the server, if there is one.
+    async fn goodbye(&self) {
+        let negotiated = self.session.negotiated();
+        if negotiated.has_session() {
+            let outbound = self.session.delete(&negotiated);
+            let _ = tokio::time::timeout(GOODBYE, self.session.server.send(&outbound)).await;
+        }
+    }
+}
+
+fn trouble(what: &str) -> Arc<Trouble> {
+    Arc::new(Trouble {
+        what: what.to_owned(),
+        ..Trouble::default()
+    })
+}
+
+async fn stopped(instance: &Instance) {
+    while !instance.is_stopping() {
+        instance.supervisor_wake.notified().await;
+    }
+}
+
+/// A message that was not begun waits once more; what nobody waits for is gone.
+fn give_back(instance: &Instance, parcel: Parcel) {
+    match parcel {
+        Parcel::Request { id, .. } => instance.returned(id),
+        Parcel::Note { .. } => {}
+    }
+}
+
+/// The messages that are on their way, and those that wait for one of them. As long as none has to wait, the instance gives
+/// each client's call to a courier without asking here.
+struct UnderWay<'a> {
+    instance: &'a Instance,
+    senders: &'a Arc<SenderPool>,
+    /// A notification that the next messages wait for, and for how long.
+    first: Option<(WaitId, Pin<Box<tokio::time::Sleep>>)>,
+    last_wait_id: u64,
+    /// What was written, in its order.
+    waiting: Bundle,
+}
+
+impl<'a> UnderWay<'a> {
+    fn new(instance: &'a Instance, senders: &'a Arc<SenderPool>) -> Self {
+        Self {
+            instance,
+            senders,
+            first: None,
+            last_wait_id: 0,
+            waiting: Bundle::default(),
+        }
+    }
+
+    /// Sends what the multiplexer has written, unless something has to be taken first. Gives what is to be listened
+    /// to, if a session begins with it.
+    fn send_waiting(&mut self, session: &Arc<RemoteSession>) -> Option<Listening> {
+        let mut listening = None;
+        while self.first.is_none() {
+            let Some(post) = self.next_post() else { break };
+            let ready = Parcel::Note {
+                method: Method::Initialized,
+            };
+            if post.parcel == ready && self.instance.era() == Era::Legacy {
+                // It listens first, and then says that the client is ready.
+                let (opened, is_open) = oneshot::channel();
+                listening = Some(Box::pin(get_stream::listen(Arc::clone(session), opened)) as Listening);
+                self.send_first(post, Some(is_open));
+            } else {
+                self.send(post);
+            }
+        }
+        listening
+    }
+
+    fn next_post(&mut self) -> Option<Post> {
+        loop {
+            if let Some(post) = self.waiting.next() {
+                return Some(post);
+            }
+            self.waiting = self.instance.take_posts_or_lend(self.senders)?;
+        }
+    }
+
+    fn send(&mut self, post: Post) {
+        if let Some(id) = post.cancels {
+            if self.senders.abort_request(id) {
+                self.instance.undelivered(id, Failure::Cancelled);
+            }
+            if self.instance.era() == Era::Modern {
+                // The end of the exchange is the cancellation.
+                return;
+            }
+        }
+        match post.parcel {
+            Parcel::Request { .. }
+            // The answer to a question is waited for by nobody who speaks after it.
+            | Parcel::Note {
+                method: Method::Other,
+            } => self.senders.send_post(post),
+            Parcel::Note { .. } => self.send_first(post, None),
+        }
+    }
+
+    /// Sends something that is to be taken before what follows.
+    fn send_first(&mut self, post: Post, after: Option<oneshot::Receiver<()>>) {
+        self.last_wait_id += 1;
+        let wait_id = WaitId(self.last_wait_id);
+        self.first = Some((wait_id, Box::pin(tokio::time::sleep(ORDER_PATIENCE))));
+        self.senders.start(SendJob {
+            post,
+            after,
+            wait_id: Some(wait_id),
+        });
+    }
+
+    /// Somebody who was waited for has come back, or somebody else.
+    fn note_return(&mut self, wait_id: Option<WaitId>) {
+        self.first.take_if(|(first, _)| Some(*first) == wait_id);
+    }
+
+    /// Comes back when what follows has waited long enough.
+    async fn lose_patience(&mut self) {
+        match &mut self.first {
+            Some((_, patience)) => patience.as_mut().await,
+            None => std::future::pending().await,
+        }
+        self.first = None;
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.instance.close_inlet();
+        self.senders.shut_down();
+    }
+}

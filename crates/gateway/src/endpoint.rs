@@ -1,0 +1,410 @@
+//! A destination as clients address it: its name, its sessions, its modern requests, its policy. The server behind it
+//! is its [`Upstream`].
+
+mod closing;
+mod eviction;
+mod modern_requests;
+mod old_streams;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use http::HeaderMap;
+use parking_lot::{Mutex, MutexGuard};
+use protocol::exchange::{CallKey, Client, Principal, SessionKey, Trouble};
+use protocol::message::{Member, Message};
+use protocol::session::{self, Accepts, Session};
+use protocol::time::Moment;
+use protocol::version::Version;
+use rustc_hash::FxHashMap;
+use uuid::Uuid;
+
+use crate::backend::process::Launcher;
+use crate::buffered::Buffered;
+use crate::clock::Clock;
+use crate::instance::Instance;
+use crate::metrics::{DestinationMetrics, LimitHits};
+use crate::modern_request_handle::ModernRequestHandle;
+use crate::record::Recorder;
+use crate::reply::Refusal;
+use crate::seal::Sealer;
+use crate::server_eras::EraMemory;
+use crate::session_handle::{LineListener, SessionHandle};
+use crate::settings::{self, LimitSettings};
+use crate::status::DestinationStatus;
+use crate::upstream::{Upstream, UpstreamContext};
+
+pub(crate) use closing::{CloseReason, Draining, SessionUse};
+pub(crate) use modern_requests::CallOptions;
+pub(crate) use old_streams::{Next, OldStream, OldStreams};
+
+/// Sessions that nobody opened on purpose do not live long.
+const IMPLICIT_IDLE: Duration = Duration::from_secs(60);
+
+/// What all destinations have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedState {
+    pub(crate) clock: Clock,
+    pub(crate) launcher: Arc<Launcher>,
+    pub(crate) recorder: Arc<Recorder>,
+    /// The environment of this process, from which children get an allow-listed part.
+    pub(crate) environment: Arc<BTreeMap<String, String>>,
+    pub(crate) session_numbers: Arc<AtomicU64>,
+    pub(crate) sealer: Arc<Sealer>,
+    /// What waits to be read, in the whole gateway.
+    pub(crate) buffered: Arc<Buffered>,
+    pub(crate) limits: Arc<LimitSettings>,
+    pub(crate) limit_hits: Arc<LimitHits>,
+    pub(crate) draining: Arc<Draining>,
+    /// What servers have shown of their eras, across reloads.
+    pub(crate) eras: Arc<EraMemory>,
+    /// There is authentication, so that what belongs to one caller must be kept from another.
+    pub(crate) tells_callers_apart: bool,
+}
+
+/// What clients address by one name.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) name: Arc<str>,
+    settings: Arc<settings::Destination>,
+    shared: SharedState,
+    /// Rialto draws the keys at random. A client may look for any key, but cannot add one, so no peer can choose keys that
+    /// collide.
+    sessions: Mutex<FxHashMap<Uuid, Arc<SessionHandle>>>,
+    /// Why new clients are refused.
+    close_reason: OnceLock<CloseReason>,
+    /// Modern calls that wait for their client, by the name in their sealed state.
+    parked: Mutex<HashMap<u128, Arc<ModernRequestHandle>>>,
+    /// Modern listens that are open.
+    listens: Mutex<HashMap<SessionKey, Weak<ModernRequestHandle>>>,
+    /// Clients of the old transport.
+    pub(crate) old_streams: OldStreams,
+    pub(crate) metrics: Arc<DestinationMetrics>,
+    /// The server behind it.
+    pub(crate) upstream: Upstream,
+}
+
+/// What a new session was opened for.
+pub(crate) enum SessionOpen {
+    /// The client's own `initialize`.
+    Introduction(Message, Accepts),
+    /// Something else, from a client that never opened a session.
+    Implicit(Version),
+}
+
+impl SharedState {
+    fn of_upstreams(&self) -> UpstreamContext {
+        UpstreamContext {
+            clock: self.clock,
+            launcher: Arc::clone(&self.launcher),
+            environment: Arc::clone(&self.environment),
+            eras: Arc::clone(&self.eras),
+            tells_callers_apart: self.tells_callers_apart,
+        }
+    }
+}
+
+impl Endpoint {
+    pub(crate) fn new(settings: settings::Destination, shared: SharedState, broken: Option<String>) -> Self {
+        let settings = Arc::new(settings);
+        let upstream = Upstream::new(Arc::clone(&settings), shared.of_upstreams(), broken);
+        Self {
+            name: Arc::clone(upstream.name()),
+            settings,
+            shared,
+            sessions: Mutex::default(),
+            close_reason: OnceLock::new(),
+            parked: Mutex::default(),
+            listens: Mutex::default(),
+            old_streams: OldStreams::default(),
+            metrics: Arc::clone(upstream.metrics()),
+            upstream,
+        }
+    }
+
+    /// Counts on where another destination of this name stopped, so that no counter goes back at a reload.
+    pub(crate) fn counting_on(mut self, predecessor: &Self) -> Self {
+        self.upstream = self.upstream.counting_on(&predecessor.upstream);
+        self.metrics = Arc::clone(self.upstream.metrics());
+        self
+    }
+
+    /// Returns whether these settings ask for just this destination. One that could not start is worth another try.
+    pub(crate) fn is_as_wanted(&self, settings: &settings::Destination, shared: &SharedState) -> bool {
+        let is_same_world = self.shared.tells_callers_apart == shared.tells_callers_apart;
+        *self.settings == *settings && is_same_world && self.upstream.broken().is_none()
+    }
+
+    /// Returns the instance for a client, if need be in the place of another one.
+    fn instance_for(
+        &self,
+        session: Option<SessionKey>,
+        client: &Client,
+        headers: &HeaderMap,
+    ) -> Result<Arc<Instance>, Refusal> {
+        let make_room = |limit| self.free_instance(limit, &client.principal);
+        self.upstream.instance_for(session, client, headers, make_room)
+    }
+
+    /// Returns the state of this destination; `is_configured` is false for one that drains after a reload.
+    pub(crate) fn status(&self, is_configured: bool) -> DestinationStatus {
+        let handles: Vec<Arc<SessionHandle>> = self.sessions().values().cloned().collect();
+        let listens = {
+            let listens = self.listens.lock();
+            let open = listens.values().filter(|listen| listen.strong_count() > 0);
+            open.count()
+        };
+        let upstream = self.upstream.status();
+        DestinationStatus {
+            is_configured,
+            transport: upstream.transport,
+            state: upstream.state,
+            is_ready: is_configured && upstream.is_ready,
+            trouble: upstream.trouble,
+            sessions: handles.len(),
+            parked: self.parked.lock().len(),
+            listens,
+            children: upstream.children,
+            tools: upstream.tools,
+            instances: upstream.instances,
+            counters: upstream.counters,
+            events_lost: handles.iter().map(|handle| handle.events_lost()).sum(),
+            limits: self.metrics.overloads.all(),
+        }
+    }
+
+    /// Moves a session to an instance of its own principal if its instance is another principal's by now. It stays where
+    /// that has something left for it, and where there is no room for another instance.
+    pub(crate) fn unshare(&self, handle: &Arc<SessionHandle>) {
+        if handle.instance().is_owned() && self.check_open().is_ok() {
+            handle.leave_instance(|client| self.upstream.own_instance(client));
+        }
+    }
+
+    /// Whether clients of the old transport are served.
+    pub(crate) fn serves_old_transport(&self) -> bool {
+        self.settings.legacy_sse
+    }
+
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.shared.recorder
+    }
+
+    pub(crate) fn max_sessions(&self) -> usize {
+        self.settings.max_sessions
+    }
+
+    pub(crate) fn max_message_bytes(&self) -> usize {
+        self.settings.max_message_bytes
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, FxHashMap<Uuid, Arc<SessionHandle>>> {
+        self.sessions.lock()
+    }
+
+    /// The session with this id, if it is this principal's.
+    pub(crate) fn session(&self, id: Uuid, principal: &Principal) -> Option<Arc<SessionHandle>> {
+        self.sessions()
+            .get(&id)
+            .filter(|handle| handle.principal() == principal.as_str())
+            .cloned()
+    }
+
+    /// Waits until no call is open.
+    pub(crate) async fn calls_ended(&self) {
+        let is_ended = || self.upstream.open_calls() == 0;
+        self.metrics.idle.wait_until(is_ended).await;
+    }
+
+    /// Waits until no call is open or may be continued, and no client may come back for an answer.
+    pub(crate) async fn clients_served(&self) {
+        let is_served =
+            || self.upstream.open_calls() == 0 && self.parked_calls() == 0 && !self.has_unread_answers();
+        self.metrics.idle.wait_until(is_served).await;
+    }
+
+    /// Whether the policy lets a message through. By the body: what headers say of it was compared with it, or does
+    /// not count.
+    pub(crate) fn check_tool(&self, message: &Message) -> Result<(), Refusal> {
+        self.upstream
+            .tools()
+            .judge(message)
+            .map_err(|denied| Refusal::ToolDenied { tool: denied.name })
+    }
+
+    /// Opens a session: finds it an instance, presents the client there. The call is that of the client's own
+    /// `initialize`, if it sent one.
+    pub(crate) fn open(
+        &self,
+        principal: Principal,
+        headers: &HeaderMap,
+        opening: SessionOpen,
+    ) -> Result<(Arc<SessionHandle>, Option<CallKey>), Refusal> {
+        let limits = self.session_limits();
+        self.open_for(principal, headers, opening, limits, None)
+    }
+
+    /// What a session here may hold, unless its door has needs of its own.
+    pub(crate) fn session_limits(&self) -> session::Limits {
+        let mut limits = session::Limits::default();
+        limits.calls = self.settings.max_calls.unwrap_or(limits.calls);
+        limits.retention.bytes = self.shared.limits.buffered_bytes_per_session;
+        limits.listeners = self.shared.limits.streams_per_session;
+        limits
+    }
+
+    /// The same, with limits of one's own.
+    pub(crate) fn open_within(
+        &self,
+        principal: Principal,
+        headers: &HeaderMap,
+        opening: SessionOpen,
+        limits: session::Limits,
+    ) -> Result<(Arc<SessionHandle>, Option<CallKey>), Refusal> {
+        self.open_for(principal, headers, opening, limits, None)
+    }
+
+    /// The same for a client that reads lines: the listener is given everything that the session says.
+    pub(crate) fn open_on_lines(
+        &self,
+        principal: Principal,
+        headers: &HeaderMap,
+        opening: SessionOpen,
+        listener: Arc<dyn LineListener>,
+    ) -> Result<(Arc<SessionHandle>, Option<CallKey>), Refusal> {
+        let limits = self.session_limits();
+        self.open_for(principal, headers, opening, limits, Some(listener))
+    }
+
+    fn open_for(
+        &self,
+        principal: Principal,
+        headers: &HeaderMap,
+        opening: SessionOpen,
+        limits: session::Limits,
+        listener: Option<Arc<dyn LineListener>>,
+    ) -> Result<(Arc<SessionHandle>, Option<CallKey>), Refusal> {
+        self.check_open()?;
+        self.make_room(&principal)?;
+        let now = self.shared.clock.now();
+        let key = SessionKey(self.shared.session_numbers.fetch_add(1, Ordering::Relaxed));
+        let (declared, info) = match &opening {
+            SessionOpen::Introduction(message, _) => (
+                message.raw_copy(Member::Capabilities),
+                message.raw_copy(Member::ClientInfo),
+            ),
+            SessionOpen::Implicit(_) => (None, None),
+        };
+        let client = Arc::new(Client::declaring(principal, declared, info));
+        let instance = self.instance_for(Some(key), &client, headers)?;
+        let (session, call, ask) = match opening {
+            SessionOpen::Introduction(message, accepts) => {
+                let (session, call, ask) = Session::open(key, client, limits, now, message, accepts);
+                (session, Some(call), ask)
+            }
+            SessionOpen::Implicit(version) => {
+                let (session, ask) = Session::open_implicit(key, client, limits, now, version);
+                (session, None, ask)
+            }
+        };
+        let session = match listener {
+            Some(_) => session.on_lines(),
+            None => session,
+        };
+        let id = Uuid::new_v4();
+        let handle = Arc::new(SessionHandle::new(
+            id.to_string(),
+            Arc::clone(&self.name),
+            session,
+            Arc::clone(&instance),
+            self.shared.clock,
+            Arc::clone(&self.shared.recorder),
+            listener,
+        ));
+        handle.count_events(&self.shared.buffered);
+        self.metrics.sessions_opened.fetch_add(1, Ordering::Relaxed);
+        self.sessions().insert(id, Arc::clone(&handle));
+        instance.attach(key, Arc::<SessionHandle>::clone(&handle));
+        instance.ask(now, ask);
+        tracing::debug!(destination = %self.name, session = %handle.hash().as_str(), "session opened");
+        Ok((handle, call))
+    }
+
+    /// Ends a session. Its child is ended too, if it was the session's own.
+    pub(crate) fn close(&self, handle: &Arc<SessionHandle>) {
+        let id = Uuid::parse_str(handle.id()).unwrap_or_default();
+        if self.sessions().remove(&id).is_none() {
+            return;
+        }
+        handle.end();
+        self.upstream.end_session(handle.key());
+        tracing::debug!(destination = %self.name, session = %handle.hash().as_str(), "session closed");
+    }
+
+    /// Expires what has been idle too long and lets sessions and instances tidy up.
+    pub(crate) fn tick(&self, now: Moment, session_idle: Duration) {
+        let handles: Vec<Arc<SessionHandle>> = self.sessions().values().cloned().collect();
+        for handle in handles {
+            handle.tick(now);
+            if handle.instance().is_owned() && handle.instance().keeps_waiting(handle.key()) {
+                self.unshare(&handle);
+            }
+            let limit = if handle.is_implicit() {
+                IMPLICIT_IDLE
+            } else {
+                session_idle
+            };
+            if handle.idle_since().is_some_and(|since| now.since(since) > limit) {
+                tracing::debug!(destination = %self.name, session = %handle.hash().as_str(), "session expired");
+                self.metrics.sessions_expired.fetch_add(1, Ordering::Relaxed);
+                self.close(&handle);
+            }
+        }
+        self.forget_modern_requests(now);
+        self.metrics.idle.note_change();
+        self.upstream.tick(now);
+    }
+
+    /// Ends what these principals hold open: sessions with their calls and streams, listens, calls that wait for their
+    /// client, and children of their own. Gives the number of sessions.
+    pub(crate) fn dismiss(&self, leaves: impl Fn(&str) -> bool) -> usize {
+        let mut handles: Vec<Arc<SessionHandle>> = self.sessions().values().cloned().collect();
+        handles.retain(|handle| leaves(handle.principal()));
+        for handle in &handles {
+            self.close(handle);
+        }
+        self.old_streams.end_of(&leaves);
+        let listens: Vec<Arc<ModernRequestHandle>> = {
+            let listens = self.listens.lock();
+            listens.values().filter_map(Weak::upgrade).collect()
+        };
+        for handle in listens.iter().filter(|handle| leaves(handle.principal())) {
+            handle.dismiss();
+        }
+        let parked: Vec<Arc<ModernRequestHandle>> = {
+            let mut parked = self.parked.lock();
+            let gone = parked.extract_if(|_, handle| leaves(handle.principal()));
+            gone.map(|(_, handle)| handle).collect()
+        };
+        for handle in parked {
+            handle.abandon();
+        }
+        self.upstream.dismiss(&leaves);
+        handles.len()
+    }
+
+    /// Ends every session and every child. Requests that still wait are answered with 503 (the server is
+    /// going) and not with 404 (unknown session), at which clients would open another session here.
+    pub(crate) fn stop(&self, why: CloseReason) {
+        self.stop_accepting(why);
+        let trouble = Arc::new(Trouble {
+            what: why.words().into(),
+            ..Trouble::default()
+        });
+        self.upstream.fail_calls(&trouble);
+        self.dismiss(|_| true);
+        self.upstream.stop();
+    }
+}

@@ -1,0 +1,284 @@
+//! The errands of a destination: modern requests on their way, listening, or parked until their client comes back.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use http::HeaderMap;
+use parking_lot::MutexGuard;
+use protocol::client_face::modern::Meaning;
+use protocol::exchange::{Client, Failure, Principal, SessionKey};
+use protocol::message::Message;
+use protocol::session::Accepts;
+use protocol::shares::Shares;
+use protocol::time::Moment;
+use protocol::version::{Era, Version};
+use protocol::wire::header::MirroredParams;
+
+use super::Endpoint;
+use crate::guard::limits::Permit;
+use crate::instance::Instance;
+use crate::modern_request_handle::{FirstOutcome, ModernRequestHandle, RequestSpec};
+use crate::reply::Refusal;
+use crate::seal::RequestState;
+use crate::seal::state::StateSeal;
+use crate::settings::Show;
+
+/// How long a call waits for its client to come back with answers.
+const PARKED_FOR: Duration = Duration::from_secs(600);
+/// How a modern request sets out.
+#[derive(Debug)]
+pub(crate) struct CallOptions {
+    pub(crate) meaning: Meaning,
+    pub(crate) accepts: Accepts,
+    /// The headers that mirror its arguments.
+    pub(crate) mirrored: Option<MirroredParams>,
+    /// Its place among the calls that may be in flight.
+    pub(crate) permit: Option<Permit>,
+}
+
+impl Endpoint {
+    pub(super) fn request_spec(
+        &self,
+        client: Arc<Client>,
+        message: Message,
+        meaning: Meaning,
+        accepts: Accepts,
+    ) -> RequestSpec {
+        let key = SessionKey(self.shared.session_numbers.fetch_add(1, Ordering::Relaxed));
+        RequestSpec {
+            key,
+            states: self.state_seal(&client.principal),
+            client,
+            message,
+            meaning,
+            accepts,
+            mirrored: None,
+            permit: None,
+        }
+    }
+
+    pub(super) fn start(&self, instance: &Arc<Instance>, spec: RequestSpec) -> Arc<ModernRequestHandle> {
+        let (clock, recorder) = (self.shared.clock, Arc::clone(&self.shared.recorder));
+        let metrics = Arc::clone(&self.metrics);
+        let handle = ModernRequestHandle::start(
+            spec,
+            Arc::clone(&self.name),
+            Arc::clone(instance),
+            clock,
+            recorder,
+            metrics,
+        );
+        handle.count_events(&self.shared.buffered);
+        handle
+    }
+
+    /// Sets out on a modern request. `None`: this destination does not show itself to modern clients.
+    pub(crate) async fn errand(
+        &self,
+        client: Client,
+        headers: &HeaderMap,
+        message: Message,
+        options: CallOptions,
+    ) -> Result<Option<Arc<ModernRequestHandle>>, Refusal> {
+        self.check_open()?;
+        let client = Arc::new(client);
+        let instance = self.instance_for(None, &client, headers)?;
+        if self.settings.show == Show::Native {
+            if self.introduced_era(&instance, &client).await? == Some(Era::Legacy) {
+                return Ok(None);
+            }
+            // Waiting may have taken long enough for a reload.
+            self.check_open()?;
+        }
+        let CallOptions {
+            meaning,
+            accepts,
+            mirrored,
+            permit,
+        } = options;
+        let listening = meaning == Meaning::Listen;
+        let mut spec = self.request_spec(client, message, meaning, accepts);
+        spec.mirrored = mirrored;
+        spec.permit = permit;
+        let handle = self.start(&instance, spec);
+        if listening && let Err(refusal) = self.register_listen(&handle) {
+            handle.abandon();
+            return Err(refusal);
+        }
+        Ok(Some(handle))
+    }
+
+    /// Adds a listen to those that are open, if need be in the place of one of a principal over its share.
+    fn register_listen(&self, handle: &Arc<ModernRequestHandle>) -> Result<(), Refusal> {
+        let limit = self.shared.limits.listens;
+        let evicted = {
+            let mut listens = self.listens.lock();
+            listens.retain(|_, listen| listen.strong_count() > 0);
+            let mut evicted = None;
+            if listens.len() >= limit {
+                let open: Vec<Arc<ModernRequestHandle>> =
+                    listens.values().filter_map(Weak::upgrade).collect();
+                let shares: Shares<'_> = open.iter().map(|listen| listen.principal()).collect();
+                let principal = shares.over_share(handle.principal());
+                let theirs = open.iter().filter(|listen| Some(listen.principal()) == principal);
+                let newest = theirs.max_by_key(|listen| listen.key());
+                let newest = newest.ok_or(Refusal::TooManyListens { limit })?;
+                listens.remove(&newest.key());
+                evicted = Some(Arc::clone(newest));
+            }
+            listens.insert(handle.key(), Arc::downgrade(handle));
+            evicted
+        };
+        if let Some(evicted) = evicted {
+            self.shared.limit_hits.count("listens");
+            evicted.dismiss();
+        }
+        Ok(())
+    }
+
+    /// Waits until the server has answered its introduction. Returns the era that was agreed on, if one was.
+    async fn introduced_era(
+        &self,
+        instance: &Arc<Instance>,
+        client: &Arc<Client>,
+    ) -> Result<Option<Era>, Refusal> {
+        if let Some(era) = instance.agreed_era() {
+            return Ok(Some(era));
+        }
+        let spec = self.request_spec(Arc::clone(client), discovery(), Meaning::Discover, Accepts::Json);
+        match self.start(instance, spec).answer().await {
+            FirstOutcome::Complete {
+                failure: Some(failure),
+                ..
+            } if failure != Failure::NotWelcomed => Err(Refusal::Unreached(failure)),
+            FirstOutcome::Complete { .. } | FirstOutcome::Ask { .. } | FirstOutcome::Stream => {
+                Ok(instance.agreed_era())
+            }
+        }
+    }
+
+    /// What a state is bound to.
+    fn binding(&self, principal: &str) -> String {
+        format!("{}/{principal}", self.name)
+    }
+
+    /// What seals the server's own states for a caller, where callers differ.
+    pub(crate) fn state_seal(&self, principal: &Principal) -> Option<StateSeal> {
+        self.shared
+            .tells_callers_apart
+            .then(|| StateSeal::new(Arc::clone(&self.shared.sealer), &self.binding(principal.as_str())))
+    }
+
+    /// Parks an errand whose server has asked. Gives the answer that asks the client.
+    pub(crate) fn park(&self, handle: &Arc<ModernRequestHandle>, round: u32) -> Option<bytes::Bytes> {
+        let expires = self.shared.clock.now().after(PARKED_FOR);
+        self.make_room_to_wait(handle)?;
+        let request_state = RequestState {
+            errand: handle.name,
+            round,
+            expires,
+        };
+        let state = self
+            .shared
+            .sealer
+            .seal(request_state, &self.binding(handle.principal()))?;
+        self.parked_map().insert(handle.name, Arc::clone(handle));
+        Some(handle.park(&state, expires))
+    }
+
+    fn parked_map(&self) -> MutexGuard<'_, HashMap<u128, Arc<ModernRequestHandle>>> {
+        self.parked.lock()
+    }
+
+    /// Returns the errands that were parked and are not over. Those that are over are forgotten.
+    fn waiting_requests(&self) -> Vec<Arc<ModernRequestHandle>> {
+        let mut waiting: Vec<Arc<ModernRequestHandle>> = self.parked_map().values().cloned().collect();
+        let over = waiting.extract_if(.., |handle| handle.is_over());
+        let over: Vec<Arc<ModernRequestHandle>> = over.collect();
+        if !over.is_empty() {
+            let mut parked = self.parked_map();
+            for handle in &over {
+                parked.remove(&handle.name);
+            }
+        }
+        waiting
+    }
+
+    /// Sees to it that a call can wait for its client, if need be by giving up the oldest of a principal over its share.
+    fn make_room_to_wait(&self, handle: &ModernRequestHandle) -> Option<()> {
+        let limit = self.shared.limits.waiting_calls;
+        {
+            let parked = self.parked_map();
+            if parked.len() < limit || parked.contains_key(&handle.name) {
+                return Some(());
+            }
+        }
+        self.shared.limit_hits.count("waiting_calls");
+        let waiting = self.waiting_requests();
+        if waiting.len() < limit {
+            return Some(());
+        }
+        let shares: Shares<'_> = waiting.iter().map(|waiting| waiting.principal()).collect();
+        let principal = shares.over_share(handle.principal())?;
+        let theirs = waiting.iter().filter(|waiting| waiting.principal() == principal);
+        let oldest = theirs.min_by_key(|waiting| waiting.parked_until())?;
+        self.parked_map().remove(&oldest.name);
+        oldest.abandon();
+        Some(())
+    }
+
+    /// The parked errand that a state names, and the round it is for: here, or where this destination's name led before a
+    /// reload. A call in flight may wait for its client, whom a reload must not keep from answering.
+    pub(crate) fn parked(
+        &self,
+        state: &str,
+        principal: &Principal,
+    ) -> Option<(Arc<ModernRequestHandle>, u32)> {
+        self.parked_here(state, principal).or_else(|| {
+            let draining = self.draining_namesakes();
+            draining
+                .iter()
+                .find_map(|namesake| namesake.parked_here(state, principal))
+        })
+    }
+
+    fn parked_here(&self, state: &str, principal: &Principal) -> Option<(Arc<ModernRequestHandle>, u32)> {
+        let request_state = self
+            .shared
+            .sealer
+            .open(state, &self.binding(principal.as_str()))?;
+        if request_state.expires <= self.shared.clock.now() {
+            return None;
+        }
+        let parked = self.parked_map();
+        let handle = parked
+            .get(&request_state.errand)
+            .filter(|handle| handle.principal() == principal.as_str())?;
+        Some((Arc::clone(handle), request_state.round))
+    }
+
+    /// How many wait for their client, or were last seen to.
+    pub(crate) fn parked_calls(&self) -> usize {
+        self.waiting_requests().len()
+    }
+
+    /// Gives up on clients that did not come back in time.
+    pub(super) fn forget_modern_requests(&self, now: Moment) {
+        for handle in self.waiting_requests() {
+            if handle.parked_until().is_some_and(|until| until <= now) {
+                handle.abandon();
+            }
+        }
+    }
+}
+
+/// A `server/discover` of our own: answered from what the server said when it was introduced to.
+fn discovery() -> Message {
+    let text = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{{"_meta":{{"io.modelcontextprotocol/protocolVersion":"{}","io.modelcontextprotocol/clientCapabilities":{{}}}}}}}}"#,
+        Version::NEWEST_MODERN.as_str(),
+    );
+    Message::scan(bytes::Bytes::from(text)).expect("our own words are a message")
+}

@@ -1,0 +1,236 @@
+//! The streams of the old transport: opened before their session, read until they break.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use protocol::exchange::Principal;
+use protocol::time::Moment;
+use uuid::Uuid;
+
+use crate::reply::Refusal;
+use crate::session_handle::SessionHandle;
+
+/// A stream on which nothing was said for this long may have to make room for a new one.
+const MAKES_ROOM: Duration = Duration::from_secs(60);
+/// Messages that may wait on a stream that has no session: refusals, and the answer to `initialize`.
+const MAX_EARLY: usize = 64;
+
+/// The open streams of a destination.
+#[derive(Debug, Default)]
+pub(crate) struct OldStreams {
+    streams: Mutex<HashMap<Uuid, Arc<OldStream>>>,
+}
+
+impl OldStreams {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Uuid, Arc<OldStream>>> {
+        self.streams.lock()
+    }
+
+    /// Opens a stream. At the limit, one whose client never said anything makes room.
+    pub(crate) fn open(
+        &self,
+        principal: Principal,
+        now: Moment,
+        limit: usize,
+    ) -> Result<Arc<OldStream>, Refusal> {
+        let stream = Arc::new(OldStream {
+            id: Uuid::new_v4(),
+            principal,
+            opened: now,
+            state: Mutex::default(),
+        });
+        let open: Vec<Arc<OldStream>> = {
+            let mut streams = self.lock();
+            if streams.len() < limit {
+                streams.insert(stream.id, Arc::clone(&stream));
+                return Ok(stream);
+            }
+            streams.values().cloned().collect()
+        };
+        let silent = open
+            .iter()
+            .filter(|stream| stream.is_silent() && now.since(stream.opened) > MAKES_ROOM)
+            .min_by_key(|stream| stream.opened)
+            .ok_or(Refusal::TooManySessions { limit })?;
+        {
+            let mut streams = self.lock();
+            streams.remove(&silent.id);
+            streams.insert(stream.id, Arc::clone(&stream));
+        }
+        silent.end();
+        Ok(stream)
+    }
+
+    /// The stream with this id, if it is this principal's.
+    pub(crate) fn find(&self, id: Uuid, principal: &Principal) -> Option<Arc<OldStream>> {
+        self.lock()
+            .get(&id)
+            .filter(|stream| stream.principal == *principal)
+            .cloned()
+    }
+
+    pub(crate) fn remove(&self, id: Uuid) {
+        self.lock().remove(&id);
+    }
+
+    /// Ends those streams of these principals that have no session; the others end with theirs.
+    pub(crate) fn end_of(&self, leaves: impl Fn(&str) -> bool) {
+        let streams: Vec<Arc<OldStream>> = self.lock().values().cloned().collect();
+        let silent = streams.iter().filter(|stream| stream.is_silent());
+        for stream in silent.filter(|stream| leaves(stream.principal.as_str())) {
+            stream.end();
+        }
+    }
+}
+
+/// One client's stream.
+#[derive(Debug)]
+pub(crate) struct OldStream {
+    pub(crate) id: Uuid,
+    pub(crate) principal: Principal,
+    pub(crate) opened: Moment,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stage: Stage,
+    /// The messages that arrived before there was a session.
+    early: VecDeque<Bytes>,
+    /// The task that sends the stream waits for one of the two.
+    waker: Option<Waker>,
+}
+
+#[derive(Debug, Default)]
+enum Stage {
+    /// The client has sent no `initialize` yet.
+    #[default]
+    Silent,
+    /// The session is there; its events wait for the answer to the introduction.
+    Introducing(Arc<SessionHandle>),
+    /// The events of the session are the events of the stream.
+    Reading(Arc<SessionHandle>),
+    Ended,
+}
+
+impl OldStream {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Changes the state and wakes the task that sends the stream.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let (changed, waker) = {
+            let mut state = self.lock();
+            (change(&mut state), state.waker.take())
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        changed
+    }
+
+    fn is_silent(&self) -> bool {
+        matches!(self.lock().stage, Stage::Silent)
+    }
+
+    /// The session of this stream.
+    pub(crate) fn handle(&self) -> Option<Arc<SessionHandle>> {
+        match &self.lock().stage {
+            Stage::Introducing(handle) | Stage::Reading(handle) => Some(Arc::clone(handle)),
+            Stage::Silent | Stage::Ended => None,
+        }
+    }
+
+    /// Gives the stream its session. False: it has one, or has ended.
+    pub(crate) fn attach(&self, handle: &Arc<SessionHandle>) -> bool {
+        let mut state = self.lock();
+        match state.stage {
+            Stage::Silent => {
+                state.stage = Stage::Introducing(Arc::clone(handle));
+                true
+            }
+            Stage::Introducing(_) | Stage::Reading(_) | Stage::Ended => false,
+        }
+    }
+
+    /// The server refused the client's `initialize`; the client may send another.
+    pub(crate) fn detach(&self) {
+        let mut state = self.lock();
+        match state.stage {
+            Stage::Introducing(_) => state.stage = Stage::Silent,
+            Stage::Silent | Stage::Reading(_) | Stage::Ended => {}
+        }
+    }
+
+    /// From now on the events of the session are sent.
+    pub(crate) fn begin_reading(&self, handle: &Arc<SessionHandle>) {
+        self.change(|state| match state.stage {
+            Stage::Introducing(_) => state.stage = Stage::Reading(Arc::clone(handle)),
+            Stage::Silent | Stage::Reading(_) | Stage::Ended => {}
+        });
+    }
+
+    /// Says something to the client. False: it can no longer be said.
+    pub(crate) fn send(&self, data: &Bytes) -> bool {
+        enum SendOutcome {
+            InTheSession(Arc<SessionHandle>),
+            Early,
+            TooLate,
+        }
+        let sent = self.change(|state| match &state.stage {
+            Stage::Reading(handle) => SendOutcome::InTheSession(Arc::clone(handle)),
+            Stage::Silent | Stage::Introducing(_) if state.early.len() < MAX_EARLY => {
+                state.early.push_back(data.clone());
+                SendOutcome::Early
+            }
+            Stage::Silent | Stage::Introducing(_) | Stage::Ended => SendOutcome::TooLate,
+        });
+        match sent {
+            SendOutcome::InTheSession(handle) => {
+                handle.send(data);
+                true
+            }
+            SendOutcome::Early => true,
+            SendOutcome::TooLate => false,
+        }
+    }
+
+    /// Returns what the client is to be sent next; the waker is called when there may be more.
+    pub(crate) fn poll_next(&self, waker: &Waker) -> Next {
+        let mut state = self.lock();
+        if !state.early.is_empty() {
+            return Next::Messages(std::mem::take(&mut state.early));
+        }
+        match &state.stage {
+            Stage::Reading(handle) => Next::Session(Arc::clone(handle)),
+            Stage::Ended => Next::Ended,
+            Stage::Silent | Stage::Introducing(_) => {
+                state.waker = Some(waker.clone());
+                Next::Nothing
+            }
+        }
+    }
+
+    /// The stream is over. Gives the session that is over with it.
+    pub(crate) fn end(&self) -> Option<Arc<SessionHandle>> {
+        self.change(|state| match std::mem::replace(&mut state.stage, Stage::Ended) {
+            Stage::Introducing(handle) | Stage::Reading(handle) => Some(handle),
+            Stage::Silent | Stage::Ended => None,
+        })
+    }
+}
+
+/// What is to be sent on a stream.
+pub(crate) enum Next {
+    /// Messages that came before the session was read.
+    Messages(VecDeque<Bytes>),
+    /// The events of the session, from now on.
+    Session(Arc<SessionHandle>),
+    Nothing,
+    Ended,
+}

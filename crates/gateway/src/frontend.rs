@@ -1,0 +1,16 @@
+//! The doors clients come in by.
+
+pub(crate) mod body;
+pub(crate) mod client_stream;
+mod cors;
+pub(crate) mod head;
+pub(crate) mod header_timer;
+pub(crate) mod http;
+pub(crate) mod http_sse;
+mod keep_alive;
+pub(crate) mod lingering;
+pub(crate) mod modern;
+pub(crate) mod request_body;
+pub(crate) mod respond;
+pub(crate) mod stdio;
+pub(crate) mod write_timeout;

@@ -1,0 +1,543 @@
+//! The HTTP door: which destination, who is calling, which method; the methods are in [`streamable`].
+
+mod streamable;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, SystemTime};
+
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode, Uri, header};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use protocol::exchange::Principal;
+use protocol::message::{Kind, Member, Message};
+use protocol::session::{self};
+use protocol::time::Moment;
+use tokio::task::AbortHandle;
+
+use super::body::{Body, Counted};
+use super::cors;
+use super::head::Head;
+use super::http_sse::OldPath;
+use super::lingering::UnreadFlag;
+use super::request_body::RequestBody;
+use crate::endpoint::{Endpoint, SessionUse};
+use crate::frontend::respond;
+use crate::gateway::Gateway;
+use crate::guard::connections::ConnectionSlot;
+use crate::guard::limits::{Account, Sharer};
+use crate::guard::resource::EndpointPath;
+use crate::guard::{Admission, AuthRequest, AuthTarget, Caller};
+use crate::record::{Ending, Record, Subject};
+use crate::reload::ActiveConfig;
+use crate::reply::Refusal;
+use crate::session_handle::SessionHandle;
+use crate::settings::OpenPath;
+
+/// The connection that a request came on, as far as the two have to do with each other.
+#[derive(Debug, Clone)]
+pub(crate) struct Connection {
+    pub(crate) peer: SocketAddr,
+    pub(crate) unread: UnreadFlag,
+    pub(crate) slot: Arc<HttpConnectionSlot>,
+}
+
+/// The place of a connection among all of them, with what ends it.
+pub(crate) type HttpConnectionSlot = ConnectionSlot<AbortHandle>;
+
+/// Where a path leads.
+enum Route {
+    Health,
+    Ready,
+    Metrics,
+    Mcp(Arc<Endpoint>, EndpointPath),
+    /// Where to sign in for a destination.
+    Metadata(Arc<Endpoint>, EndpointPath),
+    /// `/sse` or `/message`: the old transport.
+    OldTransport(Arc<Endpoint>, OldPath),
+    Nowhere,
+}
+
+const MCP_METHODS: &str = "GET, POST, DELETE";
+const READING: &str = "GET, HEAD";
+const HEALTHY: &str = "{\"status\":\"ok\"}\n";
+
+impl Route {
+    fn methods(&self) -> &'static str {
+        match self {
+            Self::Mcp(..) => MCP_METHODS,
+            Self::OldTransport(_, path) => path.methods(),
+            Self::Health | Self::Ready | Self::Metrics | Self::Metadata(..) | Self::Nowhere => READING,
+        }
+    }
+}
+
+impl Gateway {
+    /// Answers one request.
+    ///
+    /// The head of a request is large: it stays where it is taken apart, and the others look at it there. (That is also why
+    /// this is no `async fn`: each of those keeps what it is given twice.)
+    pub(crate) fn respond(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        connection: Connection,
+    ) -> impl Future<Output = Response<Body>> {
+        let Connection { peer, unread, slot } = connection;
+        let in_flight = slot.begin();
+        let (mut parts, body) = request.into_parts();
+        let mut body = RequestBody::Unread(body);
+        async move {
+            let config = self.config();
+            let origin = match config.origins.admit(&parts.uri, &parts.headers) {
+                Ok(origin) => origin,
+                Err(refusal) => {
+                    unread.set(body.is_left());
+                    return match self.answer_probe(&config, &parts, peer, &refusal).await {
+                        Some(answer) => answer,
+                        None => self.reject(&refusal),
+                    };
+                }
+            };
+            let mut response = self
+                .route(&config, &mut parts, &mut body, (peer, &slot), origin.is_some())
+                .await;
+            response.body_mut().keep(in_flight);
+            unread.set(body.is_left());
+            if origin.is_some() || config.origins.names_origins() {
+                cors::vary(&mut response);
+            }
+            if let Some(origin) = origin {
+                cors::allow(&mut response, origin);
+            }
+            response
+        }
+    }
+
+    /// Answers a health probe that was refused for its `Host`. Orchestrators and load balancers name an address, a service
+    /// name or nothing there. They learn the status and no details, so that a rebound name learns no more.
+    async fn answer_probe(
+        &self,
+        config: &ActiveConfig,
+        parts: &Parts,
+        peer: SocketAddr,
+        refusal: &Refusal,
+    ) -> Option<Response<Body>> {
+        let is_about_host = match refusal {
+            Refusal::ForeignHost => true,
+            Refusal::MissingHost => !parts.headers.contains_key(header::HOST),
+            _ => false,
+        };
+        let is_reading = matches!(parts.method, Method::GET | Method::HEAD);
+        if !is_about_host || !is_reading || parts.headers.contains_key(header::ORIGIN) {
+            return None;
+        }
+        match find(self, config, parts.uri.path()) {
+            Route::Health => Some(respond::json(StatusCode::OK, HEALTHY)),
+            Route::Ready => {
+                let target = AuthTarget::Gateway(OpenPath::Ready);
+                Some(
+                    match self
+                        .authenticate(config, parts, peer, target, self.clock.now())
+                        .await
+                    {
+                        Ok(_) => {
+                            let is_ready = self.status().is_ready;
+                            let status = readiness_status(is_ready);
+                            respond::json(status, format!("{{\"ready\":{is_ready}}}\n"))
+                        }
+                        Err(refusal) => self.reject(&refusal),
+                    },
+                )
+            }
+            Route::Metrics
+            | Route::Mcp(..)
+            | Route::Metadata(..)
+            | Route::OldTransport(..)
+            | Route::Nowhere => None,
+        }
+    }
+
+    /// Refuses what is not for any destination.
+    fn reject(&self, refusal: &Refusal) -> Response<Body> {
+        self.listener_metrics.refused(refusal);
+        tracing::debug!(
+            status = refusal.status().as_u16(),
+            reason = refusal.label(),
+            "request refused"
+        );
+        refusal.respond(None)
+    }
+
+    async fn route(
+        &self,
+        config: &ActiveConfig,
+        parts: &mut Parts,
+        body: &mut RequestBody,
+        (peer, slot): (SocketAddr, &HttpConnectionSlot),
+        cross_origin: bool,
+    ) -> Response<Body> {
+        let route = find(self, config, parts.uri.path());
+        // A browser asks without credentials what it may send them with.
+        if cross_origin && cors::is_preflight(&parts.method, &parts.headers) {
+            return match route {
+                Route::Nowhere => self.reject(&Refusal::UnknownPath),
+                known => cors::preflight(&parts.headers, known.methods()),
+            };
+        }
+        let is_reading = matches!(parts.method, Method::GET | Method::HEAD);
+        match route {
+            Route::Nowhere => self.reject(&Refusal::UnknownPath),
+            Route::Health | Route::Ready | Route::Metrics | Route::Metadata(..) if !is_reading => {
+                self.reject(&Refusal::WrongMethod { allow: READING })
+            }
+            Route::Health => respond::json(StatusCode::OK, HEALTHY),
+            Route::Ready => {
+                let target = AuthTarget::Gateway(OpenPath::Ready);
+                match self
+                    .authenticate(config, parts, peer, target, self.clock.now())
+                    .await
+                {
+                    Ok(caller) => {
+                        let status = self.status();
+                        let body = status.readiness(|name| caller.sees(name), caller.sees_everything());
+                        respond::json(readiness_status(status.is_ready), body)
+                    }
+                    Err(refusal) => self.reject(&refusal),
+                }
+            }
+            Route::Metrics => {
+                let target = AuthTarget::Gateway(OpenPath::Metrics);
+                match self
+                    .authenticate(config, parts, peer, target, self.clock.now())
+                    .await
+                {
+                    Ok(caller) => respond::metrics(self.metrics_page(&caller)),
+                    Err(refusal) => self.reject(&refusal),
+                }
+            }
+            Route::Metadata(destination, endpoint_path) => {
+                match config.guard.metadata(&destination.name, endpoint_path) {
+                    Some(document) => respond::json(StatusCode::OK, document),
+                    None => self.reject(&Refusal::UnknownPath),
+                }
+            }
+            Route::OldTransport(destination, path) => {
+                match self
+                    .admit(config, &destination, EndpointPath::Named, parts, peer)
+                    .await
+                {
+                    Ok(context) => {
+                        slot.mark_authenticated();
+                        let mut response = Box::pin(context.old_transport(path, parts, body)).await;
+                        response.body_mut().count(|| context.counted(slot));
+                        response
+                    }
+                    Err(refused) => refused,
+                }
+            }
+            Route::Mcp(destination, endpoint_path) => {
+                let context = match self.admit(config, &destination, endpoint_path, parts, peer).await {
+                    Ok(context) => context,
+                    Err(refused) => return refused,
+                };
+                slot.mark_authenticated();
+                let mut response = match parts.method {
+                    Method::POST => {
+                        // It would hold the buffer that its connection was read into, for as long as the call runs.
+                        parts.uri = Uri::default();
+                        // The largest future by far: a connection that only listens need not have room for it.
+                        Box::pin(context.post(&mut parts.headers, body)).await
+                    }
+                    Method::GET => context.get(&Head::of(&parts.headers)),
+                    Method::DELETE => context.delete(&Head::of(&parts.headers)),
+                    Method::PUT
+                    | Method::PATCH
+                    | Method::HEAD
+                    | Method::OPTIONS
+                    | Method::TRACE
+                    | Method::CONNECT => self.reject(&Refusal::WrongMethod { allow: MCP_METHODS }),
+                    _ => self.reject(&Refusal::UnknownMethod),
+                };
+                // Streams count what they send as they send it.
+                let sent = response.body().size_hint().exact().unwrap_or(0);
+                response.body_mut().count(|| context.counted(slot));
+                destination.metrics.bytes_sent.fetch_add(sent, Relaxed);
+                response
+            }
+        }
+    }
+
+    /// Who is knocking, if they may come in. Credentials that are nobody's are counted, and beyond so many in a minute
+    /// their sender hears of that and of nothing else.
+    async fn authenticate(
+        &self,
+        config: &ActiveConfig,
+        parts: &Parts,
+        peer: SocketAddr,
+        target: AuthTarget<'_>,
+        moment: Moment,
+    ) -> Result<Arc<Caller>, Refusal> {
+        if let Some(anonymous) = config.guard.open_to(target) {
+            return Ok(anonymous);
+        }
+        let headers = &parts.headers;
+        let auth_request = AuthRequest {
+            headers,
+            query: parts.uri.query(),
+            peer: peer.ip(),
+            moment,
+            now: SystemTime::now(),
+        };
+        let checked = match config.guard.admit(&auth_request, target) {
+            Ok(Admission::Known(caller)) => return Ok(caller),
+            // Boxed, since it is rare and large: every connection would carry the room for it.
+            Ok(Admission::Unchecked(token)) => {
+                Box::pin(config.guard.check(token, auth_request.now, target)).await
+            }
+            Err(refusal) => Err(refusal),
+        };
+        let refusal = match checked {
+            Ok(caller) => return Ok(caller),
+            Err(refusal) => refusal,
+        };
+        if refusal.is_about_unknown_credentials() {
+            // A token may have waited for the keys of its issuer.
+            self.limiter
+                .refused_credentials(self.clock.now(), peer.ip(), headers)?;
+        }
+        Err(refusal)
+    }
+
+    /// Lets a request in at a destination, if it shows that it may; gives the refusal otherwise.
+    async fn admit<'v>(
+        &'v self,
+        config: &'v ActiveConfig,
+        destination: &'v Arc<Endpoint>,
+        endpoint_path: EndpointPath,
+        parts: &Parts,
+        peer: SocketAddr,
+    ) -> Result<RequestContext<'v>, Response<Body>> {
+        let began = self.clock.now();
+        let context = |caller, account| RequestContext {
+            gateway: self,
+            config,
+            destination,
+            endpoint_path,
+            caller,
+            account,
+            began,
+        };
+        let target = AuthTarget::Destination(&destination.name, endpoint_path);
+        match self.authenticate(config, parts, peer, target, began).await {
+            Ok(caller) => {
+                // From now on it is counted.
+                let account = self
+                    .limiter
+                    .account(began, &caller.principal, peer.ip(), &parts.headers);
+                Ok(context(caller, account))
+            }
+            Err(refusal) => Err(context(Arc::new(Caller::unauthenticated()), None)
+                .refuse(parts.method.as_str(), &refusal.into())),
+        }
+    }
+}
+
+fn readiness_status(is_ready: bool) -> StatusCode {
+    match is_ready {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+fn find(gateway: &Gateway, config: &ActiveConfig, path: &str) -> Route {
+    // Many client configurations end a path with a slash.
+    let path = path.strip_suffix('/').unwrap_or(path);
+    if let Some(resource) = config.guard.described(path) {
+        return match find_endpoint(resource, config.root.as_ref(), |name| {
+            config.destinations.get(name).cloned()
+        }) {
+            Some((destination, endpoint_path)) => Route::Metadata(destination, endpoint_path),
+            None => Route::Nowhere,
+        };
+    }
+    // The clients of a destination that was removed may finish what is open there.
+    let named = |name: &str| {
+        let draining = || gateway.shared.draining.named(name).into_iter().next();
+        config.destinations.get(name).cloned().or_else(draining)
+    };
+    if let Some((destination, endpoint_path)) = find_endpoint(path, config.root.as_ref(), named) {
+        return Route::Mcp(destination, endpoint_path);
+    }
+    let old = |name: &str, path| named(name).map_or(Route::Nowhere, |found| Route::OldTransport(found, path));
+    let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
+    match (segments.next(), segments.next(), segments.next()) {
+        (Some("health"), None, None) => Route::Health,
+        (Some("ready"), None, None) => Route::Ready,
+        (Some("metrics"), None, None) if gateway.shows_metrics => Route::Metrics,
+        (Some(name), Some("sse"), None) => old(name, OldPath::Stream),
+        (Some(name), Some("message"), None) => old(name, OldPath::Message),
+        _ => Route::Nowhere,
+    }
+}
+
+/// The destination whose endpoint this path is.
+fn find_endpoint(
+    path: &str,
+    root: Option<&Arc<Endpoint>>,
+    named: impl Fn(&str) -> Option<Arc<Endpoint>>,
+) -> Option<(Arc<Endpoint>, EndpointPath)> {
+    let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
+    match (segments.next(), segments.next(), segments.next()) {
+        (Some("mcp"), None, None) => Some((Arc::clone(root?), EndpointPath::Root)),
+        (Some("mcp"), Some(name), None) => Some((named(name)?, EndpointPath::Alias)),
+        (Some(name), Some("mcp"), None) => Some((named(name)?, EndpointPath::Named)),
+        _ => None,
+    }
+}
+
+/// One request for a destination.
+pub(super) struct RequestContext<'a> {
+    pub(super) gateway: &'a Gateway,
+    pub(super) config: &'a ActiveConfig,
+    pub(super) destination: &'a Arc<Endpoint>,
+    endpoint_path: EndpointPath,
+    pub(super) caller: Arc<Caller>,
+    pub(super) began: Moment,
+    /// Who is counted with it, where limits are about callers.
+    pub(super) account: Option<Arc<Account>>,
+}
+
+/// A refused request, as far as it was understood.
+pub(super) struct RefusedRequest {
+    pub(super) refusal: Refusal,
+    pub(super) message: Option<Message>,
+    /// How much was read of it, understood or not.
+    pub(super) request_bytes: u64,
+}
+
+impl From<Refusal> for RefusedRequest {
+    fn from(refusal: Refusal) -> Self {
+        Self {
+            refusal,
+            message: None,
+            request_bytes: 0,
+        }
+    }
+}
+
+impl RequestContext<'_> {
+    /// Counts the request against the minute of its caller, and of its session where it names one. Gives the session, if it
+    /// was looked up.
+    pub(super) fn admit(&self, head: &Head<'_>) -> Result<Option<Arc<SessionHandle>>, Refusal> {
+        let limiter = &self.gateway.limiter;
+        limiter.request(self.began, self.account.as_ref())?;
+        if limiter.counts_sessions_requests()
+            && let Ok(Some(id)) = head.session_id()
+            && let Some((_, handle)) =
+                self.destination
+                    .session_for(SessionUse::NewRequest, id, &self.caller.principal)
+        {
+            limiter.session_request(self.began, &handle.requests)?;
+            return Ok(Some(handle));
+        }
+        Ok(None)
+    }
+
+    /// Returns how the answer's bytes are counted while they wait on this connection.
+    fn counted(&self, slot: &HttpConnectionSlot) -> Option<Counted> {
+        Some(Counted {
+            buffered: Arc::clone(&self.gateway.shared.buffered),
+            principal: self.principal(),
+            connection: slot.handle()?.clone(),
+        })
+    }
+
+    /// Returns whose share this request takes, and a session or a stream of it.
+    pub(super) fn sharer(&self) -> Option<Sharer> {
+        Sharer::of(self.account.as_ref(), &self.caller.principal)
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        self.gateway.clock.now().since(self.began)
+    }
+
+    pub(super) fn principal(&self) -> Principal {
+        self.caller.principal.clone()
+    }
+
+    pub(super) fn target(&self) -> AuthTarget<'_> {
+        AuthTarget::Destination(&self.destination.name, self.endpoint_path)
+    }
+
+    /// Whether the caller may say this: by its scopes, and by the destination's policy for tools.
+    pub(super) fn permit(&self, message: &Message) -> Result<(), Refusal> {
+        // A server that drops such characters would run another method than the one that was judged.
+        let is_odd = |character: char| character.is_whitespace() || character.is_control();
+        if message
+            .method_name()
+            .is_some_and(|method| method.contains(is_odd))
+        {
+            return Err(Refusal::OddMethod);
+        }
+        self.config.guard.permit(&self.caller, self.target(), message)?;
+        self.destination.check_tool(message)
+    }
+
+    /// Whether there is still time for a message. What a call in flight may wait for is taken to the end.
+    pub(super) fn check_open(&self, message: &Message) -> Result<(), Refusal> {
+        match message.kind() {
+            Kind::Request if self.gateway.is_draining() => Err(Refusal::Draining),
+            Kind::Request | Kind::Notification | Kind::Result | Kind::Error => Ok(()),
+        }
+    }
+
+    /// Whether what is done could be recorded.
+    pub(super) fn check_recorded(&self) -> Result<(), Refusal> {
+        if self.gateway.audit.refuses() {
+            return Err(Refusal::AuditUnavailable);
+        }
+        Ok(())
+    }
+
+    /// Refuses a request, and records that.
+    pub(super) fn refuse(&self, http_method: &str, refused: &RefusedRequest) -> Response<Body> {
+        let message = refused.message.as_ref();
+        let id = message
+            .filter(|message| message.has_valid_id())
+            .and_then(|message| message.raw(Member::Id));
+        let response = refused.refusal.respond(id);
+        let principal = self.principal();
+        let subject = Subject {
+            destination: &self.destination.name,
+            session: None,
+            principal: principal.as_str(),
+            composed: None,
+            era: None,
+            metrics: &*self.destination.metrics,
+        };
+        let record = Record {
+            http_method,
+            message,
+            status: refused.refusal.status().as_u16(),
+            ending: Ending::Refused(refused.refusal.recorded()),
+            latency: self.elapsed(),
+            request_bytes: refused.request_bytes,
+            response: None,
+            response_bytes: response.body().size_hint().lower(),
+        };
+        self.destination.recorder().record(&subject, &record);
+        response
+    }
+}
+
+/// A session's refusal as the door's.
+pub(super) fn refuse_message(refusal: session::Refusal) -> Refusal {
+    match refusal {
+        session::Refusal::Objection(objection) => Refusal::Objection(objection),
+        session::Refusal::AlreadyOpen => Refusal::AlreadyOpen,
+        session::Refusal::TooManyCalls => Refusal::TooManyCalls,
+        session::Refusal::Ended => Refusal::UnknownSession,
+    }
+}

@@ -1,0 +1,417 @@
+//! Streamable HTTP: what POST, GET and DELETE are to a session; the rest is the session's business.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::SystemTime;
+
+use http::header::{self, HeaderValue};
+use http::{HeaderMap, Response, StatusCode};
+use protocol::client_face::legacy::{self, Meaning};
+use protocol::client_face::modern;
+use protocol::message::{Kind, Message, Written};
+use protocol::method::Method as McpMethod;
+use protocol::session::{Accepts, StreamRefusal};
+use protocol::version::Version;
+
+use super::{RefusedRequest, RequestContext, refuse_message};
+use crate::endpoint::{Endpoint, SessionOpen, SessionUse};
+use crate::fault_injection;
+use crate::frontend::body::{Body, Events};
+use crate::frontend::head::{Head, Revision};
+use crate::frontend::request_body::RequestBody;
+use crate::frontend::respond;
+use crate::guard::limits::Permit;
+use crate::panics;
+use crate::record::{Ending, Record};
+use crate::reply::{LAST_EVENT_ID, Refusal, SESSION_ID};
+use crate::session_handle::{Acceptance, Answered, SessionHandle};
+use crate::trace::{self, Failed, OpenSpan};
+
+impl RequestContext<'_> {
+    pub(super) async fn post(&self, headers: &mut HeaderMap, body: &mut RequestBody) -> Response<Body> {
+        let mut span = None;
+        let taken = {
+            // Pinned here: it is large, and would be moved from hand to hand.
+            let taking = std::pin::pin!(self.take_post(headers, body, &mut span));
+            panics::contained(taking).await
+        };
+        let mut response = match taken {
+            Ok(response) => response,
+            Err(refused) => {
+                let mut response = self.refuse("POST", &refused);
+                response.extensions_mut().insert(Failed(refused.refusal.label()));
+                response
+            }
+        };
+        if let Some(mut span) = span {
+            let failed = response.extensions().get::<Failed>();
+            span.answered(response.status().as_u16(), failed.map(|failed| failed.0));
+            response.body_mut().carry(span);
+        }
+        response
+    }
+
+    async fn take_post(
+        &self,
+        headers: &mut HeaderMap,
+        body: &mut RequestBody,
+        span: &mut Option<Box<OpenSpan>>,
+    ) -> Result<Response<Body>, RefusedRequest> {
+        let head = Head::of(headers);
+        // Under overload most requests end here: nothing of them was read but their heads.
+        let looked_up = self.admit(&head)?;
+        let permit = self.gateway.limiter.call(self.sharer().as_ref())?;
+        head.check_length()?;
+        head.check_content()?;
+        let accepts = head.accepts()?;
+        self.check_recorded()?;
+        let body = body.read(self.destination.max_message_bytes()).await?;
+        let request_bytes = body.len() as u64;
+        fault_injection::maybe_panic(fault_injection::Site::Frontend, &body);
+        self.destination
+            .metrics
+            .bytes_received
+            .fetch_add(request_bytes, Relaxed);
+        let message = Message::scan(body).map_err(|error| RefusedRequest {
+            refusal: Refusal::NotAMessage(error),
+            message: None,
+            request_bytes,
+        })?;
+        let spans = self.gateway.listener_metrics.spans.get();
+        let (message, begun) = trace::begin(
+            spans,
+            &self.destination.name,
+            (head.headers(), head.is_traced),
+            message,
+        );
+        *span = begun;
+        let refused = |refusal: Refusal| RefusedRequest {
+            refusal,
+            message: Some(message.clone()),
+            request_bytes,
+        };
+        self.check_open(&message).map_err(refused)?;
+        self.permit(&message).map_err(refused)?;
+        // What a call of a session does not do is boxed, here and below: each call would carry the room for it.
+        if modern::is_modern(&message) {
+            let answering = super::super::modern::post(
+                self.destination,
+                &self.caller,
+                headers,
+                message.clone(),
+                accepts,
+                (Some(permit), || {
+                    self.gateway.limiter.stream(self.sharer().as_ref())
+                }),
+            );
+            return Box::pin(answering).await.map_err(refused);
+        }
+        let revision = head.revision();
+        if revision == Ok(Revision::Modern) {
+            return match message.kind() {
+                Kind::Notification => Ok(respond::empty(StatusCode::ACCEPTED)),
+                Kind::Request | Kind::Result | Kind::Error => {
+                    Err(refused(Refusal::Modern(undescribed(&message))))
+                }
+            };
+        }
+        // Judged with the message at hand, so that the refusal carries its id and the audit its method.
+        let version = revision.and_then(Revision::legacy).map_err(refused)?;
+        let meaning = legacy::lift(&message).map_err(|objection| refused(Refusal::Objection(objection)))?;
+        let session = match looked_up {
+            Some(handle) => Some(handle),
+            None => self.session_of(&head, &message).map_err(refused)?,
+        };
+        if let Some(handle) = session {
+            empty(headers);
+            if message.kind() == Kind::Request {
+                self.destination.unshare(&handle);
+            }
+            let acceptance = handle
+                .take(message.clone(), accepts, Some(permit))
+                .map_err(|refusal| refused(refuse_message(refusal)))?;
+            let posted = Posted {
+                message: &message,
+                accepts,
+                opened: false,
+            };
+            return Ok(self.receive(&handle, acceptance, posted, headers).await);
+        }
+        match meaning {
+            Meaning::Introduction | Meaning::Ping | Meaning::Request(_) => {
+                let opening = self.open(headers, version, &message, accepts, permit);
+                Box::pin(opening).await.map_err(refused)
+            }
+            // Without a session there is nobody whom a notification could concern.
+            Meaning::Ready | Meaning::Cancel(_) | Meaning::Notice => Ok(respond::empty(StatusCode::ACCEPTED)),
+            Meaning::Answer(_) => Err(refused(Refusal::MissingSession)),
+        }
+    }
+
+    /// Opens a session for a message that comes without one, and answers it there.
+    async fn open(
+        &self,
+        headers: &HeaderMap,
+        version: Option<Version>,
+        message: &Message,
+        accepts: Accepts,
+        permit: Permit,
+    ) -> Result<Response<Body>, Refusal> {
+        let place = self.gateway.limiter.session(self.sharer().as_ref())?;
+        let opening = if message.method() == McpMethod::Initialize {
+            SessionOpen::Introduction(message.clone(), accepts)
+        } else {
+            SessionOpen::Implicit(version.unwrap_or(Version::ASSUMED))
+        };
+        let (handle, call) = self.destination.open(self.principal(), headers, opening)?;
+        handle.hold(place);
+        let (acceptance, _handshake) = match call {
+            // A handshake is over when it is answered, here.
+            Some(call) => (Acceptance::Call(call), Some(permit)),
+            None => {
+                let taken = handle.take(message.clone(), accepts, Some(permit));
+                let acceptance = taken.map_err(|refusal| {
+                    self.destination.close(&handle);
+                    refuse_message(refusal)
+                })?;
+                (acceptance, None)
+            }
+        };
+        let posted = Posted {
+            message,
+            accepts,
+            opened: true,
+        };
+        Ok(self
+            .receive(&handle, acceptance, posted, &mut HeaderMap::new())
+            .await)
+    }
+
+    /// Waits for what a message leads to; `room` is for the headers of the answer. A session that was just opened ends again
+    /// if its server does not welcome it.
+    async fn receive(
+        &self,
+        handle: &Arc<SessionHandle>,
+        acceptance: Acceptance,
+        posted: Posted<'_>,
+        spare_headers: &mut HeaderMap,
+    ) -> Response<Body> {
+        let Posted {
+            message,
+            accepts,
+            opened,
+        } = posted;
+        let mut response = match acceptance {
+            Acceptance::Noted => {
+                let elapsed = self.elapsed();
+                handle.record(&Record::of_message(message, 202, Ending::Done, elapsed, None));
+                return respond::empty(StatusCode::ACCEPTED);
+            }
+            Acceptance::Answered(body) => {
+                let body = Written::from(body);
+                let elapsed = self.elapsed();
+                handle.record(&Record::of_message(
+                    message,
+                    200,
+                    Ending::Done,
+                    elapsed,
+                    Some(&body),
+                ));
+                respond::answer(std::mem::take(spare_headers), body)
+            }
+            Acceptance::Call(call) => {
+                // In this era a disconnection is no cancellation, so only a handshake is given up.
+                let armed = opened && message.method() == McpMethod::Initialize;
+                let waiting = Newborn {
+                    context: self,
+                    handle,
+                    armed,
+                };
+                let answered = handle.answer(call).await;
+                waiting.disarm();
+                match answered {
+                    Answered::Complete { body, failure } => {
+                        let headers = std::mem::take(spare_headers);
+                        match failure {
+                            None => respond::answer(headers, body),
+                            Some(failure) => {
+                                // Without a body only the status can say that the call failed.
+                                let in_band = accepts.reads_events() && !body.is_empty();
+                                respond::failed(headers, body, &failure, in_band)
+                            }
+                        }
+                    }
+                    Answered::Stream(reader) => {
+                        respond::events(Body::events(Events::answer(Arc::clone(handle), reader)))
+                    }
+                }
+            }
+        };
+        if opened {
+            let streaming = response
+                .headers()
+                .get(header::CONTENT_TYPE)
+                .is_some_and(|kind| kind == "text/event-stream");
+            if handle.is_welcomed() || streaming {
+                if let Ok(id) = HeaderValue::from_str(handle.id()) {
+                    response.headers_mut().insert(SESSION_ID, id);
+                }
+            } else {
+                self.destination.close(handle);
+            }
+        }
+        response
+    }
+
+    pub(super) fn get(&self, head: &Head<'_>) -> Response<Body> {
+        self.open_stream(head)
+            .unwrap_or_else(|refusal| self.refuse("GET", &refusal.into()))
+    }
+
+    fn open_stream(&self, head: &Head<'_>) -> Result<Response<Body>, Refusal> {
+        self.admit(head)?;
+        head.check_accepts_events()?;
+        let (_, handle) = self.required_session(head)?;
+        head.revision()?.legacy()?;
+        if self.gateway.is_draining() {
+            return Err(Refusal::Draining);
+        }
+        let permit = self.gateway.limiter.stream(self.sharer().as_ref())?;
+        let reader = match head.headers().get(LAST_EVENT_ID) {
+            Some(last) => handle.resume(last.to_str().unwrap_or_default()),
+            None => handle.listen(),
+        };
+        let reader = reader.map_err(|refusal| match refusal {
+            StreamRefusal::UnknownEvent => Refusal::UnknownEvent,
+            StreamRefusal::Finished => Refusal::FinishedStream,
+            StreamRefusal::TooMany => Refusal::TooManyStreams,
+        })?;
+        let (clock, began) = (self.gateway.clock, self.began);
+        let recorded = Arc::clone(&handle);
+        let events =
+            Events::notices(handle, reader, permit).for_at_most(self.caller.time_left(SystemTime::now()));
+        let events = events.on_close(move |sent| {
+            let latency = clock.now().since(began);
+            recorded.record(&Record::of_closing("GET", 200, latency, sent));
+        });
+        Ok(respond::events(Body::events(events)))
+    }
+
+    pub(super) fn delete(&self, head: &Head<'_>) -> Response<Body> {
+        let found = self.admit(head).and_then(|_| self.required_session(head));
+        match found {
+            Ok((destination, handle)) => {
+                destination.close(&handle);
+                handle.record(&Record::of_closing("DELETE", 204, self.elapsed(), 0));
+                respond::empty(StatusCode::NO_CONTENT)
+            }
+            Err(refusal) => self.refuse("DELETE", &refusal.into()),
+        }
+    }
+
+    /// The session of a message. Answers and notifications also reach a session that drains after a reload; for a new request
+    /// that one is gone.
+    fn session_of(&self, head: &Head<'_>, message: &Message) -> Result<Option<Arc<SessionHandle>>, Refusal> {
+        let Some(id) = head.session_id()? else {
+            return Ok(None);
+        };
+        let wanted = match message.kind() {
+            Kind::Request => SessionUse::NewRequest,
+            Kind::Notification | Kind::Result | Kind::Error => SessionUse::FollowUp,
+        };
+        let found = self.destination.session_for(wanted, id, &self.caller.principal);
+        found
+            .map(|(_, handle)| Some(handle))
+            .ok_or(Refusal::UnknownSession)
+    }
+
+    /// The session that a GET or DELETE names, and the destination that has it.
+    fn required_session(&self, head: &Head<'_>) -> Result<(Arc<Endpoint>, Arc<SessionHandle>), Refusal> {
+        let id = head.session_id()?.ok_or(Refusal::MissingSession)?;
+        self.destination
+            .session_for(SessionUse::FollowUp, id, &self.caller.principal)
+            .ok_or(Refusal::UnknownSession)
+    }
+}
+
+/// A message that a session has accepted.
+struct Posted<'a> {
+    message: &'a Message,
+    accepts: Accepts,
+    /// The session was opened for this message.
+    opened: bool,
+}
+
+/// What is wrong with a request whose header is modern and whose body does not describe itself.
+fn undescribed(message: &Message) -> modern::Objection {
+    match (message.kind(), message.method()) {
+        (Kind::Request, McpMethod::Initialize) => {
+            modern::Objection::Header("MCP-Protocol-Version names a revision without `initialize`".to_owned())
+        }
+        (Kind::Request | Kind::Notification, _) => modern::Objection::Envelope(
+            "`params._meta` must have `io.modelcontextprotocol/protocolVersion` and `io.modelcontextprotocol/clientCapabilities`",
+        ),
+        (Kind::Result | Kind::Error, _) => modern::Objection::NotJsonRpc,
+    }
+}
+
+/// A session whose client has not seen its id yet: if the client hangs up now, nobody will ever use it.
+struct Newborn<'a> {
+    context: &'a RequestContext<'a>,
+    handle: &'a Arc<SessionHandle>,
+    armed: bool,
+}
+
+impl Newborn<'_> {
+    fn disarm(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for Newborn<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.context.destination.close(self.handle);
+        }
+    }
+}
+
+/// A map of headers with room for more than these is not kept while a call runs.
+const KEPT_HEADERS: usize = 24;
+
+/// Drops the headers of a request: they would hold the buffer that their connection was read into, for as long as the call
+/// runs. The room that they took is kept for those of the answer; from there the connection takes it for its next
+/// request, so that nobody has to make it anew with every call.
+fn empty(headers: &mut HeaderMap) {
+    if headers.len().max(headers.capacity()) > KEPT_HEADERS {
+        *headers = HeaderMap::new();
+    }
+    headers.clear();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderName;
+
+    #[test]
+    fn headers_of_a_request_are_emptied_and_keep_little_capacity() {
+        let emptied = |mut headers: HeaderMap| {
+            empty(&mut headers);
+            headers
+        };
+        let named = |count: usize| -> HeaderMap {
+            let name = |number| format!("x-{number}").parse::<HeaderName>().unwrap();
+            (0..count)
+                .map(|number| (name(number), HeaderValue::from_static("secret")))
+                .collect()
+        };
+        let usual = emptied(named(9));
+        assert!(usual.is_empty() && usual.capacity() >= 9);
+        let many = emptied(named(KEPT_HEADERS + 1));
+        assert!(many.is_empty() && many.capacity() == 0);
+        let repeated = [const { HeaderName::from_static("x") }; KEPT_HEADERS + 1];
+        let repeated = repeated.map(|name| (name, HeaderValue::from_static("secret")));
+        assert_eq!(emptied(repeated.into_iter().collect()).capacity(), 0);
+    }
+}

@@ -1,0 +1,279 @@
+//! The HTTP door for modern clients (2026-07-28): requests that describe themselves, one at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Response, StatusCode};
+use protocol::client_face::modern::{self, Meaning, Objection};
+use protocol::errand::Reading;
+use protocol::exchange::{Failure, Principal};
+use protocol::message::{Kind, Member, Message};
+use protocol::session::Accepts;
+use protocol::wire::header::{HeaderMismatch, MirroredHeaders};
+use protocol::wire::sse;
+
+use super::body::Body;
+use super::head::Head;
+use super::keep_alive::KeepAlive;
+use crate::endpoint::{CallOptions, Endpoint};
+use crate::frontend::respond;
+use crate::guard::Caller;
+use crate::guard::limits::Permit;
+use crate::metrics::StreamKind;
+use crate::modern_request_handle::{FirstOutcome, ModernRequestHandle, QuestionDebounce};
+use crate::reply::{self, Refusal};
+use crate::seal;
+use crate::trace::Failed;
+
+/// Answers a message that describes itself.
+pub(super) async fn post(
+    destination: &Arc<Endpoint>,
+    caller: &Caller,
+    headers: &HeaderMap,
+    message: Message,
+    mut accepts: Accepts,
+    (mut permit, stream): (Option<Permit>, impl FnOnce() -> Result<Permit, Refusal>),
+) -> Result<Response<Body>, Refusal> {
+    let principal = caller.principal.clone();
+    match message.kind() {
+        Kind::Request => {}
+        // There is nothing that a notification could be about here. A client that closes a listen sends one.
+        Kind::Notification => return Ok(respond::empty(StatusCode::ACCEPTED)),
+        Kind::Result | Kind::Error => return Err(Refusal::Modern(Objection::NotJsonRpc)),
+    }
+    let mirrored = MirroredHeaders::read(
+        headers
+            .iter()
+            .map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes())),
+    );
+    let meaning = check_headers(&mirrored, &message).map_err(Refusal::Modern)?;
+    if meaning == Meaning::Listen {
+        // Its answer is a stream, so `*/*` allows it and JSON alone does not.
+        Head::of(headers).check_accepts_events()?;
+        accepts = Accepts::Events;
+        // It stays open as long as its client likes: a stream, and no call.
+        permit = Some(stream()?);
+    }
+    let handle = match retried(destination, &principal, &message, meaning)? {
+        Retried::Parked(handle, round) => {
+            handle
+                .check_mirrored(&message, &mirrored.kept_params())
+                .map_err(|text| Refusal::Modern(Objection::Header(text)))?;
+            handle
+                .retry(message.clone(), round, accepts, permit)
+                .map_err(|_| Refusal::Modern(unknown_state()))?;
+            handle
+        }
+        Retried::New(message) => {
+            let client = modern::client(&message, principal);
+            let errand = destination
+                .errand(
+                    client,
+                    headers,
+                    message.clone(),
+                    CallOptions {
+                        meaning,
+                        accepts,
+                        mirrored: Some(mirrored.kept_params()),
+                        permit,
+                    },
+                )
+                .await
+                .map_err(|refusal| match refusal {
+                    Refusal::Unreached(failure) if meaning != Meaning::Discover || accepts.reads_events() => {
+                        Refusal::CallUnreached(failure)
+                    }
+                    refusal => refusal,
+                })?;
+            // A destination that shows only its own era answers as a server of that era would.
+            errand.ok_or(Refusal::Modern(Objection::NoSuchMethod))?
+        }
+    };
+    Ok(match handle.answer().await {
+        FirstOutcome::Complete { body, failure } => {
+            let status = match &failure {
+                Some(failure) => reply::modern_failure_status(message.method(), accepts, failure),
+                None => StatusCode::from_u16(handle.answer_status()).unwrap_or(StatusCode::OK),
+            };
+            complete(status, body, failure.as_ref())
+        }
+        FirstOutcome::Ask { round } => {
+            let id = message.raw(Member::Id).unwrap_or_default();
+            respond::json(StatusCode::OK, put(destination, &handle, round, id))
+        }
+        FirstOutcome::Stream => {
+            // A call comes to its end; a listen must be told to.
+            let time = (meaning == Meaning::Listen)
+                .then(|| caller.time_left(SystemTime::now()))
+                .flatten();
+            let id = message.raw_copy(Member::Id).unwrap_or_default();
+            let events = ModernRequestEvents::new(Arc::clone(destination), handle, id, time);
+            respond::events(Body::errand(events))
+        }
+    })
+}
+
+/// The answer that puts a server's questions to the client; or, where no more calls can wait for their clients, the
+/// answer that says so.
+pub(super) fn put(destination: &Endpoint, handle: &Arc<ModernRequestHandle>, round: u32, id: &[u8]) -> Bytes {
+    destination.park(handle, round).unwrap_or_else(|| {
+        handle.abandon();
+        let limit = "calls waiting for their clients";
+        modern::lower_failure(id, &Failure::Overloaded { limit })
+    })
+}
+
+/// The checks that need no knowledge of the server, in the order that the revision's conformance suite wants.
+fn check_headers(mirrored: &MirroredHeaders<'_>, message: &Message) -> Result<Meaning, Objection> {
+    modern::check_envelope(message)?;
+    mirrored.check_mismatch(message).map_err(mismatch)?;
+    modern::check_version(message)?;
+    mirrored.check_presence(message).map_err(mismatch)?;
+    modern::lift(message)
+}
+
+fn mismatch(error: HeaderMismatch) -> Objection {
+    Objection::Header(error.to_string())
+}
+
+/// What a request is about.
+pub(super) enum Retried {
+    /// An errand that waits for it, in this round.
+    Parked(Arc<ModernRequestHandle>, u32),
+    /// Nothing that is known here: it is new, or its state is the server's own. This is the request for the server.
+    New(Message),
+}
+
+pub(super) fn retried(
+    destination: &Endpoint,
+    principal: &Principal,
+    message: &Message,
+    meaning: Meaning,
+) -> Result<Retried, Refusal> {
+    if meaning != (Meaning::Call { retry: true }) {
+        return Ok(Retried::New(message.clone()));
+    }
+    let params = message.object(Member::Params);
+    let Some(state) = params.text("requestState") else {
+        return Ok(Retried::New(message.clone()));
+    };
+    let unknown = || Refusal::Modern(unknown_state());
+    if seal::is_ours(&state) {
+        match destination.parked(&state, principal) {
+            Some((handle, round)) => return Ok(Retried::Parked(handle, round)),
+            // A modern server keeps its own states, and it may be another Rialto.
+            None if destination.upstream.is_known_modern() => {}
+            // A retry that names a state never starts a call of its own: the tool would run twice.
+            None => return Err(unknown()),
+        }
+    }
+    match destination.state_seal(principal) {
+        Some(seal) => seal
+            .open_request(message, &state)
+            .map(Retried::New)
+            .map_err(|_| unknown()),
+        None => Ok(Retried::New(message.clone())),
+    }
+}
+
+pub(super) fn unknown_state() -> Objection {
+    Objection::BadParams("the interactive call is unknown or has expired; call again without requestState")
+}
+
+fn complete(status: StatusCode, body: Bytes, failure: Option<&Failure>) -> Response<Body> {
+    let mut response = respond::json(status, body);
+    if let Some(failure) = failure {
+        response.extensions_mut().insert(Failed(failure.reason()));
+    }
+    response
+}
+
+/// An errand's events, for as long as its connection lasts. Dropped early, it cancels the errand.
+pub(crate) struct ModernRequestEvents {
+    destination: Arc<Endpoint>,
+    handle: Arc<ModernRequestHandle>,
+    /// The id of the request, as it came.
+    id: Bytes,
+    ended: bool,
+    debounce: QuestionDebounce,
+    time: KeepAlive,
+}
+
+impl std::fmt::Debug for ModernRequestEvents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModernRequestEvents")
+            .field("handle", &self.handle)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ModernRequestEvents {
+    fn new(
+        destination: Arc<Endpoint>,
+        handle: Arc<ModernRequestHandle>,
+        id: Bytes,
+        time: Option<Duration>,
+    ) -> Self {
+        handle.metrics.stream_opened(StreamKind::Modern);
+        Self {
+            destination,
+            handle,
+            id,
+            ended: false,
+            debounce: QuestionDebounce::default(),
+            time: KeepAlive::at_most(time),
+        }
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended
+    }
+
+    pub(super) fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        if self.time.is_up(context) {
+            self.handle.dismiss();
+        }
+        let mut out = BytesMut::new();
+        match self.handle.read(&mut out, context.waker()) {
+            Reading::Open => {}
+            Reading::Ended => self.ended = true,
+            Reading::Ask { .. } if self.debounce.poll(context).is_pending() => {
+                return if out.is_empty() {
+                    Poll::Pending
+                } else {
+                    Poll::Ready(Some(out.freeze()))
+                };
+            }
+            Reading::Ask { round } => {
+                let body = put(&self.destination, &self.handle, round, &self.id);
+                sse::write_message(&mut out, None, &body);
+                self.ended = true;
+            }
+        }
+        if !out.is_empty() {
+            self.time.spoke();
+            let sent = out.len() as u64;
+            self.handle.metrics.bytes_sent.fetch_add(sent, Relaxed);
+            return Poll::Ready(Some(out.freeze()));
+        }
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        self.time.poll_keep_alive(context).map(Some)
+    }
+}
+
+impl Drop for ModernRequestEvents {
+    fn drop(&mut self) {
+        self.handle.metrics.stream_closed(StreamKind::Modern);
+        if !self.ended {
+            self.handle.handle_disconnect();
+        }
+    }
+}

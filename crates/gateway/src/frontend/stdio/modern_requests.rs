@@ -1,0 +1,127 @@
+//! A modern request from its line to its answer's.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use protocol::client_face::modern::{self, Meaning, Objection};
+use protocol::client_face::stdio::ErrandKey;
+use protocol::errand::Line;
+use protocol::exchange::{Failure, Principal};
+use protocol::message::{Member, Message};
+use protocol::session::Accepts;
+
+use super::StdioClient;
+use crate::endpoint::CallOptions;
+use crate::frontend::modern::{Retried, put, retried, unknown_state};
+use crate::modern_request_handle::{ModernRequestHandle, QuestionDebounce};
+use crate::reply::Refusal;
+
+/// What to do about an errand next.
+enum Next {
+    Tell(Bytes),
+    Answer { line: Bytes, failed: bool },
+    Ask { round: u32 },
+    Nothing,
+}
+
+/// Gives an errand up when the task that carries it is ended.
+struct Carried(Arc<ModernRequestHandle>);
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        self.0.handle_disconnect();
+    }
+}
+
+impl StdioClient {
+    pub(super) async fn run_modern_request(
+        self: &Arc<Self>,
+        errand: ErrandKey,
+        message: Message,
+        meaning: Meaning,
+    ) {
+        let id = message.raw_copy(Member::Id).unwrap_or_default();
+        let handle = match self.start_request(message, meaning).await {
+            Ok(handle) => Carried(handle),
+            Err(refusal) => {
+                let line = refusal.body(Some(&id));
+                return self.with(|client, _| client.handle_failure(errand, &line));
+            }
+        };
+        let mut debounce = QuestionDebounce::default();
+        loop {
+            match poll_fn(|context| poll(&handle.0, &mut debounce, context)).await {
+                Next::Tell(line) => self.with(|client, _| client.handle_event(errand, &line)),
+                Next::Answer { line, failed: false } => {
+                    return self.with(|client, _| client.handle_answer(errand, &line));
+                }
+                Next::Answer { line, failed: true } => {
+                    return self.with(|client, _| client.handle_failure(errand, &line));
+                }
+                Next::Ask { round } => {
+                    let line = put(&self.destination, &handle.0, round, &id);
+                    return self.with(|client, _| client.handle_answer(errand, &line));
+                }
+                Next::Nothing => {
+                    let line = modern::lower_failure(&id, &Failure::SessionEnded);
+                    return self.with(|client, _| client.handle_failure(errand, &line));
+                }
+            }
+        }
+    }
+
+    /// Sets out, or goes on with a call that waited for its client.
+    async fn start_request(
+        &self,
+        message: Message,
+        meaning: Meaning,
+    ) -> Result<Arc<ModernRequestHandle>, Refusal> {
+        let principal = Principal::anonymous();
+        let message = match retried(&self.destination, &principal, &message, meaning)? {
+            Retried::Parked(handle, round) => {
+                handle
+                    .retry(message, round, Accepts::Events, None)
+                    .map_err(|_| Refusal::Modern(unknown_state()))?;
+                return Ok(handle);
+            }
+            Retried::New(message) => message,
+        };
+        let client = modern::client(&message, principal);
+        let errand = self
+            .destination
+            .errand(
+                client,
+                &HeaderMap::new(),
+                message,
+                CallOptions {
+                    meaning,
+                    accepts: Accepts::Events,
+                    mirrored: None,
+                    permit: None,
+                },
+            )
+            .await?;
+        // A destination that shows only its own era answers as a server of that era would.
+        errand.ok_or(Refusal::Modern(Objection::NoSuchMethod))
+    }
+}
+
+fn poll(
+    handle: &ModernRequestHandle,
+    debounce: &mut QuestionDebounce,
+    context: &mut Context<'_>,
+) -> Poll<Next> {
+    match handle.poll_line(context.waker()) {
+        Line::Waiting => Poll::Pending,
+        Line::Event(line) => Poll::Ready(Next::Tell(line)),
+        Line::Answer { body, failure } => Poll::Ready(Next::Answer {
+            line: body,
+            failed: failure.is_some(),
+        }),
+        Line::Ask { round } => debounce.poll(context).map(|()| Next::Ask { round }),
+        Line::Over => Poll::Ready(Next::Nothing),
+    }
+}

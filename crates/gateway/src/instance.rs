@@ -1,0 +1,1004 @@
+//! An instance: one backend and the sessions that use it.
+//!
+//! The multiplexer decides; this file calls it where the data is. A client's connection calls [`Instance::ask`]
+//! directly, a child's reader calls [`Instance::arrive`], and what the machine wants told goes straight to the
+//! sessions. Only writing, reading and supervising the child are tasks ([`crate::backend::process::supervisor`]).
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use protocol::backend_face::WireId;
+use protocol::delivery::{Bundle, Post};
+use protocol::exchange::{Ask, Failure, Principal, SessionKey, StrayOutput, Tell, Trouble};
+use protocol::message::{Member, Message, ScanError};
+use protocol::multiplexer::{Carrier, LeavingClient, Multiplexer, Output};
+use protocol::negotiation::{EraPlan, ShownEras};
+use protocol::time::Moment;
+use protocol::tool_schema::arguments_of;
+use protocol::version::Era;
+use protocol::wire::header::MirroredParams;
+use protocol::wire::line::{Frame, LineFramer};
+use protocol::wire::outbox::Outbox;
+use rustc_hash::FxHashMap;
+use tokio::sync::Notify;
+
+use crate::clock::Clock;
+use crate::driver::{Driver, Locked, Machine, Outputs};
+use crate::escape::OneLine;
+#[cfg(debug_assertions)]
+use crate::fault_injection;
+use crate::metrics::DestinationMetrics;
+use crate::server_eras::ServerEras;
+use crate::status::{Depths, Health};
+
+/// Lines of noise that are logged one by one, and which of the later ones.
+const NOISE_LOGGED: u64 = 20;
+const NOISE_SAMPLED: u64 = 1000;
+
+/// One backend and its sessions.
+pub(crate) struct Instance {
+    destination: Arc<str>,
+    clock: Clock,
+    metrics: Arc<DestinationMetrics>,
+    /// What its server shows of its eras is noted here.
+    eras: Arc<ServerEras>,
+    driver: Driver<Inner>,
+    /// There is something to write.
+    pub(crate) outgoing_ready: Notify,
+    /// The supervisor has something to look at: a link is wanted, a deadline moved, the instance is to stop.
+    pub(crate) supervisor_wake: Notify,
+    stopping: AtomicBool,
+    /// The server has asked a question, so that the instance is one principal's from then on.
+    owned: AtomicBool,
+}
+
+struct Inner {
+    destination: Arc<str>,
+    multiplexer: Multiplexer,
+    /// Rialto counts the keys up itself, so no peer can choose keys that collide.
+    users: FxHashMap<SessionKey, Arc<dyn InstanceUser>>,
+    /// Sessions that have moved to another instance: what is still asked for them here is passed on.
+    moved: FxHashMap<SessionKey, Arc<Instance>>,
+    link_wanted: bool,
+    inlet: Option<Inlet>,
+    /// A message is on its way from the machine to the inlet: no other may overtake it.
+    is_sending: bool,
+    /// Counts the beginnings and ends of links. What is left of a line is of use only to its own link.
+    link: u64,
+    /// Why the child is to be replaced.
+    replacement: Option<&'static str>,
+    health: Health,
+    deadline: Option<Moment>,
+    /// Since when no session has used this instance.
+    idle_since: Option<Moment>,
+    /// The server has answered the handshake on this link.
+    was_ready: bool,
+    /// What the server wrote on stdout before it was ready that was no message.
+    stray_output: StrayOutput,
+    /// When the machine was last called. The time is told once for all that comes of one call.
+    now: Moment,
+    /// The process that the output being read is from; 0 if it is none.
+    pid: u32,
+    /// The users whose calls a panic may have lost, with how these calls fail.
+    lost: VecDeque<(Arc<dyn InstanceUser>, Failure)>,
+    wake_writer: bool,
+    wake_supervisor: bool,
+}
+
+/// A user of an instance: a session or a modern request.
+pub(crate) trait InstanceUser: Send + Sync {
+    fn deliver(&self, now: Moment, tell: Tell);
+
+    /// Ends the calls that the instance may have forgotten.
+    fn lose_instance(&self, now: Moment, failure: &Failure);
+}
+
+/// A pipe to a server that reads lines.
+pub(crate) trait ByteInlet: Send + Sync {
+    /// Writes as much as can be written at once. Returns how much that was.
+    fn write(&self, bytes: &[u8]) -> usize;
+}
+
+/// The senders of messages to a server that reads them one by one.
+pub(crate) trait MessageInlet: Send + Sync {
+    fn send(self: Arc<Self>, post: Post);
+}
+
+/// The way to the server for a message that need not wait for the tasks of the backend, which lend it.
+enum Inlet {
+    Bytes(Arc<dyn ByteInlet>),
+    Messages(Arc<dyn MessageInlet>),
+}
+
+/// What became of something that a user asked.
+enum Asked {
+    /// A user that has left is dropped without the lock: this may be the last that holds its session.
+    Done {
+        _gone: Option<Arc<dyn InstanceUser>>,
+    },
+    PassOn(Arc<Instance>, Ask),
+}
+
+/// What is to be done after the lock.
+enum Order {
+    Tell {
+        user: Arc<dyn InstanceUser>,
+        now: Moment,
+        tell: Tell,
+    },
+    /// A panic may have lost calls that the user still waits for.
+    LoseInstance {
+        user: Arc<dyn InstanceUser>,
+        now: Moment,
+        failure: Failure,
+    },
+    LearnEras {
+        now: Moment,
+        shown: ShownEras,
+    },
+    /// A line that nothing else has to go before. Until [`Inner::note_written`] the writer gets nothing.
+    Write {
+        inlet: Arc<dyn ByteInlet>,
+        line: Bytes,
+        link: u64,
+    },
+    /// The same for a message.
+    Send {
+        inlet: Arc<dyn MessageInlet>,
+        post: Post,
+    },
+    WakeWriter,
+    WakeSupervisor,
+}
+
+impl std::fmt::Debug for Instance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Instance")
+            .field("destination", &self.destination)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Instance {
+    pub(crate) fn new(
+        destination: Arc<str>,
+        clock: Clock,
+        metrics: Arc<DestinationMetrics>,
+        eras: Arc<ServerEras>,
+        multiplexer: Multiplexer,
+    ) -> Self {
+        Self {
+            clock,
+            metrics,
+            eras,
+            driver: Driver::new(Inner {
+                destination: Arc::clone(&destination),
+                multiplexer,
+                users: FxHashMap::default(),
+                moved: FxHashMap::default(),
+                link_wanted: false,
+                inlet: None,
+                is_sending: false,
+                link: 0,
+                replacement: None,
+                health: Health::Idle,
+                deadline: None,
+                idle_since: Some(clock.now()),
+                was_ready: false,
+                stray_output: StrayOutput::default(),
+                now: clock.now(),
+                pid: 0,
+                lost: VecDeque::new(),
+                wake_writer: false,
+                wake_supervisor: false,
+            }),
+            destination,
+            outgoing_ready: Notify::new(),
+            supervisor_wake: Notify::new(),
+            stopping: AtomicBool::new(false),
+            owned: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn destination(&self) -> &Arc<str> {
+        &self.destination
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    pub(crate) fn metrics(&self) -> &Arc<DestinationMetrics> {
+        &self.metrics
+    }
+
+    fn lock(&self) -> Locked<'_, Inner> {
+        self.driver.lock()
+    }
+
+    // From above.
+
+    /// Makes a user known, so that tells can reach it.
+    pub(crate) fn attach(&self, key: SessionKey, user: Arc<dyn InstanceUser>) {
+        let mut inner = self.lock();
+        inner.users.insert(key, user);
+        inner.idle_since = None;
+    }
+
+    /// Sets the eras that the server is introduced to in, as long as it was not introduced to.
+    pub(crate) fn plan_eras(&self, plan: EraPlan) {
+        self.lock().multiplexer.plan_eras(plan);
+    }
+
+    /// The old transport is older than the modern era: nothing else is tried there, unless it is configured.
+    pub(crate) fn plan_for_old_transport(&self) {
+        let mut inner = self.lock();
+        if let EraPlan::First(_) = inner.multiplexer.eras_planned() {
+            inner.multiplexer.plan_eras(EraPlan::Only(Era::Legacy));
+        }
+    }
+
+    /// Returns whether a server that refuses `server/discover` is asked `initialize`.
+    pub(crate) fn may_try_legacy(&self) -> bool {
+        self.lock().multiplexer.eras_planned() != EraPlan::Only(Era::Modern)
+    }
+
+    /// Returns the era that was agreed on with the server, if one was on this link.
+    pub(crate) fn agreed_era(&self) -> Option<Era> {
+        let inner = self.lock();
+        inner.multiplexer.is_ready().then(|| inner.multiplexer.era())
+    }
+
+    pub(crate) fn ask(&self, now: Moment, ask: Ask) {
+        let session = ask.session();
+        let is_closing = matches!(ask, Ask::Close { .. });
+        let asked = self.act(now, |inner, orders| {
+            if let Some(next) = inner.moved.get(&session) {
+                return Asked::PassOn(Arc::clone(next), ask);
+            }
+            #[cfg(debug_assertions)]
+            let panics = match &ask {
+                Ask::Call(call) => call.message.bytes().clone(),
+                _ => Bytes::new(),
+            };
+            inner.multiplexer.handle_ask(now, ask);
+            #[cfg(debug_assertions)]
+            fault_injection::maybe_panic(fault_injection::Site::Instance, &panics);
+            inner.send_through(orders);
+            if !is_closing {
+                return Asked::Done { _gone: None };
+            }
+            // Its last tells still reach it.
+            inner.poll_outputs(orders);
+            let _gone = inner.forget_user(session);
+            Asked::Done { _gone }
+        });
+        match asked {
+            Asked::Done { .. } => {}
+            Asked::PassOn(next, ask) => next.ask(now, ask),
+        }
+    }
+
+    /// Returns whether the instance is one principal's, so that sessions of others may have to leave it.
+    pub(crate) fn is_owned(&self) -> bool {
+        self.owned.load(Ordering::Relaxed)
+    }
+
+    /// Returns the client of a session that is to leave this instance.
+    pub(crate) fn leaving_client(&self, session: SessionKey) -> Option<LeavingClient> {
+        self.lock().multiplexer.leaving_client(session)
+    }
+
+    /// Returns whether a call of this session waits to be sent.
+    pub(crate) fn keeps_waiting(&self, session: SessionKey) -> bool {
+        self.lock().multiplexer.is_kept_waiting(session)
+    }
+
+    /// Hands a session over to another instance of the same server. The session stays if something has come up that it must
+    /// stay for. Returns whether it has moved.
+    pub(crate) fn hand_over(
+        &self,
+        session: SessionKey,
+        user: Arc<dyn InstanceUser>,
+        leaving: LeavingClient,
+        next: &Arc<Self>,
+    ) -> bool {
+        let now = self.clock.now();
+        // The other instance knows the session before this one passes anything on.
+        next.attach(session, Arc::clone(&user));
+        next.with(|multiplexer, now| multiplexer.expect_session(now, session, leaving));
+        let (handover, _gone) = self.act(now, |inner, orders| {
+            let handover = inner.multiplexer.hand_over(now, session);
+            if handover.is_none() {
+                return (None, None);
+            }
+            inner.poll_outputs(orders);
+            inner.moved.insert(session, Arc::clone(next));
+            (handover, inner.forget_user(session))
+        });
+        let has_moved = handover.is_some();
+        match handover {
+            Some(handover) => {
+                let is_there = next.with(|multiplexer, now| multiplexer.take_over(now, session, handover));
+                if !is_there {
+                    user.lose_instance(now, &Failure::SessionEnded);
+                }
+            }
+            None => next.ask(now, Ask::Close { session }),
+        }
+        has_moved
+    }
+
+    /// Forgets a session that has moved to another instance and has ended.
+    pub(crate) fn forget_moved(&self, session: SessionKey) {
+        self.lock().moved.remove(&session);
+    }
+
+    /// Calls the machine, and carries out what comes of it.
+    fn act<T>(&self, now: Moment, act: impl FnOnce(&mut Inner, &mut Outputs<Order>) -> T) -> T {
+        let acted = self.driver.act(
+            |inner, orders| {
+                inner.now = now;
+                let acted = act(inner, orders);
+                inner.note_changes();
+                if inner.multiplexer.is_owned() {
+                    self.owned.store(true, Ordering::Relaxed);
+                }
+                acted
+            },
+            |order| self.carry_out(order),
+        );
+        self.metrics.idle.note_change();
+        acted
+    }
+
+    /// Ends the backend. Sessions should have been ended before.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.supervisor_wake.notify_one();
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    // What others want to know.
+
+    pub(crate) fn health(&self) -> Health {
+        self.lock().health.clone()
+    }
+
+    pub(crate) fn open_calls(&self) -> usize {
+        self.lock().multiplexer.open_calls()
+    }
+
+    /// Returns whether a principal should use this instance.
+    pub(crate) fn suits(&self, principal: &Principal) -> bool {
+        self.lock().multiplexer.suits(principal)
+    }
+
+    /// Since when nobody has used this instance; `None` also while a task goes on that was begun here.
+    pub(crate) fn idle_since(&self) -> Option<Moment> {
+        let inner = self.lock();
+        let pinned = inner.multiplexer.has_live_tasks(self.clock.now());
+        inner.idle_since.filter(|_| !pinned)
+    }
+
+    /// Returns the keys of those that use this instance; `None` while a task needs it.
+    pub(crate) fn users(&self) -> Option<Vec<SessionKey>> {
+        let inner = self.lock();
+        let is_pinned = inner.multiplexer.has_live_tasks(self.clock.now());
+        (!is_pinned).then(|| inner.users.keys().copied().collect())
+    }
+
+    /// Whether the headers of a call say what its arguments say, as far as its tool is known.
+    pub(crate) fn check_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
+        self.lock().multiplexer.judge_mirrored(message, params)
+    }
+
+    /// Returns the number of tools that clients are shown, if it is known.
+    pub(crate) fn shown_tools(&self) -> Option<usize> {
+        self.lock().multiplexer.number_of_shown_tools()
+    }
+
+    pub(crate) fn depths(&self) -> Depths {
+        let inner = self.lock();
+        Depths {
+            era: inner.multiplexer.era(),
+            health: inner.health.clone(),
+            open_calls: inner.multiplexer.open_calls(),
+            waiting_calls: inner.multiplexer.waiting_calls(),
+            open_questions: inner.multiplexer.open_questions(),
+            outgoing_bytes: inner.multiplexer.outgoing_bytes(),
+            counters: inner.multiplexer.counters(),
+        }
+    }
+
+    // From the tasks of the backend.
+
+    pub(crate) fn set_health(&self, health: Health) {
+        self.lock().health = health;
+    }
+
+    /// Whether somebody waits for a link; asking takes the wish away.
+    pub(crate) fn take_link_wanted(&self) -> bool {
+        std::mem::take(&mut self.lock().link_wanted)
+    }
+
+    /// Why the child is to be replaced, if it is; asking takes the wish away.
+    pub(crate) fn take_replacement(&self) -> Option<&'static str> {
+        self.lock().replacement.take()
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Moment> {
+        let mut inner = self.lock();
+        inner.deadline = inner.multiplexer.next_deadline();
+        inner.deadline
+    }
+
+    pub(crate) fn link_up(&self, pid: Option<u32>) {
+        // What was wished for the predecessor does not concern this child.
+        self.take_replacement();
+        {
+            let mut inner = self.lock();
+            inner.link += 1;
+            inner.was_ready = false;
+            inner.stray_output = StrayOutput::default();
+        }
+        self.with(|multiplexer, now| multiplexer.handle_link_up(now));
+        self.set_health(Health::Running { pid });
+    }
+
+    /// Gives the child's stdin. As long as it is here the child does not see its end.
+    pub(crate) fn lend_pipe(&self, pipe: Arc<dyn ByteInlet>) {
+        self.lock().inlet = Some(Inlet::Bytes(pipe));
+    }
+
+    pub(crate) fn close_inlet(&self) {
+        self.lock().close_inlet();
+    }
+
+    /// Returns whether the server may have ended because of `server/discover`.
+    pub(crate) fn link_down(&self, trouble: &Arc<Trouble>) -> bool {
+        self.act(self.clock.now(), |inner, _| {
+            inner.link += 1;
+            inner.multiplexer.handle_link_down(trouble)
+        })
+    }
+
+    pub(crate) fn unavailable(&self, trouble: &Arc<Trouble>, retry_after: Duration) {
+        self.with(|multiplexer, _| multiplexer.handle_unavailable(trouble, retry_after));
+    }
+
+    /// The server was reached and definitely refuses.
+    pub(crate) fn refused(&self, failure: &Failure) {
+        self.with(|multiplexer, _| multiplexer.handle_no_server(failure));
+    }
+
+    /// Nobody new waits for the server, and nobody any longer.
+    pub(crate) fn retire(&self) {
+        self.with(|multiplexer, _| multiplexer.handle_retired());
+    }
+
+    /// The child has written to stderr.
+    pub(crate) fn note_stderr(&self) {
+        self.with(|multiplexer, now| multiplexer.handle_stderr(now));
+    }
+
+    /// Returns what the server has written on stdout that was no message, unless it got ready all the same.
+    pub(crate) fn stray_output(&self) -> Option<StrayOutput> {
+        let stray = self.lock().stray_output.clone();
+        (stray.lines > 0).then_some(stray)
+    }
+
+    /// Returns whether the server has not answered the handshake on this link, or has not before the link ended.
+    pub(crate) fn is_starting(&self) -> bool {
+        !self.lock().was_ready
+    }
+
+    /// Says what a server that is not ready yet does, for those who wait for it in vain.
+    pub(crate) fn describe_start(&self, report: Arc<Trouble>) {
+        self.lock().multiplexer.describe_start(report);
+    }
+
+    pub(crate) fn reach_deadline(&self, now: Moment) {
+        self.with(|multiplexer, _| multiplexer.handle_deadline(now));
+    }
+
+    /// Takes every whole line that has been read. Returns how many there were; `None` when the server is to be
+    /// replaced, so that nothing more of its output is of use.
+    pub(crate) fn arrive(&self, framer: &mut LineFramer, pid: u32) -> Option<usize> {
+        let mut lines = 0;
+        let now = self.clock.now();
+        let is_useless = self.act(now, |inner, orders| {
+            if framer.unfinished().is_none() {
+                inner.multiplexer.handle_activity();
+            }
+            while let Some(frame) = framer.next() {
+                lines += 1;
+                match frame {
+                    Frame::Line(line) => inner.multiplexer.handle_line(now, line),
+                    Frame::TooLong(long) => {
+                        inner
+                            .multiplexer
+                            .handle_too_long(now, long.id.as_deref(), long.method, long.length);
+                        tracing::warn!(destination = %self.destination, pid, length = long.length, "skipped a line longer than max_message_bytes");
+                    }
+                }
+            }
+            if let Some(line) = framer.unfinished() {
+                inner.multiplexer.handle_unfinished(line);
+            }
+            inner.note_ready(Some(pid));
+            inner.pid = pid;
+            inner.poll_outputs(orders);
+            inner.replacement.is_some()
+        });
+        (!is_useless).then_some(lines)
+    }
+
+    // From the tasks of a remote backend, whose messages have exchanges of their own.
+
+    pub(crate) fn era(&self) -> Era {
+        self.lock().multiplexer.era()
+    }
+
+    pub(crate) fn start_timeout(&self) -> Duration {
+        self.lock().multiplexer.limits().start_timeout
+    }
+
+    pub(crate) fn set_carrier(&self, carrier: Carrier) {
+        self.lock().multiplexer.set_carrier(carrier);
+    }
+
+    /// The server wants to be told in headers what some arguments are.
+    pub(crate) fn mirror_arguments(&self) {
+        self.lock().multiplexer.mirror_arguments();
+    }
+
+    /// The headers that mirror a call's arguments, as far as its tool is known: names and values.
+    pub(crate) fn mirrored_arguments(&self, message: &Message) -> Vec<(String, String)> {
+        let inner = self.lock();
+        let tool = message
+            .text(Member::Name)
+            .and_then(|name| inner.multiplexer.tool(&name));
+        match (tool, arguments_of(message)) {
+            (Some(tool), Ok(arguments)) => tool.headers.values_of_raw(arguments).unwrap_or_default(),
+            (None, _) | (_, Err(_)) => Vec::new(),
+        }
+    }
+
+    /// Whether a tool says of itself that calling it twice does no harm.
+    pub(crate) fn is_repeatable(&self, message: &Message) -> bool {
+        let inner = self.lock();
+        let tool = message
+            .text(Member::Name)
+            .and_then(|name| inner.multiplexer.tool(&name));
+        tool.is_some_and(|tool| tool.repeatable)
+    }
+
+    /// Takes one message of the server, and the request in whose exchange it came.
+    pub(crate) fn receive(&self, message: Bytes, origin: Option<WireId>) {
+        let now = self.clock.now();
+        self.act(now, |inner, _| {
+            inner.multiplexer.handle_message(now, message, origin);
+            inner.note_ready(None);
+        });
+    }
+
+    /// Takes what came in the exchange of a request, up to what answers it. Gives whether that has come.
+    pub(crate) fn receive_answer(&self, id: WireId, messages: impl IntoIterator<Item = Bytes>) -> bool {
+        let now = self.clock.now();
+        self.act(now, |inner, _| {
+            let mut messages = messages.into_iter();
+            let mut answered = false;
+            while !answered && let Some(message) = messages.next() {
+                inner.multiplexer.handle_message(now, message, Some(id));
+                answered = !inner.multiplexer.is_unanswered(id);
+            }
+            inner.note_ready(None);
+            answered
+        })
+    }
+
+    /// Returns whether nothing that would answer this request has come yet.
+    pub(crate) fn is_unanswered(&self, id: WireId) -> bool {
+        self.lock().multiplexer.is_unanswered(id)
+    }
+
+    /// The server has begun to answer this request with a stream that can be resumed.
+    pub(crate) fn begun(&self, id: WireId) {
+        self.with(|multiplexer, _| multiplexer.handle_begun(id));
+    }
+
+    pub(crate) fn undelivered(&self, id: WireId, failure: Failure) {
+        self.with(|multiplexer, now| multiplexer.handle_undelivered(now, id, failure));
+    }
+
+    pub(crate) fn returned(&self, id: WireId) {
+        self.with(|multiplexer, now| multiplexer.handle_returned(now, id));
+    }
+
+    pub(crate) fn forgotten(&self, id: WireId) {
+        self.with(|multiplexer, now| multiplexer.handle_forgotten(now, id));
+    }
+
+    pub(crate) fn session_lost(&self) {
+        self.with(|multiplexer, now| multiplexer.handle_session_lost(now));
+    }
+
+    pub(crate) fn outage(&self, trouble: Option<Arc<Trouble>>) {
+        self.with(|multiplexer, _| multiplexer.handle_outage(trouble));
+    }
+
+    /// Exchanges an empty outbox for everything that waits to be written.
+    pub(crate) fn take_outbox(&self, empty: Outbox) -> Outbox {
+        let mut inner = self.lock();
+        if inner.is_sending {
+            return empty;
+        }
+        inner.multiplexer.handle_written();
+        inner.multiplexer.take_outbox(empty)
+    }
+
+    /// The same for a server that is reached by POSTs: everything that waits, line by line.
+    pub(crate) fn take_posts(&self) -> Bundle {
+        let mut inner = self.lock();
+        if inner.is_sending {
+            return Bundle::default();
+        }
+        inner.multiplexer.handle_written();
+        inner.multiplexer.take_posts()
+    }
+
+    /// The same, for a caller that wants to see what waits. If nothing does, clients' calls go to this inlet from now on,
+    /// until something waits again that is to be seen.
+    pub(crate) fn take_posts_or_lend(&self, inlet: &Arc<impl MessageInlet + 'static>) -> Option<Bundle> {
+        let mut inner = self.lock();
+        if inner.is_sending {
+            return None;
+        }
+        // Whoever asks has sent what it took before, also if nothing has come since.
+        inner.multiplexer.handle_written();
+        if inner.multiplexer.has_outgoing() {
+            inner.inlet = None;
+            return Some(inner.multiplexer.take_posts());
+        }
+        if inner.inlet.is_none() {
+            inner.inlet = Some(Inlet::Messages(Arc::clone(inlet) as Arc<dyn MessageInlet>));
+        }
+        None
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Multiplexer, Moment) -> T) -> T {
+        let now = self.clock.now();
+        self.act(now, |inner, _| act(&mut inner.multiplexer, now))
+    }
+
+    fn carry_out(&self, order: Order) {
+        match order {
+            Order::Tell { user, now, tell } => user.deliver(now, tell),
+            Order::LoseInstance { user, now, failure } => user.lose_instance(now, &failure),
+            Order::Write {
+                inlet,
+                mut line,
+                link,
+            } => {
+                let written = inlet.write(&line);
+                let sent = &self.metrics.server_bytes_sent;
+                sent.fetch_add(written as u64, Ordering::Relaxed);
+                line.advance(written);
+                self.note_sent(|inner| inner.note_written(link, line));
+            }
+            Order::Send { inlet, post } => {
+                inlet.send(post);
+                self.note_sent(|_| {});
+            }
+            Order::LearnEras { now, shown } => {
+                self.eras.learn(now, shown);
+                if let Some(era) = self.agreed_era() {
+                    tracing::info!(destination = %self.destination, era = era.as_str(), "the server has answered");
+                }
+            }
+            Order::WakeWriter => self.outgoing_ready.notify_one(),
+            Order::WakeSupervisor => self.supervisor_wake.notify_one(),
+        }
+    }
+
+    /// A message has left by the inlet: the tasks of the backend send what waits now.
+    fn note_sent(&self, note: impl FnOnce(&mut Inner)) {
+        let has_outgoing = {
+            let mut inner = self.lock();
+            inner.is_sending = false;
+            note(&mut inner);
+            inner.multiplexer.has_outgoing()
+        };
+        if has_outgoing {
+            self.outgoing_ready.notify_one();
+        }
+    }
+}
+
+/// Returns the beginning of a line, safe to print.
+fn one_line(line: &[u8]) -> String {
+    const LONGEST: usize = 200;
+    let text = String::from_utf8_lossy(line.get(..LONGEST).unwrap_or(line));
+    let mut out = String::new();
+    // Writing to a `String` cannot fail.
+    let _ = OneLine::new(&mut out, LONGEST).write_str(&text);
+    out
+}
+
+impl Inner {
+    /// Returns the user that has left.
+    fn forget_user(&mut self, session: SessionKey) -> Option<Arc<dyn InstanceUser>> {
+        let gone = self.users.remove(&session);
+        if self.users.is_empty() {
+            self.idle_since = Some(self.now);
+        }
+        gone
+    }
+
+    /// Spares a message that is alone the way by the tasks of the backend.
+    fn send_through(&mut self, orders: &mut Outputs<Order>) {
+        if self.is_sending {
+            return;
+        }
+        let link = self.link;
+        let order = match &self.inlet {
+            None => None,
+            Some(Inlet::Bytes(inlet)) => self.multiplexer.take_lone_line().map(|line| {
+                let inlet = Arc::clone(inlet);
+                Order::Write { inlet, line, link }
+            }),
+            Some(Inlet::Messages(inlet)) => self.multiplexer.take_lone_post().map(|post| {
+                let inlet = Arc::clone(inlet);
+                Order::Send { inlet, post }
+            }),
+        };
+        self.is_sending = order.is_some();
+        orders.extend(order);
+    }
+
+    /// A line was written but for this rest, which the writer writes.
+    fn note_written(&mut self, link: u64, rest: Bytes) {
+        if link != self.link {
+            return;
+        }
+        match rest.is_empty() {
+            true => self.multiplexer.handle_written(),
+            false => self.multiplexer.handle_unwritten(rest),
+        }
+    }
+
+    fn close_inlet(&mut self) {
+        self.inlet = None;
+        self.link += 1;
+    }
+
+    /// The server may have answered the handshake.
+    fn note_ready(&mut self, pid: Option<u32>) {
+        if matches!(self.health, Health::Running { .. }) && self.multiplexer.is_answered() {
+            self.health = Health::Ready { pid };
+            self.was_ready = true;
+            self.stray_output = StrayOutput::default();
+        }
+    }
+
+    /// Notes who is to be woken after a call of the machine.
+    fn note_changes(&mut self) {
+        self.wake_writer |= self.multiplexer.has_outgoing();
+        // The supervisor sleeps until the deadline it last saw: it must hear of an earlier one.
+        if let Some(next) = self.multiplexer.next_deadline()
+            && self.deadline.is_none_or(|known| next < known)
+        {
+            self.deadline = Some(next);
+            self.wake_supervisor = true;
+        }
+    }
+
+    fn note_noise(&mut self, line: &Bytes, error: ScanError) {
+        if !self.was_ready {
+            self.stray_output.lines += 1;
+            self.stray_output.first.get_or_insert_with(|| one_line(line));
+        }
+        // A server that floods its stdout must not flood our log.
+        let count = self.multiplexer.counters().noise;
+        if count <= NOISE_LOGGED || count.is_multiple_of(NOISE_SAMPLED) {
+            let (destination, pid) = (&*self.destination, self.pid);
+            let line = String::from_utf8_lossy(line.get(..200).unwrap_or(line));
+            tracing::warn!(destination, pid, count, %error, %line, "skipped a line that is no message");
+        }
+    }
+}
+
+impl Machine for Inner {
+    type Output = Order;
+
+    fn poll_output(&mut self) -> Option<Order> {
+        let now = self.now;
+        while let Some(output) = self.multiplexer.poll_output() {
+            match output {
+                Output::Tell(tell) => {
+                    if let Some(user) = self.users.get(&tell.session()) {
+                        let user = Arc::clone(user);
+                        return Some(Order::Tell { user, now, tell });
+                    }
+                }
+                Output::Shown(shown) => return Some(Order::LearnEras { now, shown }),
+                Output::WantLink => {
+                    self.link_wanted = true;
+                    self.wake_supervisor = true;
+                }
+                Output::Replace { why } => {
+                    self.replacement = Some(why);
+                    self.wake_supervisor = true;
+                }
+                Output::Noise { line, error } => self.note_noise(&line, error),
+            }
+        }
+        if let Some((user, failure)) = self.lost.pop_front() {
+            return Some(Order::LoseInstance { user, now, failure });
+        }
+        if std::mem::take(&mut self.wake_writer) {
+            return Some(Order::WakeWriter);
+        }
+        std::mem::take(&mut self.wake_supervisor).then_some(Order::WakeSupervisor)
+    }
+
+    /// A panic may leave the books half-written, so the instance is treated as one whose link has ended: every open call
+    /// fails, and the server is replaced.
+    fn handle_panic(&mut self) {
+        tracing::error!(destination = %self.destination, "an instance panicked; its calls have failed and its server is replaced");
+        let trouble = Arc::new(Trouble {
+            what: "internal error of the gateway; its log has the details".into(),
+            ..Trouble::default()
+        });
+        self.multiplexer.handle_panic(&trouble);
+        self.replacement = Some("a panic of the gateway");
+        // A call that was in hand when the machine panicked is in no book any more, but its client knows it.
+        let failure = Failure::Exited(trouble);
+        let users = self.users.values();
+        self.lost
+            .extend(users.map(|user| (Arc::clone(user), failure.clone())));
+        self.link += 1;
+        self.wake_supervisor = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{OnceLock, Weak};
+
+    use futures_util::FutureExt as _;
+    use parking_lot::Mutex;
+    use protocol::backend_face::legacy::Introduction;
+    use protocol::exchange::{Call, CallKey, Client, Request};
+    use protocol::multiplexer;
+    use protocol::session::{self, Session};
+    use protocol::version::Version;
+
+    use super::*;
+
+    const WELCOME: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}"#;
+
+    struct Silent;
+
+    impl InstanceUser for Silent {
+        fn deliver(&self, _: Moment, _: Tell) {}
+
+        fn lose_instance(&self, _: Moment, _: &Failure) {}
+    }
+
+    /// A pipe that takes only the first ten bytes of a line, and does something meanwhile.
+    struct NarrowPipe {
+        instance: OnceLock<Weak<Instance>>,
+        written: Mutex<Vec<u8>>,
+        meanwhile: fn(&Instance),
+    }
+
+    impl ByteInlet for NarrowPipe {
+        fn write(&self, bytes: &[u8]) -> usize {
+            let instance = self
+                .instance
+                .get()
+                .and_then(Weak::upgrade)
+                .expect("the instance is there");
+            (self.meanwhile)(&instance);
+            self.written.lock().extend(&bytes[..10]);
+            10
+        }
+    }
+
+    fn call(number: u64) -> Ask {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":{number},"method":"tools/call","params":{{"name":"t{number}"}}}}"#
+        );
+        Ask::Call(Call {
+            session: SessionKey(1),
+            call: CallKey(number),
+            request: Request::Plain,
+            message: Message::scan(Bytes::from(text)).expect("a message"),
+            words: Era::Legacy,
+            mirrored: None,
+            reads_events: true,
+        })
+    }
+
+    fn outgoing(instance: &Instance) -> String {
+        let taken = instance.take_outbox(Outbox::default()).into_whole();
+        String::from_utf8(taken.to_vec()).expect("text")
+    }
+
+    /// An instance whose server has welcomed a session, with nothing to write.
+    fn welcomed(meanwhile: fn(&Instance)) -> (Arc<Instance>, Arc<NarrowPipe>) {
+        let clock = Clock::new();
+        let mut multiplexer = Multiplexer::new(multiplexer::Limits::default(), Introduction::Newest);
+        multiplexer.plan_eras(EraPlan::Only(Era::Legacy));
+        let instance = Arc::new(Instance::new(
+            "demo".into(),
+            clock,
+            Arc::default(),
+            Arc::default(),
+            multiplexer,
+        ));
+        instance.link_up(None);
+        let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
+        let limits = session::Limits::default();
+        let version = Version::NEWEST_LEGACY;
+        let (_, open) = Session::open_implicit(SessionKey(1), client, limits, clock.now(), version);
+        instance.attach(SessionKey(1), Arc::new(Silent));
+        instance.ask(clock.now(), open);
+        assert!(outgoing(&instance).contains("initialize"));
+        instance.receive(Bytes::from_static(WELCOME.as_bytes()), None);
+        outgoing(&instance);
+        assert_eq!(outgoing(&instance), "");
+        let pipe = Arc::new(NarrowPipe {
+            instance: OnceLock::from(Arc::downgrade(&instance)),
+            written: Mutex::default(),
+            meanwhile,
+        });
+        instance.lend_pipe(Arc::<NarrowPipe>::clone(&pipe));
+        let _ = instance.outgoing_ready.notified().now_or_never();
+        (instance, pipe)
+    }
+
+    #[test]
+    fn writer_does_not_overtake_a_line_that_is_being_written() {
+        let (instance, pipe) = welcomed(|instance| {
+            instance.ask(instance.clock().now(), call(2));
+            assert_eq!(outgoing(instance), "", "the first call is being written");
+        });
+        instance.ask(instance.clock().now(), call(1));
+        assert!(
+            instance.outgoing_ready.notified().now_or_never().is_some(),
+            "the writer is woken"
+        );
+        let mut written = pipe.written.lock().clone();
+        written.extend(outgoing(&instance).into_bytes());
+        let text = String::from_utf8(written).expect("text");
+        assert!(text.ends_with('\n'), "{text}");
+        let messages = text
+            .lines()
+            .map(|line| Message::scan(Bytes::from(line.to_owned())));
+        let messages: Vec<Message> = messages.collect::<Result<_, _>>().expect("whole messages");
+        let tools: Vec<_> = messages
+            .iter()
+            .filter_map(|message| message.text(Member::Name))
+            .collect();
+        assert_eq!(tools, ["t1", "t2"]);
+    }
+
+    #[test]
+    fn rest_of_a_line_is_of_no_use_to_the_next_link() {
+        let (instance, _) = welcomed(|instance| {
+            instance.link_down(&Arc::default());
+        });
+        instance.ask(instance.clock().now(), call(1));
+        assert_eq!(outgoing(&instance), "");
+    }
+}

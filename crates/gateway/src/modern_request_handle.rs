@@ -1,0 +1,459 @@
+//! An errand's place in the gateway: its machine, whoever waits for it, and the instance it uses.
+//!
+//! Like a session's ([`crate::session_handle`]), but for one modern request and the rounds that follow from it.
+
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use protocol::client_face::modern::Meaning;
+use protocol::errand::{self, Answer, Errand, ErrandRecord, Line, Output, Reading, RetryRefusal};
+use protocol::exchange::{Ask, Client, Failure, Principal, SessionKey, Tell};
+use protocol::message::{Message, Written};
+use protocol::session::Accepts;
+use protocol::time::Moment;
+use protocol::version::Era;
+use protocol::wire::header::MirroredParams;
+use tokio::time::Sleep;
+
+use crate::buffered::{Buffered, KeepsEvents, KeptEvents, ReportedEvents};
+use crate::clock::Clock;
+use crate::driver::{Driver, Locked, Machine, Outputs};
+use crate::guard::limits::Permit;
+use crate::instance::{Instance, InstanceUser};
+use crate::metrics::DestinationMetrics;
+use crate::record::{Ending, Record, Recorder, Subject};
+use crate::reply;
+use crate::seal::state::StateSeal;
+
+/// How long a question waits for others that the server asks at the same time: on the wire they come one by one,
+/// but the client should be asked all of them in one round.
+const SIBLINGS: Duration = Duration::from_millis(20);
+
+/// The moment between a question and the answer that gives it to the client.
+#[derive(Default)]
+pub(crate) struct QuestionDebounce(Option<Pin<Box<Sleep>>>);
+
+impl QuestionDebounce {
+    /// Ready when whatever was asked together has had time to come. The first call starts the clock.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let sleep = self
+            .0
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(SIBLINGS)));
+        sleep.as_mut().poll(context)
+    }
+}
+
+/// One modern request and its rounds.
+pub(crate) struct ModernRequestHandle {
+    key: SessionKey,
+    /// What sealed states call it.
+    pub(crate) name: u128,
+    destination: Arc<str>,
+    principal: String,
+    instance: Arc<Instance>,
+    clock: Clock,
+    recorder: Arc<Recorder>,
+    pub(crate) metrics: Arc<DestinationMetrics>,
+    states: Option<StateSeal>,
+    /// The events it keeps, as the gateway's budget knows them.
+    events: ReportedEvents,
+    driver: Driver<Inner>,
+}
+
+struct Inner {
+    errand: Errand,
+    waker: Option<Waker>,
+    /// The place of the request that is being worked on: none while it is parked.
+    permit: Option<Permit>,
+    parked_until: Option<Moment>,
+}
+
+impl std::fmt::Debug for ModernRequestHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModernRequestHandle")
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is to be done after the lock.
+enum Order {
+    Wake(Waker),
+    Ask(Ask),
+    /// A request has its answer, and gives back its place.
+    Ended(Box<ErrandRecord>, Option<Permit>),
+    /// The bytes of events that are kept have changed enough to be reported.
+    Report(usize),
+}
+
+/// What a new errand is about.
+pub(crate) struct RequestSpec {
+    pub(crate) key: SessionKey,
+    pub(crate) client: Arc<Client>,
+    pub(crate) message: Message,
+    pub(crate) meaning: Meaning,
+    pub(crate) accepts: Accepts,
+    pub(crate) permit: Option<Permit>,
+    /// Seals the server's own states, where callers differ.
+    pub(crate) states: Option<StateSeal>,
+    /// The headers that mirror its arguments.
+    pub(crate) mirrored: Option<MirroredParams>,
+}
+
+impl ModernRequestHandle {
+    /// Sets out: makes the errand known to its instance and puts its asks there.
+    pub(crate) fn start(
+        spec: RequestSpec,
+        destination: Arc<str>,
+        instance: Arc<Instance>,
+        clock: Clock,
+        recorder: Arc<Recorder>,
+        metrics: Arc<DestinationMetrics>,
+    ) -> Arc<Self> {
+        let RequestSpec {
+            key,
+            client,
+            message,
+            meaning,
+            accepts,
+            permit,
+            states,
+            mirrored,
+        } = spec;
+        let principal = client.principal.as_str().to_owned();
+        let now = clock.now();
+        let (errand, asks) = Errand::new(key, client, now, message, meaning, accepts);
+        let handle = Arc::new(Self {
+            key,
+            name: uuid::Uuid::new_v4().as_u128(),
+            destination,
+            principal,
+            instance: Arc::clone(&instance),
+            clock,
+            recorder,
+            metrics,
+            states,
+            events: ReportedEvents::default(),
+            driver: Driver::new(Inner {
+                errand,
+                waker: None,
+                permit,
+                parked_until: None,
+            }),
+        });
+        instance.attach(key, Arc::<Self>::clone(&handle));
+        handle.act(|_, orders| {
+            orders.extend(asks.into_iter().map(|mut ask| {
+                if let Ask::Call(call) = &mut ask {
+                    call.mirrored.clone_from(&mirrored);
+                }
+                Order::Ask(ask)
+            }));
+        });
+        handle
+    }
+
+    /// Whether the headers of a retry say what its arguments say, as far as its tool is known.
+    pub(crate) fn check_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
+        self.instance.check_mirrored(message, params)
+    }
+
+    /// Counts the events of this request in the gateway's budget.
+    pub(crate) fn count_events(self: &Arc<Self>, buffered: &Arc<Buffered>) {
+        let keeper: Weak<dyn KeepsEvents> = Arc::downgrade(self) as _;
+        self.events.count(keeper, buffered);
+    }
+
+    fn lock(&self) -> Locked<'_, Inner> {
+        self.driver.lock()
+    }
+
+    pub(crate) fn key(&self) -> SessionKey {
+        self.key
+    }
+
+    pub(crate) fn principal(&self) -> &str {
+        &self.principal
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.lock().errand.is_over()
+    }
+
+    /// The HTTP status of the final answer, if it is no failure.
+    pub(crate) fn answer_status(&self) -> u16 {
+        self.lock().errand.answer_status()
+    }
+
+    /// Until when the errand waits for its client, if it does.
+    pub(crate) fn parked_until(&self) -> Option<Moment> {
+        let inner = self.lock();
+        inner.parked_until.filter(|_| inner.errand.is_parked())
+    }
+
+    /// Gives the server's questions to the client under a sealed state.
+    pub(crate) fn park(&self, state: &str, until: Moment) -> Bytes {
+        self.act(|inner, _| {
+            inner.parked_until = Some(until);
+            inner.errand.park(state)
+        })
+    }
+
+    pub(crate) fn retry(
+        &self,
+        message: Message,
+        round: u32,
+        accepts: Accepts,
+        permit: Option<Permit>,
+    ) -> Result<(), RetryRefusal> {
+        let now = self.clock.now();
+        self.act(|inner, orders| {
+            let asks = inner.errand.retry(now, message, round, accepts)?;
+            inner.poll_outputs(orders);
+            inner.permit = permit;
+            orders.extend(asks.into_iter().map(Order::Ask));
+            Ok(())
+        })
+    }
+
+    pub(crate) fn abandon(&self) {
+        self.act(|inner, _| inner.errand.give_up());
+    }
+
+    /// Ends a listen politely.
+    pub(crate) fn dismiss(&self) {
+        self.act(|inner, _| inner.errand.dismiss());
+    }
+
+    pub(crate) fn handle_disconnect(&self) {
+        self.act(|inner, _| inner.errand.hang_up());
+    }
+
+    pub(crate) fn read(&self, out: &mut BytesMut, waker: &Waker) -> Reading {
+        self.act(|inner, orders| {
+            let reading = inner.errand.read(out);
+            inner.poll_outputs_but_wakes(orders);
+            if out.is_empty() && reading == Reading::Open {
+                inner.waker = Some(waker.clone());
+            }
+            reading
+        })
+    }
+
+    /// The next thing for a client that reads lines; the waker is called when there is more.
+    pub(crate) fn poll_line(&self, waker: &Waker) -> Line {
+        self.act(|inner, orders| {
+            let line = inner.errand.poll_line();
+            inner.poll_outputs_but_wakes(orders);
+            if matches!(line, Line::Waiting | Line::Ask { .. }) {
+                inner.waker = Some(waker.clone());
+            }
+            line
+        })
+    }
+
+    /// Waits for the answer to the attached request.
+    pub(crate) fn answer(self: &Arc<Self>) -> AwaitModernRequest {
+        AwaitModernRequest {
+            handle: Arc::clone(self),
+            debounce: QuestionDebounce::default(),
+            done: false,
+        }
+    }
+
+    /// Calls the machine, and carries out what comes of it.
+    fn act<T>(&self, act: impl FnOnce(&mut Inner, &mut Outputs<Order>) -> T) -> T {
+        let acted = self.driver.act(
+            |inner, orders| {
+                let acted = act(inner, orders);
+                let kept = inner.errand.kept_bytes();
+                if self.events.is_due(kept) {
+                    inner.poll_outputs(orders);
+                    orders.push(Order::Report(kept));
+                }
+                acted
+            },
+            |order| self.carry_out(order),
+        );
+        self.metrics.idle.note_change();
+        acted
+    }
+
+    fn carry_out(&self, order: Order) {
+        match order {
+            Order::Wake(waker) => waker.wake(),
+            Order::Ask(ask) => self.instance.ask(self.clock.now(), ask),
+            Order::Ended(record, permit) => {
+                drop(permit);
+                self.record(&record);
+            }
+            Order::Report(bytes) => {
+                let since = self.clock.now();
+                self.events
+                    .report(&Principal::named(&self.principal), KeptEvents { bytes, since });
+            }
+        }
+    }
+
+    fn record(&self, ended: &ErrandRecord) {
+        let (status, ending) = match &ended.ending {
+            errand::Ending::Result | errand::Ending::InputRequired => (200, Ending::Done),
+            errand::Ending::Error => (ended.status, Ending::Error),
+            errand::Ending::Failed(failure) if ended.streamed => (200, Ending::Failed(failure)),
+            errand::Ending::Failed(failure) => {
+                let status = reply::modern_failure_status(ended.message.method(), ended.accepts, failure);
+                (status.as_u16(), Ending::Failed(failure))
+            }
+        };
+        let subject = Subject {
+            destination: &self.destination,
+            session: None,
+            principal: &self.principal,
+            composed: None,
+            era: Some(Era::Modern),
+            metrics: &*self.metrics,
+        };
+        let latency = self.clock.now().since(ended.started);
+        let response = Written::from(ended.response.clone());
+        let record = Record::of_message(&ended.message, status, ending, latency, Some(&response));
+        self.recorder.record(&subject, &record);
+    }
+}
+
+impl InstanceUser for ModernRequestHandle {
+    fn deliver(&self, now: Moment, mut tell: Tell) {
+        if let (
+            Some(states),
+            Tell::Reply {
+                message,
+                words: Era::Modern,
+                ..
+            },
+        ) = (&self.states, &mut tell)
+            && let Some(sealed) = states.seal_answer(message)
+        {
+            *message = sealed;
+        }
+        self.act(|inner, _| inner.errand.handle_tell(now, tell));
+    }
+
+    fn lose_instance(&self, _now: Moment, failure: &Failure) {
+        self.act(|inner, _| inner.errand.handle_lost_instance(failure));
+    }
+}
+
+impl KeepsEvents for ModernRequestHandle {
+    fn drop_events(&self, bytes: usize) -> KeptEvents {
+        let kept = {
+            let mut inner = self.lock();
+            inner.errand.drop_events(bytes);
+            KeptEvents {
+                bytes: inner.errand.kept_bytes(),
+                since: self.clock.now(),
+            }
+        };
+        self.events.dropped(kept);
+        kept
+    }
+}
+
+impl Inner {
+    /// Moves the outputs to the end of `orders`, for a caller that runs because it was woken and needs no waking.
+    fn poll_outputs_but_wakes(&mut self, orders: &mut Outputs<Order>) {
+        while let Some(output) = self.errand.poll_output() {
+            match output {
+                Output::Wake => {}
+                Output::Ask(ask) => orders.push(Order::Ask(ask)),
+                Output::Ended(record) => orders.push(self.ended(record)),
+            }
+        }
+    }
+
+    fn ended(&mut self, record: ErrandRecord) -> Order {
+        Order::Ended(Box::new(record), self.permit.take())
+    }
+}
+
+impl Machine for Inner {
+    type Output = Order;
+
+    fn poll_output(&mut self) -> Option<Order> {
+        loop {
+            return Some(match self.errand.poll_output()? {
+                Output::Wake => match self.waker.take() {
+                    Some(waker) => Order::Wake(waker),
+                    None => continue,
+                },
+                Output::Ask(ask) => Order::Ask(ask),
+                Output::Ended(record) => self.ended(record),
+            });
+        }
+    }
+}
+
+/// What came of waiting.
+#[derive(Debug)]
+pub(crate) enum FirstOutcome {
+    Complete { body: Bytes, failure: Option<Failure> },
+    Ask { round: u32 },
+    Stream,
+}
+
+/// Waits for an errand. Dropped early, it cancels: in this era a disconnection does.
+pub(crate) struct AwaitModernRequest {
+    handle: Arc<ModernRequestHandle>,
+    debounce: QuestionDebounce,
+    done: bool,
+}
+
+impl Future for AwaitModernRequest {
+    type Output = FirstOutcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<FirstOutcome> {
+        let answer = self.handle.act(|inner, orders| {
+            let answer = inner.errand.poll_answer();
+            inner.poll_outputs_but_wakes(orders);
+            if matches!(answer, Answer::Waiting) {
+                inner.waker = Some(context.waker().clone());
+            }
+            answer
+        });
+        let outcome = match answer {
+            Answer::Waiting => return Poll::Pending,
+            Answer::Complete { body, failure } => FirstOutcome::Complete { body, failure },
+            Answer::Ask { round } => {
+                if self.debounce.poll(context).is_pending() {
+                    return Poll::Pending;
+                }
+                FirstOutcome::Ask { round }
+            }
+            Answer::Stream => FirstOutcome::Stream,
+        };
+        self.done = true;
+        Poll::Ready(outcome)
+    }
+}
+
+impl Drop for AwaitModernRequest {
+    fn drop(&mut self) {
+        if !self.done {
+            self.handle.handle_disconnect();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn question_waits_for_those_asked_with_it() {
+        let mut debounce = QuestionDebounce::default();
+        let started = tokio::time::Instant::now();
+        std::future::poll_fn(|context| debounce.poll(context)).await;
+        assert_eq!(started.elapsed(), SIBLINGS);
+    }
+}

@@ -1,0 +1,599 @@
+//! A session's place in the gateway: its machine, who waits for it, and the instance it uses.
+//!
+//! There is no task behind a session. The connection of a client and the reader of a child call its machine directly,
+//! through its [`Driver`].
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use std::sync::{Arc, OnceLock, Weak};
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use protocol::eviction::Usage;
+use protocol::exchange::{Ask, CallKey, Client, Failure, Principal, SessionKey, Tell};
+use protocol::message::{Message, Written};
+use protocol::session::replay::StreamKey;
+use protocol::session::{
+    self, Accepts, Answer, CallRecord, Output, Reader, Reading, Refusal, Said, Session, StreamRefusal, Taken,
+};
+use protocol::time::Moment;
+use protocol::vec_map::VecMap;
+use protocol::version::Era;
+
+use crate::audit::SessionHash;
+use crate::buffered::{Buffered, KeepsEvents, KeptEvents, ReportedEvents};
+use crate::clock::Clock;
+use crate::driver::{Driver, Locked, Machine, Outputs};
+use crate::guard::limits::Permit;
+use crate::guard::rate::Allowance;
+use crate::instance::{Instance, InstanceUser};
+use crate::metrics::DestinationMetrics;
+use crate::record::{self, Ending, Record, Recorder, Subject};
+use crate::reply;
+
+/// A client that reads lines. It is given everything that its session has for it.
+pub(crate) trait LineListener: Send + Sync {
+    fn receive(self: Arc<Self>, said: Said);
+}
+
+/// One client's session.
+pub(crate) struct SessionHandle {
+    key: SessionKey,
+    id: String,
+    hash: SessionHash,
+    principal: String,
+    /// What all audit records about it begin with, where there is an audit.
+    composed: Option<Box<str>>,
+    /// The instance that the session was opened on.
+    first_instance: Arc<Instance>,
+    /// The instance that it has moved to since. A session moves at most once: the second one is its principal's own.
+    moved_to: OnceLock<Arc<Instance>>,
+    is_moving: AtomicBool,
+    clock: Clock,
+    recorder: Arc<Recorder>,
+    pub(crate) metrics: Arc<DestinationMetrics>,
+    /// What the session has used of its minute.
+    pub(crate) requests: Allowance,
+    /// The session's place among all of them, until it ends.
+    place: Mutex<Option<Permit>>,
+    /// Where a client that reads lines is told everything.
+    listener: Option<Arc<dyn LineListener>>,
+    /// The events it keeps, as the gateway's budget knows them.
+    events: ReportedEvents,
+    driver: Driver<Inner>,
+}
+
+struct Inner {
+    session: Session,
+    wakers: VecMap<StreamKey, Waiting>,
+    /// The places of calls that have not ended.
+    permits: VecMap<CallKey, Permit>,
+}
+
+/// Whoever waits for more of a stream.
+struct Waiting {
+    /// Nobody has the right to read yet while the answer may still be no stream.
+    reader: Option<Reader>,
+    waker: Waker,
+}
+
+impl std::fmt::Debug for SessionHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SessionHandle")
+            .field("session", &self.hash)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is to be done after the lock.
+enum Order {
+    Wake(Waker),
+    Ask(Ask),
+    /// Something for a client that reads lines.
+    Say(Said),
+    /// A call has ended, and gives back its place.
+    Ended(Box<CallRecord>, Option<Permit>),
+    /// The events that are kept have changed enough to be reported.
+    Report(KeptEvents),
+}
+
+impl SessionHandle {
+    pub(crate) fn new(
+        id: String,
+        destination: Arc<str>,
+        session: Session,
+        instance: Arc<Instance>,
+        clock: Clock,
+        recorder: Arc<Recorder>,
+        listener: Option<Arc<dyn LineListener>>,
+    ) -> Self {
+        let hash = SessionHash::of(&id);
+        let principal = session.client().principal.as_str().to_owned();
+        let composed = recorder
+            .is_audited()
+            .then(|| record::compose(&destination, hash, &principal));
+        Self {
+            key: session.key(),
+            hash,
+            principal,
+            composed,
+            id,
+            metrics: Arc::clone(instance.metrics()),
+            first_instance: instance,
+            moved_to: OnceLock::new(),
+            is_moving: AtomicBool::new(false),
+            clock,
+            recorder,
+            requests: Allowance::default(),
+            place: Mutex::default(),
+            listener,
+            events: ReportedEvents::default(),
+            driver: Driver::new(Inner {
+                session,
+                wakers: VecMap::default(),
+                permits: VecMap::default(),
+            }),
+        }
+    }
+
+    /// Counts the events of this session in the gateway's budget.
+    pub(crate) fn count_events(self: &Arc<Self>, buffered: &Arc<Buffered>) {
+        let keeper: Weak<dyn KeepsEvents> = Arc::downgrade(self) as _;
+        self.events.count(keeper, buffered);
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(crate) fn hash(&self) -> SessionHash {
+        self.hash
+    }
+
+    pub(crate) fn principal(&self) -> &str {
+        &self.principal
+    }
+
+    fn lock(&self) -> Locked<'_, Inner> {
+        self.driver.lock()
+    }
+
+    /// Calls the machine, and carries out what comes of it.
+    fn act<T>(&self, now: Moment, act: impl FnOnce(&mut Inner, &mut Outputs<Order>) -> T) -> T {
+        let acted = self.driver.act(
+            |inner, orders| {
+                let acted = act(inner, orders);
+                if self.events.is_due(inner.session.kept_bytes()) {
+                    inner.poll_outputs(orders);
+                    orders.push(Order::Report(inner.kept_events()));
+                }
+                acted
+            },
+            |order| self.carry_out(now, order),
+        );
+        self.metrics.idle.note_change();
+        acted
+    }
+
+    pub(crate) fn key(&self) -> SessionKey {
+        self.key
+    }
+
+    /// Returns the instance that the session uses.
+    pub(crate) fn instance(&self) -> &Arc<Instance> {
+        self.moved_to.get().unwrap_or(&self.first_instance)
+    }
+
+    /// Moves the session from an instance that is another principal's to one that `find` returns, unless it has
+    /// something left where it is.
+    pub(crate) fn leave_instance(self: &Arc<Self>, find: impl FnOnce(&Client) -> Option<Arc<Instance>>) {
+        let instance = self.instance();
+        let Some(leaving) = instance.leaving_client(self.key) else {
+            return;
+        };
+        // One thread moves it, while others go on to use the instance that it leaves.
+        if self.is_moving.swap(true, AcqRel) {
+            return;
+        }
+        if self.moved_to.get().is_none()
+            && let Some(next) = find(&leaving.client)
+            && !Arc::ptr_eq(instance, &next)
+            && instance.hand_over(self.key, Arc::clone(self) as _, leaving, &next)
+        {
+            // It was not set before, and no other thread sets it.
+            let _ = self.moved_to.set(next);
+        }
+        self.is_moving.store(false, Release);
+    }
+
+    pub(crate) fn is_welcomed(&self) -> bool {
+        self.lock().session.is_welcomed()
+    }
+
+    pub(crate) fn is_implicit(&self) -> bool {
+        self.lock().session.is_implicit()
+    }
+
+    pub(crate) fn idle_since(&self) -> Option<Moment> {
+        self.lock().session.idle_since()
+    }
+
+    /// Returns how far the client still uses its session.
+    pub(crate) fn usage(&self) -> Usage {
+        self.lock().session.usage()
+    }
+
+    /// Whether a stream has an answer that its client has not read.
+    pub(crate) fn has_unread_answers(&self) -> bool {
+        self.lock().session.has_unread_answers()
+    }
+
+    /// Holds the session's place among all of them until it ends.
+    pub(crate) fn hold(&self, place: Permit) {
+        *self.place.lock() = Some(place);
+    }
+
+    /// Events that were dropped before anybody read them.
+    pub(crate) fn events_lost(&self) -> u64 {
+        self.lock().session.events_lost()
+    }
+
+    /// Returns the era that the session's server is spoken to in.
+    pub(crate) fn server_era(&self) -> Era {
+        self.instance().era()
+    }
+
+    /// Takes a message of the client; what it asks for is passed on to the instance. A call keeps its permit to its end.
+    pub(crate) fn take(
+        &self,
+        message: Message,
+        accepts: Accepts,
+        permit: Option<Permit>,
+    ) -> Result<Acceptance, Refusal> {
+        let now = self.clock.now();
+        self.act(now, |inner, orders| {
+            let taken = inner.session.handle_message(now, message, accepts)?;
+            inner.poll_outputs(orders);
+            let (acceptance, ask) = match taken {
+                Taken::Noted(ask) => (Acceptance::Noted, ask),
+                Taken::Call { call, ask } => {
+                    if let Some(permit) = permit {
+                        inner.permits.insert(call, permit);
+                    }
+                    (Acceptance::Call(call), Some(ask))
+                }
+                Taken::Answered(body) => (Acceptance::Answered(body), None),
+            };
+            orders.extend(ask.map(Order::Ask));
+            Ok(acceptance)
+        })
+    }
+
+    /// Waits for a call's answer, or for it to become a stream.
+    pub(crate) fn answer(self: &Arc<Self>, call: CallKey) -> AwaitAnswer {
+        AwaitAnswer {
+            handle: Arc::clone(self),
+            call,
+            done: false,
+        }
+    }
+
+    pub(crate) fn tick(&self, now: Moment) {
+        self.act(now, |inner, _| inner.session.handle_tick(now));
+    }
+
+    /// Ends the session: its calls are cancelled, its streams end.
+    pub(crate) fn end(&self) {
+        let now = self.clock.now();
+        self.act(now, |inner, orders| {
+            let ask = inner.session.end();
+            inner.poll_outputs(orders);
+            orders.extend(ask.map(Order::Ask));
+        });
+        if self.moved_to.get().is_some() {
+            self.first_instance.forget_moved(self.key);
+        }
+        *self.place.lock() = None;
+        self.metrics.events_lost.fetch_add(self.events_lost(), Relaxed);
+    }
+
+    pub(crate) fn listen(&self) -> Result<Reader, StreamRefusal> {
+        self.lock().session.listen(self.clock.now())
+    }
+
+    /// Opens the one stream of the old transport.
+    pub(crate) fn listen_to_all(&self) -> Result<Reader, StreamRefusal> {
+        self.lock().session.listen_to_all(self.clock.now())
+    }
+
+    /// Says something on that stream.
+    pub(crate) fn send(&self, data: &Bytes) {
+        let now = self.clock.now();
+        self.act(now, |inner, _| inner.session.announce(now, data));
+    }
+
+    pub(crate) fn resume(&self, last: &str) -> Result<Reader, StreamRefusal> {
+        let now = self.clock.now();
+        self.act(now, |inner, _| inner.session.resume(now, last))
+    }
+
+    /// Reads a stream; the waker is called when there is more.
+    pub(crate) fn read(&self, reader: Reader, out: &mut BytesMut, waker: &Waker) -> Reading {
+        let mut inner = self.lock();
+        let reading = inner.session.read(self.clock.now(), reader, out);
+        if out.is_empty() && reading == Reading::Open {
+            inner.wait(reader.stream, Some(reader), waker);
+        }
+        drop(inner);
+        // The client may have read the last answer that was kept for it.
+        self.metrics.idle.note_change();
+        reading
+    }
+
+    pub(crate) fn handle_disconnect(&self, reader: Reader) {
+        let mut inner = self.lock();
+        inner.session.hang_up(self.clock.now(), reader);
+        // A newer reader of the same stream may wait by now.
+        if let Some(waiting) = inner.wakers.get(&reader.stream)
+            && waiting.reader == Some(reader)
+        {
+            inner.wakers.remove(&reader.stream);
+        }
+    }
+
+    fn carry_out(&self, now: Moment, order: Order) {
+        match order {
+            Order::Wake(waker) => waker.wake(),
+            Order::Ask(ask) => self.instance().ask(now, ask),
+            Order::Say(said) => {
+                if let Some(listener) = &self.listener {
+                    Arc::clone(listener).receive(said);
+                }
+            }
+            Order::Ended(record, permit) => {
+                drop(permit);
+                self.record_call(now, &record);
+            }
+            Order::Report(kept) => self.events.report(&Principal::named(&self.principal), kept),
+        }
+    }
+
+    fn record_call(&self, now: Moment, call: &CallRecord) {
+        let (status, ending) = match &call.ending {
+            session::Ending::Result => (200, Ending::Done),
+            session::Ending::Error => (200, Ending::Error),
+            session::Ending::Failed(failure) if call.in_band => (200, Ending::Failed(failure)),
+            session::Ending::Failed(failure) => {
+                (reply::failure_status(failure).as_u16(), Ending::Failed(failure))
+            }
+        };
+        let latency = now.since(call.started);
+        let response = Some(&call.response);
+        self.record(&Record::of_message(
+            &call.message,
+            status,
+            ending,
+            latency,
+            response,
+        ));
+    }
+
+    /// Records what ended in this session.
+    pub(crate) fn record(&self, record: &Record<'_>) {
+        let subject = Subject {
+            destination: self.instance().destination(),
+            session: Some(self.hash),
+            principal: &self.principal,
+            composed: self.composed.as_deref(),
+            era: Some(Era::Legacy),
+            metrics: &*self.metrics,
+        };
+        self.recorder.record(&subject, record);
+    }
+}
+
+impl InstanceUser for SessionHandle {
+    fn deliver(&self, now: Moment, tell: Tell) {
+        self.act(now, |inner, _| inner.session.handle_tell(now, tell));
+    }
+
+    fn lose_instance(&self, now: Moment, failure: &Failure) {
+        self.act(now, |inner, _| inner.session.handle_lost_instance(now, failure));
+    }
+}
+
+impl KeepsEvents for SessionHandle {
+    fn drop_events(&self, bytes: usize) -> KeptEvents {
+        let kept = {
+            let mut inner = self.lock();
+            inner.session.drop_events(bytes);
+            inner.kept_events()
+        };
+        self.events.dropped(kept);
+        kept
+    }
+}
+
+/// What became of a client's message.
+#[derive(Debug)]
+pub(crate) enum Acceptance {
+    Noted,
+    Call(CallKey),
+    Answered(Bytes),
+}
+
+impl Inner {
+    fn kept_events(&self) -> KeptEvents {
+        KeptEvents {
+            bytes: self.session.kept_bytes(),
+            since: self.session.oldest_event().unwrap_or_default(),
+        }
+    }
+
+    fn wait(&mut self, stream: StreamKey, reader: Option<Reader>, waker: &Waker) {
+        match self.wakers.get_mut(&stream) {
+            Some(known) => {
+                known.reader = reader;
+                known.waker.clone_from(waker);
+            }
+            None => {
+                let waker = waker.clone();
+                self.wakers.insert(stream, Waiting { reader, waker });
+            }
+        }
+    }
+}
+
+impl Machine for Inner {
+    type Output = Order;
+
+    fn poll_output(&mut self) -> Option<Order> {
+        loop {
+            return Some(match self.session.poll_output()? {
+                Output::Wake(stream) => match self.wakers.remove(&stream) {
+                    Some(waiting) => Order::Wake(waiting.waker),
+                    None => continue,
+                },
+                Output::Ask(ask) => Order::Ask(*ask),
+                Output::Said(said) => Order::Say(said),
+                Output::Ended(record) => {
+                    let permit = self.permits.remove(&record.call);
+                    Order::Ended(record, permit)
+                }
+            });
+        }
+    }
+}
+
+/// A call's answer, or the right to read it as a stream.
+#[derive(Debug)]
+pub(crate) enum Answered {
+    Complete { body: Written, failure: Option<Failure> },
+    Stream(Reader),
+}
+
+/// Waits for a call. Dropped early, it tells the session that nobody waits any more.
+pub(crate) struct AwaitAnswer {
+    handle: Arc<SessionHandle>,
+    call: CallKey,
+    done: bool,
+}
+
+impl Future for AwaitAnswer {
+    type Output = Answered;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
+        let call = self.call;
+        let answered = {
+            let mut inner = self.handle.lock();
+            match inner.session.poll_answer(call) {
+                Answer::Waiting => {
+                    inner.wait(StreamKey(call.0), None, context.waker());
+                    return Poll::Pending;
+                }
+                Answer::Complete { body, failure } => Answered::Complete { body, failure },
+                Answer::Stream(reader) => Answered::Stream(reader),
+            }
+        };
+        self.done = true;
+        Poll::Ready(answered)
+    }
+}
+
+impl Drop for AwaitAnswer {
+    fn drop(&mut self) {
+        if !self.done {
+            let mut inner = self.handle.lock();
+            inner.session.abandon(self.call);
+            inner.wakers.remove(&StreamKey(self.call.0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::Audit;
+    use protocol::backend_face::legacy::Introduction;
+    use protocol::exchange::{Client, Principal};
+    use protocol::multiplexer::{self, Multiplexer};
+    use protocol::session::Limits;
+    use protocol::version::Version;
+
+    fn handle() -> SessionHandle {
+        let clock = Clock::new();
+        let destination: Arc<str> = "demo".into();
+        let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
+        let multiplexer = Multiplexer::new(multiplexer::Limits::default(), Introduction::Newest);
+        let instance = Instance::new(
+            Arc::clone(&destination),
+            clock,
+            Arc::default(),
+            Arc::default(),
+            multiplexer,
+        );
+        let (session, _) = Session::open_implicit(
+            SessionKey(1),
+            client,
+            Limits::default(),
+            clock.now(),
+            Version::NEWEST_LEGACY,
+        );
+        let recorder = Arc::new(Recorder::new(Arc::new(Audit::off()), Vec::new()));
+        SessionHandle::new(
+            "id".to_owned(),
+            destination,
+            session,
+            Arc::new(instance),
+            clock,
+            recorder,
+            None,
+        )
+    }
+
+    /// Reads what there is, and waits for more. Gives what was read.
+    fn wait_for_more(handle: &SessionHandle, reader: Reader) -> String {
+        let mut read = BytesMut::new();
+        loop {
+            let mut out = BytesMut::new();
+            assert_eq!(handle.read(reader, &mut out, Waker::noop()), Reading::Open);
+            if out.is_empty() {
+                return String::from_utf8_lossy(&read).into_owned();
+            }
+            read.extend_from_slice(&out);
+        }
+    }
+
+    #[test]
+    fn c09_streams_that_come_and_go_leave_nothing_behind() {
+        let handle = handle();
+        for _ in 0..1000 {
+            let reader = handle.listen().expect("there is room again");
+            wait_for_more(&handle, reader);
+            handle.handle_disconnect(reader);
+        }
+        assert_eq!(handle.lock().wakers.len(), 0);
+    }
+
+    #[test]
+    fn c12_replaced_reader_does_not_remove_the_newer_one() {
+        let handle = handle();
+        let older = handle.listen().expect("there is room");
+        let primed = wait_for_more(&handle, older);
+        let id = primed
+            .lines()
+            .find_map(|line| line.strip_prefix("id: "))
+            .expect("the stream is primed");
+        let newer = handle.resume(id).expect("the stream is known");
+        wait_for_more(&handle, newer);
+        handle.handle_disconnect(older);
+        assert_eq!(
+            handle.lock().wakers.len(),
+            1,
+            "the newer one is still to be woken"
+        );
+    }
+}

@@ -1,0 +1,166 @@
+//! Connections over TLS: HTTP/2 where the client wants it, HTTP/1.1 otherwise.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use http::header::{self, HeaderValue};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use crate::frontend::body::Body;
+use crate::frontend::client_stream::ClientStream;
+use crate::frontend::header_timer::{HEADER_TIME, HeaderTimer, IDLE_TIME};
+use crate::frontend::http::HttpConnectionSlot;
+use crate::frontend::lingering::UnreadFlag;
+use crate::frontend::write_timeout::WriteTimeout;
+use crate::gateway::{MAX_HEADERS, READ_BUFFER, limit_of_http1};
+use crate::tasks;
+use crate::tls::Tls;
+
+/// Requests at once on one HTTP/2 connection.
+const MAX_STREAMS: u32 = 256;
+/// Streams that a peer may open and reset before we hear of them: more is an attack (CVE-2023-44487).
+const MAX_RESET_STREAMS: usize = 32;
+/// A peer that is silent for this long is asked whether it is there, and has as long to say so.
+const PING_TIME: Duration = Duration::from_secs(20);
+
+/// Serves one connection until it ends. Gives the limit that ended it, if one did.
+pub(crate) async fn serve_tls<Respond, Responding>(
+    tls: &Tls,
+    stream: TcpStream,
+    mut closing: watch::Receiver<bool>,
+    (unread, slot): (UnreadFlag, &HttpConnectionSlot),
+    respond: Respond,
+) -> Option<&'static str>
+where
+    Respond: Fn(Request<Incoming>) -> Responding + Clone + Send + 'static,
+    Responding: Future<Output = Response<Body>> + Send + 'static,
+{
+    let accepted = tokio::select! {
+        accepted = tls.accept(stream) => accepted,
+        // Who has not even said what he wants is not waited for.
+        _ = closing.changed() => return None,
+    };
+    let stream = accepted?;
+    let asked = Arc::new(AtomicBool::new(false));
+    let asking = Arc::clone(&asked);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        asking.store(true, Ordering::Relaxed);
+        name_host(&mut request);
+        respond(request).map(Ok::<_, Infallible>)
+    });
+    let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let header_timer = HeaderTimer::default();
+    let stream = TokioIo::new(ClientStream::new(stream, header_timer.clone(), unread));
+    let ended = if speaks_http2 {
+        let connection = http2::Builder::new(Tasks)
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_header_list_size(READ_BUFFER as u32)
+            .max_pending_accept_reset_streams(MAX_RESET_STREAMS)
+            .keep_alive_interval(PING_TIME)
+            .keep_alive_timeout(PING_TIME)
+            .serve_connection(stream, service);
+        tokio::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            // Here nobody else sees to it that something is asked, not even that the peer begins at all.
+            () = silence(&asked) => return Some("header_time"),
+            () = idleness(slot) => {
+                connection.as_mut().graceful_shutdown();
+                tokio::select! {
+                    ended = connection.as_mut() => ended,
+                    // A peer that does not take its leave is not waited for.
+                    () = tokio::time::sleep(HEADER_TIME) => return None,
+                }
+            }
+            _ = closing.changed() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        let behind = |error: &hyper::Error| WriteTimeout::is_behind(error).then_some("write_time");
+        ended.map_err(|error| (behind(&error), error))
+    } else {
+        let connection = http1::Builder::new()
+            .timer(header_timer.clone())
+            .header_read_timeout(HEADER_TIME)
+            .max_headers(MAX_HEADERS)
+            .max_buf_size(READ_BUFFER)
+            .serve_connection(stream, service);
+        tokio::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            _ = closing.changed() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        ended.map_err(|error| (limit_of_http1(&error, &header_timer), error))
+    };
+    let (limit, error) = ended.err()?;
+    tracing::debug!(%error, "connection ended");
+    limit
+}
+
+/// Comes back when a peer has had the time that a head may take and has asked for nothing.
+async fn silence(asked: &AtomicBool) {
+    tokio::time::sleep(HEADER_TIME).await;
+    if asked.load(Ordering::Relaxed) {
+        std::future::pending().await
+    }
+}
+
+/// Comes back when no request has been in flight for [`IDLE_TIME`], up to a third of it late. Nothing is measured with
+/// each request: the connection is looked at now and then, and is idle if it has not changed since.
+async fn idleness(slot: &HttpConnectionSlot) {
+    const LOOKS: u32 = 3;
+    let (mut seen, mut unchanged) = (None, 0);
+    while unchanged < LOOKS {
+        tokio::time::sleep(IDLE_TIME / LOOKS).await;
+        let idle_since = slot.idle_since();
+        unchanged = if idle_since.is_some() && idle_since == seen {
+            unchanged + 1
+        } else {
+            0
+        };
+        seen = idle_since;
+    }
+}
+
+/// HTTP/2 names the host in the target, and the rest of the house looks for it in the header.
+fn name_host(request: &mut Request<Incoming>) {
+    if request.headers().contains_key(header::HOST) {
+        return;
+    }
+    let host = request
+        .uri()
+        .authority()
+        .and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    if let Some(host) = host {
+        request.headers_mut().insert(header::HOST, host);
+    }
+}
+
+/// Runs the streams of an HTTP/2 connection.
+#[derive(Clone, Copy)]
+struct Tasks;
+
+impl<F> hyper::rt::Executor<F> for Tasks
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, future: F) {
+        tasks::spawn("http2 stream", future);
+    }
+}

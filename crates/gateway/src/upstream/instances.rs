@@ -1,0 +1,461 @@
+//! The instances of an upstream: which clients share one, and how it is started and looked after.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use protocol::backend_face::legacy::Introduction;
+use protocol::capability;
+use protocol::exchange::{Client, Principal, SessionKey, Trouble};
+use protocol::multiplexer::{self, Counters, Multiplexer};
+use protocol::time::Moment;
+use protocol::version::Era;
+
+use super::{Backend, Upstream};
+use crate::backend::process::supervisor::ProcessSupervisor;
+use crate::backend::process::{Environment, LaunchOrder, environment};
+use crate::backend::remote::RemoteSupervisor;
+use crate::instance::Instance;
+use crate::reply::Refusal;
+use crate::settings::{BackendSpec, Capabilities, ProcessSpec, Secret, Sharing};
+use crate::status::Health;
+use crate::tasks;
+
+/// The era that a server is introduced to in where it may be either.
+const PREFERRED: Era = Era::Modern;
+
+/// The pause before a supervisor that panicked begins anew.
+const AFTER_PANIC: Duration = Duration::from_millis(500);
+
+/// What an instance is for: clients with equal keys share one. The era of the server is no part of it: clients of both
+/// eras share an instance and are translated.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum InstanceKey {
+    /// Started before any client came, without credentials and capabilities: the first client that needs a new
+    /// instance takes it over.
+    Unclaimed,
+    Session(SessionKey),
+    Clients {
+        /// Of whom, where identities do not share.
+        identity: Option<Identity>,
+        /// What the server was told that its clients can do, where it is told exactly that.
+        capabilities: Option<capability::Capabilities>,
+    },
+}
+
+/// A principal, with what its headers pass on to the server.
+pub(crate) type Identity = (Principal, BTreeMap<String, Secret>);
+
+impl InstanceKey {
+    fn is_of(&self, wanted: &Option<Identity>) -> bool {
+        match self {
+            Self::Clients { identity, .. } => identity == wanted,
+            Self::Unclaimed | Self::Session(_) => false,
+        }
+    }
+}
+
+/// When an instance is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Started {
+    /// It runs, and is introduced to, before any client comes.
+    BeforeClients,
+    /// A client waits for it.
+    ForClient,
+}
+
+/// Every instance that has a supervisor, in use or being ended, and what those counted that are gone: a sum over these
+/// never goes back.
+#[derive(Debug, Default)]
+pub(super) struct InstancePool {
+    pub(super) instances: Vec<Arc<Instance>>,
+    pub(super) retired: Counters,
+}
+
+impl InstancePool {
+    fn retire(&mut self, instance: &Arc<Instance>, counters: &Counters) {
+        self.retired.add(counters);
+        self.instances.retain(|known| !Arc::ptr_eq(known, instance));
+    }
+}
+
+/// Whoever looks after the server of an instance.
+pub(super) enum Supervisor {
+    Process(ProcessSupervisor),
+    Remote(RemoteSupervisor),
+}
+
+impl Supervisor {
+    async fn run(&self) {
+        match self {
+            Self::Process(supervisor) => supervisor.run().await,
+            Self::Remote(supervisor) => supervisor.run().await,
+        }
+    }
+}
+
+impl Upstream {
+    /// What of a client's headers its server is given: by the name it is given under. A header that stands twice, or that
+    /// cannot be read, is refused: another value would stand in its place.
+    pub(super) fn passed_on(&self, headers: &HeaderMap) -> Result<BTreeMap<String, Secret>, Refusal> {
+        let given = |name: &str, header: &str| {
+            let mut values = headers.get_all(header).iter();
+            let value = values.next()?;
+            let read = match (value.to_str(), values.next()) {
+                (Ok(value), None) => Ok((name.to_owned(), Secret::new(value))),
+                (Ok(_), Some(_)) | (Err(_), _) => Err(Refusal::UnclearHeader(header.to_owned())),
+            };
+            Some(read)
+        };
+        match &self.settings.backend {
+            BackendSpec::Process(spec) => spec
+                .env_from_headers
+                .iter()
+                .filter_map(|(variable, header)| given(variable, header))
+                .collect(),
+            BackendSpec::Remote(spec) => spec
+                .forward_headers
+                .iter()
+                .filter_map(|header| given(header.as_str(), header.as_str()))
+                .collect(),
+        }
+    }
+
+    /// The key of the instance that is started before any client comes.
+    pub(super) fn key_before_clients(&self) -> InstanceKey {
+        let rules = self.rules();
+        match (rules.sharing, rules.capabilities) {
+            (Sharing::Shared, Capabilities::Union) => InstanceKey::Clients {
+                identity: None,
+                capabilities: None,
+            },
+            (Sharing::Shared, Capabilities::PerClient) | (Sharing::PerSession | Sharing::PerIdentity, _) => {
+                InstanceKey::Unclaimed
+            }
+        }
+    }
+
+    /// The instance for a client: of a session, or of a modern client that has none.
+    ///
+    /// An instance of its session, of its identity, or of everybody, as `process` says. Under `capabilities:
+    /// per_client` a server that is told once what its clients can do (every legacy one) is shared only by clients
+    /// with the same capabilities; where there is no room for another instance, the client joins the one that suits
+    /// it best. `make_room` ends an instance where all that may run do.
+    pub(crate) fn instance_for(
+        &self,
+        session: Option<SessionKey>,
+        client: &Client,
+        headers: &HeaderMap,
+        make_room: impl Fn(usize) -> Result<(), Refusal>,
+    ) -> Result<Arc<Instance>, Refusal> {
+        let rules = self.rules();
+        let from_headers = self.passed_on(headers)?;
+        let (key, preferred) = match (rules.sharing, session) {
+            // It is introduced in that client's own words.
+            (Sharing::PerSession, Some(session)) => (InstanceKey::Session(session), Era::Legacy),
+            // Without sessions the next smaller unit is who is calling.
+            (Sharing::PerIdentity, _) | (Sharing::PerSession, None) => {
+                let identity = Some((client.principal.clone(), from_headers.clone()));
+                (self.key_of(identity, client), PREFERRED)
+            }
+            (Sharing::Shared, _) => (self.key_of(None, client), PREFERRED),
+        };
+        let (key, shared) = self.unshared_key(key, &client.principal);
+        let limit = rules.max_children;
+        loop {
+            let known = self.instances().get(&key).map(Arc::clone);
+            if let Some(instance) = known {
+                return Ok(instance);
+            }
+            let equivalent = self.equivalent(&key);
+            let mut instances = self.instances();
+            if let Some(instance) = instances.get(&key) {
+                return Ok(Arc::clone(instance));
+            }
+            if let Some(instance) = equivalent.and_then(|known| instances.remove(&known)) {
+                instances.insert(key, Arc::clone(&instance));
+                return Ok(instance);
+            }
+            // A child that was started before anyone came has nobody's credentials in its environment.
+            if from_headers.is_empty()
+                && let Some(instance) = instances.remove(&InstanceKey::Unclaimed)
+            {
+                instances.insert(key, Arc::clone(&instance));
+                drop(instances);
+                instance.plan_eras(self.era_plan(preferred));
+                return Ok(instance);
+            }
+            if instances.len() < limit {
+                if self.has_too_many_supervisors() {
+                    let joined = shared.or_else(|| best_fit(&instances, &key, client));
+                    return joined.ok_or(Refusal::TooManyChildren { limit });
+                }
+                let (instance, supervisor) = self.new_instance(&from_headers, preferred, Started::ForClient);
+                instances.insert(key, Arc::clone(&instance));
+                drop(instances);
+                self.supervise(Arc::clone(&instance), supervisor);
+                return Ok(instance);
+            }
+            drop(instances);
+            if let Err(refusal) = make_room(limit) {
+                return shared
+                    .or_else(|| best_fit(&self.instances(), &key, client))
+                    .ok_or(refusal);
+            }
+        }
+    }
+
+    /// Returns the key of an instance of the principal's own, and the shared instance, if that one has asked another
+    /// principal: neither is to wait for the other's answers. Where there is no room for another instance, the shared one
+    /// is used all the same.
+    fn unshared_key(&self, key: InstanceKey, principal: &Principal) -> (InstanceKey, Option<Arc<Instance>>) {
+        let InstanceKey::Clients {
+            identity: None,
+            capabilities,
+        } = &key
+        else {
+            return (key, None);
+        };
+        let shared = self.instances().get(&key).map(Arc::clone);
+        let Some(shared) = shared.filter(|instance| !instance.suits(principal)) else {
+            return (key, None);
+        };
+        let own = InstanceKey::Clients {
+            identity: Some((principal.clone(), BTreeMap::new())),
+            capabilities: capabilities.clone(),
+        };
+        (own, Some(shared))
+    }
+
+    /// Returns the key of an instance that was started before its server was known to be modern, for clients of one kind,
+    /// if `key` is for clients of every kind: a modern server is told with every request what its client can do.
+    fn equivalent(&self, key: &InstanceKey) -> Option<InstanceKey> {
+        let InstanceKey::Clients {
+            identity,
+            capabilities: None,
+        } = key
+        else {
+            return None;
+        };
+        let instances = self.instances().clone();
+        let mut theirs = instances.into_iter().filter(|(key, _)| key.is_of(identity));
+        let found = theirs.find(|(_, instance)| instance.agreed_era() == Some(Era::Modern));
+        found.map(|(key, _)| key)
+    }
+
+    /// Stops the instances that no client has used for long enough.
+    pub(super) fn stop_idle_instances(&self, now: Moment) {
+        let linger = self.rules().linger;
+        let instances = self.instances().clone();
+        let total = instances.len();
+        let is_idle = |instance: &Instance| {
+            instance
+                .idle_since()
+                .is_some_and(|since| now.since(since) > linger)
+        };
+        let idle = instances.into_iter().filter(|(_, instance)| is_idle(instance));
+        // An eager destination keeps one child, also if clients have left it.
+        let spare = total.saturating_sub(usize::from(self.starts_eagerly()));
+        for (key, instance) in idle.take(spare) {
+            self.instances().remove(&key);
+            tracing::debug!(destination = %self.name, "child no longer used");
+            instance.stop();
+        }
+    }
+
+    /// Returns an instance of the client's principal alone, if there is one or room for one.
+    pub(crate) fn own_instance(&self, client: &Client) -> Option<Arc<Instance>> {
+        let identity = (client.principal.clone(), BTreeMap::new());
+        let key = self.key_of(Some(identity), client);
+        let limit = self.rules().max_children;
+        let mut instances = self.instances();
+        if let Some(instance) = instances.get(&key) {
+            return Some(Arc::clone(instance));
+        }
+        if instances.len() >= limit || self.has_too_many_supervisors() {
+            return None;
+        }
+        let (instance, supervisor) = self.new_instance(&BTreeMap::new(), PREFERRED, Started::ForClient);
+        instances.insert(key, Arc::clone(&instance));
+        drop(instances);
+        self.supervise(Arc::clone(&instance), supervisor);
+        Some(instance)
+    }
+
+    /// Returns whether so many children are being ended that none may be started. A storm of sessions must not pile
+    /// them up.
+    fn has_too_many_supervisors(&self) -> bool {
+        self.supervisors() >= self.rules().max_children.saturating_mul(2).max(16)
+    }
+
+    fn key_of(&self, identity: Option<Identity>, client: &Client) -> InstanceKey {
+        let capabilities = match self.rules().capabilities {
+            Capabilities::Union => None,
+            // A modern server is told with every request.
+            Capabilities::PerClient if self.is_known_modern() => None,
+            Capabilities::PerClient => Some(client.capabilities.clone()),
+        };
+        InstanceKey::Clients {
+            identity,
+            capabilities,
+        }
+    }
+
+    /// Makes an instance and its supervisor, which counts from now on and is to be run. Its server is introduced to in
+    /// `preferred`, unless something speaks against that.
+    pub(super) fn new_instance(
+        &self,
+        from_headers: &BTreeMap<String, Secret>,
+        preferred: Era,
+        started: Started,
+    ) -> (Arc<Instance>, Supervisor) {
+        let rules = self.rules();
+        let usual = multiplexer::Limits::default();
+        let limits = multiplexer::Limits {
+            in_flight: self.settings.max_calls.unwrap_or(usual.in_flight),
+            waiting: self.settings.max_calls.unwrap_or(usual.waiting),
+            request_timeout: self.settings.request_timeout,
+            stream_timeout: self.settings.stream_timeout,
+            start_timeout: rules.start_timeout,
+            max_message_bytes: self.settings.max_message_bytes,
+            outgoing_bytes: outgoing_bytes(usual.outgoing_bytes, self.settings.max_message_bytes),
+            in_flight_bytes: usual.in_flight_bytes.max(4 * self.settings.max_message_bytes),
+            ..usual
+        };
+        let introduction = match (rules.sharing, rules.capabilities) {
+            (Sharing::PerSession, Capabilities::PerClient) => Introduction::Verbatim,
+            (_, Capabilities::Union) => Introduction::Union,
+            (Sharing::Shared | Sharing::PerIdentity, Capabilities::PerClient) => Introduction::Newest,
+        };
+        let mut multiplexer = Multiplexer::new(limits, introduction);
+        multiplexer.plan_eras(self.era_plan(preferred));
+        if started == Started::BeforeClients && introduction != Introduction::Verbatim {
+            multiplexer.introduce_at_start();
+        }
+        multiplexer.offer_roots(&self.settings.roots);
+        multiplexer.show_tools(Arc::clone(&self.tools));
+        let instance = Arc::new(Instance::new(
+            Arc::clone(&self.name),
+            self.context.clock,
+            Arc::clone(&self.metrics),
+            Arc::clone(&self.eras),
+            multiplexer,
+        ));
+        let supervisor = match &self.backend {
+            Backend::Process(spec) => Supervisor::Process(ProcessSupervisor {
+                instance: Arc::clone(&instance),
+                launcher: Arc::clone(&self.context.launcher),
+                order: Arc::new(LaunchOrder {
+                    argv: spec.argv.clone(),
+                    env: self.child_environment(spec, from_headers),
+                    cwd: spec.cwd.clone(),
+                }),
+                max_message_bytes: self.settings.max_message_bytes,
+                eager: started == Started::BeforeClients,
+                shows_output: self.shows_output(spec),
+                environment: Arc::clone(&self.context.environment),
+            }),
+            Backend::Remote(server) => Supervisor::Remote(RemoteSupervisor::new(
+                Arc::clone(server),
+                Arc::clone(&instance),
+                forwarded(from_headers),
+                self.settings.max_message_bytes,
+            )),
+        };
+        self.supervisors.send_modify(|count| *count += 1);
+        (instance, supervisor)
+    }
+
+    /// Runs the supervisor of a new instance until the instance is stopped.
+    pub(super) fn supervise(&self, instance: Arc<Instance>, supervisor: Supervisor) {
+        let (count, pool) = (Arc::clone(&self.supervisors), Arc::clone(&self.pool));
+        pool.lock().instances.push(Arc::clone(&instance));
+        tasks::spawn("instance", async move {
+            while AssertUnwindSafe(supervisor.run()).catch_unwind().await.is_err() {
+                tracing::error!(destination = %instance.destination(), "a supervisor panicked; restarting it");
+                let trouble = Arc::new(Trouble {
+                    what: "internal error of the gateway; its log has the details".into(),
+                    ..Trouble::default()
+                });
+                instance.set_health(Health::BackingOff(Arc::clone(&trouble)));
+                instance.link_down(&trouble);
+                // What goes wrong every time shall not do so all the time.
+                tokio::time::sleep(AFTER_PANIC).await;
+            }
+            let counters = instance.depths().counters;
+            let mut pool = pool.lock();
+            pool.retire(&instance, &counters);
+            drop(pool);
+            count.send_modify(|count| *count -= 1);
+        });
+    }
+
+    /// Returns whether callers may see what a child writes on stderr. It may be about another caller where several
+    /// share the child and are told apart.
+    fn shows_output(&self, spec: &ProcessSpec) -> bool {
+        let has_one_caller = match self.rules().sharing {
+            Sharing::PerSession | Sharing::PerIdentity => true,
+            Sharing::Shared => !self.context.tells_callers_apart,
+        };
+        has_one_caller || spec.error_stderr
+    }
+
+    fn child_environment(&self, spec: &ProcessSpec, from_headers: &BTreeMap<String, Secret>) -> Environment {
+        let mut child = environment(self.context.environment.iter(), spec.inherits, &spec.env);
+        for (name, value) in from_headers {
+            child.set(name, value);
+        }
+        child
+    }
+}
+
+/// Returns how much may wait to be written to a server: eight of the largest messages, or two where they are very large.
+fn outgoing_bytes(least: usize, max_message_bytes: usize) -> usize {
+    const LARGE: usize = 32 << 20;
+    let eight = max_message_bytes.saturating_mul(8).min(LARGE);
+    eight.max(least).max(max_message_bytes.saturating_mul(2))
+}
+
+/// Returns the instance that suits a client best, among those that it may share.
+fn best_fit(
+    instances: &BTreeMap<InstanceKey, Arc<Instance>>,
+    key: &InstanceKey,
+    client: &Client,
+) -> Option<Arc<Instance>> {
+    let InstanceKey::Clients { identity, .. } = key else {
+        return None;
+    };
+    let fitness = |key: &InstanceKey| match key {
+        InstanceKey::Clients { capabilities, .. } => {
+            let declared = capabilities.as_ref();
+            (
+                declared.is_none(),
+                declared.map(|declared| declared.fitness(&client.capabilities)),
+            )
+        }
+        InstanceKey::Unclaimed | InstanceKey::Session(_) => (false, None),
+    };
+    instances
+        .iter()
+        .filter(|(key, _)| key.is_of(identity))
+        .max_by_key(|(key, _)| fitness(key))
+        .map(|(_, instance)| Arc::clone(instance))
+}
+
+/// The headers that a remote server is passed on.
+fn forwarded(from_headers: &BTreeMap<String, Secret>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in from_headers {
+        if let (Ok(name), Ok(mut value)) = (
+            HeaderName::from_bytes(name.as_bytes()),
+            HeaderValue::from_str(value.expose()),
+        ) {
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+    }
+    headers
+}

@@ -1,0 +1,112 @@
+//! A house with two tenants: tokens, their configuration, and clients that carry them.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+use testkit::{McpClient, Reply, Result, Rialto};
+
+pub(crate) const LATEST: &str = "2025-11-25";
+pub(crate) const MODERN: &str = "2026-07-28";
+pub(crate) const UNKNOWN_SESSION: &str = "3b241101-e2bb-4255-8caf-4136c566a962";
+
+/// A token that `rialto token` made, and its line for the configuration.
+pub(crate) struct Token {
+    pub(crate) token: String,
+    pub(crate) hash: String,
+}
+
+pub(crate) fn token(name: &str) -> Token {
+    let output = Command::new(env!("CARGO_BIN_EXE_rialto"))
+        .args(["token", "--name", name])
+        .output()
+        .expect("rialto token runs");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let token = text.lines().next().expect("a token").to_owned();
+    let hash = text
+        .split('"')
+        .find(|part| part.starts_with("sha256:"))
+        .expect("a hash")
+        .to_owned();
+    Token { token, hash }
+}
+
+/// `alice` and `bob` at one destination.
+pub(crate) struct Fixture {
+    pub(crate) rialto: Rialto,
+    pub(crate) alice: Token,
+    pub(crate) bob: Token,
+}
+
+impl Fixture {
+    /// `destination` is what stands behind `shared:` in the file.
+    pub(crate) async fn with(destination: &str) -> Result<Self> {
+        let (alice, bob) = (token("alice"), token("bob"));
+        let config = format!(
+            "audit: {{dir}}/audit.jsonl\nauth:\n  tokens:\n    - {{ name: alice, hash: \"{}\" }}\n    - {{ name: bob, hash: \"{}\" }}\ndestinations:\n  shared: {destination}\n  other: {{ command: '{{stub}}' }}\n",
+            alice.hash, bob.hash
+        );
+        let rialto = Rialto::launcher()
+            .config(&config)
+            .env("RUST_LOG", "trace")
+            .start()
+            .await?;
+        Ok(Self { rialto, alice, bob })
+    }
+
+    pub(crate) async fn with_stub() -> Result<Self> {
+        Self::with("{ command: ['{stub}', --journal, '{dir}/journal'] }").await
+    }
+
+    pub(crate) async fn client(&self, token: &Token) -> Result<McpClient> {
+        let client = self.rialto.client_of("shared").await?;
+        Ok(client.with_header("authorization", &format!("Bearer {}", token.token)))
+    }
+
+    /// A client whose session is open.
+    pub(crate) async fn session(&self, token: &Token, capabilities: Value) -> Result<McpClient> {
+        let client = self.client(token).await?;
+        client.handshake(LATEST, capabilities).await?;
+        Ok(client)
+    }
+}
+
+/// A request of the modern era, with the headers that go with it.
+pub(crate) async fn modern(
+    client: &McpClient,
+    id: u64,
+    method: &str,
+    mut params: Value,
+    token: Option<&str>,
+) -> Result<Reply> {
+    params["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}, "sampling": {}, "roots": {}},
+    });
+    let name = params["name"].as_str().map(str::to_owned);
+    let authorization = token.map(|token| format!("Bearer {token}"));
+    let mut headers = vec![
+        ("content-type", "application/json"),
+        ("accept", "application/json, text/event-stream"),
+        ("mcp-protocol-version", MODERN),
+        ("mcp-method", method),
+    ];
+    headers.extend(name.as_deref().map(|name| ("mcp-name", name)));
+    headers.extend(authorization.as_deref().map(|value| ("authorization", value)));
+    let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+    client
+        .send("POST", "/shared/mcp", &headers, body.to_string())
+        .await?
+        .reply()
+        .await
+}
+
+/// Everything of an answer that its reader can see, but for the date.
+pub(crate) fn visible(reply: &Reply) -> (u16, Vec<(String, String)>, String) {
+    let headers = reply
+        .headers
+        .iter()
+        .filter(|(name, _)| name.as_str() != "date")
+        .map(|(name, value)| (name.to_string(), format!("{value:?}")))
+        .collect();
+    (reply.status, headers, reply.body_text())
+}
