@@ -1,7 +1,7 @@
 //! The audit log: exactly one JSON line for each record, written by hand into a [`LineSink`].
 //!
-//! It hides the format, the hashing of session ids, the cutting and the redaction. It never makes a call
-//! wait, and it does not decide when a call has ended: that is for those who answer it.
+//! It hides the format, the hashing of session ids, the cutting and the redaction. It never makes a
+//! call wait, and it does not decide when a call has ended: that is for the code that answers it.
 
 use std::cell::RefCell;
 use std::fmt::{self, Write};
@@ -133,7 +133,7 @@ impl Outcome {
     }
 }
 
-/// Whom a record is about.
+/// The subject of a record.
 #[derive(Debug, Clone, Copy)]
 pub enum Whose<'a> {
     These {
@@ -141,7 +141,7 @@ pub enum Whose<'a> {
         session: Option<SessionHash>,
         principal: &'a str,
     },
-    /// The same as it is written, for those who have many records.
+    /// The same, already written, for a subject with many records.
     Composed(&'a str),
 }
 
@@ -263,7 +263,7 @@ impl Audit {
         self.sink.is_some()
     }
 
-    /// Whether it is worth keeping bodies for the record.
+    /// Returns whether it is worth keeping bodies for the record.
     pub fn wants_bodies(&self) -> bool {
         self.bodies && self.is_on()
     }
@@ -302,7 +302,7 @@ impl Audit {
         })
     }
 
-    /// Whether calls are to be refused, because nobody could say afterwards that they were made. There is still
+    /// Returns whether calls are to be refused, because they could not be recorded. There is still
     /// room then for the records of all that run.
     pub fn refuses(&self) -> bool {
         match self.on_failure {
@@ -340,7 +340,7 @@ fn compose(line: &mut String, record: &AuditRecord<'_>, now: SystemTime) -> fmt:
     line.push('"');
     record.whose.write(line)?;
     match (record.http_method, record.mcp_method) {
-        // What most records say.
+        // The values of most records.
         ("POST", Some("tools/call")) => {
             line.push_str(",\"http_method\":\"POST\",\"mcp_method\":\"tools/call\"");
         }
@@ -365,7 +365,8 @@ fn compose(line: &mut String, record: &AuditRecord<'_>, now: SystemTime) -> fmt:
     Ok(())
 }
 
-/// The time of day, as RFC 3339 with thousandths. All of it but these is written once a second.
+/// Writes the time of day, as RFC 3339 with thousandths. All of it but these is written once a
+/// second.
 fn timestamp(line: &mut String, now: SystemTime) -> fmt::Result {
     let Ok(since) = now.duration_since(SystemTime::UNIX_EPOCH) else {
         return write!(
@@ -441,8 +442,8 @@ fn text(line: &mut String, key: &'static str, value: Option<&str>) -> fmt::Resul
     }
 }
 
-/// An id is JSON already. What is too long, or is no id at all, is written as a string instead, so that
-/// the line stays one valid line whatever a caller hands in.
+/// An id is JSON already. What is too long, or is no id at all, is written as a string instead, so
+/// that the line stays one valid line for any input.
 fn rpc_id(line: &mut String, raw: &[u8]) -> fmt::Result {
     let text = || String::from_utf8_lossy(&raw[..raw.len().min(MAX_VALUE_BYTES + 4)]);
     let of_number = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);

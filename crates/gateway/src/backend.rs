@@ -1,6 +1,6 @@
-//! The servers behind Rialto. Each kind of backend hides here how it is reached: `process` starts and
-//! ends children on this machine, `remote` speaks HTTP. What is said to a backend is decided elsewhere; nothing here reads a
-//! message.
+//! The servers behind Rialto. Each kind of backend hides here how it is reached: `process` starts
+//! and ends children on this machine, `remote` speaks HTTP. The multiplexer decides which messages
+//! a backend receives; nothing here reads one.
 
 pub mod process;
 pub(crate) mod remote;

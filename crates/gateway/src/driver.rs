@@ -18,7 +18,7 @@ pub(crate) type Outputs<O> = SmallVec<[O; 2]>;
 
 type Panic = Box<dyn Any + Send>;
 
-/// State that takes facts and gives outputs.
+/// State that takes facts and returns outputs.
 pub(crate) trait Machine {
     /// Something to be done when the lock is released.
     type Output;

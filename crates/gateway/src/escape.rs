@@ -13,7 +13,8 @@ pub const MAX_VALUE_BYTES: usize = 4096;
 /// Stands at the end of a value that was cut.
 pub const TRUNCATED: &str = "…truncated";
 
-/// Whether a character can break a line, drive a terminal, or hide or reorder the text around it.
+/// Returns whether a character can break a line, drive a terminal, or hide or reorder the text
+/// around it.
 pub fn is_hazard(character: char) -> bool {
     matches!(
         character,
@@ -28,7 +29,8 @@ pub fn is_hazard(character: char) -> bool {
     )
 }
 
-/// The longest beginning of `text` that has at most `limit` bytes and does not split a character.
+/// Returns the longest beginning of `text` that has at most `limit` bytes and does not split a
+/// character.
 pub fn cut(text: &str, limit: usize) -> &str {
     &text[..text.floor_char_boundary(limit)]
 }
@@ -82,7 +84,7 @@ const BYTES: [Byte; 256] = {
     table
 };
 
-/// Whether a byte stands for a character of its own that is written as it is.
+/// Returns whether a byte stands for a character of its own that is written as it is.
 fn is_plain(byte: u8) -> bool {
     matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
 }

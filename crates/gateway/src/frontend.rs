@@ -1,4 +1,4 @@
-//! The doors clients come in by.
+//! How clients reach Rialto: HTTP (Streamable HTTP and HTTP+SSE) and stdio.
 
 pub(crate) mod body;
 pub(crate) mod client_stream;

@@ -1,8 +1,10 @@
-//! Who may come in, and how much. Every request shows who sends it before anything else is done for it.
+//! Authentication, authorisation and limits. Every request is authenticated before anything else is
+//! done for it.
 //!
-//! There are three ways to show that (a static token, a token of an authorization server, the word of a trusted proxy) and
-//! each has a judge of its own. All of them end in a [`Caller`]. Without any of them configured everyone is `anonymous`.
-//! No token is ever kept, logged or passed on: what is remembered is its hash.
+//! There are three ways to authenticate: a static token, a token of an authorization server, and
+//! the header of a trusted proxy. Each has a verifier of its own, which returns a [`Caller`].
+//! Without any of them configured every caller is `anonymous`. No token is ever kept, logged or
+//! passed on: only its hash is remembered.
 
 pub(crate) mod bearer;
 pub(crate) mod connections;
@@ -39,7 +41,7 @@ use resource::{EndpointPath, Resources};
 use scopes::{Granted, ScopeRules};
 use tokens::{StaticTokens, TokenCheck};
 
-/// Someone who was let in: one and the same for all requests that show the same token.
+/// An authenticated caller: the same value for all requests with the same token.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Caller {
     pub(crate) principal: Principal,
@@ -51,7 +53,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Whoever was not let in, for the record of it.
+    /// Returns the caller of a refused request, for its audit record.
     pub(crate) fn unauthenticated() -> Self {
         Self {
             principal: Principal::anonymous(),
@@ -81,14 +83,15 @@ impl Caller {
         self.destinations.is_none()
     }
 
-    /// How long a stream may stay open that waits for whatever comes. Whoever shows something better comes back.
+    /// Returns how long a stream without a request may stay open. Its client may come back with a
+    /// newer token.
     pub(crate) fn time_left(&self, now: SystemTime) -> Option<Duration> {
         let until = self.until?;
         Some(until.duration_since(now).unwrap_or_default())
     }
 }
 
-/// What a request shows at the door.
+/// The parts of a request that authentication reads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AuthRequest<'a> {
     pub(crate) headers: &'a HeaderMap,
@@ -99,7 +102,7 @@ pub(crate) struct AuthRequest<'a> {
     pub(crate) now: SystemTime,
 }
 
-/// Where a request wants to go.
+/// What a request is for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum AuthTarget<'a> {
     Destination(&'a str, EndpointPath),
@@ -116,26 +119,27 @@ impl<'a> AuthTarget<'a> {
     }
 }
 
-/// What becomes of a knock.
+/// The result of authentication without the network.
 #[derive(Debug)]
 pub(crate) enum Admission<'a> {
     Known(Arc<Caller>),
-    /// The issuer's, perhaps. That is still to be [checked](Guard::check), and may take a while.
+    /// A token that may be the issuer's. It is still to be [checked](Guard::check), which may take
+    /// a while.
     Unchecked(Unchecked<'a>),
 }
 
-/// A token that nobody here has seen before.
+/// A token that is not in the cache.
 #[derive(Debug)]
 pub(crate) struct Unchecked<'a> {
     verifier: &'a JwtVerifier,
     token: &'a [u8],
 }
 
-/// All judges together.
+/// All verifiers together.
 #[derive(Debug)]
 pub(crate) struct Guard {
     is_on: bool,
-    /// Everyone, where nobody is asked.
+    /// The caller where no authentication is needed.
     anonymous: Arc<Caller>,
     tokens: StaticTokens,
     jwt: Option<JwtVerifier>,
@@ -191,7 +195,7 @@ impl Guard {
         }
     }
 
-    /// Everyone, where nobody is asked.
+    /// Returns the caller of a target that needs no authentication.
     pub(crate) fn open_to(&self, target: AuthTarget<'_>) -> Option<Arc<Caller>> {
         let is_open = match target {
             AuthTarget::Gateway(path) => self.public.contains(&path),
@@ -200,7 +204,7 @@ impl Guard {
         (!self.is_on || is_open).then(|| Arc::clone(&self.anonymous))
     }
 
-    /// Who is knocking where not everyone may come in, if they may.
+    /// Authenticates a request for a target that needs it.
     pub(crate) fn admit<'a>(
         &'a self,
         auth_request: &AuthRequest<'a>,
@@ -252,7 +256,7 @@ impl Guard {
         }
     }
 
-    /// Who shows this token, if the issuer has signed it.
+    /// Returns the caller of this token, if the issuer has signed it.
     pub(crate) async fn check(
         &self,
         unchecked: Unchecked<'_>,
@@ -264,7 +268,8 @@ impl Guard {
         self.welcome(verdict, target)
     }
 
-    /// Lets in who has shown a token of the issuer's, and all the scopes that everyone needs.
+    /// Admits the caller of a valid token of the issuer, if it has the scopes that every request
+    /// needs.
     fn welcome(
         &self,
         verdict: Result<Arc<Caller>, Fault>,
@@ -291,8 +296,9 @@ impl Guard {
         }
     }
 
-    /// Whether whatever let this principal in at a destination before still does. Its requests are judged anew each time;
-    /// this is about what it holds open.
+    /// Returns whether the credential that admitted this principal to a destination is still
+    /// configured. Its requests are checked anew each time; this is about its open sessions and
+    /// streams.
     pub(crate) fn keeps(&self, earlier: &Self, principal: &str, destination: &str) -> bool {
         match principal.split_once('#') {
             None => self.tokens.keeps(&earlier.tokens, principal, destination),
@@ -301,7 +307,8 @@ impl Guard {
         }
     }
 
-    /// Whether a caller may say this: its scopes against the method and the tool of the message that will be sent on.
+    /// Checks the caller's scopes against the method and the tool of the message that will be sent
+    /// on.
     pub(crate) fn permit(
         &self,
         caller: &Caller,
@@ -358,12 +365,13 @@ impl Guard {
         })
     }
 
-    /// The path of the resource that a metadata path is about, if there is anything to say about resources.
+    /// The path of the resource that a metadata path is about, if tokens of an issuer are
+    /// configured.
     pub(crate) fn described<'p>(&self, path: &'p str) -> Option<&'p str> {
         self.jwt.as_ref().and_then(|_| self.resources.described(path))
     }
 
-    /// The metadata of a destination.
+    /// Returns the metadata of a destination.
     pub(crate) fn metadata(&self, destination: &str, endpoint_path: EndpointPath) -> Option<String> {
         let issuer = self.jwt.as_ref()?.issuer().name();
         Some(

@@ -21,7 +21,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 /// A buffer that grew beyond this in a burst is given back once the burst is written.
 const KEPT_CAPACITY: usize = 256 * 1024;
 
-/// How long a destination that says "not now" (a non-blocking terminal) is left alone.
+/// How long an output that would block (a non-blocking terminal) is left alone.
 const NOT_NOW: Duration = Duration::from_millis(10);
 
 /// What went wrong with a sink since the last report.
@@ -40,12 +40,12 @@ pub struct Options {
     /// Bytes and lines that may wait, those being written included.
     pub max_bytes: usize,
     pub max_lines: usize,
-    /// After a write, the thread gathers for this long before the next: under steady load callers then
-    /// wake nobody. A line after a quiet time is written at once.
+    /// After a write, the thread gathers for this long before the next: under steady load callers
+    /// then wake no thread. A line after a quiet time is written at once.
     pub gather: Duration,
     /// The pause after a failed write.
     pub retry: Duration,
-    /// Trouble is told once in this time at most.
+    /// A problem is reported once in this time at most.
     pub report_every: Duration,
     /// Called on the sink's own thread.
     pub on_trouble: Box<dyn FnMut(Trouble<'_>) + Send>,
@@ -123,7 +123,8 @@ impl LineSink {
         )
     }
 
-    /// Writes to stdout by a descriptor of its own: a stuck reader then holds no lock that anyone else needs.
+    /// Writes to stdout by a descriptor of its own: a stuck reader then holds no lock that other
+    /// code needs.
     pub fn stdout(options: Options) -> io::Result<Self> {
         let own = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         Self::over(Box::new(own), options)
@@ -214,7 +215,8 @@ impl LineSink {
         is_done(&state)
     }
 
-    /// Opens the file anew before the next write, after someone has moved it away. False: this is no file.
+    /// Opens the file anew before the next write, after an operator has moved it away. Returns
+    /// false if this is no file.
     pub fn reopen(&self) -> bool {
         let shared = &*self.owner.shared;
         if shared.can_reopen {
@@ -230,7 +232,8 @@ impl LineSink {
         self.owner.shared.lost.load(Ordering::Relaxed)
     }
 
-    /// Whether lines cannot be written at the moment: the last write failed, or more waits than is usual by far.
+    /// Returns whether lines cannot be written at the moment: the last write failed, or more waits
+    /// than is usual by far.
     pub fn is_in_trouble(&self) -> bool {
         let shared = &*self.owner.shared;
         if shared.is_failing.load(Ordering::Relaxed) {
@@ -252,7 +255,7 @@ struct Shared {
     state: Mutex<State>,
     /// The thread waits here.
     work: Condvar,
-    /// Those who flush wait here.
+    /// Callers of `flush` wait here.
     progress: Condvar,
     max_bytes: usize,
     max_lines: usize,
@@ -397,7 +400,7 @@ impl Scribe {
         true
     }
 
-    /// Tells those who flush that what was in hand is done with.
+    /// Wakes callers of `flush`: the batch is done with.
     fn settle(&self) {
         let mut state = self.shared.lock();
         state.settled += state.lines_in_hand as u64;
@@ -406,7 +409,8 @@ impl Scribe {
         self.shared.progress.notify_all();
     }
 
-    /// Writes the batch, however long it takes; gives up only when there is nobody left to write to or for.
+    /// Writes the batch, however long it takes; gives up only when the output is closed or all
+    /// handles are gone.
     fn write_out(&mut self, batch: &[u8]) {
         let mut written = 0;
         loop {
@@ -471,7 +475,7 @@ impl Scribe {
         }
     }
 
-    /// Waits, unless someone is in a hurry. False: the sink is closed.
+    /// Waits, unless a caller is in a hurry. Returns false if the sink is closed.
     fn pause(&self, time: Duration) -> bool {
         let mut state = self.shared.lock();
         if !state.is_urgent && !state.is_closed {

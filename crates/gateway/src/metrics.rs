@@ -65,10 +65,11 @@ impl<K: Ord + Copy> LabelledCounter<K> {
     }
 }
 
-/// The log says that a limit was reached at most this often, for each limit.
+/// The interval between log lines about a limit that was reached, for each limit.
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
 
-/// How often limits were reached, by their keys. The first time, and then at most once a minute, the log says so.
+/// How often limits were reached, by their keys. The first time, and then at most once a minute, it
+/// is logged.
 #[derive(Debug, Default)]
 pub(crate) struct LimitHits(Mutex<BTreeMap<&'static str, Hits>>);
 
@@ -152,7 +153,8 @@ impl Histogram {
         self.micros.fetch_add(micros, Relaxed);
     }
 
-    /// The sum in seconds, and how many fell into each bucket, with its upper bound in seconds.
+    /// Returns the sum in seconds, and how many fell into each bucket, with its upper bound in
+    /// seconds.
     pub(crate) fn read(&self) -> (f64, Vec<(f64, u64)>) {
         let bounds = BOUNDS.iter().map(|bound| *bound as f64 / 1e6);
         let counts = self.buckets.iter().map(|bucket| bucket.load(Relaxed));
@@ -331,7 +333,7 @@ impl DestinationMetrics {
     }
 }
 
-/// What happened at the door, before any destination had to do with it, or whatever the destination.
+/// Metrics of the listener: before a destination is known, or of no one destination.
 #[derive(Debug, Default)]
 pub(crate) struct ListenerMetrics {
     pub(crate) refusals: LabelledCounter<&'static str>,
@@ -341,7 +343,7 @@ pub(crate) struct ListenerMetrics {
     pub(crate) connections_evicted: AtomicU64,
     /// Where the binary writes its log, for the lines that were lost.
     pub(crate) log: OnceLock<LineSink>,
-    /// Where spans go, if anybody wants them.
+    /// The sink of spans, if there is one.
     pub(crate) spans: OnceLock<Arc<SpanSink>>,
 }
 
@@ -357,7 +359,7 @@ impl ListenerMetrics {
         }
     }
 
-    /// A limit was reached, and whoever ran into it was told in another way than by a refusal.
+    /// Counts a limit whose client receives no refusal.
     pub(crate) fn limit_hit(&self, limit: &'static str) {
         self.limit_hits.count(limit);
     }

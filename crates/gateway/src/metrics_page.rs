@@ -38,7 +38,7 @@ impl Look<'_> {
     }
 }
 
-/// A family with one sample for each destination.
+/// Returns a family with one sample for each destination.
 fn each(mut family: Family, looks: &[Look<'_>], value: impl Fn(&Look<'_>) -> Value) -> Family {
     for look in looks {
         family.samples.push((look.labels(&[]), value(look)));
@@ -46,14 +46,15 @@ fn each(mut family: Family, looks: &[Look<'_>], value: impl Fn(&Look<'_>) -> Val
     family
 }
 
-/// A counter of each destination.
+/// Returns a counter of each destination.
 fn count(looks: &[Look<'_>], name: &'static str, help: &'static str, of: fn(&Look<'_>) -> u64) -> Family {
     each(Family::counter(name, help), looks, |look| Value::Count(of(look)))
 }
 
 impl Gateway {
-    /// The page, in the text format of OpenMetrics. A caller that may not see all destinations gets the families of those
-    /// that it may see, and nothing about the rest of the gateway.
+    /// Returns the page, in the text format of OpenMetrics. A caller that may not see all
+    /// destinations gets the families of those that it may see, and nothing about the rest of the
+    /// gateway.
     pub(crate) fn metrics_page(&self, caller: &Caller) -> String {
         let (status, metrics) = (self.status(), self.destination_metrics());
         let looks: Vec<Look<'_>> = status
@@ -206,7 +207,7 @@ fn calls(looks: &[Look<'_>]) -> Vec<Family> {
     vec![calls, durations, failures]
 }
 
-/// What there is at this moment, and what came and went.
+/// Returns what there is at this moment, and what came and went.
 fn presence(looks: &[Look<'_>]) -> Vec<Family> {
     let mut streams = Family::gauge("rialto_streams", "Event streams that are being sent, by kind");
     for look in looks {
@@ -347,7 +348,7 @@ fn bytes(looks: &[Look<'_>]) -> Vec<Family> {
     ]
 }
 
-/// What happened that nobody was told.
+/// Losses that no client received an error for.
 fn losses(looks: &[Look<'_>]) -> Vec<Family> {
     vec![
         count(

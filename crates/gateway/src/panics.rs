@@ -14,7 +14,7 @@ use crate::reply::Refusal;
 pub(crate) async fn contained<T, E: From<Refusal>>(
     future: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    // Whatever the future held is gone with it; what it shared is behind locks that survive a panic.
+    // The future's own state is gone with it; shared state is behind locks that survive a panic.
     match AssertUnwindSafe(future).catch_unwind().await {
         Ok(outcome) => outcome,
         Err(_) => {

@@ -68,7 +68,7 @@ impl Gateway {
 }
 
 impl Probe {
-    /// A destination that could not even be tried.
+    /// Returns a destination that could not even be tried.
     pub fn hopeless(destination: String, why: String) -> Self {
         Self {
             destination,
@@ -118,7 +118,7 @@ async fn present(destination: &Endpoint) -> Result<Presented, String> {
     })
 }
 
-/// Opens a session and gives what the server said to it.
+/// Opens a session and returns the server's answer to it.
 async fn introduce(destination: &Endpoint, message: &Message) -> Result<(Arc<SessionHandle>, Value), String> {
     let opening = SessionOpen::Introduction(message.clone(), Accepts::Json);
     let (handle, call) = destination
@@ -159,7 +159,7 @@ fn message(text: String) -> Result<Message, String> {
     Message::scan(Bytes::from(text)).map_err(|error| error.to_string())
 }
 
-/// A server's words for a person at a terminal.
+/// Returns a server's words for a person at a terminal.
 fn shown(text: &str) -> String {
     escape::one_line(text, escape::MAX_VALUE_BYTES)
 }

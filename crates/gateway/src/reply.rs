@@ -47,7 +47,7 @@ pub(crate) enum Refusal {
     ForeignHost,
     ForeignOrigin,
     MissingHost,
-    /// Nobody is known by what the request shows.
+    /// The request has no valid credential.
     Unauthorized(Box<Challenge>),
     /// The caller is known, and may not do this.
     Forbidden(Box<Challenge>),
@@ -142,7 +142,7 @@ impl Refusal {
         self.row().0
     }
 
-    /// The refusal in words.
+    /// Returns the refusal in words.
     pub(crate) fn text(&self) -> String {
         self.row().2
     }
@@ -386,12 +386,12 @@ impl Refusal {
         }
     }
 
-    /// Whether somebody showed credentials that are nobody's.
+    /// Returns whether the request had unknown credentials.
     pub(crate) fn is_about_unknown_credentials(&self) -> bool {
         matches!(self, Self::Unauthorized(challenge) if matches!(challenge.challenge_error, ChallengeError::UnknownToken(_)))
     }
 
-    /// When to come back: for whatever will be otherwise later.
+    /// Returns when to retry, for refusals that are temporary.
     pub(crate) fn retry_after(&self, status: StatusCode) -> Option<Duration> {
         match self {
             Self::TooManyRequests { retry_after, .. } => Some(*retry_after),
@@ -400,7 +400,7 @@ impl Refusal {
         }
     }
 
-    /// The refusal as a JSON-RPC error: its code, its text and its `data`.
+    /// Returns the refusal as a JSON-RPC error: its code, its text and its `data`.
     pub(crate) fn words(&self) -> (i32, String, Option<String>) {
         let (_, wording, text) = self.row();
         let code = match wording {
@@ -411,7 +411,7 @@ impl Refusal {
         (code, text, data)
     }
 
-    /// The refusal as a JSON-RPC message.
+    /// Returns the refusal as a JSON-RPC message.
     pub(crate) fn body(&self, id: Option<&[u8]>) -> Bytes {
         match self {
             Self::Modern(objection) => objection.body(id),

@@ -16,12 +16,13 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use protocol::time::Moment;
 
 const PREFIX: &str = "rialto1.";
-/// In front of a server's own state. What is sealed as one kind never opens as the other, since the kind is part of
-/// what it is bound to: a server could otherwise word a state so that it names a call of somebody else's.
+/// In front of a server's own state. What is sealed as one kind never opens as the other, since the
+/// kind is part of what it is bound to: a server could otherwise word a state so that it names a
+/// call of another caller.
 const WRAPPED: &str = "rialto2.";
 const PLAIN: usize = 16 + 4 + 8;
 
-/// What a state says.
+/// The content of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RequestState {
     pub(crate) errand: u128,
@@ -29,15 +30,15 @@ pub(crate) struct RequestState {
     pub(crate) expires: Moment,
 }
 
-/// Seals and opens states with a key of this process. The key is made when it is first needed: gathering
-/// randomness takes the library tens of milliseconds, which a start should not wait for.
+/// Seals and opens states with a key of this process. The key is made when it is first needed:
+/// collecting randomness takes the library tens of milliseconds, which a start should not wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Sealer {
     key: OnceLock<Option<RandomizedNonceKey>>,
 }
 
 impl Sealer {
-    /// The key; `None` if the system has no randomness to give.
+    /// Returns the key; `None` if the system has no randomness to give.
     fn key(&self) -> Option<&RandomizedNonceKey> {
         let fresh = || {
             let mut bytes = [0; 32];
@@ -65,7 +66,7 @@ impl Sealer {
         Some(text)
     }
 
-    /// What a state says, if it is ours and was made for this.
+    /// Returns the content of a state, if it is ours and was made for this.
     pub(crate) fn open(&self, state: &str, bound_to: &str) -> Option<RequestState> {
         let plain = self.opened(decode(state.strip_prefix(PREFIX)?)?, bound_to.as_bytes())?;
         let plain: [u8; PLAIN] = plain.try_into().ok()?;
@@ -91,13 +92,13 @@ impl Sealer {
         Some(format!("{WRAPPED}{}", URL_SAFE_NO_PAD.encode(whole)))
     }
 
-    /// A server's own state, if it was sealed for this.
+    /// Returns a server's own state, if it was sealed for this.
     fn unwrap(&self, state: &str, bound_to: &str) -> Option<String> {
         let bytes = URL_SAFE_NO_PAD.decode(state.strip_prefix(WRAPPED)?).ok()?;
         String::from_utf8(self.opened(bytes, &wrapping(bound_to))?).ok()
     }
 
-    /// What was sealed for this, of a nonce and all that follows it.
+    /// Returns what was sealed for this, of a nonce and all that follows it.
     fn opened(&self, mut nonce: Vec<u8>, bound_to: &[u8]) -> Option<Vec<u8>> {
         if nonce.len() <= NONCE_LEN {
             return None;
@@ -116,7 +117,7 @@ fn wrapping(bound_to: &str) -> Vec<u8> {
     [WRAPPED.as_bytes(), bound_to.as_bytes()].concat()
 }
 
-/// Whether a state has the form of ours; others belong to a server.
+/// Returns whether a state has the form of ours; others belong to a server.
 pub(crate) fn is_ours(state: &str) -> bool {
     state.starts_with(PREFIX)
 }

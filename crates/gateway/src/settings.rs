@@ -31,7 +31,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The text itself, for the one place that needs it.
+    /// Returns the text itself, for the one place that needs it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -47,13 +47,13 @@ impl fmt::Debug for Secret {
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub listen: SocketAddr,
-    /// Plain HTTP, if nothing was said.
+    /// Plain HTTP without it.
     pub tls: Option<TlsSettings>,
     /// Silence after which the call of a client that takes JSON only gets 504. Progress resets it, up to ten times the value.
     pub request_timeout: Duration,
     /// The same for a client that reads events.
     pub stream_timeout: Duration,
-    /// The largest request body the door reads; the largest of the destinations' own limits.
+    /// The largest request body that is read; the largest of the destinations' own limits.
     pub max_message_bytes: usize,
     /// How long a session may be idle before it ends.
     pub session_idle: Duration,
@@ -63,7 +63,7 @@ pub struct Settings {
     pub allowed_hosts: Vec<String>,
     /// Origins (`https://app.example.com`) that browsers may call from, besides loopback ones.
     pub allowed_origins: Vec<String>,
-    /// What clients call this gateway; the address listened on, if nothing was said.
+    /// What clients call this gateway; by default the address listened on.
     pub public_url: Option<PublicUrl>,
     pub auth: AuthSettings,
     pub limits: LimitSettings,
@@ -126,11 +126,11 @@ pub struct Destination {
     pub max_message_bytes: usize,
     /// Sessions at once; the next one gets 503.
     pub max_sessions: usize,
-    /// Calls of one client at once, waiting or in flight; by default enough for anyone.
+    /// Calls of one client at once, waiting or in flight; by default enough for any client.
     pub max_calls: Option<usize>,
     pub era: EraChoice,
     pub show: Show,
-    /// What a legacy server is told its client's roots are, when it asks and no client can be asked.
+    /// The roots that a legacy server receives when it asks and no client can be asked.
     pub roots: Vec<String>,
     /// Clients of the old transport (HTTP with SSE) are served at `/{name}/sse` and `/{name}/message`.
     pub legacy_sse: bool,
@@ -238,7 +238,7 @@ pub enum Retry {
 /// What becomes of calls while the server cannot be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outages {
-    /// They are refused at once. Whoever calls is told when to try again.
+    /// They are refused at once. The caller receives when to try again.
     Refuse,
     /// They wait, as long as calls may wait for a server to get ready.
     Wait,
@@ -248,7 +248,7 @@ pub enum Outages {
 #[derive(Debug, Clone)]
 pub enum SignIn {
     No,
-    /// By OAuth. Who is asked to sign in, if anyone, is settled in there.
+    /// By OAuth. The sign-in decides which user is asked, if any.
     OAuth(oauth::SignIn),
 }
 
@@ -275,11 +275,11 @@ pub enum Start {
     Lazy,
 }
 
-/// What a legacy server is told that its client can do.
+/// The client capabilities that a legacy server receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capabilities {
     /// Exactly what the caller declared; callers that differ get different children.
     PerClient,
-    /// One child that is told everything; Rialto refuses what a caller cannot do.
+    /// One child with all capabilities; Rialto refuses what a caller cannot do.
     Union,
 }

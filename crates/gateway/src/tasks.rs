@@ -1,6 +1,7 @@
 //! The one place that starts tasks: every task has a name, and its panic is logged under that name.
 //!
-//! It does not restart anything and does not keep a list: who starts a task owns its handle.
+//! It does not restart anything and does not keep a list: the caller that starts a task owns its
+//! handle.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -39,7 +40,7 @@ pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
     }
 }
 
-/// A task that ends with whoever started it.
+/// A task that ends when this handle is dropped.
 #[derive(Debug)]
 pub(crate) struct Owned<T>(pub(crate) JoinHandle<T>);
 
@@ -67,7 +68,7 @@ impl<F: Future> Future for Named<F> {
     }
 }
 
-/// Is dropped after every step of the task; when that happens because of a panic, it says so.
+/// Is dropped after every step of the task; when that happens because of a panic, it logs it.
 struct PanicWatch {
     task: &'static str,
 }

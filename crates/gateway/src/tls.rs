@@ -1,8 +1,9 @@
 //! TLS on our own listener: the certificate, how it is exchanged while we run, and the connections over it.
 //!
-//! Files are looked at once a second and read again when they have changed and stayed as they are for a second, so
-//! that a pair of which only one half was written is not taken. A pair that cannot be used changes nothing: the old
-//! certificate serves on. Nothing plain is ever said on a TLS port, and there is no way to ask for less than TLS 1.2.
+//! Files are looked at once a second and read again when they have changed and stayed as they are
+//! for a second, so that a pair of which only one half was written is not taken. A pair that cannot
+//! be used changes nothing: the old certificate serves on. Nothing is ever sent in the clear on a
+//! TLS port, and there is no way to ask for less than TLS 1.2.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -117,7 +118,7 @@ impl Tls {
         }
     }
 
-    /// The handshake. `None`: there was none, and there is nothing to say to that peer.
+    /// Accepts a TLS handshake. Returns `None` if it failed; that peer gets no answer.
     pub(crate) async fn accept(&self, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
         let config = Arc::clone(&self.lock().config);
         let why = match tokio::time::timeout(HANDSHAKE_TIME, TlsAcceptor::from(config).accept(stream)).await {
@@ -126,7 +127,7 @@ impl Tls {
             Err(_) => "it took too long".to_owned(),
         };
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-        // Whoever scans the port decides how often this happens, so that the log grows slower than it.
+        // A port scanner decides how often this happens, so the log grows slower than that.
         if failures.is_power_of_two() {
             tracing::info!(failures, why, "TLS handshake failed");
         }
@@ -139,7 +140,7 @@ impl Tls {
     }
 }
 
-/// Whether the files can be used, for who wants to know before it matters.
+/// Checks whether the files can be used, before a connection needs them.
 pub fn check(settings: &TlsSettings) -> Result<(), TlsError> {
     load(settings).map(drop)
 }

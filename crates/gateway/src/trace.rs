@@ -1,7 +1,8 @@
 //! Spans: one for each request of a client, from its arrival to the last byte of its answer.
 //!
-//! A span that has ended is put into a bounded queue; whoever holds its other end sends it where spans are wanted. It never
-//! waits: what does not fit is lost and counted. Without a sink nothing is made at all, and a context is only passed on.
+//! A span that has ended is put into a bounded queue; the exporter at the other end sends it on. It
+//! never waits: what does not fit is lost and counted. Without a sink nothing is made at all, and a
+//! context is only passed on.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
@@ -18,7 +19,7 @@ use tokio::sync::mpsc;
 use crate::audit::SessionHash;
 use crate::reply::SESSION_ID;
 
-/// Longer names and ids say nothing more.
+/// Longer names and ids are cut.
 const LONGEST_VALUE: usize = 256;
 
 /// A span that has ended.
@@ -47,7 +48,8 @@ pub struct SpanSink {
 }
 
 impl SpanSink {
-    /// A sink that holds so many spans, and where they can be taken from. `share` is between 0 and 1.
+    /// Returns a sink that holds so many spans, and where they can be taken from. `share` is
+    /// between 0 and 1.
     pub fn bounded(capacity: usize, share: f64) -> (Arc<Self>, mpsc::Receiver<Span>) {
         let (sender, receiver) = mpsc::channel(capacity);
         let sink = Self {
@@ -81,7 +83,7 @@ impl SpanSink {
         self.exported.load(Relaxed)
     }
 
-    /// Decided by the trace's own bits, so that others who look at them decide alike.
+    /// Decided by the trace's own bits, so that other samplers decide alike.
     fn samples(&self, trace: u128) -> bool {
         (trace as u64 & u64::from(u32::MAX)) < self.share
     }
@@ -116,7 +118,8 @@ impl Drop for OpenSpan {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Failed(pub(crate) &'static str);
 
-/// Looks at a request's context; `is_traced` if its headers have one. Gives the message as it is to be passed on, and the span it begins where spans are wanted.
+/// Looks at a request's context; `is_traced` if its headers have one. Returns the message to pass
+/// on, and the span that it begins where there is a sink.
 pub(crate) fn begin(
     sink: Option<&Arc<SpanSink>>,
     destination: &str,
@@ -167,14 +170,15 @@ fn carry(message: Message, context: TraceParent, companions: &[(&'static str, &s
     trace_context::with_context(&message, context, companions).unwrap_or(message)
 }
 
-/// The context of a message's body as a header, for servers that are reached over HTTP and look there.
+/// Returns the context of a message's body as a header, for servers that are reached over HTTP and
+/// look there.
 pub(crate) fn header_of(message: &Message) -> Option<HeaderValue> {
     // Most messages have none, and then nothing is taken apart.
     may_have_context(message.raw(Member::Meta)?).then_some(())?;
     HeaderValue::from_str(&TraceParent::of(message)?.to_string()).ok()
 }
 
-/// Whether a message, or a part of one, can have a context at all.
+/// Returns whether a message, or a part of one, can have a context at all.
 pub(crate) fn may_have_context(bytes: &[u8]) -> bool {
     static NAME: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(TRACEPARENT));
     NAME.find(bytes).is_some()

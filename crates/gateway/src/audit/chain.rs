@@ -1,11 +1,12 @@
 //! The hash chain over audit records: how a record gets its link, and how links are verified.
 //!
-//! A chained record ends with `,"seq":N,"hash":"H"}`, where `N` counts from 1 and `H` is the SHA-256, in hexadecimal, of
-//! the hash before it (32 zero bytes before the first) and the bytes of the line up to `,"hash":`. Whoever changes,
-//! removes, inserts or moves a record breaks a link. Without a key it shows accidents, and tampering only to those who know
-//! the last hash from elsewhere: a writer of the file can compute all links anew. With a key (`audit.chain_key`) the hash is
-//! an HMAC-SHA256 over the same bytes, and the links cannot be computed without the key. That records are missing at the
-//! very end neither can show.
+//! A chained record ends with `,"seq":N,"hash":"H"}`, where `N` counts from 1 and `H` is the
+//! SHA-256, in hexadecimal, of the hash before it (32 zero bytes before the first) and the bytes of
+//! the line up to `,"hash":`. A record that is changed, removed, inserted or moved breaks a link.
+//! Without a key it shows accidents, and tampering only to a reader that knows the last hash from
+//! elsewhere: a writer of the file can compute all links anew. With a key (`audit.chain_key`) the
+//! hash is an HMAC-SHA256 over the same bytes, and the links cannot be computed without the key.
+//! That records are missing at the very end neither can show.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -49,8 +50,9 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// The chain that goes on where a file ends. A record that was begun and never finished, because the writer died
-    /// in it, is cut off: no call waited for it, and it would look like damage ever after.
+    /// Returns the chain that goes on where a file ends. A record that was begun and never
+    /// finished, because the writer died in it, is cut off: no call waited for it, and it would
+    /// look like damage ever after.
     pub(super) fn continuing(path: &Path) -> io::Result<Self> {
         let mut file = match File::options().read(true).write(true).open(path) {
             Ok(file) if file.metadata()?.is_file() => file,
@@ -120,7 +122,7 @@ fn hash_after(key: Option<&ChainKey>, before: &Hash, record: &[u8]) -> Hash {
     hash
 }
 
-/// What a record says about its place.
+/// The chain fields of a record.
 struct ChainLink<'a> {
     seq: u64,
     hash: Hash,
@@ -185,7 +187,7 @@ pub struct Verified {
     pub last: u64,
     /// The last hash, to be compared with what was noted elsewhere.
     pub hash: String,
-    /// Records from before the chain began, which it says nothing about.
+    /// Records from before the chain began, which it does not cover.
     pub unchained: u64,
 }
 
@@ -213,7 +215,8 @@ impl Verifier {
             seq: link.seq,
             hash: link.hash,
         };
-        // After a flaw the record itself is where the chain goes on, so that one flaw is told once.
+        // After a flaw the record itself is where the chain goes on, so that one flaw is reported
+        // once.
         let before = self.newest.replace(here);
         let Some(before) = before.or_else(|| (link.seq == 1).then(Chain::default)) else {
             // The file before this one is not at hand: this record is believed, those after it are verified.
@@ -242,7 +245,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// What was verified; `None` if there was no record of a chain.
+    /// Returns what was verified; `None` if there was no record of a chain.
     pub fn finish(self) -> Option<Verified> {
         let newest = self.newest?;
         Some(Verified {
@@ -313,7 +316,7 @@ mod tests {
         assert_eq!(flaws_with(None, &lines), 3);
         let wrong = ChainKey::new(&Secret::new("another"));
         assert_eq!(flaws_with(Some(wrong), &lines), 3);
-        // The whole chain computed anew, as a writer of the file can who has no key.
+        // The whole chain computed anew, as a writer of the file can without a key.
         let forged = records(&mut Chain::default(), 3);
         assert_eq!(
             (flaws_with(None, &forged), flaws_with(Some(key), &forged)),
@@ -397,7 +400,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever single byte is changed, anywhere, it is noticed.
+        /// A change of any single byte is noticed.
         #[test]
         fn any_changed_byte_is_noticed(at in 0..900_usize, by in 1..255_u8) {
             let mut bytes = records(&mut Chain::default(), 6).concat();
@@ -405,7 +408,8 @@ mod tests {
             bytes[at] = bytes[at].wrapping_add(by);
             let lines: Vec<Vec<u8>> = bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
             let (flaws, verified) = verify(&lines);
-            // In the very last hash a change can only be seen by who knows it; in its line everything else can.
+            // A change of the very last hash is seen only by a reader that knows it; every other
+            // change of its line is seen.
             let whole = verify(&records(&mut Chain::default(), 6)).1;
             prop_assert!(!flaws.is_empty() || verified != whole);
         }

@@ -28,8 +28,8 @@ thread_local! {
     pub(super) static REDACTED_HERE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// The body as text, secrets replaced, with somewhat more than `limit` bytes when there is more: whoever
-/// cuts it at the limit then knows that it was cut.
+/// Returns the body as text, secrets replaced, with somewhat more than `limit` bytes when there is
+/// more: a caller that cuts it at the limit then knows that it was cut.
 pub(super) fn redact(body: &[u8], limit: usize) -> String {
     #[cfg(test)]
     REDACTED_HERE.with(|count| count.set(count.get() + 1));
@@ -165,7 +165,7 @@ fn is_header_name(word: &str) -> bool {
     ends_with_ignoring_case(word, "authorization") || ends_with_ignoring_case(word, "cookie")
 }
 
-/// A quote at the beginning of `text` with the backslashes that escape it, or nothing.
+/// Returns a quote at the beginning of `text` with the backslashes that escape it, or nothing.
 fn quote_at(text: &str) -> &str {
     let backslashes = text.len() - text.trim_start_matches('\\').len();
     match text.as_bytes().get(backslashes) {
@@ -174,7 +174,8 @@ fn quote_at(text: &str) -> &str {
     }
 }
 
-/// The length of a string with both its quotes; `quote` is the first. An unfinished string goes to the end.
+/// Returns the length of a string with both its quotes; `quote` is the first. An unfinished string
+/// goes to the end.
 ///
 /// In JSON inside `d` strings a quote has 2^d - 1 backslashes. A run of that many, or of that many and a
 /// multiple of twice 2^d (backslashes of the content), ends the string; a shorter one ends a string around it.
@@ -200,7 +201,8 @@ fn string_length(text: &str, quote: &str) -> usize {
     text.len()
 }
 
-/// The length of an object or array, brackets in its strings not counted. An unfinished one goes to the end.
+/// Returns the length of an object or array, brackets in its strings not counted. An unfinished one
+/// goes to the end.
 fn nested_length(text: &str) -> usize {
     let (mut open, mut at) = (0_usize, 0);
     while let Some(&byte) = text.as_bytes().get(at) {

@@ -35,7 +35,7 @@ fn over(writer: Box<dyn io::Write + Send>, finisher: Finisher, change: impl FnOn
     Audit::over(open, options, finisher, OnAuditFailure::Count).unwrap()
 }
 
-/// The lines that `records` make, each checked to be one JSON value.
+/// Returns the lines that `records` make, each checked to be one JSON value.
 fn written(bodies: bool, records: &[AuditRecord<'_>]) -> Vec<Value> {
     let (audit, kept) = audit(bodies);
     for record in records {

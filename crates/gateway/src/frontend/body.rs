@@ -177,17 +177,17 @@ impl std::fmt::Debug for Events {
 }
 
 impl Events {
-    /// The rest of a call's answer.
+    /// Returns the rest of a call's answer.
     pub(crate) fn answer(handle: Arc<SessionHandle>, reader: Reader) -> Self {
         Self::new(handle, reader, StreamKind::Answer, None)
     }
 
-    /// A stream that the client opened to listen.
+    /// Returns a stream that the client opened to listen.
     pub(crate) fn notices(handle: Arc<SessionHandle>, reader: Reader, permit: Permit) -> Self {
         Self::new(handle, reader, StreamKind::Notices, Some(permit))
     }
 
-    /// Everything of a session in one stream, whose place its door holds.
+    /// Returns all events of a session as one stream, whose permit its session holds.
     pub(crate) fn everything(handle: Arc<SessionHandle>, reader: Reader) -> Self {
         Self::new(handle, reader, StreamKind::Notices, None)
     }

@@ -1,5 +1,5 @@
-//! What browsers are told about requests from other origins. Which origins may call at all is [`origin`]'s to say;
-//! here they are only told so, and nothing is said to the others.
+//! CORS headers for browsers. [`origin`] decides which origins may call; here the answers to those
+//! get their headers, and no others.
 //!
 //! [`origin`]: crate::guard::origin
 
@@ -15,12 +15,12 @@ const EXPOSED: HeaderValue = HeaderValue::from_static("Mcp-Session-Id, WWW-Authe
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 const REQUESTED_METHOD: HeaderName = header::ACCESS_CONTROL_REQUEST_METHOD;
 
-/// Whether a request only asks what would be allowed.
+/// Returns whether a request only asks what would be allowed.
 pub(crate) fn is_preflight(method: &http::Method, headers: &HeaderMap) -> bool {
     *method == http::Method::OPTIONS && headers.contains_key(REQUESTED_METHOD)
 }
 
-/// The answer to a question of a browser on behalf of an origin that may call.
+/// Returns the answer to a question of a browser on behalf of an origin that may call.
 pub(crate) fn preflight(headers: &HeaderMap, methods: &'static str) -> Response<Body> {
     let mut response = respond::empty(StatusCode::NO_CONTENT);
     let out = response.headers_mut();
@@ -36,8 +36,8 @@ pub(crate) fn preflight(headers: &HeaderMap, methods: &'static str) -> Response<
     response
 }
 
-/// Lets the origin that a request came from read its answer, whatever the answer is. No credentials of the browser's own
-/// are ever allowed: a token is sent by a page that has one, never by a cookie.
+/// Lets the origin that a request came from read its answer, an error included. No credentials of
+/// the browser's own are ever allowed: a token is sent by a page that has one, never by a cookie.
 pub(crate) fn allow(response: &mut Response<Body>, origin: HeaderValue) {
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);

@@ -1,4 +1,4 @@
-//! What the headers of a request say, as far as that decides how the request is taken.
+//! The headers of a request that decide how it is handled.
 //!
 //! They are gone through once. To look for them one by one, most of which are there, costs more than to see them all.
 
@@ -11,7 +11,7 @@ use uuid::{Uuid, Variant};
 use crate::reply::Refusal;
 use crate::single_header::SingleHeader;
 
-/// What clients write who follow the specification to the letter; the official libraries do.
+/// The `Accept` of clients that follow the specification to the letter; the official libraries do.
 const USUAL_ACCEPT: &[u8] = b"application/json, text/event-stream";
 /// What nearly all write.
 const USUAL_CONTENT: &[u8] = b"application/json";
@@ -28,7 +28,7 @@ pub(crate) struct Head<'h> {
     content_type: Option<&'h HeaderValue>,
     revision: SingleHeader<'h>,
     session: SingleHeader<'h>,
-    /// Whether it says which trace it is part of.
+    /// Whether it names its trace.
     pub(crate) is_traced: bool,
 }
 
@@ -87,7 +87,7 @@ impl<'h> Head<'h> {
         }
     }
 
-    /// What the client of a POST reads.
+    /// Returns what the client of a POST reads.
     pub(crate) fn accepts(&self) -> Result<Accepts, Refusal> {
         // Another `Accept` beside it could only allow more.
         if self
@@ -99,7 +99,8 @@ impl<'h> Head<'h> {
         let takes_json = range_for(self.headers, "application/json").is_some();
         match (takes_json, range_for(self.headers, "text/event-stream")) {
             (true, Some(Range::Named)) => Ok(Accepts::Both),
-            // Most HTTP libraries send `*/*` unless told otherwise. It does not say that their caller reads events.
+            // Most HTTP libraries send `*/*` by default. It does not mean that their caller reads
+            // events.
             (true, Some(Range::Anything) | None) => Ok(Accepts::Json),
             (false, Some(_)) => Ok(Accepts::Events),
             (false, None) => Err(Refusal::NotAcceptable {
@@ -118,7 +119,7 @@ impl<'h> Head<'h> {
         }
     }
 
-    /// The revision the request says it speaks.
+    /// Returns the revision that the request names.
     pub(crate) fn revision(&self) -> Result<Revision, Refusal> {
         let Some(value) = self.revision.value("MCP-Protocol-Version")? else {
             return Ok(Revision::Unsaid);
@@ -131,7 +132,7 @@ impl<'h> Head<'h> {
         }
     }
 
-    /// The session the request says it belongs to.
+    /// Returns the id of the session that the request names.
     pub(crate) fn session_id(&self) -> Result<Option<Uuid>, Refusal> {
         let Some(value) = self.session.value("Mcp-Session-Id")? else {
             return Ok(None);
@@ -147,7 +148,7 @@ impl<'h> Head<'h> {
     }
 }
 
-/// Whether a content type is that of JSON, in the one encoding that JSON has.
+/// Returns whether a content type is that of JSON, in the one encoding that JSON has.
 fn is_plain_json(content_type: &str) -> bool {
     let mut parts = content_type.split(';').map(str::trim);
     if !parts
@@ -211,7 +212,7 @@ fn range_for(headers: &HeaderMap, media_type: &str) -> Option<Range> {
     found
 }
 
-/// The revision a request says it speaks.
+/// The revision that a request names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Revision {
     Unsaid,
@@ -221,7 +222,7 @@ pub(crate) enum Revision {
 }
 
 impl Revision {
-    /// The legacy revision, if any was named.
+    /// Returns the legacy revision, if any was named.
     pub(crate) fn legacy(self) -> Result<Option<Version>, Refusal> {
         match self {
             Self::Unsaid => Ok(None),

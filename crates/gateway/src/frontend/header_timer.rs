@@ -88,7 +88,7 @@ impl Timer for HeaderTimer {
     }
 }
 
-/// A time that comes, told by the clock of its connection.
+/// A deadline on the clock of its connection.
 struct Deadline {
     at: Instant,
     clock: HeaderTimer,

@@ -1,4 +1,5 @@
-//! The HTTP door: which destination, who is calling, which method; the methods are in [`streamable`].
+//! The HTTP frontend: finds the destination, authenticates the caller, dispatches the method. The
+//! methods are in [`streamable`].
 
 mod streamable;
 
@@ -269,8 +270,8 @@ impl Gateway {
         }
     }
 
-    /// Who is knocking, if they may come in. Credentials that are nobody's are counted, and beyond so many in a minute
-    /// their sender hears of that and of nothing else.
+    /// Authenticates a request. Unknown credentials are counted, and beyond the limit per minute
+    /// their address gets 429 instead of 401.
     async fn authenticate(
         &self,
         config: &ActiveConfig,
@@ -382,7 +383,7 @@ fn find(gateway: &Gateway, config: &ActiveConfig, path: &str) -> Route {
     }
 }
 
-/// The destination whose endpoint this path is.
+/// Returns the destination whose endpoint this path is.
 fn find_endpoint(
     path: &str,
     root: Option<&Arc<Endpoint>>,
@@ -405,7 +406,7 @@ pub(super) struct RequestContext<'a> {
     endpoint_path: EndpointPath,
     pub(super) caller: Arc<Caller>,
     pub(super) began: Moment,
-    /// Who is counted with it, where limits are about callers.
+    /// The account that it is counted on, where limits are about callers.
     pub(super) account: Option<Arc<Account>>,
 }
 
@@ -428,8 +429,8 @@ impl From<Refusal> for RefusedRequest {
 }
 
 impl RequestContext<'_> {
-    /// Counts the request against the minute of its caller, and of its session where it names one. Gives the session, if it
-    /// was looked up.
+    /// Counts the request against the minute of its caller, and of its session where it names one.
+    /// Returns the session, if it was looked up.
     pub(super) fn admit(&self, head: &Head<'_>) -> Result<Option<Arc<SessionHandle>>, Refusal> {
         let limiter = &self.gateway.limiter;
         limiter.request(self.began, self.account.as_ref())?;
@@ -471,7 +472,8 @@ impl RequestContext<'_> {
         AuthTarget::Destination(&self.destination.name, self.endpoint_path)
     }
 
-    /// Whether the caller may say this: by its scopes, and by the destination's policy for tools.
+    /// Checks that the caller may send this message: by its scopes, and by the destination's policy
+    /// for tools.
     pub(super) fn permit(&self, message: &Message) -> Result<(), Refusal> {
         // A server that drops such characters would run another method than the one that was judged.
         let is_odd = |character: char| character.is_whitespace() || character.is_control();
@@ -485,7 +487,8 @@ impl RequestContext<'_> {
         self.destination.check_tool(message)
     }
 
-    /// Whether there is still time for a message. What a call in flight may wait for is taken to the end.
+    /// Checks whether there is still time for a message. What a call in flight may wait for is
+    /// taken to the end.
     pub(super) fn check_open(&self, message: &Message) -> Result<(), Refusal> {
         match message.kind() {
             Kind::Request if self.gateway.is_draining() => Err(Refusal::Draining),
@@ -493,7 +496,7 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Whether what is done could be recorded.
+    /// Checks whether what is done could be recorded.
     pub(super) fn check_recorded(&self) -> Result<(), Refusal> {
         if self.gateway.audit.refuses() {
             return Err(Refusal::AuditUnavailable);
@@ -532,7 +535,7 @@ impl RequestContext<'_> {
     }
 }
 
-/// A session's refusal as the door's.
+/// Converts a session's refusal to the frontend's.
 pub(super) fn refuse_message(refusal: session::Refusal) -> Refusal {
     match refusal {
         session::Refusal::Objection(objection) => Refusal::Objection(objection),

@@ -1,9 +1,10 @@
-//! The door of the old transport (2024-11-05, HTTP with SSE), for clients that know no newer one.
+//! The frontend of the old transport (2024-11-05, HTTP with SSE), for clients that know no newer
+//! one.
 //!
-//! `GET /{d}/sse` opens a client's one stream, whose first event names where to post; `POST /{d}/message` takes what
-//! the client says and answers 202; everything said to the client is an event of the stream. Behind the door is
-//! the same session as behind `/{d}/mcp`, with [`Accepts::OneStream`]: only where answers go differs. When
-//! the stream ends the session ends, since nobody can come back to it.
+//! `GET /{d}/sse` opens a client's one stream, whose first event names where to post; `POST
+//! /{d}/message` takes the client's messages and answers 202; all messages to the client are events
+//! of the stream. The session is the same as that of `/{d}/mcp`, with [`Accepts::OneStream`]: only
+//! where answers go differs. When the stream ends the session ends, since it cannot be resumed.
 
 mod stream;
 
@@ -207,7 +208,7 @@ impl RequestContext<'_> {
                 stream.begin_reading(&handle);
                 handle
             }
-            // Without a session there is nobody whom it could concern.
+            // Without a session it concerns no client.
             (None, Meaning::Ready | Meaning::Cancel(_) | Meaning::Notice | Meaning::Answer(_)) => {
                 return Ok(());
             }
@@ -279,14 +280,14 @@ impl Introduction {
         }
         self.stream.detach();
         self.destination.close(&handle);
-        // Whoever ended the destination meanwhile has passed over a stream that was about to have a session.
+        // The end of the destination has passed over a stream that was about to have a session.
         if self.destination.check_open().is_err() {
             self.stream.end();
         }
     }
 }
 
-/// The answer to an introduction.
+/// Returns the answer to an introduction.
 async fn answer_of(handle: &Arc<SessionHandle>, call: CallKey) -> Bytes {
     match handle.answer(call).await {
         Answered::Complete { body, .. } => body.into_bytes(),
@@ -294,7 +295,7 @@ async fn answer_of(handle: &Arc<SessionHandle>, call: CallKey) -> Bytes {
     }
 }
 
-/// Which stream a POST belongs to.
+/// Returns which stream a POST belongs to.
 fn stream_id(uri: &Uri) -> Result<Uuid, Refusal> {
     let mut ids = uri
         .query()

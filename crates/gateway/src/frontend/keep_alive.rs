@@ -10,15 +10,17 @@ use bytes::{Bytes, BytesMut};
 use protocol::wire::sse;
 use tokio::time::{Instant, Sleep};
 
-/// Silence after which a comment is sent, so that nobody in between takes the stream for dead.
+/// The keep-alive interval: silence after which a comment is sent, so that no proxy takes the
+/// stream for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// The time of one stream.
 #[derive(Debug, Default)]
 pub(super) struct KeepAlive {
-    /// Runs while nothing is said. There is none before a stream was first silent: most answers never are.
+    /// Runs while nothing is sent. There is none before a stream was first silent: most answers
+    /// never are.
     silence: Option<Pin<Box<Sleep>>>,
-    /// When the one who reads will have to show again who it is.
+    /// When the reader has to authenticate again.
     term: Option<Pin<Box<Sleep>>>,
 }
 
@@ -37,12 +39,12 @@ impl KeepAlive {
         self.term.take_if(is_up).is_some()
     }
 
-    /// Something was said: silence begins anew.
+    /// Notes that something was sent: the interval begins anew.
     pub(super) fn spoke(&mut self) {
         self.silence = None;
     }
 
-    /// For a stream that has nothing to say: the comment that keeps it alive, when it is time for one.
+    /// Returns the keep-alive comment for a silent stream, when it is time for one.
     pub(super) fn poll_keep_alive(&mut self, context: &mut Context<'_>) -> Poll<Bytes> {
         let silence = self
             .silence

@@ -1,9 +1,11 @@
-//! The end of a connection whose peer is still sending: what was said to it last is to be read.
+//! The lingering close (nginx: `lingering_close`) of a connection whose peer is still sending, so
+//! that the peer reads the last answer.
 //!
-//! A request that is refused by its head is answered before its body has come, and the connection ends with that. To close
-//! it while the peer still writes would make the kernel tell the peer so at once, and throw away the answer: instead of
-//! "too large" or "sign in first" it would see a broken pipe. So the answer is the last that is sent, and what
-//! still comes is read and forgotten, though not for long.
+//! A request that is refused by its head is answered before its body has come, and the connection
+//! ends with that. To close it while the peer still writes would make the kernel reset the
+//! connection, and throw away the answer: instead of "too large" or "sign in first" it would see a
+//! broken pipe. So the answer is the last that is sent, and what still comes is read and forgotten,
+//! though not for long.
 
 use std::mem::MaybeUninit;
 use std::pin::Pin;
@@ -15,10 +17,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
 
-/// Whoever has not heard by then does not want to.
+/// How long a peer may take to read the answer.
 const LINGER_TIME: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 32 << 20;
-/// How much is read at once of what nobody wants.
+/// How many unwanted bytes are read at once.
 const PIECE: usize = 16 << 10;
 
 /// Whether something of the last request was left unread when it was answered.

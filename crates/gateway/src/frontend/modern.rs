@@ -1,4 +1,5 @@
-//! The HTTP door for modern clients (2026-07-28): requests that describe themselves, one at a time.
+//! The HTTP frontend for modern clients (2026-07-28): requests that describe themselves, one at a
+//! time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -105,7 +106,7 @@ pub(super) async fn post(
             respond::json(StatusCode::OK, put(destination, &handle, round, id))
         }
         FirstOutcome::Stream => {
-            // A call comes to its end; a listen must be told to.
+            // A call comes to its end; a listen must be ended.
             let time = (meaning == Meaning::Listen)
                 .then(|| caller.time_left(SystemTime::now()))
                 .flatten();
@@ -116,8 +117,8 @@ pub(super) async fn post(
     })
 }
 
-/// The answer that puts a server's questions to the client; or, where no more calls can wait for their clients, the
-/// answer that says so.
+/// Returns the answer that puts a server's questions to the client; or, where no more calls can
+/// wait for their clients, the error for that.
 pub(super) fn put(destination: &Endpoint, handle: &Arc<ModernRequestHandle>, round: u32, id: &[u8]) -> Bytes {
     destination.park(handle, round).unwrap_or_else(|| {
         handle.abandon();
@@ -126,7 +127,8 @@ pub(super) fn put(destination: &Endpoint, handle: &Arc<ModernRequestHandle>, rou
     })
 }
 
-/// The checks that need no knowledge of the server, in the order that the revision's conformance suite wants.
+/// Runs the checks that need no knowledge of the server, in the order that the revision's
+/// conformance suite wants.
 fn check_headers(mirrored: &MirroredHeaders<'_>, message: &Message) -> Result<Meaning, Objection> {
     modern::check_envelope(message)?;
     mirrored.check_mismatch(message).map_err(mismatch)?;

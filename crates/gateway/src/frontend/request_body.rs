@@ -24,7 +24,7 @@ pub(crate) enum RequestBody {
 }
 
 impl RequestBody {
-    /// Whether something of it may still come that nobody will read.
+    /// Returns whether bytes may still come that are not read.
     pub(crate) fn is_left(&self) -> bool {
         match self {
             Self::Unread(body) => !body.is_end_stream(),
@@ -33,7 +33,7 @@ impl RequestBody {
         }
     }
 
-    /// The whole body, never more than `limit` bytes of it.
+    /// Returns the whole body, never more than `limit` bytes of it.
     pub(crate) async fn read(&mut self, limit: usize) -> Result<Bytes, Refusal> {
         // Until it has come to its end.
         let Self::Unread(body) = std::mem::replace(self, Self::BrokenOff) else {
@@ -94,7 +94,8 @@ enum BodyBuffer {
 }
 
 impl BodyBuffer {
-    /// The body with another frame of it; `announced` is how long it will be, as far as that is known.
+    /// Returns the body with another frame of it; `announced` is how long it will be, as far as
+    /// that is known.
     fn with(
         self,
         frame: hyper::Result<Frame<Bytes>>,

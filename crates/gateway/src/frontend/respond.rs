@@ -1,5 +1,5 @@
-//! HTTP responses: refusals, answers of servers, their failures, pages and streams. What refusals say, and with which
-//! status, is the table's business ([`crate::reply`]).
+//! HTTP responses: refusals, answers of servers, their failures, pages and streams. The text and
+//! the status of refusals stand in one table ([`crate::reply`]).
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ fn whole_seconds(wait: Duration) -> HeaderValue {
     HeaderValue::from(seconds.max(1))
 }
 
-/// A complete answer to a call; `headers` are those to begin with.
+/// Returns a complete answer to a call; `headers` are those to begin with.
 pub(crate) fn answer(headers: HeaderMap, body: impl Into<Written>) -> Response<Body> {
     let mut response = Response::new(Body::full(body.into()));
     *response.headers_mut() = headers;
@@ -72,8 +72,8 @@ pub(crate) fn answer(headers: HeaderMap, body: impl Into<Written>) -> Response<B
     response
 }
 
-/// The answer to a call that failed after it was accepted: `in_band` with HTTP 200, otherwise with the failure's status.
-/// Either way the body is the JSON-RPC error.
+/// Returns the answer to a call that failed after it was accepted: `in_band` with HTTP 200,
+/// otherwise with the failure's status. Either way the body is the JSON-RPC error.
 pub(crate) fn failed(
     headers: HeaderMap,
     body: impl Into<Written>,
@@ -121,7 +121,7 @@ pub(crate) fn empty(status: StatusCode) -> Response<Body> {
     response
 }
 
-/// The page of metrics, in the text format of OpenMetrics.
+/// Returns the page of metrics, in the text format of OpenMetrics.
 pub(crate) fn metrics(page: String) -> Response<Body> {
     const OPEN_METRICS: HeaderValue =
         HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
@@ -132,7 +132,7 @@ pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body>
     with_type(status, JSON, body.into())
 }
 
-/// An event stream that proxies and browsers are told not to hold back.
+/// Returns an event stream, with headers that keep proxies and browsers from buffering it.
 pub(crate) fn events(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();

@@ -1,10 +1,10 @@
-//! The stdio door: one client on a stream of lines, in front of one destination.
+//! The stdio frontend: one client on a stream of lines, in front of one destination.
 //!
-//! What a line means is decided by [`protocol::client_face::stdio`]; here lines are read and written, and what the
-//! machine wants is carried out ([`client`]). While too much waits nothing is read, so that the client's own pipe
-//! fills: that is back-pressure on stdin. The door closes when the client's end does, when its answers cannot
-//! be written any more, or when it is told to; then what was under way is called off, and it is over within a
-//! second.
+//! What a line means is decided by [`protocol::client_face::stdio`]; here lines are read and
+//! written, and what the machine wants is carried out ([`client`]). While too much waits nothing is
+//! read, so that the client's own pipe fills: that is back-pressure on stdin. It ends when the
+//! client closes its end, when answers cannot be written any more, or at shutdown; then open calls
+//! are cancelled, and all is over within a second.
 
 mod busy_poll;
 mod client;
@@ -22,12 +22,12 @@ use crate::gateway::Gateway;
 use crate::tasks;
 use client::StdioClient;
 
-/// How long answers that are about to come are waited for when the client has said all it had to say: someone who
-/// pipes a few lines in wants to see what they lead to.
+/// How long answers are waited for after the end of stdin: a user that pipes a few lines in wants
+/// to see their answers.
 const LAST_ANSWERS: Duration = Duration::from_millis(750);
 /// How long the last lines may take to be written.
 const LAST_LINES: Duration = Duration::from_millis(200);
-/// How long servers may take to be told that their client has gone.
+/// How long the notice to servers that their client has gone may take.
 const LEAVING: Duration = Duration::from_millis(500);
 /// How long a client that only wants to know which era is spoken is kept waiting. The shortest patience among
 /// clients is ten seconds.
@@ -35,7 +35,7 @@ const PROBE: Duration = Duration::from_secs(8);
 /// How much is kept for the next write; a larger buffer is given back.
 const KEPT_BUFFER: usize = 256 << 10;
 
-/// How much may wait on either side of the door.
+/// How much may wait in either direction.
 #[derive(Debug, Clone)]
 pub struct LineLimits {
     /// Messages of the client that have no answer yet.
@@ -44,14 +44,14 @@ pub struct LineLimits {
     pub bytes: usize,
 }
 
-/// Why a conversation over lines came to its end.
+/// Why a client on stdio was disconnected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DisconnectReason {
     /// The client has closed its end.
     InputEnded,
     /// The client does not read any more.
     OutputBroken,
-    /// It was told to.
+    /// The gateway shuts down.
     Shutdown,
 }
 
@@ -95,7 +95,7 @@ impl Gateway {
             let client = Arc::clone(&client);
             async move { client.run_busy_poll().await }
         }));
-        // Whatever made it end early is in the log.
+        // The reason for an early end is in the log.
         let reason = (&mut serving.0).await.unwrap_or(DisconnectReason::Shutdown);
         let _ = tokio::time::timeout(LEAVING, self.stop_all()).await;
         maintenance.abort();
@@ -177,8 +177,8 @@ async fn read_lines(client: &Arc<StdioClient>, mut input: impl AsyncRead + Unpin
     }
 }
 
-/// Writes whatever there is, all at once, until the desk has ended and nothing is left; comes back early if nobody
-/// reads any more.
+/// Writes all outgoing lines at once, until the client has ended and nothing is left. Returns early
+/// if the client does not read any more.
 async fn write_lines(client: &StdioClient, mut output: impl AsyncWrite + Unpin) {
     let mut lines = BytesMut::new();
     loop {

@@ -103,7 +103,8 @@ mod tests {
         drop(theirs);
     }
 
-    /// The peer reads so many bytes, so often. Returns how long the connection was kept, or `None` if to the end.
+    /// Lets the peer read so many bytes, so often. Returns how long the connection was kept, or
+    /// `None` if to the end.
     async fn kept_for(bytes: usize, pause: Duration) -> Option<Duration> {
         let (ours, mut theirs) = tokio::io::duplex(1024);
         let mut connection = ClientStream::new(ours, HeaderTimer::default(), UnreadFlag::default());

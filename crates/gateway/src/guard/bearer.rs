@@ -11,8 +11,8 @@ const MAX_TOKEN: usize = 16 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Credential<'a> {
     Nothing,
-    /// What stands after `Bearer`. Whether it is [text](text_of) of a token nobody has looked: those that are known need not be
-    /// read again.
+    /// The bytes after `Bearer`. Not yet checked to be the [text](text_of) of a token: known ones
+    /// need no check.
     Bearer(&'a [u8]),
     /// Something that is no bearer token.
     Else,
@@ -46,7 +46,7 @@ fn trimmed(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// A token as text, if it is written as tokens are (RFC 6750, 2.1).
+/// Returns a token as text, if it is written as tokens are (RFC 6750, 2.1).
 pub(super) fn text_of(token: &[u8]) -> Option<&str> {
     let is_of_tokens = |byte: &u8| {
         byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'+' | b'/' | b'=')
@@ -56,7 +56,8 @@ pub(super) fn text_of(token: &[u8]) -> Option<&str> {
         .filter(|_| token.iter().all(is_of_tokens))
 }
 
-/// Whether the query carries a token: addresses end up in logs and histories, so none is taken from there.
+/// Returns whether the query carries a token: addresses end up in logs and histories, so none is
+/// taken from there.
 pub(crate) fn is_in_query(query: Option<&str>) -> bool {
     query.is_some_and(|query| {
         query.split('&').any(|pair| {

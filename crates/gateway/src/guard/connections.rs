@@ -21,7 +21,7 @@ use super::limits::network_of;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConnectionLimits {
     pub(crate) in_all: usize,
-    /// For the address that knocks; `None`: as many as there are.
+    /// For the address that connects; `None`: no limit.
     pub(crate) of_address: Option<usize>,
 }
 
@@ -264,7 +264,7 @@ impl<H> Drop for InFlight<H> {
 
 impl<H> Drop for ConnectionSlot<H> {
     fn drop(&mut self) {
-        // Nothing happens if it was evicted: it is off the roll already.
+        // Nothing happens if it was evicted: it has left the table already.
         drop(self.table.lock().leave(self.number));
     }
 }
@@ -332,7 +332,7 @@ mod tests {
         drop(client.begin());
         streaming.mark_authenticated();
         let _stream = streaming.begin();
-        // The latest of all to say something, and nothing that was let in.
+        // The latest of all requests, and none that was authenticated.
         drop(refused.begin());
         let (newcomer, handle, _) = evicted(connect(&table, "192.0.2.4", 3, None));
         assert_eq!(handle, Some(1));
@@ -385,7 +385,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, asks and goes: the limits hold, what is busy stays, and in the end nothing is left.
+        /// For any sequence of connections and requests the limits hold, busy connections stay, and
+        /// in the end nothing is left.
         #[test]
         fn table_is_right_after_any_sequence(steps in proptest::collection::vec((0_u8..5, 0_u8..4), 0..200)) {
             let table = Arc::new(ConnectionTable::<usize>::default());

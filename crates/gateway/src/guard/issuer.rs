@@ -1,4 +1,5 @@
-//! An issuer on the network: finds its keys and keeps them at hand. What may be fetched when is [`jwks`]'s to say.
+//! An issuer on the network: finds its keys and keeps them at hand. [`jwks`] decides what may be
+//! fetched when.
 //!
 //! It goes to the addresses of the configuration and to the one that the issuer's own metadata name, over https (or on
 //! this machine), follows no redirect, and reads no more than a limit.
@@ -18,7 +19,8 @@ use crate::settings::{IssuerUrl, KeysUrl};
 use crate::tasks;
 
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// One limit over the metadata and the keys: an issuer that accepts and says nothing costs this once.
+/// One limit over the metadata and the keys: an issuer that accepts and sends nothing costs this
+/// once.
 const FETCH_TIME: Duration = Duration::from_secs(10);
 /// Requests that wait for one fetch; more are refused at once.
 const MAX_WAITING: usize = 256;
@@ -90,8 +92,9 @@ impl Issuer {
         self.ring.lock()
     }
 
-    /// Which set of keys is in use; `None` if there is none that may be. Keys that have become old are fetched anew
-    /// meanwhile: where all callers are known by now, nobody else would notice that one was withdrawn.
+    /// Returns which set of keys is in use; `None` if there is none that may be. Keys that have
+    /// become old are fetched anew meanwhile: where all callers are cached, no other code would
+    /// notice that a key was withdrawn.
     pub(crate) fn standing(self: &Arc<Self>, now: Moment) -> Option<u64> {
         let (edition, is_due) = {
             let ring = self.ring();
@@ -112,12 +115,13 @@ impl Issuer {
         self.ring().replace(keys, now);
     }
 
-    /// Fetches the keys before anyone needs them, so that a mistake is in the log from the start.
+    /// Fetches the keys before the first request needs them, so that a mistake is in the log from
+    /// the start.
     pub(crate) async fn prepare(&self) {
         self.fetch(Want::First, 0).await;
     }
 
-    /// The key that a token names, and the edition of the set it is from.
+    /// Returns the key that a token names, and the edition of the set it is from.
     pub(crate) async fn key(
         self: &Arc<Self>,
         id: Option<&str>,
@@ -257,7 +261,7 @@ fn client() -> Option<reqwest::Client> {
         .ok()
 }
 
-/// What really went wrong: the outer errors only say that something did.
+/// Returns the innermost error: the outer ones only tell that something failed.
 fn innermost(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => innermost(source),
@@ -265,7 +269,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
     }
 }
 
-/// Where an issuer's metadata may be (2025-11-25, authorization server metadata discovery).
+/// Returns where an issuer's metadata may be (2025-11-25, authorization server metadata discovery).
 fn metadata_addresses(issuer: &Url) -> Vec<Url> {
     let path = issuer.path().trim_end_matches('/');
     let mut paths = vec![

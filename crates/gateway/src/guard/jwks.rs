@@ -1,7 +1,7 @@
 //! The keys of an issuer: which one a token wants, and when they may be fetched again.
 //!
-//! Pure: time is an argument, fetching is somebody else's. It never takes a symmetric key, so that a public
-//! key can never be mistaken for a shared secret.
+//! Pure: time is an argument, fetching is the caller's task. It never takes a symmetric key, so
+//! that a public key can never be mistaken for a shared secret.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use protocol::time::Moment;
 const REFRESH: Duration = Duration::from_secs(5 * 60);
 /// An issuer that cannot be reached for this long is no longer believed: it may have withdrawn a key.
 const STALE: Duration = Duration::from_secs(24 * 60 * 60);
-/// Whoever shows tokens with invented key ids makes us fetch this often and no more.
+/// Tokens with invented key ids cause a fetch this often and no more.
 const UNKNOWN_KEY: Duration = Duration::from_secs(60);
 /// How soon an issuer is asked again that has never answered.
 const FIRST_KEYS: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ const MAX_KEYS: usize = 64;
 /// One public key.
 pub(crate) struct Key {
     id: Option<String>,
-    /// The one algorithm it is for, where the issuer says.
+    /// The one algorithm it is for, where the issuer names it.
     algorithm: Option<KeyAlgorithm>,
     family: AlgorithmFamily,
     pub(crate) key: DecodingKey,
@@ -44,7 +44,7 @@ impl Key {
             AlgorithmParameters::RSA(_) => AlgorithmFamily::Rsa,
             AlgorithmParameters::EllipticCurve(_) => AlgorithmFamily::Ec,
             AlgorithmParameters::OctetKeyPair(_) => AlgorithmFamily::Ed,
-            // Secrets, and what nobody here knows; the set is open.
+            // Secrets, and unknown kinds of keys; the set is open.
             _ => return None,
         };
         match &jwk.common.public_key_use {
@@ -106,7 +106,7 @@ impl JwksCache {
         self.edition
     }
 
-    /// The key that a token names. Without a name there must be no choice.
+    /// Returns the key that a token names. Without a name there must be no choice.
     pub(crate) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<Arc<Key>> {
         let mut fitting = self
             .keys
@@ -119,7 +119,7 @@ impl JwksCache {
         }
     }
 
-    /// What is missing, if a key was not found or even though it was.
+    /// Returns what is missing, if a key was not found or even though it was.
     pub(crate) fn want(&self, found: bool, now: Moment) -> Option<Want> {
         match (found, self.came) {
             (_, None) => Some(Want::First),
@@ -128,12 +128,12 @@ impl JwksCache {
         }
     }
 
-    /// Whether fresher keys are wanted, and may be fetched.
+    /// Returns whether fresher keys are wanted, and may be fetched.
     pub(crate) fn is_due(&self, now: Moment) -> bool {
         self.want(true, now) == Some(Want::Fresher) && self.may_fetch(Want::Fresher, now)
     }
 
-    /// Whether there were ever keys that may still be used.
+    /// Returns whether there were ever keys that may still be used.
     pub(crate) fn is_usable(&self, now: Moment) -> bool {
         self.came.is_some_and(|came| now.since(came) < STALE)
     }
@@ -159,7 +159,8 @@ impl JwksCache {
         }
     }
 
-    /// Keys have come. A set without any usable key is more likely a mistake than a wish, and changes nothing.
+    /// Keys have come. A set without any usable key is more likely a mistake than intended, and
+    /// changes nothing.
     pub(crate) fn replace(&mut self, keys: Vec<Arc<Key>>, now: Moment) {
         if !keys.is_empty() {
             self.keys = keys;

@@ -1,4 +1,4 @@
-//! Access tokens that are JWTs: whose signature they carry, whom they are about, and where they are good for.
+//! Access tokens that are JWTs: their signature, their subject, and their audience.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +24,8 @@ const LEEWAY: Duration = Duration::from_secs(60);
 const MAX_REMEMBERED: usize = 4096;
 const MAX_REMEMBERED_BYTES: usize = 4 << 20;
 
-/// What is wrong with a token. The words are for its bearer and say nothing that the bearer does not know.
+/// What is wrong with a token. The text is for the bearer and reveals nothing that the bearer does
+/// not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     Malformed,
@@ -76,10 +77,11 @@ impl Fault {
     }
 }
 
-/// What a token says that was found to be its issuer's, as far as anything is decided by it.
+/// The claims of a verified token that decide anything.
 #[derive(Debug, Clone, PartialEq)]
 struct Claims {
-    /// Whom they let in and where, until they no longer hold, with the leeway; for ever, if that is beyond all counting.
+    /// The caller and its destinations, with the expiry including leeway; for ever, if that is
+    /// beyond all counting.
     caller: Arc<Caller>,
     /// From when they hold, with the leeway.
     from: Option<SystemTime>,
@@ -152,7 +154,7 @@ impl Claims {
             + destinations
     }
 
-    /// Whom they let in, if they hold at this destination, or at any for the gateway itself, and now.
+    /// Returns the caller, if the claims are valid now, and for this destination or for any.
     fn validate(&self, destination: Option<&str>, now: SystemTime) -> Result<Arc<Caller>, Fault> {
         if self.caller.until.is_some_and(|until| until <= now) {
             return Err(Fault::Expired);
@@ -172,7 +174,8 @@ impl Claims {
     }
 }
 
-/// A time as claims say it, in seconds; `None` if it is beyond all counting. Whatever was before 1970 counts as then.
+/// Returns a time of a claim, in seconds; `None` if it is beyond all counting. Earlier times count
+/// as 1970.
 fn time_of_day(seconds: f64) -> Option<SystemTime> {
     let since = Duration::try_from_secs_f64(seconds.max(0.0)).ok()?;
     SystemTime::UNIX_EPOCH.checked_add(since)
@@ -299,7 +302,8 @@ impl JwtVerifier {
         now: SystemTime,
     ) -> Result<Arc<Caller>, Fault> {
         let (claims, edition) = self.verify(token).await?;
-        // Before it is remembered, so that nobody can fill the memory with tokens that are of no use here.
+        // Before it is remembered, so that no caller can fill the cache with tokens that are of no
+        // use here.
         let caller = claims.validate(destination, now)?;
         self.remember(token, claims, edition);
         Ok(caller)
@@ -393,7 +397,7 @@ fn signature_only(algorithm: Algorithm) -> Validation {
     validation
 }
 
-/// The algorithm, unless it works with a shared secret.
+/// Returns the algorithm, unless it works with a shared secret.
 fn signature_algorithm(algorithm: Algorithm) -> Option<SignatureAlgorithm> {
     match algorithm {
         Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512 => None,
@@ -546,7 +550,7 @@ mod tests {
                 .is_some()
         };
         verifier.remember(b"a.first", of("alice"), edition);
-        // Each says a thousand claims that Rialto does not need, and has a name of 64 KiB.
+        // Each has a thousand claims that Rialto does not need, and a name of 64 KiB.
         let mut large = with("sub", json!("x".repeat(64 << 10)));
         large["scope"] = json!("s ".repeat(1000));
         large["aud"] = json!(["https://x/demo/mcp", "y".repeat(64 << 10)]);

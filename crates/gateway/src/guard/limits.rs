@@ -67,7 +67,7 @@ impl Sharer {
 #[derive(Debug, Default)]
 struct Callers {
     named: HashMap<Principal, Arc<Account>>,
-    /// Those without a name; of IPv6 the network, since whoever has one address of it has them all.
+    /// Those without a name; of IPv6 the network, since a host with one address of it has them all.
     unnamed: HashMap<IpAddr, Arc<Account>>,
 }
 
@@ -76,7 +76,7 @@ impl Callers {
         self.named.len() + self.unnamed.len()
     }
 
-    /// A caller that somebody is just looking at is left: what it is about to take would be lost.
+    /// A caller that is in use at this moment is left: a permit it is about to take would be lost.
     fn forget_idle(&mut self, now: Moment) {
         let is_kept = |caller: &Arc<Account>| Arc::strong_count(caller) > 1 || !caller.is_idle(now);
         self.named.retain(|_, caller| is_kept(caller));
@@ -107,10 +107,11 @@ pub(crate) struct Limiter {
     requests: Option<Rate>,
     session_requests: Option<Rate>,
     callers: Mutex<Callers>,
-    /// Everyone for whom there is no room in the map.
+    /// All callers for which the map has no room.
     others: Arc<Account>,
     refused_credentials: Rate,
-    /// What addresses have used of their wrong guesses. Apart from callers, whom no flood of guesses shall crowd out.
+    /// What addresses have used of their wrong guesses. Apart from callers, which no flood of
+    /// guesses shall crowd out.
     strangers: Mutex<HashMap<IpAddr, Allowance>>,
     other_strangers: Allowance,
     sessions: Arc<AtomicUsize>,
@@ -181,7 +182,7 @@ impl Limiter {
         caller
     }
 
-    /// The address, or of IPv6 the network, that a request comes from.
+    /// Returns the address, or of IPv6 the network, that a request comes from.
     fn network_of_client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let hops = headers
             .get_all("x-forwarded-for")
@@ -191,8 +192,8 @@ impl Limiter {
         network_of(client_address(peer, hops, &self.settings.trusted_proxies))
     }
 
-    /// Counts credentials that are nobody's against the minute of the address they come from. Nothing else of that address
-    /// is affected: many may sit behind it, and a good token is good whatever the neighbours try.
+    /// Counts unknown credentials against the minute of their address. Other requests of that
+    /// address are not affected: many callers may share it, and a valid token stays valid.
     pub(crate) fn refused_credentials(
         &self,
         now: Moment,
@@ -231,7 +232,7 @@ impl Limiter {
         }
     }
 
-    /// Whether sessions have a minute of their own.
+    /// Returns whether sessions have a minute of their own.
     pub(crate) fn counts_sessions_requests(&self) -> bool {
         self.session_requests.is_some()
     }
@@ -249,7 +250,7 @@ impl Limiter {
         }
     }
 
-    /// A place for a call, taken before its body is read.
+    /// Returns a place for a call, taken before its body is read.
     pub(crate) fn call(&self, sharer: Option<&Sharer>) -> Result<Permit, Refusal> {
         let of_caller = sharer.and_then(|sharer| {
             let limit = sharer.limit(self.settings.calls_per_principal, self.settings.calls)?;
@@ -276,7 +277,7 @@ impl Limiter {
         })
     }
 
-    /// A place for a stream that stays open as long as its client likes.
+    /// Returns a place for a stream that stays open as long as its client likes.
     pub(crate) fn stream(&self, sharer: Option<&Sharer>) -> Result<Permit, Refusal> {
         let of_caller = sharer.and_then(|sharer| {
             let limit = sharer.limit(self.settings.streams_per_principal, self.settings.streams)?;
@@ -288,7 +289,7 @@ impl Limiter {
         })
     }
 
-    /// Forgets callers of whom there is nothing to remember.
+    /// Forgets callers that have nothing left to count.
     pub(crate) fn tick(&self, now: Moment) {
         let mut callers = self.callers.lock();
         callers.forget_idle(now);
@@ -348,8 +349,8 @@ fn take(
     })
 }
 
-/// The address a request comes from: the peer's own, unless that is a proxy that we trust. Then the nearest hop that
-/// is none of ours; what stands before it anyone may have written.
+/// The address a request comes from: the peer's own, unless that is a proxy that we trust. Then the
+/// nearest hop that is none of ours; any client may have written what stands before it.
 fn client_address<'a>(peer: IpAddr, forwarded: impl Iterator<Item = &'a str>, trusted: &[Network]) -> IpAddr {
     let is_trusted = |address: IpAddr| trusted.iter().any(|network| network.contains(address));
     let mut nearest = peer.to_canonical();
@@ -370,7 +371,7 @@ fn client_address<'a>(peer: IpAddr, forwarded: impl Iterator<Item = &'a str>, tr
     nearest
 }
 
-/// An address as proxies write it, with or without a port.
+/// Returns an address as proxies write it, with or without a port.
 fn address_of(text: &str) -> Option<IpAddr> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     let address = bare.parse::<IpAddr>().ok().or_else(|| {
@@ -381,7 +382,7 @@ fn address_of(text: &str) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
-/// Of IPv6 the network: whoever has one address of it has them all.
+/// Of IPv6 the network: a host with one address of it has them all.
 pub(super) fn network_of(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -433,7 +434,7 @@ mod tests {
         assert_eq!(client("127.0.0.1", &["203.0.113.7:4711"]), "203.0.113.7");
         assert_eq!(client("127.0.0.1", &["[2001:db8::1]:4711"]), "2001:db8::1");
         assert_eq!(client("::ffff:127.0.0.1", &["203.0.113.7"]), "203.0.113.7");
-        // A stranger says what it likes.
+        // A stranger may write any address.
         assert_eq!(client("198.51.100.1", &["203.0.113.7"]), "198.51.100.1");
         // What cannot be read ends the search at what is known.
         assert_eq!(client("127.0.0.1", &["203.0.113.7, unknown"]), "127.0.0.1");
@@ -462,7 +463,7 @@ mod tests {
             Err(Refusal::TooManyRequests { .. })
         ));
         assert_eq!(ask("198.51.100.2", "1.1.1.1"), Ok(()), "another address");
-        // Of IPv6 everyone has a whole network.
+        // With IPv6 every host has a whole network.
         for host in ["2001:db8::1", "2001:db8::2", "2001:db8::3"] {
             assert_eq!(ask(host, ""), Ok(()));
         }

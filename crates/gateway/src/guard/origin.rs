@@ -22,7 +22,7 @@ pub(crate) struct OriginGuard {
 }
 
 impl OriginGuard {
-    /// The address that clients were told to use is ours too, and pages from there are our own.
+    /// The configured `public_url` is ours too, and pages from there are our own.
     pub(crate) fn new(settings: &Settings, listen: SocketAddr) -> Self {
         let public = settings.public_url.as_ref();
         Self::named(
@@ -58,12 +58,12 @@ impl OriginGuard {
         }
     }
 
-    /// Whether answers depend on where a request comes from.
+    /// Returns whether answers depend on where a request comes from.
     pub(crate) fn names_origins(&self) -> bool {
         !self.origins.is_empty()
     }
 
-    /// Gives the origin to allow in the answer, if the request came from one.
+    /// Returns the origin to allow in the answer, if the request came from one.
     ///
     /// A target that names a host counts instead of the `Host` header (RFC 9112, 3.2.2); here both must be ours.
     pub(crate) fn admit(&self, target: &Uri, headers: &HeaderMap) -> Result<Option<HeaderValue>, Refusal> {
@@ -89,7 +89,8 @@ impl OriginGuard {
             return Err(Refusal::ForeignHost);
         }
         let origin = match origin {
-            // A browser sends no `Origin` with the GET of a script or an image, but it says where the page is from.
+            // A browser sends no `Origin` with the GET of a script or an image, but
+            // `Sec-Fetch-Site` tells where the page is from.
             SingleHeader::Absent if is_cross_site => return Err(Refusal::ForeignOrigin),
             SingleHeader::Absent => return Ok(None),
             SingleHeader::Once(origin) => origin,
@@ -133,7 +134,8 @@ impl OriginGuard {
     }
 }
 
-/// The host of `host[:port]`, where nothing else may stand: no user, no path, no trailing dot.
+/// Returns the host of `host[:port]`, where nothing else may stand: no user, no path, no trailing
+/// dot.
 fn host_of(authority: &str) -> Option<&str> {
     let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
         let end = rest.find(']')?;

@@ -1,4 +1,5 @@
-//! A proxy in front that says who is calling. It is believed because of where it speaks from, and only then.
+//! A trusted proxy that names the caller in a header. The header counts only from the proxy's own
+//! address.
 
 use std::net::IpAddr;
 
@@ -8,7 +9,7 @@ use protocol::exchange::Principal;
 use crate::reply::Refusal;
 use crate::settings::ProxySettings;
 
-/// Who vouches stands in front of a user's name, so that no user can be named like the bearer of a token.
+/// The prefix of a user's name, so that no user can have the name of a token.
 pub(super) const VOUCHER: &str = "proxy";
 /// Longer than any honest user name.
 const MAX_USER: usize = 256;
@@ -23,7 +24,7 @@ impl TrustedProxies {
         Self { settings }
     }
 
-    /// Who is calling, if a trusted proxy says so. From anyone else the header means nothing.
+    /// Returns the caller that a trusted proxy names. From any other peer the header means nothing.
     pub(crate) fn user(&self, peer: IpAddr, headers: &HeaderMap) -> Result<Option<Principal>, Refusal> {
         if !self.settings.from.iter().any(|network| network.contains(peer)) {
             return Ok(None);
@@ -32,7 +33,7 @@ impl TrustedProxies {
         let Some(value) = values.next() else {
             return Ok(None);
         };
-        // A second one is the client's own, and nobody can tell which is which.
+        // A second one is the client's own, and the two cannot be distinguished.
         if values.next().is_some() {
             return Err(Refusal::DoubledHeader("user"));
         }

@@ -1,8 +1,8 @@
 //! How often: so many requests a minute, by arithmetic on one number.
 //!
-//! The generic cell rate algorithm: a caller's number is the moment up to which its allowance is used. It has no timer,
-//! no queue and no memory of single requests. A minute's worth may come at once; after that it fills up
-//! evenly. It refuses to know what is counted, and for whom.
+//! The generic cell rate algorithm: a caller's number is the moment up to which its allowance is
+//! used. It has no timer, no queue and no memory of single requests. A minute's worth may come at
+//! once; after that it fills up evenly. It does not know what is counted, or for which caller.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl Rate {
         }
     }
 
-    /// Uses the allowance for one request, or says how long it has to wait.
+    /// Uses the allowance for one request, or returns how long it has to wait.
     pub(crate) fn admit(self, allowance: &Allowance, now: Moment) -> Result<(), Duration> {
         let now = nanos(now.elapsed());
         let mut wait = Duration::ZERO;
@@ -53,7 +53,7 @@ impl Rate {
 }
 
 impl Allowance {
-    /// Nothing of it is used: whoever has it need not be remembered.
+    /// Returns whether nothing of it is used: its caller need not be remembered.
     pub(crate) fn is_whole(&self, now: Moment) -> bool {
         self.0.load(Relaxed) <= nanos(now.elapsed())
     }
@@ -107,7 +107,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the times, no minute has more than twice the allowance, and an hour no more than its share and one.
+        /// For any times, no minute has more than twice the allowance, and an hour no more than its
+        /// share and one.
         #[test]
         fn no_window_has_more_than_its_share(rate in 1_u32..200, steps in proptest::collection::vec(0_u64..3_000, 1..400)) {
             let (limit, allowance) = (Rate::per_minute(rate), Allowance::default());

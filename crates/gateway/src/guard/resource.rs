@@ -40,7 +40,7 @@ impl Resources {
         Self { base }
     }
 
-    /// The resource's identifier: the address that clients use.
+    /// Returns the resource's identifier: the address that clients use.
     pub(crate) fn name(&self, destination: &str, endpoint_path: EndpointPath) -> String {
         format!(
             "{}{}{}",
@@ -50,7 +50,7 @@ impl Resources {
         )
     }
 
-    /// Where its metadata are.
+    /// Returns where its metadata are.
     pub(crate) fn metadata_url(&self, destination: &str, endpoint_path: EndpointPath) -> String {
         let path = endpoint_path.path(destination);
         format!("{}{WELL_KNOWN}{}{path}", self.base.origin(), self.base.path())
@@ -71,7 +71,7 @@ impl Resources {
         }
     }
 
-    /// The metadata document.
+    /// Returns the metadata document.
     pub(crate) fn document(
         &self,
         destination: &str,

@@ -7,7 +7,7 @@ use crate::settings::{JwtSettings, Scope, ScopedUse};
 /// What a caller was granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Granted {
-    /// Whoever comes by a way that knows no scopes may do everything.
+    /// A caller whose credential has no scopes may do everything.
     Everything,
     Scopes(BTreeSet<String>),
 }
@@ -36,7 +36,7 @@ impl ScopeRules {
         }
     }
 
-    /// Whether nothing is asked of anyone.
+    /// Returns whether no scope is ever needed.
     pub(super) fn is_empty(&self) -> bool {
         self.always.is_empty() && self.uses.is_empty()
     }
@@ -68,12 +68,12 @@ impl ScopeRules {
         needed
     }
 
-    /// What is asked of everyone, which is also what a client should ask its user for at first.
+    /// Returns the scopes that every request needs, which a client should request first.
     pub(crate) fn least(&self) -> Vec<&str> {
         self.needed(None, None)
     }
 
-    /// Whether a caller may; otherwise all that the use needs.
+    /// Checks whether a caller may; otherwise all that the use needs.
     pub(crate) fn check(
         &self,
         granted: &Granted,

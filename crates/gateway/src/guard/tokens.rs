@@ -29,7 +29,7 @@ pub(crate) enum TokenCheck<'a> {
     Expired,
     /// Good, but somewhere else.
     Elsewhere,
-    /// Nobody's.
+    /// The token of no known caller.
     Unknown,
 }
 
@@ -52,7 +52,8 @@ impl StaticTokens {
         self.entries.is_empty()
     }
 
-    /// Whether every token by which this principal came in at a destination is still good there.
+    /// Returns whether every token by which this principal came in at a destination is still good
+    /// there.
     pub(crate) fn keeps(&self, earlier: &Self, principal: &str, destination: &str) -> bool {
         let good_for = |tokens: &'_ Self| -> Vec<TokenHash> {
             let entries = tokens.entries.iter();
@@ -92,7 +93,7 @@ impl StaticTokens {
     }
 }
 
-/// Whether a token may be shown at a destination.
+/// Returns whether a token may be shown at a destination.
 fn is_for(token: &StaticToken, destination: &str) -> bool {
     let destinations = token.destinations.as_ref();
     destinations.is_none_or(|names| names.contains(destination))

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 const SOON: Duration = Duration::from_secs(20);
 const NOW: Duration = Duration::ZERO;
 
-/// Keeps what is written, and before each write says that it began and waits for its verdict.
+/// Keeps what is written. Before each write it reports that it began, and waits for its result.
 struct Gate {
     began: SyncSender<()>,
     verdicts: Receiver<io::Result<usize>>,

@@ -1,4 +1,5 @@
-//! Families of samples, and how they are written: what the metrics library is told, and nothing of what they mean.
+//! Families of samples, and how they are written: the adapter to the metrics library, which knows
+//! nothing of their meaning.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! What the kernel says about this process. It reads `/proc` and nothing else; what cannot be read is left out.
+//! Metrics of this process from the kernel. It reads `/proc` and nothing else; what cannot be read
+//! is left out.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What callers are told that show nothing, or nothing good (RFC 6750, RFC 9728).
+//! The `WWW-Authenticate` challenge for a request without a valid credential (RFC 6750, RFC 9728).
 
 use http::header::HeaderValue;
 

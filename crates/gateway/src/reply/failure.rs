@@ -5,7 +5,7 @@ use protocol::exchange::Failure;
 use protocol::method::Method;
 use protocol::session::Accepts;
 
-/// The HTTP status of a failure.
+/// Returns the HTTP status of a failure.
 pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
     match failure {
         Failure::Timeout { .. } | Failure::StartTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
@@ -16,7 +16,7 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
         | Failure::Overloaded { .. }
         | Failure::Occupied => StatusCode::SERVICE_UNAVAILABLE,
         Failure::TooLarge { .. } | Failure::Invalid(_) | Failure::Upstream(_) => StatusCode::BAD_GATEWAY,
-        // The client said so itself and expects no answer any more.
+        // The client cancelled it and expects no answer any more.
         Failure::Cancelled => StatusCode::OK,
         // Answers like any other of the server's.
         Failure::Unsupported { .. } | Failure::Unanswered { .. } => StatusCode::OK,
@@ -24,7 +24,8 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
     }
 }
 
-/// The HTTP status of a failed request of the modern era. Its clients read the JSON-RPC error of a call.
+/// Returns the HTTP status of a failed request of the modern era. Its clients read the JSON-RPC
+/// error of a call.
 ///
 /// A failed `server/discover` of a client that reads events has HTTP 200 too. A client that looks for the era takes the
 /// error for the answer of a legacy server, sends `initialize`, and shows its error. Of a status it shows the number alone. A

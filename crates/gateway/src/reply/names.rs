@@ -4,7 +4,7 @@ use super::Refusal;
 use crate::record::RefusalRecord;
 
 impl Refusal {
-    /// The reason in `data`, for refusals that are about limits.
+    /// Returns the reason in `data`, for refusals that are about limits.
     pub(super) fn reason(&self) -> Option<&'static str> {
         match self {
             Self::TooManyCalls => Some("calls_at_limit"),
@@ -30,7 +30,8 @@ impl Refusal {
         }
     }
 
-    /// What metrics call it: every refusal has a word, also those that clients get no reason for.
+    /// Returns what metrics call it: every refusal has a word, also those that clients get no
+    /// reason for.
     pub(crate) fn label(&self) -> &'static str {
         match self {
             Self::UnknownPath => "unknown_path",

@@ -1,7 +1,8 @@
 //! A server's own `requestState` on its way through a client and back.
 //!
-//! A modern server sees one credential, ours, and cannot tell who carries its state back. So with authentication on it is
-//! sealed for the caller it was made for: another caller cannot bring it, and none can read or change it.
+//! A modern server sees one credential, ours, and cannot tell which caller carries its state back.
+//! So with authentication on it is sealed for the caller it was made for: another caller cannot
+//! bring it, and none can read or change it.
 
 use std::sync::Arc;
 
@@ -33,8 +34,9 @@ impl StateSeal {
         }
     }
 
-    /// An answer with its state sealed; `None` if there is none in it. A state that cannot be sealed is left out: the
-    /// client then calls anew, which is better than a state that anyone may use.
+    /// Returns an answer with its state sealed; `None` if there is none in it. A state that cannot
+    /// be sealed is left out: the client then calls anew, which is better than a state that any
+    /// caller may use.
     pub(crate) fn seal_answer(&self, answer: &Message) -> Option<Message> {
         if answer.kind() != Kind::Result || memmem::find(answer.bytes(), KEY.as_bytes()).is_none() {
             return None;
@@ -51,7 +53,7 @@ impl StateSeal {
         rewritten(answer, Member::Result, &result)
     }
 
-    /// A request with its state as the server gave it.
+    /// Returns a request with its state as the server gave it.
     pub(crate) fn open_request(&self, request: &Message, state: &str) -> Result<Message, Foreign> {
         let original = self.sealer.unwrap(state, &self.bound_to).ok_or(Foreign)?;
         let params = request.raw(Member::Params).ok_or(Foreign)?;

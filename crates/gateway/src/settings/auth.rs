@@ -1,4 +1,4 @@
-//! Who may come in, as used: the values of `auth` and of `public_url`, each checked when it was made.
+//! Authentication as used: the values of `auth` and of `public_url`, each checked when it was made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -6,18 +6,18 @@ use std::time::SystemTime;
 
 use url::{Host, Url};
 
-/// The ways a caller may show who it is. None of them: everyone is `anonymous`.
+/// The ways a caller may authenticate. None of them: every caller is `anonymous`.
 #[derive(Debug, Clone, Default)]
 pub struct AuthSettings {
     pub tokens: Vec<StaticToken>,
     pub jwt: Option<JwtSettings>,
     pub proxy: Option<ProxySettings>,
-    /// Paths of the gateway itself that are open to everyone although there is authentication.
+    /// Paths of the gateway itself that are open without authentication.
     pub public: BTreeSet<OpenPath>,
 }
 
 impl AuthSettings {
-    /// Whether anyone has to show anything.
+    /// Returns whether there is authentication.
     pub fn is_on(&self) -> bool {
         !self.tokens.is_empty() || self.jwt.is_some() || self.proxy.is_some()
     }
@@ -35,13 +35,13 @@ pub enum OpenPath {
 pub struct StaticToken {
     pub name: TokenName,
     pub hash: TokenHash,
-    /// Where it is good for; everywhere if it does not say.
+    /// The destinations it is valid for; all by default.
     pub destinations: Option<BTreeSet<String>>,
     pub expires: Option<SystemTime>,
 }
 
-/// What the bearer of a token is called. Never `anonymous`, and never with the `#` that stands between an
-/// issuer and a subject, so that no token can be named after somebody else's principal.
+/// What the bearer of a token is called. Never `anonymous`, and never with the `#` that stands
+/// between an issuer and a subject, so that no token can have the name of another principal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenName(String);
 
@@ -114,11 +114,11 @@ pub struct JwtSettings {
     /// What `aud` must name; `{destination}` in it stands for the destination's name. Without it, the URL
     /// of the destination.
     pub audience: Option<String>,
-    /// Where the keys are; without it, the issuer's metadata say.
+    /// Where the keys are; without it, the issuer's metadata name it.
     pub jwks_uri: Option<KeysUrl>,
     pub algorithms: BTreeSet<SignatureAlgorithm>,
-    /// What `typ` of the header must name, in small letters and without `application/`; empty: whatever is no other kind of
-    /// token.
+    /// What `typ` of the header must name, in small letters and without `application/`; empty: all
+    /// that name no other kind of token.
     pub types: BTreeSet<String>,
     /// What every token must allow.
     pub scopes: Vec<Scope>,
@@ -179,8 +179,8 @@ impl Scope {
     }
 }
 
-/// Signatures that a public key checks. There is no other kind here: a secret that both sides know would let
-/// everyone who can check a token make one.
+/// Signatures that a public key checks. There is no other kind here: a secret that both sides know
+/// would let every verifier of a token make one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SignatureAlgorithm {
     Rs256,
@@ -213,7 +213,7 @@ impl SignatureAlgorithm {
     }
 }
 
-/// A proxy in front that says who is calling.
+/// A proxy in front that names the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProxySettings {
     pub header: http::HeaderName,
@@ -260,7 +260,7 @@ impl KeysUrl {
     }
 }
 
-/// `https`, or `http` to this very machine, where nobody can stand in between.
+/// `https`, or `http` to this very machine, where no one can stand in between.
 fn confidential(text: &str) -> Result<Url, String> {
     let url = web_address(text)?;
     if url.scheme() == "https" || is_loopback(&url) {
@@ -312,7 +312,7 @@ impl PublicUrl {
         })
     }
 
-    /// The address itself, where there is nothing in between.
+    /// Returns the address itself, where there is nothing in between.
     pub(crate) fn of_listener(scheme: &str, address: std::net::SocketAddr) -> Self {
         let host = match address.ip() {
             IpAddr::V4(ip) => ip.to_string(),

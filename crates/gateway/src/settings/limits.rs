@@ -6,17 +6,18 @@ use protocol::buffer_budget;
 
 use super::Network;
 
-/// Connections of one address, where nothing else is said. Not of this machine: a proxy on it speaks for many.
+/// The default limit of connections of one address. Not of this machine: a proxy on it speaks for
+/// many.
 const CONNECTIONS_PER_ADDRESS: usize = 256;
 
-/// The limits that hold for the whole gateway, whatever the destination. `None`: no such limit.
+/// The limits that hold for the whole gateway, over all destinations. `None`: no such limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitSettings {
     /// Requests of one principal (of one address, for callers without a name) in a minute.
     pub requests_per_minute: Option<u32>,
     /// Requests of one session in a minute.
     pub session_requests_per_minute: Option<u32>,
-    /// Credentials of one address in a minute that are nobody's.
+    /// Unknown credentials of one address in a minute.
     pub refused_credentials_per_minute: u32,
     /// Sessions at once, of all destinations together.
     pub sessions: usize,
@@ -54,7 +55,7 @@ impl Default for LimitSettings {
         Self {
             requests_per_minute: None,
             session_requests_per_minute: None,
-            // A client with a wrong token may try once a second without being told anything else.
+            // A client with a wrong token may try once a second before it gets 429.
             refused_credentials_per_minute: 60,
             sessions: 10_000,
             sessions_per_principal: None,

@@ -12,7 +12,7 @@ use crate::settings::{Inherits, Secret};
 
 /// What a child inherits, group by group. A name stands for itself; names are case-sensitive.
 const ALLOWED: &[&[&str]] = &[
-    // Who runs it and where programs and files are: nothing starts without these.
+    // The user, and where programs and files are: nothing starts without these.
     &["HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER"],
     // Language and time, so that texts and dates come out as on the command line.
     &[
@@ -93,7 +93,7 @@ const ALLOWED: &[&[&str]] = &[
     &["DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_HOST"],
 ];
 
-/// Whether a child inherits this variable.
+/// Returns whether a child inherits this variable.
 pub fn is_allowed(name: &OsStr) -> bool {
     ALLOWED
         .iter()
@@ -111,8 +111,8 @@ fn is_inherited(name: &OsStr, inherits: Inherits) -> bool {
     }
 }
 
-/// Returns the variables that are set in `parent`, are not passed on to `child`, and are named in `lines`: a server
-/// that says why it cannot start names what it lacks.
+/// Returns the variables that are set in `parent`, are not passed on to `child`, and are named in
+/// `lines`: a server that reports why it cannot start names what it lacks.
 pub fn wanted_but_withheld<'a>(
     parent: impl IntoIterator<Item = &'a String>,
     child: &Environment,
@@ -152,7 +152,7 @@ impl Environment {
         self.0.insert(name.into(), value.expose().into());
     }
 
-    /// The `PATH` that the child, and the search for its program, will use.
+    /// Returns the `PATH` that the child, and the search for its program, will use.
     pub fn path(&self) -> Option<&OsStr> {
         self.0.get(OsStr::new("PATH")).map(OsString::as_os_str)
     }

@@ -1,8 +1,8 @@
-//! A process group: the child and whatever it has started. It is the thing that signals go to.
+//! A process group: the child and the processes that it has started. Signals go to the group.
 //!
-//! It hides how a group is signalled, watched and known to be gone, and it is a guard: a `Group` that is
-//! dropped before it is known to be gone is killed. It refuses the ids 0 and 1, which `kill` would
-//! read as "my own group" and "everybody".
+//! It hides how a group is signalled, watched and known to be gone, and it is a guard: a `Group`
+//! that is dropped before it is known to be gone is killed. It refuses the ids 0 and 1, which
+//! `kill` would read as "my own group" and "all processes".
 //!
 //! A process that leaves the group (`setsid`) is found by the mark of its child, see `strays.rs`, where orphans come
 //! to this process.
@@ -22,8 +22,8 @@ use super::warden::Warden;
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_millis(50);
 
-/// How long a killed group may still be seen. It cannot do anything any more, but where nobody reaps
-/// orphans (a container whose first process does not wait) it would be seen for ever.
+/// How long a killed group may still be seen. It cannot do anything any more, but where no process
+/// reaps orphans (a container whose first process does not wait) it would be seen for ever.
 const AFTER_KILL: Duration = Duration::from_millis(500);
 
 /// The id of a process group of ours: never 0, never 1, never negative.
@@ -31,7 +31,7 @@ const AFTER_KILL: Duration = Duration::from_millis(500);
 pub struct GroupId(i32);
 
 impl GroupId {
-    /// The group that a child with this process id leads.
+    /// Returns the group that a child with this process id leads.
     pub fn new(id: i32) -> Option<Self> {
         (id > 1).then_some(Self(id))
     }
@@ -50,7 +50,7 @@ impl GroupId {
         }
     }
 
-    /// Whether any process, even a dead one that nobody has waited for, is in the group.
+    /// Returns whether any process is in the group, even a dead one that was not waited for.
     ///
     /// A group of which no process may be signalled (all have changed their user) is beyond us, and
     /// counts as gone.
@@ -157,8 +157,8 @@ impl Drop for Group {
 
 /// What the leader of a group has left behind.
 ///
-/// It exists only once the leader has been waited for, so that looking after the dead of the group can
-/// never take the leader's status away from those who want it.
+/// It exists only once the leader has been waited for, so that looking after the dead of the group
+/// can never take the leader's status away from its supervisor.
 #[derive(Debug)]
 pub(super) struct Leftover(Group);
 

@@ -1,7 +1,7 @@
 //! Starts a child: no shell, its own process group, only the environment it is given, three pipes.
 //!
-//! It hides how pipes come to be and how large they are. It refuses to start what cannot be found, and
-//! says why in words that help. A child that was half made is killed and waited for.
+//! It hides how pipes come to be and how large they are. It refuses to start what cannot be found,
+//! with an error that names the remedy. A child that was half made is killed and waited for.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,9 +27,9 @@ pub const LEFTOVER_GRACE: Duration = Duration::from_secs(5);
 #[cfg(target_os = "linux")]
 const PIPE_BYTES: usize = 1 << 20;
 
-/// Children with large pipes at once. Linux allows an ordinary user 64 MiB of pipe buffers and gives all
-/// his further pipes, in every program, no more than 8 KiB; two pipes of 1 MiB each for the first
-/// sixteen children stay well below that.
+/// Children with large pipes at once. Linux allows an ordinary user 64 MiB of pipe buffers and
+/// limits all further pipes of that user, in every program, to 8 KiB; two pipes of 1 MiB each for
+/// the first sixteen children stay well below that.
 const ROOMY_CHILDREN: usize = 16;
 
 /// What to start.
@@ -76,7 +76,7 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// Whether trying again later may help although nothing is changed.
+    /// Returns whether trying again later may help although nothing is changed.
     pub fn is_shortage(&self) -> bool {
         matches!(self, Self::Shortage { .. })
     }
@@ -232,8 +232,8 @@ impl Launcher {
     }
 }
 
-/// Whoever started Rialto may have left files open in it (shells do), and they would pass through it into
-/// every child. All that Rialto opens itself is closed on exec from the beginning.
+/// The program that started Rialto may have left files open in it (shells do), and every child
+/// would inherit them. All that Rialto opens itself is closed on exec from the beginning.
 fn keep_inherited_files_to_ourselves() {
     const FIRST_AFTER_STDERR: i32 = 3;
     static MARKED: Once = Once::new();

@@ -1,8 +1,8 @@
 //! Finds the program a child will run, by the rules of `execvp`, before anything is started.
 //!
-//! It hides the search and turns its failures into texts that say what was looked for, where, and what
-//! to do. It never starts anything, never runs a shell and never consults Rialto's own environment: the
-//! `PATH` that counts is the one the child will have.
+//! It hides the search and turns its failures into texts that name what was looked for, where, and
+//! what to do. It never starts anything, never runs a shell and never consults Rialto's own
+//! environment: the `PATH` that counts is the one the child will have.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

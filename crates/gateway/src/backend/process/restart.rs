@@ -1,9 +1,10 @@
 //! Restart backoff of one child: when it may be started, and how long to wait after a failure.
 //!
 //! Pure: time is an argument, counted from any fixed beginning, and nothing here starts or stops
-//! anything. The law: one start and three restarts after 0.5, 1 and 2 s; the count is forgotten after
-//! 60 s of health; after the third failed restart the child counts as failed, and a new attempt is made
-//! at most every 30 s, and only when someone asks. A deliberate stop never shortens a wait.
+//! anything. The law: one start and three restarts after 0.5, 1 and 2 s; the count is forgotten
+//! after 60 s of health; after the third failed restart the child counts as failed, and a new
+//! attempt is made at most every 30 s, and only for a request. A deliberate stop never shortens a
+//! wait.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ const WAITS: [Duration; 3] = [
 /// This long ready, and earlier failures are forgotten.
 const HEALTHY: Duration = Duration::from_secs(60);
 
-/// How long a failed child is left alone before someone may ask again.
+/// How long a failed child is left alone before a request may start it again.
 const COOL_DOWN: Duration = Duration::from_secs(30);
 
 /// Where a child is in its life. Moments are durations since the caller's beginning.
@@ -31,11 +32,11 @@ pub enum State {
     Ready,
     /// It ended by itself; it will be started again at `until`.
     BackingOff { until: Duration },
-    /// It ended too often; someone may ask again from `retry_at` on.
+    /// It ended too often; a request may start it again from `retry_at` on.
     Failed { retry_at: Duration },
 }
 
-/// What to do for someone who needs the child.
+/// What a request that needs the child gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartDecision {
     /// Start it now; the policy counts it as starting.
@@ -88,7 +89,7 @@ impl Default for RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// A child that nobody has asked for.
+    /// Returns the policy of a child that no request has needed yet.
     pub fn new() -> Self {
         Self {
             phase: Phase::Stopped,
@@ -110,12 +111,13 @@ impl RestartPolicy {
         }
     }
 
-    /// How often in a row the child has ended by itself.
+    /// Returns how often in a row the child has ended by itself.
     pub fn failures(&self) -> usize {
         self.failures
     }
 
-    /// When `handle_deadline` wants to be called. A failed child waits for nobody: it needs an ask.
+    /// Returns when `handle_deadline` is to be called. A failed child has no deadline: it needs a
+    /// request.
     pub fn next_deadline(&self) -> Option<Duration> {
         match self.state() {
             State::BackingOff { until } => Some(until),
@@ -123,7 +125,7 @@ impl RestartPolicy {
         }
     }
 
-    /// Someone needs the child.
+    /// A request needs the child.
     pub fn handle_ask(&mut self, now: Duration) -> StartDecision {
         match self.phase {
             Phase::Starting => StartDecision::UnderWay,

@@ -68,8 +68,9 @@ impl StderrTail {
         tail.lines.iter().skip(skipped).cloned().collect()
     }
 
-    /// Returns the lines that are most likely to say what went wrong, oldest first: the last ones, and before them
-    /// those further up that speak of an error. A stack trace is often longer than what it is about.
+    /// Returns the lines that most likely tell what went wrong, oldest first: the last ones, and
+    /// before them those further up that speak of an error. A stack trace is often longer than what
+    /// it is about.
     pub fn telling_lines(&self) -> Vec<String> {
         let tail = self.lines.lock();
         let last = tail.lines.len().saturating_sub(LAST_LINES);
@@ -111,9 +112,9 @@ impl StderrTail {
 
 /// Reads a child's stderr to its end. The caller runs this as a task of its own.
 ///
-/// The end comes when nobody holds the pipe any more. A process that left the child's group may hold it
-/// for long, so a caller that is done with the child drops the future.
-/// `note` is called whenever something has come.
+/// The end comes when no process holds the pipe any more. A process that left the child's group may
+/// hold it for long, so a caller that is done with the child drops the future. `note` is called
+/// whenever something has come.
 pub async fn drain(mut pipe: Receiver, destination: &str, pid: u32, tail: StderrTail, note: impl Fn()) {
     let mut lines = Lines::new(Instant::now());
     let mut buffer = vec![0; READ_BYTES];
@@ -163,7 +164,7 @@ fn speaks_of_an_error(line: &str) -> bool {
 
 /// What the lines amount to.
 enum Report<'a> {
-    /// A line, escaped and cut; `logged` says whether the ration allows it in the log.
+    /// A line, escaped and cut; `logged`: whether the ration allows it in the log.
     Line { text: &'a str, logged: bool },
     /// So many lines were not logged.
     Suppressed(u64),

@@ -1,7 +1,7 @@
 //! The life of a started child up to its end: noticing the exit, stopping it, leaving nothing behind.
 //!
-//! It hides signals, groups and reaping. It refuses to judge by pipes: only the process status says that
-//! a child has ended. However a `ChildProcess` is lost (a stop, a drop, a panic, a runtime that goes
+//! It hides signals, groups and reaping. Pipes prove nothing: only the process status shows that a
+//! child has ended. However a `ChildProcess` is lost (a stop, a drop, a panic, a runtime that goes
 //! away), its whole group ends and the child is waited for.
 
 use std::fmt;
@@ -109,8 +109,8 @@ impl ChildProcess {
 
     /// Waits until the child has ended by itself. Cancel safe, and may be called again.
     ///
-    /// Whatever the child has left running is then ended in the background: SIGTERM, and SIGKILL after
-    /// the launcher's leftover grace.
+    /// Processes that the child has left running are then ended in the background: SIGTERM, and
+    /// SIGKILL after the launcher's leftover grace.
     pub async fn exited(&mut self) -> Exit {
         let exit = self.leader_ended().await;
         if let Some(leftover) = self.group.take().and_then(Group::without_leader) {
@@ -163,7 +163,7 @@ impl ChildProcess {
         let exit = match leader.wait().await {
             Ok(status) => Exit::from(status),
             Err(error) => {
-                // Somebody else has waited for it; all that is known is that it is no more.
+                // Another part of the process has waited for it; its status is unknown.
                 tracing::warn!(pid = self.pid, %error, "the exit status of a child is lost");
                 Exit {
                     code: None,

@@ -136,7 +136,7 @@ impl Stray {
     }
 }
 
-/// Whether an environment, as `/proc` shows it, has a mark that begins like this.
+/// Returns whether an environment, as `/proc` shows it, has a mark that begins like this.
 fn carries(environment: &[u8], prefix: &str) -> bool {
     environment.split(|byte| *byte == 0).any(|variable| {
         variable
@@ -162,9 +162,9 @@ fn children() -> Vec<Pid> {
 
 /// Waits for orphans that have come to this process and died, for as long as the handle lives.
 ///
-/// Only processes that Rialto did not start are waited for, one by one: the status of a child of ours belongs to
-/// its supervisor. A child whose start is not known yet is told from an orphan by time: its supervisor waits for it
-/// at once.
+/// Only processes that Rialto did not start are waited for, one by one: the status of a child of
+/// ours belongs to its supervisor. Time distinguishes a child whose start is not known yet from an
+/// orphan: its supervisor waits for it at once.
 pub(super) async fn reap(warden: Weak<Warden>) {
     let Ok(mut exits) = signal(SignalKind::child()) else {
         return;

@@ -38,8 +38,8 @@ const PIPE_GRACE: Duration = Duration::from_secs(1);
 const FINAL_OUTPUT: Duration = Duration::from_millis(50);
 /// A buffer that grew beyond this for one large message is not kept.
 const KEPT_BUFFER: usize = 256 << 10;
-/// After so many bytes the reader lets those have a turn who carry them to the clients: large answers would gather
-/// here as fast as a server can write them.
+/// After so many bytes the reader yields to the tasks that send them to clients: large answers
+/// would pile up as fast as a server can write them.
 const HANDED_ON: usize = 512 << 10;
 /// Pieces that are written with one system call: a large message has three.
 const PIECES: usize = 8;
@@ -51,7 +51,7 @@ pub(crate) struct ProcessSupervisor {
     pub(crate) launcher: Arc<Launcher>,
     pub(crate) order: Arc<LaunchOrder>,
     pub(crate) max_message_bytes: usize,
-    /// Start before anybody asks.
+    /// Start before the first request.
     pub(crate) eager: bool,
     /// Callers may see what the child writes.
     pub(crate) shows_output: bool,
@@ -147,7 +147,7 @@ impl ProcessSupervisor {
         tasks::blocking(move || launcher.launch(&order)).await
     }
 
-    /// Returns what callers are told about a child that ended or did not start.
+    /// Returns the error that callers receive about a child that ended or did not start.
     fn trouble(&self, what: String, tail: &StderrTail, policy: &RestartPolicy) -> Trouble {
         let stderr = tail.telling_lines();
         // What was ready once had what it needed.
@@ -319,8 +319,8 @@ impl ProcessSupervisor {
         let _ = (&mut writer.0).await;
         let ended = match how {
             EndCause::Exited(exit) => {
-                // What the server wrote before it ended still counts, but nobody waits for a grandchild
-                // that holds the pipe.
+                // What the server wrote before it ended still counts, but a grandchild that holds
+                // the pipe is not waited for.
                 let _ = tokio::time::timeout(FINAL_OUTPUT, &mut reader.0).await;
                 RunEnd::ByItself(exit)
             }
@@ -357,7 +357,8 @@ fn replaced(why: &str) -> String {
     format!("replaced: {why}")
 }
 
-/// Why a child was not started, as clients are told. Where things are on this machine is for the log.
+/// Returns why a child was not started, as clients may read it. Paths of this machine are for the
+/// log.
 fn launch_error_text(error: &LaunchError) -> String {
     match error {
         LaunchError::Program(_) => CANNOT_RUN.into(),
@@ -448,7 +449,7 @@ impl Drop for Inlet<'_> {
     }
 }
 
-/// Says that a pipe is of no use any more when whoever used it has ended, in whatever way.
+/// Notifies the supervisor when the task that used a pipe has ended, for any reason.
 struct Broken(Arc<Notify>);
 
 impl Drop for Broken {
@@ -482,7 +483,7 @@ async fn write(mut stdin: pipe::Sender, instance: Arc<Instance>, _broken: Broken
                 Ok(0) => return,
                 Ok(written) => outbox.advance(written),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The child has closed its stdin: it can hear nobody any more.
+                // The child has closed its stdin: it can read nothing any more.
                 Err(_) => return,
             }
         }

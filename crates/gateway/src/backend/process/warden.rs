@@ -59,7 +59,7 @@ pub struct Warden {
     groups: Mutex<Groups>,
     marks: Marks,
     changed: Arc<Notify>,
-    /// The revision that the living helper has been told; 0 while there is none.
+    /// The revision that was written to the living helper; 0 while there is none.
     told: watch::Sender<u64>,
 }
 
@@ -297,7 +297,7 @@ pub fn run() {
     }
 }
 
-/// What the helper was told, up to the end of Rialto.
+/// What was registered with the helper, up to the end of Rialto.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Registered {
     groups: BTreeSet<GroupId>,
@@ -319,7 +319,8 @@ fn listen(mut input: impl BufRead) -> Registered {
             // more will come.
             Err(_) => return left,
         }
-        // A last line without its end may be half a number, which would be somebody else's group.
+        // A last line without its end may be half a number, which would be the group of another
+        // program.
         let Some(text) = line
             .strip_suffix(b"\n")
             .and_then(|text| str::from_utf8(text).ok())

@@ -1,7 +1,9 @@
-//! Who Rialto is to a remote server: the token that goes along, and what happens when the server wants another.
+//! Authorization of requests to a remote server: the bearer token, and the retry when the server
+//! challenges it.
 //!
-//! It decides nothing about signing in; that is `oauth`. A sign-in under way goes on even if the request that caused it is given up:
-//! a person may take longer than a client waits, and its next try finds the token.
+//! It decides nothing about signing in; that is `oauth`. A sign-in goes on even if the request that
+//! caused it is abandoned: a person may take longer than a client waits, and the next request finds
+//! the token.
 
 use std::sync::Arc;
 
@@ -47,7 +49,7 @@ pub(super) async fn signed(
         });
         match renewal.await {
             Ok(Ok(())) => {}
-            // Not a matter of signing in: what the server said stands.
+            // Not a matter of signing in: the server's answer stands.
             Ok(Err(SignInError::Forbidden { .. })) => return Ok(response),
             Ok(Err(error)) => return Err(not_signed_in(&error)),
             Err(_) => return Ok(response),

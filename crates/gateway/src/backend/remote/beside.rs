@@ -38,7 +38,7 @@ pub(super) async fn look(server: &Server) -> Option<String> {
     right.next().map(|((url, _), _)| url.to_string())
 }
 
-/// The places to try, the likeliest first.
+/// Returns the places to try, the likeliest first.
 fn places(url: &Url) -> Vec<(Url, ProbeKind)> {
     let mut url = url.clone();
     // A query may hold a key.
@@ -91,7 +91,7 @@ async fn answers(server: &Server, url: &Url, kind: ProbeKind) -> bool {
     }
 }
 
-/// Whether an answer looks like that of an MCP server. One that wants credentials does.
+/// Returns whether an answer looks like that of an MCP server. One that wants credentials does.
 async fn is_server(response: &mut Response, kind: ProbeKind) -> bool {
     let status = response.status();
     match (kind, content(response)) {

@@ -1,4 +1,5 @@
-//! The journey of one message to a remote server, until its answer is there or none will come.
+//! The exchange of one message with a remote server, until its answer has arrived or none will
+//! come.
 //!
 //! What is to be done when an attempt fails is the [`Delivery`]'s business; this file sends, reads, and hands over
 //! each message of the server as it arrives.
@@ -43,9 +44,9 @@ pub(super) struct End {
 pub(super) enum News {
     /// The server has taken the message, or answered it.
     Delivered,
-    /// There will be no answer, and whoever waited knows.
+    /// There will be no answer, and the waiting call has failed.
     Failed,
-    /// Nobody could be reached; the message was not begun.
+    /// The server could not be reached; the message was not begun.
     Unreachable(Arc<Trouble>),
     /// The server has forgotten us; the message was not begun. `first` to notice?
     SessionLost { first: bool },
@@ -55,7 +56,7 @@ pub(super) enum News {
     NotStreamable { refused: StreamableRefusal },
 }
 
-/// The status with which Streamable HTTP was refused, and what the body says.
+/// The status with which Streamable HTTP was refused, and the text of the body.
 #[derive(Debug, Clone)]
 pub(super) struct StreamableRefusal {
     pub(super) status: u16,
@@ -155,8 +156,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// Sends it once, or takes up its stream. Whatever a plain call does not need is boxed here and below: each courier that
-    /// waits for work keeps the room for the rest.
+    /// Sends it once, or resumes its stream. Futures that a plain call does not need are boxed here
+    /// and below: each idle worker would keep memory for them.
     async fn attempt(&mut self, negotiated: &Negotiated, resuming: bool) -> AttemptResult {
         let mut outbound = match resuming {
             false => self.session.post(&self.line, negotiated, self.era()),
@@ -181,8 +182,9 @@ impl Exchange<'_> {
         }
     }
 
-    /// Whether the message may be sent again after it may have been carried out. Who configured the server may say
-    /// so, and so may a tool of itself; it is asked only when it matters.
+    /// Whether the message may be sent again after it may have been carried out. The operator's
+    /// `retry` setting or the tool's own annotation may allow it; both are consulted only when
+    /// needed.
     fn check_idempotency(&mut self) {
         let harmless = match (self.session.server.spec().retry, self.parcel()) {
             (Retry::Always, _) => true,
@@ -213,7 +215,8 @@ impl Exchange<'_> {
         )
     }
 
-    /// How long the head of an answer is waited for. Whoever asked something sees to that himself.
+    /// Returns how long the head of an answer is waited for. The multiplexer has a timeout for
+    /// every other request.
     fn patience(&self) -> Option<Duration> {
         match self.parcel() {
             Parcel::Note { .. } => Some(NOTE_TIMEOUT),
@@ -349,8 +352,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// The answer as it may be shown: a client over HTTP, which is what we are to the server, must not offer tools
-    /// whose arguments could not be mirrored.
+    /// Returns the answer as it may be shown: a client over HTTP, which is what we are to the
+    /// server, must not offer tools whose arguments could not be mirrored.
     fn offered(&self, answer: Bytes, method: Method) -> Bytes {
         if method != Method::ToolsList || self.session.instance.era() != Era::Modern {
             return answer;
@@ -393,12 +396,12 @@ impl Exchange<'_> {
             in_session: negotiated.has_session(),
             text: text.clone(),
         };
-        // These two say nothing about the message, whatever body they have.
+        // These two statuses tell nothing about the message, with any body.
         if matches!(status, 401 | 403) {
             return AttemptResult::Not(fate);
         }
         let refused = StreamableRefusal { status, text };
-        // No message is refused in this way: nobody takes messages here, whatever the body says.
+        // This status never refuses a single message: the address takes none, with any body.
         if status == 405 && self.is_opening() {
             return AttemptResult::NotStreamable(refused);
         }
@@ -418,7 +421,7 @@ impl Exchange<'_> {
             return AttemptResult::Not(fate);
         }
         match error {
-            // An error body belongs to the request it answers, whatever id it names.
+            // An error body belongs to the request it answers, even if it names another id.
             Some(error) => self.hand_over(with_id(&error, id), id, method, None),
             None if self.is_opening() && matches!(status, 400 | 404 | 405) => {
                 AttemptResult::NotStreamable(refused)
@@ -432,7 +435,7 @@ impl Exchange<'_> {
         let Failure::Upstream(upstream) = &failure else {
             return failure;
         };
-        // What a server says to `server/discover` shows nothing about its address, if `initialize` follows.
+        // The answer to `server/discover` shows nothing about the address, if `initialize` follows.
         if !self.is_introduction() || (!self.is_handshake() && self.session.instance.may_try_legacy()) {
             return failure;
         }
@@ -445,8 +448,9 @@ impl Exchange<'_> {
         Failure::Upstream(Arc::new(Upstream::new(upstream.fault, what)))
     }
 
-    /// Whether this is the first thing said to a server of which it is not known that it speaks Streamable HTTP. What
-    /// such a server says to `server/discover` alone shows nothing about its transport, if `initialize` follows.
+    /// Returns whether this is the first message to a server that is not known to speak Streamable
+    /// HTTP. Its answer to `server/discover` alone shows nothing about its transport, if
+    /// `initialize` follows.
     fn is_opening(&self) -> bool {
         let discovers = matches!(
             self.parcel(),
@@ -489,7 +493,7 @@ fn kind_of(answer: &Bytes) -> Option<Kind> {
     Message::scan(answer.clone()).ok().map(|message| message.kind())
 }
 
-/// Whether a body names this request as the one it answers.
+/// Returns whether a body names this request as the one it answers.
 fn answers(body: &Bytes, id: WireId) -> bool {
     let object = Object::parse(body);
     object.is_some_and(|object| {

@@ -1,4 +1,4 @@
-//! The GET stream of a legacy server: what it says about no request in particular.
+//! The GET stream of a legacy server: messages that belong to no request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(super) async fn listen(session: Arc<RemoteSession>, opened: oneshot::Sender<
         let mut pause = None;
         let answered = session.server.send(&outbound).await;
         if let Some(opened) = opened.take() {
-            // Nobody waits any more if it took too long.
+            // The receiver is gone if opening took too long.
             let _ = opened.send(());
         }
         if let Ok(response) = answered {
@@ -60,7 +60,7 @@ pub(super) async fn listen(session: Arc<RemoteSession>, opened: oneshot::Sender<
     }
 }
 
-/// Hands over what comes. Gives whether anything came.
+/// Passes each message to the instance. Returns whether there was one.
 async fn read(session: &RemoteSession, mut response: Response, parser: &mut SseParser) -> bool {
     let mut any = false;
     while let Ok(Some(chunk)) = response.chunk().await {

@@ -1,12 +1,13 @@
 //! Connections to one remote server: which one a request takes, how it is driven, and when it is used again.
 //!
-//! A connection of HTTP/1 is no task. It is driven by whoever waits for an answer on it, in the same step that looks
-//! at the answer: a task of its own would have to be woken for each request and would have to wake the one who
-//! waits, which costs as much as the rest of an exchange. While nobody uses it, it lies in the [`Pool`]; what happened to
-//! it there is seen before anything of the next request is written. HTTP/2, where many share a connection, does have a task.
+//! An HTTP/1 connection has no task of its own. The caller that waits for an answer drives it, in
+//! the same poll that looks at the answer. A task would have to be woken for each request and would
+//! have to wake the caller, which costs as much as the rest of an exchange. An idle connection lies
+//! in the [`Pool`]; the next request notices what happened to it there before it writes a byte.
+//! HTTP/2, where many share a connection, does have a task.
 //!
-//! Nothing is sent twice. A request that a connection hands back untouched takes another one; for everything
-//! else the error says that nobody knows.
+//! Nothing is sent twice. A request that a connection hands back untouched takes another one; for
+//! everything else the error leaves open whether the server has received it.
 
 mod connector;
 mod pool;
@@ -38,7 +39,7 @@ use self::pool::Pool;
 use self::read_after_write_error::ReadAfterWriteError;
 use crate::tasks;
 
-/// How often a request is handed back untouched before nobody tries any more: everything that lay ready may have
+/// How often a request may be handed back untouched before it fails: all idle connections may have
 /// ended meanwhile, and then a few that were made for it.
 const MAX_HANDED_BACK: usize = pool::MAX_IDLE + 4;
 
@@ -49,7 +50,7 @@ pub(super) type HttpRequest = Request<Full<Bytes>>;
 pub(super) enum SendError {
     /// Nothing has left: no connection came about.
     Unreachable(String),
-    /// No connection came about, and none should: the server is not who it should be.
+    /// No connection came about, and none should: the server did not prove its identity.
     Unsafe(String),
     /// The request may have reached the server.
     BrokenOff(String),
@@ -99,8 +100,8 @@ impl Address {
 pub(super) struct HttpClient {
     connector: Connector,
     pool: Arc<Mutex<Pool<Box<Http1Connection>, Http2Sender>>>,
-    /// Who connects first learns whether one connection is enough for all; the others wait for that, and if it comes to
-    /// nothing they hear why.
+    /// The first request to connect learns whether one HTTP/2 connection serves all. The others
+    /// wait for it, and fail with its error.
     first: tokio::sync::Mutex<Option<SendError>>,
     /// How often it came to nothing.
     failures: AtomicU64,
@@ -136,8 +137,8 @@ impl HttpClient {
         self.pool.lock()
     }
 
-    /// A connection broke off. The server may have gone, and with it the others that wait to be used: whoever took one
-    /// of them would be told that nobody knows what became of its request.
+    /// A connection broke off. The server may have gone, and with it the idle connections: a
+    /// request on one of them would fail without a known outcome.
     fn doubt(&self, generation: u64) {
         self.pool().doubt(generation);
     }
@@ -246,8 +247,8 @@ impl HttpClient {
         connected
     }
 
-    /// What is at hand. A connection that has ended while nobody looked says so when it is given a request: it reads
-    /// before it writes, and hands back what it has not begun.
+    /// Returns an idle connection. One that has ended meanwhile shows it on the next request: it
+    /// reads before it writes, and hands back a request that it has not begun.
     fn at_hand(&self) -> Option<(PooledConnection, u64)> {
         let mut pool = self.pool();
         let generation = pool.generation();
@@ -293,7 +294,7 @@ impl HttpClient {
     }
 }
 
-/// The same for HTTP/2, where the address says what the header of HTTP/1 says.
+/// The same for HTTP/2, where the target holds what HTTP/1 puts into the `Host` header.
 fn addressed_whole(mut request: HttpRequest, at: &Address) -> HttpRequest {
     *request.uri_mut() = at.whole.clone();
     if request.headers().get(HOST) == Some(&at.host) {
@@ -302,7 +303,7 @@ fn addressed_whole(mut request: HttpRequest, at: &Address) -> HttpRequest {
     request
 }
 
-/// Closes what nobody has used for too long, as long as there is anything.
+/// Closes connections that were idle for too long, as long as there are any.
 fn spawn_reaper(pool: &Arc<Mutex<Pool<Box<Http1Connection>, Http2Sender>>>) {
     let pool = Arc::downgrade(pool);
     tasks::spawn("idle connections", async move {
@@ -313,17 +314,17 @@ fn spawn_reaper(pool: &Arc<Mutex<Pool<Box<Http1Connection>, Http2Sender>>>) {
 }
 
 impl Http1Connection {
-    /// Writes and reads whatever can be.
+    /// Writes and reads as much as the socket allows.
     fn drive(&mut self, context: &mut Context<'_>) {
         if let Some(connection) = &mut self.connection
             && Pin::new(connection).poll(context).is_ready()
         {
-            // Whoever waits for something that will not come hears of it when this is dropped.
+            // The drop of this connection wakes a caller that waits for an answer.
             self.connection = None;
         }
     }
 
-    /// Whether a request may be given to it.
+    /// Returns whether a request may be given to it.
     fn is_free(&self) -> bool {
         self.connection.is_some() && self.sender.is_ready()
     }
@@ -410,14 +411,15 @@ impl Response {
         }
     }
 
-    /// The next piece of the body; `None` when it was the last.
+    /// Returns the next piece of the body; `None` when it was the last.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, String> {
         poll_fn(|context| self.poll_chunk(context)).await
     }
 
-    /// The next piece of the body, if it is there already.
+    /// Returns the next piece of the body, if it is there already.
     pub(super) fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, String>> {
-        // Thousands of pieces may lie in what was read at once, and nobody else has a turn between them.
+        // Thousands of pieces may lie in what was read at once, and no other task has a turn
+        // between them.
         let turn = ready!(coop::poll_proceed(context));
         let mut driven = false;
         loop {
@@ -453,7 +455,7 @@ impl Response {
     }
 }
 
-/// The deepest reason, which is the one that helps.
+/// Returns the deepest reason, which is the one that helps.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(deeper) = cause.source() {

@@ -1,5 +1,5 @@
-//! The HTTP+SSE transport of 2024-11-05: one event stream for everything the server says, and an address for
-//! everything it is told.
+//! The HTTP+SSE transport of 2024-11-05: one event stream for all messages of the server, and an
+//! address for all messages to it.
 //!
 //! The stream is the session: when it ends, everything ends, and the next one begins with a new handshake.
 
@@ -17,7 +17,7 @@ use super::http_client::{Address, Response};
 use super::remote_session::RemoteSession;
 use super::server::{Content, content, error_body, error_in, text_of};
 
-/// How long a server may take to say where it is to be written to.
+/// How long a server may take to send its `endpoint` event.
 const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a server may take to respond to a message. One that it works on may take longer.
 const POST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ const POST_TIMEOUT: Duration = Duration::from_secs(30);
 const REQUEST_ORDER: Duration = Duration::from_secs(1);
 /// The same for a notification.
 const NOTE_ORDER: Duration = Duration::from_secs(5);
-/// Before it has said where to, a server has not much to say.
+/// Before its `endpoint` event a server sends little.
 const MAX_ENDPOINT: usize = 64 << 10;
 
 /// An open stream.
@@ -119,7 +119,7 @@ async fn reach(session: &RemoteSession) -> Result<EventStream, NotOpened> {
     }
 }
 
-/// Where to write to. It must be at the server's own origin: our credentials go along.
+/// Returns where to write to. It must be at the server's own origin: our credentials go along.
 fn endpoint(at: &Url, event: &SseEvent) -> Result<Url, String> {
     let text = std::str::from_utf8(&event.data).map_err(|_| "the endpoint is no text")?;
     let endpoint = at
@@ -135,7 +135,7 @@ fn endpoint(at: &Url, event: &SseEvent) -> Result<Url, String> {
 }
 
 impl EventStream {
-    /// What the server says next; `None` when the stream has ended.
+    /// Returns the server's next message; `None` when the stream has ended.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
             match self.parser.next() {

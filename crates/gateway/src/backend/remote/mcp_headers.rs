@@ -1,7 +1,8 @@
-//! What a message says in its headers.
+//! The MCP headers of a message to a modern server.
 //!
-//! A modern server is told in headers what the body says (2026-07-28, "Standard headers"). They are made from the body
-//! that is sent, after it was validated, so that nobody on the way can be shown one thing and the server another.
+//! A modern server receives parts of the body in headers, too (2026-07-28, "Standard headers").
+//! They are made from the validated body that is sent, so a proxy cannot see one thing and the
+//! server another.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use protocol::message::{Member, Message};
@@ -15,7 +16,7 @@ use crate::instance::Instance;
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
-/// The headers of a modern request.
+/// Returns the headers of a modern request.
 pub(super) fn mirrored(instance: &Instance, message: &Message) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let mut put = |name: HeaderName, value: &str| {

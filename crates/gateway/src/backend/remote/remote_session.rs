@@ -27,7 +27,7 @@ pub(super) struct RemoteSession {
     pub(super) instance: Arc<Instance>,
     /// What this instance's client sent and the configuration passes on.
     forwarded: HeaderMap,
-    /// What the POST of a modern message carries whatever it is.
+    /// The headers of the POST of every modern message.
     plain: Arc<HeaderMap>,
     negotiated: Mutex<Arc<Negotiated>>,
     pub(super) max_message_bytes: usize,
@@ -51,7 +51,7 @@ impl Negotiated {
         self.session.is_some()
     }
 
-    /// Whether nothing but a handshake makes sense at the moment.
+    /// Returns whether nothing but a handshake makes sense at the moment.
     pub(super) fn is_lost(&self) -> bool {
         self.lost
     }
@@ -112,7 +112,7 @@ impl RemoteSession {
         });
     }
 
-    /// The server does not know the session any more that was agreed then. Gives whether this is news.
+    /// Notes that the server no longer knows the session of `then`. Returns whether this is new.
     pub(super) fn forget(&self, then: &Negotiated) -> bool {
         let mut negotiated = self.lock();
         let news = negotiated.epoch == then.epoch && negotiated.session.is_some();
@@ -126,11 +126,11 @@ impl RemoteSession {
         news
     }
 
-    /// The POST of a message in the words of this era.
+    /// Returns the POST of a message of this era.
     pub(super) fn post(&self, line: &Bytes, negotiated: &Negotiated, era: Era) -> Outbound {
         let modern = era == Era::Modern;
         let mut headers = Arc::clone(if modern { &self.plain } else { &negotiated.post });
-        // Whatever has to be read in it is rare in the legacy era.
+        // In the legacy era a message with a trace context is rare.
         if modern || trace::may_have_context(line) {
             let message = Message::scan(line.clone());
             if let Ok(message) = message {
@@ -146,7 +146,7 @@ impl RemoteSession {
         }
     }
 
-    /// Says in headers what the message says, unless the client has said it.
+    /// Adds the headers that describe the message, unless the client's own are forwarded.
     fn describe(&self, message: &Message, modern: bool, headers: &mut HeaderMap) {
         if modern {
             for (name, value) in mirrored(&self.instance, message) {
@@ -164,7 +164,7 @@ impl RemoteSession {
         }
     }
 
-    /// The GET of a stream, after an event if there was one.
+    /// Returns the GET of a stream, after an event if there was one.
     pub(super) fn get(&self, negotiated: &Negotiated, last_event: Option<&Bytes>) -> Outbound {
         let mut headers = in_session(negotiated);
         if let Some(id) = last_event.and_then(|id| HeaderValue::from_bytes(id).ok()) {
@@ -179,7 +179,7 @@ impl RemoteSession {
         }
     }
 
-    /// The end of a session.
+    /// Returns the DELETE that ends a session.
     pub(super) fn delete(&self, negotiated: &Negotiated) -> Outbound {
         Outbound {
             method: Method::DELETE,
@@ -203,7 +203,7 @@ impl RemoteSession {
     }
 }
 
-/// What a legacy request carries once the handshake is done.
+/// Returns what a legacy request carries once the handshake is done.
 fn in_session(negotiated: &Negotiated) -> HeaderMap {
     let mut headers = HeaderMap::new();
     if let Some(session) = &negotiated.session {
@@ -220,7 +220,7 @@ fn is_visible(id: &[u8]) -> bool {
     !id.is_empty() && id.len() <= MAX_SESSION_ID && id.iter().all(u8::is_ascii_graphic)
 }
 
-/// The session that an answer assigns.
+/// Returns the session that an answer assigns.
 pub(super) fn session_of(response: &Response) -> Option<HeaderValue> {
     response.headers().get(SESSION_ID).cloned()
 }

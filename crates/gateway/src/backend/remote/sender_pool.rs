@@ -1,10 +1,11 @@
-//! Couriers: the tasks that carry messages to a remote server, one message at a time each.
+//! A pool of worker tasks that send messages to a remote server, one message at a time each.
 //!
-//! Whoever brings a message gives it to a courier himself, so that nobody else has to be woken for it, and a courier that
-//! has come back waits for the next message, so that none has to be hired for it. The supervisor hears of those
-//! that came back with something to see to; what was simply delivered, nearly all, is no news.
+//! The caller hands each message to an idle worker, which saves waking the supervisor. A worker
+//! that is done waits for the next message, which saves spawning a task. The supervisor is woken
+//! only for outcomes that it must handle; a plain delivery is none.
 //!
-//! They decide nothing: neither what may be sent now, nor what becomes of what could not be delivered.
+//! Workers decide nothing: neither what may be sent now, nor what becomes of a message that could
+//! not be delivered.
 
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
@@ -26,39 +27,40 @@ use crate::fault_injection;
 use crate::instance::MessageInlet;
 use crate::tasks;
 
-/// More than this wait for work only after a burst, which hires new ones faster than anyone could count.
+/// The largest number of idle workers. More are left only after a burst, which spawns them quickly
+/// again.
 const MAX_IDLE: usize = 64;
-/// The server may have something to say as soon as it is told that the client is ready, so the stream for that is
-/// opened first; but a server that is slow to open it is not waited for.
+/// How long `initialized` waits for the GET stream to open. The server may send messages as soon as
+/// it receives `initialized`, so the stream is opened first.
 const STREAM_PATIENCE: Duration = Duration::from_millis(300);
 
-/// What a courier is given.
+/// One message for a worker.
 #[derive(Debug)]
 pub(super) struct SendJob {
     pub(super) post: Post,
-    /// What it waits for before it leaves, though not for long.
+    /// The worker waits for this before it sends, though not for long.
     pub(super) after: Option<oneshot::Receiver<()>>,
-    /// Somebody waits for its return, whatever it brings.
+    /// The supervisor waits for the outcome, even if it is a plain delivery.
     pub(super) wait_id: Option<WaitId>,
 }
 
-/// Tells those apart who are waited for.
+/// Identifies a message whose outcome the supervisor waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WaitId(pub(super) u64);
 
-/// A courier that came back with news.
+/// An outcome that the supervisor must handle.
 #[derive(Debug)]
 pub(super) struct Returned {
     pub(super) end: End,
     pub(super) wait_id: Option<WaitId>,
 }
 
-/// All couriers of one instance.
+/// All workers of one instance.
 #[derive(Debug)]
 pub(crate) struct SenderPool {
     session: Arc<RemoteSession>,
     state: Mutex<PoolState>,
-    /// Somebody has come back with news.
+    /// Notified when `returned` has an outcome.
     news: Notify,
 }
 
@@ -85,7 +87,7 @@ impl SenderPool {
         self.state.lock()
     }
 
-    /// Has a message carried that nobody waits for but its sender.
+    /// Sends a message that only its call waits for.
     pub(super) fn send_post(self: &Arc<Self>, post: Post) {
         self.start(SendJob {
             post,
@@ -97,7 +99,7 @@ impl SenderPool {
     pub(super) fn start(self: &Arc<Self>, job: SendJob) {
         let mut state = self.state();
         if state.closed {
-            // Its sender hears from whoever closed the office.
+            // The code that closed the pool has failed its call.
             return;
         }
         if let Some(worker) = state.idle.pop() {
@@ -110,14 +112,14 @@ impl SenderPool {
         state.workers.push((worker, task.abort_handle()));
     }
 
-    /// Calls back whoever carries this request, and with him the request. Gives whether somebody did.
+    /// Aborts the worker that sends this request. Returns whether there was one.
     pub(super) fn abort_request(&self, id: WireId) -> bool {
         let mut state = self.state();
         let found = state
             .workers
             .iter()
             .position(|(worker, _)| worker.request_id() == Some(id));
-        // He does not come back; that happens rarely enough.
+        // The worker is lost; that happens rarely enough.
         found.map(|at| state.workers.swap_remove(at).1.abort()).is_some()
     }
 
@@ -135,7 +137,7 @@ impl SenderPool {
         self.state().wants_success = wanted;
     }
 
-    /// Everyone goes home, whatever they carry.
+    /// Aborts all workers, with what they send.
     pub(super) fn shut_down(&self) {
         let mut state = self.state();
         state.closed = true;
@@ -145,14 +147,14 @@ impl SenderPool {
         }
     }
 
-    /// Takes back a courier. Gives whether he stays.
+    /// Notes the end of a job. Returns whether the worker stays.
     fn receive(&self, worker: &Arc<Worker>, end: End, wait_id: Option<WaitId>) -> bool {
         let mut state = self.state();
         worker.clear_request();
         let is_news = wait_id.is_some()
             || match end.news {
                 News::Delivered => state.wants_success,
-                // Whoever waited knows.
+                // The waiting call has failed.
                 News::Failed => false,
                 News::Unreachable(_)
                 | News::SessionLost { .. }
@@ -173,7 +175,7 @@ impl SenderPool {
 
     async fn run_job(&self, job: SendJob) -> End {
         if let Some(after) = job.after {
-            // Rare, so that no courier has room for it.
+            // Boxed, since it is rare: no worker keeps memory for it.
             let _ = Box::pin(tokio::time::timeout(STREAM_PATIENCE, after)).await;
         }
         let parcel = job.post.parcel;
@@ -193,7 +195,7 @@ impl SenderPool {
         }
     }
 
-    /// A courier has panicked on his way: nobody knows how far he came.
+    /// A worker has panicked: it is unknown how much was sent.
     fn note_panic(&self, parcel: Parcel) {
         let instance = &self.session.instance;
         tracing::error!(destination = %instance.destination(), ?parcel, "a message was lost in a panic");
@@ -230,7 +232,7 @@ struct Worker {
 #[derive(Debug, Default)]
 struct Slot {
     job: Option<SendJob>,
-    /// The request that is in his hands or his bag.
+    /// The request that is assigned or being sent.
     request_id: Option<WireId>,
     waker: Option<Waker>,
 }

@@ -61,7 +61,7 @@ pub(super) struct Outbound {
     pub(super) at: Option<Arc<Address>>,
     pub(super) headers: Arc<HeaderMap>,
     pub(super) body: Bytes,
-    /// The instance that a handshake is for: those who wait for it learn that the server was reached.
+    /// The instance that a handshake is for: its waiting calls learn that the server was reached.
     pub(super) handshake_of: Option<Arc<Instance>>,
 }
 
@@ -98,8 +98,8 @@ impl Server {
         }
     }
 
-    /// What every request of a kind carries, with `more` of whoever sends it. What kind of message is sent and
-    /// understood is not theirs to say.
+    /// Returns the headers of a request with this method, with `more` of the caller's. The caller's
+    /// cannot replace `content-type` and `accept`.
     pub(super) fn headers(&self, method: &Method, more: &[&HeaderMap]) -> HeaderMap {
         let mut headers = self.headers.clone();
         for (name, value) in more.iter().copied().flatten() {
@@ -121,7 +121,7 @@ impl Server {
         &self.spec
     }
 
-    /// The configured transport, or what the server turned out to speak.
+    /// Returns the configured transport, or what the server turned out to speak.
     pub(crate) fn transport(&self) -> Transport {
         match self.spec.transport {
             Transport::Auto => self.settled.get().copied().unwrap_or(Transport::Auto),
@@ -135,7 +135,7 @@ impl Server {
         }
     }
 
-    /// The address as it may be shown: without a query, which may hold a key.
+    /// Returns the address as it may be shown: without a query, which may hold a key.
     pub(crate) fn shown(&self) -> String {
         let mut url = self.spec.url.clone();
         url.set_query(None);
@@ -230,7 +230,7 @@ fn is_redirect(status: StatusCode) -> bool {
     matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
 }
 
-/// Where a redirect leads, if it may be followed.
+/// Returns where a redirect leads, if it may be followed.
 fn followed(from: &Address, response: &Response) -> Result<Arc<Address>, Fate> {
     let from = from.url();
     if response.status() == StatusCode::SEE_OTHER {
@@ -259,7 +259,7 @@ fn followed(from: &Address, response: &Response) -> Result<Arc<Address>, Fate> {
     })
 }
 
-/// What a request that got no answer means.
+/// Returns what a request that got no answer means.
 fn fate(lost: SendError) -> Fate {
     match lost {
         SendError::Unreachable(what) => Fate::Unreachable {
@@ -278,7 +278,7 @@ pub(super) fn broken_off(what: &str) -> String {
     format!("the connection to the server broke off: {what}")
 }
 
-/// What kind of body an answer has, by its media type; parameters do not matter.
+/// Returns what kind of body an answer has, by its media type; parameters do not matter.
 pub(super) fn content(response: &Response) -> Content {
     let media = response
         .headers()
@@ -299,7 +299,7 @@ pub(super) fn content(response: &Response) -> Content {
     }
 }
 
-/// How long the server wants to be left alone.
+/// Returns how long the server wants to be left alone.
 pub(super) fn retry_after(response: &Response) -> Option<Duration> {
     let value = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
     value.trim().parse().ok().map(Duration::from_secs)
@@ -311,7 +311,7 @@ pub(super) async fn error_body(response: &mut Response) -> Bytes {
     read.map(Result::unwrap_or_default).unwrap_or_default()
 }
 
-/// The JSON-RPC error that a body holds, as its members.
+/// Returns the JSON-RPC error that a body holds, as its members.
 pub(super) fn error_in(body: &Bytes) -> Option<String> {
     let object = Object::parse(body)?;
     let error = object.get("error")?;
@@ -320,7 +320,8 @@ pub(super) fn error_in(body: &Bytes) -> Option<String> {
     Some(error.to_owned())
 }
 
-/// Returns what an error says to a person, cut and escaped: the message of a JSON-RPC error, or the text as it stands.
+/// Returns the text of an error for people, cut and escaped: the message of a JSON-RPC error, or
+/// the text as it stands.
 pub(super) fn text_of(body: &[u8], error: Option<&str>) -> Option<String> {
     let message = error.and_then(|error| {
         let members = Object::parse(error.as_bytes())?;

@@ -1,9 +1,10 @@
-//! The supervisor of an instance that is reached over HTTP. It takes what the multiplexer has written, line by
-//! line, and carries each to the server: as a POST of its own (Streamable HTTP, both eras), or to the endpoint of an
-//! event stream (HTTP+SSE of 2024-11-05). What comes back goes to the multiplexer with its origin.
+//! The supervisor of an instance that is reached over HTTP. It takes what the multiplexer has
+//! written, line by line, and sends each to the server: as a POST of its own (Streamable HTTP, both
+//! eras), or to the endpoint of an event stream (HTTP+SSE of 2024-11-05). What comes back goes to
+//! the multiplexer with its origin.
 //!
-//! It decides nothing about messages; what becomes of one that could not be delivered is decided by
-//! `protocol::delivery`, and who waits for what by the multiplexer.
+//! It decides nothing about messages: `protocol::delivery` decides what becomes of one that could
+//! not be delivered, and the multiplexer knows which call waits for it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -34,8 +35,8 @@ use crate::instance::Instance;
 use crate::settings::{Outages, Transport};
 use crate::status::Health;
 
-/// A notification is taken before the next message is sent, so that the server hears them in order; but
-/// nobody waits longer than this for a server that does not take it.
+/// A notification is delivered before the next message is sent, which keeps their order. This is
+/// the longest time that the next message waits for it.
 const ORDER_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the end of a session may take.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -55,7 +56,7 @@ enum LinkEnd {
     Stopped,
     /// It cannot be reached.
     Out(Arc<Trouble>),
-    /// It was reached, and the conversation has ended: whoever wants it begins another one at once.
+    /// It was reached, and the session has ended: the next call begins another one at once.
     Ended,
     /// It may speak the old transport.
     TryOld {
@@ -94,7 +95,7 @@ impl RemoteSupervisor {
             };
             let left = match left {
                 LinkEnd::TryOld { refused } => {
-                    // The couriers were sent home: if one of them still carried something, its sender hears of it.
+                    // The workers were aborted: a call whose message one of them was sending fails.
                     self.instance()
                         .link_down(&trouble("the server does not speak Streamable HTTP"));
                     self.speak_old(&mut outage, Some(refused)).await
@@ -122,8 +123,8 @@ impl RemoteSupervisor {
         self.instance().unavailable(&trouble, Duration::from_secs(1));
     }
 
-    /// Waits until somebody wants the server, and longer if it is known to be out of reach. `false`: the instance is
-    /// to stop instead.
+    /// Waits until a call wants the server, and longer if it is known to be out of reach. Returns
+    /// `false` if the instance is to stop instead.
     async fn rest(&self, outage: Option<(Moment, Arc<Trouble>)>) -> bool {
         let instance = self.instance();
         let clock = instance.clock();
@@ -137,7 +138,7 @@ impl RemoteSupervisor {
                 (_, true) if instance.take_link_wanted() => return true,
                 (_, true) => {}
                 (Some((until, trouble)), false) if self.outages == Outages::Refuse => {
-                    // Nobody waits for what is known not to work.
+                    // No call waits for a server that is known to be out of reach.
                     instance.take_link_wanted();
                     instance.unavailable(trouble, until.since(clock.now()));
                 }
@@ -187,7 +188,7 @@ impl RemoteSupervisor {
                         under_way.note_return(wait_id);
                         match news {
                             News::Delivered => outage.handle_success(),
-                            // Nobody has to see to it.
+                            // The call has failed; nothing is left to do.
                             News::Failed => {}
                             News::SessionLost { first } => {
                                 if first {
@@ -199,7 +200,8 @@ impl RemoteSupervisor {
                                     Parcel::Note { .. } => {}
                                 }
                             }
-                            // Whoever noticed the loss has seen to a new session, or is about to.
+                            // The exchange that noticed the loss has caused a new session, or is
+                            // about to.
                             News::Withheld => give_back(instance, parcel),
                             News::Unreachable(trouble) => {
                                 instance.outage(Some(Arc::clone(&trouble)));
@@ -241,8 +243,8 @@ impl RemoteSupervisor {
         self.instance().session_lost();
     }
 
-    /// While the server is out of reach nobody is kept waiting in vain; when it was left alone long enough, whoever
-    /// wants it tries it.
+    /// Refuses calls while the server is out of reach. After the backoff the next call tries it
+    /// again.
     fn heed(&self, out: &mut Option<(Moment, Arc<Trouble>)>) {
         let instance = self.instance();
         let Some((until, trouble)) = &*out else { return };
@@ -257,7 +259,7 @@ impl RemoteSupervisor {
         }
     }
 
-    /// The server could not be reached. Gives how long to leave it alone.
+    /// Notes that the server could not be reached. Returns until when it is left alone.
     fn note_outage(&self, outage: &mut Outage, trouble: &Trouble) -> (Moment, Arc<Trouble>) {
         let pause = outage.handle_failure();
         let trouble = Arc::new(Trouble {
@@ -275,7 +277,7 @@ impl RemoteSupervisor {
         (self.instance().clock().now().after(pause), trouble)
     }
 
-    /// Tells those who wait that the server definitely refuses; none of them is tried for again.
+    /// Fails the waiting calls because the server definitely refuses; none of them is retried.
     fn report_refusal(&self, upstream: Arc<Upstream>) {
         let instance = self.instance();
         tracing::warn!(destination = %instance.destination(), what = %upstream.what, "the server refuses");
@@ -402,7 +404,7 @@ async fn stopped(instance: &Instance) {
     }
 }
 
-/// A message that was not begun waits once more; what nobody waits for is gone.
+/// Returns a request that was not begun to the queue; a notification is dropped.
 fn give_back(instance: &Instance, parcel: Parcel) {
     match parcel {
         Parcel::Request { id, .. } => instance.returned(id),
@@ -410,8 +412,8 @@ fn give_back(instance: &Instance, parcel: Parcel) {
     }
 }
 
-/// The messages that are on their way, and those that wait for one of them. As long as none has to wait, the instance gives
-/// each client's call to a courier without asking here.
+/// The messages in flight, and those that wait for one of them. As long as none has to wait, the
+/// instance hands each client's call to a worker by itself.
 struct UnderWay<'a> {
     instance: &'a Instance,
     senders: &'a Arc<SenderPool>,
@@ -433,8 +435,8 @@ impl<'a> UnderWay<'a> {
         }
     }
 
-    /// Sends what the multiplexer has written, unless something has to be taken first. Gives what is to be listened
-    /// to, if a session begins with it.
+    /// Sends what the multiplexer has written, unless a notification must be delivered first.
+    /// Returns the GET stream to read, if a session begins with it.
     fn send_waiting(&mut self, session: &Arc<RemoteSession>) -> Option<Listening> {
         let mut listening = None;
         while self.first.is_none() {
@@ -443,7 +445,7 @@ impl<'a> UnderWay<'a> {
                 method: Method::Initialized,
             };
             if post.parcel == ready && self.instance.era() == Era::Legacy {
-                // It listens first, and then says that the client is ready.
+                // The GET stream opens first; then `initialized` is sent.
                 let (opened, is_open) = oneshot::channel();
                 listening = Some(Box::pin(get_stream::listen(Arc::clone(session), opened)) as Listening);
                 self.send_first(post, Some(is_open));
@@ -475,7 +477,7 @@ impl<'a> UnderWay<'a> {
         }
         match post.parcel {
             Parcel::Request { .. }
-            // The answer to a question is waited for by nobody who speaks after it.
+            // No later message waits for the answer to a question.
             | Parcel::Note {
                 method: Method::Other,
             } => self.senders.send_post(post),
@@ -495,7 +497,7 @@ impl<'a> UnderWay<'a> {
         });
     }
 
-    /// Somebody who was waited for has come back, or somebody else.
+    /// Notes the end of a delivery; the next messages may have waited for it.
     fn note_return(&mut self, wait_id: Option<WaitId>) {
         self.first.take_if(|(first, _)| Some(*first) == wait_id);
     }

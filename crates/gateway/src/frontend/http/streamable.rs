@@ -142,7 +142,7 @@ impl RequestContext<'_> {
                 let opening = self.open(headers, version, &message, accepts, permit);
                 Box::pin(opening).await.map_err(refused)
             }
-            // Without a session there is nobody whom a notification could concern.
+            // Without a session a notification concerns no client.
             Meaning::Ready | Meaning::Cancel(_) | Meaning::Notice => Ok(respond::empty(StatusCode::ACCEPTED)),
             Meaning::Answer(_) => Err(refused(Refusal::MissingSession)),
         }
@@ -235,7 +235,7 @@ impl RequestContext<'_> {
                         match failure {
                             None => respond::answer(headers, body),
                             Some(failure) => {
-                                // Without a body only the status can say that the call failed.
+                                // Without a body only the status shows that the call failed.
                                 let in_band = accepts.reads_events() && !body.is_empty();
                                 respond::failed(headers, body, &failure, in_band)
                             }
@@ -309,8 +309,8 @@ impl RequestContext<'_> {
         }
     }
 
-    /// The session of a message. Answers and notifications also reach a session that drains after a reload; for a new request
-    /// that one is gone.
+    /// Returns the session of a message. Answers and notifications also reach a session that drains
+    /// after a reload; for a new request that one is gone.
     fn session_of(&self, head: &Head<'_>, message: &Message) -> Result<Option<Arc<SessionHandle>>, Refusal> {
         let Some(id) = head.session_id()? else {
             return Ok(None);
@@ -325,7 +325,7 @@ impl RequestContext<'_> {
             .ok_or(Refusal::UnknownSession)
     }
 
-    /// The session that a GET or DELETE names, and the destination that has it.
+    /// Returns the session that a GET or DELETE names, and the destination that has it.
     fn required_session(&self, head: &Head<'_>) -> Result<(Arc<Endpoint>, Arc<SessionHandle>), Refusal> {
         let id = head.session_id()?.ok_or(Refusal::MissingSession)?;
         self.destination
@@ -342,7 +342,8 @@ struct Posted<'a> {
     opened: bool,
 }
 
-/// What is wrong with a request whose header is modern and whose body does not describe itself.
+/// Returns what is wrong with a request whose header is modern and whose body does not describe
+/// itself.
 fn undescribed(message: &Message) -> modern::Objection {
     match (message.kind(), message.method()) {
         (Kind::Request, McpMethod::Initialize) => {
@@ -355,7 +356,8 @@ fn undescribed(message: &Message) -> modern::Objection {
     }
 }
 
-/// A session whose client has not seen its id yet: if the client hangs up now, nobody will ever use it.
+/// A session whose client has not seen its id yet: if the client disconnects now, the session will
+/// never be used.
 struct Newborn<'a> {
     context: &'a RequestContext<'a>,
     handle: &'a Arc<SessionHandle>,
@@ -379,9 +381,10 @@ impl Drop for Newborn<'_> {
 /// A map of headers with room for more than these is not kept while a call runs.
 const KEPT_HEADERS: usize = 24;
 
-/// Drops the headers of a request: they would hold the buffer that their connection was read into, for as long as the call
-/// runs. The room that they took is kept for those of the answer; from there the connection takes it for its next
-/// request, so that nobody has to make it anew with every call.
+/// Drops the headers of a request: they would hold the buffer that their connection was read into,
+/// for as long as the call runs. The room that they took is kept for those of the answer; from
+/// there the connection takes it for its next request, so that it is not allocated anew for every
+/// call.
 fn empty(headers: &mut HeaderMap) {
     if headers.len().max(headers.capacity()) > KEPT_HEADERS {
         *headers = HeaderMap::new();

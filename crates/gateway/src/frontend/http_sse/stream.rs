@@ -21,7 +21,7 @@ pub(crate) struct OldEvents {
     clock: Clock,
     /// The path of `public_url`, without a slash at its end.
     public_path: String,
-    /// Where to post has been said.
+    /// The `endpoint` event has been sent.
     begun: bool,
     /// The session's events, once they may be sent.
     events: Option<Events>,
@@ -119,7 +119,7 @@ impl OldEvents {
         self.time.poll_keep_alive(context).map(Some)
     }
 
-    /// The first event says where to post, relative to where the client is: same origin by construction.
+    /// Returns the `endpoint` event, relative to where the client is: same origin by construction.
     fn endpoint(&self) -> Bytes {
         let mut out = BytesMut::new();
         let (base, name) = (&self.public_path, &self.destination.name);

@@ -33,8 +33,8 @@ impl BusyPoll {
         }
     }
 
-    /// A message has come, from either side, and now so many calls are under way. Gives whether the next is to be expected
-    /// awake.
+    /// A message has come, from either side, and now so many calls are under way. Returns whether
+    /// to busy-poll for the next.
     #[must_use]
     pub(super) fn handle_message(&mut self, now: Moment, calls: usize) -> bool {
         let is_close = self.last.is_some_and(|last| now.since(last) < CLOSE);
@@ -46,7 +46,7 @@ impl BusyPoll {
         is_worth_it
     }
 
-    /// Whether nobody stays awake any longer.
+    /// Returns whether the busy poll has ended.
     pub(super) fn is_over(&self, now: Moment) -> bool {
         self.until <= now
     }

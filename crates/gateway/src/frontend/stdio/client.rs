@@ -30,7 +30,7 @@ use crate::reply::Refusal;
 use crate::session_handle::{Acceptance, LineListener, SessionHandle};
 use crate::tasks;
 
-/// How often it is looked whether the server is away, while a client waits only to hear what it speaks.
+/// How often the health of the server is checked, while a client waits only to learn its era.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// One client on a stream of lines.
@@ -105,7 +105,7 @@ impl StdioClient {
         self.lock().client.counters()
     }
 
-    // For whoever reads and writes the lines.
+    // For the tasks that read and write the lines.
 
     pub(super) fn take(self: &Arc<Self>, frame: Frame) {
         self.with(|client, now| client.handle_frame(now, frame));
@@ -164,7 +164,8 @@ impl StdioClient {
         loop {
             self.awake.notified().await;
             while !self.lock().busy_poll.is_over(self.clock.now()) {
-                // Whoever is to answer may need this processor; and then the runtime looks whether something has come.
+                // The process that is to answer may need this processor; then the runtime polls for
+                // new lines.
                 std::thread::yield_now();
                 tokio::task::yield_now().await;
             }
@@ -275,7 +276,7 @@ impl StdioClient {
         }
     }
 
-    /// Gives the session a message, and the client what it leads to at once.
+    /// Passes a message to the session, and the immediate answer to the client.
     fn pass_on(self: &Arc<Self>, message: Message) {
         let session = self.lock().session.clone();
         let bytes = message.len();

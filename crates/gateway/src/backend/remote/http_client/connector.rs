@@ -31,11 +31,11 @@ use super::{SendError, causes};
 use crate::joined_write;
 
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A peer that has vanished is noticed although nothing is said on a stream.
+/// A peer that has vanished is noticed although no bytes pass on a stream.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_RETRIES: u32 = 3;
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
-/// What a proxy may say about a tunnel.
+/// The longest answer of a proxy to `CONNECT`.
 const MAX_PROXY_ANSWER: usize = 8 << 10;
 
 /// The way to one origin.
@@ -68,7 +68,7 @@ impl Connector {
         }
     }
 
-    /// The same way through a proxy, whatever the environment says.
+    /// Connects through this proxy instead of the environment's.
     #[cfg(test)]
     pub(super) fn behind(self, proxy: Intercept) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Connector {
         self.origin.scheme() == "https"
     }
 
-    /// Whether one connection may turn out to be enough for all requests.
+    /// Returns whether one connection may turn out to be enough for all requests.
     pub(super) fn may_be_shared(&self) -> bool {
         self.is_secure()
     }
@@ -96,13 +96,14 @@ impl Connector {
         self.proxy.get_or_init(look).as_ref()
     }
 
-    /// Whether requests are said to a proxy, which wants whole addresses; and how it knows us.
+    /// Returns whether requests go to a proxy, which wants absolute targets, and with which
+    /// credentials.
     pub(super) fn through_proxy(&self) -> Option<Option<&HeaderValue>> {
         let proxy = self.proxy().filter(|_| !self.is_secure())?;
         Some(proxy.basic_auth())
     }
 
-    /// Connects. Gives whether all requests share the connection, too.
+    /// Connects. Also returns whether all requests share the connection (HTTP/2).
     pub(super) async fn connect(&self) -> Result<(ServerStream, bool), SendError> {
         match tokio::time::timeout(CONNECT_TIMEOUT, self.reach()).await {
             Ok(reached) => reached,
@@ -217,7 +218,7 @@ impl Connector {
         let broken = |error: io::Error| unreachable(format!("the proxy: {error}"));
         stream.write_all(&request).await.map_err(broken)?;
         stream.flush().await.map_err(broken)?;
-        // Byte by byte: what follows the answer belongs to somebody else.
+        // Byte by byte: what follows the answer belongs to the tunnel.
         let mut answer = Vec::new();
         while !answer.ends_with(b"\r\n\r\n") {
             if answer.len() >= MAX_PROXY_ANSWER {
@@ -239,7 +240,7 @@ fn unreachable(what: impl ToString) -> SendError {
     SendError::Unreachable(what.to_string())
 }
 
-/// The status of a proxy's answer.
+/// Returns the status of a proxy's answer.
 fn connect_status(answer: &[u8]) -> Option<u16> {
     let line = answer
         .strip_prefix(b"HTTP/1.1 ")
@@ -260,7 +261,7 @@ fn is_about_tls(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>())
 }
 
-/// The certificates of a file in PEM form.
+/// Returns the certificates of a file in PEM form.
 pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let shown = file.display();
     let text = std::fs::read(file).map_err(|error| format!("cannot read `ca_file` {shown}: {error}"))?;

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Common servers close a connection after five idle seconds. A request that meets the closing would be lost, and
-/// nobody could say whether it was carried out; so ours are closed before.
+/// Common servers close a connection after five idle seconds. A request that meets the closing
+/// would be lost without a known outcome; so ours are closed before.
 const IDLE: Duration = Duration::from_secs(4);
-/// More than this lie ready only after a burst, which opens new ones faster than anyone could count.
+/// The largest number of idle connections. More are left only after a burst, which opens new ones
+/// quickly again.
 pub(super) const MAX_IDLE: usize = 256;
 
 /// The connections that are kept: those that carry one request at a time, and the one that carries all.
@@ -61,8 +62,8 @@ impl<T, S> Pool<T, S> {
         None
     }
 
-    /// Keeps a connection that was taken or made in that generation. Gives whether somebody must be started who
-    /// closes it in time.
+    /// Keeps a connection that was taken or made in that generation. Returns whether a reaper must
+    /// be started, which closes it in time.
     #[must_use]
     pub(super) fn put(&mut self, now: Instant, generation: u64, connection: T) -> bool {
         if generation != self.generation || self.idle.len() >= MAX_IDLE {
@@ -72,7 +73,7 @@ impl<T, S> Pool<T, S> {
         !std::mem::replace(&mut self.reaping, true)
     }
 
-    /// The connection that all use, which is thereby in use.
+    /// Returns the connection that all use, which is thereby in use.
     pub(super) fn shared(&mut self, now: Instant) -> Option<&S> {
         self.shared
             .take_if(|(since, _)| now.saturating_duration_since(*since) >= IDLE);
@@ -96,7 +97,7 @@ impl<T, S> Pool<T, S> {
         self.shared = None;
     }
 
-    /// Gives up everything that lies ready and, when it comes back, what is in use; once for each generation.
+    /// Drops all idle connections and, when they come back, those in use; once for each generation.
     pub(super) fn doubt(&mut self, generation: u64) {
         if generation == self.generation {
             self.generation += 1;
@@ -105,7 +106,8 @@ impl<T, S> Pool<T, S> {
         }
     }
 
-    /// Closes what has lain too long. Gives when to look again; `None`: nothing is left, and nobody looks any more.
+    /// Closes connections that were idle for too long. Returns when to look again; `None`: none is
+    /// left, and the reaper ends.
     pub(super) fn reap(&mut self, now: Instant) -> Option<Instant> {
         while self
             .idle
@@ -179,7 +181,7 @@ mod tests {
         assert!(!pool.put(now, 0, 2));
         assert!(!pool.share(now, 0, "all"));
         assert_eq!((pool.take(now), pool.shared(now)), (None, None));
-        // Whoever notices the same again changes nothing.
+        // A second doubt about the same generation changes nothing.
         let _ = pool.put(now, 1, 3);
         pool.doubt(0);
         assert_eq!(pool.take(now), Some(3));

@@ -1,8 +1,9 @@
-//! A connection on which the server's last words are heard, even if it would not hear ours to the end.
+//! A connection that reads the server's response even after a write to it failed.
 //!
-//! A server that refuses a request by its head (413, 401) may answer and close while we still write. Then a write fails,
-//! and whoever takes that for the end never reads the answer that lies ready. Here a write that fails for this reason waits;
-//! what ends the connection is what is read: the answer, or that there is none.
+//! A server that refuses a request by its head (413, 401) may answer and close while we still
+//! write. Then a write fails, and a client that stops there never reads the answer that lies ready.
+//! Here a write that fails for this reason waits, and reading ends the connection: with the answer,
+//! or without one.
 
 use std::io;
 use std::pin::Pin;
@@ -16,7 +17,7 @@ pub(super) struct ReadAfterWriteError<S> {
     inner: S,
     /// The server does not read any more.
     deaf: bool,
-    /// The server has said all it had to say.
+    /// The server has closed its side.
     silent: bool,
 }
 
@@ -37,7 +38,7 @@ impl<S> ReadAfterWriteError<S> {
     ) -> Poll<io::Result<T>> {
         match written {
             Poll::Ready(Err(error)) if is_refusal(&error) && !self.silent => {
-                // Whoever writes also reads, and is to do that now.
+                // The task that writes also reads, and is to do that now.
                 if !std::mem::replace(&mut self.deaf, true) {
                     context.waker().wake_by_ref();
                 }
@@ -112,7 +113,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
 
-    /// A connection to somebody who says something, or nothing, and closes while we write.
+    /// Returns a connection to a server that sends these bytes, or none, and closes while we write.
     async fn refused(words: &'static [u8]) -> ReadAfterWriteError<TcpStream> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -121,7 +122,7 @@ mod tests {
         ours.write_all(b"POST").await.unwrap();
         theirs.readable().await.unwrap();
         theirs.write_all(words).await.unwrap();
-        // What it has not read makes the kernel say so.
+        // Unread bytes make the kernel reset the connection.
         drop(theirs);
         ours
     }

@@ -1,4 +1,4 @@
-//! Connections against a server of the test's own, which answers what it is told to.
+//! Connections against a server of the test's own, which sends the answers it is given.
 
 use super::*;
 use futures_util::future::join_all;
@@ -8,8 +8,8 @@ use tokio::net::TcpListener;
 
 const FINE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
-/// A server that has connections one after the other. On each it answers one request after the other with these
-/// words, and then closes it. It gives what it was told, connection by connection.
+/// A server that has connections one after the other. On each it answers one request after the
+/// other with these words, and then closes it. Returns the requests of each connection.
 async fn serve(listener: TcpListener, connections: &[&[&str]]) -> Vec<Vec<String>> {
     let mut told = Vec::new();
     for answers in connections {
@@ -44,7 +44,7 @@ async fn post(http_client: &HttpClient, at: &Address) -> Result<Bytes, SendError
     while let Some(chunk) = response.chunk().await.map_err(SendError::BrokenOff)? {
         whole.extend_from_slice(&chunk);
     }
-    // Whatever has happened outside meanwhile is seen.
+    // The client sees what has happened on its connections meanwhile.
     for _ in 0..8 {
         tokio::task::yield_now().await;
     }
@@ -164,7 +164,7 @@ async fn proxy_receives_whole_addresses_and_its_credentials() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_that_wait_for_one_connection_fail_with_it() {
-    // The kernel takes connections, and nobody ever answers on them.
+    // The kernel takes connections, and no server ever answers on them.
     let (_listener, mut url) = listener().await;
     url.set_scheme("https").unwrap();
     let (http_client, at) = (HttpClient::new(&url, None), Address::new(url).unwrap());
@@ -176,7 +176,7 @@ async fn requests_that_wait_for_one_connection_fail_with_it() {
         "{lost:?}"
     );
     assert_eq!(began.elapsed().as_secs(), connector::CONNECT_TIMEOUT.as_secs());
-    // Who comes later tries anew.
+    // A later request tries anew.
     assert!(post(&http_client, &at).await.is_err());
     assert_eq!(
         began.elapsed().as_secs(),
