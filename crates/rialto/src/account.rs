@@ -109,7 +109,7 @@ fn run(environment: &Environment, work: impl Future<Output = Result<String, Stri
     }
 }
 
-/// If stdout is closed nobody reads this; the exit code tells the same.
+/// If stdout is closed, the exit code tells the same.
 fn say(text: &str) {
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }
@@ -143,7 +143,7 @@ fn table(kept: &[Kept], now: u64) -> String {
     text
 }
 
-/// What a server or an authorization server said, for a terminal.
+/// Returns a text of a server or of an authorization server, safe for a terminal.
 fn one_line(text: &str) -> String {
     escape::one_line(text, escape::MAX_VALUE_BYTES)
 }

@@ -100,7 +100,7 @@ pub(crate) fn verify(flags: &VerifyFlags, environment: &Environment) -> ExitCode
             verified.first
         );
     }
-    // If stdout is closed nobody reads this; the exit code tells the same.
+    // If stdout is closed, the exit code tells the same.
     let _ = write!(
         io::stdout().lock(),
         "{notes}{} records, {} to {}: the chain is whole\nlast hash {}\n",

@@ -44,7 +44,7 @@ pub(crate) fn run(flags: &CheckFlags, environment: &Environment) -> ExitCode {
 async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
     // Every destination gets its line, also those whose command cannot be found.
     settings.keep_going = true;
-    // The operator who runs the check may see everything.
+    // The operator of the check may see everything.
     for destination in &mut settings.destinations {
         if let BackendSpec::Process(spec) = &mut destination.backend {
             spec.error_stderr = true;
@@ -129,7 +129,7 @@ async fn find((host, port): (&str, u16)) -> std::io::Result<()> {
     Ok(())
 }
 
-/// If stdout is closed nobody reads this; the exit code tells the same.
+/// If stdout is closed, the exit code tells the same.
 fn show(probes: &[Probe]) {
     let _ = std::io::stdout().lock().write_all(table(probes).as_bytes());
 }
@@ -137,7 +137,7 @@ fn show(probes: &[Probe]) {
 /// The longest cell of the table.
 const CELL_BYTES: usize = 200;
 
-/// The table, and below it what to fix.
+/// Returns the table, and below it what to fix.
 fn table(probes: &[Probe]) -> String {
     let mut rows = vec![
         [

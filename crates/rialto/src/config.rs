@@ -79,7 +79,7 @@ pub(crate) struct LogSettings {
     pub(crate) colour: bool,
 }
 
-/// Reads whatever the flags and the environment name.
+/// Reads the sources that the flags and the environment name.
 pub(crate) fn settings(flags: &ServeFlags, environment: &Environment) -> Result<Loaded, ConfigError> {
     settings_in(Path::new(""), flags, environment)
 }
@@ -111,7 +111,7 @@ pub(crate) fn log_settings(
 }
 
 impl LogSettings {
-    /// Lines for people, where no flag says otherwise.
+    /// Lines for people, unless a flag chooses JSON.
     pub(crate) fn human(filter: Option<&str>, environment: &Environment) -> Self {
         Self {
             format: LogFormat::Human,
@@ -122,7 +122,7 @@ impl LogSettings {
     }
 }
 
-/// Whether the files of the configuration are watched, by `--watch` or the environment.
+/// Returns whether the files of the configuration are watched, by `--watch` or the environment.
 pub(crate) fn watch(flags: &ServeFlags, environment: &Environment) -> Result<bool, ConfigError> {
     if flags.watch {
         return Ok(true);

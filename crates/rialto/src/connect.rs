@@ -1,6 +1,6 @@
-//! `rialto connect`: the stdio door in front of one server, for hosts that start programs.
+//! `rialto connect`: the stdio frontend in front of one server, for hosts that start programs.
 //!
-//! stdout belongs to the protocol; whatever is worth saying otherwise goes to the log on stderr.
+//! stdout belongs to the protocol; everything else goes to the log on stderr.
 
 mod snippet;
 mod standard;
@@ -19,7 +19,7 @@ use crate::flags::ConnectFlags;
 use crate::serve::{close_to_children, launcher};
 use crate::{exit, fail, telemetry};
 
-/// What a person in front of a terminal is told.
+/// The hint for a person in front of a terminal.
 const FOR_A_PERSON: &str = "\
 rialto connect is a program for MCP hosts: it waits for their messages on stdin, one JSON-RPC message a line.
 The server is not contacted before the first one. For what to paste into a host, add --print-config claude-desktop,

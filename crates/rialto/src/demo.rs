@@ -1,5 +1,5 @@
-//! `rialto demo-server`: a small MCP server over stdio with every feature once, in both eras. This file holds only
-//! the pipes; what is said is decided by [`machine`], which knows neither pipes nor clocks.
+//! `rialto demo-server`: a small MCP server over stdio with every feature once, in both eras. This
+//! file holds only the pipes; [`machine`] decides the messages, and knows neither pipes nor clocks.
 use std::future::pending;
 use std::io;
 use std::time::Duration;
@@ -27,11 +27,11 @@ mod tools;
 
 /// Tool calls in flight at once.
 const MAX_CALLS: usize = 256;
-/// A longer line is skipped, whatever it holds.
+/// A longer line is skipped.
 const MAX_LINE_BYTES: usize = 8 * 1024 * 1024;
 /// Messages waiting for a client that reads slowly; beyond it the server stops reading requests.
 const MAX_QUEUED: usize = 64;
-/// How long a client that has said its last word may take to read the last answers.
+/// How long a client that has closed stdin may take to read the last answers.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Which revisions of the protocol the demo server speaks.

@@ -68,7 +68,7 @@ fn demo_server(era: demo::DemoEra, environment: &Environment) -> ExitCode {
     }
 }
 
-/// Says on stderr what went wrong and gives the code to exit with.
+/// Prints on stderr what went wrong, and returns the code to exit with.
 fn fail(code: u8, text: &str) -> ExitCode {
     // If stderr is closed the error cannot be reported.
     let _ = writeln!(std::io::stderr().lock(), "rialto: {text}");

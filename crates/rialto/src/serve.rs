@@ -1,4 +1,4 @@
-//! `rialto serve`: settings in, a gateway out, until a signal says otherwise.
+//! `rialto serve`: settings in, a gateway out, until a signal ends it.
 
 mod reload;
 
@@ -73,7 +73,7 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
         spans,
     };
     let code = runtime.block_on(serve(&settings, flags, environment, outlets, watched));
-    // Whatever still runs has been asked to stop and was waited for.
+    // All that still runs has been asked to stop and was waited for.
     runtime.shutdown_timeout(LAST_LINES);
     if let Some(exporter) = exporter {
         exporter.finish();
@@ -89,7 +89,8 @@ pub(crate) fn close_to_children() {
     }
 }
 
-/// The launcher that leaves no process behind, also when this one is killed. It needs a runtime.
+/// Returns the launcher that leaves no process behind, also when this one is killed. It needs a
+/// runtime.
 pub(crate) fn launcher() -> Launcher {
     Launcher::new(WardenCommand {
         argv: vec!["/proc/self/exe".into(), "warden".into()],
@@ -97,7 +98,7 @@ pub(crate) fn launcher() -> Launcher {
     .adopting()
 }
 
-/// Where Rialto says what it does.
+/// The log of Rialto.
 struct Outlets {
     format: LogFormat,
     log: LineSink,
@@ -150,7 +151,7 @@ async fn serve(
     tracing::info!(listening = %address, destinations = settings.destinations.len(), "listening");
     match outlets.format {
         LogFormat::Human => {
-            // If stderr is closed nobody reads this, and nobody needs to.
+            // If stderr is closed, the line is lost, and not needed.
             let _ = std::io::stderr()
                 .lock()
                 .write_all(greeting(settings, address).as_bytes());
@@ -174,7 +175,7 @@ async fn serve(
         () = signals.twice(first) => {
             tracing::warn!("second signal: ending at once");
             gateway.kill().await;
-            // What is ready is still written; whatever takes longer is cut off.
+            // What is ready is still written; what takes longer is cut off.
             let _ = tokio::time::timeout(LAST_LINES, serving).await;
         }
     }
@@ -246,7 +247,7 @@ fn scheme(settings: &Settings) -> &'static str {
     }
 }
 
-/// What a person sees first: where everything is, and what to paste into a client.
+/// Returns what a person sees first: where everything is, and what to paste into a client.
 fn greeting(settings: &Settings, address: SocketAddr) -> String {
     let host = if address.ip().is_unspecified() {
         format!("localhost:{}", address.port())

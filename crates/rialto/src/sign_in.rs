@@ -12,7 +12,7 @@ use crate::flags::account::ClientFlags;
 /// The variable that holds a client's secret unless another was named.
 const CLIENT_SECRET: &str = "RIALTO_CLIENT_SECRET";
 
-/// For a process that nobody sits in front of.
+/// For a process without a user in front.
 pub(crate) fn settings(url: Url, environment: &Environment) -> Result<Settings, String> {
     let mut settings = Settings::new(url, store(environment)?);
     settings.http.proxy_hosts = proxy_hosts(environment);
@@ -21,7 +21,7 @@ pub(crate) fn settings(url: Url, environment: &Environment) -> Result<Settings, 
     Ok(settings)
 }
 
-/// Returns whether flags or variables say anything about who signs in.
+/// Returns whether flags or variables configure the sign-in.
 pub(crate) fn is_told(flags: &ClientFlags, environment: &Environment) -> bool {
     let variables = [
         "RIALTO_SCOPE",
@@ -36,7 +36,7 @@ pub(crate) fn is_told(flags: &ClientFlags, environment: &Environment) -> bool {
             .any(|variable| environment.filled(variable).is_some())
 }
 
-/// Puts what flags and variables say about the client into the settings, and judges the whole.
+/// Puts the client of flags and variables into the settings, and checks the whole.
 pub(crate) fn apply(
     flags: &ClientFlags,
     settings: &mut Settings,
@@ -99,7 +99,8 @@ pub(crate) fn apply(
     settings.judge().map_err(|error| error.to_string())
 }
 
-/// The directory of the token store: what a user keeps between runs, but would not carry to another machine.
+/// Returns the directory of the token store: what a user keeps between runs, but would not carry to
+/// another machine.
 fn store(environment: &Environment) -> Result<StoreSettings, String> {
     let of_rialto = environment.filled("RIALTO_STATE_DIR").map(PathBuf::from);
     let of_user = environment
@@ -120,7 +121,8 @@ fn truth(name: &str, environment: &Environment) -> Result<Option<bool>, String> 
     said.transpose().map_err(|error| format!("{name}: {error}"))
 }
 
-/// The person in front of this process: reached by the desktop's browser, or by the command of `RIALTO_BROWSER`.
+/// Returns the person in front of this process: reached by the desktop's browser, or by the command
+/// of `RIALTO_BROWSER`.
 pub(crate) fn person(environment: &Environment) -> Result<Person, String> {
     let Some(line) = environment.filled("RIALTO_BROWSER") else {
         return Ok(Person::at_the_desktop());

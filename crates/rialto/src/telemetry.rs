@@ -35,12 +35,12 @@ pub(crate) struct Telemetry {
 }
 
 impl Telemetry {
-    /// Where the lines go.
+    /// Returns where the lines go.
     pub(crate) fn sink(&self) -> LineSink {
         self.sink.clone()
     }
 
-    /// Waits until the lines so far are written; for those who end the process without returning.
+    /// Waits until the lines so far are written; for code that ends the process without returning.
     pub(crate) fn flush(&self) -> bool {
         self.sink.flush(LAST_LINES)
     }
@@ -119,8 +119,9 @@ impl<'a> MakeWriter<'a> for Lines {
 }
 
 impl io::Write for Line<'_> {
-    /// The formatter writes an event whole. A line that does not fit is lost and counted; to fail here would
-    /// only make the formatter complain on the very stderr that is stuck.
+    /// Writes an event, which the formatter hands over whole. A line that does not fit is lost and
+    /// counted; to fail here would only make the formatter complain on the very stderr that is
+    /// stuck.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.sink.push(line);
         Ok(line.len())

@@ -1,4 +1,4 @@
-//! `rialto token`: makes a bearer token, shows it once, and says what to keep of it.
+//! `rialto token`: makes a bearer token, shows it once, and prints what to keep of it.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ pub(crate) fn run(flags: &TokenFlags) -> ExitCode {
     }
 }
 
-/// The token alone on the first line, for scripts; the rest is ready to be put into a file.
+/// Returns the token alone on the first line, for scripts; the rest is ready to be put into a file.
 fn text(name: &TokenName, minted: &Minted) -> String {
     format!(
         "{token}

@@ -34,7 +34,7 @@ pub(crate) struct Exporter {
     ended: Receiver<()>,
 }
 
-/// Starts to export whatever is put into the sink.
+/// Starts to export the spans of the sink.
 pub(crate) fn start(settings: &TraceSettings) -> anyhow::Result<(Arc<SpanSink>, Exporter)> {
     let (sink, spans) = SpanSink::bounded(QUEUE, settings.sample);
     let (over, ended) = sync_channel(1);
@@ -52,7 +52,7 @@ pub(crate) fn start(settings: &TraceSettings) -> anyhow::Result<(Arc<SpanSink>, 
                 })),
                 Err(error) => tracing::error!(%error, "spans cannot be exported"),
             }
-            // Nobody may be waiting any more.
+            // The receiver may be gone.
             let _ = over.send(());
         })
         .context("cannot start the thread that exports spans")?;
@@ -60,7 +60,7 @@ pub(crate) fn start(settings: &TraceSettings) -> anyhow::Result<(Arc<SpanSink>, 
 }
 
 impl Exporter {
-    /// Waits for the last spans, once nobody holds the sink any more.
+    /// Waits for the last spans, once no handle of the sink is left.
     pub(crate) fn finish(self) {
         match self.ended.recv_timeout(LAST_SPANS) {
             Ok(()) | Err(RecvTimeoutError::Disconnected) => {}
@@ -117,7 +117,7 @@ async fn export(endpoint: &str, mut spans: mpsc::Receiver<Span>, count: impl Fn(
             }
             Err(error) => {
                 count(0, size);
-                // Once for each time of trouble: the counter tells the rest.
+                // Once for each outage: the counter tells the rest.
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(error, spans = size, "spans were lost");
                 }
@@ -126,7 +126,7 @@ async fn export(endpoint: &str, mut spans: mpsc::Receiver<Span>, count: impl Fn(
     }
 }
 
-/// Where a collector takes traces (OTLP/HTTP, default URL paths).
+/// Returns where a collector takes traces (OTLP/HTTP, default URL paths).
 fn traces_of(endpoint: &str) -> String {
     format!("{}/v1/traces", endpoint.trim_end_matches('/'))
 }

@@ -1,5 +1,5 @@
-//! `auth`: who may come in. Which values are good is the guard's to say ([`gateway::settings`]); here they are
-//! found, filled in, and complained about where they stand.
+//! `auth`: authentication. [`gateway::settings`] decides which values are valid; here they are
+//! found, interpolated, and problems are reported at their place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -44,7 +44,7 @@ pub(super) fn read(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> AuthS
     auth
 }
 
-/// Listening where others can reach it, without asking who they are, must be said in so many words.
+/// A public listener without authentication needs an explicit setting.
 pub(super) fn check_listen(
     walk: &Walk<'_>,
     listen: SocketAddr,
@@ -124,7 +124,7 @@ fn is_authorization(header: &str) -> bool {
     header.eq_ignore_ascii_case("authorization")
 }
 
-/// A map inside of another one.
+/// Returns a map inside of another one.
 fn section<'w, 'a>(
     fields: &mut Fields<'w, 'a>,
     key: &'static str,
@@ -190,7 +190,7 @@ fn token(mut fields: Fields<'_, '_>) -> Option<StaticToken> {
     Some(token)
 }
 
-/// A token of the command line: `sha256:…`, or `NAME=sha256:…`.
+/// Returns a token of the command line: `sha256:…`, or `NAME=sha256:…`.
 fn bare_token(walk: &Walk<'_>, given: &Given) -> Option<StaticToken> {
     let parse = |text: &str| {
         let (name, hash) = text.split_once('=').unwrap_or((UNNAMED, text));
@@ -289,7 +289,8 @@ fn jwt(mut fields: Fields<'_, '_>) -> Option<JwtSettings> {
     })
 }
 
-/// A media type as the header of a token names it; `application/` may be left out (RFC 7515, 4.1.9).
+/// Returns a media type as the header of a token names it; `application/` may be left out (RFC
+/// 7515, 4.1.9).
 fn token_type(text: &str) -> Result<String, String> {
     let text = text.to_ascii_lowercase();
     let bare = text.strip_prefix("application/").unwrap_or(&text);

@@ -6,7 +6,7 @@
 //! not to a shell: it stays whole here, and is filled in after the split, so that a value with spaces
 //! remains one argument.
 
-/// Splits a line into words, or says what to write instead.
+/// Splits a line into words, or returns what to write instead.
 pub(crate) fn split(line: &str) -> Result<Vec<String>, String> {
     let mut splitter = Splitter {
         rest: line,
@@ -99,7 +99,8 @@ impl Splitter<'_> {
         Err("a double quote is not closed: add the missing \"".to_owned())
     }
 
-    /// A dollar outside single quotes: the start of an interpolation, or something only a shell could do.
+    /// Reads a dollar outside single quotes: the start of an interpolation, or something only a
+    /// shell could do.
     fn dollar(&mut self) -> Result<(), String> {
         if self.rest.starts_with('$') {
             self.next();

@@ -1,4 +1,4 @@
-//! What `rialto connect` is told: one server, and how much may wait in front of it.
+//! The configuration of `rialto connect`: one server, and how much may wait in front of it.
 
 mod headers;
 
@@ -26,8 +26,8 @@ use crate::flags::ConnectFlags;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_QUEUE: usize = 10_000;
-/// How much of a client's messages may wait, and how much of what it is told. Each message that waits is held about
-/// twice: as it came, and as it goes out.
+/// How many bytes of a client's messages may wait, and of messages to it. Each message that waits
+/// is held about twice: as it came, and as it goes out.
 const QUEUE_BYTES: usize = 12 << 20;
 /// A session, another one after a change of eras, and instances for a modern client whose requests differ in what it can do.
 const MAX_SESSIONS: usize = 8;
@@ -61,7 +61,7 @@ pub(crate) struct Connection {
     pub(crate) notes: Vec<String>,
 }
 
-/// Reads what the flags and the environment say.
+/// Reads the flags and the environment.
 pub(crate) fn read(flags: &ConnectFlags, environment: &Environment) -> Result<Connection, ConfigError> {
     let walk = walk("", std::path::PathBuf::new(), environment);
     let connection = assemble(flags, environment, &walk);
@@ -104,7 +104,7 @@ fn assemble(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) ->
     let destination = server(flags, environment, walk, &defaults)?;
     let destination = Destination {
         name: name.unwrap_or_else(|| destination.name.clone()),
-        // Whoever waits for a server that is away waits as long as for one that is slow.
+        // A call waits for a server that is away as long as for one that is slow.
         instances: SharingRules {
             start_timeout: timeout,
             ..destination.instances
@@ -124,7 +124,7 @@ fn assemble(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) ->
     })
 }
 
-/// What stands behind.
+/// Returns what stands behind.
 fn server(
     flags: &ConnectFlags,
     environment: &Environment,
@@ -179,7 +179,7 @@ fn server(
     ))
 }
 
-/// Whoever brings no credentials signs in when the server asks for that; the host's user sits in front.
+/// Without credentials the user of the host signs in when the server asks for that.
 fn sign_in(
     flags: &ConnectFlags,
     environment: &Environment,
@@ -209,7 +209,7 @@ fn sign_in(
             walk.fail(Place::Flag("--auth"), message);
             SignIn::No
         }
-        // Nobody has asked for it, and the server may not either.
+        // The user has not configured it, and the server may not ask for it.
         Err(message) => {
             walk.note(format!("signing in will not be possible: {message}"));
             SignIn::No
@@ -217,7 +217,7 @@ fn sign_in(
     }
 }
 
-/// Where the server is.
+/// Returns where the server is.
 fn address(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) -> Option<Url> {
     let Some(mut given) = given(("URL", flags.url.as_deref()), "URI", environment) else {
         walk.fail(
@@ -247,7 +247,7 @@ fn name_of(url: &Url) -> String {
         .unwrap_or_else(|| "remote".to_owned())
 }
 
-/// Settings for a gateway with one destination and no door of its own.
+/// Settings for a gateway with one destination and no listener.
 fn alone(destination: Destination) -> Settings {
     Settings {
         tls: None,

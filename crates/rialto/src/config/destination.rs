@@ -37,7 +37,7 @@ pub(super) enum Format {
     Host,
 }
 
-/// What the whole configuration says about every destination.
+/// The defaults of the whole configuration for every destination.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Defaults {
     pub(super) request_timeout: Duration,
@@ -56,7 +56,7 @@ struct Caps {
     children: usize,
 }
 
-/// Returns the caps of a destination, from the defaults and what the file says.
+/// Returns the caps of a destination, from the defaults and the file.
 fn caps(
     is_stdio: bool,
     sharing: Sharing,
@@ -150,7 +150,7 @@ pub(super) fn read(
     let request_timeout = fields.parsed("request_timeout", quantity::time_or_off);
     let stream_timeout = fields.parsed("stream_timeout", quantity::time_or_off);
     let max_message_bytes = fields.parsed("max_message_bytes", quantity::size);
-    // Who has an old server has its clients, and they know its paths.
+    // An old server has old clients, and they know its paths.
     let legacy_sse =
         fields.parsed("legacy_sse", quantity::truth) == Some(true) || kind == Kind::Remote(Transport::Sse);
     let walk = fields.walk;
@@ -189,11 +189,11 @@ pub(super) fn read(
     })
 }
 
-/// What is to run.
+/// Returns what is to run.
 fn stdio(fields: &mut Fields<'_, '_>, format: Format, sharing: Sharing) -> Option<ProcessSpec> {
     let argv = argv(fields, format);
     for foreign in remote::KEYS {
-        // The address itself was judged with the kind, and hosts write whatever they like.
+        // The address itself was checked with the kind, and hosts write anything here.
         let given = fields.take(foreign);
         if let (Some(given), Format::Ours, false) = (given, format, foreign == "url") {
             let place = fields.place(given.line, foreign);
@@ -239,7 +239,7 @@ pub(super) fn plain(
     in_front_of(backend, name, sharing, defaults)
 }
 
-/// A destination with this backend and otherwise only defaults.
+/// Returns a destination with this backend and otherwise only defaults.
 pub(super) fn in_front_of(
     backend: BackendSpec,
     name: String,
@@ -283,7 +283,8 @@ fn default_sharing(kind: Kind) -> Sharing {
     }
 }
 
-/// A child that everybody shares is one process: it is told everything that clients may be able to do.
+/// A child that all clients share is one process: it receives all capabilities that clients may
+/// have.
 fn default_capabilities(sharing: Sharing) -> Capabilities {
     match sharing {
         Sharing::Shared => Capabilities::Union,
@@ -291,7 +292,8 @@ fn default_capabilities(sharing: Sharing) -> Capabilities {
     }
 }
 
-/// A shared child is wanted by whoever comes first; the others belong to someone who is not there yet.
+/// Returns when a child starts by default: a shared one at once, for any first client; the others
+/// with their client.
 fn default_start(sharing: Sharing) -> Start {
     match sharing {
         Sharing::Shared => Start::Eager,
@@ -432,7 +434,7 @@ fn tools(fields: &mut Fields<'_, '_>) -> ToolPolicy {
                     return Vec::new();
                 };
                 if given.is_empty() {
-                    // "None of them" and "no restriction" look alike: whoever writes it must say which.
+                    // "None of them" and "no restriction" look alike: the file must state which.
                     inner.walk.fail(
                         inner.place(line, key),
                         "the list is empty: leave the key out, or write deny: [\"*\"] for no tool at all",

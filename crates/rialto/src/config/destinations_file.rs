@@ -60,7 +60,8 @@ pub(super) fn read(
 
 const NO_DESTINATION: &str = "there is no destination: write `destinations:`, under it a name, and under that `command: PROGRAM ARGUMENTS`";
 
-/// The key that makes it a file of a desktop host: `mcpServers`, or `servers` as VS Code has it.
+/// Returns the key that makes it a file of a desktop host: `mcpServers`, or `servers` as VS Code
+/// has it.
 fn host_key(entries: &[(String, Node)]) -> Option<&'static str> {
     let is_map = |key: &str| {
         entries
@@ -166,7 +167,7 @@ fn of_host(
             walk.fail(problem.place, problem.message);
         }
     }
-    // Whatever else stands there belongs to the host, and there can be a great deal of it.
+    // Other keys belong to the host, and there can be a great deal of them.
     (globals, destinations)
 }
 

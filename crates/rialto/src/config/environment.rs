@@ -1,4 +1,4 @@
-//! The environment as a value, so that whoever reads it can be tested without the process's own.
+//! The environment as a value, so that its readers can be tested without the process's own.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,24 +10,25 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// The environment of this process; `main` calls this once.
+    /// Returns the environment of this process; `main` calls this once.
     pub(crate) fn of_this_process() -> Self {
         std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect()
     }
 
-    /// All of it, for those who start children.
+    /// Returns all of it, for code that starts children.
     pub(crate) fn all(&self) -> BTreeMap<String, String> {
         self.variables.clone()
     }
 
-    /// A variable, even if it is empty.
+    /// Returns a variable, even if it is empty.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str)
     }
 
-    /// A variable that says something: container tools set variables to nothing when they mean "unset".
+    /// Returns a variable that is not empty: container tools set variables to nothing when they
+    /// mean "unset".
     pub(crate) fn filled(&self, name: &str) -> Option<&str> {
         self.get(name).filter(|value| !value.is_empty())
     }

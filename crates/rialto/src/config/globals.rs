@@ -199,7 +199,7 @@ impl Layers<'_, '_, '_> {
             .or_else(|| self.variable(variables))
     }
 
-    /// The first of these variables that says something.
+    /// Returns the first of these variables that is not empty.
     pub(super) fn variable(&self, variables: &[&'static str]) -> Option<Given> {
         variables.iter().find_map(|name| {
             self.environment
@@ -245,7 +245,7 @@ impl Layers<'_, '_, '_> {
     }
 }
 
-/// A value of the command line or environment: a shell has filled in there whatever was to be filled in.
+/// Returns a value of the command line or environment: a shell has interpolated it already.
 fn as_written(value: &str, place: Place) -> Given {
     Given {
         text: value.to_owned(),
@@ -301,7 +301,7 @@ fn tls(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> Option<TlsSetting
     }
 }
 
-/// What a relative path starts from: a path in a file is meant from where the file is.
+/// Returns what a relative path starts from: a path in a file is meant from where the file is.
 fn beside(place: &Place, walk: &Walk<'_>) -> PathBuf {
     match place {
         Place::Field { .. } => walk.sources.base.clone(),
@@ -479,7 +479,7 @@ fn secrets(environment: &Environment, fields: &mut Fields<'_, '_>) {
         .expect("the secrets file is read once, before anything else");
 }
 
-/// The secrets of a file. No message quotes the file, not even the parser's.
+/// Returns the secrets of a file. No message quotes the file, not even the parser's.
 fn secrets_of(text: &str, given: &Given, fields: &Fields<'_, '_>) -> Secrets {
     const FORM: &str = "must be a map: write one `NAME: value` per line";
     let walk = fields.walk;

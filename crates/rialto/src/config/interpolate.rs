@@ -33,7 +33,7 @@ pub(super) struct Sources<'a> {
 /// What became of the secrets file.
 #[derive(Debug)]
 pub(super) enum Secrets {
-    /// It could not be read, which has been said already.
+    /// It could not be read, which was reported already.
     Unreadable,
     Read(BTreeMap<String, Secret>),
 }
@@ -68,7 +68,7 @@ impl Sources<'_> {
     }
 }
 
-/// A file as text, if it is one of a sensible size.
+/// Returns a file as text, if it is one of a sensible size.
 pub(super) fn read_text(path: &Path) -> Result<String, String> {
     let file = std::fs::File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
     let mut bytes = Vec::new();
@@ -82,12 +82,13 @@ pub(super) fn read_text(path: &Path) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "is not UTF-8 text".to_owned())
 }
 
-/// Fills in every reference of a text, or says what to mend.
+/// Fills in every reference of a text, or returns what to mend.
 pub(super) fn fill(text: &str, sources: &Sources<'_>) -> Result<String, String> {
     fill_at(text, sources, 0)
 }
 
-/// The length of a brace group at the start of a text, both braces included; groups may be nested.
+/// Returns the length of a brace group at the start of a text, both braces included; groups may be
+/// nested.
 pub(super) fn braces(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     let mut previous = ' ';
@@ -137,7 +138,7 @@ fn fill_at(text: &str, sources: &Sources<'_>, depth: usize) -> Result<String, St
     Ok(filled)
 }
 
-/// The value of what stands between the braces.
+/// Returns the value of what stands between the braces.
 fn reference(inner: &str, sources: &Sources<'_>, depth: usize) -> Result<String, String> {
     let (name, default) = match inner.split_once(":-") {
         Some((name, default)) => (name, Some(default)),

@@ -14,7 +14,7 @@ const RESERVED: [&str; 7] = [
 /// The longest name, so that one stays readable in paths, logs and metrics.
 const LONGEST: usize = 63;
 
-/// Takes a name as it is, or says what to write.
+/// Takes a name as it is, or returns what to write.
 pub(super) fn check(name: &str) -> Result<(), String> {
     if RESERVED.contains(&name) {
         return Err(format!(
@@ -34,8 +34,8 @@ pub(super) fn check(name: &str) -> Result<(), String> {
     })
 }
 
-/// The nearest name that can be one: lower-cased, with `-` for what does not belong, and not one of Rialto's own paths.
-/// `None` when nothing is left of it.
+/// Returns the nearest name that can be one: lower-cased, with `-` for what does not belong, and
+/// not one of Rialto's own paths. `None` when nothing is left of it.
 pub(super) fn sanitised(text: &str) -> Option<String> {
     let mut name = String::new();
     for character in text.chars().flat_map(char::to_lowercase) {
@@ -55,7 +55,8 @@ pub(super) fn sanitised(text: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// A name for a command that was given none: the package a runner is told to run, else the program.
+/// Returns a name for a command that was given none: the package that a runner runs, else the
+/// program.
 pub(super) fn of_command(argv: &[String]) -> String {
     let package = package_of_runner(argv);
     let named = package
@@ -95,7 +96,7 @@ fn package_of_runner(argv: &[String]) -> Option<&str> {
     None
 }
 
-/// The last part of a path, without the extension of a program or script.
+/// Returns the last part of a path, without the extension of a program or script.
 fn stem(program: &str) -> &str {
     let base = program.rsplit(['/', '\\']).next().unwrap_or(program);
     for extension in [".exe", ".cmd", ".bat", ".sh", ".js", ".mjs", ".py"] {

@@ -1,13 +1,15 @@
-//! Single values: durations, sizes, addresses, origins and names of hosts. Each function takes a text and
-//! gives the value or a sentence that says what to write; none knows where the text came from.
+//! Single values: durations, sizes, addresses, origins and names of hosts. Each function takes a
+//! text and returns the value, or a sentence with what to write; none knows where the text came
+//! from.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// Deadlines are added to clocks; beyond this an addition could overflow, and nobody waits that long.
+/// Deadlines are added to clocks; beyond this an addition could overflow, and no caller waits that
+/// long.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// A duration with a unit: `30s`, `5m`, `500ms`, `1h 30m`.
+/// Returns a duration with a unit: `30s`, `5m`, `500ms`, `1h 30m`.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     if text.parse::<f64>().is_ok() {
@@ -34,7 +36,7 @@ pub(super) fn some_time(text: &str) -> Result<Duration, String> {
 /// How long a time limit is that was switched off: longer than any program runs.
 const OFF: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// A time limit: a duration that must not be zero, or `off`.
+/// Returns a time limit: a duration that must not be zero, or `off`.
 pub(super) fn time_or_off(text: &str) -> Result<Duration, String> {
     match text.trim() {
         "off" => Ok(OFF),
@@ -85,7 +87,7 @@ pub(super) fn size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A whole number of at least one.
+/// Returns a whole number of at least one.
 pub(super) fn count(text: &str) -> Result<usize, String> {
     match text.trim().parse::<u32>() {
         Ok(0) => Err("must be at least 1".to_owned()),
@@ -94,7 +96,7 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A part of the whole: `0.1`, `1`.
+/// Returns a part of the whole: `0.1`, `1`.
 pub(super) fn share(text: &str) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
@@ -102,7 +104,7 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Where a service is: `http://127.0.0.1:4318`.
+/// Returns where a service is: `http://127.0.0.1:4318`.
 pub(super) fn web_address(text: &str) -> Result<String, String> {
     const FORM: &str = "not a web address: write one such as http://127.0.0.1:4318";
     let text = text.trim();
@@ -127,7 +129,7 @@ pub(crate) fn truth(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Where to listen: `127.0.0.1:3000`, `[::1]:3000`, `localhost:3000`, `:3000` or `3000`.
+/// Returns where to listen: `127.0.0.1:3000`, `[::1]:3000`, `localhost:3000`, `:3000` or `3000`.
 ///
 /// A port without a host means loopback: being reachable from elsewhere must be asked for by address.
 pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
@@ -152,7 +154,7 @@ pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// The name of a host, without a port: `mcp.example.com`, `10.0.0.5`, `[::1]`.
+/// Returns the name of a host, without a port: `mcp.example.com`, `10.0.0.5`, `[::1]`.
 pub(super) fn host(text: &str) -> Result<String, String> {
     let text = text.trim().to_ascii_lowercase();
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
@@ -178,7 +180,8 @@ pub(super) fn host(text: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// An origin of a browser page: scheme and host, with a port where there is one, and no path.
+/// Returns an origin of a browser page: scheme and host, with a port where there is one, and no
+/// path.
 pub(super) fn origin(text: &str) -> Result<String, String> {
     const FORM: &str = "not an origin: write scheme and host without a path, such as https://app.example.com";
     let text = text.trim().to_ascii_lowercase();
@@ -205,7 +208,7 @@ pub(super) fn origin(text: &str) -> Result<String, String> {
     }
 }
 
-/// The name of an environment variable for a child.
+/// Returns the name of an environment variable for a child.
 pub(super) fn variable_name(text: &str) -> Result<String, String> {
     if text.is_empty() || text.contains(['=', '\0']) {
         return Err("not the name of an environment variable: write one such as API_KEY".to_owned());
@@ -213,7 +216,7 @@ pub(super) fn variable_name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// The name of an HTTP header (RFC 9110, section 5.1).
+/// Returns the name of an HTTP header (RFC 9110, section 5.1).
 pub(super) fn header_name(text: &str) -> Result<String, String> {
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if text.is_empty() || !text.bytes().all(token) {

@@ -23,7 +23,7 @@ pub(super) struct Walk<'a> {
     files: RefCell<Vec<PathBuf>>,
 }
 
-/// A value that was given somewhere, with what to say about it.
+/// A value with its place, and problems to report about it.
 #[derive(Clone)]
 pub(super) struct Given {
     /// The value with everything filled in.
@@ -135,12 +135,12 @@ impl<'w, 'a> Fields<'w, 'a> {
         }
     }
 
-    /// The line where this map begins.
+    /// Returns the line where this map begins.
     pub(super) fn line(&self) -> u64 {
         self.line
     }
 
-    /// The place of a field of this map.
+    /// Returns the place of a field of this map.
     pub(super) fn place(&self, line: u64, field: &str) -> Place {
         let field = format!("{}{field}", self.prefix);
         match (&self.destination, field.is_empty()) {
@@ -181,13 +181,13 @@ impl<'w, 'a> Fields<'w, 'a> {
         (node.value != Value::Null).then_some(node)
     }
 
-    /// A single value, filled in.
+    /// Returns a single value, filled in.
     pub(super) fn given(&mut self, key: &'static str) -> Option<Given> {
         let node = self.take(key)?;
         self.scalar(node, key)
     }
 
-    /// A single value, filled in and judged.
+    /// Returns a single value, filled in and judged.
     pub(super) fn parsed<T>(
         &mut self,
         key: &'static str,
@@ -208,7 +208,7 @@ impl<'w, 'a> Fields<'w, 'a> {
         Some(self.scalars(node, key))
     }
 
-    /// The items of a list, or one value alone as a list of one.
+    /// Returns the items of a list, or one value alone as a list of one.
     pub(super) fn scalars(&self, node: Node, field: &str) -> Vec<Given> {
         match node.value {
             Value::List(items) => items
@@ -222,7 +222,7 @@ impl<'w, 'a> Fields<'w, 'a> {
         }
     }
 
-    /// A map of names to single values, such as `env`.
+    /// Returns a map of names to single values, such as `env`.
     pub(super) fn named_values(&mut self, key: &'static str) -> BTreeMap<String, Given> {
         let Some(node) = self.take(key) else {
             return BTreeMap::new();
@@ -247,7 +247,7 @@ impl<'w, 'a> Fields<'w, 'a> {
         }
     }
 
-    /// A single value of the tree, filled in.
+    /// Returns a single value of the tree, filled in.
     pub(super) fn scalar(&self, node: Node, field: &str) -> Option<Given> {
         let place = self.place(node.line, field);
         let written = match node.value {
@@ -272,7 +272,7 @@ impl<'w, 'a> Fields<'w, 'a> {
         self.filled(written, place)
     }
 
-    /// A text with its references filled in.
+    /// Returns a text with its references filled in.
     pub(super) fn filled(&self, written: String, place: Place) -> Option<Given> {
         match interpolate::fill(&written, &self.walk.sources) {
             Ok(text) => Some(Given { text, written, place }),
@@ -283,12 +283,12 @@ impl<'w, 'a> Fields<'w, 'a> {
         }
     }
 
-    /// What no one has taken, for formats that allow it.
+    /// Returns what no one has taken, for formats that allow it.
     pub(super) fn into_unknown(self) -> Vec<String> {
         self.entries.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// Ends the map: whatever is left is unknown.
+    /// Ends the map: all remaining keys are unknown.
     pub(super) fn finish(self) {
         for (name, node) in &self.entries {
             let place = self.place(node.line, name);
@@ -332,7 +332,7 @@ const SYNONYMS: [(&str, &str); 14] = [
     ("http", "streamable_http"),
 ];
 
-/// What a word was probably meant to be.
+/// Returns what a word was probably meant to be.
 fn meant(word: &str, known: &[&'static str]) -> Option<&'static str> {
     let lowered = word.to_lowercase().replace(['-', ' '], "_");
     if let Some((_, meant)) = SYNONYMS
@@ -350,7 +350,7 @@ fn meant(word: &str, known: &[&'static str]) -> Option<&'static str> {
         .map(|(_, candidate)| candidate)
 }
 
-/// How many letters must be added, dropped, replaced or swapped with their neighbour.
+/// Returns how many letters must be added, dropped, replaced or swapped with their neighbour.
 fn distance(from: &str, to: &str) -> usize {
     // Far longer than any key: a long text is no typing error, and the table stays small.
     const LONGEST: usize = 64;
@@ -373,7 +373,7 @@ fn distance(from: &str, to: &str) -> usize {
     last[to.len()]
 }
 
-/// A value short enough for a message.
+/// Returns a value short enough for a message.
 fn shortened(text: &str) -> String {
     const LONGEST: usize = 60;
     match text.char_indices().nth(LONGEST) {

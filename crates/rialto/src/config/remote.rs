@@ -74,7 +74,7 @@ pub(super) fn read(
     })
 }
 
-/// Nobody sits in front of a gateway: it uses what `rialto login` has brought, and keeps it fresh.
+/// A gateway has no user in front: it uses the tokens of `rialto login`, and refreshes them.
 fn signed_in(fields: &Fields<'_, '_>, url: &Url, ca_file: Option<&PathBuf>) -> SignIn {
     match crate::sign_in::settings(url.clone(), fields.walk.sources.environment) {
         Ok(mut settings) => {
@@ -88,7 +88,7 @@ fn signed_in(fields: &Fields<'_, '_>, url: &Url, ca_file: Option<&PathBuf>) -> S
     }
 }
 
-/// The address of a server.
+/// Returns the address of a server.
 pub(crate) fn address(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|_| "not an address: write https://host/path".to_owned())?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {

@@ -63,7 +63,8 @@ pub(super) fn read(
     Some(destination)
 }
 
-/// In a file, flags for a single command would apply to no one or to everyone; both would surprise.
+/// In a file, flags for a single command would apply to no destination or to all; both would
+/// surprise.
 pub(super) fn refuse_with_file(flags: &ServeFlags, walk: &Walk<'_>) {
     for (flag, is_given, key) in [
         ("--name", flags.name.is_some(), "the name of the destination"),

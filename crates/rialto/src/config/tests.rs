@@ -1,4 +1,4 @@
-//! The configuration as a whole: what a file means, which source wins, and what each error says.
+//! The configuration as a whole: what a file means, which source wins, and the text of each error.
 
 mod any_text;
 mod auth;

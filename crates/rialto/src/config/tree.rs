@@ -32,7 +32,7 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// What to call this kind of value in a message.
+    /// Returns what to call this kind of value in a message.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",

@@ -105,7 +105,7 @@ fn is_reference(value: &str) -> bool {
     })
 }
 
-/// The host starts the program in a directory of its own choice.
+/// Makes a path absolute: the host starts the program in a directory of its own choice.
 fn absolute(path: Option<&str>) -> Option<String> {
     let path = path?;
     let whole = std::path::absolute(path).ok();
@@ -116,7 +116,7 @@ fn absolute(path: Option<&str>) -> Option<String> {
     )
 }
 
-/// Hosts pass on only what they are told to.
+/// Hosts pass on only the variables that they are configured to.
 fn variables(flags: &ConnectFlags, environment: &Environment) -> Map<String, Value> {
     let mut variables = Map::new();
     match flags.bearer_env.as_deref() {

@@ -1,9 +1,10 @@
 //! Standard input and output without a thread in between, where that is possible.
 //!
-//! tokio's own wait for each read and write in another thread, which costs two wake-ups a message. A pipe can be
-//! opened anew by its name under `/proc`: the new opening has flags of its own, so that nobody who shares the old
-//! one is surprised by a pipe that does not block. A socket, which is what Node.js hosts give their children, has no
-//! such second opening; it is used directly if it is nobody else's.
+//! tokio's own wait for each read and write in another thread, which costs two wake-ups a message.
+//! A pipe can be opened anew by its name under `/proc`: the new opening has flags of its own, so
+//! that no process that shares the old one is surprised by a pipe that does not block. A socket,
+//! which is what Node.js hosts give their children, has no such second opening; it is used directly
+//! if no other process has it.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,5 @@
-//! The demo server tested as conversations: what a client says, and all it hears. Time is a number here.
+//! The demo server tested as conversations: what a client sends, and all it receives. Time is a
+//! number here.
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -54,7 +55,7 @@ impl Talk {
         self.hear()
     }
 
-    /// A request with a new id, and everything heard in return.
+    /// Sends a request with a new id, and returns all messages that follow.
     fn ask(&mut self, method: &str, params: Value) -> Vec<Value> {
         self.last_id += 1;
         self.say(json!({"jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params}))

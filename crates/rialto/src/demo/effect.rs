@@ -1,4 +1,4 @@
-//! What a tool causes besides its result. Whether anybody hears of it is for the era to decide: each has its
+//! What a tool causes besides its result. The era decides which clients receive it: each has its
 //! own rules for subscriptions and log levels.
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ impl Effect {
         json!({"progressToken": token, "progress": done, "total": total, "message": format!("step {done} of {total}")})
     }
 
-    /// The params of `notifications/message`.
+    /// Returns the params of `notifications/message`.
     pub(super) fn log(level: Level, text: &str) -> Value {
         json!({"level": level, "logger": "demo", "data": text})
     }

@@ -14,7 +14,7 @@ pub(super) enum Inquiry {
 }
 
 impl Inquiry {
-    /// The name of this question among the `inputRequests` of the modern era.
+    /// Returns the name of this question among the `inputRequests` of the modern era.
     pub(super) fn key(&self) -> &'static str {
         match self {
             Inquiry::Answer { .. } => "answer",
@@ -44,7 +44,7 @@ impl Inquiry {
         }
     }
 
-    /// What the client must have declared for this question to be allowed.
+    /// Returns what the client must have declared for this question to be allowed.
     pub(super) fn required_capability(&self) -> Value {
         match self {
             Inquiry::Answer { .. } | Inquiry::First | Inquiry::Second { .. } => {
@@ -67,7 +67,7 @@ impl Inquiry {
         }
     }
 
-    /// Whether the answer has the shape its method prescribes.
+    /// Checks whether the answer has the shape its method prescribes.
     pub(super) fn check(&self, answer: &Value) -> Result<(), String> {
         let fits = match self {
             Inquiry::Answer { .. } | Inquiry::First | Inquiry::Second { .. } => {
@@ -133,7 +133,7 @@ fn form(message: &str) -> Value {
         "properties": {"answer": {"type": "string", "title": "Answer", "description": "Anything you like"}}}})
 }
 
-/// The text of a sampled message: one block, or several since 2025-11-25.
+/// Returns the text of a sampled message: one block, or several since 2025-11-25.
 fn spoken(content: &Value) -> String {
     let blocks = content
         .as_array()

@@ -68,7 +68,7 @@ impl Legacy {
         scene.respond(id, answer, Era::Legacy);
     }
 
-    /// The result, or nothing if the answer comes later or was put out already.
+    /// Returns the result, or nothing if the answer comes later or was put out already.
     fn answer(&mut self, scene: &mut Scene<'_>, request: Request) -> Result<Option<Value>, Refusal> {
         let Request { id, method, params } = request;
         let session = match (method.as_str(), &mut self.session) {
@@ -280,7 +280,7 @@ impl Legacy {
 }
 
 impl Session {
-    /// The message an effect becomes, if this client wants to hear of it.
+    /// Returns the message an effect becomes, if this client wants to receive it.
     fn notification(&self, effect: Effect, progress_token: Option<&Value>) -> Option<Value> {
         let (method, params) = match effect {
             Effect::Progress { done, total } => (

@@ -138,7 +138,8 @@ pub(super) fn result(id: Value, result: Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "result": result})
 }
 
-/// An error answer. Without a readable id the member is left out: some clients reject `"id": null`.
+/// Returns an error answer. Without a readable id the member is left out: some clients reject
+/// `"id": null`.
 pub(super) fn refusal(id: Option<Value>, refusal: &Refusal, era: Era) -> Value {
     let mut answer = json!({"jsonrpc": "2.0", "error": refusal.error(era)});
     if let Some(id) = id {
@@ -159,7 +160,7 @@ pub(super) fn notification(method: &str, params: Value) -> Value {
     json!({"jsonrpc": "2.0", "method": method, "params": params})
 }
 
-/// The progress token of a request, if it carries a valid one.
+/// Returns the progress token of a request, if it carries a valid one.
 pub(super) fn progress_token(params: &Object) -> Result<Option<Value>, Refusal> {
     match params.get("_meta").and_then(|meta| meta.get("progressToken")) {
         None => Ok(None),
@@ -170,7 +171,7 @@ pub(super) fn progress_token(params: &Object) -> Result<Option<Value>, Refusal> 
     }
 }
 
-/// A required string member of `params`.
+/// Returns a required string member of `params`.
 pub(super) fn text<'a>(params: &'a Object, name: &str) -> Result<&'a str, Refusal> {
     let missing = || Refusal::InvalidParams(format!("{name} must be a string"));
     params.get(name).and_then(Value::as_str).ok_or_else(missing)

@@ -44,12 +44,13 @@ struct Asked {
     call: tools::Call,
 }
 
-/// Whether a request carries the key that only the modern era has.
+/// Returns whether a request carries the key that only the modern era has.
 pub(super) fn is_spoken_in(params: &Object) -> bool {
     envelope::version(params).is_some()
 }
 
-/// Whether a request is one this era accepts, so that a conversation in two eras can settle on this one.
+/// Returns whether a request is one this era accepts, so that a conversation in two eras can settle
+/// on this one.
 pub(super) fn accepts(params: &Object) -> bool {
     Envelope::read(params).is_ok()
 }
@@ -92,7 +93,7 @@ impl Modern {
         scene.respond(id, answer, Era::Modern);
     }
 
-    /// The result, or nothing if the answer comes later or was put out already.
+    /// Returns the result, or nothing if the answer comes later or was put out already.
     fn answer(&mut self, scene: &mut Scene<'_>, request: Request) -> Result<Option<Value>, Refusal> {
         let Request { id, method, params } = request;
         if method == "initialize" && !is_spoken_in(&params) {
@@ -207,7 +208,7 @@ impl Modern {
         Ok(())
     }
 
-    /// Tells of an effect whoever asked to hear of it: the request itself, or the listens.
+    /// Sends an effect to the requests that asked for it: the request itself, or the listens.
     fn publish(&self, scene: &mut Scene<'_>, effect: Effect, envelope: &Envelope) {
         match effect {
             Effect::Progress { done, total } => {
@@ -287,7 +288,7 @@ fn complete(mut result: Value) -> Value {
     introduced(result)
 }
 
-/// A complete result with how long it stays good. Nothing here depends on who asks.
+/// Returns a complete result with how long it stays good. Nothing here depends on the caller.
 fn cached(mut result: Value, ttl_ms: u64) -> Value {
     result["ttlMs"] = json!(ttl_ms);
     result["cacheScope"] = json!("public");

@@ -33,7 +33,8 @@ pub(super) fn templates() -> Value {
     ]})
 }
 
-/// Whether a client may subscribe to it. A closed list also bounds what a client can make us remember.
+/// Returns whether a client may subscribe to it. A closed list also bounds what a client can make
+/// us remember.
 pub(super) fn is_subscribable(uri: &str) -> bool {
     [README, COUNTER, LOGO].contains(&uri)
 }

@@ -1,5 +1,6 @@
-//! What the tools do, written once for both eras. A tool never waits: it says what should happen next, and is
-//! resumed when that has happened, so that any number of calls run side by side in one thread.
+//! What the tools do, written once for both eras. A tool never waits: it returns what should happen
+//! next, and is resumed when that has happened, so that any number of calls run side by side in one
+//! thread.
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -169,17 +170,17 @@ impl Pause {
     }
 }
 
-/// A result of one text.
+/// Returns a result of one text.
 pub(super) fn said(words: &str) -> Value {
     json!({"content": [{"type": "text", "text": words}]})
 }
 
-/// A result that tells the model what went wrong.
+/// Returns a result that tells the model what went wrong.
 pub(super) fn failure(words: &str) -> Value {
     json!({"content": [{"type": "text", "text": words}], "isError": true})
 }
 
-/// A structured result, with the same as text for clients that read only that.
+/// Returns a structured result, with the same as text for clients that read only that.
 fn structured(value: Value) -> Value {
     json!({"content": [{"type": "text", "text": value.to_string()}], "structuredContent": value})
 }

@@ -19,7 +19,7 @@ use crate::flags::ServeFlags;
 /// Files are read when nothing has happened to them for this long: editors write in several steps.
 const QUIET: Duration = Duration::from_millis(250);
 
-/// Whoever reloads.
+/// The task that reloads the configuration.
 pub(super) struct Reloader<'a> {
     pub(super) flags: &'a ServeFlags,
     pub(super) environment: &'a Environment,
@@ -100,7 +100,7 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(files: Vec<PathBuf>) -> notify::Result<Self> {
-        // One hint says as much as many: look.
+        // One hint means as much as many.
         let (hint, hints) = mpsc::channel(1);
         let watcher = notify::recommended_watcher(move |_| {
             let _ = hint.try_send(());
@@ -148,7 +148,7 @@ impl Watch {
     async fn changed(&mut self) {
         loop {
             if self.hints.recv().await.is_none() {
-                // The watcher is gone, so that nothing will ever be heard of again.
+                // The watcher is gone, so that no change will ever be noticed again.
                 return std::future::pending().await;
             }
             while let Ok(Some(())) = tokio::time::timeout(QUIET, self.hints.recv()).await {}

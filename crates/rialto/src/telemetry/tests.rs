@@ -19,7 +19,7 @@ impl io::Write for Kept {
     }
 }
 
-/// What `events` write, line by line.
+/// Returns what `events` write, line by line.
 fn logged(format: LogFormat, directives: &str, has_colour: bool, events: impl FnOnce()) -> Vec<String> {
     let kept = Kept::default();
     let sink = LineSink::over(Box::new(kept.clone()), Options::named("log-test")).unwrap();

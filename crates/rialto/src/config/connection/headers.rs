@@ -90,8 +90,8 @@ fn header(line: &str, walk: &Walk<'_>) -> Result<(HeaderName, Secret), String> {
     Ok((name, Secret::new(value)))
 }
 
-/// The value of `Authorization`, if a token was given. A header that was written out wins over a variable that happens
-/// to be set.
+/// Returns the value of `Authorization`, if a token was given. A header that was written out wins
+/// over a variable that happens to be set.
 fn bearer(
     flags: &ConnectFlags,
     environment: &Environment,
@@ -139,7 +139,7 @@ fn bearer(
     Some(Secret::new(value))
 }
 
-/// Nobody listens on the way to a server on this machine.
+/// No one can listen on the way to a server on this machine.
 fn is_near(url: &Url) -> bool {
     match url.host() {
         Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),

@@ -1,4 +1,4 @@
-//! Whatever a file contains, it is read or refused in words.
+//! A file with any text is read or refused with a message.
 
 use super::*;
 

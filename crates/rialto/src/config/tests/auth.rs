@@ -1,4 +1,4 @@
-//! `auth` and `public_url`: what they mean, and what is said where they are wrong.
+//! `auth` and `public_url`: what they mean, and the problems that are reported about them.
 
 use std::time::{Duration, SystemTime};
 

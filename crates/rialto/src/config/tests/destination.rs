@@ -1,4 +1,4 @@
-//! What a destination may say, and what is said of one that is wrong.
+//! What a destination may contain, and the problems that are reported about it.
 
 use super::*;
 

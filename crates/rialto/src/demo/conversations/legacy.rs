@@ -24,7 +24,7 @@ fn call(name: &str, arguments: Value) -> Value {
     json!({"name": name, "arguments": arguments})
 }
 
-/// The client's answer to the server's question with this id.
+/// Returns the client's answer to the server's question with this id.
 fn reply(talk: &mut Talk, question: &Value, result: Value) -> Vec<Value> {
     talk.say(json!({"jsonrpc": "2.0", "id": question["id"], "result": result}))
 }

@@ -1,5 +1,5 @@
-//! The `_meta` of a modern request: who asks, in which revision, able to do what. Nothing is remembered from one
-//! request to the next.
+//! The `_meta` of a modern request: the client, its revision and its capabilities. Nothing is
+//! remembered from one request to the next.
 use serde_json::Value;
 
 use crate::demo::effect::Level;
@@ -16,7 +16,7 @@ pub(super) struct Envelope {
     pub(super) progress_token: Option<Value>,
 }
 
-/// The version a request names, whatever it is.
+/// Returns the version that a request names, known or not.
 pub(super) fn version(params: &Object) -> Option<&Value> {
     params.get("_meta")?.get(VERSION)
 }

@@ -42,8 +42,8 @@ impl Parked {
         }
     }
 
-    /// Keeps the call until its answer comes. When full, the call that has waited longest is given up: modern
-    /// clients never say that they will not come back.
+    /// Keeps the call until its answer comes. When full, the call that has waited longest is
+    /// dropped: modern clients never announce that they will not come back.
     pub(super) fn park(&mut self, now: Duration, call: Call, inquiry: Inquiry) -> Value {
         if self.waiting.len() >= MAX_PARKED {
             tracing::warn!(

@@ -1,4 +1,4 @@
-//! The tools by name. What a client is told about each is data, in `catalogue.json`.
+//! The tools by name. Their descriptions for clients are data, in `catalogue.json`.
 use std::sync::LazyLock;
 
 use serde::Deserialize;
@@ -33,7 +33,7 @@ static DEFINITIONS: LazyLock<Vec<Value>> = LazyLock::new(|| {
         .expect("the catalogue is part of the program, and tested")
 });
 
-/// The result of `tools/list`, always in the same order.
+/// Returns the result of `tools/list`, always in the same order.
 pub(in crate::demo) fn list(world: &World) -> Value {
     let offered = DEFINITIONS
         .iter()
