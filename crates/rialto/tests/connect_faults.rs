@@ -80,12 +80,10 @@ fn connect(url: &str, flags: &[&str]) -> Host {
 
 /// The connections of the one before may still be closing.
 async fn restarted(address: SocketAddr) -> Upstream {
-    loop {
-        match Upstream::legacy().at(address).start().await {
-            Ok(upstream) => return upstream,
-            Err(_) => tokio::task::yield_now().await,
-        }
-    }
+    let started = testkit::poll_until("the address is free again", PATIENCE, async || {
+        Ok::<_, testkit::Failure>(Upstream::legacy().at(address).start().await.ok())
+    });
+    started.await.unwrap()
 }
 
 fn text(answer: &Value) -> &str {

@@ -296,18 +296,11 @@ async fn session_with_stream(rialto: &Rialto) -> Result<(McpClient, EventStream)
 
 /// Opens a session as soon as there is room, which Rialto makes when it has noticed that a stream was closed.
 async fn open_when_there_is_room(client: &McpClient) -> Result<()> {
-    let opened = async {
-        loop {
-            let reply = client.initialize(LATEST, json!({})).await?;
-            if reply.status != 503 {
-                return reply.expect_status(200).map(drop);
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, opened)
-        .await
-        .expect("room is made")
+    let reply = testkit::poll_until("there is room for a session", PATIENCE, async || {
+        let reply = client.initialize(LATEST, json!({})).await?;
+        Result::Ok((reply.status != 503).then_some(reply))
+    });
+    reply.await?.expect_status(200).map(drop)
 }
 
 #[tokio::test]

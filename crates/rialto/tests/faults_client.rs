@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use testkit::client::{EventStream, raw_http};
 use testkit::processes::open_files;
-use testkit::{McpClient, RawHttp, Result, Rialto, wait_until};
+use testkit::{McpClient, RawHttp, Result, Rialto, poll_until, wait_until};
 use tokio::task::JoinSet;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -432,11 +432,10 @@ async fn c09_streams_have_a_cap_and_cost_little() -> Result<()> {
 
     // Whoever lets go of one may have another.
     streams.clear();
-    let start = Instant::now();
-    while client.get(None).await?.status != 200 {
-        assert!(start.elapsed() < PATIENCE, "closed streams still count");
-        tokio::task::yield_now().await;
-    }
+    poll_until("closed streams no longer count", PATIENCE, async || {
+        Result::Ok((client.get(None).await?.status == 200).then_some(()))
+    })
+    .await?;
     let mut many = Vec::new();
     for _ in 0..100 {
         let session = rialto.session().await?;
@@ -723,15 +722,11 @@ async fn c15_abandoned_sessions_are_capped_and_expire() -> Result<()> {
         "{before:?} → {:?}",
         rialto.memory()
     );
-    let start = Instant::now();
-    loop {
+    poll_until("idle sessions end", PATIENCE, async || {
         let reply = client.initialize("2025-11-25", json!({})).await?;
-        if reply.status == 200 {
-            break;
-        }
-        assert!(start.elapsed() < PATIENCE, "idle sessions never end: {reply:?}");
-        tokio::task::yield_now().await;
-    }
+        Result::Ok((reply.status == 200).then_some(()))
+    })
+    .await?;
     client.expect_echo("room again").await?;
     Ok(())
 }
@@ -764,8 +759,8 @@ async fn c15_a_client_that_hangs_up_before_its_welcome_leaves_no_session() -> Re
 
 /// Asks `/ready` until the destination has that many sessions.
 async fn wait_for_sessions(client: &McpClient, count: u64) -> Result<()> {
-    let start = Instant::now();
-    loop {
+    let what = format!("{count} sessions are open");
+    poll_until(&what, PATIENCE, async || {
         let ready: Value = serde_json::from_str(
             &client
                 .send("GET", "/ready", &[], "")
@@ -775,15 +770,9 @@ async fn wait_for_sessions(client: &McpClient, count: u64) -> Result<()> {
                 .body_text(),
         )?;
         let sessions = ready["destinations"]["testkit-server"]["sessions"].as_u64();
-        if sessions == Some(count) {
-            return Ok(());
-        }
-        assert!(
-            start.elapsed() < PATIENCE,
-            "{count} sessions were expected: {ready}"
-        );
-        tokio::task::yield_now().await;
-    }
+        Ok((sessions == Some(count)).then_some(()))
+    })
+    .await
 }
 
 /// Sessions that Rialto opened by itself make room, those that a client opened do not.

@@ -831,7 +831,6 @@ async fn g16_every_call_leaves_exactly_one_record() -> Result<()> {
                 &["crashed", "unavailable", "timeout"],
             );
         }
-        tokio::task::yield_now().await;
     }
     let accepted = calls.join_all().await.into_iter().collect::<Result<Vec<_>>>()?;
     assert_eq!(accepted.len(), expected.len());

@@ -263,15 +263,12 @@ async fn e09_resolver_that_is_down_is_reported_and_affects_no_other_destination(
 
 /// A client whose handshake is taken, however often it has to be asked for.
 async fn wait_until_welcome(rialto: &Rialto) -> Result<McpClient> {
-    let patience = tokio::time::Instant::now() + PATIENCE;
-    loop {
+    let opened = testkit::poll_until("the server is tried again", PATIENCE, async || {
         let client = rialto.client_of("far").await?;
         let opened = client.initialize("2025-11-25", json!({})).await?;
-        if opened.outcome_status() == 200 {
-            client.notify("notifications/initialized", "{}").await?;
-            return Ok(client);
-        }
-        assert!(tokio::time::Instant::now() < patience, "it is never tried again");
-        tokio::task::yield_now().await;
-    }
+        Result::Ok((opened.outcome_status() == 200).then_some(client))
+    });
+    let client = opened.await?;
+    client.notify("notifications/initialized", "{}").await?;
+    Ok(client)
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use testkit::client::raw_http;
-use testkit::{McpClient, RawHttp, Reply, Result, Rialto};
+use testkit::{McpClient, RawHttp, Reply, Result, Rialto, poll_until};
 use tokio::task::JoinSet;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -164,15 +164,11 @@ async fn a_call_whose_client_has_gone_keeps_its_place_to_its_end() -> Result<()>
     rialto.wait_for_execution("gone").await;
     raw.reset()?;
     assert_refused(&echo(&client, "meanwhile").await?, 503, "gateway_calls_at_limit");
-    let patience = tokio::time::Instant::now() + PATIENCE;
-    while echo(&client, "later").await?.status != 200 {
-        assert!(
-            tokio::time::Instant::now() < patience,
-            "the place is never given back"
-        );
-        tokio::task::yield_now().await;
-    }
-    Ok(())
+    poll_until("the place is given back", PATIENCE, async || {
+        let reply = echo(&client, "later").await?;
+        Ok((reply.status == 200).then_some(()))
+    })
+    .await
 }
 
 #[tokio::test]
@@ -266,18 +262,11 @@ async fn c09_streams_of_all_sessions_together_are_capped() -> Result<()> {
     let refused = client.get(None).await?.reply().await?;
     assert_refused(&refused, 503, "streams_at_limit");
     streams.pop();
-    let patience = tokio::time::Instant::now() + PATIENCE;
-    loop {
+    poll_until("the place is given back", PATIENCE, async || {
         let response = client.get(None).await?;
-        if response.status == 200 {
-            return Ok(());
-        }
-        assert!(
-            tokio::time::Instant::now() < patience,
-            "the place is never given back"
-        );
-        tokio::task::yield_now().await;
-    }
+        Ok((response.status == 200).then_some(()))
+    })
+    .await
 }
 
 #[tokio::test]

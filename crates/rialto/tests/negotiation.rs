@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{McpClient, Result, Rialto, wait_until};
+use testkit::{McpClient, Result, Rialto, poll_until, wait_until};
 
 const LEGACY: &str = "2025-11-25";
 const MODERN: &str = "2026-07-28";
@@ -89,13 +89,12 @@ async fn readiness(rialto: &Rialto) -> Result<(u16, Value)> {
 
 /// Waits until as many sessions are open, and lets the server start then.
 async fn start_when_clients_wait(rialto: &Rialto, sessions: u64) -> Result<()> {
-    loop {
+    poll_until("enough sessions are open", PATIENCE, async || {
         let (_, ready) = readiness(rialto).await?;
-        if ready["destinations"]["d"]["sessions"].as_u64() >= Some(sessions) {
-            break;
-        }
-        tokio::task::yield_now().await;
-    }
+        let open = ready["destinations"]["d"]["sessions"].as_u64() >= Some(sessions);
+        Result::Ok(open.then_some(()))
+    })
+    .await?;
     std::fs::write(rialto.dir().join("go"), "")?;
     Ok(())
 }

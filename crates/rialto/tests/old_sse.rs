@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::client::EventStream;
-use testkit::{McpClient, Result, Rialto, wait_until};
+use testkit::{McpClient, Result, Rialto, poll_until, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const CONFIG: &str = "destinations:\n  old:\n    command: '{stub} --journal {dir}/journal'\n    legacy_sse: true\n  new:\n    command: '{stub}'\n";
@@ -445,14 +445,10 @@ async fn streams_are_as_many_as_sessions_and_a_refused_one_leaves_nothing() -> R
 
 /// The end of a stream is noticed a little later than it happens.
 async fn wait_for_room(rialto: &Rialto) -> Result<OldClient> {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    loop {
-        match OldClient::open(rialto, "2024-11-05", json!({})).await {
-            Ok(client) => return Ok(client),
-            Err(failure) if tokio::time::Instant::now() > deadline => return Err(failure),
-            Err(_) => tokio::task::yield_now().await,
-        }
-    }
+    poll_until("there is room for a client", PATIENCE, async || {
+        Ok(OldClient::open(rialto, "2024-11-05", json!({})).await.ok())
+    })
+    .await
 }
 
 /// F1: what runs is answered on the stream, and the stream ends properly.
@@ -643,14 +639,10 @@ async fn client_that_leaves_before_the_handshake_decides_nothing_about_the_serve
 
 /// Waits until the gateway has noticed that everyone has left.
 async fn wait_until_no_session(http: &McpClient) -> Result<()> {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    loop {
+    poll_until("no session is open", PATIENCE, async || {
         let ready = http.send("GET", "/ready", &[], "").await?.reply().await?;
         let ready: Value = serde_json::from_slice(&ready.body).expect("JSON");
-        if ready["destinations"]["old"]["sessions"] == 0 {
-            return Ok(());
-        }
-        assert!(tokio::time::Instant::now() < deadline, "{ready}");
-        tokio::task::yield_now().await;
-    }
+        Ok((ready["destinations"]["old"]["sessions"] == 0).then_some(()))
+    })
+    .await
 }

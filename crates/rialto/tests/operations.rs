@@ -59,11 +59,10 @@ impl Proxy {
                     program.display()
                 ))
             })?;
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        while TcpStream::connect(&address).await.is_err() {
-            assert!(tokio::time::Instant::now() < deadline, "nginx does not listen");
-            tokio::task::yield_now().await;
-        }
+        testkit::poll_until("nginx listens", PATIENCE, async || {
+            Result::Ok(TcpStream::connect(&address).await.ok())
+        })
+        .await?;
         Ok(Self {
             address,
             _nginx: nginx,

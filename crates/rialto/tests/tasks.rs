@@ -18,7 +18,9 @@ use sdk::{Era, Sdk, player};
 use serde_json::{Value, json};
 use testkit::client::raw_http;
 use testkit::interop::test_deps;
-use testkit::{Result, Rialto};
+use testkit::{Result, Rialto, poll_until};
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
@@ -61,17 +63,14 @@ impl Modern<'_> {
         self.request("tools/call", name, params).await
     }
 
-    /// Looks after a task at the pace that its server wants, until it is no longer `working`.
+    /// Looks after a task until it is no longer `working`.
     async fn look_after(&self, created: &Value) -> Result<Value> {
         let id = created["taskId"].as_str().expect("a task has an id");
-        loop {
+        poll_until("the task is no longer working", PATIENCE, async || {
             let task = self.request("tasks/get", id, json!({"taskId": id})).await?;
-            if task["status"] != "working" {
-                return Ok(task);
-            }
-            let pace = created["pollIntervalMs"].as_u64().unwrap_or(50);
-            tokio::time::sleep(Duration::from_millis(pace)).await;
-        }
+            Result::Ok((task["status"] != "working").then_some(task))
+        })
+        .await
     }
 
     async fn runs(&self) -> Result<Value> {
@@ -191,11 +190,11 @@ async fn task_and_its_question_are_hidden_from_other_callers() -> Result<()> {
         .unwrap_or_else(|| panic!("a task: {created}"))
         .to_owned();
     let waits = async |caller: &str| ask(&rialto, caller, "tasks/get", &id, json!({"taskId": id})).await;
-    let patience = tokio::time::Instant::now() + Duration::from_secs(20);
-    while !waits(&alice.token).await?.contains("Which bridge?") {
-        assert!(tokio::time::Instant::now() < patience, "the task never asks");
-        tokio::task::yield_now().await;
-    }
+    poll_until("the task asks", PATIENCE, async || {
+        let asks = waits(&alice.token).await?.contains("Which bridge?");
+        Result::Ok(asks.then_some(()))
+    })
+    .await?;
     let forged = json!({"k1": {"action": "accept", "content": {"answer": "forged"}}});
     for method in ["tasks/get", "tasks/update", "tasks/cancel", "tasks/result"] {
         let mut said = Vec::new();
@@ -235,17 +234,10 @@ async fn task_and_its_question_are_hidden_from_other_callers() -> Result<()> {
     let answer = json!({"k1": {"action": "accept", "content": {"answer": "Rialto"}}});
     let params = json!({"taskId": id, "inputResponses": answer});
     ask(&rialto, &alice.token, "tasks/update", &id, params).await?;
-    let patience = tokio::time::Instant::now() + Duration::from_secs(20);
-    loop {
+    poll_until("the task has its answer", PATIENCE, async || {
         let task = waits(&alice.token).await?;
-        if task.contains("The answer was: Rialto") {
-            return Ok(());
-        }
         assert!(!task.contains("forged"), "{task}");
-        assert!(
-            tokio::time::Instant::now() < patience,
-            "the task never ends: {task}"
-        );
-        tokio::task::yield_now().await;
-    }
+        Result::Ok(task.contains("The answer was: Rialto").then_some(()))
+    })
+    .await
 }

@@ -25,7 +25,7 @@ pub use failure::{Failure, Result};
 pub use host::Host;
 pub use issuer::Issuer;
 pub use journal::Journal;
-pub use patience::wait_until;
+pub use patience::{poll_until, wait_until};
 pub use rialto::Rialto;
 pub use sse::Event;
 pub use upstream::Upstream;

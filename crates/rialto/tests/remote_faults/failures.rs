@@ -62,30 +62,24 @@ async fn d5_a_server_that_restarts_is_used_again_by_the_same_session() {
     assert_failed(&reply, &[502, 503, 504]);
 
     let upstream = restarted(address).await;
-    let came_back = async {
-        loop {
-            let reply = client.call(3, "echo", json!({"text": "back"})).await;
-            let reply = reply.expect("an answer");
-            if reply.outcome_status() == 200 {
-                return reply.text();
-            }
-            assert_failed(&reply, &[502, 503, 504]);
-            tokio::task::yield_now().await;
+    let came_back = testkit::poll_until("service resumes by itself", LIVELINESS, async || {
+        let reply = client.call(3, "echo", json!({"text": "back"})).await?;
+        if reply.outcome_status() == 200 {
+            return Ok(Some(reply.text()));
         }
-    };
-    let text = tokio::time::timeout(LIVELINESS, came_back).await;
-    assert_eq!(text.expect("service resumes by itself"), "back");
+        assert_failed(&reply, &[502, 503, 504]);
+        Ok::<_, testkit::Failure>(None)
+    });
+    assert_eq!(came_back.await.expect("an answer"), "back");
     assert_eq!(upstream.executions("echo"), 1);
 }
 
 /// The port may be held for a moment by what is still being closed.
 async fn restarted(address: std::net::SocketAddr) -> Upstream {
-    loop {
-        if let Ok(upstream) = Upstream::legacy().at(address).start().await {
-            return upstream;
-        }
-        tokio::task::yield_now().await;
-    }
+    let started = testkit::poll_until("the address is free again", LIVELINESS, async || {
+        Ok::<_, testkit::Failure>(Upstream::legacy().at(address).start().await.ok())
+    });
+    started.await.expect("an upstream")
 }
 
 #[tokio::test]
@@ -112,20 +106,12 @@ async fn d6_a_server_that_is_not_up_at_the_start_is_used_when_it_is() {
     );
 
     let _upstream = restarted(address).await;
-    let opened = async {
-        while client
-            .initialize(stage::LEGACY, json!({}))
-            .await
-            .expect("an answer")
-            .outcome_status()
-            != 200
-        {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(LIVELINESS, opened)
-        .await
-        .expect("it is found once it is there");
+    testkit::poll_until("it is found once it is there", LIVELINESS, async || {
+        let opened = client.initialize(stage::LEGACY, json!({})).await?;
+        Ok::<_, testkit::Failure>((opened.outcome_status() == 200).then_some(()))
+    })
+    .await
+    .expect("an answer");
     assert_eq!(echo(&client, 1, "up").await, "up");
 }
 

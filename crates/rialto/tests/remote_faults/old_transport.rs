@@ -127,18 +127,12 @@ async fn a_stream_that_breaks_fails_the_call_and_is_opened_again() {
     let (reply, ()) = tokio::join!(lost, breaks);
     assert_failed(&reply.expect("an answer"), &[502, 503]);
     assert_eq!(stage.upstream.executions("lost"), 1);
-    let again = async {
-        loop {
-            let reply = client.call(3, "echo", json!({"text": "after"})).await;
-            let reply = reply.expect("an answer");
-            if reply.outcome_status() == 200 {
-                return reply.text();
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    let text = tokio::time::timeout(std::time::Duration::from_secs(30), again).await;
-    assert_eq!(text.expect("it comes back"), "after");
+    let deadline = std::time::Duration::from_secs(30);
+    let again = testkit::poll_until("the server comes back", deadline, async || {
+        let reply = client.call(3, "echo", json!({"text": "after"})).await?;
+        Ok::<_, testkit::Failure>((reply.outcome_status() == 200).then(|| reply.text()))
+    });
+    assert_eq!(again.await.expect("an answer"), "after");
 }
 
 #[tokio::test]
