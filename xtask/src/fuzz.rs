@@ -192,8 +192,8 @@ mod tests {
     fn every_target_is_built_and_has_a_corpus_and_a_twin() {
         let manifest = fs::read_to_string(repository().join("fuzz/Cargo.toml")).unwrap();
         let twins = [
-            "crates/protocol/tests/properties.rs",
-            "crates/protocol/tests/simulation.rs",
+            "crates/protocol/tests/properties/main.rs",
+            "crates/protocol/tests/simulation/main.rs",
             "crates/rialto/src/config/tests/any_text.rs",
         ]
         .map(|file| fs::read_to_string(repository().join(file)).unwrap())

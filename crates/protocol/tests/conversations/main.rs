@@ -10,17 +10,11 @@
     reason = "a test reads its scripts, and writes them on request"
 )]
 
-#[path = "conversations/errands.rs"]
 mod errands;
-#[path = "conversations/pattern.rs"]
 mod pattern;
-#[path = "conversations/posts.rs"]
 mod posts;
-#[path = "conversations/script.rs"]
 mod script;
-#[path = "conversations/stage.rs"]
 mod stage;
-#[path = "conversations/update.rs"]
 mod update;
 
 macro_rules! conversations {
@@ -28,7 +22,7 @@ macro_rules! conversations {
         $(
             #[test]
             fn $name() {
-                let text = include_str!(concat!("conversations/", stringify!($name), ".conv"));
+                let text = include_str!(concat!(stringify!($name), ".conv"));
                 check(stringify!($name), text);
             }
         )+

@@ -3,17 +3,14 @@
 //! One more column of the matrix in `crates/rialto/tests/interop.rs`: the same scenarios before the same judges, played
 //! in the test's own process.
 
-mod interop_rmcp {
-    pub(crate) mod scenarios;
-    pub(crate) mod watched_http;
-    pub(crate) mod witness;
-}
+mod scenarios;
+mod watched_http;
+mod witness;
 
 use std::time::Duration;
 
-use interop_rmcp::scenarios;
-use interop_rmcp::witness::Era;
 use serde_json::Value;
+use witness::Era;
 
 /// The same as that of the other clients' scripts.
 const DEADLINE: Duration = Duration::from_secs(40);

@@ -5,9 +5,7 @@
 //! machines. What differs by design is not in the play: pings and doubled subscriptions, which Rialto answers itself,
 //! and modern listens, which all clients share.
 
-#[path = "transparency/play.rs"]
 mod play;
-#[path = "transparency/ways.rs"]
 mod ways;
 
 use play::{Step, perform};

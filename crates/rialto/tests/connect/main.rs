@@ -1,7 +1,6 @@
 //! `rialto connect` as its hosts use it: the real binary on pipes, clients of both eras in front, servers of both behind.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-#[path = "connect/stage.rs"]
 mod stage;
 
 use std::time::Duration;

@@ -9,35 +9,25 @@
     reason = "a test takes its seeds from outside, and uses every core"
 )]
 
-#[path = "simulation/check.rs"]
 mod check;
-#[path = "simulation/clients.rs"]
 mod clients;
-#[path = "properties/corpus.rs"]
+#[path = "../properties/corpus.rs"]
 mod corpus;
-#[path = "simulation/dice.rs"]
 mod dice;
-#[path = "simulation/eras.rs"]
 mod eras;
-#[path = "simulation/errands.rs"]
 mod errands;
-#[path = "simulation/history.rs"]
 mod history;
-#[path = "simulation/listens.rs"]
 mod listens;
-#[path = "simulation/property.rs"]
 mod property;
-#[path = "simulation/server.rs"]
 mod server;
-#[path = "simulation/tasks.rs"]
 mod tasks;
-#[path = "simulation/world.rs"]
 mod world;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
 
 use history::Fact;
+use proptest::test_runner::FileFailurePersistence;
 use world::{Mutation, World};
 
 fn from_environment(name: &str) -> Option<u64> {
@@ -193,6 +183,7 @@ proptest::proptest! {
     #![proptest_config(proptest::test_runner::Config {
         cases: 64,
         rng_seed: proptest::test_runner::RngSeed::Fixed(2026),
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
         ..proptest::test_runner::Config::default()
     })]
 

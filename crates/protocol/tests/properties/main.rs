@@ -1,27 +1,18 @@
 //! What holds for any bytes: the twins of the fuzz targets, on the stable toolchain.
 //!
 //! A property is one function in `properties/`, and `fuzz/fuzz_targets` calls the very same one. Here it is given random
-//! bytes, bytes that resemble what it is about, and the corpus of `fuzz/corpus`. The conversations' twin is in `simulation.rs`,
+//! bytes, bytes that resemble what it is about, and the corpus of `fuzz/corpus`. The conversations' twin is in `simulation`,
 //! the configuration's in `crates/rialto/src/config/tests.rs`.
 #![expect(clippy::disallowed_methods, reason = "a test reads its corpus")]
 
-#[path = "properties/corpus.rs"]
 mod corpus;
-#[path = "properties/envelope.rs"]
 mod envelope;
-#[path = "properties/errands.rs"]
 mod errands;
-#[path = "properties/event_ids.rs"]
 mod event_ids;
-#[path = "properties/events.rs"]
 mod events;
-#[path = "properties/far_side.rs"]
 mod far_side;
-#[path = "properties/headers.rs"]
 mod headers;
-#[path = "properties/lines.rs"]
 mod lines;
-#[path = "properties/peers.rs"]
 mod peers;
 
 use proptest::collection::vec;

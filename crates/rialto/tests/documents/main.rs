@@ -4,26 +4,23 @@
 //! unknown one. Variables and refusals are read from the source, since nothing else lists them all. curl itself is
 //! not needed: its few options are read here, and one that is not known fails the test.
 
-mod documents {
-    pub(crate) mod catalogue;
-    pub(crate) mod markdown;
-    pub(crate) mod source;
-    pub(crate) mod transcript;
-}
+mod catalogue;
+mod markdown;
+mod source;
+mod transcript;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use documents::markdown::{self, Table};
-use documents::{catalogue, source, transcript};
+use markdown::Table;
 use testkit::Rialto;
 
-const README: &str = include_str!("../../../README.md");
-const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
-const CONNECT: &str = include_str!("../../../docs/connect.md");
-const TROUBLESHOOTING: &str = include_str!("../../../docs/troubleshooting.md");
+const README: &str = include_str!("../../../../README.md");
+const CONFIGURATION: &str = include_str!("../../../../docs/configuration.md");
+const CONNECT: &str = include_str!("../../../../docs/connect.md");
+const TROUBLESHOOTING: &str = include_str!("../../../../docs/troubleshooting.md");
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn sorted<'a>(words: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
@@ -412,7 +409,7 @@ fn every_refusal_of_the_source_has_its_message_in_the_troubleshooting_page() {
 
 #[test]
 fn every_conversation_named_in_the_page_about_the_eras_exists() {
-    let page = include_str!("../../../docs/eras.md");
+    let page = include_str!("../../../../docs/eras.md");
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../protocol/tests/conversations");
     let rows = page.lines().filter(|line| line.starts_with('|'));
     let last = rows.filter_map(|row| row.trim_end_matches('|').rsplit('|').next());
@@ -432,7 +429,7 @@ fn every_conversation_named_in_the_page_about_the_eras_exists() {
 
 #[test]
 fn every_row_of_the_fault_catalogue_names_tests_that_are_there() {
-    let tables = markdown::tables(include_str!("../../../docs/testing.md"));
+    let tables = markdown::tables(include_str!("../../../../docs/testing.md"));
     let tables = tables.iter().filter(|table| table.has("Row"));
     let mut tests = catalogue::Tests::default();
     let mut rows = BTreeSet::new();
@@ -451,7 +448,7 @@ fn every_row_of_the_fault_catalogue_names_tests_that_are_there() {
 #[test]
 fn every_client_in_the_page_about_tests_is_pinned_as_it_says() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/interop");
-    let tables = markdown::tables(include_str!("../../../docs/testing.md"));
+    let tables = markdown::tables(include_str!("../../../../docs/testing.md"));
     let pinned = tables.iter().filter(|table| table.has("Pinned in"));
     let mut clients = 0;
     for row in pinned.flat_map(Table::rows) {
@@ -473,7 +470,7 @@ fn every_client_in_the_page_about_tests_is_pinned_as_it_says() {
 
 #[test]
 fn the_figures_that_readme_quotes_are_those_of_the_benchmarks() {
-    let benchmarks = include_str!("../../../docs/benchmarks.md");
+    let benchmarks = include_str!("../../../../docs/benchmarks.md");
     let measured: BTreeSet<&str> = benchmarks.lines().collect();
     let (_, compared) = README
         .split_once("## How does it compare?")
@@ -537,7 +534,7 @@ fn every_link_between_the_documents_leads_somewhere() {
 #[test]
 fn index_of_the_documents_names_every_page() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let links = markdown::links(include_str!("../../../docs/README.md"));
+    let links = markdown::links(include_str!("../../../../docs/README.md"));
     for file in std::fs::read_dir(&root).expect("the documents").flatten() {
         let name = file.file_name().to_string_lossy().into_owned();
         if name != "README.md" && name.ends_with(".md") {
