@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use testkit::token::{token, tokens_key};
 use testkit::{McpClient, Reply, Result, Rialto};
 
 const LATEST: &str = "2025-11-25";
@@ -10,23 +11,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const PRIVATE: &str = "DEBUG args={customer: ALICE-PRIVATE}";
 
 /// Two callers with a token each, and their configuration.
-fn callers() -> Result<(String, String, String)> {
-    let token = |name: &str| -> Result<(String, String)> {
-        let made = std::process::Command::new(testkit::rialto::binary("rialto"))
-            .args(["token", "--name", name])
-            .output()?;
-        let said =
-            String::from_utf8_lossy(&made.stdout).into_owned() + &String::from_utf8_lossy(&made.stderr);
-        let token = said.lines().next().expect("a token").trim().to_owned();
-        let from = said.find("sha256:").expect("its hash");
-        let hash = said[from..].split(|c: char| c.is_whitespace() || c == '"').next();
-        Ok((token, hash.expect("a hash").to_owned()))
-    };
-    let ((alice, alice_hash), (bob, bob_hash)) = (token("alice")?, token("bob")?);
-    let auth = format!(
-        "auth:\n  tokens:\n    - {{ name: alice, hash: '{alice_hash}' }}\n    - {{ name: bob, hash: '{bob_hash}' }}\n"
-    );
-    Ok((alice, bob, auth))
+fn callers() -> (String, String, String) {
+    let (alice, bob) = (token("alice"), token("bob"));
+    let auth = format!("auth:\n{}", tokens_key(&[("alice", &alice), ("bob", &bob)]));
+    (alice.token, bob.token, auth)
 }
 
 async fn session(rialto: &Rialto, destination: &str, token: Option<&str>) -> Result<McpClient> {
@@ -52,7 +40,7 @@ fn text_of(reply: &Reply) -> String {
 
 #[tokio::test]
 async fn stderr_of_a_shared_child_reaches_no_other_caller() -> Result<()> {
-    let (alice, bob, auth) = callers()?;
+    let (alice, bob, auth) = callers();
     let rialto = Rialto::with_config(&format!(
         "{auth}destinations:
   shared: {{ command: '{{stub}} --journal {{dir}}/a' }}
@@ -100,7 +88,7 @@ async fn stderr_of_a_shared_child_reaches_no_other_caller() -> Result<()> {
 
 #[tokio::test]
 async fn stderr_of_a_child_that_does_not_start_is_hidden_from_distinct_callers() -> Result<()> {
-    let (alice, _, auth) = callers()?;
+    let (alice, _, auth) = callers();
     let failing = "command: [sh, -c, 'echo SECRET-OF-THE-SERVER >&2; echo NO-MESSAGE; exit 3']";
     for (auth, token, is_shown) in [(auth.as_str(), Some(&alice), false), ("", None, true)] {
         let rialto = Rialto::with_config(&format!("{auth}destinations:\n  d: {{ {failing} }}\n")).await?;

@@ -5,12 +5,8 @@
 //! the scenario, judges what the client saw, ends Rialto and looks for processes left behind. The packages come from
 //! `cargo xtask setup`; without them a test fails and says so. The column of rmcp is in `crates/interop-rmcp`.
 
-mod interop {
-    pub(crate) mod sdk;
-}
-
-use interop::sdk::{Era, Sdk, player};
 use serde_json::Value;
+use testkit::interop::sdk::{Era, Sdk, player};
 
 fn client(sdk: Sdk, era: Era) -> impl FnOnce(&str, &str) -> Result<Value, String> {
     player("client", sdk, era)

@@ -7,14 +7,9 @@
 //! A crash is different: calls in flight were with the process that ended. Each gets an error of its own, and the calls
 //! after them are answered by the next process.
 
-mod interop {
-    #[allow(dead_code, reason = "the clients here have no use for every way to connect")]
-    pub(crate) mod sdk;
-}
-
-use interop::sdk::{Era, Sdk, player, python_player};
 use serde_json::{Value, json};
 use testkit::Rialto;
+use testkit::interop::sdk::{Era, Sdk, player, python_player};
 use testkit::rialto::Launcher;
 
 /// The least that the stub's oversized answer exceeds, and more than any other message here.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::client::EventStream;
+use testkit::token::{Token, token, tokens_key};
 use testkit::{McpClient, Result, Rialto, poll_until, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -538,25 +539,12 @@ async fn a_remote_server_of_streamable_http_is_reached_by_old_clients() -> Resul
 /// G3: the session is its principal's. To everyone else it does not exist, and without a token there is no door.
 #[tokio::test]
 async fn another_principal_does_not_find_the_session() -> Result<()> {
-    let token = |name: &str| -> Result<(String, String)> {
-        let made = std::process::Command::new(testkit::rialto::binary("rialto"))
-            .args(["token", "--name", name])
-            .output()?;
-        let said =
-            String::from_utf8_lossy(&made.stdout).into_owned() + &String::from_utf8_lossy(&made.stderr);
-        let token = said.lines().next().expect("a token").trim().to_owned();
-        let from = said.find("sha256:").expect("its hash");
-        let hash = said[from..].split(|c: char| c.is_whitespace() || c == '"').next();
-        Ok((token, hash.expect("a hash").to_owned()))
-    };
-    let ((alice, alice_hash), (bob, bob_hash)) = (token("alice")?, token("bob")?);
-    let auth = format!(
-        "auth:\n  tokens:\n    - {{ name: alice, hash: '{alice_hash}' }}\n    - {{ name: bob, hash: '{bob_hash}' }}\n"
-    );
-    let rialto = Rialto::with_config(&format!("{auth}{CONFIG}")).await?;
+    let (alice, bob) = (token("alice"), token("bob"));
+    let tokens = tokens_key(&[("alice", &alice), ("bob", &bob)]);
+    let rialto = Rialto::with_config(&format!("auth:\n{tokens}{CONFIG}")).await?;
     let anonymous = McpClient::connect(&old_url(&rialto)).await?;
     assert_eq!(anonymous.get(None).await?.status, 401);
-    let with = |token: &str| format!("Bearer {token}");
+    let with = |token: &Token| format!("Bearer {}", token.token);
     let http = McpClient::connect(&old_url(&rialto))
         .await?
         .with_header("authorization", &with(&alice));

@@ -2,22 +2,14 @@
 //! eras through the real binary: the official client of that line, and a modern client of our own, since no SDK has
 //! the extension yet.
 
-#[path = "interop/sdk.rs"]
-#[allow(dead_code, reason = "of the SDKs only one has tasks")]
-mod sdk;
-
-#[path = "guard/fixture.rs"]
-#[allow(dead_code, reason = "the fixture has more than tasks need")]
-mod fixture;
-
 use std::path::Path;
 use std::time::Duration;
 
-use fixture::{LATEST, token};
-use sdk::{Era, Sdk, player};
 use serde_json::{Value, json};
 use testkit::client::raw_http;
+use testkit::interop::sdk::{Era, Sdk, player};
 use testkit::interop::test_deps;
+use testkit::token::token;
 use testkit::{Result, Rialto, poll_until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -211,7 +203,7 @@ async fn task_and_its_question_are_hidden_from_other_callers() -> Result<()> {
     let legacy = legacy.with_header("authorization", &format!("Bearer {}", bob.token));
     legacy
         .handshake(
-            LATEST,
+            "2025-11-25",
             json!({"elicitation": {"form": {}}, "tasks": {"list": {}, "cancel": {}}}),
         )
         .await?;

@@ -5,6 +5,7 @@
 
 pub mod judge;
 mod remote_server;
+pub mod sdk;
 pub mod stage;
 
 pub use remote_server::RemoteServer;

@@ -6,6 +6,7 @@
 pub mod authority;
 pub mod client;
 pub mod collector;
+pub mod eras;
 pub mod failure;
 pub mod host;
 pub mod interop;
@@ -16,6 +17,7 @@ pub mod processes;
 pub mod rialto;
 pub mod sse;
 pub mod stub;
+pub mod token;
 pub mod upstream;
 pub mod world;
 

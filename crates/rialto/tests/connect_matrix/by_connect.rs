@@ -1,8 +1,8 @@
 //! The road by `rialto connect`: the client starts it as a stdio server, as hosts do, and it reaches the server.
 
-use crate::pair::{Pair, Server};
-use crate::sdk::{Road, traveller};
-use crate::stages::Played;
+use testkit::eras::Played;
+use testkit::eras::remote::{Pair, Server};
+use testkit::interop::sdk::{Road, traveller};
 
 pub(crate) fn play(pair: Pair, origin: &str, scenarios: &str) -> Played {
     let url = match pair.server {

@@ -3,11 +3,8 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use testkit::eras::{Client, Expected, Stages, through_serve};
 use testkit::interop::test_deps;
-
-use crate::client::Client;
-use crate::stages::Stages;
-use crate::through_serve;
 
 /// A server written with an official SDK, and the eras it speaks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,9 +51,18 @@ impl Server {
 }
 
 impl Pair {
-    /// The era in which the server must have been spoken to: all clients share it, so it is the modern one where the
+    /// What a judge must find.
+    pub(crate) fn expected(self) -> Expected {
+        Expected {
+            version: self.client.version(),
+            server_era: self.server_era(),
+            lost_call: "the server ended while it worked on the request",
+        }
+    }
+
+    /// The era in which the server must have been used: all clients share it, so it is the modern one where the
     /// server has it.
-    pub(crate) fn server_era(self) -> &'static str {
+    fn server_era(self) -> &'static str {
         match self.server {
             Server::TypeScript1 | Server::Python1 => "legacy",
             Server::TypeScript2Modern
@@ -64,11 +70,6 @@ impl Pair {
             | Server::TypeScript2Dual
             | Server::Python2Dual => "modern",
         }
-    }
-
-    /// What a caller is told whose call was lost because the server ended.
-    pub(crate) fn lost_call(self) -> &'static str {
-        "the server ended while it worked on the request"
     }
 
     /// What the client saw in a scenario.

@@ -5,9 +5,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::issuer::now;
+use testkit::token::{token, tokens_key};
 use testkit::{Issuer, McpClient, Result, Rialto, wait_until};
 
-use super::fixture::{LATEST, MODERN, Token, modern, token};
+use super::fixture::{LATEST, MODERN, modern};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const DESTINATIONS: &str = "destinations:\n  shared:\n    command: ['{stub}', --journal, '{dir}/journal']\n    capabilities: per_client\n  own: { command: '{stub}', process: per_identity, linger: 1h }\n";
@@ -19,12 +20,6 @@ async fn start(auth: &str) -> Result<Rialto> {
 
 fn file(auth: &str) -> String {
     format!("public_url: https://mcp.example.com\nauth:\n{auth}{DESTINATIONS}")
-}
-
-fn tokens(tokens: &[(&str, &Token)]) -> String {
-    let entry =
-        |(name, token): &(&str, &Token)| format!("    - {{ name: {name}, hash: \"{}\" }}\n", token.hash);
-    format!("  tokens:\n{}", tokens.iter().map(entry).collect::<String>())
 }
 
 /// Writes the file anew and has it read. Gives what was logged about it.
@@ -63,7 +58,7 @@ async fn echo(client: &McpClient, marker: &str) -> Result<u16> {
 #[tokio::test]
 async fn a_token_that_is_taken_back_is_refused_and_what_it_held_open_ends() -> Result<()> {
     let (alice, bob, carol) = (token("alice"), token("bob"), token("carol"));
-    let rialto = start(&tokens(&[("alice", &alice), ("bob", &bob)])).await?;
+    let rialto = start(&tokens_key(&[("alice", &alice), ("bob", &bob)])).await?;
     let alices = session(&rialto, "shared", &alice.token).await?;
     let mut alices_stream = alices.get_stream(None).await?;
     let bobs = session(&rialto, "shared", &bob.token).await?;
@@ -88,7 +83,7 @@ async fn a_token_that_is_taken_back_is_refused_and_what_it_held_open_ends() -> R
         "{asked:?}"
     );
 
-    let report = reload(&rialto, &tokens(&[("alice", &alice), ("carol", &carol)])).await?;
+    let report = reload(&rialto, &tokens_key(&[("alice", &alice), ("carol", &carol)])).await?;
     assert_eq!(
         (&report["kept"], &report["sessions_ended"]),
         (&json!(2), &json!(2))
@@ -131,7 +126,7 @@ async fn a_token_that_is_taken_back_is_refused_and_what_it_held_open_ends() -> R
 async fn a_principal_has_its_share_of_the_byte_budget_as_soon_as_there_is_auth() -> Result<()> {
     let rialto = Rialto::with_config(&format!("limits: {{ buffered_bytes: 4MiB }}\n{DESTINATIONS}")).await?;
     let alice = token("alice");
-    reload(&rialto, &tokens(&[("alice", &alice)])).await?;
+    reload(&rialto, &tokens_key(&[("alice", &alice)])).await?;
     let hits = r#"rialto_limit_hits_total{limit="buffered_bytes_per_principal"}"#;
     // Three megabytes: less than the budget, more than half of it.
     for _ in 0..3 {
@@ -166,11 +161,11 @@ async fn a_principal_has_its_share_of_the_byte_budget_as_soon_as_there_is_auth()
 #[tokio::test]
 async fn a_token_that_is_exchanged_under_its_name_ends_what_the_old_one_opened() -> Result<()> {
     let (old, new) = (token("alice"), token("alice"));
-    let rialto = start(&tokens(&[("alice", &old)])).await?;
+    let rialto = start(&tokens_key(&[("alice", &old)])).await?;
     let before = session(&rialto, "shared", &old.token).await?;
     let id = before.session().expect("a session");
     let mut stream = before.get_stream(None).await?;
-    let report = reload(&rialto, &tokens(&[("alice", &new)])).await?;
+    let report = reload(&rialto, &tokens_key(&[("alice", &new)])).await?;
     assert_eq!(report["sessions_ended"], 1, "{report}");
     while stream.next().await?.is_some() {}
     assert_eq!(echo(&before, "x").await?, 401);

@@ -1,34 +1,12 @@
 //! A house with two tenants: tokens, their configuration, and clients that carry them.
 
-use std::process::Command;
-
 use serde_json::{Value, json};
+use testkit::token::{Token, token, tokens_key};
 use testkit::{McpClient, Reply, Result, Rialto};
 
 pub(crate) const LATEST: &str = "2025-11-25";
 pub(crate) const MODERN: &str = "2026-07-28";
 pub(crate) const UNKNOWN_SESSION: &str = "3b241101-e2bb-4255-8caf-4136c566a962";
-
-/// A token that `rialto token` made, and its line for the configuration.
-pub(crate) struct Token {
-    pub(crate) token: String,
-    pub(crate) hash: String,
-}
-
-pub(crate) fn token(name: &str) -> Token {
-    let output = Command::new(env!("CARGO_BIN_EXE_rialto"))
-        .args(["token", "--name", name])
-        .output()
-        .expect("rialto token runs");
-    let text = String::from_utf8(output.stdout).expect("text");
-    let token = text.lines().next().expect("a token").to_owned();
-    let hash = text
-        .split('"')
-        .find(|part| part.starts_with("sha256:"))
-        .expect("a hash")
-        .to_owned();
-    Token { token, hash }
-}
 
 /// `alice` and `bob` at one destination.
 pub(crate) struct Fixture {
@@ -41,9 +19,9 @@ impl Fixture {
     /// `destination` is what stands behind `shared:` in the file.
     pub(crate) async fn with(destination: &str) -> Result<Self> {
         let (alice, bob) = (token("alice"), token("bob"));
+        let tokens = tokens_key(&[("alice", &alice), ("bob", &bob)]);
         let config = format!(
-            "audit: {{dir}}/audit.jsonl\nauth:\n  tokens:\n    - {{ name: alice, hash: \"{}\" }}\n    - {{ name: bob, hash: \"{}\" }}\ndestinations:\n  shared: {destination}\n  other: {{ command: '{{stub}}' }}\n",
-            alice.hash, bob.hash
+            "audit: {{dir}}/audit.jsonl\nauth:\n{tokens}destinations:\n  shared: {destination}\n  other: {{ command: '{{stub}}' }}\n"
         );
         let rialto = Rialto::launcher()
             .config(&config)

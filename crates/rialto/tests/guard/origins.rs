@@ -155,7 +155,7 @@ async fn public_listener_without_authentication_needs_a_setting() -> Result<()> 
         );
     }
     let json = ["serve", "--listen", "0.0.0.0:0", "--log-format", "json"];
-    let hash = super::fixture::token("ci").hash;
+    let hash = testkit::token::token("ci").hash;
     let said = Rialto::launcher().verb(&json);
     let starts = [
         said.args(&["--allow-unauthenticated"]),

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use testkit::token::{Token, token, tokens_key};
 use testkit::{McpClient, Reply, Result, Rialto};
 
-use super::fixture::{Fixture, LATEST, MODERN, Token, UNKNOWN_SESSION, modern, token, visible};
+use super::fixture::{Fixture, LATEST, MODERN, UNKNOWN_SESSION, modern, visible};
 
 fn asks() -> Value {
     json!({"elicitation": {}, "sampling": {}, "roots": {}})
@@ -470,9 +471,9 @@ async fn h07_a_caller_that_takes_every_instance_makes_room_for_another() -> Resu
 #[tokio::test]
 async fn h07_a_caller_that_takes_every_call_leaves_half_of_them_to_others() -> Result<()> {
     let (alice, bob) = (token("alice"), token("bob"));
+    let tokens = tokens_key(&[("alice", &alice), ("bob", &bob)]);
     let config = format!(
-        "limits: {{ calls: 4 }}\nauth:\n  tokens:\n    - {{ name: alice, hash: \"{}\" }}\n    - {{ name: bob, hash: \"{}\" }}\ndestinations:\n  shared: {{ command: '{{stub}} --journal {{dir}}/journal' }}\n",
-        alice.hash, bob.hash
+        "limits: {{ calls: 4 }}\nauth:\n{tokens}destinations:\n  shared: {{ command: '{{stub}} --journal {{dir}}/journal' }}\n"
     );
     let rialto = Rialto::with_config(&config).await?;
     let session = async |token: &Token| {
@@ -503,9 +504,9 @@ async fn h07_a_caller_that_takes_every_call_leaves_half_of_them_to_others() -> R
 #[tokio::test]
 async fn h07_a_caller_that_takes_every_listen_makes_room_for_another() -> Result<()> {
     let (alice, bob) = (token("alice"), token("bob"));
+    let tokens = tokens_key(&[("alice", &alice), ("bob", &bob)]);
     let config = format!(
-        "limits: {{ listens: 4 }}\nauth:\n  tokens:\n    - {{ name: alice, hash: \"{}\" }}\n    - {{ name: bob, hash: \"{}\" }}\ndestinations:\n  shared: {{ command: '{{stub}}' }}\n",
-        alice.hash, bob.hash
+        "limits: {{ listens: 4 }}\nauth:\n{tokens}destinations:\n  shared: {{ command: '{{stub}}' }}\n"
     );
     let rialto = Rialto::with_config(&config).await?;
     let listen = async |token: &Token, id: u64| {

@@ -1,9 +1,10 @@
 //! Static tokens and a trusted proxy.
 
 use serde_json::json;
+use testkit::token::token;
 use testkit::{McpClient, Result, Rialto};
 
-use super::fixture::{Fixture, token};
+use super::fixture::Fixture;
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"marker":"hello"}}}"#;
 

@@ -1,10 +1,8 @@
 //! The road by `rialto serve`: the client's own HTTP in front.
 
 use serde_json::{Value, json};
-
-use crate::pair::{Pair, Server};
-use crate::stages::Played;
-use crate::through_serve;
+use testkit::eras::remote::{Pair, Server};
+use testkit::eras::{Played, through_serve};
 
 /// Each is configured in one of the three ways.
 fn destination(server: Server, origin: &str) -> Value {

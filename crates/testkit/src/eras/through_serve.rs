@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::Rialto;
 
-use crate::client::Client;
-use crate::sdk::player;
-use crate::stages::Played;
+use super::client::Client;
+use super::stages::Played;
+use crate::Rialto;
+use crate::interop::sdk::player;
 
 /// A child that ignores SIGTERM is killed after five seconds; Rialto must be gone soon after that.
 const END_DEADLINE: Duration = Duration::from_secs(15);
 
 /// Rialto with this destination from its start to its end, and what the client saw meanwhile.
-pub(crate) fn play(client: Client, destination: &Value, scenarios: &str) -> Played {
+pub fn play(client: Client, destination: &Value, scenarios: &str) -> Played {
     // JSON is YAML too, and quotes whatever a path may contain.
     let file = json!({"destinations": {"server": destination}}).to_string();
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -10,12 +10,20 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use serde_json::Value;
 
 /// By scenario what the client saw, or why there is nothing to see.
-pub(crate) type Played = Result<Value, String>;
+pub type Played = Result<Value, String>;
 
-pub(crate) struct Stages<Pair>(Mutex<BTreeMap<Pair, Arc<OnceLock<Played>>>>);
+/// The pairs that were played, each with what its client saw.
+#[derive(Debug)]
+pub struct Stages<Pair>(Mutex<BTreeMap<Pair, Arc<OnceLock<Played>>>>);
+
+impl<Pair: Ord> Default for Stages<Pair> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl<Pair: Ord> Stages<Pair> {
-    pub(crate) const fn new() -> Self {
+    pub const fn new() -> Self {
         Self(Mutex::new(BTreeMap::new()))
     }
 
@@ -23,12 +31,7 @@ impl<Pair: Ord> Stages<Pair> {
     ///
     /// # Panics
     /// When the pair could not be played, or the client failed in this scenario.
-    pub(crate) fn seen_in(
-        &self,
-        pair: Pair,
-        scenario: &str,
-        play: impl FnOnce() -> Played + UnwindSafe,
-    ) -> Value {
+    pub fn seen_in(&self, pair: Pair, scenario: &str, play: impl FnOnce() -> Played + UnwindSafe) -> Value {
         // A panic here, such as that of a Rialto that leaves a child behind, is for every cell of the pair.
         let play = || {
             panic::catch_unwind(play)

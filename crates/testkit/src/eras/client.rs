@@ -1,14 +1,13 @@
 //! The official clients that cross, each in the era it speaks.
 
-use crate::sdk::{Era, Sdk};
+use crate::interop::sdk::{Era, Sdk};
 
-pub(crate) const LEGACY: &str = "2025-11-25";
-pub(crate) const MODERN: &str = "2026-07-28";
+pub const LEGACY: &str = "2025-11-25";
+pub const MODERN: &str = "2026-07-28";
 
 /// An official client and the era it speaks.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(dead_code, reason = "not every test crosses with all of them")]
-pub(crate) enum Client {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Client {
     TypeScript1,
     TypeScript2Legacy,
     TypeScript2Modern,
@@ -19,7 +18,7 @@ pub(crate) enum Client {
 
 impl Client {
     /// The revision it speaks to Rialto.
-    pub(crate) fn version(self) -> &'static str {
+    pub fn version(self) -> &'static str {
         match self {
             Client::TypeScript1 | Client::TypeScript2Legacy | Client::Python1 | Client::Python2Legacy => {
                 LEGACY
@@ -28,7 +27,7 @@ impl Client {
         }
     }
 
-    pub(crate) fn sdk(self) -> (Sdk, Era) {
+    pub fn sdk(self) -> (Sdk, Era) {
         match self {
             Client::TypeScript1 => (Sdk::TypeScript1, Era::Legacy),
             Client::TypeScript2Legacy => (Sdk::TypeScript2, Era::Legacy),

@@ -6,14 +6,33 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use serde_json::Value;
-use testkit::interop::{RemoteServer, test_deps};
 
-use crate::client::{Client, LEGACY};
-use crate::road;
-use crate::stages::Stages;
+use super::Expected;
+use super::client::{Client, LEGACY};
+use super::stages::{Played, Stages};
+use crate::interop::{RemoteServer, test_deps};
+
+mod cells;
+
+/// The 2.x lines are legacy clients too, but as such they send what the 1.x lines send; the test `eras` has them.
+const CLIENTS: [Client; 4] = [
+    Client::TypeScript1,
+    Client::TypeScript2Modern,
+    Client::Python1,
+    Client::Python2Modern,
+];
+const SERVERS: [Server; 7] = [
+    Server::TypeScript1Stateful,
+    Server::TypeScript1Stateless,
+    Server::TypeScript1Sse,
+    Server::TypeScript2Modern,
+    Server::TypeScript2Dual,
+    Server::Python1,
+    Server::Python2,
+];
 
 /// In the order in which clients play them.
-pub(crate) const SCENARIOS: [&str; 11] = [
+const SCENARIOS: [&str; 11] = [
     "roots_at_start",
     "call",
     "progress",
@@ -29,7 +48,7 @@ pub(crate) const SCENARIOS: [&str; 11] = [
 
 /// A server written with an official SDK, reached over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Server {
+pub enum Server {
     TypeScript1Stateful,
     TypeScript1Stateless,
     /// The old transport with two endpoints.
@@ -43,10 +62,13 @@ pub(crate) enum Server {
     Python2,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Pair {
-    pub(crate) client: Client,
-    pub(crate) server: Server,
+/// How a client is brought to a server: pair, origin of the server and scenarios in, observations out.
+pub type Road = fn(Pair, &str, &str) -> Played;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pair {
+    pub client: Client,
+    pub server: Server,
 }
 
 impl Server {
@@ -76,7 +98,16 @@ impl Server {
 }
 
 impl Pair {
-    pub(crate) fn server_era(self) -> &'static str {
+    /// What a judge must find.
+    pub fn expected(self) -> Expected {
+        Expected {
+            version: self.client.version(),
+            server_era: self.server_era(),
+            lost_call: "the server ended its event stream",
+        }
+    }
+
+    fn server_era(self) -> &'static str {
         match (self.server, self.client.version()) {
             (
                 Server::TypeScript1Stateful
@@ -89,11 +120,6 @@ impl Pair {
             (Server::TypeScript2Dual | Server::Python2, LEGACY) => "legacy",
             (Server::TypeScript2Dual | Server::Python2, _) => "modern",
         }
-    }
-
-    /// What a caller is told whose call was lost because the server ended.
-    pub(crate) fn lost_call(self) -> &'static str {
-        "the server ended its event stream"
     }
 
     /// Whether the server answers in this pair without keeping a session.
@@ -110,7 +136,7 @@ impl Pair {
     }
 
     /// Why there is no such cell, with or without a bridge.
-    pub(crate) fn objection(self, scenario: &str) -> Option<&'static str> {
+    pub fn objection(self, scenario: &str) -> Option<&'static str> {
         if scenario == "logs" && self.server == Server::TypeScript1Stateful && self.client.version() != LEGACY
         {
             return Some("it logs on a stream that belongs to no call, and a modern client has none");
@@ -134,16 +160,30 @@ impl Pair {
         SCENARIOS.into_iter().filter(possible).collect()
     }
 
-    /// What the client saw in a scenario.
+    /// Returns what the client saw in a scenario.
     ///
     /// # Panics
     /// When the pair could not be played, or the client failed in this scenario.
-    pub(crate) fn seen_in(self, scenario: &str) -> Value {
+    pub fn seen_in(self, scenario: &str, road: Road) -> Value {
         static STAGES: Stages<Pair> = Stages::new();
         STAGES.seen_in(self, scenario, || {
             let server =
                 RemoteServer::start(&self.server.command()).map_err(|failure| failure.to_string())?;
-            road::play(self, &server.origin(), &self.playable().join(","))
+            road(self, &server.origin(), &self.playable().join(","))
         })
     }
+}
+
+/// Returns how many cells cannot exist.
+pub fn missing_cells() -> usize {
+    let pairs = CLIENTS
+        .into_iter()
+        .flat_map(|client| SERVERS.map(|server| Pair { client, server }));
+    let missing = |pair: Pair| {
+        let objections = SCENARIOS
+            .iter()
+            .filter(move |scenario| pair.objection(scenario).is_some());
+        objections.count()
+    };
+    pairs.map(missing).sum()
 }

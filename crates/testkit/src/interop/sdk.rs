@@ -1,6 +1,6 @@
 //! The official SDKs that run in a process of their own: which script, which interpreter, and for how long.
 //!
-//! Judging what a script saw is left to others; here it is only brought to an end and its one line read.
+//! A script is run to its end and its one line is read. The judges are elsewhere.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -10,14 +10,16 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use testkit::interop::test_deps;
 
-/// Longer than any script's own deadline, so that the script is the one to say what it waited for.
+use super::test_deps;
+use crate::rialto::binary;
+
+/// Longer than the deadline of any script, so that the script itself names what it waited for.
 const DEADLINE: Duration = Duration::from_secs(240);
 
 /// Which SDK plays, by the name its scripts know it by.
-#[derive(Clone, Copy)]
-pub(crate) enum Sdk {
+#[derive(Debug, Clone, Copy)]
+pub enum Sdk {
     TypeScript1,
     TypeScript2,
     Python1,
@@ -25,26 +27,21 @@ pub(crate) enum Sdk {
 }
 
 /// How the client finds its era.
-#[derive(Clone, Copy)]
-pub(crate) enum Era {
+#[derive(Debug, Clone, Copy)]
+pub enum Era {
     /// By `initialize`, without a look for anything newer.
     Legacy,
-    /// The same over the transport of before, HTTP with SSE; only the 1.x lines are told so here.
-    #[allow(
-        dead_code,
-        reason = "this file is part of two test programs, and one has no use for it"
-    )]
+    /// The same over the transport of before, HTTP with SSE; only the 1.x lines are started so here.
     OldTransport,
     /// By asking `server/discover` first, which the 1.x lines cannot.
     Auto,
-    /// By speaking 2026-07-28 and nothing else; only the 2.x line of TypeScript is told so here.
+    /// By speaking 2026-07-28 and nothing else; only the 2.x line of TypeScript is started so here.
     Modern,
 }
 
 /// How the client reaches the endpoint.
-#[derive(Clone, Copy)]
-#[allow(dead_code, reason = "not every test takes both")]
-pub(crate) enum Road {
+#[derive(Debug, Clone, Copy)]
+pub enum Road {
     /// By its own HTTP transport.
     Http,
     /// By its own stdio transport, and a `rialto connect` that it starts.
@@ -52,17 +49,12 @@ pub(crate) enum Road {
 }
 
 /// A client that plays scenarios of a script: endpoint and scenario in, observations out.
-#[allow(dead_code, reason = "not every test takes this road")]
-pub(crate) fn player(
-    script: &'static str,
-    sdk: Sdk,
-    era: Era,
-) -> impl FnOnce(&str, &str) -> Result<Value, String> {
+pub fn player(script: &'static str, sdk: Sdk, era: Era) -> impl FnOnce(&str, &str) -> Result<Value, String> {
     traveller(script, sdk, era, Road::Http)
 }
 
 /// The same by either road.
-pub(crate) fn traveller(
+pub fn traveller(
     script: &'static str,
     sdk: Sdk,
     era: Era,
@@ -72,8 +64,7 @@ pub(crate) fn traveller(
 }
 
 /// A Python client of an environment of its own. Its script takes the client's name, endpoint and scenario.
-#[allow(dead_code, reason = "only one test program has clients beside the four SDKs")]
-pub(crate) fn python_player(
+pub fn python_player(
     script: &'static str,
     environment: &'static str,
     client: &'static str,
@@ -112,7 +103,7 @@ impl Sdk {
         match road {
             Road::Http => {}
             Road::Connect => {
-                command.env("RIALTO_CONNECT", testkit::rialto::binary("rialto"));
+                command.env("RIALTO_CONNECT", binary("rialto"));
             }
         }
         command.arg(script_file(&script));

@@ -5,21 +5,10 @@
 //! in `tests/interop/servers`, the clients in `tests/interop/{node,python}`; both are written with the official
 //! packages that `cargo xtask setup` installs. Nothing is configured for the crossing.
 
-#[path = "eras/client.rs"]
-mod client;
-#[path = "eras/judge.rs"]
-mod judge;
-#[path = "eras/pair.rs"]
 mod pair;
-#[path = "interop/sdk.rs"]
-mod sdk;
-#[path = "eras/stages.rs"]
-mod stages;
-#[path = "eras/through_serve.rs"]
-mod through_serve;
 
-use client::Client;
 use pair::{Pair, Server};
+use testkit::eras::{Client, judge};
 
 /// One scenario as a module, with a test for every pair of client and server. Tests run in the order of their names,
 /// so that different pairs are on stage at the same time.
@@ -75,7 +64,7 @@ macro_rules! pairs {
         #[test]
         fn $test() {
             let pair = Pair { client: Client::$client, server: Server::$server };
-            judge::$judge(pair, &pair.seen_in(stringify!($judge)));
+            judge::$judge(&pair.expected(), &pair.seen_in(stringify!($judge)));
         }
     )*};
 }

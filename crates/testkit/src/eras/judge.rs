@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::pair::Pair;
+use super::Expected;
 
-pub(crate) fn call(pair: Pair, seen: &Value) {
+pub fn call(expected: &Expected, seen: &Value) {
     assert_eq!(seen["text"], "Echo: Grüße, 世界 \u{2028} \"quoted\" \\ \u{1F309}");
-    assert_eq!(seen["version"], pair.client.version());
-    assert_eq!(seen["serverEra"], pair.server_era());
+    assert_eq!(seen["version"], expected.version);
+    assert_eq!(seen["serverEra"], expected.server_era);
 }
 
-pub(crate) fn progress(_pair: Pair, seen: &Value) {
+pub fn progress(_: &Expected, seen: &Value) {
     assert_eq!(seen["text"], "Counted to 5.");
     let steps: Vec<Vec<f64>> = serde_json::from_value(seen["seen"].clone()).expect("pairs of numbers");
     assert_eq!(
@@ -19,13 +19,13 @@ pub(crate) fn progress(_pair: Pair, seen: &Value) {
     );
 }
 
-pub(crate) fn cancellation(_pair: Pair, seen: &Value) {
+pub fn cancellation(_: &Expected, seen: &Value) {
     let ended = seen["ended"].as_str().expect("a text");
     assert!(!ended.starts_with("answered"), "{ended}");
     assert_eq!(seen["cancelled"], 1);
 }
 
-pub(crate) fn two_elicitations(_pair: Pair, seen: &Value) {
+pub fn two_elicitations(_: &Expected, seen: &Value) {
     assert_eq!(
         seen["asked"],
         json!([
@@ -36,24 +36,24 @@ pub(crate) fn two_elicitations(_pair: Pair, seen: &Value) {
     assert_eq!(seen["text"], "From San Polo to San Marco.");
 }
 
-pub(crate) fn sampling(_pair: Pair, seen: &Value) {
+pub fn sampling(_: &Expected, seen: &Value) {
     assert_eq!(seen["asked"], json!(["Who goes there?"]));
     assert_eq!(seen["text"], "Sampled: A friend.");
 }
 
-pub(crate) fn roots_at_start(_pair: Pair, seen: &Value) {
+pub fn roots_at_start(_: &Expected, seen: &Value) {
     assert_eq!(seen["text"], "file:///srv/one");
 }
 
-pub(crate) fn roots_in_a_call(_pair: Pair, seen: &Value) {
+pub fn roots_in_a_call(_: &Expected, seen: &Value) {
     assert_eq!(seen["text"], "file:///srv/one");
 }
 
-pub(crate) fn list_changed(_pair: Pair, seen: &Value) {
+pub fn list_changed(_: &Expected, seen: &Value) {
     assert_eq!(seen["added"], json!(["extra"]));
 }
 
-pub(crate) fn resource_update(_pair: Pair, seen: &Value) {
+pub fn resource_update(_: &Expected, seen: &Value) {
     assert_eq!(seen["uri"], "memo://watched");
     assert_eq!(
         (&seen["before"], &seen["after"]),
@@ -62,16 +62,16 @@ pub(crate) fn resource_update(_pair: Pair, seen: &Value) {
 }
 
 /// At the level `info`: a whisper at `debug` stays unheard.
-pub(crate) fn logs(_pair: Pair, seen: &Value) {
+pub fn logs(_: &Expected, seen: &Value) {
     assert_eq!(seen["logs"], json!([["warning", "a remark"]]));
 }
 
 /// The call fails with a reason, and the same client goes on with the new process.
-pub(crate) fn restart(pair: Pair, seen: &Value) {
+pub fn restart(expected: &Expected, seen: &Value) {
     let steps: Vec<f64> = serde_json::from_value(seen["steps"].clone()).expect("numbers");
     assert_eq!(steps, [1.0, 2.0, 3.0]);
     let ended = seen["ended"].as_str().expect("a text");
-    assert!(ended.contains(pair.lost_call()), "{ended}");
+    assert!(ended.contains(expected.lost_call), "{ended}");
     assert_eq!(seen["after"], "Echo: after");
     assert_eq!(seen["renewed"], true);
 }
