@@ -149,15 +149,15 @@ pub(crate) struct ConnectFlags {
     /// Choose the transport to the server; auto tries Streamable HTTP, then HTTP+SSE [env: RIALTO_TRANSPORT] [default: auto]
     #[arg(long, value_name = "auto|streamable-http|sse")]
     pub(crate) transport: Option<String>,
-    /// Choose the era used towards the server; auto negotiates it [env: RIALTO_CONNECT_ERA] [default: auto]
+    /// Choose the era used towards the server; auto negotiates it [env: RIALTO_ERA] [default: auto]
     #[arg(long, value_name = "auto|legacy|modern")]
     pub(crate) era: Option<String>,
     /// Trust these certificates, in PEM, in addition to the system's [env: RIALTO_CA_FILE]
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_file: Option<String>,
-    /// Fail a call after this time, such as 30s or 5m; off sets no limit [env: RIALTO_TIMEOUT, MCP_TIMEOUT_MS] [default: 60s]
-    #[arg(long, alias = "request-timeout", value_name = "DURATION")]
-    pub(crate) timeout: Option<String>,
+    /// Fail a call after this time, such as 30s or 5m; off sets no limit [env: RIALTO_REQUEST_TIMEOUT, MCP_TIMEOUT_MS] [default: 60s]
+    #[arg(long, alias = "timeout", value_name = "DURATION")]
+    pub(crate) request_timeout: Option<String>,
     /// Stop reading stdin while this many requests wait for a response [env: RIALTO_MAX_QUEUE, MCP_MAX_QUEUE] [default: 10000]
     #[arg(long, value_name = "N")]
     pub(crate) max_queue: Option<String>,
@@ -258,7 +258,7 @@ pub(crate) struct VerifyFlags {
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct DemoServerFlags {
     /// Choose the revisions of the protocol: legacy has initialize, modern is 2026-07-28
-    #[arg(long, env = "RIALTO_ERA", value_enum, default_value_t = DemoEra::Both)]
+    #[arg(long, value_enum, default_value_t = DemoEra::Both)]
     pub(crate) era: DemoEra,
 }
 

@@ -259,7 +259,7 @@ async fn d8_silence_at_any_point_is_a_timeout_and_cancels_the_request() {
         vec![Step::Execute, Step::OpenStream, Step::Stall],
         vec![Step::Execute, Step::Raw(half_a_head), Step::Stall],
     ] {
-        let stage = Stage::with(&["--timeout", "1s"]).await;
+        let stage = Stage::with(&["--request-timeout", "1s"]).await;
         stage.upstream.once(calls("sleep"), silence);
         assert_failed(&stage.call(1, "sleep").await);
         let call = stage.upstream.wait_for("the call", calls("sleep")).await;
@@ -323,7 +323,7 @@ async fn d11_a_certificate_that_does_not_hold_is_refused_and_one_that_does_is_no
             .start()
             .await
             .unwrap();
-        let flags = ["--ca-file", file.to_str().unwrap(), "--timeout", "3s"];
+        let flags = ["--ca-file", file.to_str().unwrap(), "--request-timeout", "3s"];
         let host = connect(&upstream.url(), &flags);
         let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "h", "version": "1"}});
         host.ask(1, "initialize", params).unwrap();
@@ -452,7 +452,7 @@ async fn d17_an_endpoint_at_another_origin_is_refused() {
             "sse",
             "--header",
             "Authorization: Bearer hush",
-            "--timeout",
+            "--request-timeout",
             "2s",
         ];
         let host = connect(&upstream.url(), &flags);
@@ -540,7 +540,7 @@ async fn g14_no_text_of_a_server_reaches_the_terminal_unescaped() {
 
 #[tokio::test]
 async fn g14_an_address_with_control_characters_is_refused_in_plain_words() {
-    let host = connect("http://127.0.0.1:9/\u{1b}[2J", &["--timeout", "1s"]);
+    let host = connect("http://127.0.0.1:9/\u{1b}[2J", &["--request-timeout", "1s"]);
     host.close_stdin();
     host.wait(PATIENCE).await;
     assert!(host.lines().is_empty());
@@ -563,7 +563,7 @@ async fn refusal(host: &Host) -> String {
 }
 
 /// Far longer than a test waits: what ends before it has ended at once.
-const LONG: [&str; 2] = ["--timeout", "10m"];
+const LONG: [&str; 2] = ["--request-timeout", "10m"];
 
 #[tokio::test]
 async fn a_wrong_address_is_refused_at_once_and_the_right_one_beside_it_is_named() {
@@ -599,14 +599,17 @@ async fn a_server_that_is_reached_and_never_answers_is_named_with_what_to_check(
     let upstream = Upstream::legacy().start().await.unwrap();
     upstream.always(|_| true, vec![Step::Stall]);
     for flags in [&["--transport", "auto"], &["--transport", "streamable-http"]] {
-        let host = connect(&upstream.url(), &[&["--timeout", "1s"][..], flags].concat());
+        let host = connect(
+            &upstream.url(),
+            &[&["--request-timeout", "1s"][..], flags].concat(),
+        );
         let message = refusal(&host).await;
         for words in [
             "1s",
             &upstream.url(),
             "accepted the connection",
             "no answer",
-            "`--timeout`",
+            "`--request-timeout`",
         ] {
             assert!(
                 message.contains(words),
@@ -664,7 +667,7 @@ async fn an_address_that_is_no_mcp_server_is_refused_at_once() {
 async fn when_the_wait_for_a_server_ends_the_error_names_the_cause() {
     let closed = Upstream::legacy().start().await.unwrap().url();
     for transport in ["auto", "sse"] {
-        let host = connect(&closed, &["--transport", transport, "--timeout", "1s"]);
+        let host = connect(&closed, &["--transport", transport, "--request-timeout", "1s"]);
         let message = refusal(&host).await;
         assert!(message.contains("cannot reach the server"), "{message}");
     }

@@ -96,7 +96,7 @@ fn assemble(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) ->
         quantity::count,
     )
     .unwrap_or(MAX_QUEUE);
-    let era = given(("--era", flags.era.as_deref()), "RIALTO_CONNECT_ERA", environment)
+    let era = given(("--era", flags.era.as_deref()), "RIALTO_ERA", environment)
         .and_then(|given| walk.judge(&given, |text| one_of(text, &ERAS)));
     let name = given(("--name", flags.name.as_deref()), "RIALTO_NAME", environment)
         .or_else(|| given(("--name", None), "MCP_NAME", environment))
@@ -281,8 +281,8 @@ fn alone(destination: Destination) -> Settings {
 /// `MCP_TIMEOUT_MS` is in milliseconds, and bare.
 fn timeout(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) -> Option<Duration> {
     if let Some(given) = given(
-        ("--timeout", flags.timeout.as_deref()),
-        "RIALTO_TIMEOUT",
+        ("--request-timeout", flags.request_timeout.as_deref()),
+        "RIALTO_REQUEST_TIMEOUT",
         environment,
     ) {
         return walk.judge(&given, quantity::time_or_off);

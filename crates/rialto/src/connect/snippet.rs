@@ -79,7 +79,7 @@ fn arguments(flags: &ConnectFlags, environment: &Environment) -> Vec<Value> {
         ("--transport", flags.transport.clone()),
         ("--era", flags.era.clone()),
         ("--ca-file", absolute(flags.ca_file.as_deref())),
-        ("--timeout", flags.timeout.clone()),
+        ("--request-timeout", flags.request_timeout.clone()),
         ("--max-queue", flags.max_queue.clone()),
         ("--max-message-bytes", flags.max_message_bytes.clone()),
         ("--retry", flags.retry.clone()),
@@ -153,7 +153,7 @@ mod tests {
             url: Some("https://mcp.example.com/mcp".into()),
             header: vec![Secret::new("X-Key: geheim")],
             header_file: Some("headers.txt".into()),
-            timeout: Some("5m".into()),
+            request_timeout: Some("5m".into()),
             ..ConnectFlags::default()
         };
         for (host, servers, kind) in [

@@ -26,7 +26,7 @@ pub(super) const CONNECT: &str = "\
 Examples:
   rialto connect https://mcp.example.com/mcp --print-config claude-desktop
   rialto connect https://mcp.example.com/mcp --bearer-env EXAMPLE_TOKEN
-  rialto connect https://mcp.example.com/mcp --header 'X-Api-Key: …' --timeout 5m
+  rialto connect https://mcp.example.com/mcp --header 'X-Api-Key: …' --request-timeout 5m
   rialto connect https://mcp.example.com/mcp --client-id my-client --redirect-uri http://127.0.0.1:8765/callback
   URI=https://mcp.example.com/mcp BEARER_TOKEN=… rialto
   rialto connect -- npx -y @modelcontextprotocol/server-everything

@@ -1,3 +1,5 @@
+use clap::CommandFactory;
+
 use super::*;
 
 fn parsed(line: &[&str]) -> Result<Invocation, UsageError> {
@@ -119,8 +121,36 @@ fn the_time_of_a_call_has_both_names_in_both_directions() {
             &["connect", flag, "5s", "https://mcp.example.com"],
             &Environment::default(),
         );
-        assert_eq!(flags.timeout.as_deref(), Some("5s"), "{flag}");
+        assert_eq!(flags.request_timeout.as_deref(), Some("5s"), "{flag}");
     }
+}
+
+/// A flag that may be repeated has a variable in the plural.
+#[test]
+fn variable_of_a_flag_has_the_name_of_the_flag_in_every_command() {
+    const PLURAL: [(&str, &str); 3] = [
+        ("allow-host", "RIALTO_ALLOWED_HOSTS"),
+        ("allow-origin", "RIALTO_ALLOWED_ORIGINS"),
+        ("header", "RIALTO_HEADERS"),
+    ];
+    let mut variables = 0;
+    for command in CommandLine::command().get_subcommands() {
+        for argument in command.get_arguments() {
+            let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+            let (Some(flag), Some((_, rest))) = (argument.get_long(), help.split_once("[env: ")) else {
+                continue;
+            };
+            let variable = rest.split([',', ']']).next().unwrap_or_default();
+            let plural = PLURAL.into_iter().find(|(name, _)| *name == flag);
+            let expected = plural.map_or_else(
+                || format!("RIALTO_{}", flag.replace('-', "_").to_uppercase()),
+                |(_, variable)| variable.to_owned(),
+            );
+            assert_eq!(variable, expected, "{} --{flag}", command.get_name());
+            variables += 1;
+        }
+    }
+    assert!(variables > 50, "{variables}");
 }
 
 #[test]

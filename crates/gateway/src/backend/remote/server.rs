@@ -163,7 +163,7 @@ impl Server {
             what: format!("{address} accepted the connection and has sent no answer"),
             hints: vec![
                 "check that the address is that of an MCP server, and that the server is not stuck; \
-                 a server that needs longer gets more time with `start_timeout` (connect: `--timeout`)"
+                 a server that needs longer gets more time with `start_timeout` (connect: `--request-timeout`)"
                     .to_owned(),
             ],
             ..Trouble::default()

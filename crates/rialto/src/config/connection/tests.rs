@@ -71,7 +71,7 @@ fn the_name_can_be_given_as_for_serve() {
 #[test]
 fn the_time_limit_can_be_switched_off() {
     let flags = ConnectFlags {
-        timeout: Some("off".into()),
+        request_timeout: Some("off".into()),
         ..to("https://a.example/mcp")
     };
     let told = connection(&flags, &[]).unwrap();
@@ -83,7 +83,7 @@ fn the_time_limit_can_be_switched_off() {
 #[test]
 fn a_flag_beats_a_variable_and_a_variable_the_default() {
     let flags = ConnectFlags {
-        timeout: Some("2s".into()),
+        request_timeout: Some("2s".into()),
         max_queue: Some("5".into()),
         transport: Some("sse".into()),
         retry: Some("always".into()),
@@ -92,7 +92,7 @@ fn a_flag_beats_a_variable_and_a_variable_the_default() {
     };
     let variables = [
         ("URI", "https://b.example/mcp"),
-        ("RIALTO_TIMEOUT", "3s"),
+        ("RIALTO_REQUEST_TIMEOUT", "3s"),
         ("MCP_TIMEOUT_MS", "4000"),
         ("MCP_MAX_QUEUE", "6"),
     ];
@@ -226,7 +226,10 @@ fn mistakes_are_named_and_no_secret_is_shown() {
             with(&|flags| flags.transport = Some("carrier-pigeon".into())),
             "--transport",
         ),
-        (with(&|flags| flags.timeout = Some("soon".into())), "--timeout"),
+        (
+            with(&|flags| flags.request_timeout = Some("soon".into())),
+            "--request-timeout",
+        ),
         (with(&|flags| flags.max_queue = Some("0".into())), "--max-queue"),
         (
             with(&|flags| flags.header_file = Some("/no/such/file".into())),
