@@ -6,6 +6,8 @@
 mod imports;
 mod shrinking;
 mod source;
+mod test_code;
+mod toolchain;
 mod words;
 
 use std::collections::BTreeSet;
