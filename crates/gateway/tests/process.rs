@@ -12,7 +12,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::process::{Command, Stdio};
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gateway::backend::process::{
     ChildProcess, Environment, Exit, LaunchError, LaunchOrder, Launcher, Running, StderrTail, environment,
@@ -20,11 +20,10 @@ use gateway::backend::process::{
 };
 use gateway::settings::{Inherits, Secret};
 use rustix::process::{Pid, Signal, kill_process};
+use testkit::processes::Process;
+use testkit::{PATIENCE, wait_until};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::Receiver;
-
-/// Nothing in these tests takes nearly as long; reaching it is a failure.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Starts a grandchild that ignores SIGTERM and tells its process id; it holds stdout open.
 const STUBBORN_GRANDCHILD: &str = "(trap '' TERM; exec sleep 1000) & echo $!;";
@@ -70,22 +69,16 @@ async fn process_id(stdout: &mut Receiver) -> u32 {
 
 /// The state letter of a process, if there is one.
 fn state(pid: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
+    Process::read(pid).map(|process| process.state)
 }
 
 /// A dead grandchild may wait a little for whoever adopts orphans here; it does not run any more.
 fn runs(pid: u32) -> bool {
-    !matches!(state(pid), None | Some('Z' | 'X'))
+    Process::read(pid).is_some_and(|process| !process.is_zombie())
 }
 
 async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    let mut ticks = tokio::time::interval(Duration::from_millis(5));
-    while !condition() {
-        assert!(begun.elapsed() < PATIENCE, "never came true: {what}");
-        ticks.tick().await;
-    }
+    wait_until(what, PATIENCE, || condition().then_some(())).await;
 }
 
 async fn stop(child: ChildProcess, grace: Duration) -> Exit {

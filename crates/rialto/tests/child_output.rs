@@ -1,13 +1,9 @@
 //! What a child writes on stderr and beside the protocol: who may see it, and that it helps to mend a start.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use testkit::token::{token, tokens_key};
-use testkit::{McpClient, Reply, Result, Rialto};
+use testkit::{LEGACY, McpClient, PATIENCE, Reply, Result, Rialto};
 
-const LATEST: &str = "2025-11-25";
-const PATIENCE: Duration = Duration::from_secs(20);
 const PRIVATE: &str = "DEBUG args={customer: ALICE-PRIVATE}";
 
 /// Two callers with a token each, and their configuration.
@@ -23,7 +19,7 @@ async fn session(rialto: &Rialto, destination: &str, token: Option<&str>) -> Res
         Some(token) => client.with_header("authorization", &format!("Bearer {token}")),
         None => client,
     };
-    client.handshake(LATEST, json!({})).await?;
+    client.handshake(LEGACY, json!({})).await?;
     Ok(client)
 }
 
@@ -97,7 +93,7 @@ async fn stderr_of_a_child_that_does_not_start_is_hidden_from_distinct_callers()
             Some(token) => client.with_header("authorization", &format!("Bearer {token}")),
             None => client,
         };
-        let reply = client.initialize(LATEST, json!({})).await?;
+        let reply = client.initialize(LEGACY, json!({})).await?;
         let text = reply.body_text();
         assert!(text.contains("1 line on stdout was no message"), "{text}");
         for said in ["SECRET-OF-THE-SERVER", "NO-MESSAGE"] {
@@ -117,7 +113,7 @@ async fn the_error_of_a_node_program_survives_its_trace() -> Result<()> {
         trace.replace('\'', "''")
     ))
     .await?;
-    let reply = rialto.client_of("d").await?.initialize(LATEST, json!({})).await?;
+    let reply = rialto.client_of("d").await?.initialize(LEGACY, json!({})).await?;
     let data = data_of(&reply);
     let lines = data["stderr"].as_array().expect("its stderr");
     assert_eq!(lines.first(), Some(&json!("Error: no API key")), "{data}");
@@ -137,7 +133,7 @@ async fn lines_on_stdout_that_are_no_messages_are_reported_when_a_start_fails() 
     let reply = rialto
         .client_of("ended")
         .await?
-        .initialize(LATEST, json!({}))
+        .initialize(LEGACY, json!({}))
         .await?;
     let text = text_of(&reply);
     assert!(
@@ -148,7 +144,7 @@ async fn lines_on_stdout_that_are_no_messages_are_reported_when_a_start_fails() 
     let reply = rialto
         .client_of("hung")
         .await?
-        .initialize(LATEST, json!({}))
+        .initialize(LEGACY, json!({}))
         .await?;
     let (text, data) = (text_of(&reply), data_of(&reply));
     assert_eq!(data["reason"], "start_timeout", "{reply:?}");
@@ -183,7 +179,7 @@ async fn a_variable_that_is_set_here_and_was_not_passed_is_named() -> Result<()>
         ))
         .start()
         .await?;
-    let reply = rialto.client_of("d").await?.initialize(LATEST, json!({})).await?;
+    let reply = rialto.client_of("d").await?.initialize(LEGACY, json!({})).await?;
     let hint = "`BRAVE_API_KEY` is set here but not passed on: add it under `env`";
     assert!(text_of(&reply).contains(hint), "{reply:?}");
     assert_eq!(data_of(&reply)["hints"], json!([hint]));

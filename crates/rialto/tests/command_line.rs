@@ -4,20 +4,15 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{McpClient, Result, Rialto, wait_until};
+use testkit::{LEGACY, McpClient, Result, Rialto, marked, wait_until};
 
-const LATEST: &str = "2025-11-25";
 const PATIENCE: Duration = Duration::from_secs(30);
 const GOOD: &str = "destinations:\n  good: { command: '{stub}' }\n";
 
 async fn session(rialto: &Rialto) -> Result<McpClient> {
     let client = rialto.client().await?;
-    client.handshake(LATEST, json!({})).await?;
+    client.handshake(LEGACY, json!({})).await?;
     Ok(client)
-}
-
-fn marked(marker: &str) -> Value {
-    json!({ "marker": marker })
 }
 
 // Exit codes.
@@ -257,7 +252,7 @@ async fn a_command_without_a_verb_is_served() -> Result<()> {
 async fn the_demo_answers_a_tool_call_at_mcp_and_at_demo_mcp() -> Result<()> {
     let rialto = Rialto::serve(&["--demo"]).await?;
     for client in [rialto.client().await?, rialto.client_of("demo").await?] {
-        client.handshake(LATEST, json!({})).await?;
+        client.handshake(LEGACY, json!({})).await?;
         let reply = client.call(1, "add", json!({"a": 2, "b": 40})).await?;
         assert_eq!(
             reply.expect_status(200)?.answer()["result"]["structuredContent"]["sum"],

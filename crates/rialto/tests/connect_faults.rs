@@ -6,12 +6,11 @@
 //! server behind them, here a scripted one.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::upstream::{Authority, Exchange, Flaw, Gate, Step, result};
-use testkit::{Host, Upstream};
+use testkit::upstream::{Authority, Exchange, Flaw, Gate, Step, calls, method, result};
+use testkit::{Host, Upstream, text_of};
 
 /// Nothing here takes nearly as long; reaching it is a failure.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -69,7 +68,7 @@ impl Stage {
     /// The conversation goes on.
     async fn assert_well(&self) {
         let answer = self.call(9999, "echo").await;
-        assert_eq!(text(&answer), "echo", "{answer}");
+        assert_eq!(text_of(&answer), "echo", "{answer}");
     }
 }
 
@@ -78,33 +77,11 @@ fn connect(url: &str, flags: &[&str]) -> Host {
     Host::start(&words, &[]).unwrap()
 }
 
-/// The connections of the one before may still be closing.
-async fn restarted(address: SocketAddr) -> Upstream {
-    let started = testkit::poll_until("the address is free again", PATIENCE, async || {
-        Ok::<_, testkit::Failure>(Upstream::legacy().at(address).start().await.ok())
-    });
-    started.await.unwrap()
-}
-
-fn text(answer: &Value) -> &str {
-    answer["result"]["content"][0]["text"]
-        .as_str()
-        .unwrap_or_default()
-}
-
 /// One error that says why.
 #[track_caller]
 fn assert_failed(answer: &Value) {
     assert_eq!(answer["error"]["code"], -32603, "{answer}");
     assert!(answer["error"]["data"]["reason"].is_string(), "{answer}");
-}
-
-fn calls(tool: &'static str) -> impl Fn(&Exchange) -> bool + Send + Sync + 'static {
-    move |seen| seen.tool() == tool
-}
-
-fn method(method: &'static str) -> impl Fn(&Exchange) -> bool + Send + Sync + 'static {
-    move |seen| seen.method() == method
 }
 
 #[tokio::test]
@@ -127,7 +104,7 @@ async fn d1_a_reset_after_execution_of_a_modern_call_is_an_error_and_the_tool_ra
         .once(calls("pay"), vec![Step::Execute, Step::Reset]);
     assert_failed(&stage.call_modern(1, "pay").await);
     assert_eq!(stage.upstream.seen(calls("pay")).len(), 1);
-    assert_eq!(text(&stage.call_modern(2, "echo").await), "done");
+    assert_eq!(text_of(&stage.call_modern(2, "echo").await), "done");
 }
 
 #[tokio::test]
@@ -136,7 +113,7 @@ async fn d1_every_message_is_repeated_under_retry_always() {
     stage
         .upstream
         .once(calls("pay"), vec![Step::Execute, Step::Reset]);
-    assert_eq!(text(&stage.call(1, "pay").await), "pay");
+    assert_eq!(text_of(&stage.call(1, "pay").await), "pay");
     assert_eq!(stage.upstream.executions("pay"), 2);
 }
 
@@ -168,7 +145,7 @@ async fn d3_a_primed_stream_that_closes_is_resumed_after_the_time_it_asked_for()
         call
     };
     let (answer, call) = tokio::join!(stage.call(1, "long"), resumed);
-    assert_eq!(text(&answer), "resumed");
+    assert_eq!(text_of(&answer), "resumed");
     let resumption = stage.upstream.wait_for("it", Exchange::is_resumption).await;
     assert_eq!(resumption.header("last-event-id"), Some("stream-1"));
     assert!(resumption.at.duration_since(call.at) >= Duration::from_millis(200));
@@ -185,7 +162,7 @@ async fn d4_forgotten_session_is_opened_again_once_for_all_waiting_calls() {
     }
     for id in 1..=8 {
         let answer = stage.host.answer(id).await;
-        assert_eq!(text(&answer), id.to_string(), "{answer}");
+        assert_eq!(text_of(&answer), id.to_string(), "{answer}");
     }
     assert_eq!(stage.upstream.seen(method("initialize")).len(), 2);
     assert_eq!(stage.upstream.executions("echo"), 8);
@@ -200,9 +177,9 @@ async fn d5_calls_wait_for_a_server_that_restarts_and_go_in_their_order() {
         let call = json!({"name": "echo", "arguments": {"text": id.to_string()}});
         host.ask(id, "tools/call", call).unwrap();
     }
-    let upstream = restarted(address).await;
+    let upstream = Upstream::restarted(address).await;
     for id in 1..=5 {
-        assert_eq!(text(&host.answer(id).await), id.to_string());
+        assert_eq!(text_of(&host.answer(id).await), id.to_string());
     }
     let texts = upstream.seen(calls("echo")).into_iter();
     let texts: Vec<Value> = texts
@@ -222,7 +199,7 @@ async fn d6_a_server_that_is_not_up_at_the_start_is_waited_for() {
     assert_eq!(host.answer("probe").await["error"]["code"], -32601);
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "h", "version": "1"}});
     host.ask(1, "initialize", params).unwrap();
-    let _upstream = restarted(address).await;
+    let _upstream = Upstream::restarted(address).await;
     assert_eq!(host.answer(1).await["result"]["protocolVersion"], "2025-11-25");
 }
 
@@ -280,7 +257,7 @@ async fn d9_events_before_the_end_of_the_connection_are_used_and_the_rest_is_an_
         Step::Close,
     ];
     stage.upstream.once(calls("whole"), whole);
-    assert_eq!(text(&stage.call(1, "whole").await), "in time");
+    assert_eq!(text_of(&stage.call(1, "whole").await), "in time");
     let cut = Step::Raw(
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{\"jsonrpc\""
             .to_vec(),
@@ -398,7 +375,7 @@ async fn d14_every_form_of_event_stream_is_read_by_the_standard() {
             Step::EndStream,
         ];
         stage.upstream.once(calls("odd"), steps);
-        assert_eq!(text(&stage.call(1, "odd").await), "read", "{stream:?}");
+        assert_eq!(text_of(&stage.call(1, "odd").await), "read", "{stream:?}");
     }
 }
 
@@ -429,7 +406,7 @@ async fn d15_wrong_answers_reach_no_call() {
         Step::EndStream,
     ];
     stage.upstream.once(calls("twice"), steps);
-    assert_eq!(text(&stage.call(100, "twice").await), "first");
+    assert_eq!(text_of(&stage.call(100, "twice").await), "first");
     stage.assert_well().await;
     let answers = stage.host.lines().into_iter().filter(|line| line["id"] == 100);
     assert_eq!(answers.count(), 1);

@@ -3,15 +3,11 @@
 //! Each test is one criterion, one guideline or one edge case of that document, as the design decided it. How
 //! children are started, restarted and ended is in `supervision`; what comes on streams is in `streams`.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use testkit::client::EventStream;
 use testkit::processes::Process;
-use testkit::{McpClient, RawHttp, Reply, Result, Rialto, wait_until};
+use testkit::{LEGACY, McpClient, PATIENCE, RawHttp, Reply, Result, Rialto, marked, wait_until};
 
-const LATEST: &str = "2025-11-25";
-const PATIENCE: Duration = Duration::from_secs(20);
 const UNKNOWN_SESSION: &str = "3b241101-e2bb-4255-8caf-4136c566a962";
 const JSON_HEADERS: [(&str, &str); 2] = [
     ("content-type", "application/json"),
@@ -21,12 +17,8 @@ const JSON_HEADERS: [(&str, &str); 2] = [
 /// A client that has shaken hands.
 async fn session(rialto: &Rialto) -> Result<McpClient> {
     let client = rialto.client().await?;
-    client.handshake(LATEST, json!({})).await?;
+    client.handshake(LEGACY, json!({})).await?;
     Ok(client)
-}
-
-fn marked(marker: &str) -> Value {
-    json!({ "marker": marker })
 }
 
 /// The process that answers this client.
@@ -98,7 +90,7 @@ async fn a_post_without_a_session_id_is_answered_and_gives_one() -> Result<()> {
 #[tokio::test]
 async fn initialize_gives_a_session_id_and_the_servers_own_words() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
-    let reply = rialto.client().await?.initialize(LATEST, json!({})).await?;
+    let reply = rialto.client().await?.initialize(LEGACY, json!({})).await?;
     reply.expect_status(200)?;
     assert!(
         reply.header("mcp-session-id").is_some_and(is_uuid_v4),
@@ -108,7 +100,7 @@ async fn initialize_gives_a_session_id_and_the_servers_own_words() -> Result<()>
     let result = &reply.answer()["result"];
     assert_eq!(result["serverInfo"]["name"], "testkit-server");
     assert_eq!(result["instructions"], "Misbehaves on request.");
-    assert_eq!(result["protocolVersion"], LATEST);
+    assert_eq!(result["protocolVersion"], LEGACY);
     Ok(())
 }
 
@@ -160,7 +152,7 @@ async fn a_session_of_one_destination_is_unknown_at_another() -> Result<()> {
     let yaml = "destinations:\n  a: { command: '{stub}' }\n  b: { command: '{stub}' }\n";
     let rialto = Rialto::with_config(yaml).await?;
     let (at_a, at_b) = (rialto.client_of("a").await?, rialto.client_of("b").await?);
-    at_a.handshake(LATEST, json!({})).await?;
+    at_a.handshake(LEGACY, json!({})).await?;
     at_b.set_session(at_a.session().as_deref());
     at_b.call(1, "echo", marked("x")).await?.expect_status(404)?;
     at_a.call(1, "echo", marked("x")).await?.expect_status(200)?;
@@ -234,7 +226,7 @@ async fn expect_room_for_ten(rialto: &Rialto, setting: &str) -> Result<()> {
         sessions.push(session(rialto).await?);
     }
     let late = rialto.client().await?;
-    let reply = late.initialize(LATEST, json!({})).await?;
+    let reply = late.initialize(LEGACY, json!({})).await?;
     assert_refused(&reply, 503, -32603, json!(0));
     assert!(reply.body_text().contains(setting), "{}", reply.body_text());
     assert!(
@@ -257,7 +249,7 @@ async fn expect_room_for_ten(rialto: &Rialto, setting: &str) -> Result<()> {
     assert_eq!(ready["limits"][setting]["hits"], 2, "{ready}");
 
     sessions[3].delete().await?.expect_status(204)?;
-    late.handshake(LATEST, json!({})).await?;
+    late.handshake(LEGACY, json!({})).await?;
     assert_eq!(late.call(1, "echo", marked("in")).await?.text(), "in");
     assert_eq!(rialto.journal().executions("refused"), 0);
     Ok(())
@@ -297,7 +289,7 @@ async fn session_with_stream(rialto: &Rialto) -> Result<(McpClient, EventStream)
 /// Opens a session as soon as there is room, which Rialto makes when it has noticed that a stream was closed.
 async fn open_when_there_is_room(client: &McpClient) -> Result<()> {
     let reply = testkit::poll_until("there is room for a session", PATIENCE, async || {
-        let reply = client.initialize(LATEST, json!({})).await?;
+        let reply = client.initialize(LEGACY, json!({})).await?;
         Result::Ok((reply.status != 503).then_some(reply))
     });
     reply.await?.expect_status(200).map(drop)
@@ -316,7 +308,7 @@ async fn a_client_that_closed_its_stream_makes_room_and_one_that_reads_does_not(
         rialto
             .client()
             .await?
-            .initialize(LATEST, json!({}))
+            .initialize(LEGACY, json!({}))
             .await?
             .expect_status(503)?;
         drop(closed);
@@ -344,14 +336,14 @@ async fn an_instance_whose_clients_closed_their_streams_makes_room_for_another()
     };
     let open = async |token: &str| -> Result<(McpClient, EventStream)> {
         let client = client(token).await?;
-        client.handshake(LATEST, json!({})).await?;
+        client.handshake(LEGACY, json!({})).await?;
         let stream = client.get_stream(None).await?;
         Ok((client, stream))
     };
     let (reading, _stream) = open("one").await?;
     let (gone, closed) = open("two").await?;
     let new = client("three").await?;
-    new.initialize(LATEST, json!({})).await?.expect_status(503)?;
+    new.initialize(LEGACY, json!({})).await?.expect_status(503)?;
     drop(closed);
     open_when_there_is_room(&new).await?;
     assert_refused(
@@ -372,7 +364,7 @@ async fn max_stdio_connections_sets_the_cap() -> Result<()> {
         .start()
         .await?;
     let _first = session(&rialto).await?;
-    let reply = rialto.client().await?.initialize(LATEST, json!({})).await?;
+    let reply = rialto.client().await?.initialize(LEGACY, json!({})).await?;
     reply.expect_status(503)?;
     assert!(
         reply.body_text().contains("max_sessions"),
@@ -943,7 +935,7 @@ async fn every_destination_answers_at_its_own_path_and_at_the_alias() -> Result<
     let rialto = Rialto::with_config(yaml).await?;
     for name in ["a", "b"] {
         let client = rialto.client_of(name).await?;
-        client.handshake(LATEST, json!({})).await?;
+        client.handshake(LEGACY, json!({})).await?;
         assert_eq!(client.call(1, "env", json!({"name": "MARK"})).await?.text(), name);
         let alias = McpClient::connect(&format!("http://{}/mcp/{name}", rialto.address())).await?;
         alias.set_session(client.session().as_deref());
@@ -991,7 +983,7 @@ async fn a_path_with_a_trailing_slash_is_as_without_it() -> Result<()> {
         .await?;
     for path in ["/mcp/", "/solo/mcp/", "/mcp/solo/"] {
         let client = McpClient::connect(&format!("http://{}{path}", rialto.address())).await?;
-        client.handshake(LATEST, json!({})).await?;
+        client.handshake(LEGACY, json!({})).await?;
         client.expect_echo(path).await?;
         client.delete().await?.expect_status(204)?;
     }

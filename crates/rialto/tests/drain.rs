@@ -1,12 +1,8 @@
 //! The end, wanted and unwanted (rows F1 and F5): a drain under load, and panics that stay where they are.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use testkit::{Result, Rialto};
+use testkit::{PATIENCE, Result, Rialto};
 use tokio::task::JoinSet;
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Every call that a server has begun is answered with its result; every other is refused, and was not begun.
 #[tokio::test]

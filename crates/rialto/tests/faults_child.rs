@@ -5,11 +5,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testkit::client::raw_http;
 use testkit::processes::Process;
-use testkit::{Journal, McpClient, Reply, Result, Rialto, wait_until};
+use testkit::{Journal, McpClient, PATIENCE, Reply, Result, Rialto, wait_until};
 use tokio::task::JoinSet;
 
 const INTERNAL_ERROR: i64 = -32603;
-const PATIENCE: Duration = Duration::from_secs(20);
 /// What a flood may cost in memory, in KiB, with limits of 1 MiB a message and 4 MiB a queue.
 const BOUNDED: u64 = 48 << 10;
 

@@ -6,10 +6,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use testkit::client::{EventStream, raw_http};
 use testkit::processes::open_files;
-use testkit::{McpClient, RawHttp, Result, Rialto, poll_until, wait_until};
+use testkit::{McpClient, PATIENCE, RawHttp, Result, Rialto, poll_until, wait_until};
 use tokio::task::JoinSet;
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// All messages until the stream ends.
 async fn rest_of(stream: &mut EventStream) -> Result<Vec<Value>> {

@@ -11,10 +11,8 @@ use serde_json::{Value, json};
 use testkit::client::raw_http;
 use testkit::processes::{Process, open_files, processor_ticks, threads};
 use testkit::rialto::binary;
-use testkit::{McpClient, Reply, Result, Rialto, wait_until};
+use testkit::{McpClient, PATIENCE, Reply, Result, Rialto, wait_until};
 use tokio::task::JoinSet;
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The process whose number is in this file.
 fn process_in(pid_file: &Path) -> Process {

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::client::raw_http;
-use testkit::{RawHttp, Result, Rialto, wait_until};
+use testkit::{MODERN, RawHttp, Result, Rialto, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-const MODERN: &str = "2026-07-28";
 const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 

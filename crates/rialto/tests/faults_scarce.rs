@@ -1,15 +1,12 @@
 //! Scarce resources and a world that changes (rows E4, E5, E8 and E9): no processes, no memory, another time of day, no resolver.
 
-use std::time::Duration;
-
 use rustix::process::Resource;
 use serde_json::{Value, json};
 use testkit::issuer::now;
 use testkit::processes::{self, processor_ticks};
-use testkit::{Issuer, McpClient, Result, Rialto, World};
+use testkit::{Issuer, McpClient, PATIENCE, Result, Rialto, World};
 use tokio::task::JoinSet;
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const DAY: i64 = 24 * 3600;
 
 async fn expect_echo(client: &McpClient, marker: &str) -> Result<()> {

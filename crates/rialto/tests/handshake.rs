@@ -1,15 +1,11 @@
 //! The handshake lives with the child, not with the HTTP request, and who shares a child with whom.
 
-use std::time::Duration;
-
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::processes::send_signal;
-use testkit::{Journal, McpClient, Result, Rialto, wait_until};
+use testkit::{Journal, LEGACY, McpClient, PATIENCE, Result, Rialto, wait_until};
 
-const LATEST: &str = "2025-11-25";
 const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One request of every kind that a client sends.
 fn requests() -> [(&'static str, Value); 11] {
@@ -36,7 +32,7 @@ fn requests() -> [(&'static str, Value); 11] {
 
 async fn session(rialto: &Rialto, capabilities: Value) -> Result<McpClient> {
     let client = rialto.client().await?;
-    client.handshake(LATEST, capabilities).await?;
+    client.handshake(LEGACY, capabilities).await?;
     Ok(client)
 }
 
@@ -154,7 +150,7 @@ async fn later_sessions_are_answered_from_the_stored_handshake() -> Result<()> {
             rialto
                 .client()
                 .await?
-                .handshake(LATEST, json!({}))
+                .handshake(LEGACY, json!({}))
                 .await?
                 .answer()["result"]
                 .clone(),
@@ -176,7 +172,7 @@ async fn many_first_clients_at_once_make_one_handshake() -> Result<()> {
     for _ in 0..20 {
         let client = rialto.client().await?;
         tasks.spawn(async move {
-            client.handshake(LATEST, json!({})).await?;
+            client.handshake(LEGACY, json!({})).await?;
             pid_of(&client).await
         });
     }
@@ -194,7 +190,7 @@ async fn a_second_initialize_in_a_session_gets_400_and_the_child_sees_nothing() 
     let rialto = Rialto::with_stub(&["--strict"]).await?;
     let client = session(&rialto, json!({})).await?;
     let params =
-        json!({"protocolVersion": LATEST, "capabilities": {}, "clientInfo": {"name": "n", "version": "1"}});
+        json!({"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "n", "version": "1"}});
     client
         .request(3, "initialize", params)
         .await?
@@ -242,7 +238,7 @@ async fn an_unknown_revision_is_answered_with_one_that_is_known() -> Result<()> 
         let reply = client.handshake(asked, json!({})).await?;
         assert_eq!(
             reply.answer()["result"]["protocolVersion"],
-            LATEST,
+            LEGACY,
             "asked for {asked}"
         );
         use_everything(&client).await?;
@@ -269,7 +265,7 @@ async fn clients_with_different_capabilities_get_children_with_those_capabilitie
     let rialto = Rialto::with_config(yaml).await?;
     let session = async |capabilities: Value| {
         let client = rialto.client_of("d").await?;
-        client.handshake(LATEST, capabilities).await?;
+        client.handshake(LEGACY, capabilities).await?;
         Ok::<_, testkit::Failure>(client)
     };
     let able = json!({"elicitation": {}, "sampling": {}, "roots": {"listChanged": true}});
@@ -295,7 +291,7 @@ async fn client_that_finds_no_room_joins_the_child_that_suits_it_best() -> Resul
     let rialto = Rialto::with_config(yaml).await?;
     let pid = async |capabilities: Value| {
         let client = rialto.client_of("d").await?;
-        client.handshake(LATEST, capabilities).await?;
+        client.handshake(LEGACY, capabilities).await?;
         pid_of(&client).await
     };
     let plain = pid(json!({})).await?;
@@ -330,7 +326,7 @@ async fn clients_of_every_kind_share_one_child_by_default() -> Result<()> {
         json!({"tasks": {}}),
     ] {
         let client = rialto.client_of("d").await?;
-        client.handshake(LATEST, capabilities).await?;
+        client.handshake(LEGACY, capabilities).await?;
         pids.push(pid_of(&client).await?);
     }
     let modern = rialto
@@ -364,7 +360,7 @@ async fn invented_names_start_no_child() -> Result<()> {
             let client = rialto.client_of("d").await?;
             let invented =
                 json!({"extensions": {format!("com.example/{number}"): {}}, "experimental": {"n": number}});
-            client.initialize(LATEST, invented).await?.expect_status(200)?;
+            client.initialize(LEGACY, invented).await?.expect_status(200)?;
         }
         assert_eq!(rialto.journal().starts().len(), 1, "{capabilities}");
     }
@@ -376,8 +372,8 @@ async fn union_destination_has_one_child_with_all_capabilities() -> Result<()> {
     let yaml = "destinations:\n  d: { command: '{stub} --strict', capabilities: union }\n";
     let rialto = Rialto::with_config(yaml).await?;
     let (plain, able) = (rialto.client_of("d").await?, rialto.client_of("d").await?);
-    plain.handshake(LATEST, json!({})).await?;
-    able.handshake(LATEST, json!({"elicitation": {}})).await?;
+    plain.handshake(LEGACY, json!({})).await?;
+    able.handshake(LEGACY, json!({"elicitation": {}})).await?;
     assert_eq!(pid_of(&plain).await?, pid_of(&able).await?);
     let told = introduction(&plain).await?["capabilities"].clone();
     for capability in ["elicitation", "sampling", "roots"] {
@@ -448,7 +444,7 @@ async fn per_identity_gives_each_header_value_its_own_child_with_that_value() ->
     let rialto = Rialto::with_config(PER_IDENTITY).await?;
     let open = async |token: &str| {
         let client = rialto.client_of("d").await?.with_header("X-GitHub-Token", token);
-        client.handshake(LATEST, json!({})).await?;
+        client.handshake(LEGACY, json!({})).await?;
         Result::Ok(client)
     };
     let (ann, bob, ann_again) = (
@@ -486,7 +482,7 @@ async fn a_header_for_a_variable_that_is_unclear_is_refused() -> Result<()> {
     let rialto = Rialto::with_config(PER_IDENTITY).await?;
     let client = rialto.client_of("d").await?;
     let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
-        "protocolVersion": LATEST, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}});
+        "protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}});
     for unclear in [&["one", "two"][..], &["caf\u{e9}"]] {
         let mut headers = vec![
             ("content-type", "application/json"),
@@ -512,7 +508,7 @@ async fn a_header_for_a_variable_that_is_unclear_is_refused() -> Result<()> {
 async fn the_header_values_of_a_session_are_those_it_was_opened_with_also_after_a_crash() -> Result<()> {
     let rialto = Rialto::with_config(&PER_IDENTITY.replace("per_identity", "per_session")).await?;
     let client = rialto.client_of("d").await?.with_header("X-GitHub-Token", "mine");
-    client.handshake(LATEST, json!({})).await?;
+    client.handshake(LEGACY, json!({})).await?;
     client.call(1, "exit", "{}").await?.expect_failed(503)?;
     assert_eq!(
         client

@@ -5,16 +5,14 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use testkit::client::raw_http;
 use testkit::processes::{Process, open_files, threads};
-use testkit::{McpClient, Result, Rialto, wait_until};
+use testkit::{LEGACY, McpClient, PATIENCE, Result, Rialto, wait_until};
 
-const LATEST: &str = "2025-11-25";
-const PATIENCE: Duration = Duration::from_secs(20);
 /// How much Rialto may have grown, in KiB, when everything it grew for is gone.
 const GROWTH: u64 = 8 << 10;
 
 async fn session(rialto: &Rialto) -> Result<McpClient> {
     let client = rialto.client().await?;
-    client.handshake(LATEST, json!({})).await?;
+    client.handshake(LEGACY, json!({})).await?;
     Ok(client)
 }
 
@@ -187,7 +185,7 @@ async fn cycles(rialto: &Rialto, count: usize) -> Result<()> {
     let client = rialto.client().await?;
     for _ in 0..count {
         client.set_session(None);
-        client.handshake(LATEST, json!({})).await?;
+        client.handshake(LEGACY, json!({})).await?;
         client
             .call(1, "echo", json!({"marker": "m"}))
             .await?
@@ -239,7 +237,7 @@ async fn refused_sessions_leave_nothing_behind() -> Result<()> {
     let _only = session(&rialto).await?;
     let client = rialto.client().await?;
     for _ in 0..50 {
-        client.initialize(LATEST, json!({})).await?.expect_status(503)?;
+        client.initialize(LEGACY, json!({})).await?.expect_status(503)?;
     }
     assert_eq!(rialto.journal().starts().len(), 1);
     assert_eq!(servers(&rialto).len(), 1);

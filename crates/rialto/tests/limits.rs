@@ -1,13 +1,10 @@
 //! How much clients may ask for: what is refused, with what, and that others are served meanwhile.
 
-use std::time::Duration;
-
 use serde_json::json;
 use testkit::client::raw_http;
-use testkit::{McpClient, RawHttp, Reply, Result, Rialto, poll_until};
+use testkit::{McpClient, PATIENCE, RawHttp, Reply, Result, Rialto, poll_until};
 use tokio::task::JoinSet;
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const LIST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
 
 /// The stub server behind these limits.

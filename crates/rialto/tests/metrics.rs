@@ -1,14 +1,12 @@
 //! The page of metrics: that it says what happened, and that its description says what it has.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use serde_json::json;
 use testkit::client::raw_http;
-use testkit::{RawHttp, Result, Rialto};
+use testkit::{PATIENCE, RawHttp, Result, Rialto};
 
 const DESCRIPTION: &str = include_str!("../../../docs/metrics.md");
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A family: its type and the labels of its samples.
 type Families = BTreeMap<String, (String, BTreeSet<String>)>;

@@ -1,13 +1,7 @@
 //! How Rialto learns which era a server speaks: from what the server answers, with clients of both eras arriving meanwhile.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use testkit::{McpClient, Result, Rialto, poll_until, wait_until};
-
-const LEGACY: &str = "2025-11-25";
-const MODERN: &str = "2026-07-28";
-const PATIENCE: Duration = Duration::from_secs(20);
+use testkit::{LEGACY, MODERN, McpClient, PATIENCE, Result, Rialto, poll_until, wait_until};
 
 /// A server that reads nothing until `{dir}/go` is there.
 #[derive(Debug, Clone, Copy)]

@@ -1,14 +1,11 @@
 //! The old transport (HTTP with SSE) at the real binary: what the door says, and what it withstands. The official SDKs'
 //! clients of it are in `interop`.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use testkit::client::EventStream;
 use testkit::token::{Token, token, tokens_key};
-use testkit::{McpClient, Result, Rialto, poll_until, wait_until};
+use testkit::{McpClient, PATIENCE, Result, Rialto, poll_until, text_of, wait_until};
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const CONFIG: &str = "destinations:\n  old:\n    command: '{stub} --journal {dir}/journal'\n    legacy_sse: true\n  new:\n    command: '{stub}'\n";
 
 /// One client of the old transport.
@@ -151,12 +148,6 @@ async fn post_to(http: &McpClient, endpoint: &str, body: &str) -> Result<testkit
         .await
 }
 
-fn text(answer: &Value) -> &str {
-    answer["result"]["content"][0]["text"]
-        .as_str()
-        .unwrap_or_default()
-}
-
 #[tokio::test]
 async fn every_word_to_the_client_is_a_message_event_without_an_id() -> Result<()> {
     let rialto = Rialto::with_config(CONFIG).await?;
@@ -171,7 +162,7 @@ async fn every_word_to_the_client_is_a_message_event_without_an_id() -> Result<(
         assert_eq!(event.json()["params"]["progressToken"], "p");
     }
     let answer = client.stream.message().await?;
-    assert_eq!((&answer["id"], text(&answer)), (&json!(1), "steps"));
+    assert_eq!((&answer["id"], text_of(&answer)), (&json!(1), "steps"));
     client
         .post(json!({"jsonrpc": "2.0", "id": "p", "method": "ping"}))
         .await?;
@@ -188,7 +179,7 @@ async fn the_revision_is_negotiated_as_in_every_legacy_session_and_nothing_is_pr
     for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
         let mut client = OldClient::open(&rialto, version, json!({})).await?;
         client.call(7, "echo", json!({"marker": version})).await?;
-        assert_eq!(text(&client.stream.message().await?), version);
+        assert_eq!(text_of(&client.stream.message().await?), version);
         assert_eq!(client.stream.last_event_id(), None);
     }
     Ok(())
@@ -212,7 +203,7 @@ async fn fifty_calls_with_one_id_are_answered_fifty_times() -> Result<()> {
     for _ in 0..50 {
         let answer = client.stream.message().await?;
         assert_eq!(answer["id"], 1);
-        seen.push(text(&answer).to_owned());
+        seen.push(text_of(&answer).to_owned());
     }
     seen.sort();
     let mut expected: Vec<String> = (0..50).map(|call| format!("call {call}")).collect();
@@ -301,7 +292,7 @@ async fn only_the_id_of_an_open_stream_is_known() -> Result<()> {
 async fn client_is_fine(rialto: &Rialto) -> Result<()> {
     let mut client = OldClient::open(rialto, "2024-11-05", json!({})).await?;
     client.call(1, "echo", json!({"marker": "fine"})).await?;
-    assert_eq!(text(&client.stream.message().await?), "fine");
+    assert_eq!(text_of(&client.stream.message().await?), "fine");
     Ok(())
 }
 
@@ -335,7 +326,7 @@ async fn invalid_message_is_refused_on_the_post_and_one_with_an_id_on_the_stream
         "{again}"
     );
     client.call(5, "echo", json!({"marker": "all the same"})).await?;
-    assert_eq!(text(&client.stream.message().await?), "all the same");
+    assert_eq!(text_of(&client.stream.message().await?), "all the same");
     Ok(())
 }
 
@@ -349,7 +340,7 @@ async fn a_client_that_came_back_without_an_introduction_is_answered() -> Result
         .await?;
     client.call("x", "echo", json!({"marker": "implicit"})).await?;
     let answer = client.stream.message().await?;
-    assert_eq!((&answer["id"], text(&answer)), (&json!("x"), "implicit"));
+    assert_eq!((&answer["id"], text_of(&answer)), (&json!("x"), "implicit"));
     Ok(())
 }
 
@@ -368,7 +359,7 @@ async fn a_server_that_dies_fails_the_call_and_the_session_goes_on() -> Result<(
     loop {
         let message = client.stream.message().await?;
         if message["id"] == 2 {
-            assert_eq!(text(&message), "again");
+            assert_eq!(text_of(&message), "again");
             return Ok(());
         }
         // The lists may have changed with the new child.
@@ -440,7 +431,7 @@ async fn streams_are_as_many_as_sessions_and_a_refused_one_leaves_nothing() -> R
     drop(first);
     let mut client = wait_for_room(&rialto).await?;
     client.call(1, "echo", json!({"marker": "room"})).await?;
-    assert_eq!(text(&client.stream.message().await?), "room");
+    assert_eq!(text_of(&client.stream.message().await?), "room");
     Ok(())
 }
 
@@ -463,7 +454,7 @@ async fn sigterm_answers_what_runs_and_ends_the_stream() -> Result<()> {
         .await?;
     rialto.wait_for_execution("late").await;
     rialto.sigterm();
-    assert_eq!(text(&client.stream.message().await?), "late");
+    assert_eq!(text_of(&client.stream.message().await?), "late");
     assert!(client.stream.next().await?.is_none());
     let mut stream = silent.stream;
     assert!(stream.next().await?.is_none());
@@ -510,7 +501,7 @@ async fn a_remote_server_of_the_old_transport_is_reached_both_ways() -> Result<(
     for step in 1..=2 {
         assert_eq!(client.stream.message().await?["params"]["progress"], step);
     }
-    assert_eq!(text(&client.stream.message().await?), "far");
+    assert_eq!(text_of(&client.stream.message().await?), "far");
     let client = rialto.session_of("old").await?;
     let reply = client.call(1, "echo", json!({"marker": "new way"})).await?;
     assert_eq!(reply.text(), "new way");
@@ -552,7 +543,7 @@ async fn another_principal_does_not_find_the_session() -> Result<()> {
     let endpoint = stream.next().await?.expect("the stream begins").data;
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     for (authorization, status) in [(Some(&bob), 404), (None, 401), (Some(&alice), 202)] {
-        let authorization = authorization.map(|token| with(token));
+        let authorization = authorization.map(with);
         let mut headers = vec![("content-type", "application/json")];
         headers.extend(authorization.as_deref().map(|value| ("authorization", value)));
         let reply = http.send("POST", &endpoint, &headers, ping).await?;
@@ -572,7 +563,7 @@ async fn g17_a_session_of_the_old_transport_has_its_minute_too() -> Result<()> {
         client
             .call(call, "echo", json!({"marker": format!("{call}")}))
             .await?;
-        assert_eq!(text(&client.stream.message().await?), format!("{call}"));
+        assert_eq!(text_of(&client.stream.message().await?), format!("{call}"));
     }
     let body = json!({"jsonrpc": "2.0", "id": 5, "method": "tools/call",
         "params": {"name": "echo", "arguments": {"marker": "one too many"}}});

@@ -10,17 +10,15 @@ mod documents {
 
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
 use documents::markdown;
 use serde_json::json;
 use testkit::interop::test_deps;
-use testkit::{Failure, McpClient, RawHttp, Result, Rialto};
+use testkit::{Failure, McpClient, PATIENCE, RawHttp, Result, Rialto};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 
 const PAGE: &str = include_str!("../../../docs/operations.md");
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// nginx in front of a Rialto.
 struct Proxy {

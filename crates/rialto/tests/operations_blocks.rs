@@ -8,15 +8,13 @@ mod documents {
 
 use std::collections::BTreeMap;
 use std::process::Command;
-use std::time::Duration;
 
 use documents::markdown;
 
 use serde_json::Value;
-use testkit::{RawHttp, Result, Rialto};
+use testkit::{PATIENCE, RawHttp, Result, Rialto};
 
 const PAGE: &str = include_str!("../../../docs/operations.md");
-const PATIENCE: Duration = Duration::from_secs(20);
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 /// What children get to end beyond the drain.
 const CHILDREN_SECONDS: u64 = 5;

@@ -3,14 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::{McpClient, Reply, Result, Rialto, wait_until};
+use testkit::{McpClient, PATIENCE, Reply, Result, Rialto, wait_until};
 use tokio::task::JoinSet;
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 fn destination(name: &str, more: &str) -> String {
     format!("  {name}:\n    command: '{{stub}} --journal {{dir}}/journal-{name}'\n{more}")

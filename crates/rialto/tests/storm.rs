@@ -9,10 +9,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::json;
 use testkit::processes::send_signal;
-use testkit::{Journal, McpClient, Result, Rialto, wait_until};
+use testkit::{Journal, LEGACY, McpClient, Result, Rialto, wait_until};
 use tokio::task::JoinSet;
 
-const LATEST: &str = "2025-11-25";
 const SESSIONS: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -35,7 +34,7 @@ async fn sessions(rialto: &Rialto) -> Result<Vec<McpClient>> {
         let url = rialto.url();
         tasks.spawn(async move {
             let client = McpClient::connect(&url).await?;
-            client.handshake(LATEST, json!({})).await?;
+            client.handshake(LEGACY, json!({})).await?;
             Result::Ok(client)
         });
     }

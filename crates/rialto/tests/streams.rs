@@ -1,25 +1,17 @@
 //! What comes on streams: progress, logs, questions, changes; and how a broken stream goes on.
 
-use std::time::Duration;
-
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::client::EventStream;
 use testkit::processes::send_signal;
-use testkit::{McpClient, Result, Rialto, wait_until};
+use testkit::{LEGACY, McpClient, PATIENCE, Result, Rialto, marked, wait_until};
 
-const LATEST: &str = "2025-11-25";
 const OLDER: [&str; 3] = ["2025-06-18", "2025-03-26", "2024-11-05"];
-const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn session(rialto: &Rialto, version: &str, capabilities: Value) -> Result<McpClient> {
     let client = rialto.client().await?;
     client.handshake(version, capabilities).await?;
     Ok(client)
-}
-
-fn marked(marker: &str) -> Value {
-    json!({ "marker": marker })
 }
 
 /// Tells every session something, so that what came before it can be told apart from what did not come.
@@ -55,7 +47,7 @@ fn methods(messages: &[Value]) -> Vec<&str> {
 #[tokio::test]
 async fn a_post_becomes_a_stream_when_progress_comes_first() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
-    let client = session(&rialto, LATEST, json!({})).await?;
+    let client = session(&rialto, LEGACY, json!({})).await?;
     for token in [r#""my token""#, "7", "12345678901234567890123"] {
         let response = client
             .open_call(5, "progress", json!({"n": 3, "marker": "m"}), token)
@@ -88,7 +80,7 @@ async fn a_post_becomes_a_stream_when_progress_comes_first() -> Result<()> {
 #[tokio::test]
 async fn a_post_that_is_answered_first_is_json() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
-    let client = session(&rialto, LATEST, json!({})).await?;
+    let client = session(&rialto, LEGACY, json!({})).await?;
     let response = client.open_call(5, "echo", marked("m"), 1).await?;
     assert_eq!(
         (response.is_stream(), response.header("content-type")),
@@ -100,7 +92,7 @@ async fn a_post_that_is_answered_first_is_json() -> Result<()> {
 #[tokio::test]
 async fn a_post_becomes_a_stream_after_five_seconds_of_waiting() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
-    let client = session(&rialto, LATEST, json!({})).await?;
+    let client = session(&rialto, LEGACY, json!({})).await?;
     let arguments = json!({"name": "delay", "arguments": {"ms": 6000, "marker": "slow"}});
     let response = client.open(1, "tools/call", arguments).await?;
     assert!(response.is_stream());
@@ -115,7 +107,7 @@ async fn a_timeout_on_an_open_stream_is_an_error_in_the_stream() -> Result<()> {
         .stub(&[])
         .start()
         .await?;
-    let client = session(&rialto, LATEST, json!({})).await?;
+    let client = session(&rialto, LEGACY, json!({})).await?;
     let arguments = json!({"n": 50, "every_ms": 100, "marker": "stuck"});
     let mut stream = client.open_call(9, "progress", arguments, 1).await?.events();
     assert_eq!(stream.message().await?["params"]["progress"], 1);
@@ -141,7 +133,7 @@ async fn a_timeout_on_an_open_stream_is_an_error_in_the_stream() -> Result<()> {
 #[tokio::test]
 async fn a_client_that_reads_no_streams_gets_json_and_its_progress_on_get() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
-    let client = session(&rialto, LATEST, json!({})).await?;
+    let client = session(&rialto, LEGACY, json!({})).await?;
     let id = client.session().expect("a session");
     let mut stream = client.get_stream(None).await?;
     let body = r#"{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"progress","arguments":{"n":2,"marker":"m"},"_meta":{"progressToken":"t"}}}"#;
@@ -169,8 +161,8 @@ async fn a_client_that_reads_no_streams_gets_json_and_its_progress_on_get() -> R
 async fn equal_progress_tokens_of_two_sessions_are_kept_apart() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let (one, other) = (
-        session(&rialto, LATEST, json!({})).await?,
-        session(&rialto, LATEST, json!({})).await?,
+        session(&rialto, LEGACY, json!({})).await?,
+        session(&rialto, LEGACY, json!({})).await?,
     );
     let play = async |client: &McpClient, marker: &str| {
         let arguments = json!({"n": 10, "every_ms": 10, "marker": marker});
@@ -195,7 +187,7 @@ async fn equal_progress_tokens_of_two_sessions_are_kept_apart() -> Result<()> {
 #[tokio::test]
 async fn streams_of_the_newest_revision_begin_with_a_priming_event_and_no_others_do() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
-    for version in [LATEST, OLDER[0], OLDER[1], OLDER[2]] {
+    for version in [LEGACY, OLDER[0], OLDER[1], OLDER[2]] {
         let client = session(&rialto, version, json!({})).await?;
         let post = client
             .open_call(5, "progress", json!({"n": 1}), 1)
@@ -206,7 +198,7 @@ async fn streams_of_the_newest_revision_begin_with_a_priming_event_and_no_others
         fence(&client, "here").await?;
         let first = stream.next().await?.expect("an event");
         for event in [&post.events[0], &first] {
-            assert_eq!(event.data.is_empty(), version == LATEST, "{version}: {event:?}");
+            assert_eq!(event.data.is_empty(), version == LEGACY, "{version}: {event:?}");
             assert!(event.id.is_some(), "{version}: {event:?}");
         }
         client.delete().await?.expect_status(204)?;
@@ -217,7 +209,7 @@ async fn streams_of_the_newest_revision_begin_with_a_priming_event_and_no_others
 #[tokio::test]
 async fn event_ids_are_unique_within_a_session() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
-    let client = session(&rialto, LATEST, json!({})).await?;
+    let client = session(&rialto, LEGACY, json!({})).await?;
     let mut ids = Vec::new();
     let mut streams = [client.get_stream(None).await?, client.get_stream(None).await?];
     for _ in 0..3 {
@@ -248,7 +240,7 @@ async fn event_ids_are_unique_within_a_session() -> Result<()> {
 #[tokio::test]
 async fn a_broken_get_stream_goes_on_after_the_last_event() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
-    for version in [LATEST, OLDER[0]] {
+    for version in [LEGACY, OLDER[0]] {
         let client = session(&rialto, version, json!({})).await?;
         let mut stream = client.get_stream(None).await?;
         client
@@ -285,7 +277,7 @@ async fn a_broken_get_stream_goes_on_after_the_last_event() -> Result<()> {
 #[tokio::test]
 async fn a_broken_post_stream_goes_on_while_its_call_still_runs() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
-    let client = session(&rialto, LATEST, json!({})).await?;
+    let client = session(&rialto, LEGACY, json!({})).await?;
     let arguments = json!({"n": 20, "every_ms": 25, "marker": "resumed"});
     let mut stream = client.open_call(5, "progress", arguments, 1).await?.events();
     assert_eq!(stream.message().await?["params"]["progress"], 1);
@@ -309,7 +301,7 @@ async fn a_broken_post_stream_goes_on_while_its_call_still_runs() -> Result<()> 
 #[tokio::test]
 async fn a_broken_post_stream_is_replayed_after_its_call_has_ended() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
-    let client = session(&rialto, LATEST, json!({})).await?;
+    let client = session(&rialto, LEGACY, json!({})).await?;
     let arguments = json!({"n": 3, "every_ms": 20, "marker": "missed"});
     let mut stream = client.open_call(5, "progress", arguments, 1).await?.events();
     let primed = stream
@@ -336,8 +328,8 @@ async fn a_broken_post_stream_is_replayed_after_its_call_has_ended() -> Result<(
 async fn event_id_of_another_session_or_of_none_replays_nothing() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let (owner, thief) = (
-        session(&rialto, LATEST, json!({})).await?,
-        session(&rialto, LATEST, json!({})).await?,
+        session(&rialto, LEGACY, json!({})).await?,
+        session(&rialto, LEGACY, json!({})).await?,
     );
     let reply = owner
         .open_call(5, "progress", json!({"n": 3, "marker": "private"}), 1)
@@ -418,7 +410,7 @@ async fn questions_go_round(process: &str) -> Result<()> {
         .start()
         .await?;
     for (tool, method, capabilities, answer) in questions() {
-        let client = session(&rialto, LATEST, capabilities).await?;
+        let client = session(&rialto, LEGACY, capabilities).await?;
         for marker in ["once", "twice"] {
             let text = serve_stdio(&client, tool, marker, method, &answer).await?;
             let heard: Value = serde_json::from_str(&text)?;
@@ -445,7 +437,7 @@ async fn elicitation_sampling_and_roots_go_round_with_a_child_per_session() -> R
 #[tokio::test]
 async fn a_refusal_of_the_client_reaches_the_server() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
-    let client = session(&rialto, LATEST, json!({"sampling": {}})).await?;
+    let client = session(&rialto, LEGACY, json!({"sampling": {}})).await?;
     let params = json!({"name": "ask_sample", "arguments": marked("m")});
     let mut stream = client.open(1, "tools/call", params).await?.events();
     let question = stream.message().await?;
@@ -461,7 +453,7 @@ async fn a_refusal_of_the_client_reaches_the_server() -> Result<()> {
 #[tokio::test]
 async fn a_question_the_client_cannot_answer_is_refused_for_it() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
-    let client = session(&rialto, LATEST, json!({})).await?;
+    let client = session(&rialto, LEGACY, json!({})).await?;
     for tool in ["ask_elicit", "ask_sample", "ask_roots"] {
         let text = client.call(1, tool, marked("m")).await?.text();
         let heard: Value = serde_json::from_str(&text)?;
@@ -473,7 +465,7 @@ async fn a_question_the_client_cannot_answer_is_refused_for_it() -> Result<()> {
 #[tokio::test]
 async fn a_servers_ping_is_answered() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
-    let client = session(&rialto, LATEST, json!({})).await?;
+    let client = session(&rialto, LEGACY, json!({})).await?;
     let text = client.call(1, "ask_ping", marked("m")).await?.text();
     assert_eq!(
         serde_json::from_str::<Value>(&text)?,
@@ -488,7 +480,7 @@ async fn sessions_that_are_asked_at_the_same_time_get_their_own_questions() -> R
     let rialto = Rialto::with_stub(&["--strict"]).await?;
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..8 {
-        let client = session(&rialto, LATEST, json!({"elicitation": {}})).await?;
+        let client = session(&rialto, LEGACY, json!({"elicitation": {}})).await?;
         tasks.spawn(async move { be_asked(&client, number, ROUNDS).await });
     }
     let mut answered = 0;
@@ -537,7 +529,7 @@ async fn a_question_outside_any_call_goes_to_one_stream_only() -> Result<()> {
         .stub(&[])
         .start()
         .await?;
-    let client = session(&rialto, LATEST, json!({"elicitation": {}})).await?;
+    let client = session(&rialto, LEGACY, json!({"elicitation": {}})).await?;
     let mut streams = [client.get_stream(None).await?, client.get_stream(None).await?];
     client
         .call(1, "ask_after", marked("every listener"))
@@ -571,8 +563,8 @@ async fn a_question_that_cannot_be_attributed_is_refused_naming_the_setting() ->
     let rialto = Rialto::with_stub(&[]).await?;
     let able = json!({"elicitation": {}});
     let (one, _other) = (
-        session(&rialto, LATEST, able.clone()).await?,
-        session(&rialto, LATEST, able).await?,
+        session(&rialto, LEGACY, able.clone()).await?,
+        session(&rialto, LEGACY, able).await?,
     );
     one.call(1, "ask_after", marked("whose"))
         .await?
@@ -596,8 +588,8 @@ async fn a_client_that_was_asked_and_leaves_holds_up_no_other() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let able = json!({"elicitation": {}});
     let (asked, other) = (
-        session(&rialto, LATEST, able.clone()).await?,
-        session(&rialto, LATEST, able).await?,
+        session(&rialto, LEGACY, able.clone()).await?,
+        session(&rialto, LEGACY, able).await?,
     );
     let mut asking = asked
         .open_call(1, "ask_elicit", marked("which"), "null")
@@ -621,8 +613,8 @@ async fn a_client_that_was_asked_and_leaves_holds_up_no_other() -> Result<()> {
 async fn changed_list_is_announced_to_every_session() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let (one, other) = (
-        session(&rialto, LATEST, json!({})).await?,
-        session(&rialto, LATEST, json!({})).await?,
+        session(&rialto, LEGACY, json!({})).await?,
+        session(&rialto, LEGACY, json!({})).await?,
     );
     let mut streams = [one.get_stream(None).await?, other.get_stream(None).await?];
     assert_eq!(one.call(1, "change_tools", "{}").await?.text(), "added");
@@ -642,9 +634,9 @@ async fn updates_of_a_resource_reach_its_subscribers_only() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let uri = json!({"uri": "testkit://one"});
     let (subscriber, former, stranger) = (
-        session(&rialto, LATEST, json!({})).await?,
-        session(&rialto, LATEST, json!({})).await?,
-        session(&rialto, LATEST, json!({})).await?,
+        session(&rialto, LEGACY, json!({})).await?,
+        session(&rialto, LEGACY, json!({})).await?,
+        session(&rialto, LEGACY, json!({})).await?,
     );
     let clients = [&subscriber, &former, &stranger];
     let mut streams = Vec::new();
@@ -693,8 +685,8 @@ async fn updates_of_a_resource_reach_its_subscribers_only() -> Result<()> {
 async fn each_session_gets_the_logs_of_its_own_level() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let (verbose, terse) = (
-        session(&rialto, LATEST, json!({})).await?,
-        session(&rialto, LATEST, json!({})).await?,
+        session(&rialto, LEGACY, json!({})).await?,
+        session(&rialto, LEGACY, json!({})).await?,
     );
     verbose
         .request(1, "logging/setLevel", json!({"level": "debug"}))
@@ -739,12 +731,12 @@ async fn each_session_gets_the_logs_of_its_own_level() -> Result<()> {
 #[tokio::test]
 async fn a_level_that_one_session_chose_does_not_silence_later_ones() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
-    let terse = session(&rialto, LATEST, json!({})).await?;
+    let terse = session(&rialto, LEGACY, json!({})).await?;
     terse
         .request(1, "logging/setLevel", json!({"level": "error"}))
         .await?
         .expect_status(200)?;
-    let newcomer = session(&rialto, LATEST, json!({})).await?;
+    let newcomer = session(&rialto, LEGACY, json!({})).await?;
     for (client, heard) in [(&newcomer, 1), (&terse, 0)] {
         let reply = client
             .call(1, "log", json!({"level": "info", "text": "hear me"}))
@@ -763,7 +755,7 @@ async fn a_level_that_one_session_chose_does_not_silence_later_ones() -> Result<
 #[tokio::test]
 async fn restarted_child_receives_subscriptions_again_and_sessions_receive_list_changes() -> Result<()> {
     let rialto = Rialto::with_stub(&["--strict"]).await?;
-    let client = session(&rialto, LATEST, json!({})).await?;
+    let client = session(&rialto, LEGACY, json!({})).await?;
     let mut stream = client.get_stream(None).await?;
     client
         .request(1, "resources/subscribe", json!({"uri": "testkit://two"}))
@@ -811,7 +803,7 @@ async fn restarted_child_receives_subscriptions_again_and_sessions_receive_list_
 #[tokio::test]
 async fn a_cancelled_call_is_cancelled_in_the_child_and_its_post_ends() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
-    let client = session(&rialto, LATEST, json!({})).await?;
+    let client = session(&rialto, LEGACY, json!({})).await?;
     let (ended, ()) = tokio::join!(client.call(77, "never", marked("unwanted")), async {
         wait_until("the call is in the child", PATIENCE, || {
             (rialto.journal().executions("unwanted") == 1).then_some(())
@@ -836,8 +828,8 @@ async fn a_cancelled_call_is_cancelled_in_the_child_and_its_post_ends() -> Resul
 async fn session_cannot_cancel_the_calls_of_another() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let (one, other) = (
-        session(&rialto, LATEST, json!({})).await?,
-        session(&rialto, LATEST, json!({})).await?,
+        session(&rialto, LEGACY, json!({})).await?,
+        session(&rialto, LEGACY, json!({})).await?,
     );
     let (reply, ()) = tokio::join!(
         one.call(1, "delay", json!({"ms": 300, "marker": "mine"})),
@@ -863,7 +855,7 @@ async fn session_cannot_cancel_the_calls_of_another() -> Result<()> {
 #[tokio::test]
 async fn delete_cancels_the_calls_in_flight_and_answers_them() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
-    let client = session(&rialto, LATEST, json!({})).await?;
+    let client = session(&rialto, LEGACY, json!({})).await?;
     let (ended, ()) = tokio::join!(client.call(1, "never", marked("left behind")), async {
         wait_until("the call is in the child", PATIENCE, || {
             (rialto.journal().executions("left behind") == 1).then_some(())

@@ -6,19 +6,12 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::processes::{Process, send_signal};
-use testkit::{McpClient, Result, Rialto, wait_until};
-
-const LATEST: &str = "2025-11-25";
-const PATIENCE: Duration = Duration::from_secs(20);
+use testkit::{LEGACY, McpClient, PATIENCE, Result, Rialto, marked, wait_until};
 
 async fn session(rialto: &Rialto, destination: &str) -> Result<McpClient> {
     let client = rialto.client_of(destination).await?;
-    client.handshake(LATEST, json!({})).await?;
+    client.handshake(LEGACY, json!({})).await?;
     Ok(client)
-}
-
-fn marked(marker: &str) -> Value {
-    json!({ "marker": marker })
 }
 
 /// The pid of the n-th start, once there was one.
@@ -81,7 +74,7 @@ async fn a_lazy_child_is_started_by_the_first_client() -> Result<()> {
     let client = rialto.client_of("d").await?;
     client.send("GET", "/ready", &[], "").await?.reply().await?;
     assert!(rialto.journal().starts().is_empty());
-    client.handshake(LATEST, json!({})).await?;
+    client.handshake(LEGACY, json!({})).await?;
     assert_eq!(rialto.journal().starts().len(), 1);
     Ok(())
 }

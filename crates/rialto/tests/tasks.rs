@@ -3,16 +3,13 @@
 //! the extension yet.
 
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::client::raw_http;
 use testkit::interop::sdk::{Era, Sdk, player};
 use testkit::interop::test_deps;
 use testkit::token::token;
-use testkit::{Result, Rialto, poll_until};
-
-const PATIENCE: Duration = Duration::from_secs(20);
+use testkit::{PATIENCE, Result, Rialto, poll_until};
 
 const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use reqwest::{Certificate, Client, Version};
 use rustix::process::Signal;
@@ -10,13 +9,11 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
 use testkit::rialto::Launcher;
-use testkit::{Result, Rialto};
+use testkit::{PATIENCE, Result, Rialto};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Writes a new certificate for `localhost` and its key into a directory, and gives the certificate.
 fn make_certificate(directory: &Path) -> String {

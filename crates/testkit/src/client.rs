@@ -522,3 +522,15 @@ impl EventStream {
         self.reader.comments()
     }
 }
+
+/// Returns the arguments of a call that the stub notes in its journal under this marker.
+pub fn marked(marker: &str) -> Value {
+    json!({ "marker": marker })
+}
+
+/// Returns the first text of a tool's result; empty if there is none.
+pub fn text_of(answer: &Value) -> &str {
+    answer["result"]["content"][0]["text"]
+        .as_str()
+        .unwrap_or_default()
+}

@@ -9,7 +9,7 @@ pub mod remote;
 mod stages;
 pub mod through_serve;
 
-pub use client::{Client, LEGACY, MODERN};
+pub use client::Client;
 pub use stages::{Played, Stages};
 
 /// What a judge must find, beside what is the same for every pair.

@@ -14,12 +14,10 @@ use serde_json::{Value, json};
 use crate::failure::Result;
 use crate::patience::{look_until, wait_until};
 use crate::processes::{self, Memory};
+use crate::revision::MODERN;
 use crate::rialto::binary;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// The members of `_meta` that make a request modern.
-const REVISION: &str = "2026-07-28";
 
 /// A program and the two ends of its pipes.
 #[derive(Debug)]
@@ -114,7 +112,7 @@ impl Host {
         if meta.is_null() {
             *meta = json!({});
         }
-        meta["io.modelcontextprotocol/protocolVersion"] = REVISION.into();
+        meta["io.modelcontextprotocol/protocolVersion"] = MODERN.into();
         meta["io.modelcontextprotocol/clientCapabilities"] = can.clone();
         self.ask(id, method, params)
     }

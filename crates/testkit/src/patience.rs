@@ -5,6 +5,8 @@
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_millis(5);
+/// A deadline for what takes much less: reaching it is a failure.
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Polls `look` until it sees something and returns that.
 ///

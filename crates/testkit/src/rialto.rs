@@ -21,6 +21,7 @@ use crate::failure::{Failure, Result};
 use crate::journal::Journal;
 use crate::patience::{look_until, wait_until};
 use crate::processes::{self, Memory, Process};
+use crate::revision::LEGACY;
 
 mod launcher;
 mod lines;
@@ -28,7 +29,6 @@ mod lines;
 pub use launcher::{Ended, Launcher, binary};
 use lines::Lines;
 
-const NEWEST_LEGACY: &str = "2025-11-25";
 const EXECUTION_PATIENCE: Duration = Duration::from_secs(20);
 /// How long each stage of the end may take when a test is over.
 const SIGTERM_PATIENCE: Duration = Duration::from_secs(2);
@@ -95,14 +95,14 @@ impl Rialto {
     /// A client whose session is open: newest legacy revision, no capabilities.
     pub async fn session(&self) -> Result<McpClient> {
         let client = self.client().await?;
-        client.handshake(NEWEST_LEGACY, json!({})).await?;
+        client.handshake(LEGACY, json!({})).await?;
         Ok(client)
     }
 
     /// The same at a named destination.
     pub async fn session_of(&self, destination: &str) -> Result<McpClient> {
         let client = self.client_of(destination).await?;
-        client.handshake(NEWEST_LEGACY, json!({})).await?;
+        client.handshake(LEGACY, json!({})).await?;
         Ok(client)
     }
 

@@ -17,8 +17,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::failure::Result;
-use crate::patience::wait_until;
+use crate::failure::{Failure, Result};
+use crate::patience::{poll_until, wait_until};
 
 mod exchange;
 mod http2;
@@ -27,7 +27,7 @@ mod script;
 mod tls;
 mod wire;
 
-pub use exchange::Exchange;
+pub use exchange::{Exchange, calls, method};
 pub use http2::Http2Door;
 pub use script::{Gate, Step, result};
 pub use tls::{Authority, Flaw};
@@ -160,6 +160,17 @@ impl Upstream {
     /// Streamable HTTP with a handshake, sessions and a GET stream.
     pub fn legacy() -> Launcher {
         Launcher::new(Manner::legacy())
+    }
+
+    /// Starts a legacy upstream at the address of an earlier one, whose connections may still be closing.
+    ///
+    /// # Panics
+    /// When the address does not become free.
+    pub async fn restarted(address: SocketAddr) -> Self {
+        let started = poll_until("the address is free again", PATIENCE, async || {
+            Ok::<_, Failure>(Self::legacy().at(address).start().await.ok())
+        });
+        started.await.expect("a look does not fail")
     }
 
     /// Streamable HTTP of 2026-07-28.

@@ -4,10 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use testkit::Rialto;
 use testkit::rialto::Launcher;
-
-const PATIENCE: Duration = Duration::from_secs(20);
+use testkit::{PATIENCE, Rialto};
 
 /// A launcher of this script instead of Rialto; it may call `announce`.
 fn scripted(script: &str) -> Launcher {

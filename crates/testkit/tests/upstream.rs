@@ -3,9 +3,7 @@
 use serde_json::{Value, json};
 use testkit::client::raw_http;
 use testkit::upstream::{Gate, Step};
-use testkit::{McpClient, RawHttp, Upstream};
-
-const LEGACY: &str = "2025-11-25";
+use testkit::{LEGACY, McpClient, RawHttp, Upstream};
 
 async fn session(upstream: &Upstream) -> McpClient {
     let client = McpClient::connect(&upstream.url()).await.expect("it listens");

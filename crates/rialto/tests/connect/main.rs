@@ -3,14 +3,9 @@
 
 mod stage;
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use stage::{Behind, Era, Stage, able, call, text};
-use testkit::Host;
-
-/// Nothing here takes nearly as long; reaching it is a failure.
-const PATIENCE: Duration = Duration::from_secs(20);
+use stage::{Behind, Era, Stage, able, call};
+use testkit::{Host, PATIENCE, text_of};
 
 /// Each scenario with a test for every place and era of the server.
 macro_rules! scenarios {
@@ -74,7 +69,7 @@ async fn f05_a_panic_costs_a_client_on_lines_that_call_only() {
         assert_eq!(host.answer(id).await["error"]["code"], -32603, "{words}");
         host.ask(id + 1, "tools/call", call("echo", json!({"text": "goes on"})))
             .unwrap();
-        assert_eq!(text(&host.answer(id + 1).await), "goes on", "{words}");
+        assert_eq!(text_of(&host.answer(id + 1).await), "goes on", "{words}");
     }
     let answers = host.lines();
     assert_eq!(
@@ -126,7 +121,7 @@ mod plays {
         .unwrap();
         let answer = host.answer(2).await;
         assert_eq!(
-            (text(&answer), &answer["result"]["resultType"]),
+            (text_of(&answer), &answer["result"]["resultType"]),
             ("hallo", &"complete".into())
         );
     }
@@ -159,7 +154,7 @@ mod plays {
             host.say(&json!({"jsonrpc": "2.0", "id": question["id"], "result": answer}))
                 .unwrap();
             let answer = host.answer(tool).await;
-            assert!(text(&answer).contains(says), "{answer}");
+            assert!(text_of(&answer).contains(says), "{answer}");
         }
     }
 
@@ -178,7 +173,7 @@ mod plays {
             again["inputResponses"] = json!({ key: answer });
             host.ask_modern("again", "tools/call", again, &able()).unwrap();
             let answer = host.answer("again").await;
-            assert!(text(&answer).contains(says), "{answer}");
+            assert!(text_of(&answer).contains(says), "{answer}");
         }
         let requests = host
             .lines()
@@ -206,7 +201,7 @@ mod plays {
         let mut counting = call("count", json!({"steps": 3, "delay_ms": 5}));
         counting["_meta"] = json!({"progressToken": "p"});
         host.ask(1, "tools/call", counting).unwrap();
-        assert_eq!(text(&host.answer(1).await), "Counted to 3.");
+        assert_eq!(text_of(&host.answer(1).await), "Counted to 3.");
         assert_progress(host, &json!(1));
     }
 
@@ -215,7 +210,7 @@ mod plays {
         let mut counting = call("count", json!({"steps": 3, "delay_ms": 5}));
         counting["_meta"] = json!({"progressToken": "p"});
         host.ask_modern(1, "tools/call", counting, &json!({})).unwrap();
-        assert_eq!(text(&host.answer(1).await), "Counted to 3.");
+        assert_eq!(text_of(&host.answer(1).await), "Counted to 3.");
         assert_progress(host, &json!(1));
     }
 
@@ -314,7 +309,7 @@ mod plays {
             &json!({}),
         )
         .unwrap();
-        assert_eq!(text(&host.answer(9).await), "still here");
+        assert_eq!(text_of(&host.answer(9).await), "still here");
         assert!(
             host.lines().iter().all(|line| line["id"] != "ear"),
             "a listen that its client ends is not answered"
@@ -328,7 +323,7 @@ mod plays {
         host.ask(1, "tools/call", call("echo", json!({"text": large})))
             .unwrap();
         let answer = host.answer(1).await;
-        assert_eq!(text(&answer).len(), large.len());
+        assert_eq!(text_of(&answer).len(), large.len());
     }
 
     pub(super) async fn fifty_calls_with_one_id_are_all_answered(stage: Stage) {
@@ -340,7 +335,7 @@ mod plays {
         }
         let mut heard = Vec::new();
         for _ in 0..50 {
-            heard.push(text(&host.answer(1).await).parse::<u32>().unwrap());
+            heard.push(text_of(&host.answer(1).await).parse::<u32>().unwrap());
         }
         heard.sort_unstable();
         assert_eq!(heard, Vec::from_iter(0..50));
@@ -439,7 +434,7 @@ mod life {
             .unwrap();
         host.close_stdin();
         assert_eq!(host.wait(PATIENCE).await.code(), Some(0));
-        assert_eq!(text(&host.answer(1).await), "hallo");
+        assert_eq!(text_of(&host.answer(1).await), "hallo");
     }
 
     #[tokio::test]
@@ -510,7 +505,7 @@ mod life {
         assert!(answer["result"]["tools"].is_array(), "{answer}");
         host.ask(3, "tools/call", call("echo", json!({"text": "hallo"})))
             .unwrap();
-        assert_eq!(text(&host.answer(3).await), "hallo");
+        assert_eq!(text_of(&host.answer(3).await), "hallo");
         host.close_stdin();
         host.wait(PATIENCE).await;
     }

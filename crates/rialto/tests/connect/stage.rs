@@ -72,13 +72,6 @@ impl Stage {
     }
 }
 
-/// What the demo server's tools say.
-pub(crate) fn text(answer: &Value) -> &str {
-    answer["result"]["content"][0]["text"]
-        .as_str()
-        .unwrap_or_default()
-}
-
 pub(crate) fn call(tool: &str, arguments: Value) -> Value {
     json!({"name": tool, "arguments": arguments})
 }

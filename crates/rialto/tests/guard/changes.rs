@@ -1,16 +1,13 @@
 //! Who may come in changes while Rialto runs: what is taken back is refused from then on, and what was held open by it ends.
 
-use std::time::Duration;
-
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::issuer::now;
 use testkit::token::{token, tokens_key};
-use testkit::{Issuer, McpClient, Result, Rialto, wait_until};
+use testkit::{Issuer, LEGACY, MODERN, McpClient, PATIENCE, Result, Rialto, wait_until};
 
-use super::fixture::{LATEST, MODERN, modern};
+use super::fixture::modern;
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const DESTINATIONS: &str = "destinations:\n  shared:\n    command: ['{stub}', --journal, '{dir}/journal']\n    capabilities: per_client\n  own: { command: '{stub}', process: per_identity, linger: 1h }\n";
 
 /// Starts with this under `auth`.
@@ -47,7 +44,7 @@ async fn client(rialto: &Rialto, destination: &str, token: &str) -> Result<McpCl
 
 async fn session(rialto: &Rialto, destination: &str, token: &str) -> Result<McpClient> {
     let client = client(rialto, destination, token).await?;
-    client.handshake(LATEST, json!({"elicitation": {}})).await?;
+    client.handshake(LEGACY, json!({"elicitation": {}})).await?;
     Ok(client)
 }
 
@@ -171,7 +168,7 @@ async fn a_token_that_is_exchanged_under_its_name_ends_what_the_old_one_opened()
     assert_eq!(echo(&before, "x").await?, 401);
     let after = client(&rialto, "shared", &new.token).await?;
     after.set_session(Some(&id));
-    after.set_version(Some(LATEST));
+    after.set_version(Some(LEGACY));
     assert_eq!(echo(&after, "x").await?, 404);
     assert_eq!(
         echo(&session(&rialto, "shared", &new.token).await?, "x").await?,

@@ -2,10 +2,8 @@
 
 use serde_json::{Value, json};
 use testkit::token::{Token, token, tokens_key};
-use testkit::{McpClient, Reply, Result, Rialto};
+use testkit::{LEGACY, MODERN, McpClient, Reply, Result, Rialto};
 
-pub(crate) const LATEST: &str = "2025-11-25";
-pub(crate) const MODERN: &str = "2026-07-28";
 pub(crate) const UNKNOWN_SESSION: &str = "3b241101-e2bb-4255-8caf-4136c566a962";
 
 /// `alice` and `bob` at one destination.
@@ -43,7 +41,7 @@ impl Fixture {
     /// A client whose session is open.
     pub(crate) async fn session(&self, token: &Token, capabilities: Value) -> Result<McpClient> {
         let client = self.client(token).await?;
-        client.handshake(LATEST, capabilities).await?;
+        client.handshake(LEGACY, capabilities).await?;
         Ok(client)
     }
 }

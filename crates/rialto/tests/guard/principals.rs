@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::token::{Token, token, tokens_key};
-use testkit::{McpClient, Reply, Result, Rialto};
+use testkit::{LEGACY, MODERN, McpClient, Reply, Result, Rialto};
 
-use super::fixture::{Fixture, LATEST, MODERN, UNKNOWN_SESSION, modern, visible};
+use super::fixture::{Fixture, UNKNOWN_SESSION, modern, visible};
 
 fn asks() -> Value {
     json!({"elicitation": {}, "sampling": {}, "roots": {}})
@@ -15,7 +15,7 @@ fn asks() -> Value {
 /// What `thief` gets for every kind of use of a session.
 async fn uses(thief: &McpClient, session: &str, event: &str) -> Result<Vec<Reply>> {
     thief.set_session(Some(session));
-    thief.set_version(Some(super::fixture::LATEST));
+    thief.set_version(Some(LEGACY));
     let mut replies = vec![
         thief.call(7, "echo", json!({"marker": "stolen"})).await?,
         thief
@@ -431,7 +431,7 @@ async fn h07_a_caller_that_takes_every_session_makes_room_for_another() -> Resul
     let refused = fixture
         .client(&fixture.alice)
         .await?
-        .initialize(LATEST, json!({}))
+        .initialize(LEGACY, json!({}))
         .await?;
     assert_eq!(refused.status, 503, "{}", refused.body_text());
     let mut modest = Vec::new();
@@ -444,7 +444,7 @@ async fn h07_a_caller_that_takes_every_session_makes_room_for_another() -> Resul
     let refused = fixture
         .client(&fixture.bob)
         .await?
-        .initialize(LATEST, json!({}))
+        .initialize(LEGACY, json!({}))
         .await?;
     assert_eq!(refused.status, 503, "{}", refused.body_text());
     for (_, client) in greedy.iter().take(3).chain(&modest) {
@@ -479,7 +479,7 @@ async fn h07_a_caller_that_takes_every_call_leaves_half_of_them_to_others() -> R
     let session = async |token: &Token| {
         let client = rialto.client_of("shared").await?;
         let client = client.with_header("authorization", &format!("Bearer {}", token.token));
-        client.handshake(LATEST, json!({})).await?;
+        client.handshake(LEGACY, json!({})).await?;
         Ok::<_, testkit::Failure>(client)
     };
     let (alice, bob) = (session(&alice).await?, session(&bob).await?);

@@ -1,10 +1,10 @@
 //! D15: answers that are not the answer.
 
 use serde_json::json;
-use testkit::upstream::{Gate, Step, result};
+use testkit::upstream::{Gate, Step, calls, method, result};
 use testkit::{McpClient, Reply, Upstream};
 
-use crate::stage::{Stage, assert_failed, calls, echo, method};
+use crate::stage::{Stage, assert_failed, echo};
 
 #[tokio::test]
 async fn d15_id_of_another_call_answers_no_call() {

@@ -1,10 +1,10 @@
 //! What the upstream gets to see of secrets: its own, and nobody else's.
 
 use serde_json::json;
-use testkit::upstream::{Exchange, Step};
+use testkit::upstream::{Exchange, Step, calls};
 use testkit::{Rialto, Upstream};
 
-use crate::stage::{self, Stage, assert_failed, calls, echo};
+use crate::stage::{self, Stage, assert_failed, echo};
 
 #[tokio::test]
 async fn configured_headers_go_with_every_request() {
@@ -46,7 +46,7 @@ async fn g7_credentials_of_a_client_are_not_forwarded() {
         .with_header("x-forwarded-for", "203.0.113.7")
         .with_header("x-api-key", "clients-own");
     client
-        .handshake(stage::LEGACY, json!({}))
+        .handshake(testkit::LEGACY, json!({}))
         .await
         .expect("a handshake");
     assert_eq!(echo(&client, 1, "hello").await, "hello");
@@ -58,7 +58,7 @@ async fn g7_credentials_of_a_client_are_not_forwarded() {
 async fn g7_credentials_of_a_modern_client_are_not_forwarded() {
     let stage = Stage::modern().await;
     let client = stage.rialto.client_of("remote").await.expect("rialto listens");
-    client.set_version(Some(stage::MODERN));
+    client.set_version(Some(testkit::MODERN));
     let client = client
         .with_header("authorization", "Bearer clients-own")
         .with_header("cookie", "session=clients-own")
@@ -66,7 +66,7 @@ async fn g7_credentials_of_a_modern_client_are_not_forwarded() {
         .with_header("last-event-id", "clients-own")
         .with_header("mcp-method", "tools/call")
         .with_header("mcp-name", "echo");
-    let meta = json!({"io.modelcontextprotocol/protocolVersion": stage::MODERN,
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": testkit::MODERN,
                       "io.modelcontextprotocol/clientCapabilities": {}});
     let reply = client
         .request(1, "tools/call", json!({"name": "echo", "_meta": meta}))
@@ -87,7 +87,7 @@ async fn headers_that_are_to_be_forwarded_are_and_no_others() {
             .with_header("x-tenant", tenant)
             .with_header("x-other", "unnamed");
         client
-            .handshake(stage::LEGACY, json!({}))
+            .handshake(testkit::LEGACY, json!({}))
             .await
             .expect("a handshake");
         client

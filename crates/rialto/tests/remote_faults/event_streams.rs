@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::Upstream;
-use testkit::upstream::{Exchange, Gate, Step, result};
+use testkit::upstream::{Exchange, Gate, Step, calls, result};
 
-use crate::stage::{Stage, assert_failed, calls, chunk, echo};
+use crate::stage::{Stage, assert_failed, chunk, echo};
 
 #[tokio::test]
 async fn streams_are_forwarded_event_by_event() {

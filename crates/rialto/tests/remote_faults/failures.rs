@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::client::raw_http;
-use testkit::upstream::{Gate, Step, result};
+use testkit::upstream::{Gate, Step, calls, method, result};
 use testkit::{Rialto, Upstream, wait_until};
 
-use crate::stage::{self, Stage, assert_failed, calls, echo, method, raw_answer};
+use crate::stage::{self, Stage, assert_failed, echo, raw_answer};
 
 const LIVELINESS: Duration = Duration::from_secs(30);
 
@@ -61,7 +61,7 @@ async fn d5_a_server_that_restarts_is_used_again_by_the_same_session() {
     let reply = client.call(2, "echo", json!({})).await.expect("an answer");
     assert_failed(&reply, &[502, 503, 504]);
 
-    let upstream = restarted(address).await;
+    let upstream = Upstream::restarted(address).await;
     let came_back = testkit::poll_until("service resumes by itself", LIVELINESS, async || {
         let reply = client.call(3, "echo", json!({"text": "back"})).await?;
         if reply.outcome_status() == 200 {
@@ -74,14 +74,6 @@ async fn d5_a_server_that_restarts_is_used_again_by_the_same_session() {
     assert_eq!(upstream.executions("echo"), 1);
 }
 
-/// The port may be held for a moment by what is still being closed.
-async fn restarted(address: std::net::SocketAddr) -> Upstream {
-    let started = testkit::poll_until("the address is free again", LIVELINESS, async || {
-        Ok::<_, testkit::Failure>(Upstream::legacy().at(address).start().await.ok())
-    });
-    started.await.expect("an upstream")
-}
-
 #[tokio::test]
 async fn d6_a_server_that_is_not_up_at_the_start_is_used_when_it_is() {
     let reserved = Upstream::legacy().start().await.expect("an upstream");
@@ -90,13 +82,13 @@ async fn d6_a_server_that_is_not_up_at_the_start_is_used_when_it_is() {
     let rialto = stage::start(&json!({"type": "streamable_http", "url": url})).await;
     let client = rialto.client_of("remote").await.expect("rialto listens");
     let reply = client
-        .initialize(stage::LEGACY, json!({}))
+        .initialize(testkit::LEGACY, json!({}))
         .await
         .expect("an answer");
     assert_failed(&reply, &[503]);
     // Nobody is kept waiting for what is known to be away, and everybody is told when to come back.
     let reply = client
-        .initialize(stage::LEGACY, json!({}))
+        .initialize(testkit::LEGACY, json!({}))
         .await
         .expect("an answer");
     assert_failed(&reply, &[503]);
@@ -105,9 +97,9 @@ async fn d6_a_server_that_is_not_up_at_the_start_is_used_when_it_is() {
         "{reply:?}"
     );
 
-    let _upstream = restarted(address).await;
+    let _upstream = Upstream::restarted(address).await;
     testkit::poll_until("it is found once it is there", LIVELINESS, async || {
-        let opened = client.initialize(stage::LEGACY, json!({})).await?;
+        let opened = client.initialize(testkit::LEGACY, json!({})).await?;
         Ok::<_, testkit::Failure>((opened.outcome_status() == 200).then_some(()))
     })
     .await
@@ -261,7 +253,7 @@ async fn d8_a_handshake_that_is_never_answered_is_a_timeout() {
     let stage = Stage::configured(upstream, keys).await;
     let client = stage.rialto.client_of("remote").await.expect("rialto listens");
     let reply = client
-        .initialize(stage::LEGACY, json!({}))
+        .initialize(testkit::LEGACY, json!({}))
         .await
         .expect("an answer");
     assert_failed(&reply, &[504]);
@@ -331,7 +323,7 @@ async fn one_destination_in_trouble_does_not_touch_another() {
         .await
         .expect("rialto starts");
     let waiting = rialto.client_of("stuck").await.expect("rialto listens");
-    let hanging = waiting.initialize(stage::LEGACY, json!({}));
+    let hanging = waiting.initialize(testkit::LEGACY, json!({}));
     let served = async {
         wait_until("the stuck one is asked", LIVELINESS, || {
             (!stuck.exchanges().is_empty()).then_some(())
@@ -383,14 +375,14 @@ async fn c4_a_modern_client_that_hangs_up_is_a_hang_up_for_the_server() {
     stage
         .upstream
         .once(calls("long"), vec![Step::Execute, Step::Stall]);
-    let meta = json!({"io.modelcontextprotocol/protocolVersion": stage::MODERN,
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": testkit::MODERN,
                       "io.modelcontextprotocol/clientCapabilities": {}});
     let params = json!({"name": "long", "_meta": meta});
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
     let headers = [
         ("Content-Type", "application/json"),
         ("Accept", "application/json, text/event-stream"),
-        ("MCP-Protocol-Version", stage::MODERN),
+        ("MCP-Protocol-Version", testkit::MODERN),
         ("Mcp-Method", "tools/call"),
         ("Mcp-Name", "long"),
     ];

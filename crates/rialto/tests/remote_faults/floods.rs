@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::Upstream;
-use testkit::upstream::{Gate, Step};
+use testkit::upstream::{Gate, Step, calls, method};
 
-use crate::stage::{self, Stage, assert_failed, calls, echo, method, raw_answer};
+use crate::stage::{self, Stage, assert_failed, echo, raw_answer};
 
 const LIVELINESS: Duration = Duration::from_secs(30);
 const HUNDRED_MEGABYTES: u64 = 100 << 20;

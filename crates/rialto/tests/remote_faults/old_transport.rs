@@ -2,9 +2,9 @@
 
 use serde_json::json;
 use testkit::Upstream;
-use testkit::upstream::{Exchange, Gate, Step};
+use testkit::upstream::{Exchange, Gate, Step, calls, method};
 
-use crate::stage::{self, Stage, assert_failed, calls, echo};
+use crate::stage::{self, Stage, assert_failed, echo};
 
 fn opens(seen: &Exchange) -> bool {
     seen.http_method == "GET"
@@ -66,7 +66,7 @@ async fn d17_an_endpoint_at_another_origin_is_refused() {
         let keys = json!({"type": "sse", "headers": {"Authorization": "Bearer hush"}, "start_timeout": "2s"});
         let stage = Stage::configured(upstream, keys).await;
         let client = stage.rialto.client_of("remote").await.expect("rialto listens");
-        let reply = client.initialize(stage::LEGACY, json!({})).await;
+        let reply = client.initialize(testkit::LEGACY, json!({})).await;
         assert_failed(&reply.expect("an answer"), &[502, 503, 504]);
         assert!(
             other.exchanges().is_empty(),
@@ -89,7 +89,7 @@ async fn d17_an_absolute_endpoint_of_the_same_origin_is_used() {
     let keys = json!({"type": "sse", "start_timeout": "2s", "request_timeout": "2s", "stream_timeout": "2s"});
     let stage = Stage::configured(upstream, keys).await;
     let client = stage.rialto.client_of("remote").await.expect("rialto listens");
-    let opening = client.initialize(stage::LEGACY, json!({}));
+    let opening = client.initialize(testkit::LEGACY, json!({}));
     let posted = stage
         .upstream
         .wait_for("a message there", |seen| seen.path == "/elsewhere?x=1");
@@ -106,7 +106,7 @@ async fn a_stream_without_an_endpoint_is_given_up() {
     let keys = json!({"type": "sse", "start_timeout": "1s", "request_timeout": "1s", "stream_timeout": "1s"});
     let stage = Stage::configured(upstream, keys).await;
     let client = stage.rialto.client_of("remote").await.expect("rialto listens");
-    let reply = client.initialize(stage::LEGACY, json!({})).await;
+    let reply = client.initialize(testkit::LEGACY, json!({})).await;
     assert_failed(&reply.expect("an answer"), &[502, 503, 504]);
 }
 
@@ -181,7 +181,7 @@ async fn session_that_learns_late_of_a_legacy_server_is_served() {
     let late = stage.rialto.client_of("remote").await.expect("rialto listens");
     let handshake = gateway::tasks::spawn("handshake", {
         let late = late.clone();
-        async move { late.handshake(stage::LEGACY, json!({})).await }
+        async move { late.handshake(testkit::LEGACY, json!({})).await }
     });
     stage.upstream.wait_for("its first word", tries).await;
     let other = stage.session().await;
@@ -264,7 +264,7 @@ async fn server_that_takes_no_request_is_a_timeout_and_receives_the_cancellation
     let call = stage.upstream.wait_for("the call", calls("sleep")).await;
     let cancel = stage
         .upstream
-        .wait_for("the cancellation", stage::method("notifications/cancelled"))
+        .wait_for("the cancellation", method("notifications/cancelled"))
         .await;
     assert_eq!(cancel.body["params"]["requestId"], call.body["id"]);
     assert_eq!(echo(&client, 2, "after").await, "after");

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 use testkit::Upstream;
-use testkit::upstream::Step;
+use testkit::upstream::{Step, calls};
 
-use crate::stage::{Stage, assert_failed, calls, echo};
+use crate::stage::{Stage, assert_failed, echo};
 
 #[tokio::test]
 async fn d10_a_redirect_within_the_origin_is_followed_with_the_body() {

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 use testkit::Upstream;
-use testkit::upstream::{Exchange, Step};
+use testkit::upstream::{Exchange, Step, calls, method};
 
-use crate::stage::{Stage, calls, echo, method};
+use crate::stage::{Stage, echo};
 
 #[tokio::test]
 async fn d4_forgotten_session_is_opened_again_once_for_all_waiting_calls() {

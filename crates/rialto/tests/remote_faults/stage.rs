@@ -1,11 +1,8 @@
 //! Rialto in front of one upstream, and what a failed call must look like.
 
 use serde_json::{Value, json};
-use testkit::upstream::{Exchange, Step};
-use testkit::{McpClient, Reply, Rialto, Upstream};
-
-pub(crate) const LEGACY: &str = "2025-11-25";
-pub(crate) const MODERN: &str = "2026-07-28";
+use testkit::upstream::Step;
+use testkit::{LEGACY, MODERN, McpClient, Reply, Rialto, Upstream};
 
 pub(crate) struct Stage {
     pub(crate) rialto: Rialto,
@@ -72,14 +69,6 @@ pub(crate) async fn ask_modern(rialto: &Rialto, id: u64, method: &str, mut param
         client = client.with_header("mcp-name", &name);
     }
     client.request(id, method, params).await.expect("an answer")
-}
-
-pub(crate) fn calls(tool: &'static str) -> impl Fn(&Exchange) -> bool + Send + Sync + 'static {
-    move |seen| seen.tool() == tool
-}
-
-pub(crate) fn method(method: &'static str) -> impl Fn(&Exchange) -> bool + Send + Sync + 'static {
-    move |seen| seen.method() == method
 }
 
 /// The call has failed: with one of these statuses if nothing was sent before, else with an error as the last event.

@@ -23,7 +23,7 @@ async fn in_front_of(url: &str, trusted: Option<&Authority>) -> Rialto {
 
 async fn assert_refused(rialto: &Rialto) -> Value {
     let client = rialto.client_of("remote").await.expect("rialto listens");
-    let reply = client.initialize(stage::LEGACY, json!({})).await;
+    let reply = client.initialize(testkit::LEGACY, json!({})).await;
     let reply = reply.expect("an answer");
     assert_failed(&reply, &[502, 503]);
     reply.answer()

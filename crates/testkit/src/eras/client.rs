@@ -1,9 +1,7 @@
 //! The official clients that cross, each in the era it speaks.
 
 use crate::interop::sdk::{Era, Sdk};
-
-pub const LEGACY: &str = "2025-11-25";
-pub const MODERN: &str = "2026-07-28";
+use crate::revision::{LEGACY, MODERN};
 
 /// An official client and the era it speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

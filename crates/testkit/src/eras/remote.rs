@@ -8,9 +8,10 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::Expected;
-use super::client::{Client, LEGACY};
+use super::client::Client;
 use super::stages::{Played, Stages};
 use crate::interop::{RemoteServer, test_deps};
+use crate::revision::LEGACY;
 
 mod cells;
 

@@ -68,3 +68,13 @@ impl Exchange {
         }
     }
 }
+
+/// Matches the calls of this tool.
+pub fn calls(tool: &'static str) -> impl Fn(&Exchange) -> bool + Send + Sync + 'static {
+    move |seen| seen.tool() == tool
+}
+
+/// Matches the messages with this method.
+pub fn method(method: &'static str) -> impl Fn(&Exchange) -> bool + Send + Sync + 'static {
+    move |seen| seen.method() == method
+}

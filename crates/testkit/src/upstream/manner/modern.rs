@@ -7,8 +7,8 @@ use super::super::wire::Wire;
 use super::super::{STREAM_QUEUE, Shared};
 use super::{answer_with, capabilities, execute, question_params, refuse, tool_result};
 use crate::failure::Result;
+use crate::revision::MODERN;
 
-const VERSION: &str = "2026-07-28";
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
 pub(super) async fn usual(shared: &Shared, mut wire: Wire, exchange: &Exchange) -> Result<Option<Wire>> {
@@ -25,7 +25,7 @@ pub(super) async fn usual(shared: &Shared, mut wire: Wire, exchange: &Exchange) 
         let mut error = json!({"code": code, "message": message});
         if code == -32022 {
             error["data"] =
-                json!({"supported": [VERSION], "requested": exchange.body["params"]["protocolVersion"]});
+                json!({"supported": [MODERN], "requested": exchange.body["params"]["protocolVersion"]});
         }
         let body = json!({"jsonrpc": "2.0", "id": exchange.body["id"], "error": error});
         return refuse(wire, 400, &body).await;
@@ -33,7 +33,7 @@ pub(super) async fn usual(shared: &Shared, mut wire: Wire, exchange: &Exchange) 
     let result = match exchange.method() {
         "subscriptions/listen" => return listen(shared, wire, exchange).await,
         "server/discover" => json!({
-            "supportedVersions": [VERSION],
+            "supportedVersions": [MODERN],
             "capabilities": capabilities(),
             "ttlMs": 0,
             "cacheScope": "private",
@@ -90,7 +90,7 @@ fn objection(exchange: &Exchange) -> Option<(i64, String)> {
             return Some((-32020, format!("{header} is {all:?}, the body says {wanted:?}")));
         }
     }
-    (version != Some(VERSION)).then(|| (-32022, "not this revision".to_owned()))
+    (version != Some(MODERN)).then(|| (-32022, "not this revision".to_owned()))
 }
 
 fn call(shared: &Shared, exchange: &Exchange) -> Value {
