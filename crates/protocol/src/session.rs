@@ -3,8 +3,17 @@
 //! The machine takes a client's messages and gives asks; it takes tells and turns them into what its
 //! client reads. A call's answer is JSON if it is the first thing to come; as soon as something else about the
 //! call comes first, the answer becomes a stream. Streams are logs (see [`replay`]); connections come and go.
+//!
+//! | Machine | State |
+//! |---|---|
+//! | `handshake` | the revision, and whether the server has welcomed the client |
+//! | `calls` | open calls, their answers, and streams that outlive them |
+//! | `notices` | what is about no call, and the streams opened by GET that read it |
+//! | `questions` | requests of the server that the client has not answered |
 
 mod calls;
+mod handshake;
+mod notices;
 mod questions;
 mod readers;
 pub mod replay;
@@ -14,24 +23,27 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::client_face::legacy::{self, Meaning, Objection};
 use crate::eviction::Usage;
-use crate::exchange::{Ask, Call, CallKey, Client, Failure, QuestionKey, SessionKey, Tell};
+use crate::exchange::{Ask, Call, CallKey, Client, Failure, SessionKey, Tell};
 use crate::message::{Kind, Member, Message, Written};
-use crate::method::Method;
-use crate::time::Moment;
-use crate::vec_map::VecMap;
+use crate::time::{Moment, earliest};
 use crate::version::Version;
-use calls::{OpenCall, Stage, Stream};
-use questions::Put;
-use readers::Listener;
-use replay::{Audience, ByteSum, EventLog, Retention, StreamKey};
+use calls::{Calls, Completed, OpenCall};
+use handshake::Handshake;
+use notices::Notices;
+use questions::Questions;
+use replay::{Audience, ByteSum, EventId, Retention, StreamKey};
 use spoken::Hearing;
 
 pub use readers::{Answer, Reader, Reading, StreamRefusal};
 pub use spoken::Said;
+
+/// Answers that connections wait to read may exceed the budget of a session this many times: a reader that is as fast
+/// as the server is not to lose an answer.
+const AWAITED_FACTOR: usize = 4;
 
 /// How much a session may hold and for how long.
 #[derive(Debug, Clone)]
@@ -161,37 +173,46 @@ pub struct CallRecord {
     pub in_band: bool,
 }
 
-/// The machine.
+/// One legacy client.
+///
+/// [`Session::handle_message`] takes what the client sends and [`Session::handle_tell`] what the backend has for it; both
+/// may queue outputs, which the driver takes with [`Session::poll_output`]. The connection of a POST calls
+/// [`Session::poll_answer`] when it is woken, and [`Session::abandon`] if it ends before the answer. The connection of a
+/// stream begins with [`Session::listen`] or [`Session::resume`] (or with the [`Reader`] of an answer), calls
+/// [`Session::read`] when it is woken, and ends with [`Session::hang_up`]. [`Session::handle_tick`] is due about once a
+/// second. After [`Session::end`] no message is accepted; open calls still get their answers.
 #[derive(Debug)]
 pub struct Session {
     key: SessionKey,
     client: Arc<Client>,
     limits: Limits,
     hearing: Hearing,
-    /// The revision the client asked for, then the one that holds.
-    version: Version,
-    asked: Option<Version>,
-    implicit: bool,
-    welcomed: bool,
-    ended: bool,
-    /// Boxed, because a map keeps its room when it is empty, and a session is mostly idle.
-    calls: VecMap<CallKey, Box<OpenCall>>,
-    /// Streams whose call has ended, oldest first.
-    past: VecDeque<(StreamKey, Stream)>,
-    notices: EventLog,
-    /// What all logs keep together.
-    kept: ByteSum,
-    /// The newest notice that any listener has read.
-    heard: u64,
-    listeners: VecMap<StreamKey, Listener>,
-    /// Questions that were put and not answered.
-    questions: VecMap<QuestionKey, Put>,
+    handshake: Handshake,
+    calls: Calls,
+    notices: Notices,
+    questions: Questions,
+    /// The key of the next call or stream.
     next: u64,
+    activity: Activity,
+    outputs: VecDeque<Output>,
+    events_lost: u64,
+}
+
+/// How the client uses its session.
+#[derive(Debug)]
+struct Activity {
     last_seen: Moment,
     /// The client closed its last GET stream and has sent nothing since. Official TypeScript clients end in this way.
     stream_closed: bool,
-    outputs: VecDeque<Output>,
-    events_lost: u64,
+    ended: bool,
+}
+
+impl Activity {
+    /// Notes that the client has sent something.
+    const fn note_request(&mut self, now: Moment) {
+        self.last_seen = now;
+        self.stream_closed = false;
+    }
 }
 
 impl Session {
@@ -256,24 +277,30 @@ impl Session {
             client,
             limits,
             hearing: Hearing::Streams,
-            version: asked.unwrap_or(Version::NEWEST_LEGACY),
-            asked,
-            implicit,
-            welcomed: false,
-            ended: false,
-            calls: VecMap::default(),
-            past: VecDeque::new(),
-            notices: EventLog::counted_in(&kept),
-            kept,
-            heard: 0,
-            listeners: VecMap::default(),
-            questions: VecMap::default(),
+            handshake: Handshake::new(asked, implicit),
+            calls: Calls::counted_in(&kept),
+            notices: Notices::counted_in(&kept),
+            questions: Questions::default(),
             next: 1,
-            last_seen: now,
-            stream_closed: false,
+            activity: Activity {
+                last_seen: now,
+                stream_closed: false,
+                ended: false,
+            },
             outputs: VecDeque::new(),
             events_lost: 0,
         }
+    }
+
+    fn begin(&mut self, now: Moment, message: Option<Message>, accepts: Accepts) -> CallKey {
+        let call = CallKey(self.new_key());
+        self.calls.begin(now, call, message, accepts);
+        call
+    }
+
+    fn new_key(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
     }
 
     /// Returns the key of this session.
@@ -288,17 +315,17 @@ impl Session {
 
     /// Returns the revision that was agreed on.
     pub fn version(&self) -> Version {
-        self.version
+        self.handshake.version()
     }
 
     /// Returns whether Rialto opened it for a client that never sent `initialize`.
     pub fn is_implicit(&self) -> bool {
-        self.implicit
+        self.handshake.is_implicit()
     }
 
-    /// The server has welcomed this client.
+    /// Returns whether the server has welcomed this client.
     pub fn is_welcomed(&self) -> bool {
-        self.welcomed
+        self.handshake.is_welcomed()
     }
 
     /// Returns how many events were dropped before they were read.
@@ -321,43 +348,42 @@ impl Session {
     /// Streams whose call has ended and that may still be resumed.
     #[doc(hidden)]
     pub fn past_streams(&self) -> usize {
-        self.past.len()
+        self.calls.past()
     }
 
     /// Streams opened by GET, read or not.
     #[doc(hidden)]
     pub fn listening_streams(&self) -> usize {
-        self.listeners.len()
+        self.notices.streams().count()
     }
 
     /// Returns how many bytes of events are kept.
     pub fn kept_bytes(&self) -> usize {
-        self.kept.get()
+        self.calls.kept_bytes()
+    }
+
+    /// Returns when the oldest kept event came.
+    pub fn oldest_event(&self) -> Option<Moment> {
+        earliest(self.calls.oldest_event(), self.notices.oldest_event())
     }
 
     /// Drops the oldest events, at least so many bytes as far as they may go.
     pub fn drop_events(&mut self, bytes: usize) {
-        let limit = self.kept.get().saturating_sub(bytes);
+        let limit = self.kept_bytes().saturating_sub(bytes);
         self.shed_to(limit);
-        self.give_up_answers(limit);
+        self.events_lost += self.calls.give_up_answers(limit);
     }
 
     /// Bytes held for readers.
     #[doc(hidden)]
     pub fn held_bytes(&self) -> usize {
-        let calls = self.calls.values().map(|call| match &call.stage {
-            Stage::Complete { body, .. } => body.len(),
-            Stage::Undecided | Stage::Stream(_) => 0,
-        });
-        self.kept.get() + calls.sum::<usize>()
+        self.kept_bytes() + self.calls.answer_bytes()
     }
 
     /// Returns whether a stream whose call has ended has events that were not read, so that its client may come back for them
     /// with `Last-Event-ID`.
     pub fn has_unread_answers(&self) -> bool {
-        self.past
-            .iter()
-            .any(|(_, stream)| stream.cursor < stream.log.newest())
+        self.calls.has_unread()
     }
 
     /// Returns what is to be done next.
@@ -367,18 +393,16 @@ impl Session {
 
     /// Since when nobody has needed this session; `None` while a call or a stream is open.
     pub fn idle_since(&self) -> Option<Moment> {
-        let in_use = !self.calls.is_empty()
-            || self.listeners.values().any(|listener| listener.attended)
-            || self.past.iter().any(|(_, stream)| stream.attended);
-        (!in_use).then_some(self.last_seen)
+        let in_use = self.calls.is_in_use() || self.notices.is_attended();
+        (!in_use).then_some(self.activity.last_seen)
     }
 
     /// Returns how far the client still uses this session.
     pub fn usage(&self) -> Usage {
         match self.idle_since() {
             None => Usage::Active,
-            Some(since) if self.implicit => Usage::Implicit(since),
-            Some(since) if self.stream_closed => Usage::StreamClosed(since),
+            Some(since) if self.is_implicit() => Usage::Implicit(since),
+            Some(since) if self.activity.stream_closed => Usage::StreamClosed(since),
             Some(since) => Usage::Idle(since),
         }
     }
@@ -392,11 +416,10 @@ impl Session {
         message: Message,
         accepts: Accepts,
     ) -> Result<Taken, Refusal> {
-        if self.ended {
+        if self.activity.ended {
             return Err(Refusal::Ended);
         }
-        self.last_seen = now;
-        self.stream_closed = false;
+        self.activity.note_request(now);
         let session = self.key;
         Ok(match legacy::lift(&message).map_err(Refusal::Objection)? {
             Meaning::Introduction => return Err(Refusal::AlreadyOpen),
@@ -429,14 +452,14 @@ impl Session {
                 }
             }
             Meaning::Ready => Taken::Noted(Some(Ask::Ready { session, message })),
-            Meaning::Cancel(id) => Taken::Noted(self.call_with_id(&id).map(|call| Ask::Cancel {
+            Meaning::Cancel(id) => Taken::Noted(self.calls.with_id(&id).map(|call| Ask::Cancel {
                 session,
                 call,
                 message: Some(message),
             })),
             Meaning::Answer(question) => Taken::Noted(
                 question
-                    .filter(|question| self.questions.remove(question).is_some())
+                    .filter(|question| self.questions.remove(*question).is_some())
                     .map(|question| Ask::Answer {
                         session,
                         question,
@@ -447,14 +470,13 @@ impl Session {
         })
     }
 
-    /// The session is over: whoever reads its streams is sent home.
+    /// Ends the session, and with it the streams that were opened by GET.
     pub fn end(&mut self) -> Option<Ask> {
-        if std::mem::replace(&mut self.ended, true) {
+        if std::mem::replace(&mut self.activity.ended, true) {
             return None;
         }
-        for stream in self.listeners.keys() {
-            self.outputs.push_back(Output::Wake(*stream));
-        }
+        let streams = self.notices.streams();
+        self.outputs.extend(streams.map(Output::Wake));
         Some(Ask::Close { session: self.key })
     }
 
@@ -464,10 +486,7 @@ impl Session {
     pub fn handle_tell(&mut self, now: Moment, tell: Tell) {
         match tell {
             Tell::Welcome { call, welcome, .. } => {
-                let id = self.id_of(call);
-                let (body, version) = legacy::lower_welcome(&id, &welcome, self.asked);
-                self.version = version;
-                self.welcomed = true;
+                let body = self.handshake.handle_welcome(&self.id_of(call), &welcome);
                 if self.reads_lines() {
                     self.say(Said::Welcome);
                 }
@@ -480,11 +499,8 @@ impl Session {
                     Kind::Error => Ending::Error,
                     Kind::Result | Kind::Request | Kind::Notification => Ending::Result,
                 };
-                if let Some(open) = self.calls.get(&call) {
-                    let asked = open.message.as_ref();
-                    let id = asked.and_then(|asked| asked.raw(Member::Id)).unwrap_or(b"null");
-                    let method = asked.map_or(Method::Other, Message::method);
-                    let body = legacy::lower_reply(id, &message, words, method);
+                if let Some(open) = self.calls.get(call) {
+                    let body = legacy::lower_reply(open.id(), &message, words, open.method());
                     self.finish(now, call, ending, body);
                 }
             }
@@ -503,8 +519,8 @@ impl Session {
                 }
             }
             Tell::Waiting { call, .. } => {
-                if let Some(stream) = self.upgrade(call) {
-                    self.outputs.push_back(Output::Wake(stream));
+                if !self.reads_lines() && self.calls.upgrade(call).is_some() {
+                    self.outputs.push_back(Output::Wake(StreamKey(call.0)));
                 }
             }
             Tell::Notice { message, .. } => {
@@ -518,14 +534,31 @@ impl Session {
             } => self.put_question(now, call, question, &message),
             Tell::Withdrawn {
                 question, message, ..
-            } => {
-                if let Some(put) = self.questions.remove(&question) {
-                    self.withdraw(now, &put, &legacy::lower_withdrawal(question, message.as_ref()));
-                }
-            }
+            } => self.withdraw(now, question, message.as_ref()),
         }
     }
 
+    fn id_of(&self, call: CallKey) -> Bytes {
+        let message = self.calls.get(call).and_then(OpenCall::message);
+        message
+            .and_then(|message| message.raw_bytes(Member::Id))
+            .unwrap_or(Bytes::from_static(b"null"))
+    }
+
+    /// Adds an event to a call's own stream. Returns whether there is one.
+    fn relate(&mut self, now: Moment, call: CallKey, data: impl FnOnce() -> Bytes) -> bool {
+        let lost = match self.hearing {
+            Hearing::Streams => self.calls.push(now, call, data, &self.limits.retention),
+            Hearing::Lines => None,
+        };
+        let Some(lost) = lost else { return false };
+        self.events_lost += lost;
+        self.outputs.push_back(Output::Wake(StreamKey(call.0)));
+        self.shed_to(self.limits.retention.bytes);
+        true
+    }
+
+    /// Adds what is about no call. Returns its number.
     fn notice(&mut self, now: Moment, data: &Bytes, audience: Audience) -> u64 {
         if self.reads_lines() {
             self.say(Said::Notice(data.clone()));
@@ -534,44 +567,159 @@ impl Session {
         let data = Bytes::copy_from_slice(data);
         self.events_lost += self.notices.push(now, data, audience, &self.limits.retention);
         self.shed_to(self.limits.retention.bytes);
-        for (key, listener) in self.listeners.iter() {
-            if listener.attended {
-                self.outputs.push_back(Output::Wake(*key));
-            }
-        }
+        self.outputs.extend(self.notices.attended().map(Output::Wake));
         self.notices.newest()
+    }
+
+    fn finish(&mut self, now: Moment, key: CallKey, ending: Ending, body: impl Into<Written>) {
+        let body = body.into();
+        let Some(call) = self.calls.take(key) else {
+            return;
+        };
+        self.activity.last_seen = self.activity.last_seen.max(now);
+        // A handshake that Rialto does by itself has no client that waits for its answer.
+        if let (Hearing::Lines, Some(message)) = (self.hearing, call.message()) {
+            self.say(Said::Answer {
+                line: body.clone(),
+                ending: ending.clone(),
+                request_bytes: message.len(),
+            });
+        }
+        if let Some(record) = call.record(key, &ending, &body) {
+            self.outputs.push_back(Output::Ended(Box::new(record)));
+        }
+        if self.reads_lines() {
+            return;
+        }
+        if call.accepts() == Accepts::OneStream {
+            self.notice(now, &body.into_bytes(), Audience::All);
+            return;
+        }
+        let failure = match ending {
+            Ending::Failed(failure) => Some(failure),
+            Ending::Result | Ending::Error => None,
+        };
+        match self.calls.complete(now, key, call, body, failure, &self.limits) {
+            Completed::Streamed { lost } => {
+                let limit = self.limits.retention.bytes;
+                self.events_lost += lost;
+                self.shed_to(limit);
+                let given_up = self.calls.give_up_answers(AWAITED_FACTOR.saturating_mul(limit));
+                self.events_lost += given_up;
+            }
+            Completed::Kept => {}
+            Completed::Unwanted => return,
+        }
+        self.outputs.push_back(Output::Wake(StreamKey(key.0)));
+    }
+
+    /// Drops events until all logs together keep no more than `limit`, the oldest of the session first. The newest
+    /// event of a log goes only after all older ones, and never while a connection waits to read it: it is that call's
+    /// answer, or will be followed by it.
+    fn shed_to(&mut self, limit: usize) {
+        while self.kept_bytes() > limit {
+            let lost = match (self.calls.next_to_shed(), self.notices.next_to_shed()) {
+                (None, None) => return,
+                (Some((order, shed)), notices) if notices.is_none_or(|notices| order <= notices) => {
+                    self.calls.shed(shed)
+                }
+                (_, Some(_)) | (Some(_), None) => self.notices.drop_oldest(),
+            };
+            if lost == 0 {
+                return;
+            }
+            self.events_lost += lost;
+        }
     }
 
     /// The instance behind this session has lost its books. Ends the calls that are still open.
     pub fn handle_lost_instance(&mut self, now: Moment, failure: &Failure) {
-        let is_open = |call: &OpenCall| !matches!(call.stage, Stage::Complete { .. });
-        let open: Vec<CallKey> = self
-            .calls
-            .iter()
-            .filter(|(_, call)| is_open(call))
-            .map(|(key, _)| *key)
-            .collect();
-        for call in open {
-            let failure = failure.clone();
-            let session = self.key;
-            self.handle_tell(
-                now,
-                Tell::Failed {
-                    session,
-                    call,
-                    failure,
-                },
-            );
+        for call in self.calls.unanswered() {
+            let (session, failure) = (self.key, failure.clone());
+            let tell = Tell::Failed {
+                session,
+                call,
+                failure,
+            };
+            self.handle_tell(now, tell);
         }
+    }
+
+    // From the connections.
+
+    /// Returns what there is of a call's answer.
+    pub fn poll_answer(&mut self, call: CallKey) -> Answer {
+        self.calls.poll(call)
+    }
+
+    /// The connection that waited for a call's answer is gone. The call goes on: in this era a disconnection is
+    /// not a cancellation.
+    pub fn abandon(&mut self, call: CallKey) {
+        self.calls.abandon(call);
+    }
+
+    /// Opens a stream for notices.
+    pub fn listen(&mut self, now: Moment) -> Result<Reader, StreamRefusal> {
+        self.open_stream(now, false)
+    }
+
+    /// Opens the one stream of the old transport, for everything that is sent in this session.
+    pub fn listen_to_all(&mut self, now: Moment) -> Result<Reader, StreamRefusal> {
+        self.open_stream(now, true)
+    }
+
+    fn open_stream(&mut self, now: Moment, sole: bool) -> Result<Reader, StreamRefusal> {
+        self.activity.note_request(now);
+        let stream = StreamKey(self.new_key());
+        self.notices.open(now, stream, sole, &self.limits)
+    }
+
+    /// Goes on where a broken stream was left.
+    pub fn resume(&mut self, now: Moment, last: &str) -> Result<Reader, StreamRefusal> {
+        self.activity.note_request(now);
+        let event = EventId::parse(last).ok_or(StreamRefusal::UnknownEvent)?;
+        let resumed = self.notices.resume(event);
+        let reader = resumed.unwrap_or_else(|| self.calls.resume(event))?;
+        self.outputs.push_back(Output::Wake(reader.stream));
+        Ok(reader)
+    }
+
+    /// Writes what is new on a stream into `out` as events.
+    pub fn read(&mut self, now: Moment, reader: Reader, out: &mut BytesMut) -> Reading {
+        let (primes, is_over) = (self.version().primes_streams(), self.activity.ended);
+        let notices = self.notices.read(reader, primes, is_over, &self.questions, out);
+        let Some(reading) = notices else {
+            return self.calls.read(reader, primes, out);
+        };
+        if reading == Reading::Open {
+            self.activity.last_seen = now;
+        }
+        reading
+    }
+
+    /// Adds an event to the stream on which everything is sent.
+    pub fn announce(&mut self, now: Moment, data: &Bytes) {
+        self.notice(now, data, Audience::All);
+    }
+
+    /// The connection that read this stream is gone.
+    pub fn hang_up(&mut self, now: Moment, reader: Reader) {
+        if !self.notices.has(reader.stream) {
+            return self.calls.hang_up(now, reader, &self.limits);
+        }
+        if self.notices.hang_up(now, reader) {
+            self.activity.last_seen = now;
+            self.activity.stream_closed = !self.notices.is_attended();
+        }
+        self.notices.forget_listeners(now, &self.limits);
     }
 
     // From the clock. Housekeeping is cheap and never urgent, so it asks for no particular moment.
 
     /// Forgets what is too old. To be called about once a second.
     pub fn handle_tick(&mut self, now: Moment) {
-        self.forget_past(now);
-        self.forget_listeners(now);
-        self.notices.forget_old(now, &self.limits.retention);
+        self.calls.forget_past(now, &self.limits);
+        self.notices.forget_old(now, &self.limits);
         self.shed_to(self.limits.retention.bytes);
         self.give_up_questions(now);
     }

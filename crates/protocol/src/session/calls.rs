@@ -1,32 +1,32 @@
 //! The calls of a session: undecided until something comes, then one JSON body or a stream.
 
-use bytes::Bytes;
+use std::collections::VecDeque;
 
-use super::replay::{Audience, ByteSum, EventLog, StreamKey};
-use super::{Accepts, CallRecord, Ending, Output, Session};
+use bytes::{Bytes, BytesMut};
+
+use super::readers::{Answer, Place, Reader, Reading, StreamRefusal};
+use super::replay::{Audience, ByteSum, EventId, EventLog, Retention, StreamKey};
+use super::{Accepts, CallRecord, Ending, Limits};
 use crate::client_face::legacy;
 use crate::exchange::{CallKey, Failure};
 use crate::message::{Member, Message, Written};
 use crate::method::Method;
 use crate::time::Moment;
-
-/// Answers that connections wait to read may exceed the budget of a session this many times: a reader that is as fast
-/// as the server is not to lose an answer.
-const AWAITED_FACTOR: usize = 4;
+use crate::vec_map::VecMap;
 
 #[derive(Debug)]
 pub(super) struct OpenCall {
     /// The client's message; `None` for a handshake that Rialto does by itself.
-    pub(super) message: Option<Message>,
-    pub(super) started: Moment,
-    pub(super) accepts: Accepts,
-    pub(super) stage: Stage,
-    /// Someone waits for the answer.
-    pub(super) attended: bool,
+    message: Option<Message>,
+    started: Moment,
+    accepts: Accepts,
+    stage: Stage,
+    /// A connection waits for the answer.
+    attended: bool,
 }
 
 #[derive(Debug)]
-pub(super) enum Stage {
+enum Stage {
     /// Nothing has come yet.
     Undecided,
     /// The answer is ready to be taken.
@@ -40,15 +40,67 @@ pub(super) enum Stage {
 /// A call's stream.
 #[derive(Debug)]
 pub(super) struct Stream {
-    pub(super) log: EventLog,
-    pub(super) cursor: u64,
-    /// The priming event has been sent.
-    pub(super) begun: bool,
-    pub(super) generation: u32,
-    pub(super) ended: Option<Moment>,
-    pub(super) attended: bool,
+    log: EventLog,
+    place: Place,
+    ended: Option<Moment>,
     /// The id of the request, while its answer may have to be given up.
     id: Option<Bytes>,
+}
+
+impl OpenCall {
+    pub(super) const fn message(&self) -> Option<&Message> {
+        self.message.as_ref()
+    }
+
+    pub(super) const fn accepts(&self) -> Accepts {
+        self.accepts
+    }
+
+    /// Returns the id of the request, as its client wrote it.
+    pub(super) fn id(&self) -> &[u8] {
+        let message = self.message.as_ref();
+        message
+            .and_then(|message| message.raw(Member::Id))
+            .unwrap_or(b"null")
+    }
+
+    pub(super) fn method(&self) -> Method {
+        self.message.as_ref().map_or(Method::Other, Message::method)
+    }
+
+    /// Returns what there is to record of the call's end, if it is a client's.
+    pub(super) fn record(&self, call: CallKey, ending: &Ending, response: &Written) -> Option<CallRecord> {
+        Some(CallRecord {
+            call,
+            message: self.message.clone()?,
+            started: self.started,
+            ending: ending.clone(),
+            response: response.clone(),
+            in_band: self.accepts.reads_events(),
+        })
+    }
+
+    fn is_unanswered(&self) -> bool {
+        match &self.stage {
+            Stage::Undecided => true,
+            Stage::Complete { .. } => false,
+            Stage::Stream(stream) => stream.ended.is_none(),
+        }
+    }
+
+    fn stream(&self) -> Option<&Stream> {
+        match &self.stage {
+            Stage::Stream(stream) => Some(stream),
+            Stage::Undecided | Stage::Complete { .. } => None,
+        }
+    }
+
+    fn stream_mut(&mut self) -> Option<&mut Stream> {
+        match &mut self.stage {
+            Stage::Stream(stream) => Some(stream),
+            Stage::Undecided | Stage::Complete { .. } => None,
+        }
+    }
 }
 
 impl Stream {
@@ -56,27 +108,70 @@ impl Stream {
     fn attended(sum: &ByteSum) -> Self {
         Self {
             log: EventLog::counted_in(sum),
-            cursor: 0,
-            begun: false,
-            generation: 0,
+            place: Place::attended(0),
             ended: None,
-            attended: true,
             id: None,
         }
     }
 
+    pub(super) const fn is_attended(&self) -> bool {
+        self.place.attended
+    }
+
+    /// Returns the number of the newest event.
+    pub(super) fn newest(&self) -> u64 {
+        self.log.newest()
+    }
+
+    /// Returns whether a reader was given the event of this number.
+    pub(super) const fn is_read(&self, number: u64) -> bool {
+        self.place.cursor >= number
+    }
+
     /// Returns whether a connection reads this stream and has not been given all of it.
-    pub(super) fn is_awaited(&self) -> bool {
-        self.attended && self.cursor < self.log.newest()
+    fn is_awaited(&self) -> bool {
+        self.place.attended && !self.is_read(self.newest())
     }
 }
 
-impl Session {
-    pub(super) fn begin(&mut self, now: Moment, message: Option<Message>, accepts: Accepts) -> CallKey {
-        let call = CallKey(self.next);
-        self.next += 1;
+/// What became of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Completed {
+    /// It is the last event of the call's stream, for which this many events were dropped.
+    Streamed { lost: u64 },
+    /// It waits to be taken.
+    Kept,
+    /// No connection waits any more, and no event id was given out to come back with.
+    Unwanted,
+}
+
+/// The calls of a session and their streams.
+///
+/// [`Calls::begin`] enters a call. [`Calls::push`] and [`Calls::complete`] take what comes about it. [`Calls::poll`] and
+/// [`Calls::abandon`] are for the connection that waits for the answer; `resume`, `read` and `hang_up` are for readers
+/// of its stream, also after the call has ended. `next_to_shed` and `shed` keep the session within its byte budget.
+#[derive(Debug)]
+pub(super) struct Calls {
+    /// Boxed, because a map keeps its room when it is empty, and a session is mostly idle.
+    open: VecMap<CallKey, Box<OpenCall>>,
+    /// Streams whose call has ended, oldest first.
+    past: VecDeque<(StreamKey, Stream)>,
+    /// What all logs of the session keep together.
+    kept: ByteSum,
+}
+
+impl Calls {
+    pub(super) fn counted_in(sum: &ByteSum) -> Self {
+        Self {
+            open: VecMap::default(),
+            past: VecDeque::new(),
+            kept: sum.clone(),
+        }
+    }
+
+    pub(super) fn begin(&mut self, now: Moment, call: CallKey, message: Option<Message>, accepts: Accepts) {
         let attended = message.is_some();
-        self.calls.insert(
+        self.open.insert(
             call,
             Box::new(OpenCall {
                 message,
@@ -86,142 +181,260 @@ impl Session {
                 attended,
             }),
         );
-        call
     }
 
-    /// The newest open call with this id: clients may use one id many times. An `initialize` cannot be
+    /// Returns how many calls have no end, or an answer that was not taken yet.
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Returns how many streams of ended calls may still be resumed.
+    pub(super) fn past(&self) -> usize {
+        self.past.len()
+    }
+
+    /// Returns how many bytes all logs of the session keep.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.kept.get()
+    }
+
+    /// Returns how many bytes the answers have that wait to be taken.
+    pub(super) fn answer_bytes(&self) -> usize {
+        let answers = self.open.values().map(|call| match &call.stage {
+            Stage::Complete { body, .. } => body.len(),
+            Stage::Undecided | Stage::Stream(_) => 0,
+        });
+        answers.sum()
+    }
+
+    pub(super) fn get(&self, call: CallKey) -> Option<&OpenCall> {
+        self.open.get(&call).map(|call| &**call)
+    }
+
+    /// Returns the stream of a call that has not ended.
+    pub(super) fn stream(&self, call: CallKey) -> Option<&Stream> {
+        self.get(call)?.stream()
+    }
+
+    /// Returns the newest open call with this id: clients may use one id many times. An `initialize` cannot be
     /// cancelled (2025-03-26, cancellation).
-    pub(super) fn call_with_id(&self, id: &[u8]) -> Option<CallKey> {
-        self.calls
-            .iter()
-            .rev()
+    pub(super) fn with_id(&self, id: &[u8]) -> Option<CallKey> {
+        let mut newest_first = self.open.iter().rev();
+        newest_first
             .find(|(_, call)| {
-                let open = matches!(call.stage, Stage::Undecided)
-                    || matches!(&call.stage, Stage::Stream(stream) if stream.ended.is_none());
-                open && call.message.as_ref().is_some_and(|message| {
-                    message.raw(Member::Id) == Some(id) && message.method() != Method::Initialize
-                })
+                call.is_unanswered()
+                    && call.message.as_ref().is_some_and(|message| {
+                        message.raw(Member::Id) == Some(id) && message.method() != Method::Initialize
+                    })
             })
             .map(|(key, _)| *key)
     }
 
-    pub(super) fn id_of(&self, call: CallKey) -> Bytes {
-        self.calls
-            .get(&call)
-            .and_then(|call| call.message.as_ref()?.raw_bytes(Member::Id))
-            .unwrap_or(Bytes::from_static(b"null"))
+    /// Returns the calls whose answer has not come.
+    pub(super) fn unanswered(&self) -> Vec<CallKey> {
+        let open = self.open.iter();
+        open.filter(|(_, call)| call.is_unanswered())
+            .map(|(key, _)| *key)
+            .collect()
     }
 
-    pub(super) fn open_stream(&self, call: CallKey) -> Option<&Stream> {
-        match self.calls.get(&call).map(|call| &call.stage) {
-            Some(Stage::Stream(stream)) => Some(stream),
-            Some(Stage::Undecided | Stage::Complete { .. }) | None => None,
-        }
+    /// Returns whether a client waits for an answer or reads the stream of an open call.
+    pub(super) fn is_attended(&self) -> bool {
+        self.open.values().any(|call| match &call.stage {
+            Stage::Undecided | Stage::Complete { .. } => call.attended,
+            Stage::Stream(stream) => stream.is_attended(),
+        })
     }
 
-    /// Puts something on a call's own stream, which begins with it if need be. Whoever resumes the stream finds it there, so it
-    /// is to be in a buffer that may be kept.
-    pub(super) fn relate(&mut self, now: Moment, call: CallKey, data: impl FnOnce() -> Bytes) -> bool {
-        let Some(key) = self.upgrade(call) else {
-            return false;
-        };
-        let Some(Stage::Stream(stream)) = self.calls.get_mut(&call).map(|call| &mut call.stage) else {
-            return false;
-        };
-        let log = &mut stream.log;
-        self.events_lost += log.push(now, data(), Audience::All, &self.limits.retention);
-        self.outputs.push_back(Output::Wake(key));
-        self.shed_to(self.limits.retention.bytes);
-        true
+    /// Returns whether a call is open, or a client reads the stream of one that has ended.
+    pub(super) fn is_in_use(&self) -> bool {
+        !self.open.is_empty() || self.past.iter().any(|(_, stream)| stream.is_attended())
     }
+
+    /// Returns whether the stream of an ended call has events that were not read.
+    pub(super) fn has_unread(&self) -> bool {
+        let mut past = self.past.iter();
+        past.any(|(_, stream)| !stream.is_read(stream.newest()))
+    }
+
+    // From the backend.
 
     /// Turns a call's answer into a stream, if its client reads streams and is still there.
-    pub(super) fn upgrade(&mut self, call: CallKey) -> Option<StreamKey> {
-        if self.reads_lines() {
-            return None;
+    pub(super) fn upgrade(&mut self, call: CallKey) -> Option<&mut Stream> {
+        let open = self.open.get_mut(&call)?;
+        let can_stream = open.attended && matches!(open.accepts, Accepts::Events | Accepts::Both);
+        if can_stream && matches!(open.stage, Stage::Undecided) {
+            open.stage = Stage::Stream(Stream::attended(&self.kept));
         }
-        let open = self.calls.get_mut(&call)?;
-        match &open.stage {
-            Stage::Stream(_) => Some(StreamKey(call.0)),
-            Stage::Undecided if open.attended && matches!(open.accepts, Accepts::Events | Accepts::Both) => {
-                open.stage = Stage::Stream(Stream::attended(&self.kept));
-                Some(StreamKey(call.0))
+        open.stream_mut()
+    }
+
+    /// Adds an event to a call's own stream, which begins with it if need be. A client that resumes the stream finds it
+    /// there, so it is to be in a buffer that may be kept. Returns how many events were dropped for it, or `None` if
+    /// there is no such stream.
+    pub(super) fn push(
+        &mut self,
+        now: Moment,
+        call: CallKey,
+        data: impl FnOnce() -> Bytes,
+        keep: &Retention,
+    ) -> Option<u64> {
+        let stream = self.upgrade(call)?;
+        Some(stream.log.push(now, data(), Audience::All, keep))
+    }
+
+    /// Takes a call out that has its answer, for [`Calls::complete`].
+    pub(super) fn take(&mut self, call: CallKey) -> Option<Box<OpenCall>> {
+        self.open.remove(&call)
+    }
+
+    /// Keeps the answer of a call that was taken out, for the connection that waits for it or reads its stream.
+    pub(super) fn complete(
+        &mut self,
+        now: Moment,
+        key: CallKey,
+        mut call: Box<OpenCall>,
+        body: Written,
+        failure: Option<Failure>,
+        limits: &Limits,
+    ) -> Completed {
+        let is_stream = call.accepts == Accepts::Events && call.attended;
+        match call.stage {
+            Stage::Undecided if is_stream => call.stage = Stage::Stream(Stream::attended(&self.kept)),
+            Stage::Undecided | Stage::Complete { .. } if call.attended => {
+                call.stage = Stage::Complete { body, failure };
+                self.open.insert(key, call);
+                return Completed::Kept;
             }
-            Stage::Undecided | Stage::Complete { .. } => None,
+            Stage::Undecided | Stage::Complete { .. } => return Completed::Unwanted,
+            Stage::Stream(_) => {}
+        }
+        let id = call
+            .message
+            .as_ref()
+            .and_then(|message| message.raw_bytes(Member::Id));
+        let Stage::Stream(mut stream) = call.stage else {
+            return Completed::Unwanted;
+        };
+        let keep = &limits.retention;
+        let lost = stream.log.push(now, body.into_bytes(), Audience::All, keep);
+        stream.ended = Some(now);
+        stream.id = id;
+        self.past.push_back((StreamKey(key.0), stream));
+        self.forget_past(now, limits);
+        Completed::Streamed { lost }
+    }
+
+    /// Takes an event back that should be read by no client.
+    pub(super) fn retract(&mut self, call: CallKey, number: u64) {
+        if let Some(stream) = self.open.get_mut(&call).and_then(|call| call.stream_mut()) {
+            stream.log.retract(number);
         }
     }
 
-    pub(super) fn finish(&mut self, now: Moment, key: CallKey, ending: Ending, body: impl Into<Written>) {
-        let body = body.into();
-        if self.reads_lines() {
-            self.say_answer(now, key, ending, body);
-            return;
+    // From the readers.
+
+    pub(super) fn poll(&mut self, key: CallKey) -> Answer {
+        let stream = StreamKey(key.0);
+        let Some(call) = self.open.get(&key) else {
+            // The call may have ended as a stream before its reader came to look.
+            return match self.past.iter().find(|(past, _)| *past == stream) {
+                Some((_, past)) => Answer::Stream(past.place.reader(stream)),
+                None => Answer::Complete {
+                    body: Written::Whole(Bytes::new()),
+                    failure: Some(Failure::SessionEnded),
+                },
+            };
+        };
+        match &call.stage {
+            Stage::Undecided => Answer::Waiting,
+            Stage::Stream(open) => Answer::Stream(open.place.reader(stream)),
+            Stage::Complete { .. } => match self.open.remove(&key).map(|call| call.stage) {
+                Some(Stage::Complete { body, failure }) => Answer::Complete { body, failure },
+                Some(Stage::Undecided | Stage::Stream(_)) | None => Answer::Waiting,
+            },
         }
-        let Some(mut call) = self.calls.remove(&key) else {
+    }
+
+    pub(super) fn abandon(&mut self, key: CallKey) {
+        let Some(call) = self.open.get_mut(&key) else {
+            // It may have ended as a stream before a connection began to read it.
+            if let Some(past) = self.find_stream(StreamKey(key.0)) {
+                past.place.attended = false;
+            }
             return;
         };
-        self.last_seen = self.last_seen.max(now);
-        let stream = StreamKey(key.0);
-        if matches!(call.stage, Stage::Undecided) && call.accepts == Accepts::Events && call.attended {
-            call.stage = Stage::Stream(Stream::attended(&self.kept));
-        }
-        if let Some(message) = &call.message {
-            let record = CallRecord {
-                call: key,
-                message: message.clone(),
-                started: call.started,
-                ending: ending.clone(),
-                response: body.clone(),
-                in_band: call.accepts.reads_events(),
-            };
-            self.outputs.push_back(Output::Ended(Box::new(record)));
-        }
-        if call.accepts == Accepts::OneStream {
-            self.notice(now, &body.into_bytes(), Audience::All);
-            return;
-        }
-        match std::mem::replace(&mut call.stage, Stage::Undecided) {
-            Stage::Stream(mut open) => {
-                self.events_lost +=
-                    open.log
-                        .push(now, body.into_bytes(), Audience::All, &self.limits.retention);
-                open.ended = Some(now);
-                open.id = call
-                    .message
-                    .as_ref()
-                    .and_then(|message| message.raw_bytes(Member::Id));
-                self.past.push_back((stream, open));
-                self.forget_past(now);
-                self.shed_to(self.limits.retention.bytes);
-                self.give_up_answers(AWAITED_FACTOR.saturating_mul(self.limits.retention.bytes));
-                self.outputs.push_back(Output::Wake(stream));
+        call.attended = false;
+        match &mut call.stage {
+            Stage::Undecided => {}
+            Stage::Stream(stream) => stream.place.attended = false,
+            Stage::Complete { .. } => {
+                self.open.remove(&key);
             }
-            Stage::Undecided | Stage::Complete { .. } if call.attended => {
-                let failure = match ending {
-                    Ending::Failed(failure) => Some(failure),
-                    Ending::Result | Ending::Error => None,
-                };
-                call.stage = Stage::Complete { body, failure };
-                self.calls.insert(key, call);
-                self.outputs.push_back(Output::Wake(stream));
-            }
-            // Nobody waits any more, and no event id was given out to come back with.
-            Stage::Undecided | Stage::Complete { .. } => {}
         }
     }
 
+    /// Returns a stream, whether its call has ended or not.
+    fn find_stream(&mut self, stream: StreamKey) -> Option<&mut Stream> {
+        match self.past.iter_mut().find(|(key, _)| *key == stream) {
+            Some((_, past)) => Some(past),
+            None => self.open.get_mut(&CallKey(stream.0))?.stream_mut(),
+        }
+    }
+
+    pub(super) fn resume(&mut self, event: EventId) -> Result<Reader, StreamRefusal> {
+        let EventId { stream, number } = event;
+        let open = self.find_stream(stream).ok_or(StreamRefusal::UnknownEvent)?;
+        if number > open.newest() {
+            return Err(StreamRefusal::UnknownEvent);
+        }
+        if open.ended.is_some() && number == open.newest() {
+            return Err(StreamRefusal::Finished);
+        }
+        open.place.begun = true;
+        Ok(open.place.resume(event))
+    }
+
+    pub(super) fn read(&mut self, reader: Reader, primes: bool, out: &mut BytesMut) -> Reading {
+        let Some(open) = self
+            .find_stream(reader.stream)
+            .filter(|open| open.place.is_of(reader))
+        else {
+            return Reading::Ended;
+        };
+        open.place.read(reader.stream, &mut open.log, primes, out);
+        if open.ended.is_some() && open.place.cursor == open.newest() {
+            Reading::Ended
+        } else {
+            Reading::Open
+        }
+    }
+
+    pub(super) fn hang_up(&mut self, now: Moment, reader: Reader, limits: &Limits) {
+        if let Some(open) = self
+            .find_stream(reader.stream)
+            .filter(|open| open.place.is_of(reader))
+        {
+            open.place.attended = false;
+        }
+        self.forget_past(now, limits);
+    }
+
+    // Limits.
+
     /// Forgets streams that have ended, oldest first, beyond what may be kept.
-    pub(super) fn forget_past(&mut self, now: Moment) {
-        let keep = self.limits.retention;
+    pub(super) fn forget_past(&mut self, now: Moment, limits: &Limits) {
         // They ended in this order, so that nothing behind one that may stay has to go.
         while let Some((at, (_, oldest))) = self
             .past
             .iter()
             .enumerate()
-            .find(|(_, (_, stream))| !stream.attended)
+            .find(|(_, (_, stream))| !stream.is_attended())
         {
-            let excess = self.past.len() > self.limits.ended_streams;
-            let expired = oldest.ended.is_some_and(|ended| now.since(ended) > keep.age);
+            let excess = self.past.len() > limits.ended_streams;
+            let expired = oldest
+                .ended
+                .is_some_and(|ended| now.since(ended) > limits.retention.age);
             if !(expired || excess) {
                 break;
             }
@@ -229,91 +442,81 @@ impl Session {
         }
     }
 
-    /// Drops events until all logs together keep no more than `limit`, the oldest of the session first. The newest
-    /// event of a log goes only after all older ones, and never while a connection waits to read it: it is that call's
-    /// answer, or will be followed by it.
-    pub(super) fn shed_to(&mut self, limit: usize) {
-        while self.kept.get() > limit {
-            let lost = match self.log_to_shed() {
-                Some(Shed::Notices) => self.notices.drop_oldest(),
-                Some(Shed::Open(call)) => match self.calls.get_mut(&call).map(|call| &mut call.stage) {
-                    Some(Stage::Stream(stream)) => stream.log.drop_oldest(),
-                    Some(Stage::Undecided | Stage::Complete { .. }) | None => 0,
-                },
-                // Without its answer a stream is not worth coming back to: a client would try for ever.
-                Some(Shed::Past(at)) if self.past.get(at).is_some_and(|(_, past)| past.log.len() == 1) => {
-                    self.past.remove(at).map_or(0, |_| 1)
-                }
-                Some(Shed::Past(at)) => self
-                    .past
-                    .get_mut(at)
-                    .map_or(0, |(_, past)| past.log.drop_oldest()),
-                None => 0,
-            };
-            if lost == 0 {
-                return;
-            }
-            self.events_lost += lost;
-        }
-    }
-
-    /// Replaces answers that connections wait to read by an error, the oldest first, until all logs together keep no
-    /// more than `limit`. The newest answer stays, so that one answer always passes.
-    pub(super) fn give_up_answers(&mut self, limit: usize) {
+    /// Replaces answers that connections wait to read by an error, the oldest first, until all logs of the session
+    /// together keep no more than `limit`. The newest answer stays, so that one answer always passes. Returns how many
+    /// were replaced.
+    pub(super) fn give_up_answers(&mut self, limit: usize) -> u64 {
+        let mut lost = 0;
         while self.kept.get() > limit {
             let is_awaited = |stream: &Stream| stream.is_awaited() && stream.id.is_some();
             let mut awaited = self.past.iter_mut().filter(|(_, stream)| is_awaited(stream));
             let (Some((_, oldest)), Some(_)) = (awaited.next(), awaited.next()) else {
-                return;
+                break;
             };
             let id = oldest.id.take().unwrap_or_default();
             let limit = "bytes waiting to be read";
             let error = legacy::lower_failure(&id, &Failure::Overloaded { limit });
             oldest.log.replace_newest(error);
-            self.events_lost += 1;
+            lost += 1;
         }
+        lost
     }
 
     /// Returns when the oldest kept event came.
-    pub fn oldest_event(&self) -> Option<Moment> {
-        let open = self.calls.values().filter_map(|call| match &call.stage {
-            Stage::Stream(stream) => stream.log.oldest(),
-            Stage::Undecided | Stage::Complete { .. } => None,
-        });
-        let past = self.past.iter().filter_map(|(_, stream)| stream.log.oldest());
-        open.chain(past).chain(self.notices.oldest()).min()
+    pub(super) fn oldest_event(&self) -> Option<Moment> {
+        let open = self.open.values().filter_map(|call| call.stream());
+        let past = self.past.iter().map(|(_, stream)| stream);
+        open.chain(past).filter_map(|stream| stream.log.oldest()).min()
     }
 
-    /// Returns the log whose oldest event goes next.
-    fn log_to_shed(&self) -> Option<Shed> {
-        let open = self.calls.iter().filter_map(|(key, call)| match &call.stage {
-            Stage::Stream(stream) => Some((Shed::Open(*key), &stream.log, stream.is_awaited())),
-            Stage::Undecided | Stage::Complete { .. } => None,
-        });
-        let past = self
-            .past
+    /// Returns the stream whose oldest event goes next.
+    pub(super) fn next_to_shed(&self) -> Option<(ShedOrder, Shed)> {
+        let open = self
+            .open
             .iter()
-            .enumerate()
-            .map(|(at, (_, stream))| (Shed::Past(at), &stream.log, stream.is_awaited()));
-        let notices = (Shed::Notices, &self.notices, true);
+            .filter_map(|(key, call)| Some((Shed::Open(*key), call.stream()?)));
+        let past = self.past.iter().enumerate();
+        let past = past.map(|(at, (_, stream))| (Shed::Past(at), stream));
         open.chain(past)
-            .chain([notices])
-            .filter_map(|(shed, log, is_awaited)| {
-                let is_last = log.len() == 1;
-                let oldest = log.oldest().filter(|_| !(is_last && is_awaited))?;
-                Some(((is_last, oldest), shed))
-            })
+            .filter_map(|(shed, stream)| Some((ShedOrder::of(&stream.log, stream.is_awaited())?, shed)))
             .min_by_key(|(order, _)| *order)
-            .map(|(_, shed)| shed)
+    }
+
+    /// Drops the oldest event of a stream. Returns how many were dropped.
+    pub(super) fn shed(&mut self, shed: Shed) -> u64 {
+        let stream = match shed {
+            Shed::Open(call) => self.open.get_mut(&call).and_then(|call| call.stream_mut()),
+            // Without its answer a stream is not worth coming back to: a client would try for ever.
+            Shed::Past(at) if self.past.get(at).is_some_and(|(_, past)| past.log.len() == 1) => {
+                return self.past.remove(at).map_or(0, |_| 1);
+            }
+            Shed::Past(at) => self.past.get_mut(at).map(|(_, past)| past),
+        };
+        stream.map_or(0, |stream| stream.log.drop_oldest())
     }
 }
 
-/// A log of a session that loses an event.
-enum Shed {
-    Notices,
+/// A stream of a call that loses an event.
+pub(super) enum Shed {
     Open(CallKey),
     /// The stream at this place among those that have ended.
     Past(usize),
+}
+
+/// The order in which logs lose their oldest event. The newest event of a log goes only after all older ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ShedOrder {
+    is_last: bool,
+    oldest: Moment,
+}
+
+impl ShedOrder {
+    /// Returns `None` for a log that may lose nothing: its newest event stays while it is awaited.
+    pub(super) fn of(log: &EventLog, is_awaited: bool) -> Option<Self> {
+        let is_last = log.len() == 1;
+        let oldest = log.oldest().filter(|_| !(is_last && is_awaited))?;
+        Some(Self { is_last, oldest })
+    }
 }
 
 #[cfg(test)]
@@ -321,7 +524,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use super::super::{Limits, Reader, Taken};
+    use super::super::{Session, Taken};
     use super::*;
     use crate::exchange::{Client, Principal, SessionKey, Tell};
     use crate::version::{Era, Version};

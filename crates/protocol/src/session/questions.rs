@@ -1,23 +1,76 @@
-//! Questions of the server on their way to the client: where each was put, and when nobody will come for it.
+//! Questions of the server on their way to the client: on which stream each was put, and when none reads it.
 
-use bytes::Bytes;
-
-use super::calls::{OpenCall, Stage};
-use super::replay::{Audience, Claim, StreamKey};
-use super::{Output, Said, Session};
+use super::replay::{Audience, Claim};
+use super::spoken::Said;
+use super::{Output, Session};
 use crate::client_face::legacy;
 use crate::exchange::{Ask, CallKey, QuestionKey};
 use crate::message::Message;
 use crate::time::Moment;
+use crate::vec_map::VecMap;
 
-/// Where a question was put, and until when somebody has to have come for it.
-#[derive(Debug)]
+/// Where a question was put, and until when a client has to have read it.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Put {
     /// The call on whose stream it is; `None` for the session's notices.
-    pub(super) call: Option<CallKey>,
-    pub(super) number: u64,
+    call: Option<CallKey>,
+    number: u64,
     /// `None` once it was given to a reader.
-    pub(super) deadline: Option<Moment>,
+    deadline: Option<Moment>,
+}
+
+/// The questions that were put to the client and not answered.
+///
+/// The session enters each with `insert` where it has put it. `remove` ends one that was answered or withdrawn,
+/// and `expire` those that no client reads.
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    put: VecMap<QuestionKey, Put>,
+}
+
+impl Questions {
+    pub(super) fn len(&self) -> usize {
+        self.put.len()
+    }
+
+    fn insert(&mut self, question: QuestionKey, put: Put) {
+        self.put.insert(question, put);
+    }
+
+    pub(super) fn remove(&mut self, question: QuestionKey) -> Option<Put> {
+        self.put.remove(&question)
+    }
+
+    /// Returns the number of the oldest question among the session's notices.
+    pub(super) fn oldest_notice(&self) -> Option<u64> {
+        let notices = self.put.values().filter(|put| put.call.is_none());
+        notices.map(|put| put.number).min()
+    }
+
+    /// Ends the questions that no client has read by their deadline. While the client reads no stream at all, each
+    /// question that was read has a deadline too, `until`.
+    fn expire(
+        &mut self,
+        now: Moment,
+        until: Moment,
+        is_attended: bool,
+        is_read: impl Fn(&Put) -> bool,
+    ) -> Vec<(QuestionKey, Put)> {
+        let mut expired = Vec::new();
+        self.put.retain(|question, put| {
+            match put.deadline {
+                None => put.deadline = (!is_attended).then_some(until),
+                Some(_) if is_attended && is_read(put) => put.deadline = None,
+                Some(deadline) if deadline <= now => {
+                    expired.push((*question, *put));
+                    return false;
+                }
+                Some(_) => {}
+            }
+            true
+        });
+        expired
+    }
 }
 
 impl Session {
@@ -29,112 +82,71 @@ impl Session {
         message: &Message,
     ) {
         let data = legacy::lower_question(question, message);
+        let mut put = Put {
+            call,
+            number: 0,
+            deadline: None,
+        };
         if self.reads_lines() {
-            self.say_question(call, question, data);
-            return;
+            // It is on its way: there is no stream that a client would have to read.
+            self.questions.insert(question, put);
+            return self.say(Said::Question(data));
         }
-        let patience = now.after(self.limits.question_patience);
+        let until = now.after(self.limits.question_patience);
         if let Some(key) = call
             && self.relate(now, key, || data.clone())
-            && let Some(stream) = self.open_stream(key)
+            && let Some(stream) = self.calls.stream(key)
         {
-            let put = Put {
-                call,
-                number: stream.log.newest(),
-                deadline: (!stream.attended).then_some(patience),
-            };
-            self.questions.insert(question, put);
-            return;
+            put.number = stream.newest();
+            put.deadline = (!stream.is_attended()).then_some(until);
+        } else {
+            let listener = self.notices.attended().next_back();
+            put.call = None;
+            put.number = self.notice(now, &data, Audience::One(listener));
+            put.deadline = listener.is_none().then_some(until);
         }
-        let listener = self.liveliest_listener();
-        let number = self.notice(now, &data, Audience::One(listener));
-        let put = Put {
-            call: None,
-            number,
-            deadline: listener.is_none().then_some(patience),
-        };
         self.questions.insert(question, put);
     }
 
-    /// Tells whoever was given a question that it is withdrawn; if nobody was, it is taken back.
-    pub(super) fn withdraw(&mut self, now: Moment, put: &Put, data: &Bytes) {
-        if self.reads_lines() {
-            self.say(Said::Notice(data.clone()));
+    /// Withdraws a question from the client that has read it. If none has, it is taken back.
+    pub(super) fn withdraw(&mut self, now: Moment, question: QuestionKey, message: Option<&Message>) {
+        let Some(put) = self.questions.remove(question) else {
             return;
-        }
-        if let Some(call) = put.call {
-            if !self.relate(now, call, || data.clone()) {
-                let listener = self.liveliest_listener();
-                self.notice(now, data, Audience::One(listener));
-            }
-            return;
-        }
-        match self.notices.claim(put.number) {
-            Claim::Unclaimed => self.notices.retract(put.number),
-            Claim::By(stream) => {
-                self.notice(now, data, Audience::One(Some(stream)));
-            }
-            Claim::Never => {}
-        }
-    }
-
-    /// The stream opened last is the one most likely to be alive.
-    fn liveliest_listener(&self) -> Option<StreamKey> {
-        self.listeners
-            .iter()
-            .rev()
-            .find(|(_, listener)| listener.attended)
-            .map(|(key, _)| *key)
-    }
-
-    /// Returns whether a client reads any stream of this session.
-    fn is_attended(&self) -> bool {
-        let waits = |call: &OpenCall| match &call.stage {
-            Stage::Undecided | Stage::Complete { .. } => call.attended,
-            Stage::Stream(stream) => stream.attended,
         };
-        self.calls.values().any(|call| waits(call))
-            || self.listeners.values().any(|listener| listener.attended)
+        let data = legacy::lower_withdrawal(question, message);
+        let listener = match put.call {
+            _ if self.reads_lines() => None,
+            Some(call) if self.relate(now, call, || data.clone()) => return,
+            Some(_) => self.notices.attended().next_back(),
+            None => match self.notices.claim(put.number) {
+                Claim::Unclaimed => return self.notices.retract(put.number),
+                Claim::By(stream) => Some(stream),
+                Claim::Never => return,
+            },
+        };
+        self.notice(now, &data, Audience::One(listener));
     }
 
     /// Gives up the questions that no client came for, or whose client has closed its last stream and stays away.
     pub(super) fn give_up_questions(&mut self, now: Moment) {
-        if self.questions.is_empty() || self.reads_lines() {
+        if self.questions.len() == 0 || self.reads_lines() {
             return;
         }
-        let mut given_up = Vec::new();
-        let attended = self.is_attended();
-        let patience = now.after(self.limits.question_patience);
-        for (question, put) in self.questions.iter_mut() {
-            let Some(deadline) = put.deadline else {
-                put.deadline = (!attended).then_some(patience);
-                continue;
-            };
-            let heard = match put.call {
-                Some(call) => match self.calls.get(&call).map(|call| &call.stage) {
-                    Some(Stage::Stream(stream)) => stream.cursor >= put.number,
-                    // The call has ended, and with it the interest in what it asked.
-                    Some(Stage::Undecided | Stage::Complete { .. }) | None => false,
-                },
-                None => matches!(self.notices.claim(put.number), Claim::By(_)),
-            };
-            if heard && attended {
-                put.deadline = None;
-            } else if deadline <= now {
-                given_up.push(*question);
-            }
-        }
-        for question in given_up {
-            let Some(put) = self.questions.remove(&question) else {
-                continue;
-            };
+        let until = now.after(self.limits.question_patience);
+        let is_attended = self.calls.is_attended() || self.notices.is_attended();
+        let (calls, notices) = (&self.calls, &self.notices);
+        let expired = self
+            .questions
+            .expire(now, until, is_attended, |put| match put.call {
+                // If the call has ended, so has the interest in what it asked.
+                Some(call) => calls
+                    .stream(call)
+                    .is_some_and(|stream| stream.is_read(put.number)),
+                None => matches!(notices.claim(put.number), Claim::By(_)),
+            });
+        for (question, put) in expired {
             match put.call {
-                Some(call) => {
-                    if let Some(Stage::Stream(stream)) = self.calls.get_mut(&call).map(|call| &mut call.stage)
-                    {
-                        stream.log.retract(put.number);
-                    }
-                }
+                Some(call) => self.calls.retract(call, put.number),
                 None => self.notices.retract(put.number),
             }
             self.outputs.push_back(Output::Ask(Box::new(Ask::Unanswerable {

@@ -3,14 +3,11 @@
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 
-use super::calls::Stage;
-use super::replay::{Audience, EventId, EventLog, StreamKey};
-use super::{Output, Session};
-use crate::exchange::{CallKey, Failure};
+use super::replay::{EventId, EventLog, StreamKey};
+use crate::exchange::Failure;
 use crate::message::Written;
-use crate::time::Moment;
 use crate::wire::sse;
 
 /// How soon a client shall come back to a stream that broke off: what it missed is here already.
@@ -64,289 +61,66 @@ pub enum StreamRefusal {
     TooMany,
 }
 
-/// A stream opened by GET: a cursor in the session's notices.
+/// How far a stream was read, and which connection reads it.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(super) struct Place {
     pub(super) cursor: u64,
-    /// The one stream of the old transport: it cannot be resumed, so that its events have no ids.
-    pub(super) sole: bool,
+    /// The priming event has been sent.
     pub(super) begun: bool,
-    pub(super) generation: u32,
+    generation: u32,
     pub(super) attended: bool,
-    pub(super) since: Moment,
 }
 
-impl Session {
-    /// What there is of a call's answer.
-    pub fn poll_answer(&mut self, key: CallKey) -> Answer {
-        let Some(call) = self.calls.get_mut(&key) else {
-            // The call may have ended as a stream before its reader came to look.
-            let stream = StreamKey(key.0);
-            return match self.past.iter().find(|(past, _)| *past == stream) {
-                Some((_, past)) => Answer::Stream(Reader {
-                    stream,
-                    generation: past.generation,
-                }),
-                None => Answer::Complete {
-                    body: Written::Whole(Bytes::new()),
-                    failure: Some(Failure::SessionEnded),
-                },
-            };
-        };
-        match &call.stage {
-            Stage::Undecided => Answer::Waiting,
-            Stage::Stream(stream) => Answer::Stream(Reader {
-                stream: StreamKey(key.0),
-                generation: stream.generation,
-            }),
-            Stage::Complete { .. } => match self.calls.remove(&key).map(|call| call.stage) {
-                Some(Stage::Complete { body, failure }) => Answer::Complete { body, failure },
-                Some(Stage::Undecided | Stage::Stream(_)) | None => Answer::Waiting,
-            },
-        }
-    }
-
-    /// Whoever waited for a call's answer has hung up. The call goes on: in this era a disconnection is
-    /// not a cancellation.
-    pub fn abandon(&mut self, key: CallKey) {
-        let Some(call) = self.calls.get_mut(&key) else {
-            // It may have ended as a stream that nobody began to read.
-            let stream = StreamKey(key.0);
-            if let Some((_, past)) = self.past.iter_mut().find(|(past, _)| *past == stream) {
-                past.attended = false;
-            }
-            return;
-        };
-        call.attended = false;
-        match &mut call.stage {
-            Stage::Undecided => {}
-            Stage::Stream(stream) => stream.attended = false,
-            Stage::Complete { .. } => {
-                self.calls.remove(&key);
-            }
-        }
-    }
-
-    /// Opens a stream for notices.
-    pub fn listen(&mut self, now: Moment) -> Result<Reader, StreamRefusal> {
-        self.open_listener(now, false)
-    }
-
-    /// Opens the one stream of the old transport, for everything that is said in this session.
-    pub fn listen_to_all(&mut self, now: Moment) -> Result<Reader, StreamRefusal> {
-        self.open_listener(now, true)
-    }
-
-    fn open_listener(&mut self, now: Moment, sole: bool) -> Result<Reader, StreamRefusal> {
-        self.last_seen = now;
-        self.stream_closed = false;
-        self.forget_listeners(now);
-        if self
-            .listeners
-            .values()
-            .filter(|listener| listener.attended)
-            .count()
-            >= self.limits.listeners
-        {
-            return Err(StreamRefusal::TooMany);
-        }
-        let stream = StreamKey(self.next);
-        self.next += 1;
-        let listener = Listener {
-            cursor: self.heard,
-            sole,
+impl Place {
+    /// Returns the place of a reader that begins after the event of this number.
+    pub(super) const fn attended(cursor: u64) -> Self {
+        Self {
+            cursor,
             begun: false,
             generation: 0,
             attended: true,
-            since: now,
-        };
-        self.listeners.insert(stream, listener);
-        Ok(Reader {
+        }
+    }
+
+    /// Returns the right to read, for the connection that has it.
+    pub(super) const fn reader(&self, stream: StreamKey) -> Reader {
+        Reader {
             stream,
-            generation: 0,
-        })
-    }
-
-    /// Goes on where a broken stream was left.
-    pub fn resume(&mut self, now: Moment, last: &str) -> Result<Reader, StreamRefusal> {
-        self.last_seen = now;
-        self.stream_closed = false;
-        let EventId { stream, number } = EventId::parse(last).ok_or(StreamRefusal::UnknownEvent)?;
-        if let Some(listener) = self.listeners.get_mut(&stream).filter(|listener| !listener.sole) {
-            if number > self.notices.newest() {
-                return Err(StreamRefusal::UnknownEvent);
-            }
-            listener.cursor = number;
-            listener.generation += 1;
-            listener.attended = true;
-            let generation = listener.generation;
-            self.outputs.push_back(Output::Wake(stream));
-            return Ok(Reader { stream, generation });
-        }
-        let past = self
-            .past
-            .iter_mut()
-            .find(|(key, _)| *key == stream)
-            .map(|(_, past)| past);
-        let open = match past {
-            Some(past) => past,
-            None => match self.calls.get_mut(&CallKey(stream.0)).map(|call| &mut call.stage) {
-                Some(Stage::Stream(open)) => open,
-                Some(Stage::Undecided | Stage::Complete { .. }) | None => {
-                    return Err(StreamRefusal::UnknownEvent);
-                }
-            },
-        };
-        if number > open.log.newest() {
-            return Err(StreamRefusal::UnknownEvent);
-        }
-        if open.ended.is_some() && number == open.log.newest() {
-            return Err(StreamRefusal::Finished);
-        }
-        open.cursor = number;
-        open.generation += 1;
-        open.attended = true;
-        open.begun = true;
-        let generation = open.generation;
-        self.outputs.push_back(Output::Wake(stream));
-        Ok(Reader { stream, generation })
-    }
-
-    /// Writes what is new on a stream into `out` as events.
-    pub fn read(&mut self, now: Moment, reader: Reader, out: &mut BytesMut) -> Reading {
-        let stream = reader.stream;
-        let primes = self.version.primes_streams();
-        if let Some(listener) = self.listeners.get_mut(&stream) {
-            if listener.sole {
-                return self.read_all(now, stream, out);
-            }
-            if listener.generation != reader.generation || self.ended {
-                return Reading::Ended;
-            }
-            if !std::mem::replace(&mut listener.begun, true) && primes {
-                write_priming(out, stream, listener.cursor);
-            }
-            mark_gap(out, &self.notices, listener.cursor);
-            listener.cursor = copy_events(out, &mut self.notices, listener.cursor, stream, Ids::Written);
-            self.heard = self.heard.max(listener.cursor);
-            self.last_seen = now;
-            return Reading::Open;
-        }
-        let open = match self
-            .past
-            .iter_mut()
-            .find(|(key, _)| *key == stream)
-            .map(|(_, past)| past)
-        {
-            Some(past) => past,
-            None => match self.calls.get_mut(&CallKey(stream.0)).map(|call| &mut call.stage) {
-                Some(Stage::Stream(open)) => open,
-                Some(Stage::Undecided | Stage::Complete { .. }) | None => return Reading::Ended,
-            },
-        };
-        if open.generation != reader.generation {
-            return Reading::Ended;
-        }
-        if !std::mem::replace(&mut open.begun, true) && primes {
-            write_priming(out, stream, open.cursor);
-        }
-        mark_gap(out, &open.log, open.cursor);
-        open.cursor = copy_events(out, &mut open.log, open.cursor, stream, Ids::Written);
-        if open.ended.is_some() && open.cursor == open.log.newest() {
-            Reading::Ended
-        } else {
-            Reading::Open
+            generation: self.generation,
         }
     }
 
-    /// Reads the one stream of the old transport. Answers are on it too, so a reader that was too slow for them
-    /// is not sent past the gap but home; and whoever is still owed an answer at the end gets it first.
-    fn read_all(&mut self, now: Moment, stream: StreamKey, out: &mut BytesMut) -> Reading {
-        let Some(listener) = self.listeners.get_mut(&stream) else {
-            return Reading::Ended;
-        };
-        if self.notices.has_gap(listener.cursor) {
-            return Reading::Ended;
-        }
-        listener.cursor = copy_events(out, &mut self.notices, listener.cursor, stream, Ids::Omitted);
-        self.heard = self.heard.max(listener.cursor);
-        self.last_seen = now;
-        // A question that is still open stays in the log, which knows who was asked.
-        let asked = self
-            .questions
-            .values()
-            .filter(|put| put.call.is_none())
-            .map(|put| put.number);
-        self.notices
-            .forget_through(asked.min().map_or(self.heard, |open| self.heard.min(open - 1)));
-        let is_read = self
-            .listeners
-            .get(&stream)
-            .is_none_or(|listener| listener.cursor == self.notices.newest());
-        if self.ended && is_read {
-            Reading::Ended
-        } else {
-            Reading::Open
-        }
+    /// Returns whether no newer reader has taken the stream away.
+    pub(super) const fn is_of(&self, reader: Reader) -> bool {
+        self.generation == reader.generation
     }
 
-    /// Says something on the stream that all is said on.
-    pub fn announce(&mut self, now: Moment, data: &Bytes) {
-        self.notice(now, data, Audience::All);
+    /// Goes on after an event, for another connection.
+    pub(super) const fn resume(&mut self, after: EventId) -> Reader {
+        self.cursor = after.number;
+        self.generation += 1;
+        self.attended = true;
+        self.reader(after.stream)
     }
 
-    /// The connection that read this stream is gone.
-    pub fn hang_up(&mut self, now: Moment, reader: Reader) {
-        let stream = reader.stream;
-        if let Some(listener) = self.listeners.get_mut(&stream) {
-            if listener.generation == reader.generation {
-                listener.attended = false;
-                listener.since = now;
-                self.last_seen = now;
-                self.stream_closed = !self.listeners.values().any(|listener| listener.attended);
-            }
-            self.forget_listeners(now);
-            return;
+    /// Writes what is new into `out`, with ids and a mark where events were lost.
+    pub(super) fn read(&mut self, stream: StreamKey, log: &mut EventLog, primes: bool, out: &mut BytesMut) {
+        if !std::mem::replace(&mut self.begun, true) && primes {
+            let id = EventId {
+                stream,
+                number: self.cursor,
+            };
+            sse::write_priming(out, &id.pieces(&mut [itoa::Buffer::new(); 2]), COME_BACK);
         }
-        if let Some((_, past)) = self.past.iter_mut().find(|(key, _)| *key == stream) {
-            if past.generation == reader.generation {
-                past.attended = false;
-            }
-            self.forget_past(now);
-        } else if let Some(Stage::Stream(open)) =
-            self.calls.get_mut(&CallKey(stream.0)).map(|call| &mut call.stage)
-            && open.generation == reader.generation
-        {
-            open.attended = false;
+        if log.has_gap(self.cursor) {
+            sse::write_comment(out, "events were lost here");
         }
+        self.cursor = copy_events(out, log, self.cursor, stream, Ids::Written);
     }
 
-    pub(super) fn forget_listeners(&mut self, now: Moment) {
-        let keep = self.limits.retention.age;
-        let mut excess = self
-            .listeners
-            .values()
-            .filter(|listener| !listener.attended)
-            .count()
-            .saturating_sub(self.limits.ended_streams);
-        self.listeners.retain(|_, listener| {
-            if !listener.attended && (now.since(listener.since) > keep || excess > 0) {
-                excess = excess.saturating_sub(1);
-                return false;
-            }
-            true
-        });
-    }
-}
-
-fn write_priming(out: &mut BytesMut, stream: StreamKey, number: u64) {
-    let id = EventId { stream, number };
-    sse::write_priming(out, &id.pieces(&mut [itoa::Buffer::new(); 2]), COME_BACK);
-}
-
-fn mark_gap(out: &mut BytesMut, log: &EventLog, cursor: u64) {
-    if log.has_gap(cursor) {
-        sse::write_comment(out, "events were lost here");
+    /// Writes what is new into `out` without ids, for a client that cannot come back.
+    pub(super) fn read_without_ids(&mut self, stream: StreamKey, log: &mut EventLog, out: &mut BytesMut) {
+        self.cursor = copy_events(out, log, self.cursor, stream, Ids::Omitted);
     }
 }
 
@@ -384,10 +158,13 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use super::super::{Accepts, Limits, Taken};
+    use bytes::Bytes;
+
+    use super::super::{Accepts, Limits, Session, Taken};
     use super::*;
     use crate::exchange::{Client, Principal, SessionKey, Tell};
     use crate::message::Message;
+    use crate::time::Moment;
     use crate::version::{Era, Version};
 
     fn message(text: &str) -> Message {

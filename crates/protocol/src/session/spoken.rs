@@ -6,11 +6,8 @@
 
 use bytes::Bytes;
 
-use super::questions::Put;
-use super::{CallRecord, Ending, Output, Session};
-use crate::exchange::{CallKey, QuestionKey};
+use super::{Ending, Output, Session};
 use crate::message::Written;
-use crate::time::Moment;
 
 /// How a session's client hears.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,39 +54,6 @@ impl Session {
     pub(super) fn say(&mut self, said: Said) {
         self.outputs.push_back(Output::Said(said));
     }
-
-    pub(super) fn say_question(&mut self, call: Option<CallKey>, question: QuestionKey, line: Bytes) {
-        // It is on its way: there is nobody else who would have to come for it.
-        let put = Put {
-            call,
-            number: 0,
-            deadline: None,
-        };
-        self.questions.insert(question, put);
-        self.say(Said::Question(line));
-    }
-
-    pub(super) fn say_answer(&mut self, now: Moment, key: CallKey, ending: Ending, line: Written) {
-        let Some(call) = self.calls.remove(&key) else {
-            return;
-        };
-        self.last_seen = self.last_seen.max(now);
-        // A handshake that Rialto does by itself has nobody who waits for its answer.
-        let Some(message) = call.message else { return };
-        self.say(Said::Answer {
-            line: line.clone(),
-            ending: ending.clone(),
-            request_bytes: message.len(),
-        });
-        self.outputs.push_back(Output::Ended(Box::new(CallRecord {
-            call: key,
-            message,
-            started: call.started,
-            ending,
-            response: line,
-            in_band: true,
-        })));
-    }
 }
 
 #[cfg(test)]
@@ -98,8 +62,9 @@ mod tests {
 
     use super::super::{Accepts, Limits, Taken};
     use super::*;
-    use crate::exchange::{Client, Failure, Principal, SessionKey, Tell, Welcome};
+    use crate::exchange::{CallKey, Client, Failure, Principal, QuestionKey, SessionKey, Tell, Welcome};
     use crate::message::Message;
+    use crate::time::Moment;
     use crate::version::{Era, Version};
 
     fn message(text: &str) -> Message {
