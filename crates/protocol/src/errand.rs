@@ -6,13 +6,21 @@
 //!
 //! To a backend an errand looks like a session of its own with a single call. That makes every question of the
 //! server attributable to the very call that caused it.
+//!
+//! | Machine | State |
+//! |---|---|
+//! | `reading` | the request that is attached, and how its response is sent |
+//! | `events` | events that wait for a client that reads slowly |
+//! | `rounds` | the questions that the client has not answered, and the number of the round |
+//! | `listening` | for a listen: what the client asked for, and what of it is honoured |
 
 mod detour;
+mod events;
 mod listening;
 mod reading;
 mod rounds;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,21 +28,19 @@ use bytes::Bytes;
 use crate::client_face::modern::{self, Meaning};
 use crate::error_code;
 use crate::exchange::{Ask, Call, CallKey, Client, Failure, Request, SessionKey, Tell, Welcome};
-use crate::message::{Kind, Member, Message};
-use crate::method::{LogLevel, Method};
+use crate::message::{Kind, Message};
+use crate::method::Method;
 use crate::session::Accepts;
 use crate::time::Moment;
 use crate::version::Era;
-use listening::Listening;
-use rounds::{Addressee, Asked};
+use events::EventQueue;
+use listening::{ListenStep, Listening};
+use reading::Response;
+use rounds::{Addressee, InputRounds};
 
 pub use reading::{Answer, Line, Reading};
 pub use rounds::RetryRefusal;
 
-/// Events that may wait for a client that reads slowly, and their bytes. Older ones go first; the newest and the answer
-/// always stay.
-const MAX_EVENTS: usize = 1024;
-const MAX_EVENT_BYTES: usize = 4 << 20;
 /// An errand has one call, and one for its opening.
 const OPENING: CallKey = CallKey(0);
 const ERRAND: CallKey = CallKey(1);
@@ -82,52 +88,52 @@ pub struct ErrandRecord {
     pub status: u16,
 }
 
+/// What the client wants.
+#[derive(Debug)]
+enum Aim {
+    Discover,
+    Call,
+    Listen(Listening),
+}
+
 #[derive(Debug)]
 enum Stage {
     /// A request is attached and waits.
     Running,
     /// No request is attached; the client has a question to answer.
-    Parked,
-    /// The final answer is here and was given out, or nobody wants it.
+    Parked {
+        /// The newest progress or log line that came meanwhile.
+        newest: Option<Message>,
+    },
+    /// The final answer is here and was given out, or no client wants it.
     Over,
 }
 
-/// The machine.
+/// One modern request.
+///
+/// [`Errand::new`] returns the first asks. [`Errand::handle_tell`] takes what the backend has for it, and the driver takes
+/// the outputs that follow with [`Errand::poll_output`]. The connection calls [`Errand::poll_answer`] when it is woken,
+/// or [`Errand::poll_line`] if its client reads lines; once the answer is a stream it calls [`Errand::read`]. If these
+/// give a question, the driver seals a state and calls [`Errand::park`]: the request is answered, and
+/// [`Errand::retry`] attaches the next one. [`Errand::hang_up`] and [`Errand::give_up`] end it early.
 #[derive(Debug)]
 pub struct Errand {
     session: SessionKey,
     client: Arc<Client>,
-    meaning: Meaning,
-    /// The request that is attached, or was last.
-    message: Message,
+    aim: Aim,
     /// The first request: what a retry must agree with.
     original: Message,
-    started: Moment,
-    accepts: Accepts,
-    stage: Stage,
-    streaming: bool,
-    events: VecDeque<Bytes>,
-    event_bytes: usize,
-    /// The newest progress or log line that came while no request was attached.
-    kept: Option<Message>,
-    /// The end of the whole errand, as soon as it is known.
-    outcome: Option<Outcome>,
-    asked: BTreeMap<String, Asked>,
-    next_key: u32,
-    /// How often the call was sent anew.
-    detours: u64,
-    round: u32,
-    /// The questions of the present round have been given out.
-    given: bool,
+    /// The call as it was last sent.
+    call: CallKey,
+    response: Response,
+    events: EventQueue,
+    rounds: InputRounds,
     /// What the server has said of itself.
     server: Option<Arc<Welcome>>,
-    /// The HTTP status of the final answer, if it is sent as JSON.
-    answer_status: u16,
-    level: Option<LogLevel>,
-    listening: Option<Listening>,
-    closed: bool,
+    stage: Stage,
+    /// The end of the whole errand, from when it is known until it is given out.
+    outcome: Option<Outcome>,
     outputs: VecDeque<Output>,
-    events_lost: u64,
 }
 
 #[derive(Debug)]
@@ -152,54 +158,50 @@ impl Errand {
         meaning: Meaning,
         accepts: Accepts,
     ) -> (Self, Vec<Ask>) {
-        let listening = (meaning == Meaning::Listen).then(|| Listening::new(&message));
+        let aim = match meaning {
+            Meaning::Discover => Aim::Discover,
+            Meaning::Call { .. } => Aim::Call,
+            Meaning::Listen => Aim::Listen(Listening::new(&message)),
+        };
         let mut asks = vec![Ask::Open {
             session,
             call: OPENING,
             client: Arc::clone(&client),
             introduction: None,
             words: modern::ERA,
-            hears: listening.is_some(),
+            hears: matches!(aim, Aim::Listen(_)),
         }];
-        if matches!(meaning, Meaning::Call { .. }) {
-            asks.push(Ask::Call(Call {
-                session,
-                call: ERRAND,
-                request: Request::Plain,
-                message: message.clone(),
-                words: modern::ERA,
-                mirrored: None,
-                reads_events: accepts.reads_events(),
-            }));
-        }
         let errand = Self {
             session,
             client,
-            meaning,
-            level: modern::log_level(&message),
+            aim,
             original: message.clone(),
-            message,
-            started: now,
-            accepts,
-            stage: Stage::Running,
-            streaming: false,
-            events: VecDeque::new(),
-            event_bytes: 0,
-            kept: None,
-            outcome: None,
-            asked: BTreeMap::new(),
-            next_key: 1,
-            detours: 0,
-            round: 0,
-            given: false,
+            call: ERRAND,
+            response: Response::new(now, message, accepts),
+            events: EventQueue::default(),
+            rounds: InputRounds::default(),
             server: None,
-            answer_status: 200,
-            listening,
-            closed: false,
+            stage: Stage::Running,
+            outcome: None,
             outputs: VecDeque::new(),
-            events_lost: 0,
         };
+        if matches!(errand.aim, Aim::Call) {
+            asks.push(errand.send_call());
+        }
         (errand, asks)
+    }
+
+    /// Returns the call, for the backend.
+    fn send_call(&self) -> Ask {
+        Ask::Call(Call {
+            session: self.session,
+            call: self.call,
+            request: Request::Plain,
+            message: self.response.request().clone(),
+            words: modern::ERA,
+            mirrored: None,
+            reads_events: self.response.accepts().reads_events(),
+        })
     }
 
     /// Returns the client whose request this is.
@@ -212,17 +214,17 @@ impl Errand {
         self.session
     }
 
-    /// Waiting for the client to come back with answers.
+    /// Returns whether it waits for the client to come back with answers.
     pub fn is_parked(&self) -> bool {
-        matches!(self.stage, Stage::Parked)
+        matches!(self.stage, Stage::Parked { .. })
     }
 
-    /// The HTTP status of the final answer, unless it is a failure or was sent as an event.
+    /// Returns the HTTP status of the final answer, unless it is a failure or was sent as an event.
     pub fn answer_status(&self) -> u16 {
-        self.answer_status
+        self.response.status()
     }
 
-    /// Nothing more will come of it.
+    /// Returns whether nothing more will come of it.
     pub fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Over)
     }
@@ -230,10 +232,6 @@ impl Errand {
     /// Returns what is to be done next.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
-    }
-
-    fn id(&self) -> &[u8] {
-        self.message.raw(Member::Id).unwrap_or(b"null")
     }
 
     fn wake(&mut self) {
@@ -247,59 +245,58 @@ impl Errand {
         match tell {
             Tell::Welcome { welcome, .. } => {
                 self.server = Some(Arc::clone(&welcome));
-                match self.meaning {
-                    Meaning::Discover => self.conclude(Outcome::Welcome(welcome)),
-                    Meaning::Listen => self.begin_listening(&welcome),
-                    Meaning::Call { .. } => {}
+                match &mut self.aim {
+                    Aim::Discover => self.conclude(Outcome::Welcome(welcome)),
+                    Aim::Listen(listening) => {
+                        match listening.begin(self.session, &welcome, &self.client, self.response.id()) {
+                            Ok(step) => {
+                                self.response.set_accepts(Accepts::Events);
+                                self.follow(step);
+                            }
+                            Err(refusal) => {
+                                let (message, words) = (refusal, modern::ERA);
+                                self.conclude(Outcome::Reply { message, words });
+                            }
+                        }
+                    }
+                    Aim::Call => {}
                 }
             }
             Tell::Reply {
                 call, message, words, ..
-            } => match (call, self.meaning) {
+            } => match (&mut self.aim, call) {
                 // The handshake was refused, so there is nothing to listen to.
-                (OPENING, Meaning::Listen) => self.conclude(Outcome::Reply { message, words }),
-                (_, Meaning::Listen) => {
-                    if !self.handle_looked(call, Some((&message, words))) {
-                        self.handle_subscribed(call, message.kind() == Kind::Result);
-                    }
+                (Aim::Listen(_), OPENING) => self.conclude(Outcome::Reply { message, words }),
+                (Aim::Listen(_), _) => {
+                    let granted = message.kind() == Kind::Result;
+                    self.handle_listen_answer(call, granted, Some((&message, words)));
                 }
-                // The handshake was refused; what waited for it is told so by itself.
-                (OPENING, Meaning::Call { .. }) => {}
-                (OPENING, Meaning::Discover) | (_, Meaning::Call { .. } | Meaning::Discover) => {
+                // The handshake was refused; the call that waited for it gets an answer of its own.
+                (Aim::Call, OPENING) => {}
+                (Aim::Call | Aim::Discover, _) => {
                     if !self.begin_detour(&message, words) {
                         self.conclude(Outcome::Reply { message, words });
                     }
                 }
             },
-            Tell::Done { call, .. } => self.handle_subscribed(call, true),
-            Tell::Failed { call, failure, .. } => match (call, self.meaning) {
-                (OPENING, Meaning::Call { .. }) => {}
-                (OPENING, Meaning::Discover | Meaning::Listen)
-                | (_, Meaning::Call { .. } | Meaning::Discover) => {
+            Tell::Done { call, .. } => self.handle_listen_answer(call, true, None),
+            Tell::Failed { call, failure, .. } => match (&self.aim, call) {
+                (Aim::Call, OPENING) => {}
+                (Aim::Listen(_), OPENING) | (Aim::Call | Aim::Discover, _) => {
                     self.conclude(Outcome::Failed(failure));
                 }
-                (_, Meaning::Listen) => {
-                    if !self.handle_looked(call, None) {
-                        self.handle_subscribed(call, false);
-                    }
-                }
+                (Aim::Listen(_), _) => self.handle_listen_answer(call, false, None),
             },
-            Tell::Related { message, .. } => self.relate(&message),
+            Tell::Related { message, .. } => self.relate(message),
             Tell::Waiting { .. } => {
-                if self.stream() {
+                if matches!(self.stage, Stage::Running) && self.response.stream() {
                     self.wake();
                 }
             }
-            Tell::Notice { message, .. } if message.method() == Method::TasksStatus => {
-                self.look_after_task(&message);
-            }
             Tell::Notice { message, .. } => {
-                let event = self
-                    .listening
-                    .as_ref()
-                    .and_then(|listening| listening.hear(&message, self.id()));
-                if let Some(event) = event {
-                    self.push(event);
+                if let Aim::Listen(listening) = &mut self.aim {
+                    let step = listening.handle_notice(self.session, &message, self.response.id());
+                    self.follow(step);
                 }
             }
             Tell::Question { question, .. } if !self.may_be_asked() => {
@@ -311,117 +308,89 @@ impl Errand {
             Tell::Question {
                 question, message, ..
             } => {
-                let key = self.new_key();
-                let addressee = Addressee::Server(question);
-                self.asked.insert(key, Asked { addressee, message });
+                self.rounds.ask(Addressee::Server(question), message);
                 self.wake();
             }
-            Tell::Withdrawn { question, .. } => {
-                let withdrawn = Addressee::Server(question);
-                self.asked.retain(|_, asked| asked.addressee != withdrawn);
-            }
+            Tell::Withdrawn { question, .. } => self.rounds.withdraw(question),
         }
     }
 
-    /// Progress and log lines of the call.
-    fn relate(&mut self, message: &Message) {
-        match self.stage {
+    /// Takes progress and log lines of the call.
+    fn relate(&mut self, message: Message) {
+        match &mut self.stage {
             Stage::Running => {
-                if let Some(event) = self.event(message)
-                    && self.stream()
+                if let Some(event) = self.response.event(&message, self.rounds.round())
+                    && self.response.stream()
                 {
                     self.push(event);
                 }
             }
-            // While nobody reads, only the newest is of interest.
-            Stage::Parked if self.wants(message) => self.kept = Some(message.clone()),
-            Stage::Parked | Stage::Over => {}
+            // While no client reads, only the newest is of interest.
+            Stage::Parked { newest } => {
+                if self.response.wants(&message) {
+                    *newest = Some(message);
+                }
+            }
+            Stage::Over => {}
         }
     }
 
-    /// A log line is only for a request that asked for such.
-    fn wants(&self, message: &Message) -> bool {
-        message.method() != Method::LogMessage
-            || self
-                .level
-                .is_some_and(|wanted| message.level().is_none_or(|level| level >= wanted))
+    fn handle_listen_answer(&mut self, call: CallKey, granted: bool, reply: Option<(&Message, Era)>) {
+        if let Aim::Listen(listening) = &mut self.aim {
+            let step = listening.handle_answer(self.session, call, granted, reply, self.response.id());
+            self.follow(step);
+        }
     }
 
-    /// What is related to the call as the attached request is to hear it: a retry has a log level and a progress token
-    /// of its own, or none.
-    fn event(&self, message: &Message) -> Option<Bytes> {
-        if !self.wants(message) {
-            return None;
+    /// Does what a listen wants done.
+    fn follow(&mut self, step: ListenStep) {
+        if let Some(event) = step.event {
+            self.response.stream();
+            self.push(event);
         }
-        if self.round == 0 || message.method() != Method::Progress {
-            return Some(Bytes::copy_from_slice(message.bytes()));
-        }
-        let token = self.message.raw(Member::MetaProgressToken)?;
-        Some(message.spliced(&[(Member::ProgressToken, token)]))
+        self.outputs.extend(step.asks.into_iter().map(Output::Ask));
     }
 
     fn push(&mut self, event: Bytes) {
-        while self.events.len() >= MAX_EVENTS || self.event_bytes + event.len() > MAX_EVENT_BYTES {
-            if self.next_event().is_none() {
-                break;
-            }
-            self.events_lost += 1;
-        }
-        self.event_bytes += event.len();
-        self.events.push_back(event);
+        self.events.push(event);
         self.wake();
     }
 
     /// Returns how many bytes of events wait to be read.
     pub fn kept_bytes(&self) -> usize {
-        self.event_bytes
+        self.events.bytes()
     }
 
     /// Drops the oldest events, at least so many bytes as far as there are any.
     pub fn drop_events(&mut self, bytes: usize) {
-        let limit = self.event_bytes.saturating_sub(bytes);
-        while self.event_bytes > limit && self.next_event().is_some() {
-            self.events_lost += 1;
-        }
-    }
-
-    fn next_event(&mut self) -> Option<Bytes> {
-        let event = self.events.pop_front()?;
-        self.event_bytes -= event.len();
-        Some(event)
-    }
-
-    /// Turns the attached request's answer into a stream, if its client reads streams.
-    fn stream(&mut self) -> bool {
-        if matches!(self.stage, Stage::Running) && self.accepts != Accepts::Json {
-            self.streaming = true;
-        }
-        self.streaming
+        self.events.shed(bytes);
     }
 
     fn conclude(&mut self, outcome: Outcome) {
-        if self.outcome.is_none() {
+        if self.outcome.is_none() && !self.is_over() {
             self.outcome = Some(outcome);
-            self.asked.clear();
+            self.rounds.clear();
             self.close();
             self.wake();
         }
     }
 
-    /// The backend has nothing more to do with this errand.
+    /// Ends what the backend has to do with this errand.
     fn close(&mut self) {
-        if !std::mem::replace(&mut self.closed, true) {
-            self.outputs.push_back(Output::Ask(Ask::Close {
-                session: self.session,
-            }));
+        let session = self.session;
+        self.outputs.push_back(Output::Ask(Ask::Close { session }));
+    }
+
+    /// Ends a listen in the way its client understands: with a result.
+    pub fn dismiss(&mut self) {
+        if matches!(self.aim, Aim::Listen(_)) {
+            self.conclude(Outcome::Closed);
         }
     }
 
     /// The instance behind this errand has lost its books. Ends the errand if it is still open.
     pub fn handle_lost_instance(&mut self, failure: &Failure) {
-        if !matches!(self.stage, Stage::Over) {
-            self.conclude(Outcome::Failed(failure.clone()));
-        }
+        self.conclude(Outcome::Failed(failure.clone()));
     }
 
     /// The client's connection is gone. In this era that cancels, unless the errand is parked.
@@ -436,10 +405,10 @@ impl Errand {
         if matches!(self.stage, Stage::Over) {
             return;
         }
-        for (_, asked) in std::mem::take(&mut self.asked) {
+        for (addressee, message) in self.rounds.take() {
             // An elicitation can be called off in its own words; the rest is refused by the backend.
-            if let Addressee::Server(question) = asked.addressee
-                && asked.message.method() == Method::ElicitationCreate
+            if let Addressee::Server(question) = addressee
+                && message.method() == Method::ElicitationCreate
             {
                 let message = Message::own(r#"{"jsonrpc":"2.0","id":0,"result":{"action":"cancel"}}"#.into());
                 let answer = Ask::Answer {
@@ -450,18 +419,22 @@ impl Errand {
                 self.outputs.push_back(Output::Ask(answer));
             }
         }
-        match self.stage {
-            // It has come to its end, though nobody has waited to hear of it.
-            Stage::Running if self.outcome.is_some() => {
+        let is_open = self.outcome.is_none();
+        match (&self.stage, &self.aim) {
+            // It has come to its end, though its client did not wait for it.
+            (Stage::Running, _) if !is_open => {
                 self.finish();
             }
-            Stage::Running if matches!(self.meaning, Meaning::Call { .. }) => {
+            (Stage::Running, Aim::Call) => {
                 self.record(Ending::Failed(Failure::Cancelled), Bytes::new());
             }
-            Stage::Running | Stage::Parked | Stage::Over => {}
+            (Stage::Running | Stage::Parked { .. } | Stage::Over, _) => {}
         }
         self.stage = Stage::Over;
-        self.close();
+        self.outcome = None;
+        if is_open {
+            self.close();
+        }
         self.wake();
     }
 }

@@ -2,10 +2,10 @@
 //! required), and its client is to call again afterwards. A modern client is asked to visit them by a round, and its
 //! retry is that call.
 
-use super::{Addressee, Asked, ERRAND, Errand, Outcome};
+use super::{Addressee, Errand, Outcome};
 use crate::client_face::{legacy, modern};
 use crate::error_code;
-use crate::exchange::{Ask, Call, CallKey, Failure, Request};
+use crate::exchange::{Ask, Failure};
 use crate::message::{Message, quoted};
 use crate::method::Method;
 use crate::version::Era;
@@ -34,16 +34,9 @@ impl Errand {
             return true;
         }
         // The call is over, and with it what else was asked for it.
-        self.asked.clear();
+        self.rounds.clear();
         for message in urls {
-            let key = self.new_key();
-            self.asked.insert(
-                key,
-                Asked {
-                    addressee: Addressee::Detour,
-                    message,
-                },
-            );
+            self.rounds.ask(Addressee::Detour, message);
         }
         self.wake();
         true
@@ -63,18 +56,10 @@ impl Errand {
             });
             return None;
         }
-        if !self.asked.is_empty() {
+        if self.rounds.is_open() {
             return None;
         }
-        self.detours += 1;
-        Some(Ask::Call(Call {
-            session: self.session,
-            call: CallKey(ERRAND.0 + self.detours),
-            request: Request::Plain,
-            message: self.message.clone(),
-            words: modern::ERA,
-            mirrored: None,
-            reads_events: self.accepts.reads_events(),
-        }))
+        self.call.0 += 1;
+        Some(self.send_call())
     }
 }

@@ -5,16 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::{Errand, OPENING, Outcome};
+use super::OPENING;
 use crate::backend_face::modern::ListenFilter;
 use crate::client_face::{legacy, modern};
 use crate::error_code;
-use crate::exchange::{Ask, Call, CallKey, Request, Welcome};
+use crate::exchange::{Ask, Call, CallKey, Client, Request, SessionKey, Welcome};
 use crate::message::{Member, Message, quoted};
 use crate::method::Method;
 use crate::multiplexer::is_part;
 use crate::object::Object;
-use crate::session::Accepts;
 use crate::task;
 use crate::version::Era;
 
@@ -23,7 +22,24 @@ const MAX_RESOURCES: usize = 256;
 /// Tasks one listen may name.
 const MAX_TASKS: usize = 256;
 
+/// What a listen wants done: an event for the client, calls for the server.
+#[derive(Debug, Default)]
+pub(super) struct ListenStep {
+    pub(super) event: Option<Bytes>,
+    pub(super) asks: Vec<Ask>,
+}
+
+impl ListenStep {
+    fn event(event: Option<Bytes>) -> Self {
+        let asks = Vec::new();
+        Self { event, asks }
+    }
+}
+
 /// What was asked for, and what of it is honoured.
+///
+/// [`Listening::begin`] is called once, with the server's welcome. After it, [`Listening::handle_answer`] takes the answers
+/// to the calls of each step, and [`Listening::handle_notice`] what the server sends.
 #[derive(Debug)]
 pub(super) struct Listening {
     lists: BTreeSet<Method>,
@@ -77,23 +93,109 @@ impl Listening {
         }
     }
 
-    /// A notice as this listen's client is to hear it, if it is to.
+    /// Handles the server's welcome: what it can send is honoured, resources and tasks after it was asked for them.
+    /// Returns the error for a client that wants tasks and did not declare them.
+    pub(super) fn begin(
+        &mut self,
+        session: SessionKey,
+        welcome: &Welcome,
+        client: &Client,
+        id: &[u8],
+    ) -> Result<ListenStep, Message> {
+        self.lists.retain(|list| welcome.changing_lists.contains(list));
+        if welcome.tasks && self.asks_for_tasks() && !client.capabilities.takes_tasks() {
+            return Err(undeclared());
+        }
+        self.wishes.retain(|wish| match wish {
+            ListenFilter::Resource(_) => welcome.subscriptions,
+            ListenFilter::Task(_) => welcome.tasks,
+        });
+        let mut asks = Vec::new();
+        for (at, wish) in self.wishes.iter().enumerate() {
+            let call = CallKey(OPENING.0 + 2 + at as u64);
+            let (request, text) = match wish {
+                ListenFilter::Resource(uri) => (
+                    Request::Subscribe { uri: uri.clone() },
+                    format!(
+                        r#"{{"jsonrpc":"2.0","id":0,"method":"resources/subscribe","params":{{"uri":{}}}}}"#,
+                        quoted(uri)
+                    ),
+                ),
+                ListenFilter::Task(id) => (Request::Watch { task: id.clone() }, about_task(id)),
+            };
+            self.awaited.insert(call);
+            asks.push(ask(session, call, request, text, legacy::ERA));
+        }
+        let event = self.acknowledge(id);
+        Ok(ListenStep { event, asks })
+    }
+
+    /// Handles the server's answer to one of the calls. `granted` is whether it was a good one.
+    pub(super) fn handle_answer(
+        &mut self,
+        session: SessionKey,
+        call: CallKey,
+        granted: bool,
+        reply: Option<(&Message, Era)>,
+        id: &[u8],
+    ) -> ListenStep {
+        if let Some((task, again)) = self.looking.remove(&call) {
+            let event = reply.and_then(|(message, words)| task_event(message, words, id));
+            let asks = again.then(|| self.ask_about(session, task)).into_iter().collect();
+            return ListenStep { event, asks };
+        }
+        if !self.awaited.remove(&call) {
+            return ListenStep::default();
+        }
+        let at = (call.0 - OPENING.0 - 2) as usize;
+        if let (true, Some(wish)) = (granted, self.wishes.get(at)) {
+            self.honoured.insert(wish.clone());
+        }
+        ListenStep::event(self.acknowledge(id))
+    }
+
+    /// Handles a notification of the server. A legacy server only names a task that has changed. The client is to know
+    /// everything, so the server is asked for it, for one change at a time.
+    pub(super) fn handle_notice(&mut self, session: SessionKey, notice: &Message, id: &[u8]) -> ListenStep {
+        if notice.method() != Method::TasksStatus {
+            return ListenStep::event(self.wants(notice).then(|| tagged(notice, id)));
+        }
+        let Some(task) = task::announced(notice).filter(|task| self.honours_task(&task.id)) else {
+            return ListenStep::default();
+        };
+        if let Some((_, again)) = self.looking.values_mut().find(|(id, _)| *id == task.id) {
+            *again = true;
+            return ListenStep::default();
+        }
+        let asks = vec![self.ask_about(session, task.id)];
+        ListenStep { event: None, asks }
+    }
+
+    /// Asks the server about a task.
+    fn ask_about(&mut self, session: SessionKey, id: String) -> Ask {
+        let call = CallKey(self.next_call);
+        self.next_call += 1;
+        let text = about_task(&id);
+        self.looking.insert(call, (id, false));
+        ask(session, call, Request::Plain, text, modern::ERA)
+    }
+
+    /// Returns whether this listen is to be sent a notification.
     #[expect(
         clippy::wildcard_enum_match_arm,
         reason = "every other method is treated alike"
     )]
-    pub(super) fn hear(&self, message: &Message, id: &[u8]) -> Option<Bytes> {
+    fn wants(&self, message: &Message) -> bool {
         let wanted = match message.method() {
-            Method::ResourcesUpdated => {
-                let uri = message.text(Member::Uri)?;
+            Method::ResourcesUpdated => message.text(Member::Uri).is_some_and(|uri| {
                 self.honoured
                     .iter()
                     .any(|honoured| matches!(honoured, ListenFilter::Resource(honoured) if is_part(&uri, honoured)))
-            }
+            }),
             Method::Tasks => task::announced(message).is_some_and(|task| self.honours_task(&task.id)),
             list => self.lists.contains(&list),
         };
-        (self.acknowledged && wanted).then(|| tagged(message, id))
+        self.acknowledged && wanted
     }
 
     fn honours_task(&self, id: &str) -> bool {
@@ -106,7 +208,15 @@ impl Listening {
             .any(|wish| matches!(wish, ListenFilter::Task(_)))
     }
 
-    /// The first thing the client hears: what it will hear.
+    /// Returns the first event of the stream, which names what will be sent, as soon as all of it is known.
+    fn acknowledge(&mut self, id: &[u8]) -> Option<Bytes> {
+        if self.acknowledged || !self.awaited.is_empty() {
+            return None;
+        }
+        self.acknowledged = true;
+        Some(self.acknowledgement(id))
+    }
+
     fn acknowledgement(&self, id: &[u8]) -> Bytes {
         let mut filter = Object::default();
         for (name, list) in LISTS {
@@ -147,7 +257,7 @@ fn tagged(message: &Message, id: &[u8]) -> Bytes {
     format!(r#"{{"jsonrpc":"2.0","method":{method},"params":{params}}}"#).into()
 }
 
-/// The last thing the client hears, if it is we who end the listen.
+/// Returns the answer to a listen that Rialto ends.
 pub(super) fn farewell(id: &[u8]) -> Bytes {
     let id = String::from_utf8_lossy(id);
     format!(
@@ -156,150 +266,27 @@ pub(super) fn farewell(id: &[u8]) -> Bytes {
     .into()
 }
 
-impl Errand {
-    /// The server is there: what it can send is honoured, resources after it was asked for them.
-    pub(super) fn begin_listening(&mut self, welcome: &Welcome) {
-        let session = self.session;
-        let Some(listening) = &mut self.listening else {
-            return;
-        };
-        listening
-            .lists
-            .retain(|list| welcome.changing_lists.contains(list));
-        if welcome.tasks && listening.asks_for_tasks() && !self.client.capabilities.takes_tasks() {
-            let (message, words) = (undeclared(), modern::ERA);
-            return self.conclude(Outcome::Reply { message, words });
-        }
-        let resources = welcome.subscriptions;
-        listening.wishes.retain(|wish| match wish {
-            ListenFilter::Resource(_) => resources,
-            ListenFilter::Task(_) => welcome.tasks,
-        });
-        for (at, wish) in listening.wishes.iter().enumerate() {
-            let call = CallKey(OPENING.0 + 2 + at as u64);
-            let (request, text) = match wish {
-                ListenFilter::Resource(uri) => (
-                    Request::Subscribe { uri: uri.clone() },
-                    format!(
-                        r#"{{"jsonrpc":"2.0","id":0,"method":"resources/subscribe","params":{{"uri":{}}}}}"#,
-                        quoted(uri)
-                    ),
-                ),
-                ListenFilter::Task(id) => (Request::Watch { task: id.clone() }, about_task(id)),
-            };
-            listening.awaited.insert(call);
-            self.outputs.push_back(super::Output::Ask(Ask::Call(Call {
-                session,
-                call,
-                request,
-                message: Message::own(text),
-                words: legacy::ERA,
-                mirrored: None,
-                reads_events: true,
-            })));
-        }
-        self.accepts = Accepts::Events;
-        self.acknowledge();
-    }
+/// Returns what a client is sent about a task that the server was asked about.
+fn task_event(message: &Message, words: Era, id: &[u8]) -> Option<Bytes> {
+    let body = modern::lower_reply(b"0", message, words, Method::TasksGet, None);
+    let body = Object::parse(&body)?;
+    let mut params = Object::parse(body.get("result")?.as_bytes())?;
+    params.remove("resultType");
+    let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/tasks","params":{params}}}"#);
+    let notice = Message::scan(text.into()).ok()?;
+    Some(tagged(&notice, id))
+}
 
-    /// A subscription was answered.
-    pub(super) fn handle_subscribed(&mut self, call: CallKey, granted: bool) {
-        let Some(listening) = &mut self.listening else {
-            return;
-        };
-        if !listening.awaited.remove(&call) {
-            return;
-        }
-        let at = (call.0 - OPENING.0 - 2) as usize;
-        if let (true, Some(wish)) = (granted, listening.wishes.get(at)) {
-            listening.honoured.insert(wish.clone());
-        }
-        self.acknowledge();
-    }
-
-    fn acknowledge(&mut self) {
-        let id = Bytes::copy_from_slice(self.id());
-        let Some(listening) = &mut self.listening else {
-            return;
-        };
-        if listening.acknowledged || !listening.awaited.is_empty() {
-            return;
-        }
-        listening.acknowledged = true;
-        let event = listening.acknowledgement(&id);
-        self.streaming = true;
-        self.push(event);
-    }
-
-    /// A legacy server says that a task has changed, and little more. The client is to be told everything, so the server
-    /// is asked for it, for one change at a time.
-    pub(super) fn look_after_task(&mut self, notice: &Message) {
-        let Some(listening) = &mut self.listening else {
-            return;
-        };
-        let Some(task) = task::announced(notice).filter(|task| listening.honours_task(&task.id)) else {
-            return;
-        };
-        if let Some((_, again)) = listening.looking.values_mut().find(|(id, _)| *id == task.id) {
-            *again = true;
-            return;
-        }
-        self.ask_about(task.id);
-    }
-
-    fn ask_about(&mut self, id: String) {
-        let Some(listening) = &mut self.listening else {
-            return;
-        };
-        let call = CallKey(listening.next_call);
-        listening.next_call += 1;
-        let message = Message::own(about_task(&id));
-        listening.looking.insert(call, (id, false));
-        self.outputs.push_back(super::Output::Ask(Ask::Call(Call {
-            session: self.session,
-            call,
-            request: Request::Plain,
-            message,
-            words: modern::ERA,
-            mirrored: None,
-            reads_events: true,
-        })));
-    }
-
-    /// What was asked about a task is here, or will not come. Gives whether it was that.
-    pub(super) fn handle_looked(&mut self, call: CallKey, reply: Option<(&Message, Era)>) -> bool {
-        let id = Bytes::copy_from_slice(self.id());
-        let Some((task, again)) = self
-            .listening
-            .as_mut()
-            .and_then(|listening| listening.looking.remove(&call))
-        else {
-            return false;
-        };
-        let body =
-            reply.map(|(message, words)| modern::lower_reply(b"0", message, words, Method::TasksGet, None));
-        let result = body.as_deref().and_then(Object::parse);
-        let result = result.as_ref().and_then(|body| body.get("result"));
-        if let Some(mut params) = result.and_then(|raw| Object::parse(raw.as_bytes())) {
-            params.remove("resultType");
-            let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/tasks","params":{params}}}"#);
-            if let Ok(notice) = Message::scan(text.into()) {
-                let event = tagged(&notice, &id);
-                self.push(event);
-            }
-        }
-        if again {
-            self.ask_about(task);
-        }
-        true
-    }
-
-    /// Ends a listen in the way its client understands: with a result.
-    pub fn dismiss(&mut self) {
-        if self.listening.is_some() {
-            self.conclude(Outcome::Closed);
-        }
-    }
+fn ask(session: SessionKey, call: CallKey, request: Request, text: String, words: Era) -> Ask {
+    Ask::Call(Call {
+        session,
+        call,
+        request,
+        message: Message::own(text),
+        words,
+        mirrored: None,
+        reads_events: true,
+    })
 }
 
 /// A request about a task, in the words that both eras have for it.

@@ -2,11 +2,13 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Ending, Errand, ErrandRecord, Outcome, Output, Stage, listening, status_of};
+use super::{Ending, Errand, ErrandRecord, Outcome, Output, listening, status_of};
 use crate::client_face::modern;
 use crate::exchange::Failure;
-use crate::message::{Kind, Member};
+use crate::message::{Kind, Member, Message};
+use crate::method::{LogLevel, Method};
 use crate::session::Accepts;
+use crate::time::Moment;
 use crate::wire::sse;
 
 /// What can be read of the answer to the request that is attached.
@@ -67,76 +69,148 @@ pub enum Line {
     Over,
 }
 
+/// The request that is attached, or was last, and how it is answered: as one body, or as a stream from the moment at which
+/// [`Response::stream`] was called.
+#[derive(Debug)]
+pub(super) struct Response {
+    request: Message,
+    started: Moment,
+    accepts: Accepts,
+    /// The log lines that the client wants.
+    level: Option<LogLevel>,
+    streaming: bool,
+    /// The HTTP status of the final answer, if it is sent as JSON.
+    status: u16,
+}
+
+impl Response {
+    pub(super) fn new(now: Moment, request: Message, accepts: Accepts) -> Self {
+        Self {
+            level: modern::log_level(&request),
+            request,
+            started: now,
+            accepts,
+            streaming: false,
+            status: 200,
+        }
+    }
+
+    pub(super) const fn request(&self) -> &Message {
+        &self.request
+    }
+
+    pub(super) fn id(&self) -> &[u8] {
+        self.request.raw(Member::Id).unwrap_or(b"null")
+    }
+
+    pub(super) const fn accepts(&self) -> Accepts {
+        self.accepts
+    }
+
+    pub(super) const fn set_accepts(&mut self, accepts: Accepts) {
+        self.accepts = accepts;
+    }
+
+    pub(super) const fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Makes the response a stream, if its client reads streams. Returns whether it is one.
+    pub(super) fn stream(&mut self) -> bool {
+        self.streaming |= self.accepts != Accepts::Json;
+        self.streaming
+    }
+
+    /// Returns whether the response is a stream, or has to be one because the client reads nothing else.
+    fn must_stream(&mut self) -> bool {
+        self.streaming |= self.accepts == Accepts::Events;
+        self.streaming
+    }
+
+    /// Returns whether the request asked for a message: for a log line it must have named a level.
+    pub(super) fn wants(&self, message: &Message) -> bool {
+        message.method() != Method::LogMessage
+            || self
+                .level
+                .is_some_and(|wanted| message.level().is_none_or(|level| level >= wanted))
+    }
+
+    /// Returns what is related to the call as the request wants it. A retry has a log level and a progress token of its
+    /// own, or none.
+    pub(super) fn event(&self, message: &Message, round: u32) -> Option<Bytes> {
+        if !self.wants(message) {
+            return None;
+        }
+        if round == 0 || message.method() != Method::Progress {
+            return Some(Bytes::copy_from_slice(message.bytes()));
+        }
+        let token = self.request.raw(Member::MetaProgressToken)?;
+        Some(message.spliced(&[(Member::ProgressToken, token)]))
+    }
+}
+
 impl Errand {
-    /// What there is of the answer to the attached request.
+    /// Returns what there is of the answer to the attached request.
     pub fn poll_answer(&mut self) -> Answer {
-        if self.streaming {
+        if self.response.streaming {
+            return Answer::Stream;
+        }
+        if self.outcome.is_none() && !self.rounds.is_open() {
+            return Answer::Waiting;
+        }
+        if self.response.must_stream() {
             return Answer::Stream;
         }
         if self.outcome.is_some() {
-            if self.accepts == Accepts::Events {
-                self.streaming = true;
-                return Answer::Stream;
-            }
             let (body, failure) = self.finish();
             return Answer::Complete { body, failure };
         }
-        if !self.asked.is_empty() {
-            if self.accepts == Accepts::Events {
-                self.streaming = true;
-                return Answer::Stream;
-            }
-            return Answer::Ask { round: self.round };
+        Answer::Ask {
+            round: self.rounds.round(),
         }
-        Answer::Waiting
     }
 
-    /// Writes what is new into `out` as events. This era has no event ids: what is lost is lost.
+    /// Writes what is new into `out` as events.
     pub fn read(&mut self, out: &mut BytesMut) -> Reading {
-        while let Some(event) = self.next_event() {
-            sse::write_message(out, None, &event);
+        loop {
+            match self.poll_line() {
+                Line::Waiting => return Reading::Open,
+                Line::Event(event) => sse::write_message(out, None, &event),
+                Line::Answer { body, .. } => {
+                    sse::write_message(out, None, &body);
+                    return Reading::Ended;
+                }
+                Line::Ask { round } => return Reading::Ask { round },
+                Line::Over => return Reading::Ended,
+            }
         }
-        if matches!(self.stage, Stage::Over) {
-            return Reading::Ended;
-        }
-        if self.outcome.is_some() {
-            let (body, _) = self.finish();
-            sse::write_message(out, None, &body);
-            return Reading::Ended;
-        }
-        if !self.asked.is_empty() {
-            return Reading::Ask { round: self.round };
-        }
-        Reading::Open
     }
 
-    /// The next thing to tell a client that reads lines. Its requests accept events.
+    /// Returns the next thing for a client that reads lines. Its requests accept events.
     pub fn poll_line(&mut self) -> Line {
-        if let Some(event) = self.next_event() {
+        if let Some(event) = self.events.pop() {
             return Line::Event(event);
         }
-        if matches!(self.stage, Stage::Over) {
+        if self.is_over() {
             return Line::Over;
         }
         if self.outcome.is_some() {
             let (body, failure) = self.finish();
             return Line::Answer { body, failure };
         }
-        if !self.asked.is_empty() {
-            return Line::Ask { round: self.round };
+        if self.rounds.is_open() {
+            let round = self.rounds.round();
+            return Line::Ask { round };
         }
         Line::Waiting
     }
 
-    /// The final answer, for the request that is attached.
+    /// Returns the final answer, for the request that is attached.
     pub(super) fn finish(&mut self) -> (Bytes, Option<Failure>) {
-        self.stage = Stage::Over;
-        let id = self
-            .message
-            .raw_bytes(Member::Id)
-            .unwrap_or(Bytes::from_static(b"null"));
+        self.stage = super::Stage::Over;
+        let id = self.response.id();
         let (body, ending) = match self.outcome.take() {
-            Some(Outcome::Welcome(welcome)) => (modern::lower_welcome(&id, &welcome), Ending::Result),
+            Some(Outcome::Welcome(welcome)) => (modern::lower_welcome(id, &welcome), Ending::Result),
             Some(Outcome::Reply { message, words }) => {
                 let ending = if message.kind() == Kind::Error {
                     Ending::Error
@@ -145,18 +219,18 @@ impl Errand {
                 };
                 let method = self.original.method();
                 let info = self.server.as_ref().and_then(|server| server.info.as_deref());
-                let body = modern::lower_reply(&id, &message, words, method, info);
-                if ending == Ending::Error && !self.streaming {
+                let body = modern::lower_reply(id, &message, words, method, info);
+                if ending == Ending::Error && !self.response.streaming {
                     let server = self.server.as_ref();
-                    self.answer_status =
+                    self.response.status =
                         status_of(&body, || server.is_some_and(|server| server.declares(method)));
                 }
                 (body, ending)
             }
-            Some(Outcome::Closed) => (listening::farewell(&id), Ending::Result),
-            Some(Outcome::Failed(failure)) => (modern::lower_failure(&id, &failure), Ending::Failed(failure)),
+            Some(Outcome::Closed) => (listening::farewell(id), Ending::Result),
+            Some(Outcome::Failed(failure)) => (modern::lower_failure(id, &failure), Ending::Failed(failure)),
             None => (
-                modern::lower_failure(&id, &Failure::SessionEnded),
+                modern::lower_failure(id, &Failure::SessionEnded),
                 Ending::Failed(Failure::SessionEnded),
             ),
         };
@@ -169,14 +243,22 @@ impl Errand {
     }
 
     pub(super) fn record(&mut self, ending: Ending, response: Bytes) {
+        let Response {
+            request,
+            started,
+            accepts,
+            streaming,
+            status,
+            ..
+        } = &self.response;
         self.outputs.push_back(Output::Ended(ErrandRecord {
-            message: self.message.clone(),
-            started: self.started,
+            message: request.clone(),
+            started: *started,
             ending,
             response,
-            streamed: self.streaming,
-            accepts: self.accepts,
-            status: self.answer_status,
+            streamed: *streaming,
+            accepts: *accepts,
+            status: *status,
         }));
     }
 }

@@ -1,9 +1,12 @@
 //! The rounds of an errand: questions go out with the end of one request, answers come back with another.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
-use super::{Ending, Errand, Stage};
-use crate::client_face::modern::{self, Meaning};
+use super::reading::Response;
+use super::{Aim, Ending, Errand, Stage};
+use crate::client_face::modern;
 use crate::exchange::{Ask, QuestionKey};
 use crate::message::{Member, Message};
 use crate::object::Object;
@@ -19,13 +22,6 @@ pub enum RetryRefusal {
     BadAnswer,
 }
 
-/// A question that the client has not answered.
-#[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) addressee: Addressee,
-    pub(super) message: Message,
-}
-
 /// Whom the client's answer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Addressee {
@@ -35,29 +31,105 @@ pub(super) enum Addressee {
     Detour,
 }
 
-impl Errand {
-    /// What the client is to call one more question.
-    pub(super) fn new_key(&mut self) -> String {
-        self.next_key += 1;
-        format!("k{}", self.next_key - 1)
+/// The questions that the client has not answered, and the number of the round that gives them out.
+///
+/// `ask` and `withdraw` take what the server does, until the questions are given out. `answer` takes the client's
+/// answers and begins the next round.
+#[derive(Debug, Default)]
+pub(super) struct InputRounds {
+    /// By the key that the client knows the question by.
+    asked: BTreeMap<String, (Addressee, Message)>,
+    /// How many questions were asked, in all rounds.
+    keys: u32,
+    round: u32,
+}
+
+/// The client's answers to the questions of a round.
+#[derive(Debug, Default)]
+struct Answers {
+    to_server: Vec<(QuestionKey, Message)>,
+    /// Whether all URLs that were asked about have been visited, if any was.
+    visited: Option<bool>,
+}
+
+impl InputRounds {
+    pub(super) const fn round(&self) -> u32 {
+        self.round
     }
 
+    pub(super) fn is_open(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    pub(super) fn ask(&mut self, addressee: Addressee, message: Message) {
+        self.keys += 1;
+        let key = format!("k{}", self.keys);
+        self.asked.insert(key, (addressee, message));
+    }
+
+    pub(super) fn withdraw(&mut self, question: QuestionKey) {
+        let withdrawn = Addressee::Server(question);
+        self.asked.retain(|_, (addressee, _)| *addressee != withdrawn);
+    }
+
+    /// Forgets all questions.
+    pub(super) fn clear(&mut self) {
+        self.asked.clear();
+    }
+
+    /// Takes all questions out.
+    pub(super) fn take(&mut self) -> impl Iterator<Item = (Addressee, Message)> + use<> {
+        std::mem::take(&mut self.asked).into_values()
+    }
+
+    fn questions(&self) -> impl Iterator<Item = (&str, &Message)> {
+        let asked = self.asked.iter();
+        asked.map(|(key, (_, message))| (key.as_str(), message))
+    }
+
+    /// Takes the answers of a retry. If one does not fit its question, nothing has changed.
+    fn answer(&mut self, responses: &Object) -> Result<Answers, RetryRefusal> {
+        let mut answers = Answers::default();
+        let mut answered = Vec::new();
+        for (key, raw) in responses.iter() {
+            // Keys that were never asked about, or no longer, are ignored.
+            let Some((addressee, question)) = self.asked.get(key) else {
+                continue;
+            };
+            if !modern::is_answer(question.method(), raw) {
+                return Err(RetryRefusal::BadAnswer);
+            }
+            match *addressee {
+                Addressee::Server(question) => {
+                    let answer = format!(r#"{{"jsonrpc":"2.0","id":0,"result":{raw}}}"#);
+                    let answer = Message::scan(answer.into()).map_err(|_| RetryRefusal::BadAnswer)?;
+                    answers.to_server.push((question, answer));
+                }
+                Addressee::Detour => {
+                    answers.visited = Some(answers.visited.unwrap_or(true) && modern::is_consent(raw));
+                }
+            }
+            answered.push(key);
+        }
+        for key in answered {
+            self.asked.remove(key);
+        }
+        self.round += 1;
+        Ok(answers)
+    }
+}
+
+impl Errand {
     /// Only some requests can be answered by a question (2026-07-28, multi round-trip requests).
     pub(super) fn may_be_asked(&self) -> bool {
-        matches!(self.meaning, Meaning::Call { .. }) && self.original.method().may_ask()
+        matches!(self.aim, Aim::Call) && self.original.method().may_ask()
     }
 
     /// Gives the server's questions to the client. The attached request ends with them; the errand is parked.
     pub fn park(&mut self, state: &str) -> Bytes {
-        let questions = self
-            .asked
-            .iter()
-            .map(|(key, asked)| (key.as_str(), &asked.message));
-        let body = modern::lower_input_required(self.id(), questions, state);
-        self.given = true;
-        self.stage = Stage::Parked;
+        let body = modern::lower_input_required(self.response.id(), self.rounds.questions(), state);
+        self.stage = Stage::Parked { newest: None };
         self.record(Ending::InputRequired, body.clone());
-        self.streaming = false;
         body
     }
 
@@ -69,72 +141,51 @@ impl Errand {
         round: u32,
         accepts: Accepts,
     ) -> Result<Vec<Ask>, RetryRefusal> {
-        if !self.is_parked() || !self.given || round != self.round || !self.agrees(&message) {
+        let Stage::Parked { newest } = &mut self.stage else {
+            return Err(RetryRefusal::Mismatch);
+        };
+        if round != self.rounds.round() || !agree(&message, &self.original) {
             return Err(RetryRefusal::Mismatch);
         }
         let params = message.object(Member::Params);
-        let raw = params.get("inputResponses").unwrap_or("{}").to_owned();
-        let responses = Object::parse(raw.as_bytes()).ok_or(RetryRefusal::BadAnswer)?;
-        let mut answers = Vec::new();
-        for (key, raw) in responses.iter() {
-            // Keys that were never asked about, or no longer, are nobody's business.
-            let Some(asked) = self.asked.get(key) else {
-                continue;
-            };
-            if !modern::is_answer(asked.message.method(), raw) {
-                return Err(RetryRefusal::BadAnswer);
-            }
-            answers.push((key.to_owned(), asked.addressee, raw.to_owned()));
-        }
-        let mut asks = Vec::new();
-        let mut visited = None;
-        for (key, addressee, raw) in answers {
-            let Addressee::Server(question) = addressee else {
-                visited = Some(visited.unwrap_or(true) && modern::is_consent(&raw));
-                self.asked.remove(&key);
-                continue;
-            };
-            let Ok(answer) = Message::scan(Bytes::from(format!(
-                r#"{{"jsonrpc":"2.0","id":0,"result":{raw}}}"#
-            ))) else {
-                return Err(RetryRefusal::BadAnswer);
-            };
-            self.asked.remove(&key);
-            asks.push(Ask::Answer {
-                session: self.session,
-                question,
-                message: answer,
-            });
-        }
-        self.round += 1;
-        self.given = false;
+        let responses = params.get("inputResponses").unwrap_or("{}");
+        let responses = Object::parse(responses.as_bytes()).ok_or(RetryRefusal::BadAnswer)?;
+        let answers = self.rounds.answer(&responses)?;
+        let newest = newest.take();
         self.stage = Stage::Running;
-        self.level = modern::log_level(&message);
-        self.message = message;
-        self.started = now;
-        self.accepts = accepts;
-        if let Some(event) = self.kept.take().and_then(|kept| self.event(&kept))
-            && self.stream()
+        self.response = Response::new(now, message, accepts);
+        let newest = newest.and_then(|newest| self.response.event(&newest, self.rounds.round()));
+        if let Some(event) = newest
+            && self.response.stream()
         {
             self.push(event);
         }
-        if let Some(visited) = visited {
+        let session = self.session;
+        let to_server = answers.to_server.into_iter();
+        let mut asks: Vec<Ask> = to_server
+            .map(|(question, message)| Ask::Answer {
+                session,
+                question,
+                message,
+            })
+            .collect();
+        if let Some(visited) = answers.visited {
             asks.extend(self.end_detour(visited));
         }
         Ok(asks)
     }
+}
 
-    /// Whether a retry asks for the same as the first request did.
-    fn agrees(&self, message: &Message) -> bool {
-        let subject = |message: &Message| {
-            let params = message.object(Member::Params);
-            let read = |name: &str| {
-                params
-                    .get(name)
-                    .and_then(|raw| serde_json::from_str::<serde_json::Value>(raw).ok())
-            };
-            (message.method(), read("name"), read("uri"), read("arguments"))
+/// Returns whether a retry asks for the same as the first request did.
+fn agree(retry: &Message, original: &Message) -> bool {
+    let subject = |message: &Message| {
+        let params = message.object(Member::Params);
+        let read = |name: &str| {
+            params
+                .get(name)
+                .and_then(|raw| serde_json::from_str::<serde_json::Value>(raw).ok())
         };
-        subject(message) == subject(&self.original)
-    }
+        (message.method(), read("name"), read("uri"), read("arguments"))
+    };
+    subject(retry) == subject(original)
 }
