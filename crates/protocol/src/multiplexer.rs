@@ -43,6 +43,7 @@
 
 mod abandoned;
 mod attribution;
+mod call_timer;
 mod calls;
 mod changes;
 mod completion;

@@ -116,7 +116,7 @@ impl Attribution {
             return;
         };
         let principal = entry.principal().clone();
-        let (may_ask, limit) = (call.method.may_ask(), ledger.limits.abandoned);
+        let (may_ask, limit) = (call.method().may_ask(), ledger.limits.abandoned);
         let collapsed = self.abandoned.add(id, call.session, principal, may_ask, limit);
         ledger.counters.overloads += u64::from(collapsed);
     }
@@ -184,7 +184,7 @@ impl Attribution {
             0 => {}
             1 => {
                 return newest(ledger, |call| {
-                    call.method.may_ask() && !call.asking.is_suspended()
+                    call.method().may_ask() && !call.asking.is_suspended()
                 });
             }
             _ => return None,

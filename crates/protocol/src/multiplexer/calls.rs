@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Multiplexer;
+use super::call_timer::CallTimer;
 use super::limits::Limits;
 use super::lowering::Lowered;
 use super::state::{Asking, Doing, InFlight, Pending, RetryHistory, Waiting};
@@ -202,34 +203,26 @@ impl Multiplexer {
         let method = message.method();
         self.ledger.sessions.count_in(session, method.may_ask());
         let is_own = self.is_own(session, &request);
-        let deadline = now.after(self.ledger.limits.first_timeout(method, reads_events, is_own));
-        let horizon = match is_own {
-            true => deadline,
-            false => now.after(self.ledger.limits.longest_call(reads_events)),
-        };
-        let patience = now.after(self.ledger.limits.patience);
+        let timer = CallTimer::start(now, method, reads_events, is_own, &self.ledger.limits);
+        let wake_at = timer.next_deadline();
         self.ledger.pending.insert(
             id,
             Pending::Call(Box::new(InFlight {
                 session,
                 call,
-                method,
                 request,
                 token: message.raw_copy(Member::MetaProgressToken),
                 message,
                 words,
-                reads_events,
                 doing: Doing::Working,
                 rounds: 0,
                 drives,
                 past,
-                deadline,
-                horizon,
-                patience: Some(patience),
+                timer,
                 asking: Asking::Nothing,
             })),
         );
-        self.ledger.wake_by(deadline.min(patience));
+        self.ledger.wake_by(wake_at);
         self.ask_roots_with(now, id);
         self.sync_listen();
     }
@@ -336,7 +329,7 @@ impl Multiplexer {
             return true;
         };
         self.tools.forget();
-        let deadline = call.deadline;
+        let deadline = call.timer.deadline();
         let past = RetryHistory {
             refreshed: true,
             ..call.past
@@ -344,7 +337,7 @@ impl Multiplexer {
         self.ledger.waiting.push_back(Waiting {
             deadline,
             starting: false,
-            patience: call.patience,
+            patience: call.timer.patience(),
             asked_first: false,
             occupied_until: None,
             past,

@@ -66,19 +66,26 @@ impl Multiplexer {
 
     /// Tells the sessions of every change that may have been missed between two listens.
     fn tell_to_look_again(&mut self, honoured: &BTreeSet<ListenFilter>) {
-        let lists = self
-            .link
-            .welcome()
-            .map(|welcome| welcome.changing_lists.clone())
-            .unwrap_or_default();
-        for list in lists {
-            self.tell_all(&legacy::list_changed(list));
-        }
+        let sessions: Vec<SessionKey> = self.ledger.sessions.hearing().collect();
+        self.tell_lists_changed(&sessions);
         for filter in honoured {
             match filter {
                 ListenFilter::Resource(uri) => self.handle_updated(&legacy::updated(uri)),
                 // Its client asks about a task by itself.
                 ListenFilter::Task(_) => {}
+            }
+        }
+    }
+
+    /// Reports to these sessions that each list which may change has changed.
+    pub(super) fn tell_lists_changed(&mut self, sessions: &[SessionKey]) {
+        let welcome = self.link.welcome();
+        let lists = welcome.map(|welcome| welcome.changing_lists.clone());
+        for list in lists.unwrap_or_default() {
+            let message = legacy::list_changed(list);
+            for &session in sessions {
+                let message = message.clone();
+                self.ledger.tell(Tell::Notice { session, message });
             }
         }
     }

@@ -29,7 +29,7 @@ impl Multiplexer {
         }
         self.ledger
             .sessions
-            .count_out(call.session, call.method.may_ask());
+            .count_out(call.session, call.method().may_ask());
         self.resolve_held(now);
         self.admit(now);
         Some(call)
@@ -64,7 +64,7 @@ impl Multiplexer {
         self.forsake(&call);
         self.ledger
             .sessions
-            .count_out(call.session, call.method.may_ask());
+            .count_out(call.session, call.method().may_ask());
         self.attribution.abandon(id, &call, &mut self.ledger, &self.link);
         self.resolve_held(now);
         self.admit(now);
@@ -128,10 +128,10 @@ impl Multiplexer {
     /// be spared because its clients are less patient: it has the call's own time to show that it lives.
     fn check_liveness_after(&mut self, now: Moment, id: WireId, call: Option<&InFlight>) {
         if let Some(call) = call
-            && call.patience.is_none()
+            && call.timer.patience().is_none()
             && !matches!(call.doing, Doing::Round(_))
         {
-            self.check_liveness(now, id, call.deadline);
+            self.check_liveness(now, id, call.timer.deadline());
         }
     }
 

@@ -95,7 +95,7 @@ impl Multiplexer {
             .filter_map(|(_, pending)| pending.as_call());
         older
             .filter(|call| !call.asking.is_suspended() && !matches!(call.doing, Doing::Round(_)))
-            .map(|call| call.deadline)
+            .map(|call| call.timer.deadline())
             .min()
     }
 
@@ -144,15 +144,14 @@ impl Multiplexer {
                     next = earliest(next, Some(at));
                 }
             }
-            if call.deadline <= now {
+            if call.timer.is_late(now) {
                 late.push(*id);
                 continue;
             }
-            if call.patience.is_some_and(|at| at <= now) {
-                call.patience = None;
+            if call.timer.take_patience(now) {
                 slow.push((call.session, call.call));
             }
-            next = earliest(next, earliest(Some(call.deadline), call.patience));
+            next = earliest(next, Some(call.timer.next_deadline()));
         }
         if let Some(at) = next {
             self.ledger.wake_by(at);
@@ -182,7 +181,7 @@ impl Multiplexer {
             if let Some(call) = self.release(now, id, None, "no answer within the time limit") {
                 let failure = match self.is_own(call.session, &call.request) {
                     true => self.ledger.limits.own_failure(),
-                    false => self.ledger.limits.timeout_failure(call.reads_events),
+                    false => call.timer.failure(&self.ledger.limits),
                 };
                 self.ledger.tell(Tell::Failed {
                     session: call.session,

@@ -113,10 +113,8 @@ impl Multiplexer {
             extra: &extra,
         };
         self.link.face().write_call(self.ledger.outgoing.outbox(), &line);
-        let limits = &self.ledger.limits;
-        call.deadline = now.after(limits.call_timeout(call.reads_events));
-        call.horizon = now.after(limits.longest_call(call.reads_events));
-        let deadline = call.deadline;
+        call.timer.restart(now, &self.ledger.limits);
+        let deadline = call.timer.deadline();
         self.ledger.pending.insert(id, Pending::Call(call));
         self.ledger.wake_by(deadline);
     }
@@ -130,7 +128,7 @@ impl Multiplexer {
             return;
         };
         let (session, call) = (settled.session, settled.call);
-        if settled.method == Method::ToolsCall {
+        if settled.method() == Method::ToolsCall {
             let text = format!(
                 r#"{{"jsonrpc":"2.0","id":0,"result":{{"content":[{{"type":"text","text":{}}}],"isError":true}}}}"#,
                 quoted(why)
@@ -209,7 +207,7 @@ impl Multiplexer {
             Some((session, _)) if is_asked_by_requests(session) => true,
             Some((_, wire)) => wire
                 .and_then(|id| self.ledger.call(id))
-                .is_some_and(|call| call.method.may_ask()),
+                .is_some_and(|call| call.method().may_ask()),
             None => {
                 let mut sessions = self.ledger.sessions.iter();
                 self.ledger.sessions.asking() > 0
@@ -255,7 +253,7 @@ impl Multiplexer {
             return;
         };
         let session = call.session;
-        if self.can_carry_roots(session, call.method, call.words) {
+        if self.can_carry_roots(session, call.method(), call.words) {
             for asked in self.take_roots_questions(session) {
                 self.put_question(
                     now,

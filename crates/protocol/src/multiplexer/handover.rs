@@ -14,8 +14,7 @@ use std::sync::Arc;
 
 use super::Multiplexer;
 use super::sessions::SessionEntry;
-use crate::backend_face::legacy;
-use crate::exchange::{Call, Client, SessionKey, Tell};
+use crate::exchange::{Call, Client, SessionKey};
 use crate::method::{LogLevel, Method};
 use crate::time::Moment;
 use crate::version::Era;
@@ -122,23 +121,14 @@ impl Multiplexer {
             self.tell_level(now);
         }
         if is_ready {
-            self.tell_lists_changed(session);
+            // The lists may differ from those of the server that it came from.
+            self.tell_lists_changed(&[session]);
         }
         self.sync_listen();
         for call in waiting {
             self.call(now, call);
         }
         true
-    }
-
-    /// Has a client look at the lists that may differ from those of the server it came from.
-    fn tell_lists_changed(&mut self, session: SessionKey) {
-        let welcome = self.link.welcome();
-        let lists = welcome.map(|welcome| welcome.changing_lists.clone());
-        for list in lists.unwrap_or_default() {
-            let message = legacy::list_changed(list);
-            self.ledger.tell(Tell::Notice { session, message });
-        }
     }
 }
 
@@ -149,7 +139,7 @@ mod tests {
     use super::super::{Limits, Output};
     use super::*;
     use crate::backend_face::legacy::Introduction;
-    use crate::exchange::{Ask, CallKey, Principal, Request};
+    use crate::exchange::{Ask, CallKey, Principal, Request, Tell};
     use crate::message::Message;
 
     const ANN: SessionKey = SessionKey(1);

@@ -49,7 +49,7 @@ impl Multiplexer {
         let Some(call) = self.ledger.call_mut(id) else {
             return;
         };
-        if call.words.lost_streams() == LostStream::Resumed && call.patience.take().is_some() {
+        if call.words.lost_streams() == LostStream::Resumed && call.timer.end_patience() {
             let (session, call) = (call.session, call.call);
             self.ledger.tell(Tell::Waiting { session, call });
         }
@@ -165,7 +165,7 @@ impl Multiplexer {
         }
         let deadline = now.after(self.ledger.limits.start_timeout);
         let at = self.place_among_waiting(call.session, call.call);
-        let (patience, past) = (call.patience, call.past);
+        let (patience, past) = (call.timer.patience(), call.past);
         let waiting = Waiting {
             deadline,
             starting: true,

@@ -237,14 +237,14 @@ impl Multiplexer {
                 _,
             ) => {}
         }
-        if call.method == Method::ToolsList {
+        if call.method() == Method::ToolsList {
             self.tools.note_list(&call, &message, &self.link);
         }
-        let message = match call.method {
+        let message = match call.method() {
             Method::ToolsList => self.shown_tools(call.session, message),
             _ => message,
         };
-        if call.method == Method::ToolsList {
+        if call.method() == Method::ToolsList {
             self.tools.count_shown(&call, &message);
         }
         self.ledger.tell(Tell::Reply {

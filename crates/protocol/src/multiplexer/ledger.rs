@@ -158,8 +158,7 @@ impl Ledger {
     pub(super) fn open_question(&mut self, deadline: Moment, id: WireId) -> Option<CallKey> {
         let call = self.pending.get_mut(&id)?.as_call_mut()?;
         call.asking.open();
-        // People think slowly, and the server is not to blame: it waits too.
-        call.deadline = deadline.after(self.limits.call_timeout(call.reads_events));
+        call.timer.wait_for_client(deadline, &self.limits);
         Some(call.call)
     }
 
@@ -170,9 +169,8 @@ impl Ledger {
         };
         let is_last = call.asking.close();
         if is_last {
-            call.deadline = now.after(self.limits.call_timeout(call.reads_events));
-            call.horizon = now.after(self.limits.longest_call(call.reads_events));
-            let deadline = call.deadline;
+            call.timer.restart(now, &self.limits);
+            let deadline = call.timer.deadline();
             self.wake_by(deadline);
         }
         is_last

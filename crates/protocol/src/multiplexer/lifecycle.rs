@@ -9,7 +9,6 @@ use super::listen::Listen;
 use super::liveness::{Liveness, Owed};
 use super::state::{Pending, PendingOpen, Waiting};
 use super::{Multiplexer, Output};
-use crate::backend_face::legacy;
 use crate::exchange::{Call, Failure, SessionKey, Tell, Trouble, Welcome};
 use crate::message::Message;
 use crate::method::Method;
@@ -270,19 +269,8 @@ impl Multiplexer {
         for uri in resources {
             self.send_subscription(now, Method::ResourcesSubscribe, &uri);
         }
-        let lists = self
-            .link
-            .welcome()
-            .map(|welcome| welcome.changing_lists.clone())
-            .unwrap_or_default();
-        for list in lists {
-            let message = legacy::list_changed(list);
-            let hearing = self.ledger.sessions.hearing();
-            let sessions: Vec<SessionKey> = hearing.filter(|session| !newcomers.contains(session)).collect();
-            for session in sessions {
-                let message = message.clone();
-                self.ledger.tell(Tell::Notice { session, message });
-            }
-        }
+        let hearing = self.ledger.sessions.hearing();
+        let sessions: Vec<SessionKey> = hearing.filter(|session| !newcomers.contains(session)).collect();
+        self.tell_lists_changed(&sessions);
     }
 }

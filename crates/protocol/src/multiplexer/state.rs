@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::call_timer::CallTimer;
 use super::limits::Limits;
 use super::rounds::Round;
 use super::task_polling::TaskPolling;
@@ -88,13 +89,10 @@ impl Pending {
 pub(super) struct InFlight {
     pub(super) session: SessionKey,
     pub(super) call: CallKey,
-    pub(super) method: Method,
     pub(super) request: Request,
     /// What the client wrote, for as long as it may have to be said again in a further round.
     pub(super) message: Message,
     pub(super) words: Era,
-    /// The client reads events while it waits: this decides which time limit holds.
-    pub(super) reads_events: bool,
     pub(super) doing: Doing,
     /// How often the server has asked by an answer.
     pub(super) rounds: u32,
@@ -103,10 +101,7 @@ pub(super) struct InFlight {
     pub(super) past: RetryHistory,
     /// The client's progress token, to be put back into progress notifications.
     pub(super) token: Option<Bytes>,
-    pub(super) deadline: Moment,
-    /// The last moment that progress can move the deadline to.
-    pub(super) horizon: Moment,
-    pub(super) patience: Option<Moment>,
+    pub(super) timer: CallTimer,
     pub(super) asking: Asking,
 }
 
@@ -240,6 +235,10 @@ impl Doing {
 }
 
 impl InFlight {
+    pub(super) fn method(&self) -> Method {
+        self.message.method()
+    }
+
     /// Returns the call as its client made it. Its headers were checked when it was first sent.
     pub(super) fn into_call(self) -> Call {
         Call {
@@ -249,16 +248,14 @@ impl InFlight {
             message: self.message,
             words: self.words,
             mirrored: None,
-            reads_events: self.reads_events,
+            reads_events: self.timer.reads_events(),
         }
     }
 
     /// The server has sent something about this call: its time starts anew, unless a question has stopped it.
     pub(super) fn note_activity(&mut self, now: Moment, limits: &Limits) {
         if self.asking.questions() == 0 {
-            self.deadline = now
-                .after(limits.call_timeout(self.reads_events))
-                .min(self.horizon);
+            self.timer.extend(now, limits);
         }
     }
 }

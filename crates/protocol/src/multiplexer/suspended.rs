@@ -57,7 +57,7 @@ impl Suspended {
         };
         call.asking.suspend();
         self.calls += 1;
-        let (session, may_ask) = (call.session, call.method.may_ask());
+        let (session, may_ask) = (call.session, call.method().may_ask());
         ledger.sessions.count_out(session, may_ask);
     }
 
@@ -68,7 +68,7 @@ impl Suspended {
         };
         if call.asking.resume() {
             self.calls -= 1;
-            let (session, may_ask) = (call.session, call.method.may_ask());
+            let (session, may_ask) = (call.session, call.method().may_ask());
             ledger.sessions.count_in(session, may_ask);
         }
     }

@@ -31,7 +31,7 @@ impl Multiplexer {
         let Some(call) = self.ledger.call(id) else {
             return Some(message);
         };
-        let (session, words, method, drives) = (call.session, call.words, call.method, call.drives);
+        let (session, words, method, drives) = (call.session, call.words, call.method(), call.drives);
         let (ledger, link) = (&mut self.ledger, &self.link);
         let (server, client) = (link.face().tasks(), words.tasks());
         let is_lifted = (server, client) == (TaskStyle::Core, TaskStyle::Extension);

@@ -20,7 +20,7 @@ use crate::version::TaskStyle;
 
 use super::ledger::Ledger;
 use super::link::Link;
-use super::state::{Doing, InFlight, Pending};
+use super::state::{Doing, Pending};
 
 /// How often a server is asked that does not say how often, and how often at all.
 const POLL: Duration = Duration::from_secs(1);
@@ -100,14 +100,12 @@ impl TaskPolling {
             now
         };
         polling.poll_at = Some(at);
-        let timeout = |call: &InFlight| ledger.limits.call_timeout(call.reads_events);
-        let Some(timeout) = ledger.call(id).map(timeout) else {
+        let Some(call) = ledger.pending.get_mut(&id).and_then(Pending::as_call_mut) else {
             return;
         };
-        let Some(call) = ledger.call_mut(id) else { return };
         call.doing = Doing::Polled(polling);
-        call.deadline = now.after(timeout).min(call.horizon);
-        let deadline = call.deadline;
+        call.timer.extend(now, &ledger.limits);
+        let deadline = call.timer.deadline();
         ledger.wake_by(deadline.min(at));
         Self::report_status(id, task, ledger, link);
         if at == now {

@@ -428,7 +428,7 @@ impl Tasks {
     pub(super) fn session_of(&self, task: &str, ledger: &Ledger) -> Option<(SessionKey, Option<WireId>)> {
         let known = self.known.get(task)?;
         let waits = |(_, call): &(WireId, &InFlight)| {
-            call.method == Method::TasksResult && task::named(&call.message).as_deref() == Some(task)
+            call.method() == Method::TasksResult && task::named(&call.message).as_deref() == Some(task)
         };
         let waiting = ledger.calls().find(waits);
         let waiting = waiting.map(|(id, call)| (call.session, Some(id)));

@@ -284,7 +284,7 @@ impl Tools {
         }
         let error = message.raw(Member::Error).and_then(Object::parse);
         let code = error.as_ref().and_then(|error| error.get("code"));
-        call.method == Method::ToolsCall && code == Some(HEADER_MISMATCH)
+        call.method() == Method::ToolsCall && code == Some(HEADER_MISMATCH)
     }
 }
 

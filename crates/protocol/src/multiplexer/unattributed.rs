@@ -44,8 +44,8 @@ impl Unattributed {
         let deadline = until.after(ledger.limits.own_timeout());
         self.held.push_back(Held { id, message, until });
         for call in ledger.calls_mut() {
-            if call.method.may_ask() {
-                call.deadline = call.deadline.max(deadline);
+            if call.method().may_ask() {
+                call.timer.postpone(deadline);
             }
         }
         ledger.wake_by(until);

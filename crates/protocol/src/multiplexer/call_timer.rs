@@ -1,0 +1,103 @@
+//! The time limits of one call in flight. Every sign that the server works on the call begins its time anew, up to a horizon
+//! that progress cannot move.
+
+use super::limits::Limits;
+use crate::exchange::Failure;
+use crate::method::Method;
+use crate::time::{Moment, earliest};
+
+/// The timer. `start` begins it with the call; `extend`, `restart` and `wait_for_client` move the deadline by what happens to
+/// the call. The coordinator asks `is_late` and `take_patience` at `next_deadline`.
+#[derive(Debug)]
+pub(super) struct CallTimer {
+    /// The client reads events while it waits: this decides which time limit holds.
+    reads_events: bool,
+    deadline: Moment,
+    /// The last moment that progress can move the deadline to.
+    horizon: Moment,
+    /// When to report that the call takes long, until that was done.
+    patience: Option<Moment>,
+}
+
+impl CallTimer {
+    /// Returns the timer of a call that is sent now. `is_own`: Rialto makes it, for what its client listens for.
+    pub(super) fn start(
+        now: Moment,
+        method: Method,
+        reads_events: bool,
+        is_own: bool,
+        limits: &Limits,
+    ) -> Self {
+        let deadline = now.after(limits.first_timeout(method, reads_events, is_own));
+        let horizon = match is_own {
+            true => deadline,
+            false => now.after(limits.longest_call(reads_events)),
+        };
+        Self {
+            reads_events,
+            deadline,
+            horizon,
+            patience: Some(now.after(limits.patience)),
+        }
+    }
+
+    pub(super) const fn reads_events(&self) -> bool {
+        self.reads_events
+    }
+
+    pub(super) const fn deadline(&self) -> Moment {
+        self.deadline
+    }
+
+    /// Returns when to report that the call takes long, unless that was done.
+    pub(super) const fn patience(&self) -> Option<Moment> {
+        self.patience
+    }
+
+    pub(super) fn next_deadline(&self) -> Moment {
+        earliest(Some(self.deadline), self.patience).unwrap_or(self.deadline)
+    }
+
+    pub(super) fn is_late(&self, now: Moment) -> bool {
+        self.deadline <= now
+    }
+
+    /// Returns whether it is to be reported now that the call takes long. That is so once.
+    pub(super) fn take_patience(&mut self, now: Moment) -> bool {
+        self.patience.take_if(|at| *at <= now).is_some()
+    }
+
+    /// Reports before its time that the call takes long. Returns whether that was not done yet.
+    pub(super) const fn end_patience(&mut self) -> bool {
+        self.patience.take().is_some()
+    }
+
+    /// The server works on the call: its time begins anew, up to the horizon.
+    pub(super) fn extend(&mut self, now: Moment, limits: &Limits) {
+        self.deadline = now
+            .after(limits.call_timeout(self.reads_events))
+            .min(self.horizon);
+    }
+
+    /// The call is sent again, or goes on after a question: all of its time begins anew.
+    pub(super) fn restart(&mut self, now: Moment, limits: &Limits) {
+        self.deadline = now.after(limits.call_timeout(self.reads_events));
+        self.horizon = now.after(limits.longest_call(self.reads_events));
+    }
+
+    /// The client has until this moment to answer a question. People think slowly, and the server is not to blame: it
+    /// waits too.
+    pub(super) fn wait_for_client(&mut self, until: Moment, limits: &Limits) {
+        self.deadline = until.after(limits.call_timeout(self.reads_events));
+    }
+
+    /// Lets the call live until this moment at least.
+    pub(super) fn postpone(&mut self, until: Moment) {
+        self.deadline = self.deadline.max(until);
+    }
+
+    /// Returns why the call fails at its deadline.
+    pub(super) fn failure(&self, limits: &Limits) -> Failure {
+        limits.timeout_failure(self.reads_events)
+    }
+}
