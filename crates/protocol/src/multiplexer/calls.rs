@@ -172,8 +172,9 @@ impl Multiplexer {
         self.heed_level(now, session, &message, words);
         let id = self.ledger.upcoming_wire();
         let (extra, drives) = self.as_task(session, &message, words);
-        match self.lower(session, &request, &message, words, id, &extra) {
-            Lowered::Sent => {}
+        let doing = match self.lower(session, &request, &message, words, id, &extra) {
+            Lowered::Sent => Doing::Working,
+            Lowered::Listened => Doing::Listening,
             Lowered::Done => return self.ledger.tell(Tell::Done { session, call }),
             Lowered::TooMuch(limit) => return self.ledger.overload(session, call, limit),
             Lowered::Unsupported(what) => {
@@ -198,7 +199,7 @@ impl Multiplexer {
                     .ledger
                     .reply_error(&call, error_code::METHOD_NOT_FOUND, what, None);
             }
-        }
+        };
         self.ledger.next_wire();
         let method = message.method();
         self.ledger.sessions.count_in(session, method.may_ask());
@@ -214,7 +215,7 @@ impl Multiplexer {
                 token: message.raw_copy(Member::MetaProgressToken),
                 message,
                 words,
-                doing: Doing::Working,
+                doing,
                 rounds: 0,
                 drives,
                 past,

@@ -49,10 +49,19 @@ impl Multiplexer {
         let Some(Pending::Call(call)) = self.ledger.pending.get(&id) else {
             return None;
         };
-        if !call.doing.is_working() {
+        match call.doing {
+            Doing::Working => {}
+            // There is nothing that the server could cancel or answer.
+            Doing::Listening => {
+                let call = self.settle(now, id)?;
+                self.forsake(&call);
+                return Some(call);
+            }
             // The server has answered: there is only the round or the task to forget.
-            self.withdraw_round(id);
-            return self.settle(now, id);
+            Doing::Round(_) | Doing::Polled(_) => {
+                self.withdraw_round(id);
+                return self.settle(now, id);
+            }
         }
         let Some(Pending::Call(call)) = self.ledger.pending.remove(&id) else {
             return None;

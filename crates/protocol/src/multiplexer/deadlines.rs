@@ -133,7 +133,7 @@ impl Multiplexer {
                 }
             }
             let (due, at) = match &call.doing {
-                Doing::Working => (&mut resumed, None),
+                Doing::Working | Doing::Listening => (&mut resumed, None),
                 Doing::Round(round) => (&mut resumed, round.next_deadline()),
                 Doing::Polled(polling) => (&mut polled, polling.next_deadline()),
             };

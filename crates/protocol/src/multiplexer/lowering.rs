@@ -18,6 +18,8 @@ use crate::version::{ChangeStyle, Era, LogLevelStyle};
 pub(super) enum Lowered {
     /// It is under way.
     Sent,
+    /// The listen that follows asks for it; its acknowledgement is the answer.
+    Listened,
     /// It needs no server.
     Done,
     TooMuch(&'static str),
@@ -112,8 +114,7 @@ impl Multiplexer {
                     Watched::Unknown => Lowered::Unsupported(NO_TASK),
                     Watched::Granted => Lowered::Done,
                     Watched::Wanted if self.listen.is_given_up() => Lowered::Unsupported(NO_UPDATES),
-                    // As for a resource.
-                    Watched::Wanted => Lowered::Sent,
+                    Watched::Wanted => Lowered::Listened,
                 };
             }
             Request::SetLevel { level } => return self.lower_level(session, *level, message, id),
@@ -158,8 +159,7 @@ impl Multiplexer {
                     self.subscriptions.confirm(uri);
                     return Some(Lowered::Done);
                 }
-                // The listen that follows asks for it; its acknowledgement is the answer.
-                Some(Lowered::Sent)
+                Some(Lowered::Listened)
             }
         }
     }

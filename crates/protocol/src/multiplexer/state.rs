@@ -201,6 +201,8 @@ impl Asking {
 pub(super) enum Doing {
     /// The server: it has not answered.
     Working,
+    /// The listen that asks for it: the server was sent no request for this call.
+    Listening,
     /// The client, or a pause: the server has answered `input_required`.
     Round(Round),
     /// The task that the server has answered with.
@@ -215,21 +217,21 @@ impl Doing {
     pub(super) fn polling(&self) -> Option<&TaskPolling> {
         match self {
             Self::Polled(polling) => Some(polling),
-            Self::Working | Self::Round(_) => None,
+            Self::Working | Self::Listening | Self::Round(_) => None,
         }
     }
 
     pub(super) fn polling_mut(&mut self) -> Option<&mut TaskPolling> {
         match self {
             Self::Polled(polling) => Some(polling),
-            Self::Working | Self::Round(_) => None,
+            Self::Working | Self::Listening | Self::Round(_) => None,
         }
     }
 
     pub(super) fn round_mut(&mut self) -> Option<&mut Round> {
         match self {
             Self::Round(round) => Some(round),
-            Self::Working | Self::Polled(_) => None,
+            Self::Working | Self::Listening | Self::Polled(_) => None,
         }
     }
 }
