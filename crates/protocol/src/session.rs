@@ -176,7 +176,7 @@ pub struct CallRecord {
 /// One legacy client.
 ///
 /// [`Session::handle_message`] takes what the client sends and [`Session::handle_tell`] what the backend has for it; both
-/// may queue outputs, which the driver takes with [`Session::poll_output`]. The connection of a POST calls
+/// may queue outputs, which the driver takes with [`Session::poll_output`], before it sends the ask of a message. The connection of a POST calls
 /// [`Session::poll_answer`] when it is woken, and [`Session::abandon`] if it ends before the answer. The connection of a
 /// stream begins with [`Session::listen`] or [`Session::resume`] (or with the [`Reader`] of an answer), calls
 /// [`Session::read`] when it is woken, and ends with [`Session::hang_up`]. [`Session::handle_tick`] is due about once a
@@ -251,16 +251,21 @@ impl Session {
         version: Version,
     ) -> (Self, Ask) {
         let mut session = Self::new(key, client, limits, now, Some(version), true);
-        let call = session.begin(now, None, Accepts::Json);
-        let ask = Ask::Open {
-            session: key,
+        let ask = session.introduce(now);
+        (session, ask)
+    }
+
+    /// Begins a handshake of Rialto's own.
+    fn introduce(&mut self, now: Moment) -> Ask {
+        let call = self.begin(now, None, Accepts::Json);
+        Ask::Open {
+            session: self.key,
             call,
-            client: Arc::clone(&session.client),
+            client: Arc::clone(&self.client),
             introduction: None,
             words: legacy::ERA,
             hears: true,
-        };
-        (session, ask)
+        }
     }
 
     fn new(
@@ -437,6 +442,10 @@ impl Session {
                 if self.calls.len() >= self.limits.calls {
                     return Err(Refusal::TooManyCalls);
                 }
+                if self.handshake.begin_again() {
+                    let open = self.introduce(now);
+                    self.outputs.push_back(Output::Ask(Box::new(open)));
+                }
                 let call = self.begin(now, Some(message.clone()), accepts);
                 Taken::Call {
                     call,
@@ -500,6 +509,9 @@ impl Session {
                     Kind::Result | Kind::Request | Kind::Notification => Ending::Result,
                 };
                 if let Some(open) = self.calls.get(call) {
+                    if open.message().is_none() {
+                        self.handshake.handle_refusal();
+                    }
                     let body = legacy::lower_reply(open.id(), &message, words, open.method());
                     self.finish(now, call, ending, body);
                 }

@@ -340,10 +340,15 @@ impl LineClient {
     }
 
     /// The session would not take a request, or answered it at once.
-    pub fn handle_settled(&mut self, request_bytes: usize, line: &Bytes) {
-        if !self.ended {
-            self.load.remove(request_bytes);
-            self.outgoing.push(line);
+    pub fn handle_settled(&mut self, now: Moment, request_bytes: usize, line: &Bytes) {
+        match self.footing {
+            _ if self.ended => {}
+            // The request was to open the session: there will be no other answer by which its client could go on.
+            Footing::Opening(_) => self.handle_unwelcome(now, line, request_bytes),
+            Footing::Undecided | Footing::Legacy | Footing::Modern => {
+                self.load.remove(request_bytes);
+                self.outgoing.push(line);
+            }
         }
     }
 

@@ -15,7 +15,16 @@ pub(super) struct Handshake {
     version: Version,
     /// Rialto opened the session for a client that never sent `initialize`.
     implicit: bool,
-    welcomed: bool,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// The server has not answered.
+    Open,
+    Welcomed,
+    /// The server has answered with an error, and the backend has forgotten the session.
+    Refused,
 }
 
 impl Handshake {
@@ -24,7 +33,7 @@ impl Handshake {
             asked,
             version: asked.unwrap_or(Version::NEWEST_LEGACY),
             implicit,
-            welcomed: false,
+            state: State::Open,
         }
     }
 
@@ -36,15 +45,29 @@ impl Handshake {
         self.implicit
     }
 
-    pub(super) const fn is_welcomed(&self) -> bool {
-        self.welcomed
+    pub(super) fn is_welcomed(&self) -> bool {
+        self.state == State::Welcomed
+    }
+
+    /// The server has refused the handshake.
+    pub(super) const fn handle_refusal(&mut self) {
+        self.state = State::Refused;
+    }
+
+    /// Returns whether Rialto has to do its own handshake once more. A client that sent `initialize` does so itself.
+    pub(super) fn begin_again(&mut self) -> bool {
+        let again = self.implicit && self.state == State::Refused;
+        if again {
+            self.state = State::Open;
+        }
+        again
     }
 
     /// Takes the server's welcome. Returns the answer to the request with this id.
     pub(super) fn handle_welcome(&mut self, id: &[u8], welcome: &Welcome) -> Bytes {
         let (body, version) = legacy::lower_welcome(id, welcome, self.asked);
         self.version = version;
-        self.welcomed = true;
+        self.state = State::Welcomed;
         body
     }
 }

@@ -70,6 +70,7 @@ conversations! {
     held_question_is_refused_though_calls_have_no_limit,
     held_question_goes_to_the_call_that_remains_after_a_cancel,
     implicit_session,
+    implicit_session_is_introduced_again_after_a_refusal,
     initialize_happens_once,
     json_only_client_hears_progress_on_its_get_stream,
     json_without_its_version_is_noise,

@@ -226,6 +226,8 @@ impl Stage {
             }
             Err(refusal) => self.hear(name, label, Heard::Refused(format!("{refusal:?}"))),
         }
+        // What the session wants done comes before what the message asks for.
+        self.settle();
         for ask in asks {
             self.backend.handle_ask(now, ask);
         }

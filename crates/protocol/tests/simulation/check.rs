@@ -137,6 +137,9 @@ impl Judge {
             Fact::Refused { session } => {
                 self.refused.insert(*session);
             }
+            Fact::Reopened { session } => {
+                self.refused.remove(session);
+            }
             Fact::LinkUp { backend, .. } => {
                 // A new server knows only what living sessions subscribed to.
                 let (closed, refused, homes) = (&self.closed, &self.refused, &self.homes);

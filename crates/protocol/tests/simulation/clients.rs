@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use protocol::capability::Capabilities;
-use protocol::exchange::{CallKey, Client, Principal, SessionKey};
+use protocol::exchange::{Ask, CallKey, Client, Principal, SessionKey};
 use protocol::session::replay::{EventId, StreamKey};
 use protocol::session::{self, Accepts, Answer, Reader, Reading, Session, Taken};
 use protocol::version::{Era, Version};
@@ -306,6 +306,7 @@ impl World {
             .handle_message(self.now, said, accepts)
         {
             Ok(Taken::Call { call, ask }) => {
+                self.attend(session);
                 self.post((session, accepts), id, token, method, template, false);
                 self.connect(session, post, call);
                 self.send_ask(self.sessions[session].backend, ask);
@@ -511,7 +512,12 @@ impl World {
                         }
                     }
                 }
-                session::Output::Ask(ask) => self.send_ask(self.sessions[session].backend, *ask),
+                session::Output::Ask(ask) => {
+                    if matches!(*ask, Ask::Open { .. }) {
+                        self.note(Fact::Reopened { session });
+                    }
+                    self.send_ask(self.sessions[session].backend, *ask);
+                }
                 session::Output::Ended(_) | session::Output::Said(_) => {}
             }
         }

@@ -37,6 +37,10 @@ pub(crate) enum Fact {
     Refused {
         session: usize,
     },
+    /// Rialto does the handshake of a session once more.
+    Reopened {
+        session: usize,
+    },
     /// The number of a request in its session.
     Numbered {
         session: usize,

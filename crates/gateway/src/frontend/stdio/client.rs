@@ -301,10 +301,12 @@ impl StdioClient {
         };
         match taken {
             Ok(Acceptance::Noted | Acceptance::Call(_)) => {}
-            Ok(Acceptance::Answered(line)) => self.with(|client, _| client.handle_settled(bytes, &line)),
+            Ok(Acceptance::Answered(line)) => {
+                self.with(|client, now| client.handle_settled(now, bytes, &line));
+            }
             Err(refusal) if is_request => {
                 let line = refusal.body(id.as_deref());
-                self.with(|client, _| client.handle_settled(bytes, &line));
+                self.with(|client, now| client.handle_settled(now, bytes, &line));
             }
             Err(refusal) => tracing::debug!(why = %refusal.text(), "a message of the client was ignored"),
         }

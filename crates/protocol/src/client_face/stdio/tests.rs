@@ -116,6 +116,18 @@ fn what_comes_before_the_welcome_waits_for_it_but_a_ping_does_not() {
 }
 
 #[test]
+fn opening_request_that_the_session_refuses_settles_nothing() {
+    let mut client = client();
+    say(&mut client, LIST);
+    assert_eq!(wants(&mut client), ["open tools/list"]);
+    let refusal = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"no"}}"#);
+    client.handle_settled(NOW, LIST.len(), &refusal);
+    assert_eq!(hears(&mut client)[0]["error"]["message"], "no");
+    say(&mut client, LIST);
+    assert_eq!(wants(&mut client), ["close", "open tools/list"]);
+}
+
+#[test]
 fn a_handshake_that_fails_settles_nothing() {
     let refusal = r#"{"jsonrpc":"2.0","id":0,"error":{"code":-32000,"message":"no"}}"#;
     let mut client = client();
