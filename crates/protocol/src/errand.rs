@@ -111,11 +111,11 @@ enum Stage {
 
 /// One modern request.
 ///
-/// [`Errand::new`] returns the first asks. [`Errand::handle_tell`] takes what the backend has for it, and the driver takes
-/// the outputs that follow with [`Errand::poll_output`]. The connection calls [`Errand::poll_answer`] when it is woken,
-/// or [`Errand::poll_line`] if its client reads lines; once the answer is a stream it calls [`Errand::read`]. If these
-/// give a question, the driver seals a state and calls [`Errand::park`]: the request is answered, and
-/// [`Errand::retry`] attaches the next one. [`Errand::hang_up`] and [`Errand::give_up`] end it early.
+/// [`Self::new`] returns the first asks. [`Self::handle_tell`] takes what the backend has for it, and the driver takes
+/// the outputs that follow with [`Self::poll_output`]. The connection calls [`Self::poll_answer`] when it is woken,
+/// or [`Self::poll_line`] if its client reads lines; once the answer is a stream it calls [`Self::read`]. If these
+/// give a question, the driver seals a state and calls [`Self::park`]: the request is answered, and
+/// [`Self::retry`] attaches the next one. [`Self::hang_up`] and [`Self::give_up`] end it early.
 #[derive(Debug)]
 pub struct Errand {
     session: SessionKey,
