@@ -10,8 +10,8 @@ mod clients;
 mod dice;
 #[path = "../../crates/protocol/tests/simulation/eras.rs"]
 mod eras;
-#[path = "../../crates/protocol/tests/simulation/errands.rs"]
-mod errands;
+#[path = "../../crates/protocol/tests/simulation/modern_requests.rs"]
+mod modern_requests;
 #[path = "../../crates/protocol/tests/simulation/history.rs"]
 mod history;
 #[path = "../../crates/protocol/tests/simulation/listens.rs"]

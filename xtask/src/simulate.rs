@@ -16,7 +16,7 @@ use crate::test_run::cargo;
 const PORTION: u64 = 2000;
 /// A process of the harness has this many threads at most.
 const THREADS: usize = 4;
-const TEST: &str = "whatever_happens_the_promises_hold";
+const TEST: &str = "the_promises_hold_for_random_seeds";
 
 /// What to run.
 #[derive(Debug, PartialEq)]

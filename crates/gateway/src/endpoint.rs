@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use parking_lot::{Mutex, MutexGuard};
-use protocol::exchange::{CallKey, Client, Principal, SessionKey, Trouble};
+use protocol::exchange::{BackendError, CallKey, Client, Principal, SessionKey};
 use protocol::message::{Member, Message};
 use protocol::session::{self, Accepts, Session};
 use protocol::time::Moment;
@@ -162,7 +162,7 @@ impl Endpoint {
             transport: upstream.transport,
             state: upstream.state,
             is_ready: is_configured && upstream.is_ready,
-            trouble: upstream.trouble,
+            backend_error: upstream.backend_error,
             sessions: handles.len(),
             parked: self.parked.lock().len(),
             listens,
@@ -399,11 +399,11 @@ impl Endpoint {
     /// going) and not with 404 (unknown session), at which clients would open another session here.
     pub(crate) fn stop(&self, why: CloseReason) {
         self.stop_accepting(why);
-        let trouble = Arc::new(Trouble {
+        let backend_error = Arc::new(BackendError {
             what: why.words().into(),
-            ..Trouble::default()
+            ..BackendError::default()
         });
-        self.upstream.fail_calls(&trouble);
+        self.upstream.fail_calls(&backend_error);
         self.dismiss(|_| true);
         self.upstream.stop();
     }

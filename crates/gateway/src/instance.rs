@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use protocol::backend_face::WireId;
-use protocol::delivery::{Bundle, Post};
-use protocol::exchange::{Ask, Failure, Principal, SessionKey, StrayOutput, Tell, Trouble};
+use protocol::delivery::{PostBatch, PostRequest};
+use protocol::exchange::{Ask, BackendError, Failure, Principal, SessionKey, StrayOutput, Tell};
 use protocol::message::{Member, Message, ScanError};
 use protocol::multiplexer::{Carrier, LeavingClient, Multiplexer, Output};
 use protocol::negotiation::{EraPlan, ShownEras};
@@ -105,7 +105,7 @@ pub(crate) trait ByteInlet: Send + Sync {
 
 /// The senders of messages to a server that reads them one by one.
 pub(crate) trait MessageInlet: Send + Sync {
-    fn send(self: Arc<Self>, post: Post);
+    fn send(self: Arc<Self>, post: PostRequest);
 }
 
 /// The way to the server for a message that need not wait for the tasks of the backend, which lend it.
@@ -149,7 +149,7 @@ enum Order {
     /// The same for a message.
     Send {
         inlet: Arc<dyn MessageInlet>,
-        post: Post,
+        post: PostRequest,
     },
     WakeWriter,
     WakeSupervisor,
@@ -463,15 +463,15 @@ impl Instance {
     }
 
     /// Returns whether the server may have ended because of `server/discover`.
-    pub(crate) fn link_down(&self, trouble: &Arc<Trouble>) -> bool {
+    pub(crate) fn link_down(&self, backend_error: &Arc<BackendError>) -> bool {
         self.act(self.clock.now(), |inner, _| {
             inner.link += 1;
-            inner.multiplexer.handle_link_down(trouble)
+            inner.multiplexer.handle_link_down(backend_error)
         })
     }
 
-    pub(crate) fn unavailable(&self, trouble: &Arc<Trouble>, retry_after: Duration) {
-        self.with(|multiplexer, _| multiplexer.handle_unavailable(trouble, retry_after));
+    pub(crate) fn unavailable(&self, backend_error: &Arc<BackendError>, retry_after: Duration) {
+        self.with(|multiplexer, _| multiplexer.handle_unavailable(backend_error, retry_after));
     }
 
     /// The server was reached and definitely refuses.
@@ -501,7 +501,7 @@ impl Instance {
     }
 
     /// Says what a server that is not ready yet does, for those who wait for it in vain.
-    pub(crate) fn describe_start(&self, report: Arc<Trouble>) {
+    pub(crate) fn describe_start(&self, report: Arc<BackendError>) {
         self.lock().multiplexer.describe_start(report);
     }
 
@@ -631,8 +631,8 @@ impl Instance {
         self.with(|multiplexer, now| multiplexer.handle_session_lost(now));
     }
 
-    pub(crate) fn outage(&self, trouble: Option<Arc<Trouble>>) {
-        self.with(|multiplexer, _| multiplexer.handle_outage(trouble));
+    pub(crate) fn outage(&self, backend_error: Option<Arc<BackendError>>) {
+        self.with(|multiplexer, _| multiplexer.handle_outage(backend_error));
     }
 
     /// Exchanges an empty outbox for everything that waits to be written.
@@ -646,10 +646,10 @@ impl Instance {
     }
 
     /// The same for a server that is reached by POSTs: everything that waits, line by line.
-    pub(crate) fn take_posts(&self) -> Bundle {
+    pub(crate) fn take_posts(&self) -> PostBatch {
         let mut inner = self.lock();
         if inner.is_sending {
-            return Bundle::default();
+            return PostBatch::default();
         }
         inner.multiplexer.handle_written();
         inner.multiplexer.take_posts()
@@ -657,7 +657,7 @@ impl Instance {
 
     /// The same, for a caller that wants to see what waits. If nothing does, clients' calls go to this inlet from now on,
     /// until something waits again that is to be seen.
-    pub(crate) fn take_posts_or_lend(&self, inlet: &Arc<impl MessageInlet + 'static>) -> Option<Bundle> {
+    pub(crate) fn take_posts_or_lend(&self, inlet: &Arc<impl MessageInlet + 'static>) -> Option<PostBatch> {
         let mut inner = self.lock();
         if inner.is_sending {
             return None;
@@ -854,14 +854,14 @@ impl Machine for Inner {
     /// fails, and the server is replaced.
     fn handle_panic(&mut self) {
         tracing::error!(destination = %self.destination, "an instance panicked; its calls have failed and its server is replaced");
-        let trouble = Arc::new(Trouble {
+        let backend_error = Arc::new(BackendError {
             what: "internal error of the gateway; its log has the details".into(),
-            ..Trouble::default()
+            ..BackendError::default()
         });
-        self.multiplexer.handle_panic(&trouble);
+        self.multiplexer.handle_panic(&backend_error);
         self.replacement = Some("a panic of the gateway");
         // A call that was in hand when the machine panicked is in no book any more, but its client knows it.
-        let failure = Failure::Exited(trouble);
+        let failure = Failure::Exited(backend_error);
         let users = self.users.values();
         self.lost
             .extend(users.map(|user| (Arc::clone(user), failure.clone())));
@@ -876,7 +876,7 @@ mod tests {
 
     use futures_util::FutureExt as _;
     use parking_lot::Mutex;
-    use protocol::backend_face::legacy::Introduction;
+    use protocol::backend_face::legacy::ClientHello;
     use protocol::exchange::{Call, CallKey, Client, Request};
     use protocol::multiplexer;
     use protocol::session::{self, Session};
@@ -923,7 +923,7 @@ mod tests {
             call: CallKey(number),
             request: Request::Plain,
             message: Message::scan(Bytes::from(text)).expect("a message"),
-            words: Era::Legacy,
+            era: Era::Legacy,
             mirrored: None,
             reads_events: true,
         })
@@ -937,7 +937,7 @@ mod tests {
     /// An instance whose server has welcomed a session, with nothing to write.
     fn welcomed(meanwhile: fn(&Instance)) -> (Arc<Instance>, Arc<NarrowPipe>) {
         let clock = Clock::new();
-        let mut multiplexer = Multiplexer::new(multiplexer::Limits::default(), Introduction::Newest);
+        let mut multiplexer = Multiplexer::new(multiplexer::Limits::default(), ClientHello::Newest);
         multiplexer.plan_eras(EraPlan::Only(Era::Legacy));
         let instance = Arc::new(Instance::new(
             "demo".into(),

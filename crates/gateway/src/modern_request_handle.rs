@@ -1,4 +1,4 @@
-//! An errand's place in the gateway: its machine, whoever waits for it, and the instance it uses.
+//! A modern request's place in the gateway: its machine, whoever waits for it, and the instance it uses.
 //!
 //! Like a session's ([`crate::session_handle`]), but for one modern request and the rounds that follow from it.
 
@@ -8,10 +8,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use protocol::client_face::modern::Meaning;
-use protocol::errand::{self, Answer, Errand, ErrandRecord, Line, Output, Reading, RetryRefusal};
+use protocol::client_face::modern::Classified;
 use protocol::exchange::{Ask, Client, Failure, Principal, SessionKey, Tell};
 use protocol::message::{Message, Written};
+use protocol::modern_request::{
+    self, Answer, Line, ModernRequest, ModernRequestRecord, Output, Reading, RetryRefusal,
+};
 use protocol::session::Accepts;
 use protocol::time::Moment;
 use protocol::version::Era;
@@ -64,7 +66,7 @@ pub(crate) struct ModernRequestHandle {
 }
 
 struct Inner {
-    errand: Errand,
+    modern_request: ModernRequest,
     waker: Option<Waker>,
     /// The place of the request that is being worked on: none while it is parked.
     permit: Option<Permit>,
@@ -84,17 +86,17 @@ enum Order {
     Wake(Waker),
     Ask(Ask),
     /// A request has its answer, and gives back its place.
-    Ended(Box<ErrandRecord>, Option<Permit>),
+    Ended(Box<ModernRequestRecord>, Option<Permit>),
     /// The bytes of events that are kept have changed enough to be reported.
     Report(usize),
 }
 
-/// What a new errand is about.
+/// What a new modern request is about.
 pub(crate) struct RequestSpec {
     pub(crate) key: SessionKey,
     pub(crate) client: Arc<Client>,
     pub(crate) message: Message,
-    pub(crate) meaning: Meaning,
+    pub(crate) classified: Classified,
     pub(crate) accepts: Accepts,
     pub(crate) permit: Option<Permit>,
     /// Seals the server's own states, where callers differ.
@@ -104,7 +106,7 @@ pub(crate) struct RequestSpec {
 }
 
 impl ModernRequestHandle {
-    /// Sets out: makes the errand known to its instance and puts its asks there.
+    /// Sets out: makes the modern request known to its instance and puts its asks there.
     pub(crate) fn start(
         spec: RequestSpec,
         destination: Arc<str>,
@@ -117,7 +119,7 @@ impl ModernRequestHandle {
             key,
             client,
             message,
-            meaning,
+            classified,
             accepts,
             permit,
             states,
@@ -125,7 +127,7 @@ impl ModernRequestHandle {
         } = spec;
         let principal = client.principal.as_str().to_owned();
         let now = clock.now();
-        let (errand, asks) = Errand::new(key, client, now, message, meaning, accepts);
+        let (modern_request, asks) = ModernRequest::new(key, client, now, message, classified, accepts);
         let handle = Arc::new(Self {
             key,
             name: uuid::Uuid::new_v4().as_u128(),
@@ -138,7 +140,7 @@ impl ModernRequestHandle {
             states,
             events: ReportedEvents::default(),
             driver: Driver::new(Inner {
-                errand,
+                modern_request,
                 waker: None,
                 permit,
                 parked_until: None,
@@ -180,25 +182,25 @@ impl ModernRequestHandle {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.lock().errand.is_over()
+        self.lock().modern_request.is_over()
     }
 
     /// The HTTP status of the final answer, if it is no failure.
     pub(crate) fn answer_status(&self) -> u16 {
-        self.lock().errand.answer_status()
+        self.lock().modern_request.answer_status()
     }
 
-    /// Until when the errand waits for its client, if it does.
+    /// Until when the modern request waits for its client, if it does.
     pub(crate) fn parked_until(&self) -> Option<Moment> {
         let inner = self.lock();
-        inner.parked_until.filter(|_| inner.errand.is_parked())
+        inner.parked_until.filter(|_| inner.modern_request.is_parked())
     }
 
     /// Gives the server's questions to the client under a sealed state.
     pub(crate) fn park(&self, state: &str, until: Moment) -> Bytes {
         self.act(|inner, _| {
             inner.parked_until = Some(until);
-            inner.errand.park(state)
+            inner.modern_request.park(state)
         })
     }
 
@@ -211,7 +213,7 @@ impl ModernRequestHandle {
     ) -> Result<(), RetryRefusal> {
         let now = self.clock.now();
         self.act(|inner, orders| {
-            let asks = inner.errand.retry(now, message, round, accepts)?;
+            let asks = inner.modern_request.retry(now, message, round, accepts)?;
             inner.poll_outputs(orders);
             inner.permit = permit;
             orders.extend(asks.into_iter().map(Order::Ask));
@@ -220,21 +222,21 @@ impl ModernRequestHandle {
     }
 
     pub(crate) fn abandon(&self) {
-        self.act(|inner, _| inner.errand.give_up());
+        self.act(|inner, _| inner.modern_request.abandon());
     }
 
     /// Ends a listen politely.
     pub(crate) fn dismiss(&self) {
-        self.act(|inner, _| inner.errand.dismiss());
+        self.act(|inner, _| inner.modern_request.end_listen());
     }
 
     pub(crate) fn handle_disconnect(&self) {
-        self.act(|inner, _| inner.errand.hang_up());
+        self.act(|inner, _| inner.modern_request.handle_disconnect());
     }
 
     pub(crate) fn read(&self, out: &mut BytesMut, waker: &Waker) -> Reading {
         self.act(|inner, orders| {
-            let reading = inner.errand.read(out);
+            let reading = inner.modern_request.read(out);
             inner.poll_outputs_but_wakes(orders);
             if out.is_empty() && reading == Reading::Open {
                 inner.waker = Some(waker.clone());
@@ -246,7 +248,7 @@ impl ModernRequestHandle {
     /// The next thing for a client that reads lines; the waker is called when there is more.
     pub(crate) fn poll_line(&self, waker: &Waker) -> Line {
         self.act(|inner, orders| {
-            let line = inner.errand.poll_line();
+            let line = inner.modern_request.poll_line();
             inner.poll_outputs_but_wakes(orders);
             if matches!(line, Line::Waiting | Line::Ask { .. }) {
                 inner.waker = Some(waker.clone());
@@ -269,7 +271,7 @@ impl ModernRequestHandle {
         let acted = self.driver.act(
             |inner, orders| {
                 let acted = act(inner, orders);
-                let kept = inner.errand.kept_bytes();
+                let kept = inner.modern_request.kept_bytes();
                 if self.events.is_due(kept) {
                     inner.poll_outputs(orders);
                     orders.push(Order::Report(kept));
@@ -298,12 +300,12 @@ impl ModernRequestHandle {
         }
     }
 
-    fn record(&self, ended: &ErrandRecord) {
+    fn record(&self, ended: &ModernRequestRecord) {
         let (status, ending) = match &ended.ending {
-            errand::Ending::Result | errand::Ending::InputRequired => (200, Ending::Done),
-            errand::Ending::Error => (ended.status, Ending::Error),
-            errand::Ending::Failed(failure) if ended.streamed => (200, Ending::Failed(failure)),
-            errand::Ending::Failed(failure) => {
+            modern_request::Ending::Result | modern_request::Ending::InputRequired => (200, Ending::Done),
+            modern_request::Ending::Error => (ended.status, Ending::Error),
+            modern_request::Ending::Failed(failure) if ended.streamed => (200, Ending::Failed(failure)),
+            modern_request::Ending::Failed(failure) => {
                 let status = reply::modern_failure_status(ended.message.method(), ended.accepts, failure);
                 (status.as_u16(), Ending::Failed(failure))
             }
@@ -329,7 +331,7 @@ impl InstanceUser for ModernRequestHandle {
             Some(states),
             Tell::Reply {
                 message,
-                words: Era::Modern,
+                era: Era::Modern,
                 ..
             },
         ) = (&self.states, &mut tell)
@@ -337,11 +339,11 @@ impl InstanceUser for ModernRequestHandle {
         {
             *message = sealed;
         }
-        self.act(|inner, _| inner.errand.handle_tell(now, tell));
+        self.act(|inner, _| inner.modern_request.handle_tell(now, tell));
     }
 
     fn lose_instance(&self, _now: Moment, failure: &Failure) {
-        self.act(|inner, _| inner.errand.handle_lost_instance(failure));
+        self.act(|inner, _| inner.modern_request.handle_lost_instance(failure));
     }
 }
 
@@ -349,9 +351,9 @@ impl KeepsEvents for ModernRequestHandle {
     fn drop_events(&self, bytes: usize) -> KeptEvents {
         let kept = {
             let mut inner = self.lock();
-            inner.errand.drop_events(bytes);
+            inner.modern_request.drop_events(bytes);
             KeptEvents {
-                bytes: inner.errand.kept_bytes(),
+                bytes: inner.modern_request.kept_bytes(),
                 since: self.clock.now(),
             }
         };
@@ -363,7 +365,7 @@ impl KeepsEvents for ModernRequestHandle {
 impl Inner {
     /// Moves the outputs to the end of `orders`, for a caller that runs because it was woken and needs no waking.
     fn poll_outputs_but_wakes(&mut self, orders: &mut Outputs<Order>) {
-        while let Some(output) = self.errand.poll_output() {
+        while let Some(output) = self.modern_request.poll_output() {
             match output {
                 Output::Wake => {}
                 Output::Ask(ask) => orders.push(Order::Ask(ask)),
@@ -372,7 +374,7 @@ impl Inner {
         }
     }
 
-    fn ended(&mut self, record: ErrandRecord) -> Order {
+    fn ended(&mut self, record: ModernRequestRecord) -> Order {
         Order::Ended(Box::new(record), self.permit.take())
     }
 }
@@ -382,7 +384,7 @@ impl Machine for Inner {
 
     fn poll_output(&mut self) -> Option<Order> {
         loop {
-            return Some(match self.errand.poll_output()? {
+            return Some(match self.modern_request.poll_output()? {
                 Output::Wake => match self.waker.take() {
                     Some(waker) => Order::Wake(waker),
                     None => continue,
@@ -402,7 +404,7 @@ pub(crate) enum FirstOutcome {
     Stream,
 }
 
-/// Waits for an errand. Dropped early, it cancels: in this era a disconnection does.
+/// Waits for a modern request. Dropped early, it cancels: in this era a disconnection does.
 pub(crate) struct AwaitModernRequest {
     handle: Arc<ModernRequestHandle>,
     debounce: QuestionDebounce,
@@ -414,7 +416,7 @@ impl Future for AwaitModernRequest {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<FirstOutcome> {
         let answer = self.handle.act(|inner, orders| {
-            let answer = inner.errand.poll_answer();
+            let answer = inner.modern_request.poll_answer();
             inner.poll_outputs_but_wakes(orders);
             if matches!(answer, Answer::Waiting) {
                 inner.waker = Some(context.waker().clone());

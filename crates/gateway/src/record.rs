@@ -214,7 +214,7 @@ fn outcome_of(failure: &Failure) -> Outcome {
     match failure {
         Failure::Timeout { .. } | Failure::StartTimeout { .. } => Outcome::Timeout,
         Failure::Exited(_) => Outcome::Crashed,
-        Failure::Unavailable { .. } | Failure::NotWelcomed => Outcome::Unavailable,
+        Failure::Unavailable { .. } | Failure::HandshakeRefused => Outcome::Unavailable,
         Failure::Retired | Failure::Overloaded { .. } | Failure::Occupied | Failure::Unsupported { .. } => {
             Outcome::Refused
         }
@@ -223,7 +223,7 @@ fn outcome_of(failure: &Failure) -> Outcome {
         Failure::Invalid(_) => Outcome::Invalid,
         Failure::Upstream(upstream) => match upstream.fault {
             UpstreamFault::Lost => Outcome::Crashed,
-            UpstreamFault::Nonsense => Outcome::Invalid,
+            UpstreamFault::Invalid => Outcome::Invalid,
             UpstreamFault::Refused | UpstreamFault::Unauthorized | UpstreamFault::Unsafe => {
                 Outcome::Unavailable
             }

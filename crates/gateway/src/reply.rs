@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::HeaderName;
-use protocol::client_face::legacy::{self, Objection};
+use protocol::client_face::legacy::{self, InvalidRequest};
 use protocol::client_face::modern;
 use protocol::error_code;
 use protocol::exchange::Failure;
@@ -67,9 +67,9 @@ pub(crate) enum Refusal {
     BodyBroken,
     BodySlow,
     NotAMessage(ScanError),
-    Objection(Objection),
+    InvalidRequest(InvalidRequest),
     /// A request of the modern era that its revision refuses.
-    Modern(modern::Objection),
+    Modern(modern::InvalidRequest),
     UnsupportedVersion,
     MissingSession,
     /// The same for a client of the old transport, whose session is in the query.
@@ -229,20 +229,20 @@ impl Refusal {
                 "the body did not come in time".into(),
             ),
             Self::NotAMessage(error) => (S::BAD_REQUEST, Rpc(error.code()), error.to_string()),
-            Self::Modern(objection) => {
-                let status = match objection {
-                    modern::Objection::NoSuchMethod => S::NOT_FOUND,
-                    modern::Objection::NotJsonRpc
-                    | modern::Objection::BadId
-                    | modern::Objection::Envelope(_)
-                    | modern::Objection::UnsupportedVersion(_)
-                    | modern::Objection::BadParams(_)
-                    | modern::Objection::MissingCapability(_)
-                    | modern::Objection::Header(_) => S::BAD_REQUEST,
+            Self::Modern(invalid) => {
+                let status = match invalid {
+                    modern::InvalidRequest::NoSuchMethod => S::NOT_FOUND,
+                    modern::InvalidRequest::NotJsonRpc
+                    | modern::InvalidRequest::BadId
+                    | modern::InvalidRequest::Envelope(_)
+                    | modern::InvalidRequest::UnsupportedVersion(_)
+                    | modern::InvalidRequest::BadParams(_)
+                    | modern::InvalidRequest::MissingCapability(_)
+                    | modern::InvalidRequest::Header(_) => S::BAD_REQUEST,
                 };
-                (status, Rpc(objection.code()), String::new())
+                (status, Rpc(invalid.code()), String::new())
             }
-            Self::Objection(objection) => (S::BAD_REQUEST, Rpc(objection.code()), objection.text().into()),
+            Self::InvalidRequest(invalid) => (S::BAD_REQUEST, Rpc(invalid.code()), invalid.text().into()),
             Self::UnsupportedVersion => (
                 S::BAD_REQUEST,
                 invalid,
@@ -414,7 +414,7 @@ impl Refusal {
     /// Returns the refusal as a JSON-RPC message.
     pub(crate) fn body(&self, id: Option<&[u8]>) -> Bytes {
         match self {
-            Self::Modern(objection) => objection.body(id),
+            Self::Modern(invalid) => invalid.body(id),
             _ => {
                 let (code, text, data) = self.words();
                 legacy::error(id, code, &text, data.as_deref())

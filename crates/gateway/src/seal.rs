@@ -1,8 +1,8 @@
-//! Sealed states: what a modern client carries from one round of an errand to the next.
+//! Sealed states: what a modern client carries from one round of a modern request to the next.
 //!
-//! The state names an errand and a round. It is encrypted and authenticated, and bound to the destination and the
+//! The state names a modern request and a round. It is encrypted and authenticated, and bound to the destination and the
 //! principal it was made for, so that a forged, foreign or altered one is recognised before anything is looked
-//! up. The errand itself stays here; the key lives as long as the process does.
+//! up. The modern request itself stays here; the key lives as long as the process does.
 
 pub(crate) mod state;
 
@@ -25,7 +25,7 @@ const PLAIN: usize = 16 + 4 + 8;
 /// The content of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RequestState {
-    pub(crate) errand: u128,
+    pub(crate) modern_request: u128,
     pub(crate) round: u32,
     pub(crate) expires: Moment,
 }
@@ -50,7 +50,7 @@ impl Sealer {
 
     pub(crate) fn seal(&self, request_state: RequestState, bound_to: &str) -> Option<String> {
         let mut data = Vec::with_capacity(PLAIN + 16);
-        data.extend_from_slice(&request_state.errand.to_be_bytes());
+        data.extend_from_slice(&request_state.modern_request.to_be_bytes());
         data.extend_from_slice(&request_state.round.to_be_bytes());
         data.extend_from_slice(&(request_state.expires.elapsed().as_millis() as u64).to_be_bytes());
         let nonce = self
@@ -70,11 +70,11 @@ impl Sealer {
     pub(crate) fn open(&self, state: &str, bound_to: &str) -> Option<RequestState> {
         let plain = self.opened(decode(state.strip_prefix(PREFIX)?)?, bound_to.as_bytes())?;
         let plain: [u8; PLAIN] = plain.try_into().ok()?;
-        let (errand, rest) = plain.split_first_chunk::<16>()?;
+        let (modern_request, rest) = plain.split_first_chunk::<16>()?;
         let (round, rest) = rest.split_first_chunk::<4>()?;
         let (expires, _) = rest.split_first_chunk::<8>()?;
         Some(RequestState {
-            errand: u128::from_be_bytes(*errand),
+            modern_request: u128::from_be_bytes(*modern_request),
             round: u32::from_be_bytes(*round),
             expires: Moment::since_start(Duration::from_millis(u64::from_be_bytes(*expires))),
         })
@@ -142,7 +142,7 @@ mod tests {
 
     fn request_state() -> RequestState {
         RequestState {
-            errand: 7,
+            modern_request: 7,
             round: 3,
             expires: Moment::START.after(Duration::from_millis(1234)),
         }

@@ -17,7 +17,8 @@ use protocol::exchange::{Ask, CallKey, Client, Failure, Principal, SessionKey, T
 use protocol::message::{Message, Written};
 use protocol::session::replay::StreamKey;
 use protocol::session::{
-    self, Accepts, Answer, CallRecord, Output, Reader, Reading, Refusal, Said, Session, StreamRefusal, Taken,
+    self, Accepted, Accepts, Answer, CallRecord, OutgoingLine, Output, Reader, Reading, Rejection, Session,
+    StreamRefusal,
 };
 use protocol::time::Moment;
 use protocol::vec_map::VecMap;
@@ -36,7 +37,7 @@ use crate::reply;
 
 /// A client that reads lines. It is given everything that its session has for it.
 pub(crate) trait LineListener: Send + Sync {
-    fn receive(self: Arc<Self>, said: Said);
+    fn receive(self: Arc<Self>, said: OutgoingLine);
 }
 
 /// One client's session.
@@ -93,7 +94,7 @@ enum Order {
     Wake(Waker),
     Ask(Ask),
     /// Something for a client that reads lines.
-    Say(Said),
+    Say(OutgoingLine),
     /// A call has ended, and gives back its place.
     Ended(Box<CallRecord>, Option<Permit>),
     /// The events that are kept have changed enough to be reported.
@@ -209,8 +210,8 @@ impl SessionHandle {
         self.is_moving.store(false, Release);
     }
 
-    pub(crate) fn is_welcomed(&self) -> bool {
-        self.lock().session.is_welcomed()
+    pub(crate) fn is_opened(&self) -> bool {
+        self.lock().session.is_opened()
     }
 
     pub(crate) fn is_implicit(&self) -> bool {
@@ -252,20 +253,20 @@ impl SessionHandle {
         message: Message,
         accepts: Accepts,
         permit: Option<Permit>,
-    ) -> Result<Acceptance, Refusal> {
+    ) -> Result<Acceptance, Rejection> {
         let now = self.clock.now();
         self.act(now, |inner, orders| {
             let taken = inner.session.handle_message(now, message, accepts)?;
             inner.poll_outputs(orders);
             let (acceptance, ask) = match taken {
-                Taken::Noted(ask) => (Acceptance::Noted, ask),
-                Taken::Call { call, ask } => {
+                Accepted::Noted(ask) => (Acceptance::Noted, ask),
+                Accepted::Call { call, ask } => {
                     if let Some(permit) = permit {
                         inner.permits.insert(call, permit);
                     }
                     (Acceptance::Call(call), Some(ask))
                 }
-                Taken::Answered(body) => (Acceptance::Answered(body), None),
+                Accepted::Answered(body) => (Acceptance::Answered(body), None),
             };
             orders.extend(ask.map(Order::Ask));
             Ok(acceptance)
@@ -335,7 +336,7 @@ impl SessionHandle {
 
     pub(crate) fn handle_disconnect(&self, reader: Reader) {
         let mut inner = self.lock();
-        inner.session.hang_up(self.clock.now(), reader);
+        inner.session.handle_disconnect(self.clock.now(), reader);
         // A newer reader of the same stream may wait by now.
         if let Some(waiting) = inner.wakers.get(&reader.stream)
             && waiting.reader == Some(reader)
@@ -458,7 +459,7 @@ impl Machine for Inner {
                     None => continue,
                 },
                 Output::Ask(ask) => Order::Ask(*ask),
-                Output::Said(said) => Order::Say(said),
+                Output::Line(said) => Order::Say(said),
                 Output::Ended(record) => {
                     let permit = self.permits.remove(&record.call);
                     Order::Ended(record, permit)
@@ -517,7 +518,7 @@ impl Drop for AwaitAnswer {
 mod tests {
     use super::*;
     use crate::audit::Audit;
-    use protocol::backend_face::legacy::Introduction;
+    use protocol::backend_face::legacy::ClientHello;
     use protocol::exchange::{Client, Principal};
     use protocol::multiplexer::{self, Multiplexer};
     use protocol::session::Limits;
@@ -527,7 +528,7 @@ mod tests {
         let clock = Clock::new();
         let destination: Arc<str> = "demo".into();
         let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
-        let multiplexer = Multiplexer::new(multiplexer::Limits::default(), Introduction::Newest);
+        let multiplexer = Multiplexer::new(multiplexer::Limits::default(), ClientHello::Newest);
         let instance = Instance::new(
             Arc::clone(&destination),
             clock,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::exchange::Trouble;
+use protocol::exchange::BackendError;
 use protocol::multiplexer::Counters;
 use protocol::version::Era;
 
@@ -29,7 +29,7 @@ pub(crate) struct DestinationStatus {
     pub(crate) state: State,
     pub(crate) is_ready: bool,
     /// What is wrong with its server, if something is.
-    pub(crate) trouble: Option<String>,
+    pub(crate) backend_error: Option<String>,
     /// Sessions, those of draining predecessors included.
     pub(crate) sessions: usize,
     /// Modern calls that wait for their client.
@@ -63,8 +63,8 @@ pub(crate) enum Health {
     Ready {
         pid: Option<u32>,
     },
-    BackingOff(Arc<Trouble>),
-    Failed(Arc<Trouble>),
+    BackingOff(Arc<BackendError>),
+    Failed(Arc<BackendError>),
     Stopped,
 }
 
@@ -170,8 +170,8 @@ impl DestinationStatus {
         if !self.limits.is_empty() {
             entry["limits"] = limits(&self.limits);
         }
-        if let Some(trouble) = &self.trouble {
-            entry["error"] = trouble.as_str().into();
+        if let Some(backend_error) = &self.backend_error {
+            entry["error"] = backend_error.as_str().into();
         }
         entry
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use protocol::exchange::{SessionKey, Trouble};
+use protocol::exchange::{BackendError, SessionKey};
 use protocol::multiplexer::Counters;
 use protocol::time::Moment;
 use protocol::tool_policy::ToolPolicy;
@@ -77,7 +77,7 @@ pub(crate) struct UpstreamStatus {
     pub(crate) state: State,
     pub(crate) is_ready: bool,
     /// What is wrong with the server, if something is.
-    pub(crate) trouble: Option<String>,
+    pub(crate) backend_error: Option<String>,
     /// Instances in use whose server runs.
     pub(crate) children: usize,
     /// The number of tools that clients are shown, if a client has read the whole list.
@@ -304,10 +304,10 @@ impl Upstream {
     }
 
     /// Fails every call: no instance answers any more.
-    pub(crate) fn fail_calls(&self, trouble: &Arc<Trouble>) {
+    pub(crate) fn fail_calls(&self, backend_error: &Arc<BackendError>) {
         for instance in self.instance_list() {
-            instance.link_down(trouble);
-            instance.unavailable(trouble, Duration::from_secs(1));
+            instance.link_down(backend_error);
+            instance.unavailable(backend_error, Duration::from_secs(1));
         }
     }
 
@@ -332,14 +332,16 @@ impl Upstream {
         }
         let is_running = |health: &&Health| matches!(health, Health::Running { .. } | Health::Ready { .. });
         let trouble_of = |health: &Health| match health {
-            Health::BackingOff(trouble) | Health::Failed(trouble) => Some(trouble.what.clone()),
+            Health::BackingOff(backend_error) | Health::Failed(backend_error) => {
+                Some(backend_error.what.clone())
+            }
             Health::Idle
             | Health::Starting
             | Health::Running { .. }
             | Health::Ready { .. }
             | Health::Stopped => None,
         };
-        let (state, trouble) = match &self.broken {
+        let (state, backend_error) = match &self.broken {
             Some(_) => (State::Failed, Some(reply::CANNOT_RUN.to_owned())),
             None => (State::best(&health), health.iter().find_map(trouble_of)),
         };
@@ -347,7 +349,7 @@ impl Upstream {
             transport: self.transport(),
             state,
             is_ready: self.is_ready(),
-            trouble,
+            backend_error,
             children: health.iter().filter(is_running).count(),
             tools: in_use.iter().find_map(|instance| instance.shown_tools()),
             instances,

@@ -5,7 +5,7 @@
 
 use oauth::{Grant, Identity, Person, Secret, Settings, SignIn, SigningKey, StoreSettings};
 use serde_json::{Value, json};
-use testkit::authority::browser::visit;
+use testkit::authorization_server::browser::visit;
 
 const METADATA: &str = "https://conformance-test.local/client-metadata.json";
 

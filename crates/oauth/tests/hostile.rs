@@ -13,8 +13,8 @@ use std::time::Duration;
 use oauth::{Person, Settings, SignIn, SignInError};
 use play::{Play, authority_says, call, resource_says};
 use serde_json::json;
-use testkit::authority::browser::{fetch, visit};
-use testkit::authority::{Conduct, ResourceMetadata};
+use testkit::authorization_server::browser::{fetch, visit};
+use testkit::authorization_server::{Conduct, ResourceMetadata};
 use url::Url;
 
 /// Signing in fails, and no window was opened for it.
@@ -23,7 +23,7 @@ async fn refused_unopened(conduct: Conduct) -> SignInError {
     let error = play.call_as(play.attended()).await.unwrap_err();
     assert_eq!(play.windows(), 0, "{error}");
     assert!(play.announced.lock().unwrap().is_empty());
-    assert!(play.authority.seen("/token").is_empty());
+    assert!(play.authorization_server.seen("/token").is_empty());
     error
 }
 
@@ -92,7 +92,7 @@ async fn refused_answer(conduct: Conduct) -> (SignInError, Play) {
     let play = Play::new(conduct);
     let error = play.call_as(play.attended()).await.unwrap_err();
     assert_eq!((play.windows(), play.last_page().status), (1, 400), "{error}");
-    assert!(play.authority.seen("/token").is_empty());
+    assert!(play.authorization_server.seen("/token").is_empty());
     (error, play)
 }
 
@@ -107,7 +107,7 @@ async fn g8_a_wrong_state_is_nobody_s_answer() {
     settings.person.as_mut().unwrap().patience = Duration::from_secs(3);
     let error = play.call_as(settings).await.unwrap_err();
     assert_eq!(play.last_page().status, 400);
-    assert!(play.authority.seen("/token").is_empty());
+    assert!(play.authorization_server.seen("/token").is_empty());
     assert!(matches!(error, SignInError::NobodyCame { .. }), "{error}");
 }
 
@@ -133,8 +133,8 @@ async fn iss_wrong_issuer_is_refused_and_nothing_of_it_shown() {
 #[tokio::test]
 async fn iss_normalized_is_not_the_same() {
     let play = Play::new(Conduct::default());
-    let issuer = format!("{}/", play.authority.issuer());
-    play.authority
+    let issuer = format!("{}/", play.authorization_server.issuer());
+    play.authorization_server
         .change(|conduct| conduct.answer_issuer = Some(issuer));
     let error = play.call_as(play.attended()).await.unwrap_err();
     assert!(matches!(error, SignInError::WrongIssuer { .. }), "{error}");
@@ -167,8 +167,15 @@ async fn a_token_that_is_refused_right_away_opens_no_second_window() {
         ..Conduct::default()
     });
     let sign_in = SignIn::new(play.attended());
-    assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 401);
-    let error = call(&sign_in, &play.authority.endpoint()).await.unwrap_err();
+    assert_eq!(
+        call(&sign_in, &play.authorization_server.endpoint())
+            .await
+            .unwrap(),
+        401
+    );
+    let error = call(&sign_in, &play.authorization_server.endpoint())
+        .await
+        .unwrap_err();
     assert!(matches!(error, SignInError::StillRefused { .. }), "{error}");
     assert_eq!(play.windows(), 1);
 }
@@ -230,14 +237,18 @@ async fn g9_redirects_of_metadata_lead_nowhere_else() {
 
 #[tokio::test]
 async fn g9_an_authority_at_an_inner_address_is_not_asked() {
-    for authority in [
+    for authorization_server in [
         "https://10.0.0.1",
         "http://169.254.169.254",
         "https://[fe80::1]",
         "http://0xa9fea9fe",
     ] {
-        let error = refused_unopened(resource_says("authorization_servers", json!([authority]))).await;
-        assert!(found_nothing(&error), "{authority}: {error}");
+        let error = refused_unopened(resource_says(
+            "authorization_servers",
+            json!([authorization_server]),
+        ))
+        .await;
+        assert!(found_nothing(&error), "{authorization_server}: {error}");
     }
 }
 
@@ -323,7 +334,12 @@ async fn g10_a_visitor_who_sends_no_end_is_shown_out() {
 async fn g12_no_secret_is_in_what_is_printed() {
     let play = Play::new(Conduct::default());
     let sign_in = SignIn::new(play.attended());
-    assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 200);
+    assert_eq!(
+        call(&sign_in, &play.authorization_server.endpoint())
+            .await
+            .unwrap(),
+        200
+    );
     let shown = format!("{sign_in:?} {:?}", sign_in.authorization().await.unwrap());
     for secret in ["access-", "refresh-", "secret-", "code-"] {
         assert!(!shown.contains(secret), "{secret} in {shown}");

@@ -13,16 +13,16 @@ use std::collections::BTreeMap;
 use oauth::{Grant, LogoutOutcome, Secret, Settings, SignIn, SignInError};
 use play::{Play, authority_says};
 use serde_json::{Value, json};
-use testkit::authority::{Authority, Conduct};
+use testkit::authorization_server::{AuthorizationServer, Conduct};
 
 /// An address that ends in no well-known form, so that no issuer can be read from it.
 const ODD_PLACE: &str = "/.well-known/about";
 
 /// Publishes metadata that claims the honest issuer and sign-in page, with the thief's own endpoints for the rest.
-fn impostor(honest: &Authority) -> Authority {
-    Authority::start(Conduct {
+fn impostor(honest: &AuthorizationServer) -> AuthorizationServer {
+    AuthorizationServer::start(Conduct {
         metadata_path: Some(ODD_PLACE.into()),
-        authority_overrides: BTreeMap::from([
+        server_overrides: BTreeMap::from([
             ("issuer".to_owned(), json!(honest.issuer())),
             (
                 "authorization_endpoint".to_owned(),
@@ -34,8 +34,8 @@ fn impostor(honest: &Authority) -> Authority {
     })
 }
 
-fn names(resource: &Authority, authority: &str) {
-    let named = json!([authority]);
+fn names(resource: &AuthorizationServer, authorization_server: &str) {
+    let named = json!([authorization_server]);
     resource.change(|conduct| {
         conduct
             .resource_overrides
@@ -43,14 +43,14 @@ fn names(resource: &Authority, authority: &str) {
     });
 }
 
-fn authority_now_says(authority: &Authority, member: &str, value: Value) {
-    authority.change(|conduct| {
-        conduct.authority_overrides.insert(member.into(), value);
+fn authority_now_says(authorization_server: &AuthorizationServer, member: &str, value: Value) {
+    authorization_server.change(|conduct| {
+        conduct.server_overrides.insert(member.into(), value);
     });
 }
 
 /// No request but for public documents has reached this host.
-fn got_nothing(thief: &Authority) {
+fn got_nothing(thief: &AuthorizationServer) {
     for path in ["/token", "/revoke", "/register", "/authorize"] {
         assert!(thief.seen(path).is_empty(), "{path}: {:?}", thief.seen(path));
     }
@@ -77,9 +77,9 @@ fn robot_known() -> Conduct {
 async fn h13_refresh_token_is_not_sent_to_an_impostor_of_its_issuer() {
     let play = Play::new(Conduct::default());
     assert_eq!(play.call_as(play.attended()).await.unwrap(), 200);
-    let thief = impostor(&play.authority);
-    names(&play.authority, &thief.url(ODD_PLACE));
-    play.authority.revoke(false);
+    let thief = impostor(&play.authorization_server);
+    names(&play.authorization_server, &thief.url(ODD_PLACE));
+    play.authorization_server.revoke(false);
     let error = play.call_as(play.alone()).await.unwrap_err();
     got_nothing(&thief);
     assert!(matches!(error, SignInError::Metadata { .. }), "{error}");
@@ -89,9 +89,9 @@ async fn h13_refresh_token_is_not_sent_to_an_impostor_of_its_issuer() {
 async fn h13_client_secret_is_not_sent_to_an_impostor_of_its_issuer() {
     let play = Play::new(robot_known());
     assert_eq!(play.call_as(robot(&play)).await.unwrap(), 200);
-    let thief = impostor(&play.authority);
-    names(&play.authority, &thief.url(ODD_PLACE));
-    play.authority.revoke(true);
+    let thief = impostor(&play.authorization_server);
+    names(&play.authorization_server, &thief.url(ODD_PLACE));
+    play.authorization_server.revoke(true);
     for settings in [robot(&play), play.alone()] {
         let error = play.call_as(settings).await.unwrap_err();
         got_nothing(&thief);
@@ -102,8 +102,8 @@ async fn h13_client_secret_is_not_sent_to_an_impostor_of_its_issuer() {
 #[tokio::test]
 async fn h13_code_and_verifier_are_not_sent_to_an_impostor_of_the_issuer() {
     let play = Play::new(Conduct::default());
-    let thief = impostor(&play.authority);
-    names(&play.authority, &thief.url(ODD_PLACE));
+    let thief = impostor(&play.authorization_server);
+    names(&play.authorization_server, &thief.url(ODD_PLACE));
     let error = play.call_as(play.attended()).await.unwrap_err();
     got_nothing(&thief);
     assert_eq!(play.windows(), 0);
@@ -114,8 +114,8 @@ async fn h13_code_and_verifier_are_not_sent_to_an_impostor_of_the_issuer() {
 async fn h13_logout_revokes_nothing_at_an_impostor_of_the_issuer() {
     let play = Play::new(Conduct::default());
     assert_eq!(play.call_as(play.attended()).await.unwrap(), 200);
-    let thief = impostor(&play.authority);
-    names(&play.authority, &thief.url(ODD_PLACE));
+    let thief = impostor(&play.authorization_server);
+    names(&play.authorization_server, &thief.url(ODD_PLACE));
     let outcome = SignIn::new(play.alone()).logout().await.unwrap();
     got_nothing(&thief);
     assert!(matches!(outcome, LogoutOutcome::Forgotten { .. }), "{outcome:?}");
@@ -125,9 +125,13 @@ async fn h13_logout_revokes_nothing_at_an_impostor_of_the_issuer() {
 async fn h13_a_moved_token_endpoint_gets_no_refresh_token_without_a_new_sign_in() {
     let play = Play::new(Conduct::default());
     assert_eq!(play.call_as(play.attended()).await.unwrap(), 200);
-    let thief = Authority::start(Conduct::default());
-    authority_now_says(&play.authority, "token_endpoint", json!(thief.url("/token")));
-    play.authority.revoke(false);
+    let thief = AuthorizationServer::start(Conduct::default());
+    authority_now_says(
+        &play.authorization_server,
+        "token_endpoint",
+        json!(thief.url("/token")),
+    );
+    play.authorization_server.revoke(false);
     let error = play.call_as(play.alone()).await.unwrap_err();
     got_nothing(&thief);
     assert!(matches!(error, SignInError::LoginNeeded { .. }), "{error}");
@@ -137,9 +141,13 @@ async fn h13_a_moved_token_endpoint_gets_no_refresh_token_without_a_new_sign_in(
 async fn h13_a_moved_token_endpoint_gets_no_client_secret_without_a_new_sign_in() {
     let play = Play::new(robot_known());
     assert_eq!(play.call_as(robot(&play)).await.unwrap(), 200);
-    let thief = Authority::start(Conduct::default());
-    authority_now_says(&play.authority, "token_endpoint", json!(thief.url("/token")));
-    play.authority.revoke(true);
+    let thief = AuthorizationServer::start(Conduct::default());
+    authority_now_says(
+        &play.authorization_server,
+        "token_endpoint",
+        json!(thief.url("/token")),
+    );
+    play.authorization_server.revoke(true);
     for settings in [robot(&play), play.alone()] {
         let error = play.call_as(settings).await.unwrap_err();
         got_nothing(&thief);
@@ -152,11 +160,11 @@ async fn h13_a_moved_revocation_endpoint_gets_no_token() {
     for moved in ["revocation_endpoint", "token_endpoint"] {
         let play = Play::new(Conduct::default());
         assert_eq!(play.call_as(play.attended()).await.unwrap(), 200);
-        let thief = Authority::start(Conduct::default());
-        authority_now_says(&play.authority, moved, json!(thief.url("/revoke")));
+        let thief = AuthorizationServer::start(Conduct::default());
+        authority_now_says(&play.authorization_server, moved, json!(thief.url("/revoke")));
         let outcome = SignIn::new(play.alone()).logout().await.unwrap();
         got_nothing(&thief);
-        assert!(play.authority.seen("/revoke").is_empty(), "{moved}");
+        assert!(play.authorization_server.seen("/revoke").is_empty(), "{moved}");
         assert!(matches!(outcome, LogoutOutcome::Forgotten { .. }), "{outcome:?}");
     }
 }
@@ -176,8 +184,14 @@ async fn h13_an_authorization_endpoint_with_oauth_parameters_is_not_opened() {
         "State",
     ] {
         let play = Play::new(Conduct::default());
-        let endpoint = play.authority.url(&format!("/authorize?tenant=1&{parameter}=x"));
-        authority_now_says(&play.authority, "authorization_endpoint", json!(endpoint));
+        let endpoint = play
+            .authorization_server
+            .url(&format!("/authorize?tenant=1&{parameter}=x"));
+        authority_now_says(
+            &play.authorization_server,
+            "authorization_endpoint",
+            json!(endpoint),
+        );
         let error = play.call_as(play.attended()).await.unwrap_err();
         assert_eq!(play.windows(), 0, "{parameter}: {error}");
         assert!(
@@ -186,8 +200,12 @@ async fn h13_an_authorization_endpoint_with_oauth_parameters_is_not_opened() {
         );
     }
     let play = Play::new(Conduct::default());
-    let endpoint = play.authority.url("/authorize?tenant=1");
-    authority_now_says(&play.authority, "authorization_endpoint", json!(endpoint));
+    let endpoint = play.authorization_server.url("/authorize?tenant=1");
+    authority_now_says(
+        &play.authorization_server,
+        "authorization_endpoint",
+        json!(endpoint),
+    );
     assert_eq!(play.call_as(play.attended()).await.unwrap(), 200);
 }
 
@@ -196,9 +214,9 @@ async fn h13_client_secret_belongs_to_the_first_issuer_until_a_person_names_anot
     let play = Play::new(robot_known());
     assert_eq!(play.call_as(robot(&play)).await.unwrap(), 200);
     // This one is honest about itself; it is only another one.
-    let other = Authority::start(robot_known());
-    names(&play.authority, &other.issuer());
-    play.authority.revoke(true);
+    let other = AuthorizationServer::start(robot_known());
+    names(&play.authorization_server, &other.issuer());
+    play.authorization_server.revoke(true);
     let error = play.call_as(robot(&play)).await.unwrap_err();
     got_nothing(&other);
     let advice = format!("--issuer {}", other.issuer());
@@ -216,9 +234,9 @@ async fn h13_client_secret_belongs_to_the_first_issuer_until_a_person_names_anot
 async fn h13_a_failed_first_use_binds_the_secret_as_well() {
     let play = Play::new(Conduct::default());
     assert!(play.call_as(robot(&play)).await.is_err(), "an unknown client");
-    assert!(!play.authority.seen("/token").is_empty());
-    let other = Authority::start(robot_known());
-    names(&play.authority, &other.issuer());
+    assert!(!play.authorization_server.seen("/token").is_empty());
+    let other = AuthorizationServer::start(robot_known());
+    names(&play.authorization_server, &other.issuer());
     let error = play.call_as(robot(&play)).await.unwrap_err();
     got_nothing(&other);
     assert!(matches!(error, SignInError::OtherIssuer { .. }), "{error}");
@@ -237,8 +255,8 @@ async fn h13_a_named_issuer_is_the_only_one() {
         settings.identity.issuer = Some("https://honest.example".into());
         let error = play.call_as(settings.clone()).await.unwrap_err();
         assert!(matches!(error, SignInError::NotTheIssuer { .. }), "{error}");
-        got_nothing(&play.authority);
-        settings.identity.issuer = Some(format!("{}/", play.authority.issuer()));
+        got_nothing(&play.authorization_server);
+        settings.identity.issuer = Some(format!("{}/", play.authorization_server.issuer()));
         assert_eq!(play.call_as(settings).await.unwrap(), 200);
     }
 }
@@ -246,7 +264,7 @@ async fn h13_a_named_issuer_is_the_only_one() {
 #[tokio::test]
 async fn h13_a_code_is_not_sent_to_another_origin_than_it_came_from_without_iss() {
     // Its refusal is enough to see that the page was opened.
-    let honest = Authority::start(Conduct {
+    let honest = AuthorizationServer::start(Conduct {
         denies: Some("access_denied".into()),
         ..Conduct::default()
     });
@@ -257,7 +275,7 @@ async fn h13_a_code_is_not_sent_to_another_origin_than_it_came_from_without_iss(
     assert_eq!(play.windows(), 0, "{text}");
     for named in [
         honest.url(""),
-        play.authority.url(""),
+        play.authorization_server.url(""),
         "--allow-split-authority".into(),
     ] {
         assert!(text.contains(&named), "{named} is missing: {text}");
@@ -269,7 +287,7 @@ async fn h13_a_code_is_not_sent_to_another_origin_than_it_came_from_without_iss(
     let error = play.call_as(allowed).await.unwrap_err();
     assert!(matches!(error, SignInError::Denied { .. }), "{error}");
     authority_now_says(
-        &play.authority,
+        &play.authorization_server,
         "authorization_response_iss_parameter_supported",
         json!(true),
     );

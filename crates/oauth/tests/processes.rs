@@ -12,13 +12,15 @@ use std::time::Duration;
 
 use oauth::SignIn;
 use play::{Play, post};
-use testkit::authority::Conduct;
+use testkit::authorization_server::Conduct;
 use testkit::wait_until;
 
 /// Starts a process whose person `signs-in`, or leaves the page open.
 fn start(play: &Play, person: &str) -> Child {
     let mut process = Command::new(env!("CARGO_BIN_EXE_oauth-test-process"));
-    process.arg(play.authority.endpoint()).arg(play.home.path());
+    process
+        .arg(play.authorization_server.endpoint())
+        .arg(play.home.path());
     if person == "signs-in" {
         process.arg(testkit::rialto::binary("testkit-browser"));
     }
@@ -42,8 +44,8 @@ fn ten_processes_at_once_open_one_window_and_all_are_signed_in() {
         assert!(child.wait().unwrap().success());
     }
     assert_eq!(windows(&play), 1);
-    assert_eq!(play.authority.seen("/token").len(), 1);
-    assert_eq!(play.authority.seen("/register").len(), 1);
+    assert_eq!(play.authorization_server.seen("/token").len(), 1);
+    assert_eq!(play.authorization_server.seen("/register").len(), 1);
 }
 
 #[test]
@@ -53,13 +55,14 @@ fn ten_processes_with_a_token_at_its_end_renew_it_once() {
         ..Conduct::default()
     });
     assert!(start(&play, "signs-in").wait().unwrap().success());
-    play.authority.change(|conduct| conduct.expires_in = Some(3600));
-    let before = play.authority.seen("/token").len();
+    play.authorization_server
+        .change(|conduct| conduct.expires_in = Some(3600));
+    let before = play.authorization_server.seen("/token").len();
     let children: Vec<_> = (0..10).map(|_| start(&play, "signs-in")).collect();
     for mut child in children {
         assert!(child.wait().unwrap().success());
     }
-    assert_eq!(play.authority.seen("/token").len(), before + 1);
+    assert_eq!(play.authorization_server.seen("/token").len(), before + 1);
     assert_eq!(windows(&play), 1);
 }
 
@@ -91,7 +94,7 @@ async fn a_person_who_says_no_is_not_asked_again_by_those_who_waited() {
     });
     // Separate sign-ins of one process share nothing but the store, as processes do.
     let together: Vec<_> = (0..5).map(|_| SignIn::new(play.attended())).collect();
-    let (status, challenges) = post(&play.authority.endpoint(), None).await;
+    let (status, challenges) = post(&play.authorization_server.endpoint(), None).await;
     let ended = together
         .iter()
         .map(|sign_in| sign_in.refused(status, &challenges));

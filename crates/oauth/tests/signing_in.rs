@@ -10,12 +10,17 @@ mod play;
 use oauth::{Grant, LoginOutcome, LogoutOutcome, Secret, Settings, SignIn, SignInError, SigningKey};
 use play::{Play, authority_says, call, resource_says};
 use serde_json::json;
-use testkit::authority::{AuthorityMetadata, Conduct, ResourceMetadata};
+use testkit::authorization_server::{AuthorizationServerMetadata, Conduct, ResourceMetadata};
 
 async fn signs_in(conduct: Conduct) -> Play {
     let play = Play::new(conduct);
     let sign_in = SignIn::new(play.attended());
-    assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 200);
+    assert_eq!(
+        call(&sign_in, &play.authorization_server.endpoint())
+            .await
+            .unwrap(),
+        200
+    );
     assert_eq!(play.windows(), 1);
     assert_eq!(play.last_page().status, 200);
     play
@@ -26,20 +31,20 @@ async fn a_server_that_asks_for_nothing_gets_nothing() {
     let play = Play::new(Conduct::default());
     let sign_in = SignIn::new(play.attended());
     assert_eq!(sign_in.authorization().await.unwrap(), None);
-    assert!(play.authority.paths().is_empty() && play.windows() == 0);
+    assert!(play.authorization_server.paths().is_empty() && play.windows() == 0);
     assert!(!play.home.path().join("sign-in").exists());
 }
 
 #[tokio::test]
 async fn metadata_default_is_found_through_the_challenge() {
     let play = signs_in(Conduct::default()).await;
-    let authorize = &play.authority.seen("/authorize")[0].form;
-    assert_eq!(authorize["resource"], play.authority.endpoint());
+    let authorize = &play.authorization_server.seen("/authorize")[0].form;
+    assert_eq!(authorize["resource"], play.authorization_server.endpoint());
     assert_eq!(authorize["code_challenge_method"], "S256");
     assert!(!authorize.contains_key("scope"));
     assert_eq!(
-        play.authority.seen("/token")[0].form["resource"],
-        play.authority.endpoint()
+        play.authorization_server.seen("/token")[0].form["resource"],
+        play.authorization_server.endpoint()
     );
     assert!(play.announced.lock().unwrap()[0].contains("/authorize?"));
 }
@@ -51,7 +56,7 @@ async fn metadata_var1_is_found_at_the_well_known_place_with_the_path() {
         ..Conduct::default()
     };
     signs_in(Conduct {
-        authority_metadata: AuthorityMetadata::OpenIdInserted,
+        server_metadata: AuthorizationServerMetadata::OpenIdInserted,
         ..conduct
     })
     .await;
@@ -68,7 +73,7 @@ async fn metadata_var2_is_found_at_the_root() {
         ..conduct
     })
     .await;
-    let paths = play.authority.paths();
+    let paths = play.authorization_server.paths();
     let position = |wanted: &str| paths.iter().position(|path| path == wanted).unwrap();
     let with_path = position("/.well-known/oauth-protected-resource/mcp");
     assert!(with_path < position("/.well-known/oauth-protected-resource"));
@@ -78,11 +83,11 @@ async fn metadata_var2_is_found_at_the_root() {
 #[tokio::test]
 async fn metadata_var3_is_found_after_the_path_of_the_issuer() {
     for form in [
-        AuthorityMetadata::OpenIdInserted,
-        AuthorityMetadata::OpenIdAppended,
+        AuthorizationServerMetadata::OpenIdInserted,
+        AuthorizationServerMetadata::OpenIdAppended,
     ] {
         let conduct = Conduct {
-            authority_metadata: form,
+            server_metadata: form,
             issuer_path: "/tenant".into(),
             ..Conduct::default()
         };
@@ -99,7 +104,7 @@ async fn a_server_of_2025_03_26_is_its_own_authority() {
     signs_in(conduct.clone()).await;
     // Even without metadata, by the default endpoints.
     signs_in(Conduct {
-        authority_metadata: AuthorityMetadata::Absent,
+        server_metadata: AuthorizationServerMetadata::Absent,
         ..conduct
     })
     .await;
@@ -117,7 +122,7 @@ async fn pre_registration_goes_before_everything_else() {
     settings.identity.client_secret = Some(Secret::new("hush hush"));
     settings.identity.metadata_url = Some("https://rialto.example/client.json".parse().unwrap());
     assert_eq!(play.call_as(settings).await.unwrap(), 200);
-    assert!(play.authority.seen("/register").is_empty());
+    assert!(play.authorization_server.seen("/register").is_empty());
 }
 
 #[tokio::test]
@@ -129,9 +134,9 @@ async fn basic_cimd_needs_no_registration() {
     let mut settings = play.attended();
     settings.identity.metadata_url = Some("https://rialto.example/client.json".parse().unwrap());
     assert_eq!(play.call_as(settings).await.unwrap(), 200);
-    assert!(play.authority.seen("/register").is_empty());
+    assert!(play.authorization_server.seen("/register").is_empty());
     assert_eq!(
-        play.authority.seen("/authorize")[0].form["client_id"],
+        play.authorization_server.seen("/authorize")[0].form["client_id"],
         "https://rialto.example/client.json"
     );
 }
@@ -139,12 +144,16 @@ async fn basic_cimd_needs_no_registration() {
 #[tokio::test]
 async fn registration_says_native_and_happens_once() {
     let play = signs_in(Conduct::default()).await;
-    let body: serde_json::Value = serde_json::from_str(&play.authority.seen("/register")[0].body).unwrap();
+    let body: serde_json::Value =
+        serde_json::from_str(&play.authorization_server.seen("/register")[0].body).unwrap();
     assert_eq!(body["application_type"], "native");
     // Everything is revoked, so a new process signs in again, as the same client.
-    play.authority.revoke(true);
+    play.authorization_server.revoke(true);
     assert_eq!(play.call_as(play.attended()).await.unwrap(), 200);
-    assert_eq!((play.windows(), play.authority.seen("/register").len()), (2, 1));
+    assert_eq!(
+        (play.windows(), play.authorization_server.seen("/register").len()),
+        (2, 1)
+    );
 }
 
 #[tokio::test]
@@ -167,7 +176,7 @@ async fn token_endpoint_auth_follows_what_is_offered() {
             json!([method]),
         ))
         .await;
-        let token = &play.authority.seen("/token")[0];
+        let token = &play.authorization_server.seen("/token")[0];
         assert_eq!(
             token.authorization.is_some(),
             method == "client_secret_basic",
@@ -179,7 +188,7 @@ async fn token_endpoint_auth_follows_what_is_offered() {
             "{method}"
         );
         // A secret from a registration outlives the process.
-        play.authority.revoke(false);
+        play.authorization_server.revoke(false);
         assert_eq!(play.call_as(play.alone()).await.unwrap(), 200);
     }
 }
@@ -192,10 +201,13 @@ async fn scope_from_www_authenticate_beats_scopes_supported() {
         ..conduct.clone()
     })
     .await;
-    assert_eq!(play.authority.seen("/authorize")[0].form["scope"], "read");
+    assert_eq!(
+        play.authorization_server.seen("/authorize")[0].form["scope"],
+        "read"
+    );
     let play = signs_in(conduct).await;
     assert_eq!(
-        play.authority.seen("/authorize")[0].form["scope"],
+        play.authorization_server.seen("/authorize")[0].form["scope"],
         "read write admin"
     );
 }
@@ -208,7 +220,7 @@ async fn offline_access_scope_is_asked_for_if_it_is_known() {
     })
     .await;
     assert_eq!(
-        play.authority.seen("/authorize")[0].form["scope"],
+        play.authorization_server.seen("/authorize")[0].form["scope"],
         "read offline_access"
     );
 }
@@ -220,11 +232,19 @@ async fn scope_step_up_asks_for_the_union() {
         ..Conduct::default()
     };
     let play = signs_in(conduct).await;
-    play.authority
+    play.authorization_server
         .change(|conduct| conduct.needed_scope = Some("write".into()));
     let sign_in = SignIn::new(play.attended());
-    assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 200);
-    assert_eq!(play.authority.seen("/authorize")[1].form["scope"], "read write");
+    assert_eq!(
+        call(&sign_in, &play.authorization_server.endpoint())
+            .await
+            .unwrap(),
+        200
+    );
+    assert_eq!(
+        play.authorization_server.seen("/authorize")[1].form["scope"],
+        "read write"
+    );
 }
 
 #[tokio::test]
@@ -236,7 +256,7 @@ async fn scope_retry_limit_is_two() {
     };
     let play = Play::new(conduct);
     let sign_in = SignIn::new(play.attended());
-    let endpoint = play.authority.endpoint();
+    let endpoint = play.authorization_server.endpoint();
     let mut failed = None;
     for _ in 0..5 {
         if let Err(error) = call(&sign_in, &endpoint).await {
@@ -258,8 +278,8 @@ async fn iss_supported_is_compared_and_accepted() {
         "authorization_response_iss_parameter_supported",
         json!(true),
     ));
-    let issuer = play.authority.issuer();
-    play.authority
+    let issuer = play.authorization_server.issuer();
+    play.authorization_server
         .change(|conduct| conduct.answer_issuer = Some(issuer));
     assert_eq!(play.call_as(play.attended()).await.unwrap(), 200);
 }
@@ -268,7 +288,7 @@ async fn iss_supported_is_compared_and_accepted() {
 async fn a_token_is_kept_for_the_next_process() {
     let play = signs_in(Conduct::default()).await;
     assert_eq!(play.call_as(play.alone()).await.unwrap(), 200);
-    assert_eq!(play.authority.seen("/token").len(), 1);
+    assert_eq!(play.authorization_server.seen("/token").len(), 1);
 }
 
 #[tokio::test]
@@ -278,12 +298,17 @@ async fn a_token_is_renewed_before_it_ends_and_the_refresh_token_rotates() {
         ..Conduct::default()
     })
     .await;
-    let before = play.authority.seen("/token").len();
+    let before = play.authorization_server.seen("/token").len();
     let sign_in = SignIn::new(play.alone());
     for _ in 0..3 {
-        assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 200);
+        assert_eq!(
+            call(&sign_in, &play.authorization_server.endpoint())
+                .await
+                .unwrap(),
+            200
+        );
     }
-    let refreshes = &play.authority.seen("/token")[before..];
+    let refreshes = &play.authorization_server.seen("/token")[before..];
     let mut used: Vec<_> = refreshes
         .iter()
         .map(|seen| seen.form["refresh_token"].clone())
@@ -292,7 +317,7 @@ async fn a_token_is_renewed_before_it_ends_and_the_refresh_token_rotates() {
         used.len() >= 3
             && refreshes
                 .iter()
-                .all(|seen| seen.form["resource"] == play.authority.endpoint())
+                .all(|seen| seen.form["resource"] == play.authorization_server.endpoint())
     );
     used.dedup();
     assert_eq!(used.len(), refreshes.len(), "each refresh token is used once");
@@ -302,12 +327,12 @@ async fn a_token_is_renewed_before_it_ends_and_the_refresh_token_rotates() {
 #[tokio::test]
 async fn many_calls_with_a_revoked_token_cause_one_refresh() {
     let play = signs_in(Conduct::default()).await;
-    play.authority.revoke(false);
+    play.authorization_server.revoke(false);
     let sign_in = SignIn::new(play.alone());
-    let endpoint = play.authority.endpoint();
+    let endpoint = play.authorization_server.endpoint();
     let calls = futures_util::future::join_all((0..8).map(|_| call(&sign_in, &endpoint)));
     assert!(calls.await.into_iter().all(|status| status.unwrap() == 200));
-    assert_eq!(play.authority.seen("/token").len(), 2);
+    assert_eq!(play.authorization_server.seen("/token").len(), 2);
 }
 
 #[tokio::test]
@@ -316,7 +341,7 @@ async fn where_nobody_sits_the_error_names_the_command() {
         challenge_scope: Some("read".into()),
         ..Conduct::default()
     });
-    let endpoint = play.authority.endpoint();
+    let endpoint = play.authorization_server.endpoint();
     let error = call(&SignIn::new(play.alone()), &endpoint).await.unwrap_err();
     assert!(
         error
@@ -324,13 +349,13 @@ async fn where_nobody_sits_the_error_names_the_command() {
             .contains(&format!("rialto login {endpoint} --scope 'read'")),
         "{error}"
     );
-    assert_eq!(play.authority.paths(), ["/mcp"]);
+    assert_eq!(play.authorization_server.paths(), ["/mcp"]);
 }
 
 #[tokio::test]
 async fn a_login_elsewhere_is_found_by_a_running_process() {
     let play = Play::new(Conduct::default());
-    let endpoint = play.authority.endpoint();
+    let endpoint = play.authorization_server.endpoint();
     let serving = SignIn::new(play.alone());
     assert!(call(&serving, &endpoint).await.is_err());
     let outcome = SignIn::new(play.attended()).login().await.unwrap();
@@ -341,14 +366,14 @@ async fn a_login_elsewhere_is_found_by_a_running_process() {
 #[tokio::test]
 async fn logout_forgets_and_gives_the_token_back() {
     let play = signs_in(Conduct::default()).await;
-    let endpoint = play.authority.endpoint();
+    let endpoint = play.authorization_server.endpoint();
     assert_eq!(oauth::list(&play.home.path().join("sign-in")).unwrap().len(), 1);
     let sign_in = SignIn::new(play.alone());
     let had = sign_in.authorization().await.unwrap().unwrap();
     assert_eq!(play::post(&endpoint, Some(&had)).await.0, 200);
     assert_eq!(sign_in.logout().await.unwrap(), LogoutOutcome::Revoked);
     assert_eq!(play::post(&endpoint, Some(&had)).await.0, 401);
-    let told = &play.authority.seen("/revoke")[0].form;
+    let told = &play.authorization_server.seen("/revoke")[0].form;
     assert_eq!(told["token_type_hint"], "refresh_token");
     assert_eq!(sign_in.logout().await.unwrap(), LogoutOutcome::Nothing);
     assert_eq!(sign_in.authorization().await.unwrap(), None);
@@ -374,14 +399,27 @@ async fn logout_says_what_stays_good() {
 async fn authorization_server_migration_means_another_client_and_another_token() {
     let play = signs_in(Conduct::default()).await;
     let sign_in = SignIn::new(play.attended());
-    assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 200);
-    play.authority
+    assert_eq!(
+        call(&sign_in, &play.authorization_server.endpoint())
+            .await
+            .unwrap(),
+        200
+    );
+    play.authorization_server
         .change(|conduct| conduct.issuer_path = "/elsewhere".into());
-    play.authority.revoke(false);
-    assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 200);
-    assert_eq!((play.windows(), play.authority.seen("/register").len()), (2, 2));
+    play.authorization_server.revoke(false);
+    assert_eq!(
+        call(&sign_in, &play.authorization_server.endpoint())
+            .await
+            .unwrap(),
+        200
+    );
+    assert_eq!(
+        (play.windows(), play.authorization_server.seen("/register").len()),
+        (2, 2)
+    );
     assert!(
-        play.authority
+        play.authorization_server
             .seen("/token")
             .iter()
             .all(|seen| !seen.form.contains_key("refresh_token"))
@@ -405,9 +443,14 @@ async fn client_credentials_need_no_person() {
         settings.identity.client_secret = Some(Secret::new("beep"));
         let sign_in = SignIn::new(settings);
         for _ in 0..2 {
-            assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 200);
+            assert_eq!(
+                call(&sign_in, &play.authorization_server.endpoint())
+                    .await
+                    .unwrap(),
+                200
+            );
         }
-        let tokens = play.authority.seen("/token");
+        let tokens = play.authorization_server.seen("/token");
         assert!(
             tokens.len() >= 2
                 && tokens
@@ -439,16 +482,24 @@ async fn a_client_with_a_key_signs_and_shows_no_secret() {
     settings.identity.client_key = SigningKey::from_pem(&pair.serialize_pem());
     let sign_in = SignIn::new(settings.clone());
     for _ in 0..2 {
-        assert_eq!(call(&sign_in, &play.authority.endpoint()).await.unwrap(), 200);
+        assert_eq!(
+            call(&sign_in, &play.authorization_server.endpoint())
+                .await
+                .unwrap(),
+            200
+        );
     }
-    let tokens = play.authority.seen("/token");
-    let quiet = |seen: &testkit::authority::Seen| {
+    let tokens = play.authorization_server.seen("/token");
+    let quiet = |seen: &testkit::authorization_server::Seen| {
         seen.authorization.is_none() && !seen.form.contains_key("client_secret")
     };
     assert!(tokens.len() >= 2 && tokens.iter().all(quiet));
     // Another process takes the key from the store, as after a restart.
     let later = SignIn::new(play.alone());
-    assert_eq!(call(&later, &play.authority.endpoint()).await.unwrap(), 200);
+    assert_eq!(
+        call(&later, &play.authorization_server.endpoint()).await.unwrap(),
+        200
+    );
 
     let elsewhere = Play::new(Conduct {
         client_by_hand: Some(("robot".to_owned(), None)),
@@ -460,7 +511,7 @@ async fn a_client_with_a_key_signs_and_shows_no_secret() {
         ..elsewhere.alone()
     };
     unknown.identity = settings.identity;
-    let refused = call(&SignIn::new(unknown), &elsewhere.authority.endpoint()).await;
+    let refused = call(&SignIn::new(unknown), &elsewhere.authorization_server.endpoint()).await;
     assert!(refused.unwrap_err().to_string().contains("invalid_client"));
 }
 
@@ -471,7 +522,10 @@ async fn a_probed_process_takes_what_is_there_and_does_nothing_that_lasts() {
         ..Conduct::default()
     })
     .await;
-    let (before, endpoint) = (play.authority.paths().len(), play.authority.endpoint());
+    let (before, endpoint) = (
+        play.authorization_server.paths().len(),
+        play.authorization_server.endpoint(),
+    );
     let settings = Settings {
         asleep: true,
         ..play.attended()
@@ -480,7 +534,10 @@ async fn a_probed_process_takes_what_is_there_and_does_nothing_that_lasts() {
     assert_eq!(sign_in.authorization().await.unwrap(), None);
     let refused = sign_in.refused(401, &[]).await;
     assert!(matches!(refused, Err(SignInError::Asleep { .. })));
-    assert_eq!((play.authority.paths().len(), play.windows()), (before, 1));
+    assert_eq!(
+        (play.authorization_server.paths().len(), play.windows()),
+        (before, 1)
+    );
     sign_in.wake();
     assert_eq!(call(&sign_in, &endpoint).await.unwrap(), 200);
 }

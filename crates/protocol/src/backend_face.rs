@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::exchange::{Client, Welcome};
+use crate::exchange::{Client, ServerInfo};
 use crate::message::{Member, Message};
 use crate::method::{LogLevel, Method};
 use crate::version::{ChangeStyle, Era, LogLevelStyle, QuestionStyle, TaskStyle};
@@ -85,10 +85,10 @@ pub struct Face {
 
 impl Face {
     /// Returns a face that tries this era first.
-    pub fn new(era: Era, introduction: legacy::Introduction) -> Self {
+    pub fn new(era: Era, client_hello: legacy::ClientHello) -> Self {
         Self {
             era,
-            handshake: legacy::Handshake::new(introduction),
+            handshake: legacy::Handshake::new(client_hello),
             discovery: modern::Discovery::default(),
         }
     }
@@ -148,15 +148,15 @@ impl Face {
     }
 
     /// Takes a client's introduction, for a legacy server, if none is held yet.
-    pub fn offer(&mut self, client: &Client, introduction: Option<&Message>) {
-        self.handshake.offer(client, introduction);
+    pub fn offer(&mut self, client: &Client, initialize: Option<&Message>) {
+        self.handshake.offer(client, initialize);
     }
 
     /// Returns what the server declared about itself, once it has.
-    pub fn welcome(&self) -> Option<&Arc<Welcome>> {
+    pub fn server_info(&self) -> Option<&Arc<ServerInfo>> {
         match self.era {
-            Era::Legacy => self.handshake.welcome(),
-            Era::Modern => self.discovery.welcome(),
+            Era::Legacy => self.handshake.server_info(),
+            Era::Modern => self.discovery.server_info(),
         }
     }
 
@@ -179,19 +179,19 @@ impl Face {
 
     /// Takes the server's answer to the first message of an era. A welcome settles the era, and no other answer is
     /// awaited then. An error leaves that era untried.
-    pub fn handle_answer(&mut self, era: Era, message: Message) -> Result<Arc<Welcome>, Message> {
+    pub fn handle_answer(&mut self, era: Era, message: Message) -> Result<Arc<ServerInfo>, Message> {
         match era {
             Era::Legacy => {
-                let welcome = self.handshake.handle_answer(message)?;
+                let server_info = self.handshake.handle_answer(message)?;
                 self.discovery.reset();
                 self.era = era;
-                Ok(welcome)
+                Ok(server_info)
             }
             Era::Modern => {
-                let welcome = self.discovery.handle_answer(message)?;
+                let server_info = self.discovery.handle_answer(message)?;
                 self.handshake.reset();
                 self.era = era;
-                Ok(welcome)
+                Ok(server_info)
             }
         }
     }
@@ -205,16 +205,16 @@ impl Face {
     }
 
     /// Sends `notifications/initialized` to a legacy server, once. Returns whether it was sent now.
-    pub fn confirm(&mut self, words: Option<&Message>, out: &mut BytesMut) -> bool {
+    pub fn confirm(&mut self, notification: Option<&Message>, out: &mut BytesMut) -> bool {
         match self.era {
-            Era::Legacy => self.handshake.confirm(words, out),
+            Era::Legacy => self.handshake.confirm(notification, out),
             Era::Modern => false,
         }
     }
 
     /// Nobody is left whom the introduction was made for: the next client may introduce itself.
-    pub fn forget_introduction(&mut self) {
-        self.handshake.forget_introduction();
+    pub fn forget_initialize(&mut self) {
+        self.handshake.forget_initialize();
     }
 
     /// The link is gone: the next one starts silent.
@@ -227,7 +227,7 @@ impl Face {
     /// server may, and wait for an answer.
     fn shown_era(&self) -> Era {
         match self.era {
-            Era::Modern if self.discovery.welcome().is_some() => Era::Modern,
+            Era::Modern if self.discovery.server_info().is_some() => Era::Modern,
             Era::Modern | Era::Legacy => Era::Legacy,
         }
     }
@@ -241,8 +241,8 @@ impl Face {
     }
 
     /// Writes a client's request under our id, its progress token replaced by the same id.
-    pub fn write_call(&self, out: &mut Outbox, line: &Outgoing<'_>) {
-        match (self.era, line.words) {
+    pub fn write_call(&self, out: &mut Outbox, line: &OutgoingRequest<'_>) {
+        match (self.era, line.era) {
             (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) if line.extra.is_empty() => {
                 let mut buffer = itoa::Buffer::new();
                 let id = line.id.decimal(&mut buffer);
@@ -272,8 +272,8 @@ impl Face {
         id: WireId,
         filters: &BTreeSet<modern::ListenFilter>,
     ) {
-        match (self.era, self.discovery.welcome()) {
-            (Era::Modern, Some(welcome)) => modern::write_listen(out, id, welcome, filters),
+        match (self.era, self.discovery.server_info()) {
+            (Era::Modern, Some(server_info)) => modern::write_listen(out, id, server_info, filters),
             (Era::Modern, None) | (Era::Legacy, _) => {}
         }
     }
@@ -320,11 +320,11 @@ impl Face {
 
 /// A request on its way to the server.
 #[derive(Debug)]
-pub struct Outgoing<'a> {
+pub struct OutgoingRequest<'a> {
     /// The request as its client wrote it.
     pub message: &'a Message,
     /// The era that the message is written in.
-    pub words: Era,
+    pub era: Era,
     /// The id that it gets.
     pub id: WireId,
     /// The client that it comes from.

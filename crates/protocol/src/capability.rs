@@ -86,10 +86,14 @@ impl Capabilities {
     /// server that received everything that the client can do suits it best, the less it received beside it the
     /// better; after that the server that received most of it.
     pub fn fitness(&self, client: &Self) -> impl Ord + use<> {
-        let (told, wanted) = (self.flags(), client.flags());
-        let pairs = || told.iter().zip(&wanted);
-        let missing = pairs().filter(|(told, wanted)| !**told && **wanted).count();
-        let surplus = pairs().filter(|(told, wanted)| **told && !**wanted).count();
+        let (declared, wanted) = (self.flags(), client.flags());
+        let pairs = || declared.iter().zip(&wanted);
+        let missing = pairs()
+            .filter(|(declared, wanted)| !**declared && **wanted)
+            .count();
+        let surplus = pairs()
+            .filter(|(declared, wanted)| **declared && !**wanted)
+            .count();
         (std::cmp::Reverse(missing), std::cmp::Reverse(surplus))
     }
 
@@ -208,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_invents_makes_no_difference() {
+    fn invented_client_capabilities_make_no_difference() {
         for invented in [
             r#"{"extensions":{"a":{}}}"#,
             r#"{"extensions":{"b":{"c":1}}}"#,
@@ -229,16 +233,16 @@ mod tests {
     }
 
     #[test]
-    fn server_that_was_told_enough_suits_a_client_best() {
+    fn server_with_matching_capabilities_suits_a_client_best() {
         let client = parse(r#"{"sampling":{}}"#);
         let exact = parse(r#"{"sampling":{}}"#);
         let more = parse(r#"{"sampling":{},"roots":{}}"#);
         let most = parse(Capabilities::ALL_JSON);
         let other = parse(r#"{"roots":{}}"#);
         let none = parse("{}");
-        let mut told = [&other, &most, &none, &exact, &more];
-        told.sort_by_key(|told| std::cmp::Reverse(told.fitness(&client)));
-        assert_eq!(told, [&exact, &more, &most, &none, &other]);
+        let mut declared = [&other, &most, &none, &exact, &more];
+        declared.sort_by_key(|declared| std::cmp::Reverse(declared.fitness(&client)));
+        assert_eq!(declared, [&exact, &more, &most, &none, &other]);
     }
 
     #[test]

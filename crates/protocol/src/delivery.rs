@@ -7,7 +7,7 @@
 //!
 //! The machine knows no socket: it is told what became of an attempt, and says what comes next.
 
-mod bundle;
+mod post_batch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::backend_face::WireId;
-use crate::exchange::{Failure, Trouble, Upstream, UpstreamFault};
+use crate::exchange::{BackendError, Failure, Upstream, UpstreamFault};
 use crate::message::{Kind, Member, Message};
 use crate::method::Method;
 use crate::object::Object;
 
-pub(crate) use bundle::Known;
-pub use bundle::{Bundle, Post};
+pub(crate) use post_batch::KnownLine;
+pub use post_batch::{PostBatch, PostRequest};
 
 /// How often a message is sent at most.
 const ATTEMPTS: u32 = 4;
@@ -35,7 +35,7 @@ const RESUME_PAUSE: Duration = Duration::from_secs(1);
 
 /// Whether doing something twice does harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Repeatable {
+pub enum Idempotency {
     /// A second time changes nothing.
     Yes,
     /// A second time may do harm.
@@ -44,7 +44,7 @@ pub enum Repeatable {
 
 /// What is being delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parcel {
+pub enum MessageInfo {
     /// A request, with the id we gave it.
     Request {
         /// The id that we gave it.
@@ -59,7 +59,7 @@ pub enum Parcel {
     },
 }
 
-impl Parcel {
+impl MessageInfo {
     /// Reads what we wrote ourselves.
     pub fn of(message: &Message) -> Self {
         let method = message.method();
@@ -75,7 +75,7 @@ impl Parcel {
 
 /// What became of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fate {
+pub enum AttemptOutcome {
     /// Nobody could be reached: nothing has left.
     Unreachable {
         /// For people.
@@ -117,7 +117,7 @@ pub enum Fate {
         what: String,
     },
     /// What came is not what the protocol allows.
-    Nonsense {
+    Invalid {
         /// For people.
         what: String,
     },
@@ -125,7 +125,7 @@ pub enum Fate {
 
 /// What comes next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Next {
+pub enum RetryDecision {
     /// Send it once more.
     Again {
         /// After this pause.
@@ -139,7 +139,7 @@ pub enum Next {
     /// It was not begun, and the server is out of reach: it may wait for better times.
     Return {
         /// Why the server is out of reach.
-        trouble: Arc<Trouble>,
+        backend_error: Arc<BackendError>,
     },
     /// It was not begun: the server has forgotten the session.
     SessionLost,
@@ -150,8 +150,8 @@ pub enum Next {
 /// The machine.
 #[derive(Debug)]
 pub struct Delivery {
-    parcel: Parcel,
-    repeatable: Repeatable,
+    message_info: MessageInfo,
+    idempotency: Idempotency,
     attempts: u32,
     resumptions: u32,
     /// Where the stream stood.
@@ -163,10 +163,10 @@ pub struct Delivery {
 
 impl Delivery {
     /// Returns a delivery before its first attempt.
-    pub fn new(parcel: Parcel, repeatable: Repeatable) -> Self {
+    pub fn new(message_info: MessageInfo, idempotency: Idempotency) -> Self {
         Self {
-            parcel,
-            repeatable,
+            message_info,
+            idempotency,
             attempts: 1,
             resumptions: 0,
             last_event: None,
@@ -176,18 +176,18 @@ impl Delivery {
     }
 
     /// Returns what is delivered.
-    pub fn parcel(&self) -> Parcel {
-        self.parcel
+    pub fn message_info(&self) -> MessageInfo {
+        self.message_info
     }
 
     /// Whether it may be sent once more although it may have been carried out.
     pub fn may_go_again(&self) -> bool {
-        self.repeatable == Repeatable::Yes && self.attempts < ATTEMPTS
+        self.idempotency == Idempotency::Yes && self.attempts < ATTEMPTS
     }
 
     /// Whoever knows more than the method has found that doing this twice does no harm.
-    pub fn handle_harmless(&mut self) {
-        self.repeatable = Repeatable::Yes;
+    pub fn handle_idempotent(&mut self) {
+        self.idempotency = Idempotency::Yes;
     }
 
     /// Where the stream stood, if it can be taken up there.
@@ -205,39 +205,48 @@ impl Delivery {
     }
 
     /// One attempt has come to its end without the answer.
-    pub fn handle_fate(&mut self, fate: Fate) -> Next {
-        match fate {
-            Fate::Unreachable { what } if !self.begun || self.repeatable == Repeatable::Yes => Next::Return {
-                trouble: Arc::new(Trouble {
-                    what,
-                    ..Trouble::default()
-                }),
-            },
-            Fate::Unreachable { what } => lost(what),
-            Fate::BrokenOff { what } => {
+    pub fn handle_outcome(&mut self, outcome: AttemptOutcome) -> RetryDecision {
+        match outcome {
+            AttemptOutcome::Unreachable { what } if !self.begun || self.idempotency == Idempotency::Yes => {
+                RetryDecision::Return {
+                    backend_error: Arc::new(BackendError {
+                        what,
+                        ..BackendError::default()
+                    }),
+                }
+            }
+            AttemptOutcome::Unreachable { what } => lost(what),
+            AttemptOutcome::BrokenOff { what } => {
                 self.begun = true;
                 self.again(None).unwrap_or_else(|| lost(what))
             }
-            Fate::Silent { setting, limit } => Next::Fail(Failure::Timeout { setting, limit }),
-            Fate::Status {
+            AttemptOutcome::Silent { setting, limit } => {
+                RetryDecision::Fail(Failure::Timeout { setting, limit })
+            }
+            AttemptOutcome::Status {
                 status: 404,
                 in_session: true,
                 ..
-            } => Next::SessionLost,
-            Fate::Status {
+            } => RetryDecision::SessionLost,
+            AttemptOutcome::Status {
                 status,
                 retry_after,
                 text,
                 ..
             } => self.handle_status(status, retry_after, text.as_deref()),
-            Fate::StreamEnded => self.handle_stream_end(),
-            Fate::NotSignedIn { what } => failed(UpstreamFault::Unauthorized, what),
-            Fate::Unsafe { what } => failed(UpstreamFault::Unsafe, what),
-            Fate::Nonsense { what } => failed(UpstreamFault::Nonsense, what),
+            AttemptOutcome::StreamEnded => self.handle_stream_end(),
+            AttemptOutcome::NotSignedIn { what } => failed(UpstreamFault::Unauthorized, what),
+            AttemptOutcome::Unsafe { what } => failed(UpstreamFault::Unsafe, what),
+            AttemptOutcome::Invalid { what } => failed(UpstreamFault::Invalid, what),
         }
     }
 
-    fn handle_status(&mut self, status: u16, retry_after: Option<Duration>, text: Option<&str>) -> Next {
+    fn handle_status(
+        &mut self,
+        status: u16,
+        retry_after: Option<Duration>,
+        text: Option<&str>,
+    ) -> RetryDecision {
         let what = answered(status, text);
         match status {
             401 | 403 => failed(UpstreamFault::Unauthorized, what),
@@ -246,24 +255,24 @@ impl Delivery {
                 let is_short = retry_after.is_none_or(|wait| wait <= LONGEST_PAUSE);
                 let again = is_short.then(|| self.again(retry_after)).flatten();
                 again.unwrap_or_else(|| {
-                    Next::Fail(Failure::Unavailable {
-                        trouble: Arc::new(Trouble {
+                    RetryDecision::Fail(Failure::Unavailable {
+                        backend_error: Arc::new(BackendError {
                             what,
-                            ..Trouble::default()
+                            ..BackendError::default()
                         }),
                         retry_after: retry_after.unwrap_or(FIRST_PAUSE),
                     })
                 })
             }
             200..=299 => failed(
-                UpstreamFault::Nonsense,
+                UpstreamFault::Invalid,
                 format!("the server answered a request with HTTP status {status} and no message"),
             ),
             _ => failed(UpstreamFault::Refused, what),
         }
     }
 
-    fn handle_stream_end(&mut self) -> Next {
+    fn handle_stream_end(&mut self) -> RetryDecision {
         self.begun = true;
         let what = "the server ended its event stream without an answer";
         if self.last_event.is_some() {
@@ -273,19 +282,19 @@ impl Delivery {
             let growing = RESUME_PAUSE * 2_u32.pow(self.resumptions);
             let after = self.retry.unwrap_or(growing).min(LONGEST_PAUSE);
             self.resumptions += 1;
-            return Next::Resume { after };
+            return RetryDecision::Resume { after };
         }
         self.again(None).unwrap_or_else(|| lost(what.to_owned()))
     }
 
     /// Once more, if that does no harm and was not done too often.
-    fn again(&mut self, retry_after: Option<Duration>) -> Option<Next> {
+    fn again(&mut self, retry_after: Option<Duration>) -> Option<RetryDecision> {
         if !self.may_go_again() {
             return None;
         }
         let pause = FIRST_PAUSE * 2_u32.pow(self.attempts - 1);
         self.attempts += 1;
-        Some(Next::Again {
+        Some(RetryDecision::Again {
             after: retry_after.unwrap_or(pause).min(LONGEST_PAUSE),
         })
     }
@@ -320,19 +329,19 @@ pub fn names_lost_session(error: &str) -> bool {
     code.is_some_and(|code| matches!(code, -32099..=-32000 | -32600)) && message.contains("session")
 }
 
-fn failed(fault: UpstreamFault, what: impl Into<String>) -> Next {
-    Next::Fail(Failure::Upstream(Arc::new(Upstream::new(fault, what))))
+fn failed(fault: UpstreamFault, what: impl Into<String>) -> RetryDecision {
+    RetryDecision::Fail(Failure::Upstream(Arc::new(Upstream::new(fault, what))))
 }
 
-fn lost(what: String) -> Next {
+fn lost(what: String) -> RetryDecision {
     failed(UpstreamFault::Lost, what)
 }
 
 /// Whether a message may be sent again after it may have been carried out. Reading, listing and saying the
 /// same thing twice do no harm; what a tool does only the tool knows.
-pub fn repeatable(parcel: Parcel) -> Repeatable {
-    let method = match parcel {
-        Parcel::Request { method, .. } | Parcel::Note { method } => method,
+pub fn idempotency(message_info: MessageInfo) -> Idempotency {
+    let method = match message_info {
+        MessageInfo::Request { method, .. } | MessageInfo::Note { method } => method,
     };
     match method {
         Method::Initialize
@@ -354,7 +363,7 @@ pub fn repeatable(parcel: Parcel) -> Repeatable {
         | Method::TasksCancel
         | Method::Initialized
         | Method::Cancelled
-        | Method::RootsListChanged => Repeatable::Yes,
+        | Method::RootsListChanged => Idempotency::Yes,
         // A listen that broke off is asked for by whoever still wants it.
         Method::SubscriptionsListen
         | Method::ToolsCall
@@ -371,17 +380,17 @@ pub fn repeatable(parcel: Parcel) -> Repeatable {
         | Method::ResourcesListChanged
         | Method::ResourcesUpdated
         | Method::SubscriptionsAcknowledged
-        | Method::Other => Repeatable::No,
+        | Method::Other => Idempotency::No,
     }
 }
 
 /// How long a server that cannot be reached is left alone: half a second, doubling up to half a minute.
 #[derive(Debug, Clone, Default)]
-pub struct Outage {
+pub struct Backoff {
     failures: u32,
 }
 
-impl Outage {
+impl Backoff {
     /// It could not be reached, once more. Gives how long to leave it alone.
     pub fn handle_failure(&mut self) -> Duration {
         let pause = FIRST_PAUSE * 2_u32.pow(self.failures.min(6));
@@ -405,23 +414,23 @@ mod tests {
     use super::*;
 
     fn call() -> Delivery {
-        let parcel = Parcel::Request {
+        let message_info = MessageInfo::Request {
             id: WireId(1),
             method: Method::ToolsCall,
         };
-        Delivery::new(parcel, repeatable(parcel))
+        Delivery::new(message_info, idempotency(message_info))
     }
 
     fn list() -> Delivery {
-        let parcel = Parcel::Request {
+        let message_info = MessageInfo::Request {
             id: WireId(1),
             method: Method::ToolsList,
         };
-        Delivery::new(parcel, repeatable(parcel))
+        Delivery::new(message_info, idempotency(message_info))
     }
 
-    fn status(status: u16) -> Fate {
-        Fate::Status {
+    fn status(status: u16) -> AttemptOutcome {
+        AttemptOutcome::Status {
             status,
             retry_after: None,
             in_session: true,
@@ -429,20 +438,20 @@ mod tests {
         }
     }
 
-    fn reset() -> Fate {
-        Fate::BrokenOff {
+    fn reset() -> AttemptOutcome {
+        AttemptOutcome::BrokenOff {
             what: "connection reset".into(),
         }
     }
 
-    fn refused() -> Fate {
-        Fate::Unreachable {
+    fn refused() -> AttemptOutcome {
+        AttemptOutcome::Unreachable {
             what: "connection refused".into(),
         }
     }
 
-    fn reason(next: Next) -> &'static str {
-        let Next::Fail(failure) = next else {
+    fn reason(next: RetryDecision) -> &'static str {
+        let RetryDecision::Fail(failure) = next else {
             panic!("not failed: {next:?}");
         };
         failure.reason()
@@ -450,11 +459,14 @@ mod tests {
 
     #[test]
     fn a_tool_call_that_may_have_been_carried_out_is_not_sent_again() {
-        assert_eq!(reason(call().handle_fate(reset())), "upstream_lost");
-        assert_eq!(reason(call().handle_fate(Fate::StreamEnded)), "upstream_lost");
-        assert_eq!(reason(call().handle_fate(status(503))), "upstream_unavailable");
+        assert_eq!(reason(call().handle_outcome(reset())), "upstream_lost");
         assert_eq!(
-            reason(call().handle_fate(Fate::Silent {
+            reason(call().handle_outcome(AttemptOutcome::StreamEnded)),
+            "upstream_lost"
+        );
+        assert_eq!(reason(call().handle_outcome(status(503))), "upstream_unavailable");
+        assert_eq!(
+            reason(call().handle_outcome(AttemptOutcome::Silent {
                 setting: "start_timeout",
                 limit: Duration::from_secs(1)
             })),
@@ -463,9 +475,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_provably_not_begun_comes_back_whatever_it_is() {
-        assert!(matches!(call().handle_fate(refused()), Next::Return { .. }));
-        assert_eq!(call().handle_fate(status(404)), Next::SessionLost);
+    fn a_message_that_was_not_begun_is_returned_for_any_method() {
+        assert!(matches!(
+            call().handle_outcome(refused()),
+            RetryDecision::Return { .. }
+        ));
+        assert_eq!(call().handle_outcome(status(404)), RetryDecision::SessionLost);
     }
 
     #[test]
@@ -473,19 +488,19 @@ mod tests {
         let mut delivery = list();
         for millis in [500, 1000, 2000] {
             assert_eq!(
-                delivery.handle_fate(reset()),
-                Next::Again {
+                delivery.handle_outcome(reset()),
+                RetryDecision::Again {
                     after: Duration::from_millis(millis)
                 }
             );
         }
-        assert_eq!(reason(delivery.handle_fate(reset())), "upstream_lost");
+        assert_eq!(reason(delivery.handle_outcome(reset())), "upstream_lost");
     }
 
     #[test]
-    fn a_server_says_how_long_to_wait_but_not_for_ever() {
+    fn retry_after_is_obeyed_up_to_a_limit() {
         let asked_to_wait = |seconds| {
-            list().handle_fate(Fate::Status {
+            list().handle_outcome(AttemptOutcome::Status {
                 status: 503,
                 retry_after: Some(Duration::from_secs(seconds)),
                 in_session: false,
@@ -494,7 +509,7 @@ mod tests {
         };
         for seconds in [2, 30] {
             let after = Duration::from_secs(seconds);
-            assert_eq!(asked_to_wait(seconds), Next::Again { after });
+            assert_eq!(asked_to_wait(seconds), RetryDecision::Again { after });
         }
         assert_eq!(reason(asked_to_wait(3600)), "upstream_unavailable");
     }
@@ -504,8 +519,8 @@ mod tests {
         let mut delivery = call();
         delivery.handle_event(Some(&Bytes::from_static(b"7")), Some(Duration::from_millis(200)));
         assert_eq!(
-            delivery.handle_fate(Fate::StreamEnded),
-            Next::Resume {
+            delivery.handle_outcome(AttemptOutcome::StreamEnded),
+            RetryDecision::Resume {
                 after: Duration::from_millis(200)
             }
         );
@@ -518,12 +533,15 @@ mod tests {
         delivery.handle_event(Some(&Bytes::from_static(b"7")), None);
         for _ in 0..RESUMPTIONS {
             assert!(matches!(
-                delivery.handle_fate(Fate::StreamEnded),
-                Next::Resume { .. }
+                delivery.handle_outcome(AttemptOutcome::StreamEnded),
+                RetryDecision::Resume { .. }
             ));
             delivery.handle_event(Some(&Bytes::from_static(b"7")), None);
         }
-        assert_eq!(reason(delivery.handle_fate(Fate::StreamEnded)), "upstream_lost");
+        assert_eq!(
+            reason(delivery.handle_outcome(AttemptOutcome::StreamEnded)),
+            "upstream_lost"
+        );
     }
 
     #[test]
@@ -531,25 +549,25 @@ mod tests {
         let mut delivery = call();
         delivery.handle_event(Some(&Bytes::from_static(b"7")), None);
         assert!(matches!(
-            delivery.handle_fate(Fate::StreamEnded),
-            Next::Resume { .. }
+            delivery.handle_outcome(AttemptOutcome::StreamEnded),
+            RetryDecision::Resume { .. }
         ));
-        assert_eq!(reason(delivery.handle_fate(refused())), "upstream_lost");
+        assert_eq!(reason(delivery.handle_outcome(refused())), "upstream_lost");
     }
 
     #[test]
-    fn an_outage_is_waited_out_from_half_a_second_to_half_a_minute() {
-        let mut outage = Outage::default();
+    fn backoff_grows_from_half_a_second_to_half_a_minute() {
+        let mut backoff = Backoff::default();
         let pauses: Vec<u64> = (0..8)
-            .map(|_| outage.handle_failure().as_millis() as u64)
+            .map(|_| backoff.handle_failure().as_millis() as u64)
             .collect();
         assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16000, 30000, 30000]);
-        outage.handle_success();
-        assert_eq!(outage.handle_failure(), FIRST_PAUSE);
+        backoff.handle_success();
+        assert_eq!(backoff.handle_failure(), FIRST_PAUSE);
     }
 
     #[test]
-    fn errors_about_a_session_are_told_from_errors_about_a_request() {
+    fn session_errors_differ_from_request_errors() {
         for (error, lost) in [
             (
                 r#"{"code":-32600,"message":"no such session; initialize a new one"}"#,
@@ -566,14 +584,14 @@ mod tests {
     }
 
     #[test]
-    fn words_of_a_status_have_the_text_of_the_body() {
-        let next = call().handle_fate(Fate::Status {
+    fn error_of_a_status_has_the_text_of_the_body() {
+        let next = call().handle_outcome(AttemptOutcome::Status {
             status: 500,
             retry_after: None,
             in_session: true,
             text: Some("disk full".into()),
         });
-        let Next::Fail(Failure::Upstream(upstream)) = next else {
+        let RetryDecision::Fail(Failure::Upstream(upstream)) = next else {
             panic!("{next:?}");
         };
         assert_eq!(

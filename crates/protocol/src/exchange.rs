@@ -85,8 +85,8 @@ impl Client {
 /// What a client wants.
 #[derive(Debug, Clone)]
 pub enum Ask {
-    /// A client presents itself. `introduction` is its own `initialize`, where it wrote one. Answered by
-    /// [`Tell::Welcome`], or like any call by [`Tell::Reply`] (the server's refusal) or [`Tell::Failed`].
+    /// A client presents itself. `initialize` is its own `initialize`, where it wrote one. Answered by
+    /// [`Tell::Opened`], or like any call by [`Tell::Reply`] (the server's refusal) or [`Tell::Failed`].
     Open {
         /// The session concerned.
         session: SessionKey,
@@ -95,11 +95,11 @@ pub enum Ask {
         /// What is known of the client.
         client: Arc<Client>,
         /// Its `initialize`.
-        introduction: Option<Message>,
+        initialize: Option<Message>,
         /// The era that the client speaks.
-        words: Era,
+        era: Era,
         /// The client listens for what is not about its calls: changed lists, updated resources.
-        hears: bool,
+        wants_notifications: bool,
     },
     /// The client has taken note of the welcome.
     Ready {
@@ -177,7 +177,7 @@ pub struct Call {
     /// The message as its sender wrote it.
     pub message: Message,
     /// The era whose words the message is in. A backend of the same era gets it as it is.
-    pub words: Era,
+    pub era: Era,
     /// The headers that mirror its arguments, if it came by a way that has such: they are judged as soon as its tool
     /// is known.
     pub mirrored: Option<MirroredParams>,
@@ -216,13 +216,13 @@ pub enum Request {
 #[derive(Debug, Clone)]
 pub enum Tell {
     /// The server is ready for the client.
-    Welcome {
+    Opened {
         /// The session concerned.
         session: SessionKey,
         /// The call concerned.
         call: CallKey,
         /// What the server declared about itself.
-        welcome: Arc<Welcome>,
+        server_info: Arc<ServerInfo>,
     },
     /// The server's own answer to a call, result or error.
     Reply {
@@ -233,7 +233,7 @@ pub enum Tell {
         /// The message as its sender wrote it.
         message: Message,
         /// The era whose words the message is in.
-        words: Era,
+        era: Era,
     },
     /// The request was fulfilled by Rialto itself and has an empty result.
     Done {
@@ -300,7 +300,7 @@ impl Tell {
     /// Returns the session that it is for.
     pub const fn session(&self) -> SessionKey {
         match self {
-            Self::Welcome { session, .. }
+            Self::Opened { session, .. }
             | Self::Reply { session, .. }
             | Self::Done { session, .. }
             | Self::Failed { session, .. }
@@ -315,11 +315,11 @@ impl Tell {
 
 /// How a server presented itself.
 #[derive(Debug, Clone)]
-pub struct Welcome {
+pub struct ServerInfo {
     /// The server's response to the handshake or the discovery, byte for byte.
     pub message: Message,
     /// The era whose words it is in.
-    pub words: Era,
+    pub era: Era,
     /// The revision a legacy server chose, if Rialto knows it.
     pub version: Option<Version>,
     /// The lists that the server says may change.
@@ -334,7 +334,7 @@ pub struct Welcome {
     pub info: Option<Arc<str>>,
 }
 
-impl Welcome {
+impl ServerInfo {
     /// Returns whether the server has declared that it has this method.
     #[expect(
         clippy::wildcard_enum_match_arm,
@@ -370,21 +370,21 @@ pub enum Failure {
         /// The value of the limit.
         limit: Duration,
         /// What the server does meanwhile, if it is known.
-        trouble: Option<Arc<Trouble>>,
+        backend_error: Option<Arc<BackendError>>,
     },
     /// The server ended during the call.
-    Exited(Arc<Trouble>),
+    Exited(Arc<BackendError>),
     /// The server cannot be had now.
     Unavailable {
         /// Why the server is unavailable.
-        trouble: Arc<Trouble>,
+        backend_error: Arc<BackendError>,
         /// When to try again.
         retry_after: Duration,
     },
     /// The server is taken out of service, and was not given the call.
     Retired,
     /// The server would not shake hands.
-    NotWelcomed,
+    HandshakeRefused,
     /// A limit of ours was reached.
     Overloaded {
         /// The value of the limit.
@@ -421,7 +421,7 @@ pub enum Failure {
 
 /// What is known about a server that ended or would not start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Trouble {
+pub struct BackendError {
     /// For people: "exit status 3", "cannot start: no such file".
     pub what: String,
     /// The last lines it wrote on stderr.
@@ -458,7 +458,7 @@ pub enum UpstreamFault {
     /// The connection broke off after the request had left. Nobody knows whether it was carried out.
     Lost,
     /// The answer was none.
-    Nonsense,
+    Invalid,
     /// The server refused the request by an HTTP status alone.
     Refused,
     /// The server does not accept our credentials.
@@ -513,7 +513,7 @@ impl Failure {
             Self::Exited(_) => "upstream_exited",
             Self::Unavailable { .. } => "upstream_unavailable",
             Self::Retired => "reloaded",
-            Self::NotWelcomed => "handshake_refused",
+            Self::HandshakeRefused => "handshake_refused",
             Self::Overloaded { .. } => "overloaded",
             Self::Occupied => "occupied",
             Self::TooLarge { .. } => "response_too_large",
@@ -522,7 +522,7 @@ impl Failure {
             Self::Invalid(_) => "invalid_response",
             Self::Upstream(upstream) => match upstream.fault {
                 UpstreamFault::Lost => "upstream_lost",
-                UpstreamFault::Nonsense => "upstream_invalid_response",
+                UpstreamFault::Invalid => "upstream_invalid_response",
                 UpstreamFault::Refused => "upstream_refused",
                 UpstreamFault::Unauthorized => "upstream_unauthorized",
                 UpstreamFault::Unsafe => "upstream_unsafe",
@@ -539,7 +539,7 @@ impl Failure {
             | Self::StartTimeout { .. }
             | Self::Exited(_)
             | Self::Unavailable { .. }
-            | Self::NotWelcomed
+            | Self::HandshakeRefused
             | Self::TooLarge { .. }
             | Self::Upstream(_)
             | Self::Invalid(_) => Blame::Backend,

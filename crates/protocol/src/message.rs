@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_with_another_token_is_what_a_reader_of_it_would_find() {
+    fn a_message_with_another_token_is_read_back_equal() {
         for text in [
             r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":7,"progress":1,"_meta":{"a":1}}}"#,
             r#"{"params":{"uri":"u","_meta":{},"progressToken" : "long token" } ,"method":"notifications/progress","jsonrpc":"2.0"}"#,
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_does_not_keep_what_it_was_read_with() {
+    fn kept_bytes_do_not_keep_the_read_buffer_alive() {
         let text = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":7}}"#;
         let read = message(text);
         assert_eq!(read.kept(), read.bytes());

@@ -70,7 +70,7 @@ methods! {
 
 impl Method {
     /// Returns the server capability that a request needs, or `None` where the method has none (2026-07-28, server
-    /// capabilities). Task methods belong to an extension; see [`crate::exchange::Welcome::tasks`].
+    /// capabilities). Task methods belong to an extension; see [`crate::exchange::ServerInfo::tasks`].
     #[expect(
         clippy::wildcard_enum_match_arm,
         reason = "no other method needs a capability"

@@ -79,7 +79,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::backend_face::legacy::Introduction;
+use crate::backend_face::legacy::ClientHello;
 use crate::exchange::{Ask, CallKey, Principal, SessionKey, Tell};
 use crate::message::Message;
 use crate::method::Method;
@@ -120,10 +120,10 @@ pub struct Multiplexer {
 
 impl Multiplexer {
     /// Returns a multiplexer whose server was not reached yet.
-    pub fn new(limits: Limits, introduction: Introduction) -> Self {
+    pub fn new(limits: Limits, client_hello: ClientHello) -> Self {
         Self {
             ledger: Ledger::new(limits),
-            link: Link::new(introduction),
+            link: Link::new(client_hello),
             attribution: Attribution::default(),
             undeclared: Undeclared::default(),
             subscriptions: Subscriptions::default(),
@@ -140,8 +140,8 @@ impl Multiplexer {
     }
 
     /// Has the server introduced to as soon as it runs, and not when the first client comes.
-    pub fn introduce_at_start(&mut self) {
-        self.link.introduce_at_start();
+    pub fn initialize_at_start(&mut self) {
+        self.link.initialize_at_start();
     }
 
     /// Returns the eras that the server is introduced to in.
@@ -174,7 +174,7 @@ impl Multiplexer {
     /// Calls that were accepted and have no answer yet. A modern client's call that rests has been answered, with a
     /// question.
     pub fn open_calls(&self) -> usize {
-        self.ledger.waiting.len() + self.ledger.openers.len() + self.calls_in_flight()
+        self.ledger.waiting.len() + self.ledger.pending_opens.len() + self.calls_in_flight()
     }
 
     /// Those of them that the server has not been given yet.
@@ -200,8 +200,8 @@ impl Multiplexer {
     }
 
     /// Returns whether the server owes the answer to a first message.
-    pub fn is_introducing(&self) -> bool {
-        self.link.is_introducing()
+    pub fn is_initializing(&self) -> bool {
+        self.link.is_initializing()
     }
 
     fn calls_in_flight(&self) -> usize {
@@ -209,7 +209,7 @@ impl Multiplexer {
             .pending
             .values()
             .filter_map(Pending::as_call)
-            .filter(|call| !call.asking.is_suspended() || call.words.questions() == QuestionStyle::Requests)
+            .filter(|call| !call.asking.is_suspended() || call.era.questions() == QuestionStyle::Requests)
             .count()
     }
 
@@ -234,7 +234,7 @@ impl Multiplexer {
     /// Sessions that want to know what is not about their calls.
     #[doc(hidden)]
     pub fn listeners(&self) -> usize {
-        self.ledger.sessions.hearing().count()
+        self.ledger.sessions.notified().count()
     }
 
     /// Our own listens.
@@ -304,12 +304,12 @@ impl Multiplexer {
                 session,
                 call,
                 client,
-                introduction,
-                words,
-                hears,
+                initialize,
+                era,
+                wants_notifications,
             } => {
-                let entry = SessionEntry::new(client, words, hears);
-                self.open(now, session, call, entry, introduction.as_ref());
+                let entry = SessionEntry::new(client, era, wants_notifications);
+                self.open(now, session, call, entry, initialize.as_ref());
             }
             Ask::Ready { session, message } => {
                 // Only the first to say so is heard by the server, so what it asks then is theirs.
@@ -372,21 +372,21 @@ impl Multiplexer {
         session: SessionKey,
         call: CallKey,
         entry: SessionEntry,
-        introduction: Option<&Message>,
+        initialize: Option<&Message>,
     ) {
-        self.attach(now, session, entry, introduction);
-        if let Some(welcome) = self.link.welcome().filter(|_| self.link.is_up()) {
-            let welcome = Arc::clone(welcome);
-            self.ledger.tell(Tell::Welcome {
+        self.attach(now, session, entry, initialize);
+        if let Some(server_info) = self.link.server_info().filter(|_| self.link.is_up()) {
+            let server_info = Arc::clone(server_info);
+            self.ledger.tell(Tell::Opened {
                 session,
                 call,
-                welcome,
+                server_info,
             });
             self.sync_listen();
             return;
         }
         let deadline = now.after(self.ledger.limits.start_timeout);
-        self.ledger.openers.push_back(PendingOpen {
+        self.ledger.pending_opens.push_back(PendingOpen {
             session,
             call,
             deadline,
@@ -400,12 +400,12 @@ impl Multiplexer {
         now: Moment,
         session: SessionKey,
         entry: SessionEntry,
-        introduction: Option<&Message>,
+        initialize: Option<&Message>,
     ) {
         self.attribution
             .handle_session(&entry.client.principal, &self.ledger);
-        self.link.offer(&entry.client, introduction);
-        if entry.words.log_levels() == LogLevelStyle::PerSession {
+        self.link.offer(&entry.client, initialize);
+        if entry.era.log_levels() == LogLevelStyle::PerSession {
             self.subscriptions.attach(session);
             self.tell_level(now);
         }

@@ -90,14 +90,14 @@ impl ShownEras {
 
 /// Why a server did not welcome an era.
 #[derive(Debug, Clone)]
-pub(crate) enum Refusal {
+pub(crate) enum HandshakeRefusal {
     /// The server's own answer.
     Answer(Message),
     /// An answer that is no message.
     Failure(Failure),
 }
 
-impl Refusal {
+impl HandshakeRefusal {
     /// Takes the failure of an era's first message for a refusal of the era, or gives it back. A legacy server may
     /// answer `server/discover` with anything, so every answer to it counts; one to `initialize` must be a message.
     pub(crate) fn by_failure(era: Era, failure: Failure) -> Result<Self, Failure> {
@@ -133,7 +133,7 @@ fn is_answer(failure: &Failure) -> bool {
     match failure {
         Failure::TooLarge { .. } | Failure::Invalid(_) => true,
         Failure::Upstream(upstream) => match upstream.fault {
-            UpstreamFault::Nonsense | UpstreamFault::Refused => true,
+            UpstreamFault::Invalid | UpstreamFault::Refused => true,
             UpstreamFault::Lost | UpstreamFault::Unauthorized | UpstreamFault::Unsafe => false,
         },
         Failure::Timeout { .. }
@@ -141,7 +141,7 @@ fn is_answer(failure: &Failure) -> bool {
         | Failure::Exited(_)
         | Failure::Unavailable { .. }
         | Failure::Retired
-        | Failure::NotWelcomed
+        | Failure::HandshakeRefused
         | Failure::Overloaded { .. }
         | Failure::Occupied
         | Failure::Unsupported { .. }
@@ -159,7 +159,7 @@ pub(crate) enum AfterRefusal {
     /// Every era of the plan was refused. The clients that wait get this one.
     GiveUp {
         era: Era,
-        refusal: Refusal,
+        refusal: HandshakeRefusal,
         shown: ShownEras,
     },
 }
@@ -169,7 +169,7 @@ enum Attempt {
     #[default]
     Unsent,
     Sent,
-    Refused(Refusal),
+    Refused(HandshakeRefusal),
 }
 
 /// The machine, for one instance and all its links.
@@ -296,7 +296,7 @@ impl Negotiation {
     }
 
     /// The server has welcomed this era. Returns what it has shown.
-    pub(crate) fn handle_welcome(&mut self, era: Era) -> ShownEras {
+    pub(crate) fn handle_success(&mut self, era: Era) -> ShownEras {
         self.answered = true;
         self.agreed = Some(era);
         self.is_excused = false;
@@ -313,7 +313,7 @@ impl Negotiation {
     }
 
     /// The server has answered this era with a refusal.
-    pub(crate) fn handle_refusal(&mut self, era: Era, refusal: Refusal) -> AfterRefusal {
+    pub(crate) fn handle_refusal(&mut self, era: Era, refusal: HandshakeRefusal) -> AfterRefusal {
         self.answered = true;
         self.other_at = None;
         if era == Era::Modern && !self.discovered_again && refusal.names_our_revision() {
@@ -400,9 +400,9 @@ mod tests {
         Negotiation::new(EraPlan::First(era))
     }
 
-    fn refusal() -> Refusal {
+    fn refusal() -> HandshakeRefusal {
         let text = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}"#;
-        Refusal::Answer(Message::own(text.to_owned()))
+        HandshakeRefusal::Answer(Message::own(text.to_owned()))
     }
 
     /// Sends what is due, and expects it to be of this era.
@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     fn slow_start_is_no_verdict_about_the_era() {
-        for welcomed in Era::ALL {
+        for accepted in Era::ALL {
             let mut negotiation = first(Era::Modern);
             send(&mut negotiation, NOW, Era::Modern);
             assert_eq!(negotiation.due(NOW), None);
@@ -425,11 +425,11 @@ mod tests {
                 None,
                 "nothing is concluded"
             );
-            let other = negotiation.handle_refusal(welcomed.other(), refusal());
+            let other = negotiation.handle_refusal(accepted.other(), refusal());
             assert!(matches!(other, AfterRefusal::GoOn));
-            let shown = negotiation.handle_welcome(welcomed);
-            assert_eq!(shown.speaks(welcomed), Some(true));
-            assert_eq!(shown.speaks(welcomed.other()), Some(false));
+            let shown = negotiation.handle_success(accepted);
+            assert_eq!(shown.speaks(accepted), Some(true));
+            assert_eq!(shown.speaks(accepted.other()), Some(false));
         }
     }
 
@@ -452,12 +452,19 @@ mod tests {
                     AfterRefusal::GoOn
                 ));
                 send(&mut negotiation, NOW, era.other());
-                let AfterRefusal::GiveUp { era: told, shown, .. } =
-                    negotiation.handle_refusal(era.other(), refusal())
+                let AfterRefusal::GiveUp {
+                    era: refused_era,
+                    shown,
+                    ..
+                } = negotiation.handle_refusal(era.other(), refusal())
                 else {
                     panic!("no era is left");
                 };
-                assert_eq!(told, Era::Legacy, "what it says to `initialize` tells more");
+                assert_eq!(
+                    refused_era,
+                    Era::Legacy,
+                    "what it says to `initialize` tells more"
+                );
                 assert_eq!(shown.first(era), era, "nothing is concluded from a contradiction");
             }
         }
@@ -469,7 +476,7 @@ mod tests {
             let text = format!(
                 r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":-32022,"message":"no","data":{{"supported":{supported}}}}}}}"#
             );
-            Refusal::Answer(Message::own(text))
+            HandshakeRefusal::Answer(Message::own(text))
         };
         for plan in [EraPlan::First(Era::Modern), EraPlan::Only(Era::Modern)] {
             let mut negotiation = Negotiation::new(plan);
@@ -478,7 +485,7 @@ mod tests {
             let after = negotiation.handle_refusal(Era::Modern, named);
             assert!(matches!(after, AfterRefusal::GoOn));
             send(&mut negotiation, NOW, Era::Modern);
-            negotiation.handle_welcome(Era::Modern);
+            negotiation.handle_success(Era::Modern);
         }
         let mut negotiation = first(Era::Modern);
         send(&mut negotiation, NOW, Era::Modern);
@@ -500,7 +507,7 @@ mod tests {
             send(&mut negotiation, NOW, era);
             assert_eq!(negotiation.due(NOW.after(SILENCE)), None);
             let refused = negotiation.handle_refusal(era, refusal());
-            assert!(matches!(refused, AfterRefusal::GiveUp { era: told, .. } if told == era));
+            assert!(matches!(refused, AfterRefusal::GiveUp { era: refused_era, .. } if refused_era == era));
         }
     }
 
@@ -510,14 +517,14 @@ mod tests {
         send(&mut negotiation, NOW, Era::Modern);
         assert!(negotiation.handle_link_end());
         send(&mut negotiation, NOW, Era::Legacy);
-        let shown = negotiation.handle_welcome(Era::Legacy);
+        let shown = negotiation.handle_success(Era::Legacy);
         assert_eq!(shown.first(Era::Modern), Era::Legacy, "it is remembered");
         assert!(!negotiation.handle_link_end(), "a crash is a crash");
         send(&mut negotiation, NOW, Era::Legacy);
     }
 
     #[test]
-    fn server_that_exits_whatever_it_is_asked_is_excused_once_and_tried_in_turn() {
+    fn server_that_exits_in_every_era_is_excused_once_and_tried_in_turn() {
         let mut negotiation = first(Era::Modern);
         for round in 0..3 {
             send(&mut negotiation, NOW, Era::Modern);
@@ -533,7 +540,7 @@ mod tests {
         send(&mut negotiation, NOW, Era::Modern);
         negotiation.handle_refusal(Era::Modern, refusal());
         send(&mut negotiation, NOW, Era::Legacy);
-        negotiation.handle_welcome(Era::Legacy);
+        negotiation.handle_success(Era::Legacy);
         negotiation.handle_link_end();
         send(&mut negotiation, NOW, Era::Legacy);
     }

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_what_every_reader_finds() {
+    fn set_members_are_found_by_every_reader() {
         let mut object = Object::parse(br#"{"a":1,"b":2,"a":3}"#).unwrap();
         assert_eq!(object.get("a"), Some("3"));
         object.set("a", "4");

@@ -13,11 +13,11 @@
 
 mod calls;
 mod handshake;
+mod line_output;
 mod notices;
 mod questions;
 mod readers;
 pub mod replay;
-mod spoken;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::client_face::legacy::{self, Meaning, Objection};
+use crate::client_face::legacy::{self, Classified, InvalidRequest};
 use crate::eviction::Usage;
 use crate::exchange::{Ask, Call, CallKey, Client, Failure, SessionKey, Tell};
 use crate::message::{Kind, Member, Message, Written};
@@ -33,13 +33,13 @@ use crate::time::{Moment, earliest};
 use crate::version::Version;
 use calls::{Calls, Completed, OpenCall};
 use handshake::Handshake;
+use line_output::OutputMode;
 use notices::Notices;
 use questions::Questions;
 use replay::{Audience, ByteSum, EventId, Retention, StreamKey};
-use spoken::Hearing;
 
+pub use line_output::OutgoingLine;
 pub use readers::{Answer, Reader, Reading, StreamRefusal};
-pub use spoken::Said;
 
 /// Answers that connections wait to read may exceed the budget of a session this many times: a reader that is as fast
 /// as the server is not to lose an answer.
@@ -57,7 +57,7 @@ pub struct Limits {
     /// Finished or abandoned streams that are kept for a resumption.
     pub ended_streams: usize,
     /// How long a question waits for somewhere to be put.
-    pub question_patience: Duration,
+    pub question_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -71,7 +71,7 @@ impl Default for Limits {
             calls: 1024,
             listeners: 64,
             ended_streams: 32,
-            question_patience: Duration::from_secs(5),
+            question_timeout: Duration::from_secs(5),
         }
     }
 }
@@ -105,7 +105,7 @@ impl Accepts {
 
 /// What became of a client's message.
 #[derive(Debug)]
-pub enum Taken {
+pub enum Accepted {
     /// Nothing to wait for.
     Noted(Option<Ask>),
     /// The answer is to be read from this call.
@@ -121,9 +121,9 @@ pub enum Taken {
 
 /// Why a session does not take a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum Rejection {
     /// The message is not valid.
-    Objection(Objection),
+    Invalid(InvalidRequest),
     /// A session is opened once.
     AlreadyOpen,
     /// As many calls as a session may have are open.
@@ -140,7 +140,7 @@ pub enum Output {
     /// Someone must be told that nobody will answer.
     Ask(Box<Ask>),
     /// Something for a client that reads lines.
-    Said(Said),
+    Line(OutgoingLine),
     /// A call has come to its end. For the audit.
     Ended(Box<CallRecord>),
 }
@@ -179,14 +179,14 @@ pub struct CallRecord {
 /// may queue outputs, which the driver takes with [`Session::poll_output`], before it sends the ask of a message. The connection of a POST calls
 /// [`Session::poll_answer`] when it is woken, and [`Session::abandon`] if it ends before the answer. The connection of a
 /// stream begins with [`Session::listen`] or [`Session::resume`] (or with the [`Reader`] of an answer), calls
-/// [`Session::read`] when it is woken, and ends with [`Session::hang_up`]. [`Session::handle_tick`] is due about once a
+/// [`Session::read`] when it is woken, and ends with [`Session::handle_disconnect`]. [`Session::handle_tick`] is due about once a
 /// second. After [`Session::end`] no message is accepted; open calls still get their answers.
 #[derive(Debug)]
 pub struct Session {
     key: SessionKey,
     client: Arc<Client>,
     limits: Limits,
-    hearing: Hearing,
+    output_mode: OutputMode,
     handshake: Handshake,
     calls: Calls,
     notices: Notices,
@@ -222,22 +222,22 @@ impl Session {
         client: Arc<Client>,
         limits: Limits,
         now: Moment,
-        introduction: Message,
+        initialize: Message,
         accepts: Accepts,
     ) -> (Self, CallKey, Ask) {
-        let asked = introduction
+        let asked = initialize
             .text(Member::ProtocolVersion)
             .and_then(|text| Version::parse(&text));
         let mut session = Self::new(key, client, limits, now, asked, false);
-        let call = session.begin(now, Some(introduction.clone()), accepts);
+        let call = session.begin(now, Some(initialize.clone()), accepts);
         let client = Arc::clone(&session.client);
         let ask = Ask::Open {
             session: key,
             call,
             client,
-            introduction: Some(introduction),
-            words: legacy::ERA,
-            hears: true,
+            initialize: Some(initialize),
+            era: legacy::ERA,
+            wants_notifications: true,
         };
         (session, call, ask)
     }
@@ -262,9 +262,9 @@ impl Session {
             session: self.key,
             call,
             client: Arc::clone(&self.client),
-            introduction: None,
-            words: legacy::ERA,
-            hears: true,
+            initialize: None,
+            era: legacy::ERA,
+            wants_notifications: true,
         }
     }
 
@@ -281,7 +281,7 @@ impl Session {
             key,
             client,
             limits,
-            hearing: Hearing::Streams,
+            output_mode: OutputMode::Streams,
             handshake: Handshake::new(asked, implicit),
             calls: Calls::counted_in(&kept),
             notices: Notices::counted_in(&kept),
@@ -329,8 +329,8 @@ impl Session {
     }
 
     /// Returns whether the server has welcomed this client.
-    pub fn is_welcomed(&self) -> bool {
-        self.handshake.is_welcomed()
+    pub fn is_opened(&self) -> bool {
+        self.handshake.is_opened()
     }
 
     /// Returns how many events were dropped before they were read.
@@ -420,53 +420,53 @@ impl Session {
         now: Moment,
         message: Message,
         accepts: Accepts,
-    ) -> Result<Taken, Refusal> {
+    ) -> Result<Accepted, Rejection> {
         if self.activity.ended {
-            return Err(Refusal::Ended);
+            return Err(Rejection::Ended);
         }
         self.activity.note_request(now);
         let session = self.key;
-        Ok(match legacy::lift(&message).map_err(Refusal::Objection)? {
-            Meaning::Introduction => return Err(Refusal::AlreadyOpen),
-            Meaning::Ping => {
+        Ok(match legacy::lift(&message).map_err(Rejection::Invalid)? {
+            Classified::Initialize => return Err(Rejection::AlreadyOpen),
+            Classified::Ping => {
                 let body = legacy::lower_done(message.raw(Member::Id).unwrap_or_default());
                 match accepts {
-                    Accepts::Json | Accepts::Events | Accepts::Both => Taken::Answered(body),
+                    Accepts::Json | Accepts::Events | Accepts::Both => Accepted::Answered(body),
                     Accepts::OneStream => {
                         self.notice(now, &body, Audience::All);
-                        Taken::Noted(None)
+                        Accepted::Noted(None)
                     }
                 }
             }
-            Meaning::Request(request) => {
+            Classified::Request(request) => {
                 if self.calls.len() >= self.limits.calls {
-                    return Err(Refusal::TooManyCalls);
+                    return Err(Rejection::TooManyCalls);
                 }
                 if self.handshake.begin_again() {
                     let open = self.introduce(now);
                     self.outputs.push_back(Output::Ask(Box::new(open)));
                 }
                 let call = self.begin(now, Some(message.clone()), accepts);
-                Taken::Call {
+                Accepted::Call {
                     call,
                     ask: Ask::Call(Call {
                         session,
                         call,
                         request,
                         message,
-                        words: legacy::ERA,
+                        era: legacy::ERA,
                         mirrored: None,
                         reads_events: accepts.reads_events(),
                     }),
                 }
             }
-            Meaning::Ready => Taken::Noted(Some(Ask::Ready { session, message })),
-            Meaning::Cancel(id) => Taken::Noted(self.calls.with_id(&id).map(|call| Ask::Cancel {
+            Classified::Ready => Accepted::Noted(Some(Ask::Ready { session, message })),
+            Classified::Cancel(id) => Accepted::Noted(self.calls.with_id(&id).map(|call| Ask::Cancel {
                 session,
                 call,
                 message: Some(message),
             })),
-            Meaning::Answer(question) => Taken::Noted(
+            Classified::Answer(question) => Accepted::Noted(
                 question
                     .filter(|question| self.questions.remove(*question).is_some())
                     .map(|question| Ask::Answer {
@@ -475,7 +475,7 @@ impl Session {
                         message,
                     }),
             ),
-            Meaning::Notice => Taken::Noted(Some(Ask::Notice { session, message })),
+            Classified::Notice => Accepted::Noted(Some(Ask::Notice { session, message })),
         })
     }
 
@@ -494,15 +494,17 @@ impl Session {
     /// Takes what the backend has for this session.
     pub fn handle_tell(&mut self, now: Moment, tell: Tell) {
         match tell {
-            Tell::Welcome { call, welcome, .. } => {
-                let body = self.handshake.handle_welcome(&self.id_of(call), &welcome);
+            Tell::Opened {
+                call, server_info, ..
+            } => {
+                let body = self.handshake.handle_welcome(&self.id_of(call), &server_info);
                 if self.reads_lines() {
-                    self.say(Said::Welcome);
+                    self.send_line(OutgoingLine::Opened);
                 }
                 self.finish(now, call, Ending::Result, body);
             }
             Tell::Reply {
-                call, message, words, ..
+                call, message, era, ..
             } => {
                 let ending = match message.kind() {
                     Kind::Error => Ending::Error,
@@ -512,7 +514,7 @@ impl Session {
                     if open.message().is_none() {
                         self.handshake.handle_refusal();
                     }
-                    let body = legacy::lower_reply(open.id(), &message, words, open.method());
+                    let body = legacy::lower_reply(open.id(), &message, era, open.method());
                     self.finish(now, call, ending, body);
                 }
             }
@@ -559,9 +561,9 @@ impl Session {
 
     /// Adds an event to a call's own stream. Returns whether there is one.
     fn relate(&mut self, now: Moment, call: CallKey, data: impl FnOnce() -> Bytes) -> bool {
-        let lost = match self.hearing {
-            Hearing::Streams => self.calls.push(now, call, data, &self.limits.retention),
-            Hearing::Lines => None,
+        let lost = match self.output_mode {
+            OutputMode::Streams => self.calls.push(now, call, data, &self.limits.retention),
+            OutputMode::Lines => None,
         };
         let Some(lost) = lost else { return false };
         self.events_lost += lost;
@@ -573,7 +575,7 @@ impl Session {
     /// Adds what is about no call. Returns its number.
     fn notice(&mut self, now: Moment, data: &Bytes, audience: Audience) -> u64 {
         if self.reads_lines() {
-            self.say(Said::Notice(data.clone()));
+            self.send_line(OutgoingLine::Notice(data.clone()));
             return 0;
         }
         let data = Bytes::copy_from_slice(data);
@@ -590,8 +592,8 @@ impl Session {
         };
         self.activity.last_seen = self.activity.last_seen.max(now);
         // A handshake that Rialto does by itself has no client that waits for its answer.
-        if let (Hearing::Lines, Some(message)) = (self.hearing, call.message()) {
-            self.say(Said::Answer {
+        if let (OutputMode::Lines, Some(message)) = (self.output_mode, call.message()) {
+            self.send_line(OutgoingLine::Answer {
                 line: body.clone(),
                 ending: ending.clone(),
                 request_bytes: message.len(),
@@ -632,8 +634,8 @@ impl Session {
         while self.kept_bytes() > limit {
             let lost = match (self.calls.next_to_shed(), self.notices.next_to_shed()) {
                 (None, None) => return,
-                (Some((order, shed)), notices) if notices.is_none_or(|notices| order <= notices) => {
-                    self.calls.shed(shed)
+                (Some((order, target)), notices) if notices.is_none_or(|notices| order <= notices) => {
+                    self.calls.target(target)
                 }
                 (_, Some(_)) | (Some(_), None) => self.notices.drop_oldest(),
             };
@@ -715,11 +717,11 @@ impl Session {
     }
 
     /// The connection that read this stream is gone.
-    pub fn hang_up(&mut self, now: Moment, reader: Reader) {
+    pub fn handle_disconnect(&mut self, now: Moment, reader: Reader) {
         if !self.notices.has(reader.stream) {
-            return self.calls.hang_up(now, reader, &self.limits);
+            return self.calls.handle_disconnect(now, reader, &self.limits);
         }
-        if self.notices.hang_up(now, reader) {
+        if self.notices.handle_disconnect(now, reader) {
             self.activity.last_seen = now;
             self.activity.stream_closed = !self.notices.is_attended();
         }

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_read_in_either_eras_words() {
+    fn a_task_is_read_in_the_form_of_either_era() {
         let legacy = message(
             r#"{"jsonrpc":"2.0","id":1,"result":{"task":{"taskId":"t","status":"working","ttl":60000,"pollInterval":500}}}"#,
         );
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_keeps_the_callers_own_and_nothing_that_cannot_be_told() {
+    fn a_task_list_keeps_only_tasks_known_to_be_the_callers() {
         let list = message(
             r#"{"jsonrpc":"2.0","id":1,"result":{"tasks":[{"taskId":"a"},{"taskId":"b"},7,{}],"nextCursor":"c"}}"#,
         );

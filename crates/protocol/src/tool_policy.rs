@@ -327,7 +327,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_a_list_shows_may_be_called(names in proptest::collection::vec("\\PC{0,6}", 0..6), pattern in "[a-c*?]{1,3}") {
+        fn every_listed_tool_may_be_called(names in proptest::collection::vec("\\PC{0,6}", 0..6), pattern in "[a-c*?]{1,3}") {
             let policy = policy(&[&pattern], &["*b"]);
             let tools: Vec<String> = names.iter().map(|name| serde_json::json!({"name": name}).to_string()).collect();
             let answer = message(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"tools":[{}]}}}}"#, tools.join(",")));

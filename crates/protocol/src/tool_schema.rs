@@ -197,15 +197,15 @@ impl Holds {
 
 /// The way from the root of a schema to a place in it; it lives on the stack of the walk.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct SchemaPath<'a> {
     parent: Option<&'a Self>,
     name: &'a str,
     /// Whether `properties` alone have led here.
     reachable: bool,
 }
 
-impl Place<'_> {
-    const ROOT: Place<'static> = Place {
+impl SchemaPath<'_> {
+    const ROOT: SchemaPath<'static> = SchemaPath {
         parent: None,
         name: "",
         reachable: true,
@@ -213,9 +213,9 @@ impl Place<'_> {
 
     /// The names on the way, without the root.
     fn steps(&self) -> Vec<&str> {
-        let mut steps: Vec<&str> = std::iter::successors(Some(self), |place| place.parent)
-            .take_while(|place| place.parent.is_some())
-            .map(|place| place.name)
+        let mut steps: Vec<&str> = std::iter::successors(Some(self), |path| path.parent)
+            .take_while(|path| path.parent.is_some())
+            .map(|path| path.name)
             .collect();
         steps.reverse();
         steps
@@ -246,7 +246,7 @@ struct Findings {
 }
 
 impl Findings {
-    fn add(&mut self, judged: Result<ToolHeader, SchemaProblem>, place: &Place<'_>) {
+    fn add(&mut self, judged: Result<ToolHeader, SchemaProblem>, path: &SchemaPath<'_>) {
         let judged = match judged {
             Ok(_) if self.valid == MAX_HEADERS => Err(SchemaProblem::TooMany),
             Ok(entry) => {
@@ -258,7 +258,7 @@ impl Findings {
         if let Err(problem) = judged {
             self.first.get_or_insert_with(|| SchemaError {
                 problem,
-                at: place.shown(),
+                at: path.shown(),
             });
         }
         self.judged.push(judged);
@@ -267,7 +267,7 @@ impl Findings {
 
 fn find(schema: &Value) -> Findings {
     let mut findings = Findings::default();
-    walk(schema, Place::ROOT, &mut findings);
+    walk(schema, SchemaPath::ROOT, &mut findings);
     // Whether a name is unique is known only when all have been met.
     let mut names = BTreeMap::<String, usize>::new();
     for entry in findings.judged.iter().flatten() {
@@ -287,26 +287,26 @@ fn find(schema: &Value) -> Findings {
 }
 
 /// Meets every schema below one. The depth is that of the JSON, which its reader has bounded.
-fn walk(schema: &Value, place: Place<'_>, findings: &mut Findings) {
-    let off = |name| Place {
-        parent: Some(&place),
+fn walk(schema: &Value, path: SchemaPath<'_>, findings: &mut Findings) {
+    let off = |name| SchemaPath {
+        parent: Some(&path),
         name,
         reachable: false,
     };
     match schema {
         Value::Object(keywords) => {
             if let Some(annotation) = keywords.get(ANNOTATION) {
-                findings.add(judge(annotation, keywords, &place), &place);
+                findings.add(judge(annotation, keywords, &path), &path);
             }
             for (keyword, value) in keywords {
                 match (Holds::of(keyword), value) {
                     (Holds::Annotation | Holds::Data, _) => {}
                     (Holds::Properties, Value::Object(properties)) => {
                         for (name, property) in properties {
-                            let below = Place {
-                                parent: Some(&place),
+                            let below = SchemaPath {
+                                parent: Some(&path),
                                 name,
-                                reachable: place.reachable,
+                                reachable: path.reachable,
                             };
                             walk(property, below, findings);
                         }
@@ -314,7 +314,7 @@ fn walk(schema: &Value, place: Place<'_>, findings: &mut Findings) {
                     (Holds::NamedSchemas, Value::Object(schemas)) => {
                         let named = off(keyword);
                         for (name, schema) in schemas {
-                            let below = Place {
+                            let below = SchemaPath {
                                 parent: Some(&named),
                                 name,
                                 reachable: false,
@@ -340,10 +340,10 @@ fn walk(schema: &Value, place: Place<'_>, findings: &mut Findings) {
 fn judge(
     annotation: &Value,
     keywords: &Map<String, Value>,
-    place: &Place<'_>,
+    path: &SchemaPath<'_>,
 ) -> Result<ToolHeader, SchemaProblem> {
     // The root is no property: nothing leads to it, and nothing can be mirrored from it.
-    if !place.reachable || place.parent.is_none() {
+    if !path.reachable || path.parent.is_none() {
         return Err(SchemaProblem::Unreachable);
     }
     let name = annotation.as_str().ok_or(SchemaProblem::NotText)?;
@@ -358,7 +358,7 @@ fn judge(
         Some("number") => HeaderKind::Number,
         Some(_) | None => return Err(SchemaProblem::WrongType),
     };
-    let steps = place.steps();
+    let steps = path.steps();
     if steps.len() > MAX_STEPS || steps.iter().map(|step| step.len()).sum::<usize>() > MAX_PATH {
         return Err(SchemaProblem::TooDeep);
     }

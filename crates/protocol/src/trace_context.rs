@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_context_is_none() {
+    fn invalid_trace_context_is_ignored() {
         for wrong in [
             "",
             "00",

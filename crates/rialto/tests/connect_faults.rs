@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::upstream::{Authority, Exchange, Flaw, Gate, Step, calls, method, result};
+use testkit::upstream::{CertificateAuthority, Exchange, Flaw, Gate, Step, calls, method, result};
 use testkit::{Host, Upstream, text_of};
 
 /// Nothing here takes nearly as long; reaching it is a failure.
@@ -292,7 +292,7 @@ async fn d11_a_certificate_that_does_not_hold_is_refused_and_one_that_does_is_no
         (Flaw::WrongName, false),
         (Flaw::SelfSigned, false),
     ] {
-        let authority = Authority::new();
+        let authority = CertificateAuthority::new();
         let file = files.path().join("ca.pem");
         std::fs::write(&file, authority.pem()).unwrap();
         let upstream = Upstream::legacy()

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::authority::browser::{NOTES, PERSON, visit};
-use testkit::authority::{Authority, Conduct};
-use testkit::{Host, World};
+use testkit::authorization_server::browser::{NOTES, PERSON, visit};
+use testkit::authorization_server::{AuthorizationServer, Conduct};
+use testkit::{Host, Sandbox};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -23,11 +23,16 @@ fn notes(home: &Path) -> Vec<String> {
 }
 
 /// A host that has sent its `initialize`.
-fn connect(home: &Path, authority: &Authority, person: &str) -> Host {
-    connect_in(None, home, authority, person)
+fn connect(home: &Path, authorization_server: &AuthorizationServer, person: &str) -> Host {
+    connect_in(None, home, authorization_server, person)
 }
 
-fn connect_in(world: Option<&World>, home: &Path, authority: &Authority, person: &str) -> Host {
+fn connect_in(
+    sandbox: Option<&Sandbox>,
+    home: &Path,
+    authorization_server: &AuthorizationServer,
+    person: &str,
+) -> Host {
     let browser = format!("'{}'", testkit::rialto::binary("testkit-browser").display());
     let notes = home.join("notes");
     let mut env = vec![
@@ -37,14 +42,14 @@ fn connect_in(world: Option<&World>, home: &Path, authority: &Authority, person:
         (NOTES, notes.to_str().unwrap()),
         (PERSON, person),
     ];
-    let of_the_world = world.map(World::env);
+    let of_the_sandbox = sandbox.map(Sandbox::env);
     env.extend(
-        of_the_world
+        of_the_sandbox
             .iter()
             .flatten()
             .map(|(name, value)| (*name, value.as_str())),
     );
-    let host = Host::start(&["connect", &authority.endpoint()], &env).unwrap();
+    let host = Host::start(&["connect", &authorization_server.endpoint()], &env).unwrap();
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "h", "version": "1"}});
     host.ask(1, "initialize", params).unwrap();
     host
@@ -52,19 +57,19 @@ fn connect_in(world: Option<&World>, home: &Path, authority: &Authority, person:
 
 /// The host is told, no page was opened, no code was exchanged, nothing is kept.
 async fn assert_refused_unopened(what: &str, conduct: Conduct) {
-    let (home, world) = (tempfile::tempdir().unwrap(), World::new().unwrap());
-    let authority = Authority::start(conduct);
-    let host = connect_in(Some(&world), home.path(), &authority, "signs-in");
+    let (home, sandbox) = (tempfile::tempdir().unwrap(), Sandbox::new().unwrap());
+    let authorization_server = AuthorizationServer::start(conduct);
+    let host = connect_in(Some(&sandbox), home.path(), &authorization_server, "signs-in");
     let answer = host.answer(1).await;
     assert_eq!(answer["error"]["code"], -32603, "{what}: {answer}");
-    let connections = world.connections().unwrap();
+    let connections = sandbox.connections().unwrap();
     assert!(
         !connections.is_empty() && connections.iter().all(|address| address == "127.0.0.1"),
         "{what}: {connections:?}"
     );
     assert!(notes(home.path()).is_empty(), "{what}: a page was opened");
     for path in ["/authorize", "/token"] {
-        assert!(authority.seen(path).is_empty(), "{what}: {path}");
+        assert!(authorization_server.seen(path).is_empty(), "{what}: {path}");
     }
     host.close_stdin();
     host.wait(PATIENCE).await;
@@ -80,7 +85,7 @@ fn overrides(members: &[(&str, Value)]) -> BTreeMap<String, Value> {
 
 fn authority_saying(member: &str, value: Value) -> Conduct {
     Conduct {
-        authority_overrides: overrides(&[(member, value)]),
+        server_overrides: overrides(&[(member, value)]),
         ..Conduct::default()
     }
 }
@@ -132,14 +137,14 @@ async fn g08_documents_that_lie_are_refused_by_connect() {
 #[tokio::test]
 async fn g08_an_answer_of_another_issuer_is_refused_by_connect_and_no_code_is_sent() {
     let home = tempfile::tempdir().unwrap();
-    let authority = Authority::start(Conduct {
+    let authorization_server = AuthorizationServer::start(Conduct {
         answer_issuer: Some("https://evil.example".into()),
         ..Conduct::default()
     });
-    let host = connect(home.path(), &authority, "signs-in");
+    let host = connect(home.path(), &authorization_server, "signs-in");
     let answer = host.answer(1).await;
     assert_eq!(answer["error"]["code"], -32603, "{answer}");
-    assert!(authority.seen("/token").is_empty());
+    assert!(authorization_server.seen("/token").is_empty());
     let notes = notes(home.path());
     assert!(
         notes.last().is_some_and(|note| note.starts_with("400 ")),
@@ -175,8 +180,8 @@ async fn g09_connect_asks_no_inner_address_that_a_server_names() {
 #[tokio::test]
 async fn g10_only_the_right_callback_reaches_connect_and_then_its_listener_closes() {
     let home = tempfile::tempdir().unwrap();
-    let authority = Authority::start(Conduct::default());
-    let host = connect(home.path(), &authority, "meddles");
+    let authorization_server = AuthorizationServer::start(Conduct::default());
+    let host = connect(home.path(), &authorization_server, "meddles");
     let answer = host.answer(1).await;
     assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{answer}");
     testkit::wait_until("the browser has seen the end", PATIENCE, || {
@@ -188,7 +193,7 @@ async fn g10_only_the_right_callback_reaches_connect_and_then_its_listener_close
     let (status, door) = notes[5].split_once(' ').unwrap();
     assert_eq!(status, "200");
     assert!(visit(door).is_err(), "the program runs, and the door is shut");
-    assert_eq!(authority.seen("/token").len(), 1);
+    assert_eq!(authorization_server.seen("/token").len(), 1);
 }
 
 /// Every file below a folder.
@@ -207,8 +212,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 #[tokio::test]
 async fn g11_files_of_connect_are_for_their_owner_only_and_links_are_not_followed() {
     let home = tempfile::tempdir().unwrap();
-    let authority = Authority::start(Conduct::default());
-    let host = connect(home.path(), &authority, "signs-in");
+    let authorization_server = AuthorizationServer::start(Conduct::default());
+    let host = connect(home.path(), &authorization_server, "signs-in");
     assert!(host.answer(1).await["result"].is_object());
     host.close_stdin();
     host.wait(PATIENCE).await;
@@ -230,13 +235,13 @@ async fn g11_files_of_connect_are_for_their_owner_only_and_links_are_not_followe
     std::fs::rename(token, &victim).unwrap();
     let before = std::fs::read_to_string(&victim).unwrap();
     symlink(&victim, token).unwrap();
-    let earlier = authority.seen("/mcp").len();
-    let host = connect(home.path(), &authority, "signs-in");
+    let earlier = authorization_server.seen("/mcp").len();
+    let host = connect(home.path(), &authorization_server, "signs-in");
     let answer = host.answer(1).await;
     host.close_stdin();
     host.wait(PATIENCE).await;
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), before);
-    for seen in &authority.seen("/mcp")[earlier..] {
+    for seen in &authorization_server.seen("/mcp")[earlier..] {
         let shown = seen.authorization.as_deref().unwrap_or("nothing at all");
         let token = shown.trim_start_matches("Bearer ");
         assert!(

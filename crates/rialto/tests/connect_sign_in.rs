@@ -8,20 +8,22 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
-use testkit::authority::browser::{NOTES, PERSON};
-use testkit::authority::{Authority, AuthorityMetadata, Conduct, ResourceMetadata};
+use testkit::authorization_server::browser::{NOTES, PERSON};
+use testkit::authorization_server::{
+    AuthorizationServer, AuthorizationServerMetadata, Conduct, ResourceMetadata,
+};
 use testkit::{Host, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn connect(home: &Path, authority: &Authority, person: &str) -> Host {
-    connect_with(home, authority, person, &[], &[])
+fn connect(home: &Path, authorization_server: &AuthorizationServer, person: &str) -> Host {
+    connect_with(home, authorization_server, person, &[], &[])
 }
 
 /// The same, with more flags and variables, as they stand in a host's entry.
 fn connect_with(
     home: &Path,
-    authority: &Authority,
+    authorization_server: &AuthorizationServer,
     person: &str,
     flags: &[&str],
     variables: &[(&str, &str)],
@@ -36,7 +38,7 @@ fn connect_with(
         (PERSON, person),
     ];
     env.extend_from_slice(variables);
-    let endpoint = authority.endpoint();
+    let endpoint = authorization_server.endpoint();
     let words: Vec<&str> = ["connect", &endpoint]
         .into_iter()
         .chain(flags.iter().copied())
@@ -65,16 +67,16 @@ async fn assert_signed_in(host: &Host) {
 #[tokio::test]
 async fn ten_at_once_open_one_window_and_all_are_signed_in() {
     let home = tempfile::tempdir().unwrap();
-    let authority = Authority::start(Conduct::default());
+    let authorization_server = AuthorizationServer::start(Conduct::default());
     let hosts: Vec<Host> = (0..10)
-        .map(|_| connect(home.path(), &authority, "signs-in"))
+        .map(|_| connect(home.path(), &authorization_server, "signs-in"))
         .collect();
     for host in &hosts {
         assert_signed_in(host).await;
     }
     assert_eq!(windows(home.path()), 1);
-    assert_eq!(authority.seen("/token").len(), 1);
-    assert_eq!(authority.seen("/register").len(), 1);
+    assert_eq!(authorization_server.seen("/token").len(), 1);
+    assert_eq!(authorization_server.seen("/register").len(), 1);
     for host in &hosts {
         host.close_stdin();
         assert_eq!(host.wait(PATIENCE).await.code(), Some(0));
@@ -84,12 +86,12 @@ async fn ten_at_once_open_one_window_and_all_are_signed_in() {
 #[tokio::test]
 async fn copy_killed_during_sign_in_frees_the_waiting_ones_and_the_next_start_recovers() {
     let home = tempfile::tempdir().unwrap();
-    let authority = Authority::start(Conduct::default());
-    let killed = connect(home.path(), &authority, "leaves");
+    let authorization_server = AuthorizationServer::start(Conduct::default());
+    let killed = connect(home.path(), &authorization_server, "leaves");
     let opened = || (windows(home.path()) == 1).then_some(());
     wait_until("a window is open", PATIENCE, opened).await;
     let waiting: Vec<Host> = (0..9)
-        .map(|_| connect(home.path(), &authority, "signs-in"))
+        .map(|_| connect(home.path(), &authorization_server, "signs-in"))
         .collect();
     killed.signal(Signal::KILL);
     killed.wait(PATIENCE).await;
@@ -101,7 +103,7 @@ async fn copy_killed_during_sign_in_frees_the_waiting_ones_and_the_next_start_re
         2,
         "one of the waiting copies opened another"
     );
-    let next = connect(home.path(), &authority, "leaves");
+    let next = connect(home.path(), &authorization_server, "leaves");
     assert_signed_in(&next).await;
     assert_eq!(windows(home.path()), 2, "what they have is there for the next");
 }
@@ -116,7 +118,7 @@ fn by_hand(secret: &str) -> Conduct {
 
 #[tokio::test]
 async fn client_credentials_work_from_a_hosts_entry_alone() {
-    let authority = Authority::start(by_hand("hush"));
+    let authorization_server = AuthorizationServer::start(by_hand("hush"));
     let flags = [
         "--client-id",
         "robot",
@@ -132,14 +134,20 @@ async fn client_credentials_work_from_a_hosts_entry_alone() {
         ("RIALTO_SCOPE", "read write"),
     ];
     let home = tempfile::tempdir().unwrap();
-    let by_flags = connect_with(home.path(), &authority, "leaves", &flags, &[("ROBOT", "hush")]);
+    let by_flags = connect_with(
+        home.path(),
+        &authorization_server,
+        "leaves",
+        &flags,
+        &[("ROBOT", "hush")],
+    );
     assert_signed_in(&by_flags).await;
     assert_eq!(windows(home.path()), 0);
     let home = tempfile::tempdir().unwrap();
-    let by_variables = connect_with(home.path(), &authority, "leaves", &[], &variables);
+    let by_variables = connect_with(home.path(), &authorization_server, "leaves", &[], &variables);
     assert_signed_in(&by_variables).await;
     assert_eq!(windows(home.path()), 0);
-    let scopes: Vec<_> = authority
+    let scopes: Vec<_> = authorization_server
         .seen("/token")
         .iter()
         .map(|seen| seen.form.get("scope").cloned())
@@ -150,8 +158,8 @@ async fn client_credentials_work_from_a_hosts_entry_alone() {
 #[tokio::test]
 async fn a_client_registered_by_hand_works_from_a_hosts_entry_alone() {
     let home = tempfile::tempdir().unwrap();
-    let authority = Authority::start(by_hand("hush"));
-    let issuer = authority.issuer();
+    let authorization_server = AuthorizationServer::start(by_hand("hush"));
+    let issuer = authorization_server.issuer();
     let flags = [
         "--client-id",
         "robot",
@@ -162,22 +170,28 @@ async fn a_client_registered_by_hand_works_from_a_hosts_entry_alone() {
         "--scope",
         "read",
     ];
-    let host = connect_with(home.path(), &authority, "signs-in", &flags, &[("ROBOT", "hush")]);
+    let host = connect_with(
+        home.path(),
+        &authorization_server,
+        "signs-in",
+        &flags,
+        &[("ROBOT", "hush")],
+    );
     assert_signed_in(&host).await;
     assert_eq!(windows(home.path()), 1);
-    assert!(authority.seen("/register").is_empty());
+    assert!(authorization_server.seen("/register").is_empty());
 }
 
 #[tokio::test]
 async fn a_401_without_oauth_metadata_names_the_bearer_token() {
     let home = tempfile::tempdir().unwrap();
-    let authority = Authority::start(Conduct {
+    let authorization_server = AuthorizationServer::start(Conduct {
         resource_metadata: ResourceMetadata::Absent,
-        authority_metadata: AuthorityMetadata::Absent,
+        server_metadata: AuthorizationServerMetadata::Absent,
         registration: false,
         ..Conduct::default()
     });
-    let host = connect(home.path(), &authority, "leaves");
+    let host = connect(home.path(), &authorization_server, "leaves");
     let answer = host.answer(1).await;
     let message = answer["error"]["message"].as_str().unwrap();
     assert!(
@@ -190,26 +204,26 @@ async fn a_401_without_oauth_metadata_names_the_bearer_token() {
 #[tokio::test]
 async fn h13_a_server_that_turns_hostile_gets_no_refresh_token() {
     let home = tempfile::tempdir().unwrap();
-    let authority = Authority::start(Conduct::default());
-    assert_signed_in(&connect(home.path(), &authority, "signs-in")).await;
-    let thief = Authority::start(Conduct {
+    let authorization_server = AuthorizationServer::start(Conduct::default());
+    assert_signed_in(&connect(home.path(), &authorization_server, "signs-in")).await;
+    let thief = AuthorizationServer::start(Conduct {
         metadata_path: Some("/.well-known/about".into()),
-        authority_overrides: [("issuer".to_owned(), json!(authority.issuer()))].into(),
+        server_overrides: [("issuer".to_owned(), json!(authorization_server.issuer()))].into(),
         ..Conduct::default()
     });
     let named = json!([thief.url("/.well-known/about")]);
-    authority.change(|conduct| {
+    authorization_server.change(|conduct| {
         conduct
             .resource_overrides
             .insert("authorization_servers".into(), named);
     });
-    authority.revoke(false);
-    let host = connect(home.path(), &authority, "signs-in");
+    authorization_server.revoke(false);
+    let host = connect(home.path(), &authorization_server, "signs-in");
     let answer = host.answer(1).await;
     assert!(answer["error"]["message"].is_string(), "{answer}");
     let config = format!(
         "destinations: {{ far: {{ url: '{}', auth: oauth }} }}\n",
-        authority.endpoint()
+        authorization_server.endpoint()
     );
     let gateway = testkit::Rialto::launcher()
         .verb(&["serve", "--listen", "127.0.0.1:0", "--log-format", "json"])

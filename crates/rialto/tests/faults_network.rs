@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde_json::json;
-use testkit::upstream::{Authority, Flaw, Gate, Step};
-use testkit::{Host, Result, Rialto, Upstream, World};
+use testkit::upstream::{CertificateAuthority, Flaw, Gate, Step};
+use testkit::{Host, Result, Rialto, Sandbox, Upstream};
 use tokio::net::{TcpSocket, TcpStream};
 
 /// Above the limit for a connection, below every other that could end the wait.
@@ -64,8 +64,8 @@ async fn d08_a_connection_that_is_never_taken_is_given_up_before_the_calls_own_t
 /// look-up is judged, and the address that was judged is the one that is connected to.
 #[tokio::test]
 async fn d16_a_name_that_leads_inside_when_it_is_looked_up_again_is_not_connected_to() -> Result<()> {
-    let world = World::new()?;
-    let authority = Authority::new();
+    let sandbox = Sandbox::new()?;
+    let authority = CertificateAuthority::new();
     let files = tempfile::tempdir()?;
     let ca_file = files.path().join("ca.pem");
     std::fs::write(&ca_file, authority.pem())?;
@@ -88,20 +88,20 @@ async fn d16_a_name_that_leads_inside_when_it_is_looked_up_again_is_not_connecte
             |_| true,
             vec![Step::Wait(gate.clone()), Step::Raw(challenge.into())],
         );
-        world.set_names(&[(name, "127.0.0.1")])?;
-        let world_env = world.env();
+        sandbox.set_names(&[(name, "127.0.0.1")])?;
+        let sandbox_env = sandbox.env();
         let mut env = vec![
             ("RIALTO_STATE_DIR", files.path().to_str().unwrap_or_default()),
             ("RIALTO_KEYRING", "off"),
             ("RIALTO_BROWSER", "false"),
         ];
-        env.extend(world_env.iter().map(|(name, value)| (*name, value.as_str())));
+        env.extend(sandbox_env.iter().map(|(name, value)| (*name, value.as_str())));
         let flags = ["connect", &url, "--ca-file", ca_file.to_str().unwrap_or_default()];
         let host = Host::start(&flags, &env)?;
         let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "h", "version": "1"}});
         host.ask(1, "initialize", params)?;
         upstream.wait_for("the first question", |_| true).await;
-        world.set_names(&[(name, inside)])?;
+        sandbox.set_names(&[(name, inside)])?;
         gate.open();
         let answer = host.answer(1).await;
         assert_eq!(answer["error"]["code"], -32603, "{answer}");
@@ -113,7 +113,7 @@ async fn d16_a_name_that_leads_inside_when_it_is_looked_up_again_is_not_connecte
             .map(|seen| seen.path.clone())
             .collect();
         assert!(paths.iter().all(|path| path == "/mcp"), "{inside}: {paths:?}");
-        let connections = world.connections()?;
+        let connections = sandbox.connections()?;
         assert!(
             !connections.is_empty() && connections.iter().all(|address| address == "127.0.0.1"),
             "{inside}: {connections:?}"

@@ -4,7 +4,7 @@ use rustix::process::Resource;
 use serde_json::{Value, json};
 use testkit::issuer::now;
 use testkit::processes::{self, processor_ticks};
-use testkit::{Issuer, McpClient, PATIENCE, Result, Rialto, World};
+use testkit::{Issuer, McpClient, PATIENCE, Result, Rialto, Sandbox};
 use tokio::task::JoinSet;
 
 const DAY: i64 = 24 * 3600;
@@ -121,13 +121,13 @@ async fn e05_under_a_memory_limit_floods_from_every_side_do_not_end_rialto() -> 
 #[tokio::test]
 async fn e08_when_the_clock_jumps_timers_run_on_and_only_tokens_notice() -> Result<()> {
     const AUDIENCE: &str = "https://mcp.example.com/a/mcp";
-    let (world, issuer) = (World::new()?, Issuer::start().await?);
+    let (sandbox, issuer) = (Sandbox::new()?, Issuer::start().await?);
     let config = format!(
         "public_url: https://mcp.example.com\nrequest_timeout: 4s\nstream_timeout: 4s\nsession_idle: 5m\naudit: {{ sink: '{{dir}}/audit.jsonl', chain: true }}\nauth:\n  jwt: {{ issuer: {} }}\ndestinations:\n  a: {{ command: '{{stub}} --journal {{dir}}/journal' }}\n",
         issuer.url()
     );
     let mut launcher = Rialto::launcher().config(&config);
-    for (name, value) in world.env() {
+    for (name, value) in sandbox.env() {
         launcher = launcher.env(name, &value);
     }
     let rialto = launcher.start().await?;
@@ -159,7 +159,7 @@ async fn e08_when_the_clock_jumps_timers_run_on_and_only_tokens_notice() -> Resu
         let jumping = async {
             rialto.wait_for_execution(&format!("slow {jump}")).await;
             rialto.wait_for_execution(&format!("silent {jump}")).await;
-            world.set_clock(jump)
+            sandbox.set_clock(jump)
         };
         let (called, jumped) = tokio::join!(calls, jumping);
         jumped?;
@@ -221,14 +221,14 @@ async fn e08_when_the_clock_jumps_timers_run_on_and_only_tokens_notice() -> Resu
 /// A name that cannot be looked up is the server's trouble, told in words, and nobody else's. It is looked up again.
 #[tokio::test]
 async fn e09_resolver_that_is_down_is_reported_and_affects_no_other_destination() -> Result<()> {
-    let (world, upstream) = (World::new()?, testkit::Upstream::legacy().start().await?);
-    world.set_names(&[("far.example", "-")])?;
+    let (sandbox, upstream) = (Sandbox::new()?, testkit::Upstream::legacy().start().await?);
+    sandbox.set_names(&[("far.example", "-")])?;
     let config = format!(
         "destinations:\n  far: {{ url: 'http://far.example:{}/mcp' }}\n  near: {{ command: '{{stub}}' }}\n",
         upstream.address().port()
     );
     let mut launcher = Rialto::launcher().config(&config);
-    for (name, value) in world.env() {
+    for (name, value) in sandbox.env() {
         launcher = launcher.env(name, &value);
     }
     let rialto = launcher.start().await?;
@@ -249,7 +249,7 @@ async fn e09_resolver_that_is_down_is_reported_and_affects_no_other_destination(
     );
     expect_echo(&near, "unaffected").await?;
 
-    world.set_names(&[("far.example", "127.0.0.1")])?;
+    sandbox.set_names(&[("far.example", "127.0.0.1")])?;
     let again = wait_until_welcome(&rialto).await?;
     again
         .call(1, "echo", json!({"marker": "m"}))

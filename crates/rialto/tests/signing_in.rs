@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use testkit::authority::{Authority, Conduct};
+use testkit::authorization_server::{AuthorizationServer, Conduct};
 use testkit::rialto::Launcher;
 use testkit::{Failure, Result, Rialto};
 
@@ -37,11 +37,11 @@ async fn says(home: &Path, verb: &[&str]) -> Result<String> {
 #[tokio::test]
 async fn login_status_and_logout_go_together() -> Result<()> {
     let home = tempfile::tempdir()?;
-    let authority = Authority::start(Conduct {
+    let authorization_server = AuthorizationServer::start(Conduct {
         challenge_scope: Some("read".into()),
         ..Conduct::default()
     });
-    let endpoint = authority.endpoint();
+    let endpoint = authorization_server.endpoint();
     assert!(
         says(home.path(), &["status"])
             .await?
@@ -78,12 +78,14 @@ async fn login_status_and_logout_go_together() -> Result<()> {
 #[tokio::test]
 async fn the_address_to_sign_in_at_is_printed_too() -> Result<()> {
     let home = tempfile::tempdir()?;
-    let authority = Authority::start(Conduct::default());
-    let ended = rialto(home.path(), &["login", &authority.endpoint()])
+    let authorization_server = AuthorizationServer::start(Conduct::default());
+    let ended = rialto(home.path(), &["login", &authorization_server.endpoint()])
         .run(DEADLINE)
         .await?;
     assert!(
-        ended.stderr_text().contains(&authority.url("/authorize?")),
+        ended
+            .stderr_text()
+            .contains(&authorization_server.url("/authorize?")),
         "{}",
         ended.stderr_text()
     );
@@ -94,11 +96,11 @@ async fn the_address_to_sign_in_at_is_printed_too() -> Result<()> {
 #[tokio::test]
 async fn login_that_cannot_work_reports_what_to_do() -> Result<()> {
     let home = tempfile::tempdir()?;
-    let authority = Authority::start(Conduct {
+    let authorization_server = AuthorizationServer::start(Conduct {
         registration: false,
         ..Conduct::default()
     });
-    let ended = rialto(home.path(), &["login", &authority.endpoint()])
+    let ended = rialto(home.path(), &["login", &authorization_server.endpoint()])
         .run(DEADLINE)
         .await?;
     assert_eq!(ended.code(), Some(1));
@@ -120,10 +122,10 @@ async fn login_that_cannot_work_reports_what_to_do() -> Result<()> {
     Ok(())
 }
 
-fn gateway(home: &Path, authority: &Authority) -> Launcher {
+fn gateway(home: &Path, authorization_server: &AuthorizationServer) -> Launcher {
     let config = format!(
         "destinations: {{ far: {{ url: '{}', auth: oauth }} }}\n",
-        authority.endpoint()
+        authorization_server.endpoint()
     );
     let serve = ["serve", "--listen", "127.0.0.1:0", "--log-format", "json"];
     rialto(home, &serve).env("RUST_LOG", "trace").config(&config)
@@ -132,19 +134,19 @@ fn gateway(home: &Path, authority: &Authority) -> Launcher {
 #[tokio::test]
 async fn a_gateway_without_a_login_names_the_command_and_opens_nothing() -> Result<()> {
     let home = tempfile::tempdir()?;
-    let authority = Authority::start(Conduct::default());
-    let gateway = gateway(home.path(), &authority).start().await?;
+    let authorization_server = AuthorizationServer::start(Conduct::default());
+    let gateway = gateway(home.path(), &authorization_server).start().await?;
     let client = gateway.client_of("far").await?;
     let refused = client.initialize("2025-11-25", serde_json::json!({})).await?;
     let said = refused.body_text();
     assert!(
-        said.contains(&format!("rialto login {}", authority.endpoint())),
+        said.contains(&format!("rialto login {}", authorization_server.endpoint())),
         "{} {said}",
         refused.status
     );
-    assert!(authority.seen("/authorize").is_empty());
+    assert!(authorization_server.seen("/authorize").is_empty());
     // The person reads that and does it; the gateway need not be started again.
-    says(home.path(), &["login", &authority.endpoint()]).await?;
+    says(home.path(), &["login", &authorization_server.endpoint()]).await?;
     let session = gateway.session_of("far").await?;
     assert!(
         session
@@ -159,20 +161,20 @@ async fn a_gateway_without_a_login_names_the_command_and_opens_nothing() -> Resu
 #[tokio::test]
 async fn a_gateway_signs_its_requests_and_keeps_the_token_fresh_and_to_itself() -> Result<()> {
     let home = tempfile::tempdir()?;
-    let authority = Authority::start(Conduct::default());
-    says(home.path(), &["login", &authority.endpoint()]).await?;
-    let gateway = gateway(home.path(), &authority).start().await?;
+    let authorization_server = AuthorizationServer::start(Conduct::default());
+    says(home.path(), &["login", &authorization_server.endpoint()]).await?;
+    let gateway = gateway(home.path(), &authorization_server).start().await?;
     let session = gateway.session_of("far").await?;
     session.request(2, "tools/list", "{}").await?.expect_status(200)?;
     // The server forgets every access token in the middle of a session.
-    authority.revoke(false);
+    authorization_server.revoke(false);
     session.call(3, "whoami", "{}").await?.expect_status(200)?;
-    let calls = authority
+    let calls = authorization_server
         .seen("/mcp")
         .into_iter()
         .filter(|seen| seen.body.contains("tools/call"));
     assert_eq!(calls.count(), 2, "refused once, then taken");
-    let tokens = authority.seen("/token");
+    let tokens = authorization_server.seen("/token");
     assert_eq!(
         tokens.last().map(|seen| seen.form["grant_type"].as_str()),
         Some("refresh_token")
@@ -189,16 +191,16 @@ async fn a_gateway_signs_its_requests_and_keeps_the_token_fresh_and_to_itself() 
 #[tokio::test]
 async fn the_token_of_the_gateway_is_never_the_clients() -> Result<()> {
     let home = tempfile::tempdir()?;
-    let authority = Authority::start(Conduct::default());
-    says(home.path(), &["login", &authority.endpoint()]).await?;
-    let gateway = gateway(home.path(), &authority).start().await?;
+    let authorization_server = AuthorizationServer::start(Conduct::default());
+    says(home.path(), &["login", &authorization_server.endpoint()]).await?;
+    let gateway = gateway(home.path(), &authorization_server).start().await?;
     let client = gateway
         .client_of("far")
         .await?
         .with_header("authorization", "Bearer of-the-client");
     client.handshake("2025-11-25", serde_json::json!({})).await?;
     client.request(2, "tools/list", "{}").await?.expect_status(200)?;
-    let sent = authority
+    let sent = authorization_server
         .seen("/mcp")
         .into_iter()
         .filter_map(|seen| seen.authorization)
@@ -211,11 +213,15 @@ async fn the_token_of_the_gateway_is_never_the_clients() -> Result<()> {
 }
 
 /// `rialto connect` with these lines on its stdin; gives what it writes until each of them that is a request is answered.
-fn connect(home: &Path, authority: &Authority, lines: &[&str]) -> std::io::Result<Vec<String>> {
+fn connect(
+    home: &Path,
+    authorization_server: &AuthorizationServer,
+    lines: &[&str],
+) -> std::io::Result<Vec<String>> {
     use std::io::{BufRead as _, BufReader, Write as _};
     use std::process::{Command, Stdio};
     let mut child = Command::new(env!("CARGO_BIN_EXE_rialto"))
-        .args(["connect", &authority.endpoint()])
+        .args(["connect", &authorization_server.endpoint()])
         .env("RIALTO_BROWSER", browser())
         .env("RIALTO_STATE_DIR", home)
         .env("RIALTO_KEYRING", "off")
@@ -244,10 +250,10 @@ const DISCOVER: &str = r#"{"jsonrpc":"2.0","id":1,"method":"server/discover","pa
 #[test]
 fn ten_connects_at_once_open_one_window_and_all_get_their_answers() -> std::io::Result<()> {
     let home = tempfile::tempdir()?;
-    let authority = Authority::start(Conduct::default());
+    let authorization_server = AuthorizationServer::start(Conduct::default());
     std::thread::scope(|scope| {
         let ten: Vec<_> = (0..10)
-            .map(|_| scope.spawn(|| connect(home.path(), &authority, &[HELLO, WELCOMED, LIST])))
+            .map(|_| scope.spawn(|| connect(home.path(), &authorization_server, &[HELLO, WELCOMED, LIST])))
             .collect();
         for one in ten {
             let answers = one.join().expect("no panic")?;
@@ -255,21 +261,21 @@ fn ten_connects_at_once_open_one_window_and_all_get_their_answers() -> std::io::
         }
         Ok::<_, std::io::Error>(())
     })?;
-    assert_eq!(authority.seen("/authorize").len(), 1);
-    assert_eq!(authority.seen("/token").len(), 1);
+    assert_eq!(authorization_server.seen("/authorize").len(), 1);
+    assert_eq!(authorization_server.seen("/token").len(), 1);
     Ok(())
 }
 
 #[test]
 fn a_connect_that_is_only_probed_opens_no_window_and_leaves_nothing() -> std::io::Result<()> {
     let home = tempfile::tempdir()?;
-    let authority = Authority::start(Conduct::default());
-    let answers = connect(home.path(), &authority, &[DISCOVER])?;
+    let authorization_server = AuthorizationServer::start(Conduct::default());
+    let answers = connect(home.path(), &authorization_server, &[DISCOVER])?;
     assert!(answers[0].contains("error"), "{answers:?}");
     assert!(
-        authority.paths().iter().all(|path| path == "/mcp"),
+        authorization_server.paths().iter().all(|path| path == "/mcp"),
         "{:?}",
-        authority.paths()
+        authorization_server.paths()
     );
     assert!(!home.path().join("sign-in").exists());
     Ok(())

@@ -25,12 +25,12 @@ pub struct Host {
     process: Mutex<Child>,
     pid: u32,
     stdin: Mutex<Option<ChildStdin>>,
-    heard: Arc<Mutex<Heard>>,
+    received: Arc<Mutex<ReceivedLines>>,
     errors: Arc<Mutex<Vec<String>>>,
 }
 
 #[derive(Debug, Default)]
-struct Heard {
+struct ReceivedLines {
     lines: Vec<String>,
     /// Lines that a test has taken already.
     taken: Vec<bool>,
@@ -50,17 +50,17 @@ impl Host {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut process = command.spawn()?;
-        let heard = Arc::<Mutex<Heard>>::default();
+        let received = Arc::<Mutex<ReceivedLines>>::default();
         let errors = Arc::<Mutex<Vec<String>>>::default();
         if let Some(stdout) = process.stdout.take() {
-            let heard = Arc::clone(&heard);
+            let received = Arc::clone(&received);
             std::thread::spawn(move || {
                 for line in BufReader::new(stdout).lines().map_while(std::io::Result::ok) {
-                    let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
-                    heard.lines.push(line);
-                    heard.taken.push(false);
+                    let mut received = received.lock().unwrap_or_else(PoisonError::into_inner);
+                    received.lines.push(line);
+                    received.taken.push(false);
                 }
-                heard.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
+                received.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
             });
         }
         if let Some(stderr) = process.stderr.take() {
@@ -75,13 +75,13 @@ impl Host {
             pid: process.id(),
             stdin: Mutex::new(process.stdin.take()),
             process: Mutex::new(process),
-            heard,
+            received,
             errors,
         })
     }
 
     /// Writes one line. A program that does not read makes this wait.
-    pub fn say(&self, message: &Value) -> Result<()> {
+    pub fn send(&self, message: &Value) -> Result<()> {
         self.say_line(&message.to_string())
     }
 
@@ -97,7 +97,7 @@ impl Host {
     /// A legacy request, or anything else that is written as it is.
     pub fn ask(&self, id: impl Into<Value>, method: &str, params: Value) -> Result<()> {
         let id: Value = id.into();
-        self.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
     }
 
     /// A modern request of a client that can do this.
@@ -118,7 +118,7 @@ impl Host {
     }
 
     pub fn notify(&self, method: &str, params: Value) -> Result<()> {
-        self.say(&json!({"jsonrpc": "2.0", "method": method, "params": params}))
+        self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}))
     }
 
     /// The legacy handshake; gives the server's result.
@@ -135,14 +135,18 @@ impl Host {
     }
 
     /// The first line not taken yet that is wanted; those before it stay for others.
-    pub async fn hear(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub async fn receive(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         wait_until(what, PATIENCE, || {
-            let mut heard = self.heard();
-            let found = heard.lines.iter().zip(&heard.taken).position(|(line, taken)| {
-                !taken && wanted(&serde_json::from_str(line).expect("stdout carries only JSON"))
-            })?;
-            heard.taken[found] = true;
-            serde_json::from_str(&heard.lines[found]).ok()
+            let mut received = self.received();
+            let found = received
+                .lines
+                .iter()
+                .zip(&received.taken)
+                .position(|(line, taken)| {
+                    !taken && wanted(&serde_json::from_str(line).expect("stdout carries only JSON"))
+                })?;
+            received.taken[found] = true;
+            serde_json::from_str(&received.lines[found]).ok()
         })
         .await
     }
@@ -150,21 +154,21 @@ impl Host {
     /// The response with this id.
     pub async fn answer(&self, id: impl Into<Value>) -> Value {
         let id: Value = id.into();
-        self.hear(&format!("the answer to {id}"), |line| {
+        self.receive(&format!("the answer to {id}"), |line| {
             line["id"] == id && line.get("method").is_none()
         })
         .await
     }
 
     /// The next request or notification of this method.
-    pub async fn told(&self, method: &str) -> Value {
-        self.hear(method, |line| line["method"] == method).await
+    pub async fn receive_method(&self, method: &str) -> Value {
+        self.receive(method, |line| line["method"] == method).await
     }
 
     /// Everything it wrote so far.
     pub fn lines(&self) -> Vec<Value> {
-        let heard = self.heard();
-        let parsed = heard
+        let received = self.received();
+        let parsed = received
             .lines
             .iter()
             .map(|line| serde_json::from_str(line).expect("stdout carries only JSON"));
@@ -208,14 +212,14 @@ impl Host {
     pub async fn wait(&self, deadline: Duration) -> ExitStatus {
         let status = wait_until("it has exited", deadline, || self.exit_status()).await;
         wait_until("its output has ended", deadline, || {
-            self.heard().ended.then_some(())
+            self.received().ended.then_some(())
         })
         .await;
         status
     }
 
-    fn heard(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn received(&self) -> MutexGuard<'_, ReceivedLines> {
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,13 +3,13 @@
 //! Hides which server stands behind Rialto for a scenario and what a client must have seen there. It knows no
 //! client: a column names its own player, who turns an endpoint and a scenario's name into what was seen.
 
+pub mod fixture;
 pub mod judge;
 mod remote_server;
 pub mod sdk;
-pub mod stage;
 
+pub use fixture::{Fixture, test_deps};
 pub use remote_server::RemoteServer;
-pub use stage::{Stage, test_deps};
 
 /// Every scenario as a test of a module that is named after the client and the era it speaks.
 ///
@@ -84,10 +84,10 @@ macro_rules! interop_old_column {
 /// Tests of one player, each with its own Rialto; the scenario's name is also its judge's.
 #[macro_export]
 macro_rules! interop_cells {
-    ($player:expr; $($test:ident: $scenario:ident behind $stage:ident;)*) => {$(
+    ($player:expr; $($test:ident: $scenario:ident behind $fixture:ident;)*) => {$(
         #[test]
         fn $test() {
-            $crate::interop::Stage::$stage().play(
+            $crate::interop::Fixture::$fixture().run(
                 stringify!($scenario),
                 $player,
                 $crate::interop::judge::$scenario,

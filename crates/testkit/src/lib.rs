@@ -3,7 +3,7 @@
 //! Nothing here depends on the product's code, so that a mistake there cannot hide behind the same
 //! mistake here. Everything that waits has a deadline and says what it waited for.
 
-pub mod authority;
+pub mod authorization_server;
 pub mod client;
 pub mod collector;
 pub mod eras;
@@ -16,11 +16,11 @@ pub mod patience;
 pub mod processes;
 pub mod revision;
 pub mod rialto;
+pub mod sandbox;
 pub mod sse;
 pub mod stub;
 pub mod token;
 pub mod upstream;
-pub mod world;
 
 pub use client::raw_http::RawHttp;
 pub use client::{McpClient, Reply, marked, text_of};
@@ -31,6 +31,6 @@ pub use journal::Journal;
 pub use patience::{PATIENCE, poll_until, wait_until};
 pub use revision::{LEGACY, MODERN};
 pub use rialto::Rialto;
+pub use sandbox::Sandbox;
 pub use sse::Event;
 pub use upstream::Upstream;
-pub use world::World;

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_seen_is_returned() {
+    async fn wait_until_returns_the_value_it_waited_for() {
         let mut looks = 0;
         let seen = wait_until("the third look", Duration::from_secs(5), || {
             looks += 1;

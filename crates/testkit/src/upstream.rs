@@ -20,21 +20,21 @@ use tokio_rustls::rustls::ServerConfig;
 use crate::failure::{Failure, Result};
 use crate::patience::{poll_until, wait_until};
 
+mod behaviour;
 mod exchange;
 mod http2;
-mod manner;
 mod script;
 mod tls;
 mod wire;
 
 pub use exchange::{Exchange, calls, method};
-pub use http2::Http2Door;
+pub use http2::Http2Front;
 pub use script::{Gate, Step, result};
-pub use tls::{Authority, Flaw};
+pub use tls::{CertificateAuthority, Flaw};
 
-use manner::Manner;
+use behaviour::Behaviour;
 use script::Rule;
-use wire::{Link, Wire};
+use wire::{Socket, Wire};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Events that a stream may be behind.
@@ -43,7 +43,7 @@ const STREAM_QUEUE: usize = 64;
 /// A server that has not started yet.
 #[derive(Debug)]
 pub struct Launcher {
-    manner: Manner,
+    behaviour: Behaviour,
     address: Option<SocketAddr>,
     tls: Option<Arc<ServerConfig>>,
 }
@@ -59,7 +59,7 @@ pub struct Upstream {
 
 #[derive(Debug)]
 struct Shared {
-    manner: Manner,
+    behaviour: Behaviour,
     state: Mutex<State>,
     /// A posted answer has arrived.
     answered: Notify,
@@ -85,9 +85,9 @@ impl Shared {
 }
 
 impl Launcher {
-    fn new(manner: Manner) -> Self {
+    fn new(behaviour: Behaviour) -> Self {
         Self {
-            manner,
+            behaviour,
             address: None,
             tls: None,
         }
@@ -96,28 +96,28 @@ impl Launcher {
     /// Gives out no session ids and needs none.
     #[must_use]
     pub fn stateless(mut self) -> Self {
-        self.manner.sessions = false;
+        self.behaviour.sessions = false;
         self
     }
 
     /// Answers GET with 405.
     #[must_use]
     pub fn without_get_stream(mut self) -> Self {
-        self.manner.get_stream = false;
+        self.behaviour.get_stream = false;
         self
     }
 
     /// Answers requests with event streams rather than with JSON.
     #[must_use]
     pub fn answering_in_events(mut self) -> Self {
-        self.manner.events = true;
+        self.behaviour.events = true;
         self
     }
 
     /// Refuses a longer body by its head, with 413, and closes without having read any of it, as many servers do.
     #[must_use]
     pub fn refusing_beyond(mut self, bytes: usize) -> Self {
-        self.manner.longest_body = Some(bytes);
+        self.behaviour.longest_body = Some(bytes);
         self
     }
 
@@ -130,7 +130,7 @@ impl Launcher {
 
     /// Speaks TLS with a certificate of that authority, which has that flaw.
     #[must_use]
-    pub fn with_tls(mut self, authority: &Authority, flaw: Flaw) -> Self {
+    pub fn with_tls(mut self, authority: &CertificateAuthority, flaw: Flaw) -> Self {
         self.tls = Some(authority.configuration(flaw));
         self
     }
@@ -140,7 +140,7 @@ impl Launcher {
         let listener = TcpListener::bind(self.address.unwrap_or(anywhere)).await?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
-            manner: self.manner,
+            behaviour: self.behaviour,
             state: Mutex::default(),
             answered: Notify::new(),
         });
@@ -159,7 +159,7 @@ impl Launcher {
 impl Upstream {
     /// Streamable HTTP with a handshake, sessions and a GET stream.
     pub fn legacy() -> Launcher {
-        Launcher::new(Manner::legacy())
+        Launcher::new(Behaviour::legacy())
     }
 
     /// Starts a legacy upstream at the address of an earlier one, whose connections may still be closing.
@@ -175,12 +175,12 @@ impl Upstream {
 
     /// Streamable HTTP of 2026-07-28.
     pub fn modern() -> Launcher {
-        Launcher::new(Manner::modern())
+        Launcher::new(Behaviour::modern())
     }
 
     /// HTTP+SSE of 2024-11-05, at `/sse` and `/message`.
     pub fn old_sse() -> Launcher {
-        Launcher::new(Manner::old_sse())
+        Launcher::new(Behaviour::old_sse())
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -197,7 +197,7 @@ impl Upstream {
 
     /// The endpoint: `/sse` of the old transport, `/mcp` otherwise.
     pub fn url(&self) -> String {
-        format!("{}{}", self.origin(), self.shared.manner.path())
+        format!("{}{}", self.origin(), self.shared.behaviour.path())
     }
 
     /// The next request that fits is treated like this.
@@ -328,15 +328,15 @@ async fn keep_door(listener: TcpListener, shared: Arc<Shared>, tls: Option<TlsAc
 
 async fn attend(stream: TcpStream, shared: Arc<Shared>, tls: Option<TlsAcceptor>) {
     let _ = stream.set_nodelay(true);
-    let link = match tls {
-        None => Link::Plain(stream),
+    let socket = match tls {
+        None => Socket::Plain(stream),
         Some(acceptor) => match acceptor.accept(stream).await {
-            Ok(stream) => Link::Tls(Box::new(stream)),
+            Ok(stream) => Socket::Tls(Box::new(stream)),
             // The peer did not like the certificate, which is what the test is about.
             Err(_) => return,
         },
     };
-    let mut wire = Wire::new(link, shared.manner.longest_body);
+    let mut wire = Wire::new(socket, shared.behaviour.longest_body);
     // A peer that breaks off is noted where it matters; there is nobody else to tell.
     while let Ok(Some(mut exchange)) = wire.request().await {
         let steps = {
@@ -420,7 +420,7 @@ async fn perform(
                 wire.close().await;
                 return Ok(None);
             }
-            Step::AsUsual => match manner::usual(shared, wire, exchange).await? {
+            Step::AsUsual => match behaviour::usual(shared, wire, exchange).await? {
                 Some(kept) => wire = kept,
                 None => return Ok(None),
             },

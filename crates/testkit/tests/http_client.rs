@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 /// One request as it came: head and body.
-struct Heard {
+struct Received {
     head: String,
     body: String,
 }
@@ -18,14 +18,14 @@ struct Heard {
 struct Script {
     url: String,
     address: String,
-    heard: JoinSet<Vec<Heard>>,
+    received: JoinSet<Vec<Received>>,
 }
 
 async fn script(answers: Vec<String>) -> Script {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address").to_string();
-    let mut heard = JoinSet::new();
-    heard.spawn(async move {
+    let mut received = JoinSet::new();
+    received.spawn(async move {
         let (mut stream, _) = listener.accept().await.expect("a connection");
         let mut requests = Vec::new();
         for answer in answers {
@@ -40,11 +40,11 @@ async fn script(answers: Vec<String>) -> Script {
     Script {
         url: format!("http://{address}/d/mcp"),
         address,
-        heard,
+        received,
     }
 }
 
-async fn read_request(stream: &mut TcpStream) -> Heard {
+async fn read_request(stream: &mut TcpStream) -> Received {
     let mut bytes = Vec::new();
     loop {
         let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -54,7 +54,7 @@ async fn read_request(stream: &mut TcpStream) -> Heard {
                 .lines()
                 .find_map(|line| line.strip_prefix("content-length: "));
             if body.len() >= length.map_or(0, |length| length.parse().expect("a length")) {
-                return Heard {
+                return Received {
                     head,
                     body: body.to_owned(),
                 };
@@ -110,17 +110,21 @@ async fn one_connection_carries_the_handshake_and_the_session_is_kept() {
         (200, 3, 2)
     );
     assert_eq!(reply.raw("id").as_deref(), Some("1"));
-    let heard = script.heard.join_next().await.unwrap().unwrap();
-    assert!(!heard[0].head.contains("mcp-session-id"));
+    let received = script.received.join_next().await.unwrap().unwrap();
+    assert!(!received[0].head.contains("mcp-session-id"));
     for needed in [
         "post /d/mcp",
         "mcp-session-id: s-1",
         "mcp-protocol-version: 2025-06-18",
         "text/event-stream",
     ] {
-        assert!(heard[2].head.contains(needed), "{needed} in {}", heard[2].head);
+        assert!(
+            received[2].head.contains(needed),
+            "{needed} in {}",
+            received[2].head
+        );
     }
-    assert!(heard[2].body.contains(r#""id":"an id""#));
+    assert!(received[2].body.contains(r#""id":"an id""#));
 }
 
 #[tokio::test]
@@ -133,8 +137,8 @@ async fn events_are_given_one_by_one_and_the_last_id_is_kept() {
     assert_eq!(stream.message().await.unwrap()["id"], 1);
     assert_eq!(stream.next().await.unwrap(), None);
     assert_eq!(stream.last_event_id(), Some("7"));
-    let heard = script.heard.join_next().await.unwrap().unwrap();
-    assert!(heard[0].head.starts_with("get /d/mcp") && heard[0].head.contains("last-event-id: 6"));
+    let received = script.received.join_next().await.unwrap().unwrap();
+    assert!(received[0].head.starts_with("get /d/mcp") && received[0].head.contains("last-event-id: 6"));
 }
 
 #[tokio::test]

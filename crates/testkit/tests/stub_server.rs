@@ -49,11 +49,11 @@ impl Stub {
         let mut stub = Self::start(flags);
         let hello = stub.ask(r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{"roots":{}}}}"#);
         assert!(hello["result"]["serverInfo"].is_object(), "{hello}");
-        stub.say(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        stub.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
         stub
     }
 
-    fn say(&mut self, line: &str) {
+    fn send(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().expect("stdin is open");
         stdin
             .write_all(format!("{line}\n").as_bytes())
@@ -66,25 +66,25 @@ impl Stub {
         line.trim_end_matches('\n').to_owned()
     }
 
-    fn hear(&mut self) -> Value {
+    fn receive(&mut self) -> Value {
         let line = self.line();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
     }
 
     fn ask(&mut self, line: &str) -> Value {
-        self.say(line);
-        self.hear()
+        self.send(line);
+        self.receive()
     }
 
     fn say_call(&mut self, id: u32, tool: &str, arguments: Value) {
         let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": "tok"}});
         let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
-        self.say(&call.to_string());
+        self.send(&call.to_string());
     }
 
     fn call(&mut self, tool: &str, arguments: Value) -> String {
         self.say_call(1, tool, arguments);
-        text(&self.hear())
+        text(&self.receive())
     }
 
     fn journal(&self) -> Journal {
@@ -128,7 +128,7 @@ fn a_strict_server_refuses_calls_before_the_handshake_and_answers_them_after() {
         stub.ask(list)["error"].is_object(),
         "initialized is still missing"
     );
-    stub.say(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+    stub.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
     assert!(stub.ask(list)["result"]["tools"].is_array());
     assert!(
         stub.ask(initialize)["error"].is_object(),
@@ -147,15 +147,15 @@ fn a_stateless_server_answers_everything_without_a_handshake() {
 #[test]
 fn ids_and_tokens_come_back_byte_for_byte() {
     let mut stub = Stub::start(&[]);
-    stub.say(r#"{"jsonrpc":"2.0","id":1000000000000000000000000000001,"method":"ping"}"#);
+    stub.send(r#"{"jsonrpc":"2.0","id":1000000000000000000000000000001,"method":"ping"}"#);
     assert_eq!(
         stub.line(),
         r#"{"jsonrpc":"2.0","id":1000000000000000000000000000001,"result":{}}"#
     );
-    stub.say(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"progress","arguments":{},"_meta":{"progressToken":1.50}}}"#);
+    stub.send(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"progress","arguments":{},"_meta":{"progressToken":1.50}}}"#);
     assert!(stub.line().contains(r#""progressToken":1.50"#));
     stub.line();
-    stub.say(r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"mirror","arguments":{"b": 1.0,"a":"\u0041"}}}"#);
+    stub.send(r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"mirror","arguments":{"b": 1.0,"a":"\u0041"}}}"#);
     assert!(
         stub.line()
             .contains(r#""structuredContent":{"b": 1.0,"a":"\u0041"}"#)
@@ -181,9 +181,9 @@ fn a_delayed_call_lets_others_pass_and_is_silent_after_its_cancel() {
     stub.say_call(1, "delay", json!({"ms": 600_000, "marker": "slow"}));
     stub.say_call(2, "never", json!({"marker": "lost"}));
     stub.say_call(3, "delay", json!({"ms": 1, "marker": "quick"}));
-    assert_eq!(stub.hear()["id"], 3);
+    assert_eq!(stub.receive()["id"], 3);
     for id in [1, 2, 3] {
-        stub.say(&format!(
+        stub.send(&format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
         ));
     }
@@ -202,11 +202,11 @@ fn held_calls_are_answered_when_they_are_released() {
     for (id, marker) in [(2, "first"), (3, "second"), (4, "given up")] {
         stub.say_call(id, "hold", json!({"marker": marker}));
     }
-    assert_eq!(stub.hear()["id"], 1, "the first call is held");
-    stub.say(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}}"#);
+    assert_eq!(stub.receive()["id"], 1, "the first call is held");
+    stub.send(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}}"#);
     stub.say_call(5, "release", json!({"marker": "done"}));
     for (id, marker) in [(2, "first"), (3, "second"), (5, "done")] {
-        let answer = stub.hear();
+        let answer = stub.receive();
         assert_eq!((&answer["id"], text(&answer)), (&json!(id), marker.to_owned()));
     }
     assert!(stub.journal().was_cancelled("given up"));
@@ -215,12 +215,12 @@ fn held_calls_are_answered_when_they_are_released() {
 #[test]
 fn a_held_call_reports_progress_until_it_is_released() {
     let mut stub = Stub::started(&[]);
-    stub.say(
+    stub.send(
         r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hold","arguments":{"every_ms":1},"_meta":{"progressToken":"t"}}}"#,
     );
-    assert_eq!(stub.hear()["params"]["progressToken"], "t");
+    assert_eq!(stub.receive()["params"]["progressToken"], "t");
     stub.say_call(2, "release", json!({}));
-    let answers = std::iter::repeat_with(|| stub.hear()).filter(|message| message["method"].is_null());
+    let answers = std::iter::repeat_with(|| stub.receive()).filter(|message| message["method"].is_null());
     let ids: Vec<Value> = answers.take(2).map(|answer| answer["id"].clone()).collect();
     assert_eq!(ids, [json!(1), json!(2)]);
 }
@@ -230,21 +230,21 @@ fn wrong_answers_come_before_the_right_one_or_after() {
     let mut stub = Stub::started(&[]);
     stub.say_call(1, "twice", json!({"marker": "m"}));
     assert_eq!(
-        (text(&stub.hear()), text(&stub.hear())),
+        (text(&stub.receive()), text(&stub.receive())),
         ("m".to_owned(), "m again".to_owned())
     );
     stub.say_call(2, "unknown_id", json!({"marker": "m", "id": 77}));
     assert_eq!(
-        (stub.hear()["id"].clone(), stub.hear()["id"].clone()),
+        (stub.receive()["id"].clone(), stub.receive()["id"].clone()),
         (json!(77), json!(2))
     );
     stub.say_call(3, "string_id", json!({"marker": "m"}));
     assert_eq!(
-        (stub.hear()["id"].clone(), stub.hear()["id"].clone()),
+        (stub.receive()["id"].clone(), stub.receive()["id"].clone()),
         (json!("3"), json!(3))
     );
     stub.say_call(4, "fail", json!({"code": -32099, "message": "no"}));
-    assert_eq!(stub.hear()["error"], json!({"code": -32099, "message": "no"}));
+    assert_eq!(stub.receive()["error"], json!({"code": -32099, "message": "no"}));
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn big_results_have_the_size_asked_for_and_the_id_where_it_was_asked_for() {
     }
     stub.say_call(6, "endless", json!({"megabytes": 1, "marker": "m"}));
     assert!(stub.line().len() > 1 << 20);
-    assert_eq!(text(&stub.hear()), "m");
+    assert_eq!(text(&stub.receive()), "m");
     stub.say_call(7, "deep", json!({"levels": 1000}));
     assert!(stub.line().contains(&"[".repeat(1000)));
 }
@@ -300,22 +300,22 @@ fn progress_and_notifications_come_in_order_before_the_answer() {
             json!({"n": 3, "marker": "m", "every_ms": every_ms}),
         );
         for step in 1..=3 {
-            let message = stub.hear();
+            let message = stub.receive();
             assert_eq!(message["params"]["progress"], step);
             assert_eq!(message["params"]["progressToken"], "tok");
         }
-        assert_eq!(text(&stub.hear()), "m");
+        assert_eq!(text(&stub.receive()), "m");
     }
     stub.say_call(2, "notify", json!({"n": 2}));
-    assert_eq!(stub.hear()["params"]["_meta"]["n"], 1);
-    assert_eq!(stub.hear()["method"], "notifications/tools/list_changed");
-    stub.hear();
+    assert_eq!(stub.receive()["params"]["_meta"]["n"], 1);
+    assert_eq!(stub.receive()["method"], "notifications/tools/list_changed");
+    stub.receive();
     stub.say_call(3, "notify", json!({"after_ms": 1, "marker": "first"}));
-    assert_eq!(text(&stub.hear()), "first");
-    assert_eq!(stub.hear()["method"], "notifications/tools/list_changed");
+    assert_eq!(text(&stub.receive()), "first");
+    assert_eq!(stub.receive()["method"], "notifications/tools/list_changed");
     stub.say_call(4, "flood", json!({"n": 10, "bytes": 10}));
-    assert!((0..10).all(|_| stub.hear()["method"] == "notifications/message"));
-    stub.hear();
+    assert!((0..10).all(|_| stub.receive()["method"] == "notifications/message"));
+    stub.receive();
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn the_clients_answer_to_a_question_is_in_the_result() {
         ("ask_roots", "roots/list"),
     ] {
         stub.say_call(1, tool, json!({"marker": "m"}));
-        let question = stub.hear();
+        let question = stub.receive();
         assert_eq!(question["method"], method);
         let answer = stub.ask(&format!(
             r#"{{"jsonrpc":"2.0","id":{},"result":{{"x":1}}}}"#,
@@ -336,7 +336,7 @@ fn the_clients_answer_to_a_question_is_in_the_result() {
         assert_eq!(text(&answer), r#"{"marker":"m","result":{"x":1}}"#);
     }
     stub.say_call(1, "ask_ping", json!({}));
-    let question = stub.hear();
+    let question = stub.receive();
     let refusal = format!(
         r#"{{"jsonrpc":"2.0","id":{},"error":{{"code":-1,"message":"no"}}}}"#,
         question["id"]
@@ -355,19 +355,19 @@ fn a_polite_question_is_not_asked_of_a_client_that_cannot_answer() {
         "the client cannot do that"
     );
     stub.say_call(2, "ask_roots", json!({"polite": true}));
-    assert_eq!(stub.hear()["method"], "roots/list");
+    assert_eq!(stub.receive()["method"], "roots/list");
 }
 
 #[test]
 fn a_question_outside_any_call_comes_after_the_answer_and_its_answer_is_journalled() {
     let mut stub = Stub::started(&[]);
     assert_eq!(stub.call("ask_after", json!({"ms": 1, "marker": "late"})), "late");
-    let question = stub.hear();
-    stub.say(&format!(
+    let question = stub.receive();
+    stub.send(&format!(
         r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#,
         question["id"]
     ));
-    stub.say(r#"{"jsonrpc":"2.0","id":4711,"result":{}}"#);
+    stub.send(r#"{"jsonrpc":"2.0","id":4711,"result":{}}"#);
     stub.call("echo", json!({}));
     assert_eq!(stub.journal().events("answered")[0]["marker"], "late");
     assert_eq!(stub.journal().events("stray").len(), 1);
@@ -405,14 +405,14 @@ fn lists_reads_levels_and_subscriptions_are_answered() {
         "below the level"
     );
     stub.say_call(2, "log", json!({"level": "error", "text": "t"}));
-    assert_eq!(stub.hear()["params"]["data"], "t");
-    stub.hear();
+    assert_eq!(stub.receive()["params"]["data"], "t");
+    stub.receive();
     stub.say_call(3, "update", json!({"uri": "testkit://one"}));
-    assert_eq!(stub.hear()["method"], "notifications/resources/updated");
-    assert_eq!(text(&stub.hear()), "subscribed");
+    assert_eq!(stub.receive()["method"], "notifications/resources/updated");
+    assert_eq!(text(&stub.receive()), "subscribed");
     stub.say_call(4, "change_tools", json!({}));
-    assert_eq!(stub.hear()["method"], "notifications/tools/list_changed");
-    assert_eq!(text(&stub.hear()), "added");
+    assert_eq!(stub.receive()["method"], "notifications/tools/list_changed");
+    assert_eq!(text(&stub.receive()), "added");
     assert_eq!(stub.call("extra", json!({"marker": "x"})), "x");
 }
 

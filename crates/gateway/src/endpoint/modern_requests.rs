@@ -1,4 +1,4 @@
-//! The errands of a destination: modern requests on their way, listening, or parked until their client comes back.
+//! The modern requests of a destination: modern requests on their way, listening, or parked until their client comes back.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use parking_lot::MutexGuard;
-use protocol::client_face::modern::Meaning;
+use protocol::client_face::modern::Classified;
 use protocol::exchange::{Client, Failure, Principal, SessionKey};
 use protocol::message::Message;
 use protocol::session::Accepts;
@@ -30,7 +30,7 @@ const PARKED_FOR: Duration = Duration::from_secs(600);
 /// How a modern request sets out.
 #[derive(Debug)]
 pub(crate) struct CallOptions {
-    pub(crate) meaning: Meaning,
+    pub(crate) classified: Classified,
     pub(crate) accepts: Accepts,
     /// The headers that mirror its arguments.
     pub(crate) mirrored: Option<MirroredParams>,
@@ -43,7 +43,7 @@ impl Endpoint {
         &self,
         client: Arc<Client>,
         message: Message,
-        meaning: Meaning,
+        classified: Classified,
         accepts: Accepts,
     ) -> RequestSpec {
         let key = SessionKey(self.shared.session_numbers.fetch_add(1, Ordering::Relaxed));
@@ -52,7 +52,7 @@ impl Endpoint {
             states: self.state_seal(&client.principal),
             client,
             message,
-            meaning,
+            classified,
             accepts,
             mirrored: None,
             permit: None,
@@ -75,7 +75,7 @@ impl Endpoint {
     }
 
     /// Sets out on a modern request. `None`: this destination does not show itself to modern clients.
-    pub(crate) async fn errand(
+    pub(crate) async fn modern_request(
         &self,
         client: Client,
         headers: &HeaderMap,
@@ -93,13 +93,13 @@ impl Endpoint {
             self.check_open()?;
         }
         let CallOptions {
-            meaning,
+            classified,
             accepts,
             mirrored,
             permit,
         } = options;
-        let listening = meaning == Meaning::Listen;
-        let mut spec = self.request_spec(client, message, meaning, accepts);
+        let listening = classified == Classified::Listen;
+        let mut spec = self.request_spec(client, message, classified, accepts);
         spec.mirrored = mirrored;
         spec.permit = permit;
         let handle = self.start(&instance, spec);
@@ -147,12 +147,17 @@ impl Endpoint {
         if let Some(era) = instance.agreed_era() {
             return Ok(Some(era));
         }
-        let spec = self.request_spec(Arc::clone(client), discovery(), Meaning::Discover, Accepts::Json);
+        let spec = self.request_spec(
+            Arc::clone(client),
+            discovery(),
+            Classified::Discover,
+            Accepts::Json,
+        );
         match self.start(instance, spec).answer().await {
             FirstOutcome::Complete {
                 failure: Some(failure),
                 ..
-            } if failure != Failure::NotWelcomed => Err(Refusal::Unreached(failure)),
+            } if failure != Failure::HandshakeRefused => Err(Refusal::Unreached(failure)),
             FirstOutcome::Complete { .. } | FirstOutcome::Ask { .. } | FirstOutcome::Stream => {
                 Ok(instance.agreed_era())
             }
@@ -171,12 +176,12 @@ impl Endpoint {
             .then(|| StateSeal::new(Arc::clone(&self.shared.sealer), &self.binding(principal.as_str())))
     }
 
-    /// Parks an errand whose server has asked. Gives the answer that asks the client.
+    /// Parks a modern request whose server has asked. Gives the answer that asks the client.
     pub(crate) fn park(&self, handle: &Arc<ModernRequestHandle>, round: u32) -> Option<bytes::Bytes> {
         let expires = self.shared.clock.now().after(PARKED_FOR);
         self.make_room_to_wait(handle)?;
         let request_state = RequestState {
-            errand: handle.name,
+            modern_request: handle.name,
             round,
             expires,
         };
@@ -192,7 +197,7 @@ impl Endpoint {
         self.parked.lock()
     }
 
-    /// Returns the errands that were parked and are not over. Those that are over are forgotten.
+    /// Returns the modern requests that were parked and are not over. Those that are over are forgotten.
     fn waiting_requests(&self) -> Vec<Arc<ModernRequestHandle>> {
         let mut waiting: Vec<Arc<ModernRequestHandle>> = self.parked_map().values().cloned().collect();
         let over = waiting.extract_if(.., |handle| handle.is_over());
@@ -229,7 +234,7 @@ impl Endpoint {
         Some(())
     }
 
-    /// The parked errand that a state names, and the round it is for: here, or where this destination's name led before a
+    /// The parked modern request that a state names, and the round it is for: here, or where this destination's name led before a
     /// reload. A call in flight may wait for its client, whom a reload must not keep from answering.
     pub(crate) fn parked(
         &self,
@@ -254,7 +259,7 @@ impl Endpoint {
         }
         let parked = self.parked_map();
         let handle = parked
-            .get(&request_state.errand)
+            .get(&request_state.modern_request)
             .filter(|handle| handle.principal() == principal.as_str())?;
         Some((Arc::clone(handle), request_state.round))
     }

@@ -62,7 +62,7 @@ enum Kind {
     /// The same, where what is left is counted until it is sent.
     Held(VecDeque<Bytes>, Arc<Hold>),
     Events(Box<Events>),
-    Errand(Box<ModernRequestEvents>),
+    ModernRequest(Box<ModernRequestEvents>),
     Old(Box<OldEvents>),
 }
 
@@ -90,8 +90,8 @@ impl Body {
         Self::of(Kind::Old(Box::new(events)))
     }
 
-    pub(crate) fn errand(events: ModernRequestEvents) -> Self {
-        Self::of(Kind::Errand(Box::new(events)))
+    pub(crate) fn modern_request(events: ModernRequestEvents) -> Self {
+        Self::of(Kind::ModernRequest(Box::new(events)))
     }
 
     fn of(kind: Kind) -> Self {
@@ -114,7 +114,7 @@ impl Body {
                 Some(bytes)
             }
             Kind::Held(..) => return,
-            Kind::Events(_) | Kind::Errand(_) | Kind::Old(_) => None,
+            Kind::Events(_) | Kind::ModernRequest(_) | Kind::Old(_) => None,
         };
         let Some(counted) = counted() else {
             return;
@@ -139,7 +139,7 @@ impl Body {
         match &self.kind {
             Kind::Whole(bytes) => bytes.len(),
             Kind::Pieces(pieces) | Kind::Held(pieces, _) => pieces.iter().map(Bytes::len).sum(),
-            Kind::Events(_) | Kind::Errand(_) | Kind::Old(_) => 0,
+            Kind::Events(_) | Kind::ModernRequest(_) | Kind::Old(_) => 0,
         }
     }
 
@@ -275,7 +275,7 @@ impl http_body::Body for Body {
                 Poll::Ready(pieces.pop_front())
             }
             Kind::Events(events) => events.poll_chunk(context),
-            Kind::Errand(events) => events.poll_chunk(context),
+            Kind::ModernRequest(events) => events.poll_chunk(context),
             Kind::Old(events) => events.poll_chunk(context),
         };
         if let (Poll::Ready(Some(bytes)), Some(counted)) = (&chunk, &this.counted)
@@ -291,7 +291,7 @@ impl http_body::Body for Body {
             Kind::Whole(bytes) => bytes.is_empty(),
             Kind::Pieces(pieces) | Kind::Held(pieces, _) => pieces.is_empty(),
             Kind::Events(events) => events.ended,
-            Kind::Errand(events) => events.is_ended(),
+            Kind::ModernRequest(events) => events.is_ended(),
             Kind::Old(events) => events.is_ended(),
         }
     }
@@ -301,7 +301,7 @@ impl http_body::Body for Body {
             Kind::Whole(_) | Kind::Pieces(_) | Kind::Held(..) => {
                 SizeHint::with_exact(self.bytes_left() as u64)
             }
-            Kind::Events(_) | Kind::Errand(_) | Kind::Old(_) => SizeHint::default(),
+            Kind::Events(_) | Kind::ModernRequest(_) | Kind::Old(_) => SizeHint::default(),
         }
     }
 }

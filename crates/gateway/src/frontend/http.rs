@@ -536,11 +536,11 @@ impl RequestContext<'_> {
 }
 
 /// Converts a session's refusal to the frontend's.
-pub(super) fn refuse_message(refusal: session::Refusal) -> Refusal {
+pub(super) fn refuse_message(refusal: session::Rejection) -> Refusal {
     match refusal {
-        session::Refusal::Objection(objection) => Refusal::Objection(objection),
-        session::Refusal::AlreadyOpen => Refusal::AlreadyOpen,
-        session::Refusal::TooManyCalls => Refusal::TooManyCalls,
-        session::Refusal::Ended => Refusal::UnknownSession,
+        session::Rejection::Invalid(invalid) => Refusal::InvalidRequest(invalid),
+        session::Rejection::AlreadyOpen => Refusal::AlreadyOpen,
+        session::Rejection::TooManyCalls => Refusal::TooManyCalls,
+        session::Rejection::Ended => Refusal::UnknownSession,
     }
 }

@@ -14,7 +14,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, Response, StatusCode, Uri};
-use protocol::client_face::legacy::{self, Meaning};
+use protocol::client_face::legacy::{self, Classified};
 use protocol::client_face::modern;
 use protocol::exchange::{CallKey, Principal};
 use protocol::message::{Kind, Member, Message};
@@ -184,12 +184,12 @@ impl RequestContext<'_> {
         // This transport is older than the modern era, for every server. Clients of both eras ask this first and
         // fall back to `initialize` by the error, so it must not open a session.
         if message.kind() == Kind::Request && message.method() == McpMethod::ServerDiscover {
-            return Err(Refusal::Modern(modern::Objection::NoSuchMethod));
+            return Err(Refusal::Modern(modern::InvalidRequest::NoSuchMethod));
         }
-        let meaning = legacy::lift(message).map_err(Refusal::Objection)?;
-        let handle = match (stream.handle(), meaning) {
+        let classified = legacy::lift(message).map_err(Refusal::InvalidRequest)?;
+        let handle = match (stream.handle(), classified) {
             (Some(handle), _) => handle,
-            (None, Meaning::Introduction) => {
+            (None, Classified::Initialize) => {
                 let introduction = Introduction {
                     destination: Arc::clone(self.destination),
                     stream: Arc::clone(stream),
@@ -202,14 +202,17 @@ impl RequestContext<'_> {
                 return Ok(());
             }
             // A client that came back to a stream it had lost may think that it is still in its session.
-            (None, Meaning::Ping | Meaning::Request(_)) => {
+            (None, Classified::Ping | Classified::Request(_)) => {
                 let opening = SessionOpen::Implicit(Version::ASSUMED);
                 let (handle, _) = open(self.destination, stream, self.principal(), headers, opening)?;
                 stream.begin_reading(&handle);
                 handle
             }
             // Without a session it concerns no client.
-            (None, Meaning::Ready | Meaning::Cancel(_) | Meaning::Notice | Meaning::Answer(_)) => {
+            (
+                None,
+                Classified::Ready | Classified::Cancel(_) | Classified::Notice | Classified::Answer(_),
+            ) => {
                 return Ok(());
             }
         };
@@ -274,7 +277,7 @@ impl Introduction {
     async fn conclude(self, handle: Arc<SessionHandle>, call: CallKey) {
         let answer = answer_of(&handle, call).await;
         self.stream.send(&answer);
-        if handle.is_welcomed() {
+        if handle.is_opened() {
             self.stream.begin_reading(&handle);
             return;
         }

@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response, StatusCode};
-use protocol::client_face::modern::{self, Meaning, Objection};
-use protocol::errand::Reading;
+use protocol::client_face::modern::{self, Classified, InvalidRequest};
 use protocol::exchange::{Failure, Principal};
 use protocol::message::{Kind, Member, Message};
+use protocol::modern_request::Reading;
 use protocol::session::Accepts;
 use protocol::wire::header::{HeaderMismatch, MirroredHeaders};
 use protocol::wire::sse;
@@ -43,26 +43,26 @@ pub(super) async fn post(
         Kind::Request => {}
         // There is nothing that a notification could be about here. A client that closes a listen sends one.
         Kind::Notification => return Ok(respond::empty(StatusCode::ACCEPTED)),
-        Kind::Result | Kind::Error => return Err(Refusal::Modern(Objection::NotJsonRpc)),
+        Kind::Result | Kind::Error => return Err(Refusal::Modern(InvalidRequest::NotJsonRpc)),
     }
     let mirrored = MirroredHeaders::read(
         headers
             .iter()
             .map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes())),
     );
-    let meaning = check_headers(&mirrored, &message).map_err(Refusal::Modern)?;
-    if meaning == Meaning::Listen {
+    let classified = check_headers(&mirrored, &message).map_err(Refusal::Modern)?;
+    if classified == Classified::Listen {
         // Its answer is a stream, so `*/*` allows it and JSON alone does not.
         Head::of(headers).check_accepts_events()?;
         accepts = Accepts::Events;
         // It stays open as long as its client likes: a stream, and no call.
         permit = Some(stream()?);
     }
-    let handle = match retried(destination, &principal, &message, meaning)? {
+    let handle = match retried(destination, &principal, &message, classified)? {
         Retried::Parked(handle, round) => {
             handle
                 .check_mirrored(&message, &mirrored.kept_params())
-                .map_err(|text| Refusal::Modern(Objection::Header(text)))?;
+                .map_err(|text| Refusal::Modern(InvalidRequest::Header(text)))?;
             handle
                 .retry(message.clone(), round, accepts, permit)
                 .map_err(|_| Refusal::Modern(unknown_state()))?;
@@ -70,13 +70,13 @@ pub(super) async fn post(
         }
         Retried::New(message) => {
             let client = modern::client(&message, principal);
-            let errand = destination
-                .errand(
+            let modern_request = destination
+                .modern_request(
                     client,
                     headers,
                     message.clone(),
                     CallOptions {
-                        meaning,
+                        classified,
                         accepts,
                         mirrored: Some(mirrored.kept_params()),
                         permit,
@@ -84,13 +84,15 @@ pub(super) async fn post(
                 )
                 .await
                 .map_err(|refusal| match refusal {
-                    Refusal::Unreached(failure) if meaning != Meaning::Discover || accepts.reads_events() => {
+                    Refusal::Unreached(failure)
+                        if classified != Classified::Discover || accepts.reads_events() =>
+                    {
                         Refusal::CallUnreached(failure)
                     }
                     refusal => refusal,
                 })?;
             // A destination that shows only its own era answers as a server of that era would.
-            errand.ok_or(Refusal::Modern(Objection::NoSuchMethod))?
+            modern_request.ok_or(Refusal::Modern(InvalidRequest::NoSuchMethod))?
         }
     };
     Ok(match handle.answer().await {
@@ -107,12 +109,12 @@ pub(super) async fn post(
         }
         FirstOutcome::Stream => {
             // A call comes to its end; a listen must be ended.
-            let time = (meaning == Meaning::Listen)
+            let time = (classified == Classified::Listen)
                 .then(|| caller.time_left(SystemTime::now()))
                 .flatten();
             let id = message.raw_copy(Member::Id).unwrap_or_default();
             let events = ModernRequestEvents::new(Arc::clone(destination), handle, id, time);
-            respond::events(Body::errand(events))
+            respond::events(Body::modern_request(events))
         }
     })
 }
@@ -129,7 +131,7 @@ pub(super) fn put(destination: &Endpoint, handle: &Arc<ModernRequestHandle>, rou
 
 /// Runs the checks that need no knowledge of the server, in the order that the revision's
 /// conformance suite wants.
-fn check_headers(mirrored: &MirroredHeaders<'_>, message: &Message) -> Result<Meaning, Objection> {
+fn check_headers(mirrored: &MirroredHeaders<'_>, message: &Message) -> Result<Classified, InvalidRequest> {
     modern::check_envelope(message)?;
     mirrored.check_mismatch(message).map_err(mismatch)?;
     modern::check_version(message)?;
@@ -137,13 +139,13 @@ fn check_headers(mirrored: &MirroredHeaders<'_>, message: &Message) -> Result<Me
     modern::lift(message)
 }
 
-fn mismatch(error: HeaderMismatch) -> Objection {
-    Objection::Header(error.to_string())
+fn mismatch(error: HeaderMismatch) -> InvalidRequest {
+    InvalidRequest::Header(error.to_string())
 }
 
 /// What a request is about.
 pub(super) enum Retried {
-    /// An errand that waits for it, in this round.
+    /// A modern request that waits for it, in this round.
     Parked(Arc<ModernRequestHandle>, u32),
     /// Nothing that is known here: it is new, or its state is the server's own. This is the request for the server.
     New(Message),
@@ -153,9 +155,9 @@ pub(super) fn retried(
     destination: &Endpoint,
     principal: &Principal,
     message: &Message,
-    meaning: Meaning,
+    classified: Classified,
 ) -> Result<Retried, Refusal> {
-    if meaning != (Meaning::Call { retry: true }) {
+    if classified != (Classified::Call { retry: true }) {
         return Ok(Retried::New(message.clone()));
     }
     let params = message.object(Member::Params);
@@ -181,8 +183,10 @@ pub(super) fn retried(
     }
 }
 
-pub(super) fn unknown_state() -> Objection {
-    Objection::BadParams("the interactive call is unknown or has expired; call again without requestState")
+pub(super) fn unknown_state() -> InvalidRequest {
+    InvalidRequest::BadParams(
+        "the interactive call is unknown or has expired; call again without requestState",
+    )
 }
 
 fn complete(status: StatusCode, body: Bytes, failure: Option<&Failure>) -> Response<Body> {
@@ -193,7 +197,7 @@ fn complete(status: StatusCode, body: Bytes, failure: Option<&Failure>) -> Respo
     response
 }
 
-/// An errand's events, for as long as its connection lasts. Dropped early, it cancels the errand.
+/// A modern request's events, for as long as its connection lasts. Dropped early, it cancels the modern request.
 pub(crate) struct ModernRequestEvents {
     destination: Arc<Endpoint>,
     handle: Arc<ModernRequestHandle>,

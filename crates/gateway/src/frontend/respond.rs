@@ -100,7 +100,7 @@ fn retry_after(failure: &Failure) -> Option<Duration> {
         Failure::Unavailable { retry_after, .. } => Some(*retry_after),
         Failure::Exited(_)
         | Failure::Retired
-        | Failure::NotWelcomed
+        | Failure::HandshakeRefused
         | Failure::Overloaded { .. }
         | Failure::Occupied => Some(Duration::from_secs(1)),
         Failure::Timeout { .. }
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn retry_after_is_rounded_up() {
         let failure = Failure::Unavailable {
-            trouble: Default::default(),
+            backend_error: Default::default(),
             retry_after: Duration::from_millis(28_100),
         };
         assert_eq!(

@@ -12,7 +12,7 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
         Failure::Exited(_)
         | Failure::Unavailable { .. }
         | Failure::Retired
-        | Failure::NotWelcomed
+        | Failure::HandshakeRefused
         | Failure::Overloaded { .. }
         | Failure::Occupied => StatusCode::SERVICE_UNAVAILABLE,
         Failure::TooLarge { .. } | Failure::Invalid(_) | Failure::Upstream(_) => StatusCode::BAD_GATEWAY,

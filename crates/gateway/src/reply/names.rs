@@ -50,7 +50,7 @@ impl Refusal {
             Self::BodyBroken => "body_broken",
             Self::BodySlow => "body_slow",
             Self::NotAMessage(_) => "not_a_message",
-            Self::Objection(_) => "bad_request",
+            Self::InvalidRequest(_) => "bad_request",
             Self::Modern(_) => "bad_modern_request",
             Self::UnsupportedVersion => "unsupported_version",
             Self::MissingSession => "missing_session",

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use protocol::backend_face::legacy::Introduction;
+use protocol::backend_face::legacy::ClientHello;
 use protocol::capability;
-use protocol::exchange::{Client, Principal, SessionKey, Trouble};
+use protocol::exchange::{BackendError, Client, Principal, SessionKey};
 use protocol::multiplexer::{self, Counters, Multiplexer};
 use protocol::time::Moment;
 use protocol::version::Era;
@@ -325,15 +325,15 @@ impl Upstream {
             in_flight_bytes: usual.in_flight_bytes.max(4 * self.settings.max_message_bytes),
             ..usual
         };
-        let introduction = match (rules.sharing, rules.capabilities) {
-            (Sharing::PerSession, Capabilities::PerClient) => Introduction::Verbatim,
-            (_, Capabilities::Union) => Introduction::Union,
-            (Sharing::Shared | Sharing::PerIdentity, Capabilities::PerClient) => Introduction::Newest,
+        let client_hello = match (rules.sharing, rules.capabilities) {
+            (Sharing::PerSession, Capabilities::PerClient) => ClientHello::Verbatim,
+            (_, Capabilities::Union) => ClientHello::Union,
+            (Sharing::Shared | Sharing::PerIdentity, Capabilities::PerClient) => ClientHello::Newest,
         };
-        let mut multiplexer = Multiplexer::new(limits, introduction);
+        let mut multiplexer = Multiplexer::new(limits, client_hello);
         multiplexer.plan_eras(self.era_plan(preferred));
-        if started == Started::BeforeClients && introduction != Introduction::Verbatim {
-            multiplexer.introduce_at_start();
+        if started == Started::BeforeClients && client_hello != ClientHello::Verbatim {
+            multiplexer.initialize_at_start();
         }
         multiplexer.offer_roots(&self.settings.roots);
         multiplexer.show_tools(Arc::clone(&self.tools));
@@ -376,12 +376,12 @@ impl Upstream {
         tasks::spawn("instance", async move {
             while AssertUnwindSafe(supervisor.run()).catch_unwind().await.is_err() {
                 tracing::error!(destination = %instance.destination(), "a supervisor panicked; restarting it");
-                let trouble = Arc::new(Trouble {
+                let backend_error = Arc::new(BackendError {
                     what: "internal error of the gateway; its log has the details".into(),
-                    ..Trouble::default()
+                    ..BackendError::default()
                 });
-                instance.set_health(Health::BackingOff(Arc::clone(&trouble)));
-                instance.link_down(&trouble);
+                instance.set_health(Health::BackingOff(Arc::clone(&backend_error)));
+                instance.link_down(&backend_error);
                 // What goes wrong every time shall not do so all the time.
                 tokio::time::sleep(AFTER_PANIC).await;
             }

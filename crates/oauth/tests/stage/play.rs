@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use oauth::{Authorization, Person, Settings, SignIn, SignInError, StoreSettings};
 use serde_json::Value;
-use testkit::authority::browser::{Page, visit};
-use testkit::authority::{Authority, Conduct};
+use testkit::authorization_server::browser::{Page, visit};
+use testkit::authorization_server::{AuthorizationServer, Conduct};
 
 pub(crate) struct Play {
-    pub(crate) authority: Authority,
+    pub(crate) authorization_server: AuthorizationServer,
     pub(crate) home: tempfile::TempDir,
     /// Every page that was opened, and where that led.
     pub(crate) opened: Arc<Mutex<Vec<(String, Page)>>>,
@@ -26,7 +26,7 @@ pub(crate) struct Play {
 impl Play {
     pub(crate) fn new(conduct: Conduct) -> Self {
         Self {
-            authority: Authority::start(conduct),
+            authorization_server: AuthorizationServer::start(conduct),
             home: tempfile::tempdir().unwrap(),
             opened: Arc::default(),
             announced: Arc::default(),
@@ -39,7 +39,7 @@ impl Play {
             keyring: false,
             ..StoreSettings::at(self.home.path().join("sign-in"))
         };
-        Settings::new(self.authority.endpoint().parse().unwrap(), store)
+        Settings::new(self.authorization_server.endpoint().parse().unwrap(), store)
     }
 
     /// Settings of a process with a person who signs in at once.
@@ -60,7 +60,7 @@ impl Play {
 
     /// What a new process with these settings gets for one call.
     pub(crate) async fn call_as(&self, settings: Settings) -> Result<u16, SignInError> {
-        call(&SignIn::new(settings), &self.authority.endpoint()).await
+        call(&SignIn::new(settings), &self.authorization_server.endpoint()).await
     }
 
     pub(crate) fn windows(&self) -> usize {
@@ -111,7 +111,7 @@ pub(crate) async fn call(sign_in: &SignIn, endpoint: &str) -> Result<u16, SignIn
 /// An authority whose description of itself says this.
 pub(crate) fn authority_says(member: &str, value: Value) -> Conduct {
     Conduct {
-        authority_overrides: BTreeMap::from([(member.to_owned(), value)]),
+        server_overrides: BTreeMap::from([(member.to_owned(), value)]),
         ..Conduct::default()
     }
 }

@@ -1,7 +1,7 @@
 //! A legacy server: one handshake, then messages that carry nothing but ids.
 //!
 //! The handshake belongs to the link and not to anyone's request. The first client introduces Rialto with its own
-//! `initialize`, unless all clients share the server: then Rialto introduces itself ([`Introduction`]). The server's
+//! `initialize`, unless all clients share the server: then Rialto introduces itself ([`ClientHello`]). The server's
 //! answer is kept for later clients, and the introduction is kept to be sent again to a restarted server.
 
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use bytes::BytesMut;
 use serde_json::Value;
 
 use super::modern::ENVELOPE;
-use super::{Arrival, Outgoing, TaskRequest, WireId, write_line};
+use super::{Arrival, OutgoingRequest, TaskRequest, WireId, write_line};
 use crate::capability::Capabilities;
 use crate::error_code::INTERNAL_ERROR;
-use crate::exchange::{Client, Welcome};
+use crate::exchange::{Client, ServerInfo};
 use crate::message::{Kind, Member, Message, quoted};
 use crate::method::{LogLevel, Method};
 use crate::object::{Object, elements, may_have};
@@ -46,7 +46,7 @@ pub fn recognise(message: &Message) -> Arrival {
 
 /// What a legacy server is told that its client is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Introduction {
+pub enum ClientHello {
     /// The first client's own words, to the byte: the server has one client only.
     Verbatim,
     /// The first client's words in the newest revision we know, since clients of any revision may follow.
@@ -59,66 +59,66 @@ pub enum Introduction {
 /// The state of the handshake with one server.
 #[derive(Debug)]
 pub struct Handshake {
-    style: Introduction,
+    style: ClientHello,
     /// The first client's `initialize`, kept for a restarted server.
-    introduction: Option<Message>,
+    initialize: Option<Message>,
     stage: Stage,
 }
 
 #[derive(Debug)]
 enum Stage {
     /// Nothing was said on this link yet.
-    Silent,
-    Introduced,
+    Unsent,
+    Sent,
     /// The server has answered; `initialized` goes out with the first thing that needs it.
-    Welcomed {
-        welcome: Arc<Welcome>,
+    Answered {
+        server_info: Arc<ServerInfo>,
         initialized: bool,
     },
 }
 
 impl Handshake {
     /// Returns a handshake that was not begun.
-    pub fn new(style: Introduction) -> Self {
+    pub fn new(style: ClientHello) -> Self {
         Self {
             style,
-            introduction: match style {
-                Introduction::Verbatim | Introduction::Newest => None,
-                Introduction::Union => Some(own_introduction()),
+            initialize: match style {
+                ClientHello::Verbatim | ClientHello::Newest => None,
+                ClientHello::Union => Some(own_initialize()),
             },
-            stage: Stage::Silent,
+            stage: Stage::Unsent,
         }
     }
 
     /// Takes a client's introduction if none is held yet. A server that is told the union is introduced to by Rialto
     /// itself, since its clients have nothing else in common.
-    pub fn offer(&mut self, client: &Client, introduction: Option<&Message>) {
-        if self.introduction.is_none() {
-            self.introduction = Some(introduction.cloned().unwrap_or_else(|| introduce(client)));
+    pub fn offer(&mut self, client: &Client, initialize: Option<&Message>) {
+        if self.initialize.is_none() {
+            self.initialize = Some(initialize.cloned().unwrap_or_else(|| initialize_for(client)));
         }
     }
 
     /// Returns whether the server was introduced to the union of all clients.
     pub fn declares_union(&self) -> bool {
-        self.style == Introduction::Union
+        self.style == ClientHello::Union
     }
 
     /// Returns the answer to `initialize`, once there is one.
-    pub fn welcome(&self) -> Option<&Arc<Welcome>> {
+    pub fn server_info(&self) -> Option<&Arc<ServerInfo>> {
         match &self.stage {
-            Stage::Welcomed { welcome, .. } => Some(welcome),
-            Stage::Silent | Stage::Introduced => None,
+            Stage::Answered { server_info, .. } => Some(server_info),
+            Stage::Unsent | Stage::Sent => None,
         }
     }
 
     /// Returns whether there is an introduction and the link is still silent.
     pub fn can_begin(&self) -> bool {
-        matches!(self.stage, Stage::Silent) && self.introduction.is_some()
+        matches!(self.stage, Stage::Unsent) && self.initialize.is_some()
     }
 
     /// Writes `initialize` if there is an introduction and the link is still silent.
     pub fn begin(&mut self, id: WireId, out: &mut BytesMut) -> bool {
-        let (Stage::Silent, Some(introduction)) = (&self.stage, &self.introduction) else {
+        let (Stage::Unsent, Some(initialize)) = (&self.stage, &self.initialize) else {
             return false;
         };
         let newest = quoted(Version::NEWEST_LEGACY.as_str());
@@ -126,41 +126,41 @@ impl Handshake {
         let decimal = id.decimal(&mut buffer);
         let mut edits: Vec<(Member, &[u8])> = vec![(Member::Id, decimal)];
         match self.style {
-            Introduction::Verbatim => {}
-            Introduction::Newest => edits.push((Member::ProtocolVersion, newest.as_bytes())),
+            ClientHello::Verbatim => {}
+            ClientHello::Newest => edits.push((Member::ProtocolVersion, newest.as_bytes())),
             // Written by Rialto itself.
-            Introduction::Union => {}
+            ClientHello::Union => {}
         }
-        introduction.splice(out, &edits);
+        initialize.splice(out, &edits);
         write_line(out, &[]);
-        self.stage = Stage::Introduced;
+        self.stage = Stage::Sent;
         true
     }
 
     /// Takes the server's answer. An error leaves the link silent, for someone else to try.
-    pub fn handle_answer(&mut self, message: Message) -> Result<Arc<Welcome>, Message> {
+    pub fn handle_answer(&mut self, message: Message) -> Result<Arc<ServerInfo>, Message> {
         if message.kind() != Kind::Result {
-            self.stage = Stage::Silent;
+            self.stage = Stage::Unsent;
             return Err(message);
         }
-        let welcome = Arc::new(read_welcome(message));
-        self.stage = Stage::Welcomed {
-            welcome: Arc::clone(&welcome),
+        let server_info = Arc::new(read_server_info(message));
+        self.stage = Stage::Answered {
+            server_info: Arc::clone(&server_info),
             initialized: false,
         };
-        Ok(welcome)
+        Ok(server_info)
     }
 
     /// Writes `notifications/initialized` unless it was written: in the client's own words if it is the
     /// client who says so, else in ours, because a strict server refuses calls before it. Gives whether it was.
-    pub fn confirm(&mut self, words: Option<&Message>, out: &mut BytesMut) -> bool {
-        let Stage::Welcomed { initialized, .. } = &mut self.stage else {
+    pub fn confirm(&mut self, notification: Option<&Message>, out: &mut BytesMut) -> bool {
+        let Stage::Answered { initialized, .. } = &mut self.stage else {
             return false;
         };
         if std::mem::replace(initialized, true) {
             return false;
         }
-        match words {
+        match notification {
             Some(message) => {
                 message.splice(out, &[]);
                 write_line(out, &[]);
@@ -174,21 +174,21 @@ impl Handshake {
     }
 
     /// Nobody is left whom the introduction was made for: the next client may introduce itself.
-    pub fn forget_introduction(&mut self) {
+    pub fn forget_initialize(&mut self) {
         match self.style {
-            Introduction::Verbatim | Introduction::Newest => self.introduction = None,
-            Introduction::Union => {}
+            ClientHello::Verbatim | ClientHello::Newest => self.initialize = None,
+            ClientHello::Union => {}
         }
     }
 
     /// The link is gone: the next one starts silent, with the same introduction.
     pub fn reset(&mut self) {
-        self.stage = Stage::Silent;
+        self.stage = Stage::Unsent;
     }
 }
 
 /// How Rialto introduces a client that did not do so itself: one without a session, or of the modern era.
-fn introduce(client: &Client) -> Message {
+fn initialize_for(client: &Client) -> Message {
     let own = format!(r#"{{"name":"rialto","version":"{}"}}"#, env!("CARGO_PKG_VERSION"));
     let info = client
         .info
@@ -207,7 +207,7 @@ fn introduce(client: &Client) -> Message {
 }
 
 /// How Rialto introduces itself to a server that all clients share.
-fn own_introduction() -> Message {
+fn own_initialize() -> Message {
     Message::own(format!(
         r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":{},"clientInfo":{{"name":"rialto","version":"{}"}}}}}}"#,
         Version::NEWEST_LEGACY.as_str(),
@@ -216,7 +216,7 @@ fn own_introduction() -> Message {
     ))
 }
 
-fn read_welcome(message: Message) -> Welcome {
+fn read_server_info(message: Message) -> ServerInfo {
     let result: Value = message
         .raw(Member::Result)
         .and_then(|raw| serde_json::from_slice(raw).ok())
@@ -229,10 +229,10 @@ fn read_welcome(message: Message) -> Welcome {
         .raw(Member::Result)
         .and_then(Object::parse)
         .and_then(|result| result.get("serverInfo").map(Into::into));
-    Welcome {
+    ServerInfo {
         message,
         info,
-        words: Era::Legacy,
+        era: Era::Legacy,
         version,
         changing_lists: changing_lists(&result),
         logs: result.pointer("/capabilities/logging").is_some(),
@@ -262,7 +262,7 @@ pub(super) fn changing_lists(result: &Value) -> Vec<Method> {
 }
 
 /// Writes a modern client's request without what describes its hop.
-pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
+pub(super) fn write_translated(out: &mut BytesMut, line: &OutgoingRequest<'_>) {
     let mut buffer = itoa::Buffer::new();
     let id = line.id.decimal(&mut buffer);
     let method = line.message.raw(Member::Method).unwrap_or_default();
@@ -316,7 +316,7 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>) {
 
 /// The params of a request that has nothing to translate but an envelope around it: the pieces before and after `_meta`,
 /// which is left out where it stands. `None`: they must be taken apart.
-fn plain_params<'a>(line: &Outgoing<'a>) -> Option<(&'a [u8], &'a [u8])> {
+fn plain_params<'a>(line: &OutgoingRequest<'a>) -> Option<(&'a [u8], &'a [u8])> {
     let params = line.message.raw(Member::Params)?;
     if !line.extra.is_empty() || may_have(params, &["inputResponses", "requestState", "task"]) {
         return None;

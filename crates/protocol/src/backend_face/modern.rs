@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use serde_json::Value;
 
-use super::{Arrival, Outgoing, TaskRequest, WireId, write_line};
-use crate::exchange::{Client, Welcome};
+use super::{Arrival, OutgoingRequest, TaskRequest, WireId, write_line};
+use crate::exchange::{Client, ServerInfo};
 use crate::message::{Kind, Member, Message, quoted};
 use crate::method::{LogLevel, Method};
 use crate::object::{Object, may_have};
@@ -64,9 +64,9 @@ pub struct Discovery {
 #[derive(Debug, Default)]
 enum Stage {
     #[default]
-    Silent,
+    Unsent,
     Asked,
-    Known(Arc<Welcome>),
+    Known(Arc<ServerInfo>),
 }
 
 /// One entry of the filter of a `subscriptions/listen`, beside lists that change.
@@ -92,19 +92,19 @@ impl ListenFilter {
 
 impl Discovery {
     /// Returns the answer to `server/discover`, once there is one.
-    pub fn welcome(&self) -> Option<&Arc<Welcome>> {
+    pub fn server_info(&self) -> Option<&Arc<ServerInfo>> {
         match &self.stage {
-            Stage::Known(welcome) => Some(welcome),
-            Stage::Silent | Stage::Asked => None,
+            Stage::Known(server_info) => Some(server_info),
+            Stage::Unsent | Stage::Asked => None,
         }
     }
 
     pub(super) fn can_begin(&self) -> bool {
-        matches!(self.stage, Stage::Silent)
+        matches!(self.stage, Stage::Unsent)
     }
 
     pub(super) fn begin(&mut self, id: WireId, out: &mut BytesMut) -> bool {
-        if !matches!(self.stage, Stage::Silent) {
+        if !matches!(self.stage, Stage::Unsent) {
             return false;
         }
         write_discover(out, id);
@@ -112,7 +112,7 @@ impl Discovery {
         true
     }
 
-    pub(super) fn handle_answer(&mut self, message: Message) -> Result<Arc<Welcome>, Message> {
+    pub(super) fn handle_answer(&mut self, message: Message) -> Result<Arc<ServerInfo>, Message> {
         let result: Value = message
             .raw(Member::Result)
             .and_then(|raw| serde_json::from_slice(raw).ok())
@@ -126,7 +126,7 @@ impl Discovery {
                     .any(|version| version == Version::NEWEST_MODERN.as_str())
             });
         if !speaks {
-            self.stage = Stage::Silent;
+            self.stage = Stage::Unsent;
             return Err(message);
         }
         let info = message
@@ -137,8 +137,8 @@ impl Discovery {
                     .get(SERVER_INFO)
                     .map(Into::into)
             });
-        let welcome = Arc::new(Welcome {
-            words: Era::Modern,
+        let server_info = Arc::new(ServerInfo {
+            era: Era::Modern,
             info,
             version: None,
             changing_lists: super::legacy::changing_lists(&result),
@@ -147,17 +147,17 @@ impl Discovery {
             tasks: task::offered(&result, Era::Modern.tasks()),
             message,
         });
-        self.stage = Stage::Known(Arc::clone(&welcome));
-        Ok(welcome)
+        self.stage = Stage::Known(Arc::clone(&server_info));
+        Ok(server_info)
     }
 
     pub(super) fn reset(&mut self) {
-        self.stage = Stage::Silent;
+        self.stage = Stage::Unsent;
     }
 
     /// Whether a call may be given a task, so that it is worth declaring that we can deal with one.
     pub(super) fn takes_tasks(&self) -> bool {
-        self.welcome().is_some_and(|welcome| welcome.tasks)
+        self.server_info().is_some_and(|server_info| server_info.tasks)
     }
 }
 
@@ -169,11 +169,11 @@ impl Discovery {
 pub(super) fn write_listen(
     out: &mut BytesMut,
     id: WireId,
-    welcome: &Welcome,
+    server_info: &ServerInfo,
     filters: &BTreeSet<ListenFilter>,
 ) {
     let mut filter = String::new();
-    for list in &welcome.changing_lists {
+    for list in &server_info.changing_lists {
         let name = match list {
             Method::ToolsListChanged => "toolsListChanged",
             Method::PromptsListChanged => "promptsListChanged",
@@ -190,7 +190,7 @@ pub(super) fn write_listen(
             .join(",")
     };
     let (uris, tasks) = (named(false), named(true));
-    if welcome.subscriptions && !uris.is_empty() {
+    if server_info.subscriptions && !uris.is_empty() {
         let _ = write!(filter, r#""resourceSubscriptions":[{uris}],"#);
     }
     if !tasks.is_empty() {
@@ -336,7 +336,7 @@ fn capabilities_for_modern(declared: &[u8], tasks: bool) -> Cow<'_, str> {
 
 /// Writes a legacy client's request, or a further round of any request, so that it describes itself.
 /// `tasks`: its server may answer with a task.
-pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>, tasks: bool) {
+pub(super) fn write_translated(out: &mut BytesMut, line: &OutgoingRequest<'_>, tasks: bool) {
     let tasks = tasks && line.message.method() == Method::ToolsCall;
     if let Some(members) = plain_members(line) {
         let stamp = envelope(Some(line.client), line.level, tasks);
@@ -359,7 +359,7 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>, tasks: b
     }
     let mut params = line.message.object(Member::Params);
     let mut meta = line.message.object(Member::Meta);
-    let stamp = match line.words {
+    let stamp = match line.era {
         Era::Legacy => envelope(Some(line.client), line.level, tasks),
         Era::Modern => "{}".to_owned(),
     };
@@ -372,7 +372,7 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>, tasks: b
     }
     params.set("_meta", meta.to_string());
     // A legacy client's `task` asks for something this era does otherwise, and only if it was declared.
-    if line.words == Era::Legacy {
+    if line.era == Era::Legacy {
         params.remove("task");
     }
     for (name, value) in line.extra {
@@ -383,8 +383,8 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &Outgoing<'_>, tasks: b
 }
 
 /// The members of a legacy client's params, if they only lack an envelope. `None`: they must be taken apart.
-fn plain_members<'a>(line: &Outgoing<'a>) -> Option<&'a [u8]> {
-    if line.words != Era::Legacy || !line.extra.is_empty() || line.message.raw(Member::Meta).is_some() {
+fn plain_members<'a>(line: &OutgoingRequest<'a>) -> Option<&'a [u8]> {
+    if line.era != Era::Legacy || !line.extra.is_empty() || line.message.raw(Member::Meta).is_some() {
         return None;
     }
     let params = line.message.raw(Member::Params)?;
@@ -502,9 +502,9 @@ mod tests {
         );
         let mut out = BytesMut::new();
         let client = client();
-        let line = Outgoing {
+        let line = OutgoingRequest {
             message: &call,
-            words: Era::Legacy,
+            era: Era::Legacy,
             id: WireId(7),
             client: &client,
             level: Some(LogLevel::Info),

@@ -14,9 +14,9 @@ fn translated(to: Era, params: &str) -> Value {
     let text = format!(r#"{{"id":3,"params":{params},"method":"tools/call","jsonrpc":"2.0"}}"#);
     let client = Client::declaring(Principal::anonymous(), None, None);
     let message = Message::scan(Bytes::from(text)).unwrap();
-    let line = Outgoing {
+    let line = OutgoingRequest {
         message: &message,
-        words: match to {
+        era: match to {
             Era::Legacy => Era::Modern,
             Era::Modern => Era::Legacy,
         },
@@ -26,7 +26,7 @@ fn translated(to: Era, params: &str) -> Value {
         extra: &[],
     };
     let mut out = Outbox::default();
-    Face::new(to, legacy::Introduction::Newest).write_call(&mut out, &line);
+    Face::new(to, legacy::ClientHello::Newest).write_call(&mut out, &line);
     let out = out.into_whole();
     let line = out.strip_suffix(b"\n").unwrap();
     assert!(!line.contains(&b'\n') && !line.contains(&b'\r'), "{params}");
@@ -65,7 +65,7 @@ fn an_envelope_is_left_out_wherever_it_stands() {
 }
 
 #[test]
-fn an_envelope_is_added_to_whatever_is_there() {
+fn an_envelope_is_added_to_any_params() {
     for (params, wanted) in [
         ("{}", json!({"_meta": {}})),
         ("{ }", json!({"_meta": {}})),
@@ -105,36 +105,36 @@ fn a_request_written_over_several_lines_is_one_line_for_every_server() {
     let info = Some(Bytes::from_static(b"{\"name\":\n\"c\",\"version\":\"1\"}"));
     let client = Client::declaring(Principal::anonymous(), declared, info);
     let extra = [("inputResponses", Bytes::from_static(b"{\"k\":\n{}}"))];
-    for (face, words) in Era::ALL
+    for (face, era) in Era::ALL
         .into_iter()
-        .flat_map(|face| Era::ALL.map(|words| (face, words)))
+        .flat_map(|face| Era::ALL.map(|era| (face, era)))
     {
         for extra in [&[][..], &extra[..]] {
             let mut out = Outbox::default();
-            let line = Outgoing {
+            let line = OutgoingRequest {
                 message: &call,
-                words,
+                era,
                 id: WireId(7),
                 client: &client,
                 level: None,
                 extra,
             };
-            Face::new(face, legacy::Introduction::Newest).write_call(&mut out, &line);
+            Face::new(face, legacy::ClientHello::Newest).write_call(&mut out, &line);
             let out = out.into_whole();
             let line = out.strip_suffix(b"\n").unwrap();
             assert!(
                 !line.contains(&b'\n') && !line.contains(&b'\r'),
-                "{words:?} to {face:?}"
+                "{era:?} to {face:?}"
             );
         }
     }
 }
 
 /// A legacy client's call with nothing to be added.
-fn plain<'a>(message: &'a Message, client: &'a Client) -> Outgoing<'a> {
-    Outgoing {
+fn plain<'a>(message: &'a Message, client: &'a Client) -> OutgoingRequest<'a> {
+    OutgoingRequest {
         message,
-        words: Era::Legacy,
+        era: Era::Legacy,
         id: WireId(7),
         client,
         level: None,
@@ -143,7 +143,7 @@ fn plain<'a>(message: &'a Message, client: &'a Client) -> Outgoing<'a> {
 }
 
 #[test]
-fn what_is_no_declaration_declares_nothing() {
+fn invalid_declaration_declares_nothing() {
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}"#;
     let call = Message::scan(Bytes::from_static(call.as_bytes())).unwrap();
     for declared in ["null", "[]", "7", r#""roots""#] {
@@ -151,7 +151,7 @@ fn what_is_no_declaration_declares_nothing() {
         let client = Client::declaring(Principal::anonymous(), declared, None);
         let line = plain(&call, &client);
         let mut out = Outbox::default();
-        Face::new(Era::Modern, legacy::Introduction::Newest).write_call(&mut out, &line);
+        Face::new(Era::Modern, legacy::ClientHello::Newest).write_call(&mut out, &line);
         let out = out.into_whole();
         let read: Value = serde_json::from_slice(&out).unwrap();
         let capabilities = &read["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
@@ -169,7 +169,7 @@ fn a_large_call_within_its_era_is_written_around_its_id_and_token_and_not_copied
     let call = Message::scan(Bytes::from(text.clone())).unwrap();
     let line = plain(&call, &client);
     let mut out = Outbox::default();
-    let face = Face::new(Era::Legacy, legacy::Introduction::Newest);
+    let face = Face::new(Era::Legacy, legacy::ClientHello::Newest);
     face.write_call(&mut out, &line);
     let small = bytes::Buf::chunk(&out).len();
     assert!(small < 100, "only what stands before the large part is copied");

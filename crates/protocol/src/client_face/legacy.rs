@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::error_code;
-use crate::exchange::{Failure, QuestionKey, Request, Trouble, Welcome};
+use crate::exchange::{BackendError, Failure, QuestionKey, Request, ServerInfo};
 use crate::message::{Kind, Member, Message, Written, quoted};
 use crate::method::Method;
 use crate::version::{Era, Version};
@@ -17,9 +17,9 @@ pub const ERA: Era = Era::Legacy;
 
 /// What a client's message means.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Meaning {
+pub enum Classified {
     /// `initialize`.
-    Introduction,
+    Initialize,
     /// `ping`, which Rialto answers.
     Ping,
     /// A request for the server.
@@ -36,7 +36,7 @@ pub enum Meaning {
 
 /// Why a message of a client is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Objection {
+pub enum InvalidRequest {
     /// `jsonrpc` is not `"2.0"`.
     NotJsonRpc,
     /// The id is no string and no integer.
@@ -45,7 +45,7 @@ pub enum Objection {
     BadParams(&'static str),
 }
 
-impl Objection {
+impl InvalidRequest {
     /// Returns the JSON-RPC error code.
     pub const fn code(self) -> i32 {
         match self {
@@ -69,50 +69,52 @@ impl Objection {
     clippy::wildcard_enum_match_arm,
     reason = "every other method is treated alike"
 )]
-pub fn lift(message: &Message) -> Result<Meaning, Objection> {
+pub fn lift(message: &Message) -> Result<Classified, InvalidRequest> {
     if !message.is_json_rpc() {
-        return Err(Objection::NotJsonRpc);
+        return Err(InvalidRequest::NotJsonRpc);
     }
     Ok(match message.kind() {
         Kind::Request => {
             if !message.has_valid_id() {
-                return Err(Objection::BadId);
+                return Err(InvalidRequest::BadId);
             }
             match message.method() {
-                Method::Initialize => Meaning::Introduction,
-                Method::Ping => Meaning::Ping,
-                Method::ResourcesSubscribe => Meaning::Request(Request::Subscribe { uri: uri(message)? }),
-                Method::ResourcesUnsubscribe => Meaning::Request(Request::Unsubscribe { uri: uri(message)? }),
-                Method::LoggingSetLevel => Meaning::Request(Request::SetLevel {
+                Method::Initialize => Classified::Initialize,
+                Method::Ping => Classified::Ping,
+                Method::ResourcesSubscribe => Classified::Request(Request::Subscribe { uri: uri(message)? }),
+                Method::ResourcesUnsubscribe => {
+                    Classified::Request(Request::Unsubscribe { uri: uri(message)? })
+                }
+                Method::LoggingSetLevel => Classified::Request(Request::SetLevel {
                     level: message
                         .level()
-                        .ok_or(Objection::BadParams("`params.level` must be a log level"))?,
+                        .ok_or(InvalidRequest::BadParams("`params.level` must be a log level"))?,
                 }),
-                _ => Meaning::Request(Request::Plain),
+                _ => Classified::Request(Request::Plain),
             }
         }
         Kind::Notification => match message.method() {
-            Method::Initialized => Meaning::Ready,
+            Method::Initialized => Classified::Ready,
             Method::Cancelled => match message.raw_bytes(Member::RequestId) {
-                Some(id) => Meaning::Cancel(id),
-                None => return Err(Objection::BadParams("`params.requestId` is missing")),
+                Some(id) => Classified::Cancel(id),
+                None => return Err(InvalidRequest::BadParams("`params.requestId` is missing")),
             },
-            _ => Meaning::Notice,
+            _ => Classified::Notice,
         },
-        Kind::Result | Kind::Error => Meaning::Answer(message.number(Member::Id).map(QuestionKey)),
+        Kind::Result | Kind::Error => Classified::Answer(message.number(Member::Id).map(QuestionKey)),
     })
 }
 
-fn uri(message: &Message) -> Result<String, Objection> {
+fn uri(message: &Message) -> Result<String, InvalidRequest> {
     message
         .text(Member::Uri)
         .map(Into::into)
-        .ok_or(Objection::BadParams("`params.uri` must be a string"))
+        .ok_or(InvalidRequest::BadParams("`params.uri` must be a string"))
 }
 
 /// The server's answer under the client's id.
-pub fn lower_reply(id: &[u8], message: &Message, words: Era, method: Method) -> Written {
-    match words {
+pub fn lower_reply(id: &[u8], message: &Message, era: Era, method: Method) -> Written {
+    match era {
         Era::Legacy => message.with_id(id),
         Era::Modern => translate::reply(id, message, method).into(),
     }
@@ -127,23 +129,23 @@ pub fn lower_done(id: &[u8]) -> Bytes {
 
 /// The server's welcome under the client's id. The revision is the older of the client's and the server's, since
 /// the server may have been introduced by another client. Gives the revision that holds for the session.
-pub fn lower_welcome(id: &[u8], welcome: &Welcome, asked: Option<Version>) -> (Bytes, Version) {
-    if welcome.words == Era::Modern {
-        return translate::welcome(id, welcome, asked);
+pub fn lower_server_info(id: &[u8], server_info: &ServerInfo, asked: Option<Version>) -> (Bytes, Version) {
+    if server_info.era == Era::Modern {
+        return translate::initialize_result(id, server_info, asked);
     }
-    let spoken = welcome.version.unwrap_or(Version::ASSUMED);
+    let spoken = server_info.version.unwrap_or(Version::ASSUMED);
     match asked {
         Some(asked) if asked < spoken => {
-            let result = welcome.message.raw(Member::Result).unwrap_or_default();
+            let result = server_info.message.raw(Member::Result).unwrap_or_default();
             let body = match reword_version(result, asked) {
                 Some(result) => [br#"{"jsonrpc":"2.0","id":"#, id, br#","result":"#, &result, b"}"]
                     .concat()
                     .into(),
-                None => welcome.message.spliced(&[(Member::Id, id)]),
+                None => server_info.message.spliced(&[(Member::Id, id)]),
             };
             (body, asked)
         }
-        Some(_) | None => (welcome.message.spliced(&[(Member::Id, id)]), spoken),
+        Some(_) | None => (server_info.message.spliced(&[(Member::Id, id)]), spoken),
     }
 }
 
@@ -194,7 +196,7 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
         | Failure::Exited(_)
         | Failure::Unavailable { .. }
         | Failure::Retired
-        | Failure::NotWelcomed
+        | Failure::HandshakeRefused
         | Failure::Overloaded { .. }
         | Failure::Occupied
         | Failure::TooLarge { .. }
@@ -214,38 +216,41 @@ pub fn describe_failure(failure: &Failure) -> (String, String) {
             let _ = write!(data, r#","setting":"{setting}""#);
             format!("the server did not answer within {limit:?} ({setting})")
         }
-        Failure::StartTimeout { limit, trouble } => {
+        Failure::StartTimeout { limit, backend_error } => {
             data.push_str(r#","setting":"start_timeout""#);
             let mut text = format!("the server was not ready within {limit:?} (start_timeout)");
-            if let Some(trouble) = trouble {
-                describe(&mut data, trouble);
-                let _ = write!(text, ": {}", trouble.what);
-                if let Some(line) = trouble.stderr.last() {
+            if let Some(backend_error) = backend_error {
+                describe(&mut data, backend_error);
+                let _ = write!(text, ": {}", backend_error.what);
+                if let Some(line) = backend_error.stderr.last() {
                     let _ = write!(text, "; its last line on stderr: {line}");
                 }
-                explain(&mut text, trouble);
+                explain(&mut text, backend_error);
             }
             text
         }
-        Failure::Exited(trouble) => {
-            describe(&mut data, trouble);
+        Failure::Exited(backend_error) => {
+            describe(&mut data, backend_error);
             let mut text = format!(
                 "the server ended while it worked on the request ({})",
-                trouble.what
+                backend_error.what
             );
-            explain(&mut text, trouble);
+            explain(&mut text, backend_error);
             text
         }
-        Failure::Unavailable { trouble, retry_after } => {
-            describe(&mut data, trouble);
+        Failure::Unavailable {
+            backend_error,
+            retry_after,
+        } => {
+            describe(&mut data, backend_error);
             // Writing to a `String` cannot fail.
             let _ = write!(data, r#","retryAfterSeconds":{}"#, retry_after.as_secs().max(1));
-            let mut text = format!("the server is not available ({})", trouble.what);
-            explain(&mut text, trouble);
+            let mut text = format!("the server is not available ({})", backend_error.what);
+            explain(&mut text, backend_error);
             text
         }
         Failure::Retired => "the configuration of this destination has just changed".to_owned(),
-        Failure::NotWelcomed => "the server refused the handshake".to_owned(),
+        Failure::HandshakeRefused => "the server refused the handshake".to_owned(),
         Failure::Overloaded { limit } => {
             let _ = write!(data, r#","limit":{}"#, quoted(limit));
             format!("too many {limit}")
@@ -273,33 +278,33 @@ pub fn describe_failure(failure: &Failure) -> (String, String) {
     (text, data)
 }
 
-fn describe(data: &mut String, trouble: &Trouble) {
+fn describe(data: &mut String, backend_error: &BackendError) {
     let _ = write!(
         data,
         r#","detail":{},"restarts":{}"#,
-        quoted(&trouble.what),
-        trouble.restarts
+        quoted(&backend_error.what),
+        backend_error.restarts
     );
-    if !trouble.stderr.is_empty() {
-        let lines: Vec<String> = trouble.stderr.iter().map(|line| quoted(line)).collect();
+    if !backend_error.stderr.is_empty() {
+        let lines: Vec<String> = backend_error.stderr.iter().map(|line| quoted(line)).collect();
         let _ = write!(data, r#","stderr":[{}]"#, lines.join(","));
     }
-    if let Some(stray) = &trouble.stray_output {
+    if let Some(stray) = &backend_error.stray_output {
         let _ = write!(data, r#","strayOutput":{{"lines":{}"#, stray.lines);
         if let Some(first) = &stray.first {
             let _ = write!(data, r#","first":{}"#, quoted(first));
         }
         data.push('}');
     }
-    if !trouble.hints.is_empty() {
-        let hints: Vec<String> = trouble.hints.iter().map(|hint| quoted(hint)).collect();
+    if !backend_error.hints.is_empty() {
+        let hints: Vec<String> = backend_error.hints.iter().map(|hint| quoted(hint)).collect();
         let _ = write!(data, r#","hints":[{}]"#, hints.join(","));
     }
 }
 
 /// Adds to a failure's text what a person needs to mend it. Many hosts show nothing but the text.
-fn explain(text: &mut String, trouble: &Trouble) {
-    if let Some(stray) = &trouble.stray_output {
+fn explain(text: &mut String, backend_error: &BackendError) {
+    if let Some(stray) = &backend_error.stray_output {
         let (lines, were) = match stray.lines {
             1 => ("line", "was no message"),
             _ => ("lines", "were no messages"),
@@ -309,7 +314,7 @@ fn explain(text: &mut String, trouble: &Trouble) {
             let _ = write!(text, ", the first: {first}");
         }
     }
-    for hint in &trouble.hints {
+    for hint in &backend_error.hints {
         let _ = write!(text, "; {hint}");
     }
 }
@@ -347,7 +352,7 @@ mod tests {
 
     #[test]
     fn failures_are_valid_json_that_names_the_reason() {
-        let trouble = Arc::new(Trouble {
+        let backend_error = Arc::new(BackendError {
             what: "exit \"3\"".into(),
             stderr: vec!["a\n\"b\"".into()],
             restarts: 2,
@@ -364,15 +369,15 @@ mod tests {
             },
             Failure::StartTimeout {
                 limit: Duration::from_secs(60),
-                trouble: None,
+                backend_error: None,
             },
             Failure::StartTimeout {
                 limit: Duration::from_secs(60),
-                trouble: Some(Arc::clone(&trouble)),
+                backend_error: Some(Arc::clone(&backend_error)),
             },
-            Failure::Exited(Arc::clone(&trouble)),
+            Failure::Exited(Arc::clone(&backend_error)),
             Failure::Unavailable {
-                trouble,
+                backend_error,
                 retry_after: Duration::from_secs(30),
             },
             Failure::Overloaded {
@@ -392,12 +397,12 @@ mod tests {
     }
 
     #[test]
-    fn a_welcome_is_reworded_for_an_older_client_and_nothing_else_changes() {
-        let welcome = Welcome {
+    fn an_initialize_result_gets_an_older_clients_version_and_nothing_else_changes() {
+        let server_info = ServerInfo {
             message: message(
                 r#"{"jsonrpc":"2.0","id":1,"result":{"capabilities":{"x":{"protocolVersion":"keep"}}, "protocolVersion" : "2025-11-25","n":1.0}}"#,
             ),
-            words: Era::Legacy,
+            era: Era::Legacy,
             version: Some(Version::V2025_11_25),
             changing_lists: vec![],
             logs: false,
@@ -405,51 +410,51 @@ mod tests {
             tasks: false,
             info: None,
         };
-        let (body, version) = lower_welcome(b"7", &welcome, Some(Version::V2025_03_26));
+        let (body, version) = lower_server_info(b"7", &server_info, Some(Version::V2025_03_26));
         assert_eq!(version, Version::V2025_03_26);
         assert_eq!(
             &body[..],
             br#"{"jsonrpc":"2.0","id":7,"result":{"capabilities":{"x":{"protocolVersion":"keep"}}, "protocolVersion" : "2025-03-26","n":1.0}}"#
         );
-        let (body, version) = lower_welcome(b"7", &welcome, Some(Version::V2025_11_25));
+        let (body, version) = lower_server_info(b"7", &server_info, Some(Version::V2025_11_25));
         assert_eq!(version, Version::V2025_11_25);
         assert!(body.ends_with(br#""protocolVersion" : "2025-11-25","n":1.0}}"#));
     }
 
     #[test]
-    fn meanings_are_told_apart() {
-        let meaning = |text: &str| lift(&message(text));
+    fn messages_are_classified() {
+        let classified = |text: &str| lift(&message(text));
         assert_eq!(
-            meaning(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#),
-            Ok(Meaning::Ping)
+            classified(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#),
+            Ok(Classified::Ping)
         );
         assert_eq!(
-            meaning(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call"}"#),
-            Ok(Meaning::Request(Request::Plain))
+            classified(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call"}"#),
+            Ok(Classified::Request(Request::Plain))
         );
         assert_eq!(
-            meaning(r#"{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"a:\/b"}}"#),
-            Ok(Meaning::Request(Request::Subscribe { uri: "a:/b".into() }))
+            classified(r#"{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"a:\/b"}}"#),
+            Ok(Classified::Request(Request::Subscribe { uri: "a:/b".into() }))
         );
         assert!(matches!(
-            meaning(r#"{"jsonrpc":"2.0","id":1,"method":"resources/subscribe"}"#),
-            Err(Objection::BadParams(_))
+            classified(r#"{"jsonrpc":"2.0","id":1,"method":"resources/subscribe"}"#),
+            Err(InvalidRequest::BadParams(_))
         ));
         assert_eq!(
-            meaning(r#"{"jsonrpc":"1.0","id":1,"method":"x"}"#),
-            Err(Objection::NotJsonRpc)
+            classified(r#"{"jsonrpc":"1.0","id":1,"method":"x"}"#),
+            Err(InvalidRequest::NotJsonRpc)
         );
         assert_eq!(
-            meaning(r#"{"jsonrpc":"2.0","id":1.5,"method":"x"}"#),
-            Err(Objection::BadId)
+            classified(r#"{"jsonrpc":"2.0","id":1.5,"method":"x"}"#),
+            Err(InvalidRequest::BadId)
         );
         assert_eq!(
-            meaning(r#"{"jsonrpc":"2.0","id":9,"result":{}}"#),
-            Ok(Meaning::Answer(Some(QuestionKey(9))))
+            classified(r#"{"jsonrpc":"2.0","id":9,"result":{}}"#),
+            Ok(Classified::Answer(Some(QuestionKey(9))))
         );
         assert_eq!(
-            meaning(r#"{"jsonrpc":"2.0","id":"9","result":{}}"#),
-            Ok(Meaning::Answer(None))
+            classified(r#"{"jsonrpc":"2.0","id":"9","result":{}}"#),
+            Ok(Classified::Answer(None))
         );
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::error_code;
-use crate::exchange::{Client, Failure, Principal, Welcome};
+use crate::exchange::{Client, Failure, Principal, ServerInfo};
 use crate::message::{Member, Message, quoted};
 use crate::method::{LogLevel, Method};
 use crate::object::{Object, may_have};
@@ -20,7 +20,7 @@ pub const ERA: Era = Era::Modern;
 
 /// Why a request is refused before any server hears of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Objection {
+pub enum InvalidRequest {
     /// `jsonrpc` is not `"2.0"`.
     NotJsonRpc,
     /// The id is no string and no integer.
@@ -39,7 +39,7 @@ pub enum Objection {
     Header(String),
 }
 
-impl Objection {
+impl InvalidRequest {
     /// Returns the JSON-RPC error code.
     pub const fn code(&self) -> i32 {
         match self {
@@ -82,7 +82,7 @@ impl Objection {
 
 /// What a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Meaning {
+pub enum Classified {
     /// `server/discover`
     Discover,
     /// `subscriptions/listen`
@@ -100,15 +100,15 @@ pub fn is_modern(message: &Message) -> bool {
 }
 
 /// Judges what describes a request; header checks come between this and [`lift`].
-pub fn check_envelope(message: &Message) -> Result<(), Objection> {
+pub fn check_envelope(message: &Message) -> Result<(), InvalidRequest> {
     if !message.is_json_rpc() {
-        return Err(Objection::NotJsonRpc);
+        return Err(InvalidRequest::NotJsonRpc);
     }
     if !message.has_valid_id() {
-        return Err(Objection::BadId);
+        return Err(InvalidRequest::BadId);
     }
     if message.text(Member::MetaProtocolVersion).is_none() {
-        return Err(Objection::Envelope(
+        return Err(InvalidRequest::Envelope(
             "`_meta[\"io.modelcontextprotocol/protocolVersion\"]` must be a string",
         ));
     }
@@ -116,12 +116,12 @@ pub fn check_envelope(message: &Message) -> Result<(), Objection> {
         .raw(Member::MetaClientCapabilities)
         .is_none_or(|raw| !raw.starts_with(b"{"))
     {
-        return Err(Objection::Envelope(
+        return Err(InvalidRequest::Envelope(
             "`_meta[\"io.modelcontextprotocol/clientCapabilities\"]` must be an object",
         ));
     }
     if message.raw(Member::MetaLogLevel).is_some() && log_level(message).is_none() {
-        return Err(Objection::Envelope(
+        return Err(InvalidRequest::Envelope(
             "`_meta[\"io.modelcontextprotocol/logLevel\"]` must be a log level",
         ));
     }
@@ -129,12 +129,12 @@ pub fn check_envelope(message: &Message) -> Result<(), Objection> {
 }
 
 /// Whether the request speaks a revision that is spoken here.
-pub fn check_version(message: &Message) -> Result<(), Objection> {
+pub fn check_version(message: &Message) -> Result<(), InvalidRequest> {
     let version = message.text(Member::MetaProtocolVersion).unwrap_or_default();
     if version == Version::NEWEST_MODERN.as_str() {
         Ok(())
     } else {
-        Err(Objection::UnsupportedVersion(version.into_owned()))
+        Err(InvalidRequest::UnsupportedVersion(version.into_owned()))
     }
 }
 
@@ -143,10 +143,10 @@ pub fn check_version(message: &Message) -> Result<(), Objection> {
     clippy::wildcard_enum_match_arm,
     reason = "every other method is treated alike"
 )]
-pub fn lift(message: &Message) -> Result<Meaning, Objection> {
+pub fn lift(message: &Message) -> Result<Classified, InvalidRequest> {
     Ok(match message.method() {
-        Method::ServerDiscover => Meaning::Discover,
-        Method::SubscriptionsListen => Meaning::Listen,
+        Method::ServerDiscover => Classified::Discover,
+        Method::SubscriptionsListen => Classified::Listen,
         // Gone with this revision, however a server behind may still know them.
         Method::Initialize
         | Method::Ping
@@ -154,7 +154,7 @@ pub fn lift(message: &Message) -> Result<Meaning, Objection> {
         | Method::ResourcesSubscribe
         | Method::ResourcesUnsubscribe
         | Method::TasksResult
-        | Method::TasksList => return Err(Objection::NoSuchMethod),
+        | Method::TasksList => return Err(InvalidRequest::NoSuchMethod),
         Method::ToolsCall | Method::PromptsGet | Method::ResourcesRead => {
             let params = message
                 .raw(Member::Params)
@@ -165,19 +165,23 @@ pub fn lift(message: &Message) -> Result<Meaning, Objection> {
                 .get("inputResponses")
                 .is_some_and(|raw| !raw.starts_with('{'))
             {
-                return Err(Objection::BadParams("`params.inputResponses` must be an object"));
+                return Err(InvalidRequest::BadParams(
+                    "`params.inputResponses` must be an object",
+                ));
             }
             if params
                 .get("requestState")
                 .is_some_and(|raw| !raw.starts_with('"'))
             {
-                return Err(Objection::BadParams("`params.requestState` must be a string"));
+                return Err(InvalidRequest::BadParams(
+                    "`params.requestState` must be a string",
+                ));
             }
-            Meaning::Call {
+            Classified::Call {
                 retry: params.get("requestState").is_some(),
             }
         }
-        _ => Meaning::Call { retry: false },
+        _ => Classified::Call { retry: false },
     })
 }
 
@@ -196,26 +200,26 @@ pub fn client(message: &Message, principal: Principal) -> Client {
 }
 
 /// The server's answer under the client's id.
-pub fn lower_reply(id: &[u8], message: &Message, words: Era, method: Method, server: Option<&str>) -> Bytes {
-    match words {
+pub fn lower_reply(id: &[u8], message: &Message, era: Era, method: Method, server: Option<&str>) -> Bytes {
+    match era {
         Era::Modern => message.spliced(&[(Member::Id, id)]),
         Era::Legacy => translate::reply(id, message, method, server),
     }
 }
 
 /// The URLs that a legacy server wants visited before it is called again, as questions; `None` for any other answer.
-pub fn urls_first(message: &Message, words: Era) -> Option<Vec<Message>> {
-    match words {
+pub fn urls_first(message: &Message, era: Era) -> Option<Vec<Message>> {
+    match era {
         Era::Legacy => translate::urls_first(message.raw(Member::Error)?),
         Era::Modern => None,
     }
 }
 
 /// What the server said of itself, as a discovery.
-pub fn lower_welcome(id: &[u8], welcome: &Welcome) -> Bytes {
-    match welcome.words {
-        Era::Modern => welcome.message.spliced(&[(Member::Id, id)]),
-        Era::Legacy => translate::discovery(id, welcome),
+pub fn lower_server_info(id: &[u8], server_info: &ServerInfo) -> Bytes {
+    match server_info.era {
+        Era::Modern => server_info.message.spliced(&[(Member::Id, id)]),
+        Era::Legacy => translate::discovery(id, server_info),
     }
 }
 

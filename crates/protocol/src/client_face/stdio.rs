@@ -1,7 +1,7 @@
 //! One client on a stream of lines: which era it speaks, what is refused at once, and whose answer a line is.
 //!
 //! The machine reads a client's lines and says where each goes: to the one session of a legacy client, or out on an
-//! errand of a modern one. What comes back is gathered as lines for the client's standard input. It bounds both
+//! modern request of a modern one. What comes back is gathered as lines for the client's standard input. It bounds both
 //! directions, which is back-pressure: when too much waits it wants no more lines, and the caller stops reading until
 //! [`LineClient::wants_lines`] says otherwise. It never judges what a server answers.
 //!
@@ -17,18 +17,18 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::client_face::modern::Meaning;
+use crate::client_face::modern::Classified;
 use crate::client_face::{legacy, modern};
 use crate::error_code;
 use crate::exchange::Failure;
 use crate::message::{Kind, Member, Message, ScanError};
 use crate::method::Method;
-use crate::session::{Ending, Said};
+use crate::session::{Ending, OutgoingLine};
 use crate::time::Moment;
 use crate::wire::line::{EnvelopeSeeker, Frame, TooLong};
-use modern_side::OpenErrand;
+use modern_side::OpenModernRequest;
 use opening::Opening;
-use outgoing::Outgoing;
+use outgoing::OutgoingBuffer;
 
 /// How much may wait, and how long a client may be left wondering.
 #[derive(Debug, Clone)]
@@ -45,29 +45,29 @@ pub struct Limits {
 
 /// A modern request that is under way. Unique within its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ErrandKey(pub u64);
+pub struct ModernRequestKey(pub u64);
 
 /// What the machine wants done.
 #[derive(Debug)]
 pub enum Output {
     /// Open a session with this message: an `initialize`, or a first request without one. What the session says is
-    /// to be given to [`LineClient::handle_said`].
+    /// to be given to [`LineClient::handle_session_line`].
     Open(Message),
     /// Give this message to the session.
     Take(Message),
     /// The session is not wanted any more.
     Close,
     /// Set out on a modern request.
-    Depart {
+    Start {
         /// The key under which it is answered.
-        errand: ErrandKey,
+        modern_request: ModernRequestKey,
         /// The request.
         message: Message,
         /// What it asks for.
-        meaning: Meaning,
+        classified: Classified,
     },
-    /// Nobody waits for this errand any more.
-    Recall(ErrandKey),
+    /// Nobody waits for this modern request any more.
+    Abandon(ModernRequestKey),
 }
 
 /// How often something happened that the client was not told.
@@ -83,7 +83,7 @@ pub struct Counters {
 
 /// What is known about the client.
 #[derive(Debug)]
-enum Footing {
+enum ClientState {
     /// Nothing yet.
     Undecided,
     /// Its session is being opened.
@@ -115,11 +115,11 @@ impl Load {
 #[derive(Debug)]
 pub struct LineClient {
     limits: Limits,
-    footing: Footing,
+    state: ClientState,
     load: Load,
-    errands: BTreeMap<ErrandKey, OpenErrand>,
-    next_errand: u64,
-    outgoing: Outgoing,
+    modern_requests: BTreeMap<ModernRequestKey, OpenModernRequest>,
+    next_modern_request: u64,
+    outgoing: OutgoingBuffer,
     outputs: VecDeque<Output>,
     counters: Counters,
     stalled: bool,
@@ -131,11 +131,11 @@ impl LineClient {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            footing: Footing::Undecided,
+            state: ClientState::Undecided,
             load: Load::default(),
-            errands: BTreeMap::new(),
-            next_errand: 1,
-            outgoing: Outgoing::default(),
+            modern_requests: BTreeMap::new(),
+            next_modern_request: 1,
+            outgoing: OutgoingBuffer::default(),
             outputs: VecDeque::new(),
             counters: Counters::default(),
             stalled: false,
@@ -197,11 +197,11 @@ impl LineClient {
         if self.ended {
             return;
         }
-        match &self.footing {
-            Footing::Undecided => self.classify(now, message),
-            Footing::Opening(_) => self.hold(message),
-            Footing::Legacy => self.take(message),
-            Footing::Modern => self.handle_modern(now, message),
+        match &self.state {
+            ClientState::Undecided => self.classify(now, message),
+            ClientState::Opening(_) => self.hold(message),
+            ClientState::Legacy => self.take(message),
+            ClientState::Modern => self.handle_modern(now, message),
         }
     }
 
@@ -209,11 +209,11 @@ impl LineClient {
     fn classify(&mut self, now: Moment, message: Message) {
         let described = modern::is_modern(&message) || message.method() == Method::ServerDiscover;
         match message.kind() {
-            Kind::Request if described => self.set_out(now, message),
+            Kind::Request if described => self.start_modern_request(now, message),
             Kind::Request => match legacy::lift(&message) {
-                Ok(legacy::Meaning::Ping) => self.answer_ping(&message),
+                Ok(legacy::Classified::Ping) => self.answer_ping(&message),
                 Ok(_) => self.open(message),
-                Err(objection) => self.object(&message, objection),
+                Err(invalid) => self.reject(&message, invalid),
             },
             // A probe may be called off like any request. Nothing else could concern anyone yet.
             Kind::Notification => self.handle_cancellation(&message),
@@ -247,8 +247,8 @@ impl LineClient {
         self.outgoing.push(&line);
     }
 
-    fn object(&mut self, message: &Message, objection: legacy::Objection) {
-        self.refuse(message, objection.code(), objection.text());
+    fn reject(&mut self, message: &Message, invalid: legacy::InvalidRequest) {
+        self.refuse(message, invalid.code(), invalid.text());
     }
 
     fn refuse(&mut self, message: &Message, code: i32, text: &str) {
@@ -262,7 +262,7 @@ impl LineClient {
         let mut seeker = EnvelopeSeeker::default();
         seeker.feed(line);
         let (id, method) = seeker.finish();
-        self.say_malformed(id.filter(|_| method).as_deref(), error.code(), &error.to_string());
+        self.send_malformed(id.filter(|_| method).as_deref(), error.code(), &error.to_string());
     }
 
     fn refuse_long(&mut self, long: &TooLong) {
@@ -272,9 +272,9 @@ impl LineClient {
             long.length, self.limits.line
         );
         match (&long.id, long.method) {
-            (Some(id), true) => self.say_malformed(Some(id), error_code::INVALID_REQUEST, &text),
+            (Some(id), true) => self.send_malformed(Some(id), error_code::INVALID_REQUEST, &text),
             // The answer to a server's question: the server waits for it.
-            (Some(id), false) if matches!(self.footing, Footing::Legacy) => {
+            (Some(id), false) if matches!(self.state, ClientState::Legacy) => {
                 let line = legacy::error(Some(id), error_code::INTERNAL_ERROR, &text, None);
                 if let Ok(answer) = Message::scan(line) {
                     self.outputs.push_back(Output::Take(answer));
@@ -282,15 +282,17 @@ impl LineClient {
             }
             // A notification, which nobody is told about.
             (None, true) => {}
-            (Some(_) | None, false) => self.say_malformed(None, error_code::INVALID_REQUEST, &text),
+            (Some(_) | None, false) => self.send_malformed(None, error_code::INVALID_REQUEST, &text),
         }
     }
 
-    fn say_malformed(&mut self, id: Option<&[u8]>, code: i32, text: &str) {
+    fn send_malformed(&mut self, id: Option<&[u8]>, code: i32, text: &str) {
         // Null is an id in the legacy era only.
-        let line = match self.footing {
-            Footing::Modern => modern::error(id, code, text, None),
-            Footing::Undecided | Footing::Opening(_) | Footing::Legacy => legacy::error(id, code, text, None),
+        let line = match self.state {
+            ClientState::Modern => modern::error(id, code, text, None),
+            ClientState::Undecided | ClientState::Opening(_) | ClientState::Legacy => {
+                legacy::error(id, code, text, None)
+            }
         };
         self.outgoing.push(&line);
     }
@@ -300,12 +302,12 @@ impl LineClient {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        for errand in std::mem::take(&mut self.errands).into_keys() {
-            self.outputs.push_back(Output::Recall(errand));
+        for modern_request in std::mem::take(&mut self.modern_requests).into_keys() {
+            self.outputs.push_back(Output::Abandon(modern_request));
         }
-        match std::mem::replace(&mut self.footing, Footing::Undecided) {
-            Footing::Opening(_) | Footing::Legacy => self.outputs.push_back(Output::Close),
-            Footing::Undecided | Footing::Modern => {}
+        match std::mem::replace(&mut self.state, ClientState::Undecided) {
+            ClientState::Opening(_) | ClientState::Legacy => self.outputs.push_back(Output::Close),
+            ClientState::Undecided | ClientState::Modern => {}
         }
         self.load = Load::default();
     }
@@ -313,19 +315,19 @@ impl LineClient {
     // From the session.
 
     /// What the session says.
-    pub fn handle_said(&mut self, now: Moment, said: Said) {
+    pub fn handle_session_line(&mut self, now: Moment, line: OutgoingLine) {
         if self.ended {
             return;
         }
-        match said {
-            Said::Welcome => self.settle_on_legacy(),
-            Said::Answer {
+        match line {
+            OutgoingLine::Opened => self.settle_on_legacy(),
+            OutgoingLine::Answer {
                 line,
                 ending,
                 request_bytes,
             } => {
-                if matches!(self.footing, Footing::Opening(_)) {
-                    self.handle_unwelcome(now, &line.into_bytes(), request_bytes);
+                if matches!(self.state, ClientState::Opening(_)) {
+                    self.handle_open_refused(now, &line.into_bytes(), request_bytes);
                     return;
                 }
                 self.load.remove(request_bytes);
@@ -334,18 +336,18 @@ impl LineClient {
                     self.outgoing.push_written(&line);
                 }
             }
-            Said::Question(line) => self.outgoing.push(&line),
-            Said::Notice(line) => self.notify(&line),
+            OutgoingLine::Question(line) => self.outgoing.push(&line),
+            OutgoingLine::Notice(line) => self.notify(&line),
         }
     }
 
     /// The session would not take a request, or answered it at once.
     pub fn handle_settled(&mut self, now: Moment, request_bytes: usize, line: &Bytes) {
-        match self.footing {
+        match self.state {
             _ if self.ended => {}
             // The request was to open the session: there will be no other answer by which its client could go on.
-            Footing::Opening(_) => self.handle_unwelcome(now, line, request_bytes),
-            Footing::Undecided | Footing::Legacy | Footing::Modern => {
+            ClientState::Opening(_) => self.handle_open_refused(now, line, request_bytes),
+            ClientState::Undecided | ClientState::Legacy | ClientState::Modern => {
                 self.load.remove(request_bytes);
                 self.outgoing.push(line);
             }

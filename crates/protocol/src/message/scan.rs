@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::{Kind, Member, Message, Scanned, Span, Spans, string};
 use crate::error_code;
 use crate::method::Method;
-use members::{Place, find, name};
+use members::{Container, find, name};
 
 /// Levels of nesting that a message may have: what lies deeper could overflow a server's stack.
 pub const MAX_DEPTH: usize = 128;
@@ -138,7 +138,7 @@ impl<'a> Scanner<'a> {
         self.skip_space();
         match self.peek() {
             Some(b'{') => {
-                self.object(Place::Envelope, 1)?;
+                self.object(Container::Envelope, 1)?;
                 self.end()
             }
             Some(first) => {
@@ -200,7 +200,7 @@ impl<'a> Scanner<'a> {
 
     /// Reads an object whose members matter. It calls itself for `params` and `params._meta` only, so the
     /// stack is never deeper than three frames whatever the sender wrote.
-    fn object(&mut self, place: Place, depth: usize) -> Result<(), ScanError> {
+    fn object(&mut self, container: Container, depth: usize) -> Result<(), ScanError> {
         self.expect(b'{')?;
         self.skip_space();
         if self.peek() == Some(b'}') {
@@ -209,14 +209,16 @@ impl<'a> Scanner<'a> {
         }
         loop {
             self.skip_space();
-            let member = self.member(place)?;
+            let member = self.member(container)?;
             self.skip_space();
             self.expect(b':')?;
             self.skip_space();
             let start = self.at;
             match member {
-                Some(Member::Params) if self.peek() == Some(b'{') => self.object(Place::Params, depth + 1)?,
-                Some(Member::Meta) if self.peek() == Some(b'{') => self.object(Place::Meta, depth + 1)?,
+                Some(Member::Params) if self.peek() == Some(b'{') => {
+                    self.object(Container::Params, depth + 1)?
+                }
+                Some(Member::Meta) if self.peek() == Some(b'{') => self.object(Container::Meta, depth + 1)?,
                 Some(_) | None => self.value(depth)?,
             }
             if let Some(member) = member {
@@ -240,18 +242,18 @@ impl<'a> Scanner<'a> {
     /// Reads a key, and gives the member it names. It may be written with escapes (`"\u0069d"`): servers read that as the
     /// plain key, so we do too.
     #[inline]
-    fn member(&mut self, place: Place) -> Result<Option<Member>, ScanError> {
+    fn member(&mut self, container: Container) -> Result<Option<Member>, ScanError> {
         let start = self.at;
         self.expect(b'"')?;
         let spelling = self.string()?;
         Ok(match spelling {
             Spelling::Plain => {
                 let key = self.bytes.get(start + 1..self.at - 1);
-                key.and_then(|key| find(place, key))
+                key.and_then(|key| find(container, key))
             }
             Spelling::Escaped => {
                 let key = self.bytes.get(start..self.at).and_then(string);
-                key.and_then(|key| find(place, key.as_bytes()))
+                key.and_then(|key| find(container, key.as_bytes()))
             }
         })
     }

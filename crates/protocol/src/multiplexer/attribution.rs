@@ -8,7 +8,7 @@ use crate::method::Method;
 use super::abandoned::{Abandoned, Matter};
 use super::ledger::Ledger;
 use super::link::{Carrier, Link};
-use super::roots::Several;
+use super::roots::SeveralPrincipals;
 use super::sessions::SessionEntry;
 use super::state::InFlight;
 use super::suspended::Suspended;
@@ -171,7 +171,7 @@ impl Attribution {
 
     /// Returns the session that a question is for, and which of its calls caused it.
     pub(super) fn of_question(&self, method: Method, ledger: &Ledger) -> Option<Origin> {
-        let found = self.likely_asker(method, ledger)?;
+        let found = self.likely_origin(method, ledger)?;
         (!self.may_be_of_another_principal(found.0, Matter::Question, ledger)).then_some(found)
     }
 
@@ -179,7 +179,7 @@ impl Attribution {
         clippy::wildcard_enum_match_arm,
         reason = "only roots belong to a session and to no call"
     )]
-    fn likely_asker(&self, method: Method, ledger: &Ledger) -> Option<Origin> {
+    fn likely_origin(&self, method: Method, ledger: &Ledger) -> Option<Origin> {
         match ledger.sessions.asking() {
             0 => {}
             1 => {
@@ -239,7 +239,7 @@ impl Attribution {
             let session = self.abandoning_session(Matter::Log, ledger);
             return session.map(|session| (session, None));
         }
-        self.sole_hearing(ledger).map(|session| (session, None))
+        self.sole_notified(ledger).map(|session| (session, None))
     }
 
     /// Returns whether a log line that is about no known call may go to every session: no call runs, and all sessions are
@@ -289,16 +289,16 @@ impl Attribution {
     }
 
     /// Returns the only session that hears what is about no call, if no other principal has used the link.
-    pub(super) fn sole_hearing(&self, ledger: &Ledger) -> Option<SessionKey> {
-        sole(ledger.sessions.hearing()).filter(|session| self.is_only_user(*session, ledger))
+    pub(super) fn sole_notified(&self, ledger: &Ledger) -> Option<SessionKey> {
+        sole(ledger.sessions.notified()).filter(|session| self.is_only_user(*session, ledger))
     }
 
     /// Returns the only principal that everything the server sends is for, if any is there. An error: it could be several.
-    pub(super) fn sole_principal(&self, ledger: &Ledger) -> Result<Option<Principal>, Several> {
+    pub(super) fn sole_principal(&self, ledger: &Ledger) -> Result<Option<Principal>, SeveralPrincipals> {
         let mut principals = ledger.sessions.iter().map(|(_, entry)| entry.principal());
         let first = principals.next();
         if !principals.all(|principal| Some(principal) == first) {
-            return Err(Several);
+            return Err(SeveralPrincipals);
         }
         if self.abandoned.is_empty() {
             return Ok(first.cloned());
@@ -308,7 +308,7 @@ impl Attribution {
             None if first.is_some_and(|first| !self.abandoned.may_be_of_another(first, Matter::Question)) => {
                 Ok(first.cloned())
             }
-            Some(_) | None => Err(Several),
+            Some(_) | None => Err(SeveralPrincipals),
         }
     }
 

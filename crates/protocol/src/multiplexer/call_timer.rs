@@ -16,7 +16,7 @@ pub(super) struct CallTimer {
     /// The last moment that progress can move the deadline to.
     horizon: Moment,
     /// When to report that the call takes long, until that was done.
-    patience: Option<Moment>,
+    stream_at: Option<Moment>,
 }
 
 impl CallTimer {
@@ -37,7 +37,7 @@ impl CallTimer {
             reads_events,
             deadline,
             horizon,
-            patience: Some(now.after(limits.patience)),
+            stream_at: Some(now.after(limits.stream_after)),
         }
     }
 
@@ -50,12 +50,12 @@ impl CallTimer {
     }
 
     /// Returns when to report that the call takes long, unless that was done.
-    pub(super) const fn patience(&self) -> Option<Moment> {
-        self.patience
+    pub(super) const fn stream_at(&self) -> Option<Moment> {
+        self.stream_at
     }
 
     pub(super) fn next_deadline(&self) -> Moment {
-        earliest(Some(self.deadline), self.patience).unwrap_or(self.deadline)
+        earliest(Some(self.deadline), self.stream_at).unwrap_or(self.deadline)
     }
 
     pub(super) fn is_late(&self, now: Moment) -> bool {
@@ -64,12 +64,12 @@ impl CallTimer {
 
     /// Returns whether it is to be reported now that the call takes long. That is so once.
     pub(super) fn take_patience(&mut self, now: Moment) -> bool {
-        self.patience.take_if(|at| *at <= now).is_some()
+        self.stream_at.take_if(|at| *at <= now).is_some()
     }
 
     /// Reports before its time that the call takes long. Returns whether that was not done yet.
     pub(super) const fn end_patience(&mut self) -> bool {
-        self.patience.take().is_some()
+        self.stream_at.take().is_some()
     }
 
     /// The server works on the call: its time begins anew, up to the horizon.

@@ -56,7 +56,7 @@ impl Multiplexer {
         } else {
             self.ledger.limits.call_timeout(call.reads_events)
         });
-        let patience = now.after(self.ledger.limits.patience);
+        let stream_at = now.after(self.ledger.limits.stream_after);
         let occupied = !starting
             && self.attribution.takes_turns(call.message.method())
             && self.attribution.is_occupied(call.session, &self.ledger);
@@ -65,13 +65,13 @@ impl Multiplexer {
             call,
             deadline,
             starting,
-            patience: Some(patience),
+            stream_at: Some(stream_at),
             asked_first,
             occupied_until,
             past: RetryHistory::default(),
         });
         self.ledger
-            .wake_by(occupied_until.unwrap_or(deadline).min(deadline.min(patience)));
+            .wake_by(occupied_until.unwrap_or(deadline).min(deadline.min(stream_at)));
         if starting {
             self.ensure_link(now);
         } else {
@@ -150,7 +150,7 @@ impl Multiplexer {
             call,
             request,
             message,
-            words,
+            era,
             mirrored: _,
             reads_events,
         } = call;
@@ -169,10 +169,10 @@ impl Multiplexer {
             return self.ledger.overload(session, call, "bytes in flight");
         }
         self.link.confirm(None, &mut self.ledger);
-        self.heed_level(now, session, &message, words);
+        self.apply_level(now, session, &message, era);
         let id = self.ledger.upcoming_wire();
-        let (extra, drives) = self.as_task(session, &message, words);
-        let doing = match self.lower(session, &request, &message, words, id, &extra) {
+        let (extra, drives) = self.as_task(session, &message, era);
+        let doing = match self.lower(session, &request, &message, era, id, &extra) {
             Lowered::Sent => Doing::Working,
             Lowered::Listened => Doing::Listening,
             Lowered::Done => return self.ledger.tell(Tell::Done { session, call }),
@@ -191,7 +191,7 @@ impl Multiplexer {
                     call,
                     request,
                     message,
-                    words,
+                    era,
                     mirrored: None,
                     reads_events,
                 };
@@ -214,7 +214,7 @@ impl Multiplexer {
                 request,
                 token: message.raw_copy(Member::MetaProgressToken),
                 message,
-                words,
+                era,
                 doing,
                 rounds: 0,
                 drives,
@@ -234,7 +234,7 @@ impl Multiplexer {
         match request {
             Request::Subscribe { .. } | Request::Watch { .. } => {
                 let client = self.ledger.sessions.get(session);
-                let client = client.map(|entry| entry.words.changes());
+                let client = client.map(|entry| entry.era.changes());
                 self.link.face().changes() == ChangeStyle::Listen || client == Some(ChangeStyle::Listen)
             }
             Request::Plain | Request::Unsubscribe { .. } | Request::SetLevel { .. } => false,
@@ -246,9 +246,9 @@ impl Multiplexer {
         &self,
         session: SessionKey,
         message: &Message,
-        words: Era,
+        era: Era,
     ) -> (Vec<(&'static str, Bytes)>, bool) {
-        let support = self.tools.task_support(message, words, &self.link);
+        let support = self.tools.task_support(message, era, &self.link);
         let declared = || {
             let client = self.ledger.client(session);
             client.is_some_and(|client| client.capabilities.takes_tasks())
@@ -338,7 +338,7 @@ impl Multiplexer {
         self.ledger.waiting.push_back(Waiting {
             deadline,
             starting: false,
-            patience: call.timer.patience(),
+            stream_at: call.timer.stream_at(),
             asked_first: false,
             occupied_until: None,
             past,

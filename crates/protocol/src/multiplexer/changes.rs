@@ -21,7 +21,7 @@ impl Multiplexer {
             ChangeStyle::Unasked => return,
             ChangeStyle::Listen => {}
         }
-        let wanted = self.ledger.sessions.hearing().next().is_some().then(|| {
+        let wanted = self.ledger.sessions.notified().next().is_some().then(|| {
             let resources = self.subscriptions.uris().into_iter().map(ListenFilter::Resource);
             resources.chain(self.tasks.watched()).collect()
         });
@@ -66,7 +66,7 @@ impl Multiplexer {
 
     /// Tells the sessions of every change that may have been missed between two listens.
     fn tell_to_look_again(&mut self, honoured: &BTreeSet<ListenFilter>) {
-        let sessions: Vec<SessionKey> = self.ledger.sessions.hearing().collect();
+        let sessions: Vec<SessionKey> = self.ledger.sessions.notified().collect();
         self.tell_lists_changed(&sessions);
         for filter in honoured {
             match filter {
@@ -79,8 +79,8 @@ impl Multiplexer {
 
     /// Reports to these sessions that each list which may change has changed.
     pub(super) fn tell_lists_changed(&mut self, sessions: &[SessionKey]) {
-        let welcome = self.link.welcome();
-        let lists = welcome.map(|welcome| welcome.changing_lists.clone());
+        let server_info = self.link.server_info();
+        let lists = server_info.map(|server_info| server_info.changing_lists.clone());
         for list in lists.unwrap_or_default() {
             let message = legacy::list_changed(list);
             for &session in sessions {
@@ -153,7 +153,7 @@ impl Multiplexer {
     /// Tells an update to the sessions that subscribed to its resource, or to the only session if no other principal
     /// has used the link.
     pub(super) fn handle_updated(&mut self, message: &Message) {
-        if self.attribution.sole_hearing(&self.ledger).is_some() {
+        if self.attribution.sole_notified(&self.ledger).is_some() {
             return self.tell_all(message);
         }
         let Some(uri) = message.text(Member::Uri) else {
@@ -170,7 +170,7 @@ impl Multiplexer {
     }
 
     pub(super) fn tell_all(&mut self, message: &Message) {
-        let sessions: Vec<SessionKey> = self.ledger.sessions.hearing().collect();
+        let sessions: Vec<SessionKey> = self.ledger.sessions.notified().collect();
         for session in sessions {
             let message = message.clone();
             self.ledger.tell(Tell::Notice { session, message });
@@ -196,7 +196,7 @@ impl Multiplexer {
             if let Some(id) = wire {
                 self.ledger.note_activity(now, id);
             }
-            if self.subscriptions.hears(session, level) {
+            if self.subscriptions.accepts_level(session, level) {
                 let message = message.clone();
                 let call = wire.and_then(|id| self.ledger.call(id));
                 let tell = match call.map(|call| call.call) {
@@ -215,9 +215,9 @@ impl Multiplexer {
             self.ledger.counters.unattributed += 1;
             return;
         }
-        let sessions: Vec<SessionKey> = self.ledger.sessions.hearing().collect();
+        let sessions: Vec<SessionKey> = self.ledger.sessions.notified().collect();
         for session in sessions {
-            if self.subscriptions.hears(session, level) {
+            if self.subscriptions.accepts_level(session, level) {
                 let message = message.clone();
                 self.ledger.tell(Tell::Notice { session, message });
             }

@@ -54,7 +54,7 @@ impl Multiplexer {
             // There is nothing that the server could cancel or answer.
             Doing::Listening => {
                 let call = self.settle(now, id)?;
-                self.forsake(&call);
+                self.revoke_effects(&call);
                 return Some(call);
             }
             // The server has answered: there is only the round or the task to forget.
@@ -67,10 +67,10 @@ impl Multiplexer {
             return None;
         };
         // The client's own words may be long; ours are not, so that a cancellation can always be sent.
-        let words = message.filter(|message| self.ledger.has_room(message.len()));
-        write_cancel(self.ledger.outgoing.end(), words, id, reason);
+        let notification = message.filter(|message| self.ledger.has_room(message.len()));
+        write_cancel(self.ledger.outgoing.end(), notification, id, reason);
         self.detach_questions(id, &call);
-        self.forsake(&call);
+        self.revoke_effects(&call);
         self.ledger
             .sessions
             .count_out(call.session, call.method().may_ask());
@@ -96,12 +96,12 @@ impl Multiplexer {
     }
 
     /// A call ended without an answer of the server: what it was to bring about is not taken for granted.
-    pub(super) fn forsake(&mut self, call: &InFlight) {
+    pub(super) fn revoke_effects(&mut self, call: &InFlight) {
         match &call.request {
             Request::Subscribe { uri } => {
                 self.subscriptions.unsubscribe(call.session, uri);
             }
-            Request::SetLevel { .. } => self.subscriptions.doubt_level(),
+            Request::SetLevel { .. } => self.subscriptions.forget_sent_level(),
             Request::Plain | Request::Unsubscribe { .. } | Request::Watch { .. } => {}
         }
     }
@@ -137,7 +137,7 @@ impl Multiplexer {
     /// be spared because its clients are less patient: it has the call's own time to show that it lives.
     fn check_liveness_after(&mut self, now: Moment, id: WireId, call: Option<&InFlight>) {
         if let Some(call) = call
-            && call.timer.patience().is_none()
+            && call.timer.stream_at().is_none()
             && !matches!(call.doing, Doing::Round(_))
         {
             self.check_liveness(now, id, call.timer.deadline());
@@ -148,10 +148,10 @@ impl Multiplexer {
         if !self.ledger.sessions.contains(session) {
             return;
         }
-        let (gone, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.ledger.openers)
+        let (gone, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.ledger.pending_opens)
             .into_iter()
-            .partition(|opener| opener.session == session);
-        self.ledger.openers = kept;
+            .partition(|pending_open| pending_open.session == session);
+        self.ledger.pending_opens = kept;
         for PendingOpen { call, .. } in gone {
             self.ledger.tell(Tell::Failed {
                 session,

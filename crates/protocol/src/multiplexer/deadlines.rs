@@ -36,7 +36,7 @@ impl Multiplexer {
         if let Some(at) = self.ledger.questions.values().map(|open| open.deadline).min() {
             self.ledger.wake_by(at);
         }
-        if self.link.is_up() && self.link.is_introducing() {
+        if self.link.is_up() && self.link.is_initializing() {
             self.negotiate(now);
         }
         self.expire_liveness(now);
@@ -79,7 +79,7 @@ impl Multiplexer {
                 owed
             }
         };
-        self.ledger.liveness.end_doubt();
+        self.ledger.liveness.expect_nothing();
         self.ledger.outputs.push(Output::Replace { why: owed.why() });
     }
 
@@ -197,10 +197,11 @@ impl Multiplexer {
 
     pub(super) fn expire_waiting(&mut self, now: Moment) {
         let start = self.link.wait_failure(&self.ledger.limits);
-        let (late, openers): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.ledger.openers)
-            .into_iter()
-            .partition(|opener| opener.deadline <= now);
-        self.ledger.openers = openers;
+        let (late, pending_opens): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.ledger.pending_opens)
+                .into_iter()
+                .partition(|pending_open| pending_open.deadline <= now);
+        self.ledger.pending_opens = pending_opens;
         for PendingOpen { session, call, .. } in late {
             self.ledger.counters.timeouts += 1;
             self.ledger.tell(Tell::Failed {
@@ -231,16 +232,22 @@ impl Multiplexer {
                 });
                 continue;
             }
-            if waiting.patience.is_some_and(|at| at <= now) {
-                waiting.patience = None;
+            if waiting.stream_at.is_some_and(|at| at <= now) {
+                waiting.stream_at = None;
                 self.ledger.tell(Tell::Waiting { session, call });
             }
-            let next = earliest(waiting.patience, waiting.occupied_until);
+            let next = earliest(waiting.stream_at, waiting.occupied_until);
             self.ledger
                 .wake_by(earliest(Some(waiting.deadline), next).unwrap_or(waiting.deadline));
             self.ledger.waiting.push_back(waiting);
         }
-        if let Some(at) = self.ledger.openers.iter().map(|opener| opener.deadline).min() {
+        if let Some(at) = self
+            .ledger
+            .pending_opens
+            .iter()
+            .map(|pending_open| pending_open.deadline)
+            .min()
+        {
             self.ledger.wake_by(at);
         }
     }

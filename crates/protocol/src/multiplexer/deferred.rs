@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::Multiplexer;
-use super::roots::Asked;
+use super::roots::RootsQuestion;
 use super::rounds::{MAX_ROUNDS, Round};
 use super::state::{Doing, OpenQuestion, Pending, QuestionOrigin, Waiting};
 use super::task_polling::TaskPolling;
 use crate::backend_face::modern::{self, InputRequired};
-use crate::backend_face::{Outgoing, WireId};
+use crate::backend_face::{OutgoingRequest, WireId};
 use crate::error_code;
 use crate::exchange::{Call, Failure, SessionKey, Tell};
 use crate::message::{Kind, Member, Message, quoted};
@@ -31,7 +31,7 @@ impl Multiplexer {
         let Some(call) = self.ledger.call_mut(id) else {
             return false;
         };
-        match call.words.questions() {
+        match call.era.questions() {
             QuestionStyle::Results => return false,
             QuestionStyle::Requests => {}
         }
@@ -104,9 +104,9 @@ impl Multiplexer {
         let Some(entry) = self.ledger.sessions.get(call.session) else {
             return;
         };
-        let line = Outgoing {
+        let line = OutgoingRequest {
             message: &call.message,
-            words: call.words,
+            era: call.era,
             id,
             client: &entry.client,
             level: self.subscriptions.level(call.session),
@@ -137,7 +137,7 @@ impl Multiplexer {
                 session,
                 call,
                 message: Message::own(text),
-                words: settled.words,
+                era: settled.era,
             });
         } else {
             self.ledger.fail(session, call, Failure::Unanswered { why });
@@ -150,7 +150,7 @@ impl Multiplexer {
             .ledger
             .questions
             .iter()
-            .filter(|(_, open)| open.wire == Some(id) && !matches!(open.asker, QuestionOrigin::Server(_)))
+            .filter(|(_, open)| open.wire == Some(id) && !matches!(open.origin, QuestionOrigin::Server(_)))
             .map(|(key, open)| (*key, open.session))
             .collect();
         for (question, session) in open {
@@ -201,7 +201,7 @@ impl Multiplexer {
     fn has_carrier(&self) -> bool {
         let is_asked_by_requests = |session: SessionKey| {
             let entry = self.ledger.sessions.get(session);
-            entry.is_some_and(|entry| entry.words.questions() == QuestionStyle::Requests)
+            entry.is_some_and(|entry| entry.era.questions() == QuestionStyle::Requests)
         };
         match self.attribution.of_question(Method::RootsList, &self.ledger) {
             Some((session, _)) if is_asked_by_requests(session) => true,
@@ -217,8 +217,8 @@ impl Multiplexer {
     }
 
     /// Returns whether a client that is asked by results can be asked for roots because of this call.
-    fn can_carry_roots(&self, session: SessionKey, method: Method, words: Era) -> bool {
-        words.questions() == QuestionStyle::Results
+    fn can_carry_roots(&self, session: SessionKey, method: Method, era: Era) -> bool {
+        era.questions() == QuestionStyle::Results
             && method.may_ask()
             && self
                 .ledger
@@ -226,18 +226,18 @@ impl Multiplexer {
                 .is_some_and(|client| client.capabilities.can_answer(Method::RootsList))
     }
 
-    fn take_roots_questions(&mut self, session: SessionKey) -> VecDeque<Asked> {
+    fn take_roots_questions(&mut self, session: SessionKey) -> VecDeque<RootsQuestion> {
         self.roots.take_for(self.ledger.principal(session))
     }
 
     /// Puts the questions for roots that wait to a client, before its call is sent. Returns whether there were any.
     pub(super) fn ask_roots_first(&mut self, now: Moment, call: &Call) -> bool {
-        if self.roots.open() == 0 || !self.can_carry_roots(call.session, call.message.method(), call.words) {
+        if self.roots.open() == 0 || !self.can_carry_roots(call.session, call.message.method(), call.era) {
             return false;
         }
         let asked = self.take_roots_questions(call.session);
         let any = !asked.is_empty();
-        for Asked { id, message, .. } in asked {
+        for RootsQuestion { id, message, .. } in asked {
             self.put_question(now, call.session, None, QuestionOrigin::Server(id), message);
         }
         any
@@ -253,7 +253,7 @@ impl Multiplexer {
             return;
         };
         let session = call.session;
-        if self.can_carry_roots(session, call.method(), call.words) {
+        if self.can_carry_roots(session, call.method(), call.era) {
             for asked in self.take_roots_questions(session) {
                 self.put_question(
                     now,
@@ -288,7 +288,7 @@ impl Multiplexer {
             return;
         };
         if open.method == Method::RootsList
-            && entry.words.questions() == QuestionStyle::Results
+            && entry.era.questions() == QuestionStyle::Results
             && message.kind() == Kind::Result
             && let Some(result) = message.raw_copy(Member::Result)
         {

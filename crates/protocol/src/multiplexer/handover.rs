@@ -24,7 +24,7 @@ use crate::version::Era;
 pub struct LeavingClient {
     /// The client itself.
     pub client: Arc<Client>,
-    words: Era,
+    era: Era,
 }
 
 /// What a session takes along to another instance.
@@ -49,7 +49,7 @@ impl Multiplexer {
         let stays = self.suits(principal) || self.tasks.has_any_of(principal) || self.is_busy_with(session);
         (!stays).then(|| LeavingClient {
             client: Arc::clone(&entry.client),
-            words: entry.words,
+            era: entry.era,
         })
     }
 
@@ -61,9 +61,9 @@ impl Multiplexer {
 
     /// Returns whether the session waits for its opening, or has a call or question that the server knows.
     fn is_busy_with(&self, session: SessionKey) -> bool {
-        let (mut calls, mut openers) = (self.ledger.calls(), self.ledger.openers.iter());
+        let (mut calls, mut pending_opens) = (self.ledger.calls(), self.ledger.pending_opens.iter());
         calls.any(|(_, call)| call.session == session)
-            || openers.any(|opener| opener.session == session)
+            || pending_opens.any(|pending_open| pending_open.session == session)
             || self.ledger.questions.values().any(|open| open.session == session)
     }
 
@@ -89,7 +89,7 @@ impl Multiplexer {
         if self.ledger.sessions.contains(session) {
             return;
         }
-        let entry = SessionEntry::new(leaving.client, leaving.words, true);
+        let entry = SessionEntry::new(leaving.client, leaving.era, true);
         self.attach(now, session, entry, None);
         self.link.expect_sessions();
         match self.is_ready() {
@@ -138,13 +138,13 @@ mod tests {
 
     use super::super::{Limits, Output};
     use super::*;
-    use crate::backend_face::legacy::Introduction;
+    use crate::backend_face::legacy::ClientHello;
     use crate::exchange::{Ask, CallKey, Principal, Request, Tell};
     use crate::message::Message;
 
     const ANN: SessionKey = SessionKey(1);
     const BOB: SessionKey = SessionKey(2);
-    const WELCOME: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"resources":{"subscribe":true},"tools":{"listChanged":true}},"serverInfo":{"name":"s","version":"1"}}}"#;
+    const INITIALIZE_RESULT: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"resources":{"subscribe":true},"tools":{"listChanged":true}},"serverInfo":{"name":"s","version":"1"}}}"#;
 
     fn client(principal: &str) -> Arc<Client> {
         let declared = Some(Bytes::from_static(br#"{"elicitation":{}}"#));
@@ -153,15 +153,15 @@ mod tests {
 
     /// An instance that has not been introduced to its server.
     fn instance() -> Multiplexer {
-        Multiplexer::new(Limits::default(), Introduction::Union)
+        Multiplexer::new(Limits::default(), ClientHello::Union)
     }
 
     /// An instance that Ann and Bob share.
     fn shared() -> Multiplexer {
-        shared_with(WELCOME)
+        shared_with(INITIALIZE_RESULT)
     }
 
-    fn shared_with(welcome: &str) -> Multiplexer {
+    fn shared_with(server_info: &str) -> Multiplexer {
         let mut machine = instance();
         machine.handle_link_up(Moment::START);
         for (session, principal) in [(ANN, "ann"), (BOB, "bob")] {
@@ -169,17 +169,17 @@ mod tests {
                 session,
                 call: CallKey(0),
                 client: client(principal),
-                introduction: None,
-                words: Era::Legacy,
-                hears: true,
+                initialize: None,
+                era: Era::Legacy,
+                wants_notifications: true,
             };
             machine.handle_ask(Moment::START, open);
         }
-        say(&mut machine, welcome);
+        receive(&mut machine, server_info);
         machine
     }
 
-    fn say(machine: &mut Multiplexer, line: &str) {
+    fn receive(machine: &mut Multiplexer, line: &str) {
         machine.handle_line(Moment::START, Bytes::copy_from_slice(line.as_bytes()));
     }
 
@@ -191,7 +191,7 @@ mod tests {
             call: CallKey(1),
             request,
             message: Message::own(text),
-            words: Era::Legacy,
+            era: Era::Legacy,
             mirrored: None,
             reads_events: true,
         };
@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn ask(machine: &mut Multiplexer) {
-        say(
+        receive(
             machine,
             r#"{"jsonrpc":"2.0","id":90,"method":"elicitation/create","params":{"message":"?"}}"#,
         );
@@ -232,7 +232,7 @@ mod tests {
         let level = LogLevel::Debug;
         call(&mut machine, BOB, "logging/setLevel", Request::SetLevel { level });
         for id in 2..=3 {
-            say(
+            receive(
                 &mut machine,
                 &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#),
             );
@@ -259,7 +259,7 @@ mod tests {
         new.take_over(Moment::START, BOB, handover);
         new.handle_link_up(Moment::START);
         assert!(sent(&mut new).contains("initialize"));
-        say(&mut new, WELCOME);
+        receive(&mut new, INITIALIZE_RESULT);
         let sent = sent(&mut new);
         for part in ["initialized", r#""level":"debug""#, "x:/a", "tools/call"] {
             assert!(sent.contains(part), "{part} in {sent}");
@@ -271,9 +271,9 @@ mod tests {
     fn session_takes_the_same_to_an_instance_that_runs() {
         let mut old = occupied();
         let mut new = instance();
-        new.introduce_at_start();
+        new.initialize_at_start();
         new.handle_link_up(Moment::START);
-        say(&mut new, WELCOME);
+        receive(&mut new, INITIALIZE_RESULT);
         sent(&mut new);
         new.expect_session(Moment::START, BOB, old.leaving_client(BOB).expect("Bob leaves"));
         let handover = old.hand_over(Moment::START, BOB).expect("Bob leaves");
@@ -293,16 +293,17 @@ mod tests {
         call(&mut machine, BOB, "tools/list", Request::Plain);
         ask(&mut machine);
         assert!(machine.hand_over(Moment::START, BOB).is_none());
-        say(&mut machine, r#"{"jsonrpc":"2.0","id":3,"result":{"tools":[]}}"#);
+        receive(&mut machine, r#"{"jsonrpc":"2.0","id":3,"result":{"tools":[]}}"#);
         assert!(machine.hand_over(Moment::START, BOB).is_some());
     }
 
     #[test]
     fn session_stays_where_its_principal_has_a_task() {
         let tasks = r#"{"tasks":{"requests":{"tools":{"call":{}}}},"#;
-        let mut machine = shared_with(&WELCOME.replace(r#"{"logging""#, &format!(r#"{tasks}"logging""#)));
+        let mut machine =
+            shared_with(&INITIALIZE_RESULT.replace(r#"{"logging""#, &format!(r#"{tasks}"logging""#)));
         call(&mut machine, BOB, "tools/call", Request::Plain);
-        say(
+        receive(
             &mut machine,
             r#"{"jsonrpc":"2.0","id":2,"result":{"task":{"taskId":"t","status":"working","createdAt":"","lastUpdatedAt":"","ttl":1000}}}"#,
         );
@@ -316,7 +317,7 @@ mod tests {
         let mut machine = shared();
         call(&mut machine, ANN, "tools/call", Request::Plain);
         ask(&mut machine);
-        say(&mut machine, r#"{"jsonrpc":"2.0","id":2,"result":{}}"#);
+        receive(&mut machine, r#"{"jsonrpc":"2.0","id":2,"result":{}}"#);
         assert!(machine.leaving_client(BOB).is_some());
         machine.handle_ask(Moment::START, Ask::Close { session: ANN });
         assert!(

@@ -11,9 +11,9 @@ use super::link::Carrier;
 use super::state::{Pending, Waiting};
 use super::task_polling::TaskPolling;
 use crate::backend_face::WireId;
-use crate::delivery::{Bundle, Post};
+use crate::delivery::{PostBatch, PostRequest};
 use crate::exchange::{CallKey, Failure, SessionKey, Tell, Upstream, UpstreamFault};
-use crate::negotiation::Refusal;
+use crate::negotiation::HandshakeRefusal;
 use crate::time::{Moment, earliest};
 use crate::version::{Era, LostStream};
 
@@ -28,13 +28,13 @@ impl Multiplexer {
     }
 
     /// Hands over everything that waits to be sent, as lines that are sent one by one.
-    pub fn take_posts(&mut self) -> Bundle {
+    pub fn take_posts(&mut self) -> PostBatch {
         self.ledger.outgoing.take_posts()
     }
 
     /// Hands over what waits to be sent if it is one client's request and nothing else: it can leave at once, whoever
     /// brings it.
-    pub fn take_lone_post(&mut self) -> Option<Post> {
+    pub fn take_lone_post(&mut self) -> Option<PostRequest> {
         self.ledger.outgoing.take_lone_post()
     }
 
@@ -49,7 +49,7 @@ impl Multiplexer {
         let Some(call) = self.ledger.call_mut(id) else {
             return;
         };
-        if call.words.lost_streams() == LostStream::Resumed && call.timer.end_patience() {
+        if call.era.lost_streams() == LostStream::Resumed && call.timer.end_patience() {
             let (session, call) = (call.session, call.call);
             self.ledger.tell(Tell::Waiting { session, call });
         }
@@ -76,7 +76,7 @@ impl Multiplexer {
         let id = self.step_of(id);
         match self.settle(now, id) {
             Some(call) => {
-                self.forsake(&call);
+                self.revoke_effects(&call);
                 self.ledger.tell(Tell::Failed {
                     session: call.session,
                     call: call.call,
@@ -93,7 +93,7 @@ impl Multiplexer {
 
     /// The first message of an era has no answer that is a message.
     fn fail_handshake(&mut self, now: Moment, era: Era, failure: Failure) {
-        match Refusal::by_failure(era, failure) {
+        match HandshakeRefusal::by_failure(era, failure) {
             Ok(refusal) => self.handle_refused(now, era, refusal),
             Err(failure) => {
                 // The answer to the other one may still come.
@@ -111,7 +111,7 @@ impl Multiplexer {
             call.past.forgotten += 1;
             if call.past.forgotten > FORGIVEN {
                 let what = "the server does not know the session that it has just given";
-                let failure = Failure::Upstream(Arc::new(Upstream::new(UpstreamFault::Nonsense, what)));
+                let failure = Failure::Upstream(Arc::new(Upstream::new(UpstreamFault::Invalid, what)));
                 return self.handle_undelivered(now, id, failure);
             }
         }
@@ -152,7 +152,7 @@ impl Multiplexer {
             self.attribution.abandoned.handle_answer(id);
             return;
         };
-        self.forsake(&call);
+        self.revoke_effects(&call);
         if call.rounds > 0 {
             // What its client answered meanwhile has gone with the request.
             return self.ledger.tell(Tell::Failed {
@@ -165,11 +165,11 @@ impl Multiplexer {
         }
         let deadline = now.after(self.ledger.limits.start_timeout);
         let at = self.place_among_waiting(call.session, call.call);
-        let (patience, past) = (call.timer.patience(), call.past);
+        let (stream_at, past) = (call.timer.stream_at(), call.past);
         let waiting = Waiting {
             deadline,
             starting: true,
-            patience,
+            stream_at,
             asked_first: false,
             occupied_until: None,
             past,
@@ -177,7 +177,7 @@ impl Multiplexer {
         };
         self.ledger.waiting.insert(at, waiting);
         self.ledger
-            .wake_by(earliest(Some(deadline), patience).unwrap_or(deadline));
+            .wake_by(earliest(Some(deadline), stream_at).unwrap_or(deadline));
         if self.is_ready() {
             self.admit(now);
         } else {

@@ -76,7 +76,7 @@ impl Multiplexer {
             Arrival::Updated => self.handle_updated(&modern::unmarked(&message)),
             Arrival::Listening(id) => self.handle_listening(now, id, &message),
             // What we do not understand is for the only session, unless another principal has used the link too.
-            Arrival::Other => match self.attribution.sole_hearing(&self.ledger) {
+            Arrival::Other => match self.attribution.sole_notified(&self.ledger) {
                 Some(_) => self.tell_all(&modern::unmarked(&message)),
                 None => self.ledger.counters.unattributed += 1,
             },
@@ -251,7 +251,7 @@ impl Multiplexer {
             session: call.session,
             call: call.call,
             message,
-            words: self.link.face().era(),
+            era: self.link.face().era(),
         });
     }
 

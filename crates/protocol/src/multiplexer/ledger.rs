@@ -23,7 +23,7 @@ use super::state::{InFlight, OpenQuestion, Pending, PendingOpen, Waiting};
 pub(super) struct Ledger {
     pub(super) limits: Limits,
     pub(super) sessions: Sessions,
-    pub(super) openers: VecDeque<PendingOpen>,
+    pub(super) pending_opens: VecDeque<PendingOpen>,
     pub(super) waiting: VecDeque<Waiting>,
     pub(super) pending: BTreeMap<WireId, Pending>,
     pub(super) questions: BTreeMap<QuestionKey, OpenQuestion>,
@@ -40,7 +40,7 @@ impl Ledger {
         Self {
             limits,
             sessions: Sessions::default(),
-            openers: VecDeque::new(),
+            pending_opens: VecDeque::new(),
             waiting: VecDeque::new(),
             pending: BTreeMap::new(),
             questions: BTreeMap::new(),
@@ -79,7 +79,7 @@ impl Ledger {
             session: call.session,
             call: call.call,
             message,
-            words: call.words,
+            era: call.era,
         });
     }
 

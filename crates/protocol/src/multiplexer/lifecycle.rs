@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::link::{Carrier, Introduced};
+use super::link::{Carrier, HandshakeOutcome};
 use super::listen::Listen;
 use super::liveness::{Liveness, Owed};
 use super::state::{Pending, PendingOpen, Waiting};
 use super::{Multiplexer, Output};
-use crate::exchange::{Call, Failure, SessionKey, Tell, Trouble, Welcome};
+use crate::exchange::{BackendError, Call, Failure, ServerInfo, SessionKey, Tell};
 use crate::message::Message;
 use crate::method::Method;
-use crate::negotiation::Refusal;
+use crate::negotiation::HandshakeRefusal;
 use crate::time::Moment;
 use crate::version::Era;
 
@@ -20,16 +20,16 @@ impl Multiplexer {
     /// The server runs and can be written to.
     pub fn handle_link_up(&mut self, now: Moment) {
         self.link.handle_up();
-        if let Some(welcome) = self.link.welcome().map(Arc::clone) {
+        if let Some(server_info) = self.link.server_info().map(Arc::clone) {
             // It was only out of reach, and need not be introduced again.
-            self.tell_welcome(&welcome);
+            self.tell_opened(&server_info);
             self.sync_listen();
             self.admit(now);
             return;
         }
         // A new server is introduced at once if sessions of the old one live on.
-        let awaited = !self.ledger.openers.is_empty() || !self.ledger.sessions.is_empty();
-        if self.link.introduces_at_start() || awaited {
+        let awaited = !self.ledger.pending_opens.is_empty() || !self.ledger.sessions.is_empty();
+        if self.link.initializes_at_start() || awaited {
             self.ensure_link(now);
         }
     }
@@ -45,7 +45,7 @@ impl Multiplexer {
 
     /// The server has ended. Calls it was working on have failed; those that waited still wait. Returns whether the
     /// server may have ended because of `server/discover`: the next one is asked `initialize` first.
-    pub fn handle_link_down(&mut self, trouble: &Arc<Trouble>) -> bool {
+    pub fn handle_link_down(&mut self, backend_error: &Arc<BackendError>) -> bool {
         let ended_at_discover = self.link.handle_down();
         self.listen = Listen::default();
         self.ledger.liveness = Liveness::default();
@@ -53,7 +53,7 @@ impl Multiplexer {
         self.ledger.sessions.lose_link();
         self.attribution.lose_link(&self.ledger);
         self.undeclared.lose_link();
-        self.subscriptions.doubt_level();
+        self.subscriptions.forget_sent_level();
         self.tools.lose_link();
         self.tasks.lose_link();
         self.roots.lose_link();
@@ -66,8 +66,8 @@ impl Multiplexer {
         }
         for (_, pending) in std::mem::take(&mut self.ledger.pending) {
             if let Pending::Call(call) = pending {
-                self.forsake(&call);
-                let failure = Failure::Exited(Arc::clone(trouble));
+                self.revoke_effects(&call);
+                let failure = Failure::Exited(Arc::clone(backend_error));
                 self.ledger.fail(call.session, call.call, failure);
             }
         }
@@ -77,7 +77,7 @@ impl Multiplexer {
 
     /// Asks for a link if a client waits for one.
     fn want_link(&mut self) {
-        if !self.ledger.openers.is_empty() || !self.ledger.waiting.is_empty() {
+        if !self.ledger.pending_opens.is_empty() || !self.ledger.waiting.is_empty() {
             self.ledger.outputs.push(Output::WantLink);
         }
     }
@@ -92,8 +92,8 @@ impl Multiplexer {
             .ledger
             .liveness
             .extend_start(now, self.ledger.limits.start_timeout);
-        for opener in &mut self.ledger.openers {
-            opener.deadline = opener.deadline.max(until);
+        for pending_open in &mut self.ledger.pending_opens {
+            pending_open.deadline = pending_open.deadline.max(until);
         }
         for waiting in self.ledger.waiting.iter_mut().filter(|waiting| waiting.starting) {
             waiting.deadline = waiting.deadline.max(until);
@@ -101,22 +101,22 @@ impl Multiplexer {
     }
 
     /// Describes what a server that is not ready yet does, for clients that wait for it in vain.
-    pub fn describe_start(&mut self, report: Arc<Trouble>) {
+    pub fn describe_start(&mut self, report: Arc<BackendError>) {
         self.link.describe_start(report);
     }
 
     /// A panic has interrupted the machine, so that its books may be wrong. Ends every call it still knows of, and
     /// forgets the link; the caller ends the server.
-    pub fn handle_panic(&mut self, trouble: &Arc<Trouble>) {
-        self.fail_waiting(&Failure::Exited(Arc::clone(trouble)));
-        self.handle_link_down(trouble);
+    pub fn handle_panic(&mut self, backend_error: &Arc<BackendError>) {
+        self.fail_waiting(&Failure::Exited(Arc::clone(backend_error)));
+        self.handle_link_down(backend_error);
     }
 
     /// The server is not available: every waiting call fails with this reason.
-    pub fn handle_unavailable(&mut self, trouble: &Arc<Trouble>, retry_after: Duration) {
+    pub fn handle_unavailable(&mut self, backend_error: &Arc<BackendError>, retry_after: Duration) {
         self.link.handle_unavailable();
         let failure = Failure::Unavailable {
-            trouble: Arc::clone(trouble),
+            backend_error: Arc::clone(backend_error),
             retry_after,
         };
         self.fail_waiting(&failure);
@@ -137,8 +137,8 @@ impl Multiplexer {
 
     /// The server cannot be reached at the moment. What it still works on may go on; everything else waits, and what
     /// waits for too long is told why.
-    pub fn handle_outage(&mut self, trouble: Option<Arc<Trouble>>) {
-        self.link.handle_out_of_reach(trouble);
+    pub fn handle_outage(&mut self, backend_error: Option<Arc<BackendError>>) {
+        self.link.handle_out_of_reach(backend_error);
         self.want_link();
     }
 
@@ -153,7 +153,7 @@ impl Multiplexer {
     }
 
     pub(super) fn fail_waiting(&mut self, failure: &Failure) {
-        for PendingOpen { session, call, .. } in std::mem::take(&mut self.ledger.openers) {
+        for PendingOpen { session, call, .. } in std::mem::take(&mut self.ledger.pending_opens) {
             self.ledger.fail(session, call, failure.clone());
         }
         for Waiting {
@@ -169,28 +169,30 @@ impl Multiplexer {
     pub(super) fn negotiate(&mut self, now: Moment) {
         if self.link.negotiate(now, &mut self.ledger) && self.link.carrier() == Carrier::Pipe {
             let until = now.after(self.ledger.limits.start_timeout);
-            self.ledger.liveness.expect_reply_by(until, Owed::Welcome, until);
+            self.ledger
+                .liveness
+                .expect_reply_by(until, Owed::Handshake, until);
             self.ledger.wake_by(until);
         }
     }
 
     /// The server has answered the first message of an era.
     pub(super) fn handle_handshake(&mut self, now: Moment, era: Era, message: Message) {
-        let introduced = self.link.handle_first_answer(era, message);
-        self.handle_introduced(now, introduced);
+        let outcome = self.link.handle_first_answer(era, message);
+        self.handle_handshake_outcome(now, outcome);
     }
 
     /// The first message of an era has no answer that is a message.
-    pub(super) fn handle_refused(&mut self, now: Moment, era: Era, refusal: Refusal) {
-        let introduced = self.link.handle_refusal(era, refusal);
-        self.handle_introduced(now, introduced);
+    pub(super) fn handle_refused(&mut self, now: Moment, era: Era, refusal: HandshakeRefusal) {
+        let outcome = self.link.handle_refusal(era, refusal);
+        self.handle_handshake_outcome(now, outcome);
     }
 
-    fn handle_introduced(&mut self, now: Moment, introduced: Introduced) {
-        match introduced {
-            Introduced::GoOn => self.negotiate(now),
-            Introduced::Welcome {
-                welcome,
+    fn handle_handshake_outcome(&mut self, now: Moment, outcome: HandshakeOutcome) {
+        match outcome {
+            HandshakeOutcome::GoOn => self.negotiate(now),
+            HandshakeOutcome::Opened {
+                server_info,
                 shown,
                 again,
             } => {
@@ -199,24 +201,24 @@ impl Multiplexer {
                 if again {
                     self.resume(now);
                 }
-                self.tell_welcome(&welcome);
+                self.tell_opened(&server_info);
                 self.sync_listen();
                 self.admit(now);
             }
-            Introduced::Refused { era, refusal, shown } => {
+            HandshakeOutcome::Refused { era, refusal, shown } => {
                 self.ledger.outputs.push(Output::Shown(shown));
                 self.report_refusal(era, refusal);
             }
         }
     }
 
-    fn tell_welcome(&mut self, welcome: &Arc<Welcome>) {
-        for PendingOpen { session, call, .. } in std::mem::take(&mut self.ledger.openers) {
-            let welcome = Arc::clone(welcome);
-            self.ledger.tell(Tell::Welcome {
+    fn tell_opened(&mut self, server_info: &Arc<ServerInfo>) {
+        for PendingOpen { session, call, .. } in std::mem::take(&mut self.ledger.pending_opens) {
+            let server_info = Arc::clone(server_info);
+            self.ledger.tell(Tell::Opened {
                 session,
                 call,
-                welcome,
+                server_info,
             });
         }
     }
@@ -232,33 +234,34 @@ impl Multiplexer {
     }
 
     /// No era is left that could be tried: the clients that wait get the server's refusal.
-    fn report_refusal(&mut self, era: Era, refusal: Refusal) {
+    fn report_refusal(&mut self, era: Era, refusal: HandshakeRefusal) {
         match refusal {
-            Refusal::Answer(message) => {
-                for PendingOpen { session, call, .. } in std::mem::take(&mut self.ledger.openers) {
+            HandshakeRefusal::Answer(message) => {
+                for PendingOpen { session, call, .. } in std::mem::take(&mut self.ledger.pending_opens) {
                     self.detach(session);
                     self.subscriptions.forget(session);
                     self.ledger.tell(Tell::Reply {
                         session,
                         call,
                         message: Message::clone(&message),
-                        words: era,
+                        era,
                     });
                 }
-                self.fail_waiting(&Failure::NotWelcomed);
+                self.fail_waiting(&Failure::HandshakeRefused);
             }
-            Refusal::Failure(failure) => self.fail_waiting(&failure),
+            HandshakeRefusal::Failure(failure) => self.fail_waiting(&failure),
         }
         if self.ledger.sessions.is_empty() {
-            self.link.forget_introduction();
+            self.link.forget_initialize();
         }
     }
 
     /// Brings a restarted server to where its predecessor was, and tells clients to look again.
     fn resume(&mut self, now: Moment) {
-        let openers = self.ledger.openers.iter();
-        let newcomers: BTreeSet<SessionKey> = openers.map(|opener| opener.session).collect();
-        if self.ledger.sessions.len() == newcomers.len() {
+        let pending_opens = self.ledger.pending_opens.iter();
+        let new_sessions: BTreeSet<SessionKey> =
+            pending_opens.map(|pending_open| pending_open.session).collect();
+        if self.ledger.sessions.len() == new_sessions.len() {
             return;
         }
         self.link.confirm(None, &mut self.ledger);
@@ -269,8 +272,10 @@ impl Multiplexer {
         for uri in resources {
             self.send_subscription(now, Method::ResourcesSubscribe, &uri);
         }
-        let hearing = self.ledger.sessions.hearing();
-        let sessions: Vec<SessionKey> = hearing.filter(|session| !newcomers.contains(session)).collect();
+        let notified = self.ledger.sessions.notified();
+        let sessions: Vec<SessionKey> = notified
+            .filter(|session| !new_sessions.contains(session))
+            .collect();
         self.tell_lists_changed(&sessions);
     }
 }

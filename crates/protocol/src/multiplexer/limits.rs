@@ -16,7 +16,7 @@ pub struct Limits {
     /// How long calls wait for a server that is getting ready.
     pub start_timeout: Duration,
     /// After this long whoever waits for an answer is told so.
-    pub patience: Duration,
+    pub stream_after: Duration,
     /// How long a client may take to answer a server's question.
     pub question_timeout: Duration,
     /// Bytes of one message.
@@ -134,7 +134,7 @@ impl Default for Limits {
             request_timeout: Duration::from_secs(30),
             stream_timeout: Duration::from_secs(600),
             start_timeout: Duration::from_secs(60),
-            patience: Duration::from_secs(5),
+            stream_after: Duration::from_secs(5),
             question_timeout: Duration::from_secs(600),
             max_message_bytes: 1 << 20,
             in_flight: 4096,

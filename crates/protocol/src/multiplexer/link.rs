@@ -14,13 +14,13 @@
 
 use std::sync::Arc;
 
-use crate::backend_face::legacy::{self, Introduction};
+use crate::backend_face::legacy::{self, ClientHello};
 use crate::backend_face::{Face, WireId, write_cancel};
 use crate::delivery::LONGEST_PAUSE;
 use crate::error_code;
-use crate::exchange::{Client, Failure, Trouble, Welcome};
+use crate::exchange::{BackendError, Client, Failure, ServerInfo};
 use crate::message::Message;
-use crate::negotiation::{AfterRefusal, EraPlan, Negotiation, Refusal, ShownEras};
+use crate::negotiation::{AfterRefusal, EraPlan, HandshakeRefusal, Negotiation, ShownEras};
 use crate::time::Moment;
 use crate::version::Era;
 
@@ -43,7 +43,7 @@ enum State {
     /// There is none; one has been asked for if a client waits.
     Absent,
     /// A remote server cannot be reached until it is tried again, for this reason.
-    OutOfReach(Arc<Trouble>),
+    OutOfReach(Arc<BackendError>),
     /// The server could not be started.
     Unavailable,
     Up,
@@ -57,22 +57,22 @@ pub(super) struct Link {
     face: Face,
     negotiation: Negotiation,
     /// What a server that is not ready yet does, for clients that wait in vain.
-    start_report: Option<Arc<Trouble>>,
+    start_report: Option<Arc<BackendError>>,
     /// The server is introduced to as soon as it runs, and not when the first client comes.
-    introduces_at_start: bool,
+    initializes_at_start: bool,
     /// A server has welcomed Rialto on an earlier link, before it forgot its session, or on another instance that sessions
     /// come from.
-    welcomed_before: bool,
+    opened_before: bool,
     /// The server is taken out of service: no call waits for it any more.
     retired: bool,
 }
 
 /// What follows from the answer to a first message.
 #[derive(Debug)]
-pub(super) enum Introduced {
+pub(super) enum HandshakeOutcome {
     /// The server has welcomed us. `again`: a server did before, and its sessions may live on.
-    Welcome {
-        welcome: Arc<Welcome>,
+    Opened {
+        server_info: Arc<ServerInfo>,
         shown: ShownEras,
         again: bool,
     },
@@ -81,22 +81,22 @@ pub(super) enum Introduced {
     /// Every era of the plan was refused.
     Refused {
         era: Era,
-        refusal: Refusal,
+        refusal: HandshakeRefusal,
         shown: ShownEras,
     },
 }
 
 impl Link {
-    pub(super) fn new(introduction: Introduction) -> Self {
+    pub(super) fn new(client_hello: ClientHello) -> Self {
         let plan = EraPlan::default();
         Self {
             state: State::Absent,
             carrier: Carrier::default(),
-            face: Face::new(plan.first(), introduction),
+            face: Face::new(plan.first(), client_hello),
             negotiation: Negotiation::new(plan),
             start_report: None,
-            introduces_at_start: false,
-            welcomed_before: false,
+            initializes_at_start: false,
+            opened_before: false,
             retired: false,
         }
     }
@@ -105,7 +105,7 @@ impl Link {
 
     /// Sets the eras that the server is introduced to in. Ignored once the introduction has begun.
     pub(super) fn plan_eras(&mut self, plan: EraPlan) {
-        if self.face.welcome().is_none() && !self.negotiation.is_open() {
+        if self.face.server_info().is_none() && !self.negotiation.is_open() {
             self.negotiation.set_plan(plan);
             self.face.set_era(plan.first());
         }
@@ -115,20 +115,20 @@ impl Link {
         self.negotiation.plan()
     }
 
-    pub(super) fn introduce_at_start(&mut self) {
-        self.introduces_at_start = true;
+    pub(super) fn initialize_at_start(&mut self) {
+        self.initializes_at_start = true;
     }
 
-    pub(super) fn introduces_at_start(&self) -> bool {
-        self.introduces_at_start
+    pub(super) fn initializes_at_start(&self) -> bool {
+        self.initializes_at_start
     }
 
     /// Takes note that sessions come from another instance: the next server that welcomes Rialto is brought to its state.
     pub(super) fn expect_sessions(&mut self) {
-        self.welcomed_before = true;
+        self.opened_before = true;
     }
 
-    pub(super) fn describe_start(&mut self, report: Arc<Trouble>) {
+    pub(super) fn describe_start(&mut self, report: Arc<BackendError>) {
         self.start_report = Some(report);
     }
 
@@ -148,7 +148,7 @@ impl Link {
 
     /// Returns whether the server has welcomed us and can be sent calls.
     pub(super) fn is_ready(&self) -> bool {
-        self.is_up() && self.face.welcome().is_some()
+        self.is_up() && self.face.server_info().is_some()
     }
 
     /// Returns whether the server has answered a first message on this link, with a welcome or a refusal.
@@ -157,7 +157,7 @@ impl Link {
     }
 
     /// Returns whether the server owes the answer to a first message.
-    pub(super) fn is_introducing(&self) -> bool {
+    pub(super) fn is_initializing(&self) -> bool {
         self.negotiation.is_open()
     }
 
@@ -173,28 +173,28 @@ impl Link {
         &mut self.face
     }
 
-    pub(super) fn welcome(&self) -> Option<&Arc<Welcome>> {
-        self.face.welcome()
+    pub(super) fn server_info(&self) -> Option<&Arc<ServerInfo>> {
+        self.face.server_info()
     }
 
     pub(super) fn offers_tasks(&self) -> bool {
-        self.welcome().is_some_and(|welcome| welcome.tasks)
+        self.server_info().is_some_and(|server_info| server_info.tasks)
     }
 
     pub(super) fn offers_logs(&self) -> bool {
-        self.welcome().is_some_and(|welcome| welcome.logs)
+        self.server_info().is_some_and(|server_info| server_info.logs)
     }
 
     /// Returns why calls have failed that waited for the server for too long.
     pub(super) fn wait_failure(&self, limits: &Limits) -> Failure {
         match &self.state {
-            State::OutOfReach(trouble) => Failure::Unavailable {
-                trouble: Arc::clone(trouble),
+            State::OutOfReach(backend_error) => Failure::Unavailable {
+                backend_error: Arc::clone(backend_error),
                 retry_after: LONGEST_PAUSE,
             },
             State::Absent | State::Unavailable | State::Up => Failure::StartTimeout {
                 limit: limits.start_timeout,
-                trouble: self.start_report.clone(),
+                backend_error: self.start_report.clone(),
             },
         }
     }
@@ -218,8 +218,8 @@ impl Link {
     }
 
     /// The server cannot be reached at the moment. What it received stays valid.
-    pub(super) fn handle_out_of_reach(&mut self, trouble: Option<Arc<Trouble>>) {
-        self.state = trouble.map_or(State::Absent, State::OutOfReach);
+    pub(super) fn handle_out_of_reach(&mut self, backend_error: Option<Arc<BackendError>>) {
+        self.state = backend_error.map_or(State::Absent, State::OutOfReach);
     }
 
     pub(super) fn handle_unavailable(&mut self) {
@@ -277,8 +277,8 @@ impl Link {
     // The introduction.
 
     /// Keeps a client's introduction for the handshake, if it is the first.
-    pub(super) fn offer(&mut self, client: &Client, introduction: Option<&Message>) {
-        self.face.offer(client, introduction);
+    pub(super) fn offer(&mut self, client: &Client, initialize: Option<&Message>) {
+        self.face.offer(client, initialize);
     }
 
     /// Sends the first messages that are due. Returns whether there were any.
@@ -298,22 +298,22 @@ impl Link {
     }
 
     /// The server has answered the first message of an era.
-    pub(super) fn handle_first_answer(&mut self, era: Era, message: Message) -> Introduced {
+    pub(super) fn handle_first_answer(&mut self, era: Era, message: Message) -> HandshakeOutcome {
         match self.face.handle_answer(era, message) {
-            Ok(welcome) => Introduced::Welcome {
-                welcome,
-                shown: self.negotiation.handle_welcome(era),
-                again: std::mem::replace(&mut self.welcomed_before, true),
+            Ok(server_info) => HandshakeOutcome::Opened {
+                server_info,
+                shown: self.negotiation.handle_success(era),
+                again: std::mem::replace(&mut self.opened_before, true),
             },
-            Err(refusal) => self.handle_refusal(era, Refusal::Answer(refusal)),
+            Err(refusal) => self.handle_refusal(era, HandshakeRefusal::Answer(refusal)),
         }
     }
 
     /// The server does not welcome this era.
-    pub(super) fn handle_refusal(&mut self, era: Era, refusal: Refusal) -> Introduced {
+    pub(super) fn handle_refusal(&mut self, era: Era, refusal: HandshakeRefusal) -> HandshakeOutcome {
         match self.negotiation.handle_refusal(era, refusal) {
-            AfterRefusal::GoOn => Introduced::GoOn,
-            AfterRefusal::GiveUp { era, refusal, shown } => Introduced::Refused { era, refusal, shown },
+            AfterRefusal::GoOn => HandshakeOutcome::GoOn,
+            AfterRefusal::GiveUp { era, refusal, shown } => HandshakeOutcome::Refused { era, refusal, shown },
         }
     }
 
@@ -336,12 +336,12 @@ impl Link {
     }
 
     /// The next client introduces itself, since every session of the last one has gone.
-    pub(super) fn forget_introduction(&mut self) {
-        self.face.forget_introduction();
+    pub(super) fn forget_initialize(&mut self) {
+        self.face.forget_initialize();
     }
 
     /// Sends `notifications/initialized` if the server still waits for it. Returns whether it was sent.
-    pub(super) fn confirm(&mut self, words: Option<&Message>, ledger: &mut Ledger) -> bool {
-        self.face.confirm(words, ledger.outgoing.end())
+    pub(super) fn confirm(&mut self, notification: Option<&Message>, ledger: &mut Ledger) -> bool {
+        self.face.confirm(notification, ledger.outgoing.end())
     }
 }

@@ -100,8 +100,8 @@ impl Listen {
             None => newest.is_some(),
             Some(filters) => {
                 let lists_change = link
-                    .welcome()
-                    .is_some_and(|welcome| !welcome.changing_lists.is_empty());
+                    .server_info()
+                    .is_some_and(|server_info| !server_info.changing_lists.is_empty());
                 let useful = lists_change || !filters.is_empty();
                 newest.map_or(useful, |open| open.filters != *filters)
             }

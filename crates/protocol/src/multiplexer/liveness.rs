@@ -17,7 +17,7 @@ use crate::time::{Moment, earliest};
 
 #[derive(Debug, Default)]
 pub(super) struct Liveness {
-    doubt: Option<Doubt>,
+    expected: Option<ExpectedReply>,
     /// The first request that was sent after the server last wrote something, on stdout or stderr, or
     /// was last given an answer.
     silent_since: Option<WireId>,
@@ -29,7 +29,7 @@ pub(super) struct Liveness {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owed {
     /// The answer to the handshake.
-    Welcome,
+    Handshake,
     /// A sign that it still works on this call, or on anything sent after it.
     Call(WireId),
 }
@@ -37,14 +37,14 @@ pub(super) enum Owed {
 impl Owed {
     pub(super) fn why(self) -> &'static str {
         match self {
-            Self::Welcome => "no answer to the handshake within start_timeout",
+            Self::Handshake => "no answer to the handshake within start_timeout",
             Self::Call(_) => "no sign of life, not even to a ping, after a call took too long",
         }
     }
 }
 
 #[derive(Debug)]
-struct Doubt {
+struct ExpectedReply {
     /// A server that is silent until then is given up, unless an older call excuses it.
     until: Moment,
     owed: Owed,
@@ -65,7 +65,7 @@ pub(super) enum Due {
 impl Liveness {
     /// The server has written something. `next` is the request that will be sent next.
     pub(super) fn handle_activity(&mut self, next: WireId) {
-        self.doubt = None;
+        self.expected = None;
         self.silent_since = Some(next);
     }
 
@@ -73,8 +73,8 @@ impl Liveness {
     /// or has written to stderr. Older calls excuse it from now on.
     pub(super) fn handle_work(&mut self, next: WireId) {
         self.silent_since = Some(next);
-        if let Some(doubt) = &mut self.doubt {
-            doubt.hung_at = None;
+        if let Some(expected) = &mut self.expected {
+            expected.hung_at = None;
         }
     }
 
@@ -83,21 +83,21 @@ impl Liveness {
     /// older debt decides, since a server may do one thing after the other; the server has been asked
     /// already and has only what is left of its time, or of the older debt's time.
     pub(super) fn expect_reply_by(&mut self, answer_by: Moment, owed: Owed, limit: Moment) -> bool {
-        let is_new = self.doubt.is_none();
-        let doubt = self.doubt.get_or_insert(Doubt {
+        let is_new = self.expected.is_none();
+        let expected = self.expected.get_or_insert(ExpectedReply {
             until: answer_by.max(limit),
             owed,
             answer_by,
             hung_at: None,
         });
-        if owed < doubt.owed {
-            doubt.owed = owed;
-            doubt.until = doubt.until.max(limit);
+        if owed < expected.owed {
+            expected.owed = owed;
+            expected.until = expected.until.max(limit);
         }
         let is_silent = |call| self.silent_since.is_none_or(|since| call >= since);
         if matches!(owed, Owed::Call(call) if is_silent(call)) {
-            let hung_at = doubt.answer_by.max(limit);
-            doubt.hung_at = earliest(doubt.hung_at, Some(hung_at));
+            let hung_at = expected.answer_by.max(limit);
+            expected.hung_at = earliest(expected.hung_at, Some(hung_at));
         }
         is_new
     }
@@ -107,35 +107,35 @@ impl Liveness {
         let longest = limit.saturating_mul(Limits::MAX_EXTENSIONS);
         let horizon = *self.start_horizon.get_or_insert(now.after(longest));
         let until = now.after(limit).min(horizon);
-        if let Some(doubt) = &mut self.doubt
-            && doubt.owed == Owed::Welcome
+        if let Some(expected) = &mut self.expected
+            && expected.owed == Owed::Handshake
         {
-            doubt.until = doubt.until.max(until);
+            expected.until = expected.until.max(until);
         }
         until
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
-        let doubt = self.doubt.as_ref()?;
-        earliest(Some(doubt.until), doubt.hung_at)
+        let expected = self.expected.as_ref()?;
+        earliest(Some(expected.until), expected.hung_at)
     }
 
     /// Returns what the server owes if its time is over. The caller then postpones or ends the doubt.
     pub(super) fn due(&self, now: Moment) -> Option<Due> {
-        let doubt = self.doubt.as_ref()?;
-        if doubt.hung_at.is_some_and(|at| at <= now) {
-            return Some(Due::Hung(doubt.owed));
+        let expected = self.expected.as_ref()?;
+        if expected.hung_at.is_some_and(|at| at <= now) {
+            return Some(Due::Hung(expected.owed));
         }
-        (doubt.until <= now).then_some(Due::Excusable(doubt.owed))
+        (expected.until <= now).then_some(Due::Excusable(expected.owed))
     }
 
     pub(super) fn postpone(&mut self, until: Moment) {
-        if let Some(doubt) = &mut self.doubt {
-            doubt.until = until;
+        if let Some(expected) = &mut self.expected {
+            expected.until = until;
         }
     }
 
-    pub(super) fn end_doubt(&mut self) {
-        self.doubt = None;
+    pub(super) fn expect_nothing(&mut self) {
+        self.expected = None;
     }
 }

@@ -7,7 +7,7 @@ use super::changes::NO_UPDATES;
 use super::link::Carrier;
 use super::tasks::{NO_TASK, Watched};
 use crate::backend_face::modern::ListenFilter;
-use crate::backend_face::{Outgoing, WireId, legacy};
+use crate::backend_face::{OutgoingRequest, WireId, legacy};
 use crate::exchange::{Request, SessionKey};
 use crate::message::{Member, Message};
 use crate::method::{LogLevel, Method};
@@ -32,8 +32,8 @@ pub(super) enum Lowered {
 impl Multiplexer {
     /// Notes the log level that a call itself names, so that what others want makes no difference to it. A server that is
     /// told by session must be told before the call.
-    pub(super) fn heed_level(&mut self, now: Moment, session: SessionKey, message: &Message, words: Era) {
-        let wanted = match words.log_levels() {
+    pub(super) fn apply_level(&mut self, now: Moment, session: SessionKey, message: &Message, era: Era) {
+        let wanted = match era.log_levels() {
             LogLevelStyle::PerRequest => message.text(Member::MetaLogLevel),
             LogLevelStyle::PerSession => None,
         };
@@ -52,7 +52,7 @@ impl Multiplexer {
             LogLevelStyle::PerRequest => {}
             LogLevelStyle::PerSession => {
                 if self.link.is_ready()
-                    && let Some(level) = self.subscriptions.retell()
+                    && let Some(level) = self.subscriptions.resend_level()
                 {
                     self.send_level(now, level);
                 }
@@ -88,7 +88,7 @@ impl Multiplexer {
         session: SessionKey,
         request: &Request,
         message: &Message,
-        words: Era,
+        era: Era,
         id: WireId,
         extra: &[(&'static str, Bytes)],
     ) -> Lowered {
@@ -122,9 +122,9 @@ impl Multiplexer {
         let Some(entry) = self.ledger.sessions.get(session) else {
             return Lowered::Done;
         };
-        let line = Outgoing {
+        let line = OutgoingRequest {
             message,
-            words,
+            era,
             id,
             client: &entry.client,
             level: self.subscriptions.level(session),
@@ -133,7 +133,7 @@ impl Multiplexer {
         let start = self.ledger.outgoing.len();
         self.link.face().write_call(self.ledger.outgoing.outbox(), &line);
         // A client's request in its own words: the sender of a POST need not read it again.
-        if self.link.carrier() == Carrier::Posts && words == self.link.face().era() {
+        if self.link.carrier() == Carrier::Posts && era == self.link.face().era() {
             self.ledger.outgoing.note_line(start, id, message.method());
         }
         Lowered::Sent

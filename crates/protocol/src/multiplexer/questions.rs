@@ -8,8 +8,8 @@ use super::attribution::Resolution;
 use super::link::Carrier;
 use super::state::{OpenQuestion, QuestionOrigin};
 use super::suspended::Suspended;
-use super::unattributed::Held;
-use super::undeclared::Refusal;
+use super::unattributed::HeldQuestion;
+use super::undeclared::QuestionRefusal;
 use crate::backend_face::{WireId, legacy};
 use crate::capability;
 use crate::error_code;
@@ -52,7 +52,7 @@ impl Multiplexer {
             return;
         }
         // No client was introduced to this server, and a modern one could never be sent the answer.
-        if self.link.welcome().is_none() {
+        if self.link.server_info().is_none() {
             return self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, NOTHING_IN_PROGRESS);
         }
         if let Some(origin) = origin {
@@ -95,17 +95,17 @@ impl Multiplexer {
     ) {
         let entry = self.ledger.sessions.get(session);
         let unheard_of = entry.is_some_and(|entry| {
-            entry.words.questions() == QuestionStyle::Results && !message.method().is_input()
+            entry.era.questions() == QuestionStyle::Results && !message.method().is_input()
         });
         let able = entry.map(|entry| &entry.client.capabilities);
         if unheard_of || able.is_some_and(|can| !can.can_answer(message.method())) {
-            let refusal = Refusal {
+            let refusal = QuestionRefusal {
                 code: error_code::METHOD_NOT_FOUND,
                 why: "the client cannot answer this kind of request",
             };
             self.handle_undeclared(now, wire, id, &message, refusal);
         } else if able.is_some_and(|can| !can.can_answer_in_kind(&message)) {
-            let refusal = Refusal {
+            let refusal = QuestionRefusal {
                 code: error_code::INVALID_PARAMS,
                 why: "the client did not declare that it can be asked in this way",
             };
@@ -123,7 +123,7 @@ impl Multiplexer {
         now: Moment,
         session: SessionKey,
         wire: Option<WireId>,
-        asker: QuestionOrigin,
+        origin: QuestionOrigin,
         message: Message,
     ) {
         let question = QuestionKey(self.ledger.next_question);
@@ -135,7 +135,7 @@ impl Multiplexer {
             carrier = self.ledger.open_question(deadline, id);
             self.undeclared.handle_answerable(id);
             // A server that asks by its answer has answered the call: there is nothing to confuse.
-            if let QuestionOrigin::Server(_) = asker {
+            if let QuestionOrigin::Server(_) = origin {
                 Suspended::schedule(now, id, &mut self.ledger);
             }
         }
@@ -144,7 +144,7 @@ impl Multiplexer {
             OpenQuestion {
                 session,
                 wire,
-                asker,
+                origin,
                 method: message.method(),
                 deadline,
             },
@@ -173,7 +173,7 @@ impl Multiplexer {
             .ledger
             .questions
             .iter()
-            .find(|(_, open)| matches!(&open.asker, QuestionOrigin::Server(asked) if asked == id))
+            .find(|(_, open)| matches!(&open.origin, QuestionOrigin::Server(asked) if asked == id))
             .map(|(key, _)| *key);
         let Some(question) = found else {
             self.ledger.counters.strays += 1;
@@ -218,11 +218,15 @@ impl Multiplexer {
         };
         self.note_roots(&open, message);
         let reworded = (open.method == Method::SamplingCreateMessage)
-            .then(|| self.link.welcome().and_then(|welcome| welcome.version))
+            .then(|| {
+                self.link
+                    .server_info()
+                    .and_then(|server_info| server_info.version)
+            })
             .flatten()
             .and_then(|version| legacy::sampled_for(version, message));
         let message = reworded.as_ref().unwrap_or(message);
-        match open.asker {
+        match open.origin {
             QuestionOrigin::Server(id) => self.link.write_answer(message, &id, &mut self.ledger),
             QuestionOrigin::Round(key) => self.handle_input(now, open.wire, &key, message),
             QuestionOrigin::Task(key) => self.handle_task_input(now, open.wire, &key, message),
@@ -278,7 +282,7 @@ impl Multiplexer {
             return;
         };
         self.fail_asked(open.session, why);
-        match open.asker {
+        match open.origin {
             QuestionOrigin::Server(id) => {
                 self.link
                     .refuse(&id, error_code::INTERNAL_ERROR, why, &mut self.ledger);
@@ -329,7 +333,7 @@ impl Multiplexer {
             Resolution::Wait => {}
             Resolution::Refuse => self.refuse_held(),
             Resolution::Attribute => {
-                for Held { id, message, .. } in self.attribution.unattributed.take() {
+                for HeldQuestion { id, message, .. } in self.attribution.unattributed.take() {
                     match self.attribution.of_question(message.method(), &self.ledger) {
                         Some((session, wire)) => self.ask_session(now, session, wire, id, message),
                         None => self.refuse_unattributable(&id),
@@ -340,7 +344,7 @@ impl Multiplexer {
     }
 
     fn refuse_held(&mut self) {
-        for Held { id, .. } in self.attribution.unattributed.take() {
+        for HeldQuestion { id, .. } in self.attribution.unattributed.take() {
             self.refuse_unattributable(&id);
         }
     }
@@ -365,11 +369,11 @@ impl Multiplexer {
         call: Option<WireId>,
         id: Bytes,
         question: &Message,
-        refusal: Refusal,
+        refusal: QuestionRefusal,
     ) {
         let carrier = call.filter(|id| {
             let call = self.ledger.call(*id);
-            call.is_some_and(|call| call.words.questions() == QuestionStyle::Results)
+            call.is_some_and(|call| call.era.questions() == QuestionStyle::Results)
         });
         let room = self.open_questions() < self.ledger.limits.questions;
         match (carrier, capability::required_for(question), room) {

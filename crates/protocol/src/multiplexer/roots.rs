@@ -24,12 +24,12 @@ pub(super) struct Roots {
     configured: Option<Bytes>,
     /// What a client that is asked by results last answered.
     answered: Option<(Principal, Bytes)>,
-    asked: VecDeque<Asked>,
+    asked: VecDeque<RootsQuestion>,
 }
 
 /// A question for roots that waits for a call.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct RootsQuestion {
     /// The raw id that the server gave it.
     pub(super) id: Bytes,
     pub(super) message: Message,
@@ -40,7 +40,7 @@ pub(super) struct Asked {
 
 /// A question could be for several principals.
 #[derive(Debug)]
-pub(super) struct Several;
+pub(super) struct SeveralPrincipals;
 
 impl Roots {
     /// Sets the roots for a server that asks when no client can be asked. None at all: there is nothing to answer with.
@@ -60,11 +60,11 @@ impl Roots {
 
     /// Returns the answer for a server that asks without a call. `sole` is the only principal that it can be for; what one
     /// principal answered is not sent while another is there.
-    pub(super) fn known(&self, sole: &Result<Option<Principal>, Several>) -> Option<Message> {
+    pub(super) fn known(&self, sole: &Result<Option<Principal>, SeveralPrincipals>) -> Option<Message> {
         let answered = self.answered.as_ref().filter(|(principal, _)| match sole {
             Ok(Some(sole)) => sole == principal,
             Ok(None) => true,
-            Err(Several) => false,
+            Err(SeveralPrincipals) => false,
         });
         let result = answered.map(|(_, result)| result).or(self.configured.as_ref())?;
         let text = [br#"{"jsonrpc":"2.0","id":0,"result":"#, &result[..], b"}"].concat();
@@ -81,7 +81,7 @@ impl Roots {
         ledger: &mut Ledger,
     ) {
         let until = now.after(ledger.limits.own_timeout());
-        self.asked.push_back(Asked {
+        self.asked.push_back(RootsQuestion {
             id,
             message,
             principal,
@@ -91,7 +91,7 @@ impl Roots {
     }
 
     /// Takes the questions that may be for this principal.
-    pub(super) fn take_for(&mut self, principal: Option<&Principal>) -> VecDeque<Asked> {
+    pub(super) fn take_for(&mut self, principal: Option<&Principal>) -> VecDeque<RootsQuestion> {
         if self.asked.is_empty() {
             return VecDeque::new();
         }

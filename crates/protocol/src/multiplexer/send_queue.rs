@@ -6,7 +6,7 @@
 use bytes::{Bytes, BytesMut};
 
 use crate::backend_face::WireId;
-use crate::delivery::{Bundle, Known, Parcel, Post};
+use crate::delivery::{KnownLine, MessageInfo, PostBatch, PostRequest};
 use crate::method::Method;
 use crate::wire::outbox::Outbox;
 
@@ -18,7 +18,7 @@ const WRITTEN_THROUGH: usize = 4096;
 pub(super) struct SendQueue {
     outbox: Outbox,
     /// Lines in the outbox whose sender need not read them again.
-    known_lines: Vec<Known>,
+    known_lines: Vec<KnownLine>,
     /// Bytes that the writer has taken and not written yet.
     being_written: usize,
 }
@@ -51,10 +51,10 @@ impl SendQueue {
 
     /// Notes that the bytes from `start` to the end are a client's request in the client's own words.
     pub(super) fn note_line(&mut self, start: usize, id: WireId, method: Method) {
-        self.known_lines.push(Known {
+        self.known_lines.push(KnownLine {
             start,
             end: self.outbox.len(),
-            parcel: Parcel::Request { id, method },
+            message_info: MessageInfo::Request { id, method },
         });
     }
 
@@ -66,22 +66,22 @@ impl SendQueue {
     }
 
     /// Hands over everything that waits as lines that are sent one by one.
-    pub(super) fn take_posts(&mut self) -> Bundle {
+    pub(super) fn take_posts(&mut self) -> PostBatch {
         let known = std::mem::take(&mut self.known_lines);
-        Bundle::new(self.take(Outbox::default()).into_whole(), known)
+        PostBatch::new(self.take(Outbox::default()).into_whole(), known)
     }
 
     /// Hands over what waits if it is one client's request and nothing else.
-    pub(super) fn take_lone_post(&mut self) -> Option<Post> {
+    pub(super) fn take_lone_post(&mut self) -> Option<PostRequest> {
         let lone = self
             .known_lines
             .pop_if(|known| known.start == 0 && known.end == self.outbox.len())?;
         let mut line = std::mem::take(&mut self.outbox).into_whole();
         // Without its line break.
         line.truncate(lone.end - 1);
-        Some(Post {
+        Some(PostRequest {
             line: line.freeze(),
-            parcel: lone.parcel,
+            message_info: lone.message_info,
             cancels: None,
         })
     }

@@ -10,9 +10,9 @@ use crate::version::Era;
 #[derive(Debug)]
 pub(super) struct SessionEntry {
     pub(super) client: Arc<Client>,
-    pub(super) words: Era,
+    pub(super) era: Era,
     /// Wants notifications that are about none of its calls.
-    pub(super) hears: bool,
+    pub(super) wants_notifications: bool,
     load: Load,
 }
 
@@ -25,11 +25,11 @@ struct Load {
 }
 
 impl SessionEntry {
-    pub(super) fn new(client: Arc<Client>, words: Era, hears: bool) -> Self {
+    pub(super) fn new(client: Arc<Client>, era: Era, wants_notifications: bool) -> Self {
         Self {
             client,
-            words,
-            hears,
+            era,
+            wants_notifications,
             load: Load::default(),
         }
     }
@@ -88,9 +88,9 @@ impl Sessions {
     }
 
     /// Returns the sessions that want notifications which are about none of their calls.
-    pub(super) fn hearing(&self) -> impl Iterator<Item = SessionKey> {
+    pub(super) fn notified(&self) -> impl Iterator<Item = SessionKey> {
         self.iter()
-            .filter(|(_, entry)| entry.hears)
+            .filter(|(_, entry)| entry.wants_notifications)
             .map(|(session, _)| session)
     }
 

@@ -36,7 +36,7 @@ pub(super) struct Waiting {
     /// What to say if it is reached: a slow start is not a slow call.
     pub(super) starting: bool,
     /// When to tell the client that it takes long.
-    pub(super) patience: Option<Moment>,
+    pub(super) stream_at: Option<Moment>,
     /// Its client was asked something that must be answered first.
     pub(super) asked_first: bool,
     /// When it is refused if another principal still keeps it from its turn.
@@ -92,7 +92,7 @@ pub(super) struct InFlight {
     pub(super) request: Request,
     /// What the client wrote, for as long as it may have to be said again in a further round.
     pub(super) message: Message,
-    pub(super) words: Era,
+    pub(super) era: Era,
     pub(super) doing: Doing,
     /// How often the server has asked by an answer.
     pub(super) rounds: u32,
@@ -248,7 +248,7 @@ impl InFlight {
             call: self.call,
             request: self.request,
             message: self.message,
-            words: self.words,
+            era: self.era,
             mirrored: None,
             reads_events: self.timer.reads_events(),
         }
@@ -267,7 +267,7 @@ pub(super) struct OpenQuestion {
     pub(super) session: SessionKey,
     /// The call that carries it.
     pub(super) wire: Option<WireId>,
-    pub(super) asker: QuestionOrigin,
+    pub(super) origin: QuestionOrigin,
     pub(super) method: Method,
     pub(super) deadline: Moment,
 }

@@ -19,7 +19,7 @@ pub(super) struct Subscriptions {
     /// one like it would only raise it again.
     requested: Option<LogLevel>,
     /// The level the server was last told.
-    told: Option<LogLevel>,
+    sent: Option<LogLevel>,
 }
 
 #[derive(Debug, Default)]
@@ -99,7 +99,7 @@ impl Subscriptions {
     /// Notes the session's level. `Some`: the server must be told this one.
     pub(super) fn set_level(&mut self, session: SessionKey, level: LogLevel) -> Option<LogLevel> {
         self.choose_level(session, level);
-        self.retell()
+        self.resend_level()
     }
 
     /// Notes the session's level, which the server is told later.
@@ -124,20 +124,20 @@ impl Subscriptions {
     }
 
     /// Returns the level that the server must be told, if it is another one than it has.
-    pub(super) fn retell(&mut self) -> Option<LogLevel> {
+    pub(super) fn resend_level(&mut self) -> Option<LogLevel> {
         // When the last choice has gone, the server goes back to its own default.
-        let back = self.told.map(|_| UNCHOSEN_LEVEL);
+        let back = self.sent.map(|_| UNCHOSEN_LEVEL);
         let wanted = self.most_verbose().or(back)?;
-        if self.told == Some(wanted) {
+        if self.sent == Some(wanted) {
             return None;
         }
-        self.told = Some(wanted);
-        self.told
+        self.sent = Some(wanted);
+        self.sent
     }
 
     /// It is not certain that the server has the level it was told: the next wish must be put to it.
-    pub(super) fn doubt_level(&mut self) {
-        self.told = None;
+    pub(super) fn forget_sent_level(&mut self) {
+        self.sent = None;
     }
 
     /// The server refused the session's level.
@@ -145,14 +145,14 @@ impl Subscriptions {
         if self.levels.remove(&session).is_some() {
             self.unchosen.insert(session);
         }
-        self.told = None;
+        self.sent = None;
     }
 
-    pub(super) fn hears(&self, session: SessionKey, level: Option<LogLevel>) -> bool {
+    pub(super) fn accepts_level(&self, session: SessionKey, level: Option<LogLevel>) -> bool {
         let Some(level) = level else { return true };
         match self.levels.get(&session) {
             Some(chosen) => level >= *chosen,
-            None => (self.told.is_none() && self.levels.is_empty()) || level >= UNCHOSEN_LEVEL,
+            None => (self.sent.is_none() && self.levels.is_empty()) || level >= UNCHOSEN_LEVEL,
         }
     }
 
@@ -183,8 +183,8 @@ impl Subscriptions {
 
     /// Everything a restarted server must be told again.
     pub(super) fn replay(&mut self) -> (Vec<String>, Option<LogLevel>) {
-        self.told = self.most_verbose();
-        (self.resources.keys().cloned().collect(), self.told)
+        self.sent = self.most_verbose();
+        (self.resources.keys().cloned().collect(), self.sent)
     }
 }
 
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_verbose_level_is_told_and_each_session_hears_its_own() {
+    fn the_most_verbose_level_is_sent_and_each_session_receives_its_own() {
         let mut subscriptions = Subscriptions::default();
         assert_eq!(
             subscriptions.set_level(A, LogLevel::Warning),
@@ -233,31 +233,31 @@ mod tests {
         );
         assert_eq!(subscriptions.set_level(B, LogLevel::Debug), Some(LogLevel::Debug));
         assert_eq!(subscriptions.set_level(A, LogLevel::Error), None);
-        assert!(!subscriptions.hears(A, Some(LogLevel::Info)));
-        assert!(subscriptions.hears(B, Some(LogLevel::Debug)));
-        assert!(!subscriptions.hears(SessionKey(3), Some(LogLevel::Debug)));
+        assert!(!subscriptions.accepts_level(A, Some(LogLevel::Info)));
+        assert!(subscriptions.accepts_level(B, Some(LogLevel::Debug)));
+        assert!(!subscriptions.accepts_level(SessionKey(3), Some(LogLevel::Debug)));
         assert_eq!(subscriptions.forget(B), (vec![], true));
-        assert_eq!(subscriptions.retell(), Some(LogLevel::Error));
+        assert_eq!(subscriptions.resend_level(), Some(LogLevel::Error));
     }
 
     #[test]
     fn session_without_a_choice_counts_as_info() {
         let mut subscriptions = Subscriptions::default();
         subscriptions.attach(A);
-        assert_eq!(subscriptions.retell(), None, "no session has chosen");
+        assert_eq!(subscriptions.resend_level(), None, "no session has chosen");
         assert_eq!(subscriptions.set_level(A, LogLevel::Error), Some(LogLevel::Error));
         subscriptions.attach(B);
-        assert_eq!(subscriptions.retell(), Some(LogLevel::Info));
-        assert!(subscriptions.hears(B, Some(LogLevel::Info)));
-        assert!(!subscriptions.hears(A, Some(LogLevel::Info)));
+        assert_eq!(subscriptions.resend_level(), Some(LogLevel::Info));
+        assert!(subscriptions.accepts_level(B, Some(LogLevel::Info)));
+        assert!(!subscriptions.accepts_level(A, Some(LogLevel::Info)));
         assert_eq!(
             subscriptions.set_level(B, LogLevel::Critical),
             Some(LogLevel::Error)
         );
         subscriptions.forget(A);
-        assert_eq!(subscriptions.retell(), Some(LogLevel::Critical));
+        assert_eq!(subscriptions.resend_level(), Some(LogLevel::Critical));
         subscriptions.forget(B);
-        assert_eq!(subscriptions.retell(), Some(LogLevel::Info));
+        assert_eq!(subscriptions.resend_level(), Some(LogLevel::Info));
         assert_eq!(subscriptions.set_level(A, LogLevel::Info), None);
     }
 }

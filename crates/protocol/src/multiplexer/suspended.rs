@@ -164,7 +164,7 @@ mod tests {
 
     use super::super::{Limits, Multiplexer, Output};
     use super::*;
-    use crate::backend_face::legacy::Introduction;
+    use crate::backend_face::legacy::ClientHello;
     use crate::exchange::{Ask, Call, CallKey, Client, Failure, Principal, Request, Tell};
     use crate::version::Era;
 
@@ -178,12 +178,12 @@ mod tests {
         /// The first client's call waits for the client's answer to this question.
         fn asked() -> (Self, QuestionKey) {
             let mut scene = Self {
-                machine: Multiplexer::new(Limits::default(), Introduction::Newest),
+                machine: Multiplexer::new(Limits::default(), ClientHello::Newest),
                 now: Moment::START,
             };
             scene.machine.handle_link_up(scene.now);
             scene.call(1, "ann");
-            scene.say(r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}"#);
+            scene.receive(r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}"#);
             assert_eq!(scene.calls_sent(), 1);
             let question = scene.ask(90).expect("the only call is asked");
             assert_eq!(question.0, SessionKey(1));
@@ -194,7 +194,7 @@ mod tests {
             self.call_in(Era::Modern, session, principal);
         }
 
-        fn call_in(&mut self, words: Era, session: u64, principal: &str) {
+        fn call_in(&mut self, era: Era, session: u64, principal: &str) {
             let session = SessionKey(session);
             let declared = Some(Bytes::from_static(br#"{"elicitation":{}}"#));
             let client = Arc::new(Client::declaring(Principal::named(principal), declared, None));
@@ -202,9 +202,9 @@ mod tests {
                 session,
                 call: CallKey(0),
                 client,
-                introduction: None,
-                words,
-                hears: false,
+                initialize: None,
+                era,
+                wants_notifications: false,
             };
             self.machine.handle_ask(self.now, open);
             let text = Bytes::from_static(
@@ -216,14 +216,14 @@ mod tests {
                 call: CallKey(1),
                 request: Request::Plain,
                 message,
-                words,
+                era,
                 mirrored: None,
                 reads_events: false,
             };
             self.machine.handle_ask(self.now, Ask::Call(call));
         }
 
-        fn say(&mut self, line: &str) {
+        fn receive(&mut self, line: &str) {
             self.machine
                 .handle_line(self.now, Bytes::copy_from_slice(line.as_bytes()));
         }
@@ -232,7 +232,7 @@ mod tests {
         fn ask(&mut self, id: u64) -> Option<(SessionKey, QuestionKey)> {
             while self.machine.poll_output().is_some() {}
             let params = r#"{"message":"?","requestedSchema":{"type":"object","properties":{}}}"#;
-            self.say(&format!(
+            self.receive(&format!(
                 r#"{{"jsonrpc":"2.0","id":{id},"method":"elicitation/create","params":{params}}}"#
             ));
             std::iter::from_fn(|| self.machine.poll_output()).find_map(|output| match output {
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn message_that_is_alone_need_not_wait_for_the_writer() {
         let mut scene = Scene {
-            machine: Multiplexer::new(Limits::default(), Introduction::Newest),
+            machine: Multiplexer::new(Limits::default(), ClientHello::Newest),
             now: Moment::START,
         };
         scene.machine.handle_link_up(scene.now);
@@ -289,7 +289,7 @@ mod tests {
         scene.machine.handle_unwritten(line);
         written.extend_from_slice(scene.sent().as_bytes());
         assert_eq!(written, whole, "the writer does the rest");
-        scene.say(r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}"#);
+        scene.receive(r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}"#);
         let line = scene.machine.take_lone_line().expect("it is alone");
         assert!(line.ends_with(b"}\n"), "{line:?}");
         scene.machine.handle_written();
@@ -309,7 +309,7 @@ mod tests {
                 .count(),
             1
         );
-        scene.say(r#"{"jsonrpc":"2.0","id":3,"result":{}}"#);
+        scene.receive(r#"{"jsonrpc":"2.0","id":3,"result":{}}"#);
         scene.call(3, "ann");
         assert_eq!(
             scene.machine.take_lone_line(),
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn request_that_is_alone_need_not_wait_to_be_seen_with_others() {
         let mut scene = Scene {
-            machine: Multiplexer::new(Limits::default(), Introduction::Newest),
+            machine: Multiplexer::new(Limits::default(), ClientHello::Newest),
             now: Moment::START,
         };
         scene.machine.set_carrier(crate::multiplexer::Carrier::Posts);
@@ -329,7 +329,7 @@ mod tests {
         scene.call_in(Era::Legacy, 1, "ann");
         assert_eq!(scene.machine.take_lone_post(), None, "it is a handshake");
         scene.sent();
-        scene.say(r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}"#);
+        scene.receive(r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}"#);
         assert_eq!(
             scene.machine.take_lone_post(),
             None,
@@ -341,7 +341,7 @@ mod tests {
         let line = String::from_utf8(post.line.to_vec()).expect("text");
         assert!(line.contains("tools/call") && line.ends_with('}'), "{line}");
         let message = Message::scan(post.line).expect("a message");
-        assert_eq!(post.parcel, crate::delivery::Parcel::of(&message));
+        assert_eq!(post.message_info, crate::delivery::MessageInfo::of(&message));
         assert_eq!(scene.sent(), "", "it is not there twice");
         scene.call_in(Era::Legacy, 3, "ann");
         scene.call_in(Era::Legacy, 4, "ann");
@@ -373,26 +373,26 @@ mod tests {
     }
 
     #[test]
-    fn late_question_is_the_resting_calls_if_nobody_elses() {
+    fn late_question_goes_to_the_suspended_call_if_no_other_call_runs() {
         let (mut scene, _) = Scene::asked();
         scene.wait();
         assert_eq!(scene.ask(91).map(|asked| asked.0), Some(SessionKey(1)));
     }
 
     #[test]
-    fn strangers_wait_for_a_call_that_rests() {
+    fn calls_of_other_principals_wait_for_a_suspended_call() {
         let (mut scene, question) = Scene::asked();
         scene.call(2, "bob");
         scene.wait();
         assert_eq!(scene.calls_sent(), 0);
         scene.answer(1, question);
         assert!(scene.sent().contains("decline"));
-        scene.say(r#"{"jsonrpc":"2.0","id":2,"result":{"content":[]}}"#);
+        scene.receive(r#"{"jsonrpc":"2.0","id":2,"result":{"content":[]}}"#);
         assert_eq!(scene.calls_sent(), 1);
     }
 
     #[test]
-    fn stranger_is_told_so_after_a_bounded_wait() {
+    fn call_of_another_principal_is_refused_after_a_bounded_wait() {
         let (mut scene, _) = Scene::asked();
         scene.call(2, "bob");
         scene.now = scene.now.after(Limits::OCCUPIED_WAIT);
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(scene.calls_sent(), 1);
         scene.answer(1, question);
         assert_eq!(scene.sent(), "", "the other call may still ask");
-        scene.say(r#"{"jsonrpc":"2.0","id":3,"result":{"content":[]}}"#);
+        scene.receive(r#"{"jsonrpc":"2.0","id":3,"result":{"content":[]}}"#);
         assert!(scene.sent().contains("decline"));
         assert_eq!(scene.ask(91).map(|asked| asked.0), Some(SessionKey(1)));
     }

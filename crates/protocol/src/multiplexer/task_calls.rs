@@ -31,9 +31,9 @@ impl Multiplexer {
         let Some(call) = self.ledger.call(id) else {
             return Some(message);
         };
-        let (session, words, method, drives) = (call.session, call.words, call.method(), call.drives);
+        let (session, era, method, drives) = (call.session, call.era, call.method(), call.drives);
         let (ledger, link) = (&mut self.ledger, &self.link);
-        let (server, client) = (link.face().tasks(), words.tasks());
+        let (server, client) = (link.face().tasks(), era.tasks());
         let is_lifted = (server, client) == (TaskStyle::Core, TaskStyle::Extension);
         match method {
             Method::ToolsCall => {
@@ -44,7 +44,7 @@ impl Multiplexer {
                     TaskPolling::begin(now, id, &task, ledger, link);
                     return None;
                 }
-                self.tasks.remember(now, &task, session, words, ledger, link);
+                self.tasks.remember(now, &task, session, era, ledger, link);
                 Some(message)
             }
             Method::TasksGet => {
@@ -101,7 +101,7 @@ impl Multiplexer {
                 session: call.session,
                 call: call.call,
                 message,
-                words: self.link.face().era(),
+                era: self.link.face().era(),
             });
         }
     }
@@ -196,7 +196,7 @@ impl Multiplexer {
         if let Some((session, wire)) = TaskPolling::driven(&task, &self.ledger) {
             self.ledger.note_activity(now, wire);
             if let Some(call) = self.ledger.call(wire).map(|call| call.call)
-                && self.subscriptions.hears(session, level)
+                && self.subscriptions.accepts_level(session, level)
             {
                 self.ledger.tell(Tell::Related {
                     session,
@@ -209,8 +209,14 @@ impl Multiplexer {
         let session = self.tasks.session_of(&task, &self.ledger);
         match session.map(|(session, _)| session) {
             // Other clients have no stream that belongs to a task.
-            Some(session) if self.ledger.sessions.get(session).is_some_and(|entry| entry.hears) => {
-                if self.subscriptions.hears(session, level) {
+            Some(session)
+                if self
+                    .ledger
+                    .sessions
+                    .get(session)
+                    .is_some_and(|entry| entry.wants_notifications) =>
+            {
+                if self.subscriptions.accepts_level(session, level) {
                     self.ledger.tell(Tell::Notice { session, message });
                 }
             }

@@ -42,7 +42,7 @@ pub(super) struct TaskPolling {
     polling: Option<WireId>,
     outcome: Option<WireId>,
     /// The last status text of the server, and how often it was a new one.
-    said: Option<String>,
+    reported: Option<String>,
     steps: u64,
     /// The keys of the task's questions: each is put to the client once.
     asked: BTreeSet<String>,
@@ -75,7 +75,7 @@ impl TaskPolling {
             poll_at: None,
             polling: None,
             outcome: None,
-            said: None,
+            reported: None,
             steps: 0,
             asked: BTreeSet::new(),
         })
@@ -293,10 +293,10 @@ impl TaskPolling {
         let (Some(token), Some(polling)) = (&call.token, call.doing.polling_mut()) else {
             return;
         };
-        if task.text.is_none() || task.text == polling.said {
+        if task.text.is_none() || task.text == polling.reported {
             return;
         }
-        polling.said.clone_from(&task.text);
+        polling.reported.clone_from(&task.text);
         polling.steps += 1;
         let text = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{},"progress":{},"message":{}}}}}"#,
@@ -376,9 +376,9 @@ fn inlined(message: &Message) -> Message {
     let found = ["result", "error"]
         .into_iter()
         .find_map(|member| Some((member, described.get(member)?)));
-    let told = found.and_then(|(member, raw)| {
+    let outcome = found.and_then(|(member, raw)| {
         let text = format!(r#"{{"jsonrpc":"2.0","id":0,"{member}":{raw}}}"#);
         Message::scan(text.into()).ok()
     });
-    told.unwrap_or_else(|| own_error("the server's task has ended without an outcome"))
+    outcome.unwrap_or_else(|| own_error("the server's task has ended without an outcome"))
 }

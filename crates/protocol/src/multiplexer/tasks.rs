@@ -45,12 +45,12 @@ struct KnownTask {
     /// The client that began it, and in which era's words.
     client: Arc<Client>,
     session: SessionKey,
-    words: Era,
+    era: Era,
     /// Until when it may go on; `None` when it has ended.
     live_until: Option<Moment>,
     watchers: BTreeSet<SessionKey>,
     /// The server has agreed to notify of it, where it must be asked to.
-    told: bool,
+    confirmed: bool,
     /// The server's questions, by the key that the client is given. Keys are never used twice.
     inputs: BTreeMap<String, Input>,
     next_key: u32,
@@ -121,10 +121,10 @@ impl Tasks {
     }
 
     /// The server has agreed to notify of a task, or will not.
-    pub(super) fn confirm(&mut self, id: &str, told: bool) {
+    pub(super) fn confirm(&mut self, id: &str, confirmed: bool) {
         if let Some(known) = self.known.get_mut(id) {
-            known.told = told;
-            if !told {
+            known.confirmed = confirmed;
+            if !confirmed {
                 known.watchers.clear();
             }
         }
@@ -143,7 +143,7 @@ impl Tasks {
         };
         known.watchers.insert(session);
         match link.face().changes() {
-            ChangeStyle::Listen if !known.told => Watched::Wanted,
+            ChangeStyle::Listen if !known.confirmed => Watched::Wanted,
             ChangeStyle::Listen | ChangeStyle::Unasked => Watched::Granted,
         }
     }
@@ -151,7 +151,7 @@ impl Tasks {
     pub(super) fn unwatch(&mut self, session: SessionKey) {
         for known in self.known.values_mut() {
             known.watchers.remove(&session);
-            known.told &= !known.watchers.is_empty();
+            known.confirmed &= !known.watchers.is_empty();
         }
     }
 
@@ -161,7 +161,7 @@ impl Tasks {
         for known in self.known.values_mut() {
             known.inputs.clear();
             known.background = None;
-            known.told = false;
+            known.confirmed = false;
             known.live_until = None;
         }
     }
@@ -196,7 +196,7 @@ impl Tasks {
         let Some(client) = ledger.client(call.session).map(Arc::clone) else {
             return false;
         };
-        let translated = call.words.tasks() == TaskStyle::Extension && link.face().tasks() == TaskStyle::Core;
+        let translated = call.era.tasks() == TaskStyle::Extension && link.face().tasks() == TaskStyle::Core;
         if translated && !link.offers_tasks() {
             let text = "the server has no tasks";
             ledger.reply_error(call, error_code::METHOD_NOT_FOUND, text, None);
@@ -262,7 +262,7 @@ impl Tasks {
             session: call.session,
             call: call.call,
             message: Message::own(r#"{"jsonrpc":"2.0","id":0,"result":{}}"#.into()),
-            words: link.face().era(),
+            era: link.face().era(),
         });
     }
 
@@ -272,14 +272,14 @@ impl Tasks {
         now: Moment,
         task: &Task,
         session: SessionKey,
-        words: Era,
+        era: Era,
         ledger: &mut Ledger,
         link: &Link,
     ) {
         let Some(entry) = ledger.sessions.get(session) else {
             return;
         };
-        let (client, hears) = (Arc::clone(&entry.client), entry.hears);
+        let (client, wants_notifications) = (Arc::clone(&entry.client), entry.wants_notifications);
         if let Some(known) = self.known.get(&task.id)
             && known.client.principal != client.principal
         {
@@ -294,15 +294,15 @@ impl Tasks {
         self.end(&task.id, ledger, link);
         self.count += 1;
         // A client that is notified unasked watches its task from the beginning.
-        let watches = hears && words.changes() == ChangeStyle::Unasked;
+        let watches = wants_notifications && era.changes() == ChangeStyle::Unasked;
         let known = KnownTask {
             number: self.count,
             client,
             session,
-            words,
+            era,
             live_until: None,
             watchers: watches.then_some(session).into_iter().collect(),
-            told: false,
+            confirmed: false,
             inputs: BTreeMap::new(),
             next_key: 1,
             background: None,
@@ -380,7 +380,7 @@ impl Tasks {
         let Some(known) = self.known.get_mut(id) else {
             return;
         };
-        if known.background.is_some() || known.words.tasks() == TaskStyle::Core {
+        if known.background.is_some() || known.era.tasks() == TaskStyle::Core {
             return;
         }
         known.background = Some(wire);
@@ -414,7 +414,7 @@ impl Tasks {
         let Some(known) = self.known.get(task) else {
             return TaskClient::Unknown;
         };
-        match known.words.questions() {
+        match known.era.questions() {
             QuestionStyle::Results => TaskClient::Polls,
             QuestionStyle::Requests => self
                 .session_of(task, ledger)

@@ -126,8 +126,8 @@ impl Tools {
     }
 
     /// Returns how a tool stands to tasks, for a client of the extension at a server of core tasks.
-    pub(super) fn task_support(&self, message: &Message, words: Era, link: &Link) -> TaskSupport {
-        if !wants_core_task(words, link) || message.method() != Method::ToolsCall {
+    pub(super) fn task_support(&self, message: &Message, era: Era, link: &Link) -> TaskSupport {
+        if !wants_core_task(era, link) || message.method() != Method::ToolsCall {
             return TaskSupport::Forbidden;
         }
         self.named(message)
@@ -140,7 +140,7 @@ impl Tools {
             return false;
         }
         let mirrored = self.mirrors && link.face().mirrors_arguments();
-        (mirrored || call.mirrored.is_some() || wants_core_task(call.words, link))
+        (mirrored || call.mirrored.is_some() || wants_core_task(call.era, link))
             && call
                 .message
                 .text(Member::Name)
@@ -230,7 +230,7 @@ impl Tools {
     /// Learns from a list that a client asked for.
     pub(super) fn note_list(&mut self, call: &InFlight, message: &Message, link: &Link) {
         // Otherwise no call will depend on it.
-        if call.words.tasks() == TaskStyle::Core && !link.face().mirrors_arguments() {
+        if call.era.tasks() == TaskStyle::Core && !link.face().mirrors_arguments() {
             return;
         }
         let Some(result) = message.raw(Member::Result) else {
@@ -289,8 +289,8 @@ impl Tools {
 }
 
 /// Returns whether calls of tools may have to be made as core tasks for a client that knows the extension.
-fn wants_core_task(words: Era, link: &Link) -> bool {
-    words.tasks() == TaskStyle::Extension && link.face().tasks() == TaskStyle::Core && link.offers_tasks()
+fn wants_core_task(era: Era, link: &Link) -> bool {
+    era.tasks() == TaskStyle::Extension && link.face().tasks() == TaskStyle::Core && link.offers_tasks()
 }
 
 /// Returns where a list goes on, raw.

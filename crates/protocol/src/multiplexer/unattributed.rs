@@ -17,12 +17,12 @@ use super::ledger::Ledger;
 /// The questions, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Unattributed {
-    held: VecDeque<Held>,
+    held: VecDeque<HeldQuestion>,
 }
 
 /// A question that is held.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldQuestion {
     /// The raw id that the server gave it.
     pub(super) id: Bytes,
     pub(super) message: Message,
@@ -42,7 +42,7 @@ impl Unattributed {
     pub(super) fn hold(&mut self, now: Moment, id: Bytes, message: Message, ledger: &mut Ledger) {
         let until = now.after(ledger.limits.own_timeout());
         let deadline = until.after(ledger.limits.own_timeout());
-        self.held.push_back(Held { id, message, until });
+        self.held.push_back(HeldQuestion { id, message, until });
         for call in ledger.calls_mut() {
             if call.method().may_ask() {
                 call.timer.postpone(deadline);
@@ -52,7 +52,7 @@ impl Unattributed {
     }
 
     /// Takes all of them.
-    pub(super) fn take(&mut self) -> VecDeque<Held> {
+    pub(super) fn take(&mut self) -> VecDeque<HeldQuestion> {
         std::mem::take(&mut self.held)
     }
 
@@ -64,7 +64,7 @@ impl Unattributed {
     }
 
     /// Takes one that has been kept for too long.
-    pub(super) fn take_late(&mut self, now: Moment) -> Option<Held> {
+    pub(super) fn take_late(&mut self, now: Moment) -> Option<HeldQuestion> {
         self.held.pop_front_if(|held| held.until <= now)
     }
 

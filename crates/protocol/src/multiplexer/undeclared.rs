@@ -27,7 +27,7 @@ struct Kept {
     call: WireId,
     /// The raw id that the server gave the question.
     id: Bytes,
-    refusal: Refusal,
+    refusal: QuestionRefusal,
     /// What a client must declare to be asked this, as JSON.
     required: &'static str,
     /// When the call ends because of it. None while its client has a question to answer.
@@ -36,7 +36,7 @@ struct Kept {
 
 /// What a legacy server is told about a question that was put to no client.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Refusal {
+pub(super) struct QuestionRefusal {
     pub(super) code: i32,
     pub(super) why: &'static str,
 }
@@ -84,7 +84,7 @@ impl Undeclared {
         now: Moment,
         call: WireId,
         id: Bytes,
-        refusal: Refusal,
+        refusal: QuestionRefusal,
         required: &'static str,
         ledger: &mut Ledger,
     ) {

@@ -34,12 +34,12 @@ enum Stage {
         body: Written,
         failure: Option<Failure>,
     },
-    Stream(Stream),
+    Stream(CallStream),
 }
 
 /// A call's stream.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct CallStream {
     log: EventLog,
     place: Place,
     ended: Option<Moment>,
@@ -88,14 +88,14 @@ impl OpenCall {
         }
     }
 
-    fn stream(&self) -> Option<&Stream> {
+    fn stream(&self) -> Option<&CallStream> {
         match &self.stage {
             Stage::Stream(stream) => Some(stream),
             Stage::Undecided | Stage::Complete { .. } => None,
         }
     }
 
-    fn stream_mut(&mut self) -> Option<&mut Stream> {
+    fn stream_mut(&mut self) -> Option<&mut CallStream> {
         match &mut self.stage {
             Stage::Stream(stream) => Some(stream),
             Stage::Undecided | Stage::Complete { .. } => None,
@@ -103,7 +103,7 @@ impl OpenCall {
     }
 }
 
-impl Stream {
+impl CallStream {
     /// Returns the stream of a call whose client waits, counted in `sum`.
     fn attended(sum: &ByteSum) -> Self {
         Self {
@@ -148,14 +148,14 @@ pub(super) enum Completed {
 /// The calls of a session and their streams.
 ///
 /// [`Calls::begin`] enters a call. [`Calls::push`] and [`Calls::complete`] take what comes about it. [`Calls::poll`] and
-/// [`Calls::abandon`] are for the connection that waits for the answer; `resume`, `read` and `hang_up` are for readers
-/// of its stream, also after the call has ended. `next_to_shed` and `shed` keep the session within its byte budget.
+/// [`Calls::abandon`] are for the connection that waits for the answer; `resume`, `read` and `handle_disconnect` are for readers
+/// of its stream, also after the call has ended. `next_to_shed` and `target` keep the session within its byte budget.
 #[derive(Debug)]
 pub(super) struct Calls {
     /// Boxed, because a map keeps its room when it is empty, and a session is mostly idle.
     open: VecMap<CallKey, Box<OpenCall>>,
     /// Streams whose call has ended, oldest first.
-    past: VecDeque<(StreamKey, Stream)>,
+    past: VecDeque<(StreamKey, CallStream)>,
     /// What all logs of the session keep together.
     kept: ByteSum,
 }
@@ -212,7 +212,7 @@ impl Calls {
     }
 
     /// Returns the stream of a call that has not ended.
-    pub(super) fn stream(&self, call: CallKey) -> Option<&Stream> {
+    pub(super) fn stream(&self, call: CallKey) -> Option<&CallStream> {
         self.get(call)?.stream()
     }
 
@@ -260,11 +260,11 @@ impl Calls {
     // From the backend.
 
     /// Turns a call's answer into a stream, if its client reads streams and is still there.
-    pub(super) fn upgrade(&mut self, call: CallKey) -> Option<&mut Stream> {
+    pub(super) fn upgrade(&mut self, call: CallKey) -> Option<&mut CallStream> {
         let open = self.open.get_mut(&call)?;
         let can_stream = open.attended && matches!(open.accepts, Accepts::Events | Accepts::Both);
         if can_stream && matches!(open.stage, Stage::Undecided) {
-            open.stage = Stage::Stream(Stream::attended(&self.kept));
+            open.stage = Stage::Stream(CallStream::attended(&self.kept));
         }
         open.stream_mut()
     }
@@ -300,7 +300,7 @@ impl Calls {
     ) -> Completed {
         let is_stream = call.accepts == Accepts::Events && call.attended;
         match call.stage {
-            Stage::Undecided if is_stream => call.stage = Stage::Stream(Stream::attended(&self.kept)),
+            Stage::Undecided if is_stream => call.stage = Stage::Stream(CallStream::attended(&self.kept)),
             Stage::Undecided | Stage::Complete { .. } if call.attended => {
                 call.stage = Stage::Complete { body, failure };
                 self.open.insert(key, call);
@@ -375,7 +375,7 @@ impl Calls {
     }
 
     /// Returns a stream, whether its call has ended or not.
-    fn find_stream(&mut self, stream: StreamKey) -> Option<&mut Stream> {
+    fn find_stream(&mut self, stream: StreamKey) -> Option<&mut CallStream> {
         match self.past.iter_mut().find(|(key, _)| *key == stream) {
             Some((_, past)) => Some(past),
             None => self.open.get_mut(&CallKey(stream.0))?.stream_mut(),
@@ -410,7 +410,7 @@ impl Calls {
         }
     }
 
-    pub(super) fn hang_up(&mut self, now: Moment, reader: Reader, limits: &Limits) {
+    pub(super) fn handle_disconnect(&mut self, now: Moment, reader: Reader, limits: &Limits) {
         if let Some(open) = self
             .find_stream(reader.stream)
             .filter(|open| open.place.is_of(reader))
@@ -448,7 +448,7 @@ impl Calls {
     pub(super) fn give_up_answers(&mut self, limit: usize) -> u64 {
         let mut lost = 0;
         while self.kept.get() > limit {
-            let is_awaited = |stream: &Stream| stream.is_awaited() && stream.id.is_some();
+            let is_awaited = |stream: &CallStream| stream.is_awaited() && stream.id.is_some();
             let mut awaited = self.past.iter_mut().filter(|(_, stream)| is_awaited(stream));
             let (Some((_, oldest)), Some(_)) = (awaited.next(), awaited.next()) else {
                 break;
@@ -470,34 +470,34 @@ impl Calls {
     }
 
     /// Returns the stream whose oldest event goes next.
-    pub(super) fn next_to_shed(&self) -> Option<(ShedOrder, Shed)> {
+    pub(super) fn next_to_shed(&self) -> Option<(ShedOrder, DropTarget)> {
         let open = self
             .open
             .iter()
-            .filter_map(|(key, call)| Some((Shed::Open(*key), call.stream()?)));
+            .filter_map(|(key, call)| Some((DropTarget::Open(*key), call.stream()?)));
         let past = self.past.iter().enumerate();
-        let past = past.map(|(at, (_, stream))| (Shed::Past(at), stream));
+        let past = past.map(|(at, (_, stream))| (DropTarget::Past(at), stream));
         open.chain(past)
-            .filter_map(|(shed, stream)| Some((ShedOrder::of(&stream.log, stream.is_awaited())?, shed)))
+            .filter_map(|(target, stream)| Some((ShedOrder::of(&stream.log, stream.is_awaited())?, target)))
             .min_by_key(|(order, _)| *order)
     }
 
     /// Drops the oldest event of a stream. Returns how many were dropped.
-    pub(super) fn shed(&mut self, shed: Shed) -> u64 {
-        let stream = match shed {
-            Shed::Open(call) => self.open.get_mut(&call).and_then(|call| call.stream_mut()),
+    pub(super) fn target(&mut self, target: DropTarget) -> u64 {
+        let stream = match target {
+            DropTarget::Open(call) => self.open.get_mut(&call).and_then(|call| call.stream_mut()),
             // Without its answer a stream is not worth coming back to: a client would try for ever.
-            Shed::Past(at) if self.past.get(at).is_some_and(|(_, past)| past.log.len() == 1) => {
+            DropTarget::Past(at) if self.past.get(at).is_some_and(|(_, past)| past.log.len() == 1) => {
                 return self.past.remove(at).map_or(0, |_| 1);
             }
-            Shed::Past(at) => self.past.get_mut(at).map(|(_, past)| past),
+            DropTarget::Past(at) => self.past.get_mut(at).map(|(_, past)| past),
         };
         stream.map_or(0, |stream| stream.log.drop_oldest())
     }
 }
 
 /// A stream of a call that loses an event.
-pub(super) enum Shed {
+pub(super) enum DropTarget {
     Open(CallKey),
     /// The stream at this place among those that have ended.
     Past(usize),
@@ -524,7 +524,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use super::super::{Session, Taken};
+    use super::super::{Accepted, Session};
     use super::*;
     use crate::exchange::{Client, Principal, SessionKey, Tell};
     use crate::version::{Era, Version};
@@ -545,7 +545,7 @@ mod tests {
     fn call(session: &mut Session, id: u32) -> CallKey {
         let call = message(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call"}}"#));
         match session.handle_message(Moment::START, call, Accepts::Both) {
-            Ok(Taken::Call { call, .. }) => call,
+            Ok(Accepted::Call { call, .. }) => call,
             other => panic!("a call is taken: {other:?}"),
         }
     }
@@ -573,7 +573,7 @@ mod tests {
             session: SessionKey(1),
             call,
             message: message(&result),
-            words: Era::Legacy,
+            era: Era::Legacy,
         };
         session.handle_tell(now, reply);
     }
@@ -642,7 +642,7 @@ mod tests {
             };
             let text = text(&mut session, reader);
             assert!(text.contains(r#""result":"rrr"#), "{}", &text[..100]);
-            session.hang_up(Moment::START, reader);
+            session.handle_disconnect(Moment::START, reader);
         }
         answer_is_forgotten(&mut session);
     }

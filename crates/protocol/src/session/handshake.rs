@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::client_face::legacy;
-use crate::exchange::Welcome;
+use crate::exchange::ServerInfo;
 use crate::version::Version;
 
 /// The handshake of a session.
@@ -45,7 +45,7 @@ impl Handshake {
         self.implicit
     }
 
-    pub(super) fn is_welcomed(&self) -> bool {
+    pub(super) fn is_opened(&self) -> bool {
         self.state == State::Welcomed
     }
 
@@ -64,8 +64,8 @@ impl Handshake {
     }
 
     /// Takes the server's welcome. Returns the answer to the request with this id.
-    pub(super) fn handle_welcome(&mut self, id: &[u8], welcome: &Welcome) -> Bytes {
-        let (body, version) = legacy::lower_welcome(id, welcome, self.asked);
+    pub(super) fn handle_welcome(&mut self, id: &[u8], server_info: &ServerInfo) -> Bytes {
+        let (body, version) = legacy::lower_server_info(id, server_info, self.asked);
         self.version = version;
         self.state = State::Welcomed;
         body

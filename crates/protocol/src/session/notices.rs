@@ -23,7 +23,7 @@ struct Listener {
 /// The notices of a session, and the streams on which its client reads them.
 ///
 /// [`Notices::push`] adds a notice. A client opens a stream with [`Notices::open`] or [`Notices::resume`], calls
-/// [`Notices::read`] until there is no more, and leaves with [`Notices::hang_up`]. The session names each stream, since
+/// [`Notices::read`] until there is no more, and leaves with [`Notices::handle_disconnect`]. The session names each stream, since
 /// the streams of its calls have keys of the same kind.
 #[derive(Debug)]
 pub(super) struct Notices {
@@ -157,7 +157,7 @@ impl Notices {
     }
 
     /// The connection of this reader is gone. Returns whether it had the right to read.
-    pub(super) fn hang_up(&mut self, now: Moment, reader: Reader) -> bool {
+    pub(super) fn handle_disconnect(&mut self, now: Moment, reader: Reader) -> bool {
         let listener = self.listeners.get_mut(&reader.stream);
         let Some(listener) = listener.filter(|listener| listener.place.is_of(reader)) else {
             return false;

@@ -1,7 +1,7 @@
 //! Questions of the server on their way to the client: on which stream each was put, and when none reads it.
 
+use super::line_output::OutgoingLine;
 use super::replay::{Audience, Claim};
-use super::spoken::Said;
 use super::{Output, Session};
 use crate::client_face::legacy;
 use crate::exchange::{Ask, CallKey, QuestionKey};
@@ -11,7 +11,7 @@ use crate::vec_map::VecMap;
 
 /// Where a question was put, and until when a client has to have read it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Put {
+pub(super) struct SentQuestion {
     /// The call on whose stream it is; `None` for the session's notices.
     call: Option<CallKey>,
     number: u64,
@@ -25,7 +25,7 @@ pub(super) struct Put {
 /// and `expire` those that no client reads.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
-    put: VecMap<QuestionKey, Put>,
+    put: VecMap<QuestionKey, SentQuestion>,
 }
 
 impl Questions {
@@ -33,11 +33,11 @@ impl Questions {
         self.put.len()
     }
 
-    fn insert(&mut self, question: QuestionKey, put: Put) {
+    fn insert(&mut self, question: QuestionKey, put: SentQuestion) {
         self.put.insert(question, put);
     }
 
-    pub(super) fn remove(&mut self, question: QuestionKey) -> Option<Put> {
+    pub(super) fn remove(&mut self, question: QuestionKey) -> Option<SentQuestion> {
         self.put.remove(&question)
     }
 
@@ -54,8 +54,8 @@ impl Questions {
         now: Moment,
         until: Moment,
         is_attended: bool,
-        is_read: impl Fn(&Put) -> bool,
-    ) -> Vec<(QuestionKey, Put)> {
+        is_read: impl Fn(&SentQuestion) -> bool,
+    ) -> Vec<(QuestionKey, SentQuestion)> {
         let mut expired = Vec::new();
         self.put.retain(|question, put| {
             match put.deadline {
@@ -82,7 +82,7 @@ impl Session {
         message: &Message,
     ) {
         let data = legacy::lower_question(question, message);
-        let mut put = Put {
+        let mut put = SentQuestion {
             call,
             number: 0,
             deadline: None,
@@ -90,9 +90,9 @@ impl Session {
         if self.reads_lines() {
             // It is on its way: there is no stream that a client would have to read.
             self.questions.insert(question, put);
-            return self.say(Said::Question(data));
+            return self.send_line(OutgoingLine::Question(data));
         }
-        let until = now.after(self.limits.question_patience);
+        let until = now.after(self.limits.question_timeout);
         if let Some(key) = call
             && self.relate(now, key, || data.clone())
             && let Some(stream) = self.calls.stream(key)
@@ -132,7 +132,7 @@ impl Session {
         if self.questions.len() == 0 || self.reads_lines() {
             return;
         }
-        let until = now.after(self.limits.question_patience);
+        let until = now.after(self.limits.question_timeout);
         let is_attended = self.calls.is_attended() || self.notices.is_attended();
         let (calls, notices) = (&self.calls, &self.notices);
         let expired = self

@@ -160,7 +160,7 @@ mod tests {
 
     use bytes::Bytes;
 
-    use super::super::{Accepts, Limits, Session, Taken};
+    use super::super::{Accepted, Accepts, Limits, Session};
     use super::*;
     use crate::exchange::{Client, Principal, SessionKey, Tell};
     use crate::message::Message;
@@ -179,7 +179,7 @@ mod tests {
     /// A call of the old transport, and its answer.
     fn answer(session: &mut Session, id: u32, text: &str) {
         let call = message(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call"}}"#));
-        let Ok(Taken::Call { call, .. }) = session.handle_message(Moment::START, call, Accepts::OneStream)
+        let Ok(Accepted::Call { call, .. }) = session.handle_message(Moment::START, call, Accepts::OneStream)
         else {
             panic!("a call is taken");
         };
@@ -187,7 +187,7 @@ mod tests {
             session: SessionKey(1),
             call,
             message: message(&format!(r#"{{"jsonrpc":"2.0","id":9,"result":"{text}"}}"#)),
-            words: Era::Legacy,
+            era: Era::Legacy,
         };
         session.handle_tell(Moment::START, reply);
     }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_of_the_one_stream_that_lost_an_answer_is_sent_home() {
+    fn a_reader_of_the_one_stream_that_lost_an_answer_is_closed() {
         let mut limits = Limits::default();
         limits.retention.events = 2;
         let mut session = session(limits);

@@ -93,7 +93,7 @@ pub enum Audience {
     /// One stream only: the first that reads it, if none was named.
     One(Option<StreamKey>),
     /// Nobody any more: it was withdrawn before anyone read it.
-    Nobody,
+    Retracted,
 }
 
 /// Who has an event that was for one stream only.
@@ -237,7 +237,7 @@ impl EventLog {
                     Audience::All => {}
                     Audience::One(Some(stream)) if stream == reader => {}
                     Audience::One(None) => event.audience = Audience::One(Some(reader)),
-                    Audience::One(Some(_)) | Audience::Nobody => return None,
+                    Audience::One(Some(_)) | Audience::Retracted => return None,
                 }
                 Some((dropped + at as u64 + 1, &event.data))
             })
@@ -251,7 +251,7 @@ impl EventLog {
         match event.map(|event| event.audience) {
             Some(Audience::One(None)) => Claim::Unclaimed,
             Some(Audience::One(Some(stream))) => Claim::By(stream),
-            Some(Audience::All | Audience::Nobody) | None => Claim::Never,
+            Some(Audience::All | Audience::Retracted) | None => Claim::Never,
         }
     }
 
@@ -261,7 +261,7 @@ impl EventLog {
             .checked_sub(self.dropped + 1)
             .and_then(|at| self.events.get_mut(at as usize))
         {
-            event.audience = Audience::Nobody;
+            event.audience = Audience::Retracted;
             let freed = std::mem::take(&mut event.data).len();
             self.bytes -= freed;
             self.sum.subtract(freed);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_was_taken_back_is_read_by_nobody_and_leaves_no_gap() {
+    fn a_retracted_event_is_never_read_and_leaves_no_gap() {
         let mut log = EventLog::default();
         push(&mut log, "question", Audience::One(None));
         push(&mut log, "b", Audience::All);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_dropped_up_to_a_number() {
+    fn events_are_dropped_up_to_a_number() {
         let mut log = filled(&["a", "bb", "ccc"]);
         log.forget_through(0);
         assert_eq!(log.len(), 3);
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_a_cursor_is_counted() {
+    fn events_behind_a_cursor_are_counted() {
         let mut log = filled(&["a", "bb", "ccc"]);
         assert_eq!(log.after(0), (3, 6));
         assert_eq!(log.after(1), (2, 5));

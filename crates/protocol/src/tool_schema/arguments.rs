@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_compared_by_what_they_are_worth() {
+    fn numbers_are_compared_by_value() {
         for (left, right) in [
             ("42", "42.0"),
             ("42", "42"),

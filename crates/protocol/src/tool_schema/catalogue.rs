@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_annotations_are_told_and_the_valid_ones_kept() {
+    fn invalid_annotations_are_reported_and_valid_ones_kept() {
         let tool = r#"{"name":"t","inputSchema":{"properties":{"a":{"type":"string","x-mcp-header":"A"},"b":{"type":"array","x-mcp-header":"B"}}}}"#;
         let mut catalogue = ToolCatalogue::new(LIMITS);
         catalogue.add_page(&page(tool)).unwrap();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_say_whether_they_can_be_tasks() {
+    fn tools_declare_whether_they_can_be_tasks() {
         let tools = r#"{"name":"a","execution":{"taskSupport":"optional"}},{"name":"b","execution":{"taskSupport":"required"}},{"name":"c","execution":7}"#;
         let mut catalogue = ToolCatalogue::new(LIMITS);
         catalogue.add_page(&page(tools)).unwrap();
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_page_or_no_tool_does_no_harm() {
+    fn invalid_pages_and_tools_are_skipped() {
         let mut catalogue = ToolCatalogue::new(LIMITS);
         for result in ["", "{}", "[]", "[[]]", "null", r#"{"tools":7}"#, r#"{"tools":[}"#] {
             assert_eq!(

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_all_be_offered_is_not_touched() {
+    fn list_of_offered_tools_is_not_changed() {
         for list in [
             answer(&[tool("plain", r#"{"type":"number"}"#)]),
             answer(&[tool("good", r#"{"type":"integer","x-mcp-header":"Count"}"#)]),

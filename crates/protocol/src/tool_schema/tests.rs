@@ -68,7 +68,7 @@ fn property_or_datum_called_like_the_annotation_is_none() {
 }
 
 #[test]
-fn number_is_tolerated_and_told() {
+fn number_is_tolerated_and_reported() {
     let headers = ToolHeaders::read(&properties(json!({
         "f": { "type": "number", "x-mcp-header": "F" },
     })))
@@ -156,7 +156,7 @@ fn every_violation_makes_the_annotations_invalid() {
 }
 
 #[test]
-fn error_says_where_in_words_that_are_safe_to_print() {
+fn error_names_the_position_in_printable_text() {
     let schema = properties(json!({
         "a\n": { "type": "array", "items": properties(json!({ "b": text("A") })) },
     }));
@@ -195,7 +195,7 @@ fn annotations_beyond_the_limits_are_invalid() {
 }
 
 #[test]
-fn client_sends_what_has_a_value() {
+fn client_sends_arguments_that_have_a_value() {
     let headers = ToolHeaders::read(&properties(json!({
         "a": text("A"),
         "b": { "type": "boolean", "x-mcp-header": "B" },

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_in_comes_out_in_its_order_however_it_is_taken() {
+    fn outbox_keeps_the_order_of_its_pieces() {
         let (outbox, expected) = mixed();
         assert_eq!(outbox.len(), expected.len());
         assert_eq!(outbox.into_whole(), expected);

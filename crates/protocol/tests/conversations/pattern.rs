@@ -97,45 +97,45 @@ fn value(text: &str) -> Result<Value, String> {
 }
 
 /// Whether what was heard is what the pattern says; new names are remembered.
-pub(crate) fn matches(pattern: &Value, heard: &Value, names: &mut Names) -> bool {
-    match (pattern, heard) {
-        (Value::String(text), heard) if text == "…" => !heard.is_null(),
-        (Value::String(text), Value::String(heard)) if text == SEALED => {
-            names.insert(SEALED.into(), json!(heard));
-            heard.starts_with(crate::errands::SEAL)
+pub(crate) fn matches(pattern: &Value, received: &Value, names: &mut Names) -> bool {
+    match (pattern, received) {
+        (Value::String(text), received) if text == "…" => !received.is_null(),
+        (Value::String(text), Value::String(received)) if text == SEALED => {
+            names.insert(SEALED.into(), json!(received));
+            received.starts_with(crate::modern_requests::SEAL)
         }
-        (Value::String(text), heard) if text.starts_with('$') => {
+        (Value::String(text), received) if text.starts_with('$') => {
             let name = text.trim_start_matches('$');
             match names.get(name) {
-                Some(known) => known == heard,
+                Some(known) => known == received,
                 None => {
-                    names.insert(name.into(), heard.clone());
+                    names.insert(name.into(), received.clone());
                     true
                 }
             }
         }
-        (Value::Object(pattern), Value::Object(heard)) => {
+        (Value::Object(pattern), Value::Object(received)) => {
             let open = pattern.contains_key("…");
-            pattern
-                .iter()
-                .filter(|(key, _)| *key != "…")
-                .all(|(key, value)| heard.get(key).is_some_and(|heard| matches(value, heard, names)))
-                && (open || heard.keys().all(|key| pattern.contains_key(key)))
+            pattern.iter().filter(|(key, _)| *key != "…").all(|(key, value)| {
+                received
+                    .get(key)
+                    .is_some_and(|received| matches(value, received, names))
+            }) && (open || received.keys().all(|key| pattern.contains_key(key)))
         }
-        (Value::Array(pattern), Value::Array(heard)) => {
-            pattern.len() == heard.len()
+        (Value::Array(pattern), Value::Array(received)) => {
+            pattern.len() == received.len()
                 && pattern
                     .iter()
-                    .zip(heard)
-                    .all(|(pattern, heard)| matches(pattern, heard, names))
+                    .zip(received)
+                    .all(|(pattern, received)| matches(pattern, received, names))
         }
-        (pattern, heard) => pattern == heard,
+        (pattern, received) => pattern == received,
     }
 }
 
 /// What is said, with remembered names filled in.
-pub(crate) fn filled(said: &Value, names: &Names) -> Result<Value, String> {
-    Ok(match said {
+pub(crate) fn filled(sent: &Value, names: &Names) -> Result<Value, String> {
+    Ok(match sent {
         Value::String(text) if text.starts_with('$') || text == SEALED => names
             .get(text.trim_start_matches('$'))
             .cloned()

@@ -7,14 +7,14 @@ use protocol::backend_face::WireId;
 use protocol::exchange::{Failure, Upstream};
 use protocol::multiplexer::Carrier;
 
-use crate::stage::Stage;
+use crate::fixture::Fixture;
 
-impl Stage {
+impl Fixture {
     pub(crate) fn use_posts(&mut self) {
         self.backend.set_carrier(Carrier::Posts);
     }
 
-    pub(crate) fn server_says_in(&mut self, id: u64, message: &str) {
+    pub(crate) fn server_sends_in(&mut self, id: u64, message: &str) {
         let message = Bytes::copy_from_slice(message.as_bytes());
         self.backend.handle_message(self.now, message, Some(WireId(id)));
         self.settle();

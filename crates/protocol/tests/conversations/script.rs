@@ -41,24 +41,24 @@
 
 use std::time::Duration;
 
-use protocol::backend_face::legacy::Introduction;
+use protocol::backend_face::legacy::ClientHello;
 use protocol::session::Accepts;
 use protocol::version::Era;
 use protocol::{multiplexer, session};
 use serde_json::{Value, json};
 
+use crate::fixture::{Character, Fixture, Received, is_request, label_of};
 use crate::pattern::{self, Names};
-use crate::stage::{Character, Heard, Stage, is_request, label_of};
 use crate::update;
 
 #[derive(Debug)]
 pub(crate) struct Script {
     limits: multiplexer::Limits,
     session_limits: session::Limits,
-    words: Introduction,
+    client_hello: ClientHello,
     era: Era,
     offers: Value,
-    pub(crate) stage: Option<Stage>,
+    pub(crate) fixture: Option<Fixture>,
     linked: bool,
     characters: Vec<(String, Character)>,
     pub(crate) names: Names,
@@ -80,7 +80,7 @@ pub(crate) fn run(text: &str) -> Result<(), String> {
         }
     }
     script
-        .all_heard()
+        .all_received()
         .map_err(|why| format!("line {count}, at the end\n  {why}"))
 }
 
@@ -89,10 +89,10 @@ impl Script {
         Self {
             limits: multiplexer::Limits::default(),
             session_limits: session::Limits::default(),
-            words: Introduction::Newest,
+            client_hello: ClientHello::Newest,
             era: Era::Legacy,
             offers: json!({}),
-            stage: None,
+            fixture: None,
             linked: false,
             characters: Vec::new(),
             names: Names::new(),
@@ -100,19 +100,19 @@ impl Script {
         }
     }
 
-    fn stage(&mut self) -> &mut Stage {
+    fn fixture(&mut self) -> &mut Fixture {
         let characters = &mut self.characters;
-        self.stage.get_or_insert_with(|| {
-            let mut stage = Stage::new(
+        self.fixture.get_or_insert_with(|| {
+            let mut fixture = Fixture::new(
                 self.limits.clone(),
                 self.session_limits.clone(),
-                self.words,
+                self.client_hello,
                 self.era,
             );
             for (name, character) in characters.drain(..) {
-                stage.enter(&name, character);
+                fixture.enter(&name, character);
             }
-            stage
+            fixture
         })
     }
 
@@ -122,9 +122,9 @@ impl Script {
         match first {
             "limits" => return rest.split_whitespace().try_for_each(|limit| self.limit(limit)),
             "words" => {
-                self.words = match rest {
-                    "union" => Introduction::Union,
-                    "verbatim" => Introduction::Verbatim,
+                self.client_hello = match rest {
+                    "union" => ClientHello::Union,
+                    "verbatim" => ClientHello::Verbatim,
                     _ => return Err("union or verbatim".into()),
                 };
                 return Ok(());
@@ -139,102 +139,102 @@ impl Script {
             }
             "roots" => {
                 let uris: Vec<String> = rest.split_whitespace().map(str::to_owned).collect();
-                self.stage().backend.offer_roots(&uris);
+                self.fixture().backend.offer_roots(&uris);
                 return Ok(());
             }
             "client" => return self.client(rest),
-            "server<" => return self.server_hears(rest),
+            "server<" => return self.server_receives(rest),
             "waiting" | "open" | "questions" => return self.has(first, rest),
             _ => {}
         }
         if line == "link wanted" {
-            let stage = self.stage();
-            return std::mem::take(&mut stage.link_wanted)
+            let fixture = self.fixture();
+            return std::mem::take(&mut fixture.link_wanted)
                 .then_some(())
                 .ok_or_else(|| "nobody wants a link".into());
         }
         if line == "replacement wanted" {
-            return std::mem::take(&mut self.stage().replacement_wanted)
+            return std::mem::take(&mut self.fixture().replacement_wanted)
                 .then_some(())
                 .ok_or_else(|| "nobody wants the server replaced".into());
         }
-        self.all_heard()?;
+        self.all_received()?;
         if line == "arguments are mirrored" {
-            self.stage().backend.mirror_arguments();
+            self.fixture().backend.mirror_arguments();
             return Ok(());
         }
         if line == "listens are dismissed" {
-            self.stage().dismiss_listens();
+            self.fixture().dismiss_listens();
             return Ok(());
         }
         match first {
             "post" => {
                 let (id, how) = rest.split_once(' ').ok_or("post #ID HOW")?;
                 let id = self.wire(id)?;
-                self.stage().post_ends(id, how)
+                self.fixture().post_ends(id, how)
             }
             "outage" => {
-                self.stage().outage();
+                self.fixture().outage();
                 Ok(())
             }
             "opened" => rest.split_whitespace().try_for_each(|name| self.open(name)),
-            "server>" => self.server_says(rest),
+            "server>" => self.server_sends(rest),
             "server" => match rest.split_once(' ') {
                 Some(("offers", offers)) => {
                     self.offers = serde_json::from_str(offers).map_err(|error| error.to_string())?;
                     Ok(())
                 }
                 Some(("by", "posts")) => {
-                    self.stage().use_posts();
+                    self.fixture().use_posts();
                     Ok(())
                 }
-                Some(("in", said)) => {
-                    let (id, said) = said.split_once("> ").ok_or("server in #ID> MESSAGE")?;
+                Some(("in", sent)) => {
+                    let (id, sent) = sent.split_once("> ").ok_or("server in #ID> MESSAGE")?;
                     let id = self.wire(id)?;
-                    let said = pattern::filled(&pattern::message(said)?, &self.names)?;
-                    self.stage().server_says_in(id, &said.to_string());
+                    let sent = pattern::filled(&pattern::message(sent)?, &self.names)?;
+                    self.fixture().server_sends_in(id, &sent.to_string());
                     Ok(())
                 }
                 Some(("is", "retired")) => {
-                    self.stage().retire();
+                    self.fixture().retire();
                     Ok(())
                 }
                 _ if rest == "forgets" => {
-                    self.stage().server_forgets();
+                    self.fixture().server_forgets();
                     Ok(())
                 }
                 Some(("stops", "reading")) => {
-                    self.stage().server_reads = false;
+                    self.fixture().server_reads = false;
                     Ok(())
                 }
                 _ if rest == "reads" => {
-                    let stage = self.stage();
-                    stage.server_reads = true;
-                    stage.pass(Duration::ZERO);
-                    stage.pass(Duration::from_nanos(1));
+                    let fixture = self.fixture();
+                    fixture.server_reads = true;
+                    fixture.pass(Duration::ZERO);
+                    fixture.pass(Duration::from_nanos(1));
                     Ok(())
                 }
                 _ => Err("offers, stops reading or reads".into()),
             },
             "time" => {
                 let span = span(rest.trim_start_matches('+'))?;
-                self.stage().pass(span);
+                self.fixture().pass(span);
                 Ok(())
             }
             "link" => match rest.split_once(' ') {
                 Some(("down", why)) => {
-                    self.stage().link_down(why.trim_matches('"'));
+                    self.fixture().link_down(why.trim_matches('"'));
                     Ok(())
                 }
                 _ if rest == "up" => {
                     self.linked = true;
-                    self.stage().link_up();
+                    self.fixture().link_up();
                     Ok(())
                 }
                 _ => Err("up or down".into()),
             },
             "unavailable" => {
-                self.stage().unavailable(rest.trim_matches('"'));
+                self.fixture().unavailable(rest.trim_matches('"'));
                 Ok(())
             }
             _ => Err("nobody speaks like that here".into()),
@@ -261,7 +261,7 @@ impl Script {
             }
             "stream_timeout" => self.limits.stream_timeout = span(text)?,
             "start_timeout" => self.limits.start_timeout = span(text)?,
-            "patience" => self.limits.patience = span(text)?,
+            "patience" => self.limits.stream_after = span(text)?,
             "question_timeout" => self.limits.question_timeout = span(text)?,
             "max_message_bytes" => self.limits.max_message_bytes = number()?,
             "in_flight" => self.limits.in_flight = number()?,
@@ -271,7 +271,7 @@ impl Script {
             "max_questions" => self.limits.questions = number()?,
             "subscriptions" => self.limits.subscriptions = number()?,
             "outgoing_bytes" => self.limits.outgoing_bytes = number()?,
-            "question_patience" => self.session_limits.question_patience = span(text)?,
+            "question_patience" => self.session_limits.question_timeout = span(text)?,
             "kept_events" => self.session_limits.retention.events = number()?,
             "kept_age" => self.session_limits.retention.age = span(text)?,
             "ended_streams" => self.session_limits.ended_streams = number()?,
@@ -283,7 +283,7 @@ impl Script {
     }
 
     fn has(&mut self, what: &str, count: &str) -> Result<(), String> {
-        let backend = &self.stage().backend;
+        let backend = &self.fixture().backend;
         let found = match what {
             "waiting" => backend.waiting_calls(),
             "open" => backend.open_calls(),
@@ -311,10 +311,10 @@ impl Script {
         match mark {
             ':' => self.introduce(name, what),
             '>' => {
-                self.all_heard()?;
-                self.client_says(name, label, what)
+                self.all_received()?;
+                self.client_sends(name, label, what)
             }
-            '<' => self.client_hears(name, label, what),
+            '<' => self.client_receives(name, label, what),
             _ => Err("client NAME then : > or <".into()),
         }
     }
@@ -335,8 +335,8 @@ impl Script {
                 _ => return Err(format!("{part} is no trait")),
             }
         }
-        match &mut self.stage {
-            Some(stage) => stage.enter(name, character),
+        match &mut self.fixture {
+            Some(fixture) => fixture.enter(name, character),
             None => self.characters.push((name.into(), character)),
         }
         Ok(())
@@ -345,49 +345,49 @@ impl Script {
     /// The usual beginning, which is no news.
     fn open(&mut self, name: &str) -> Result<(), String> {
         if !std::mem::replace(&mut self.linked, true) {
-            self.stage().link_up();
+            self.fixture().link_up();
         }
         let offers = self.offers.clone();
-        let stage = self.stage();
-        let character = stage.character(name);
+        let fixture = self.fixture();
+        let character = fixture.character(name);
         let hello = match character.era {
             Era::Legacy => json!({"jsonrpc":"2.0","id":0,"method":"initialize","params":{
                 "protocolVersion":character.version,"capabilities":character.capabilities,
                 "clientInfo":{"name":name,"version":"1"}}}),
             Era::Modern => json!({"jsonrpc":"2.0","id":0,"method":"server/discover","params":{}}),
         };
-        stage.post(name, "hello", &hello)?;
-        if let Some(asked) = stage.server_mail.pop_front() {
-            let result = match stage.backend.era() {
+        fixture.post(name, "hello", &hello)?;
+        if let Some(asked) = fixture.server_mail.pop_front() {
+            let result = match fixture.backend.era() {
                 Era::Legacy => json!({"protocolVersion":asked["params"]["protocolVersion"],
                     "capabilities":offers,"serverInfo":{"name":"stub","version":"1"}}),
                 Era::Modern => json!({"resultType":"complete","supportedVersions":["2026-07-28"],
                     "capabilities":offers,"ttlMs":0,"cacheScope":"private",
                     "_meta":{"io.modelcontextprotocol/serverInfo":{"name":"stub","version":"1"}}}),
             };
-            let welcome = json!({"jsonrpc":"2.0","id":asked["id"],"result":result});
-            stage.server_says(&welcome.to_string());
+            let server_info = json!({"jsonrpc":"2.0","id":asked["id"],"result":result});
+            fixture.server_sends(&server_info.to_string());
         }
         if character.era == Era::Legacy {
             let ready = json!({"jsonrpc":"2.0","method":"notifications/initialized"});
-            stage.post(name, "ready", &ready)?;
+            fixture.post(name, "ready", &ready)?;
         }
         // What a modern server hears after that is of interest: it is being listened to.
-        if stage.backend.era() == Era::Legacy {
-            stage.server_mail.clear();
+        if fixture.backend.era() == Era::Legacy {
+            fixture.server_mail.clear();
         }
-        let welcomed = stage.client_mail.remove(&(name.into(), "hello".into()));
-        match welcomed.as_ref().and_then(|mail| mail.back()) {
-            Some(Heard::Json(answer)) if answer.get("result").is_some() => Ok(()),
-            Some(Heard::End) if character.accepts == Accepts::Events => Ok(()),
+        let opened = fixture.client_mail.remove(&(name.into(), "hello".into()));
+        match opened.as_ref().and_then(|mail| mail.back()) {
+            Some(Received::Json(answer)) if answer.get("result").is_some() => Ok(()),
+            Some(Received::End) if character.accepts == Accepts::Events => Ok(()),
             other => Err(format!("{name} was not welcomed: {other:?}")),
         }
     }
 
-    fn client_says(&mut self, name: &str, label: Option<String>, what: &str) -> Result<(), String> {
+    fn client_sends(&mut self, name: &str, label: Option<String>, what: &str) -> Result<(), String> {
         let label_or = |fallback: &str| label.clone().unwrap_or_else(|| fallback.into());
         match what.split_once(' ') {
-            Some(("hang", "up")) => return self.stage().hang_up(name, &label_or("get")),
+            Some(("hang", "up")) => return self.fixture().handle_disconnect(name, &label_or("get")),
             Some(("resume", id)) => {
                 let id = match id.strip_prefix('$') {
                     Some(known) => match self.names.get(known) {
@@ -396,92 +396,92 @@ impl Script {
                     },
                     None => id.to_owned(),
                 };
-                return self.stage().get(name, &label_or("get"), Some(&id));
+                return self.fixture().get(name, &label_or("get"), Some(&id));
             }
             _ => {}
         }
         match what {
-            "listen" => return self.stage().get(name, &label_or("get"), None),
-            "delete" => return self.stage().end(name),
+            "listen" => return self.fixture().get(name, &label_or("get"), None),
+            "delete" => return self.fixture().end(name),
             _ => {}
         }
-        let mut said = pattern::filled(&pattern::message(what)?, &self.names)?;
-        let stage = self.stage();
-        if said["method"] == "initialize" && said.get("params").is_none() {
-            let character = stage.character(name);
-            said["params"] = json!({"protocolVersion":character.version,
+        let mut sent = pattern::filled(&pattern::message(what)?, &self.names)?;
+        let fixture = self.fixture();
+        if sent["method"] == "initialize" && sent.get("params").is_none() {
+            let character = fixture.character(name);
+            sent["params"] = json!({"protocolVersion":character.version,
                 "capabilities":character.capabilities,"clientInfo":{"name":name,"version":"1"}});
         }
         let label = label.unwrap_or_else(|| {
-            if is_request(&said) {
-                label_of(&said)
+            if is_request(&sent) {
+                label_of(&sent)
             } else {
                 "notification".into()
             }
         });
-        stage.post(name, &label, &said)
+        fixture.post(name, &label, &sent)
     }
 
-    fn client_hears(&mut self, name: &str, label: Option<String>, what: &str) -> Result<(), String> {
+    fn client_receives(&mut self, name: &str, label: Option<String>, what: &str) -> Result<(), String> {
         let (first, rest) = what.split_once(' ').unwrap_or((what, ""));
         let expected = match first {
-            "event" if self.stage().character(name).era == Era::Modern => {
-                Heard::Event(String::new(), pattern::message(rest)?)
+            "event" if self.fixture().character(name).era == Era::Modern => {
+                Received::Event(String::new(), pattern::message(rest)?)
             }
             "event" => {
                 let (id, message) = rest.trim().split_once(' ').ok_or("event ID MESSAGE")?;
-                Heard::Event(id.into(), pattern::message(message)?)
+                Received::Event(id.into(), pattern::message(message)?)
             }
-            "priming" => Heard::Priming(rest.into()),
-            "comment" => Heard::Comment(rest.trim_matches('"').into()),
-            "end" => Heard::End,
-            "refused" => Heard::Refused(rest.into()),
-            _ => Heard::Json(pattern::message(what)?),
+            "priming" => Received::Priming(rest.into()),
+            "comment" => Received::Comment(rest.trim_matches('"').into()),
+            "end" => Received::End,
+            "refused" => Received::Refused(rest.into()),
+            _ => Received::Json(pattern::message(what)?),
         };
         let label = match (label, &expected) {
             (Some(label), _) => label,
-            (None, Heard::Json(message)) => {
+            (None, Received::Json(message)) => {
                 label_of(&pattern::filled(message, &self.names).unwrap_or_else(|_| message.clone()))
             }
             (None, _) => "get".into(),
         };
         let key = (name.to_owned(), label);
-        let heard = self
-            .stage()
+        let received = self
+            .fixture()
             .client_mail
             .get_mut(&key)
             .and_then(|mail| mail.pop_front());
-        let Some(heard) = heard else {
-            let mail = &self.stage().client_mail;
+        let Some(received) = received else {
+            let mail = &self.fixture().client_mail;
             return Err(format!(
                 "heard nothing on {}.{}; all mail: {mail:?}",
                 key.0, key.1
             ));
         };
         let names = &mut self.names;
-        let same_id = |pattern: &str, heard: &str, names: &mut Names| {
-            pattern == "…" || pattern::matches(&json!(pattern), &json!(heard), names)
+        let same_id = |pattern: &str, received: &str, names: &mut Names| {
+            pattern == "…" || pattern::matches(&json!(pattern), &json!(received), names)
         };
-        let fits = match (&expected, &heard) {
-            (Heard::Json(pattern), Heard::Json(heard)) => pattern::matches(pattern, heard, names),
-            (Heard::Event(id, pattern), Heard::Event(heard_id, heard)) => {
-                same_id(id, heard_id, names) && pattern::matches(pattern, heard, names)
+        let fits = match (&expected, &received) {
+            (Received::Json(pattern), Received::Json(received)) => pattern::matches(pattern, received, names),
+            (Received::Event(id, pattern), Received::Event(received_id, received)) => {
+                same_id(id, received_id, names) && pattern::matches(pattern, received, names)
             }
-            (Heard::Priming(id), Heard::Priming(heard)) => same_id(id, heard, names),
-            (expected, heard) => expected == heard,
+            (Received::Priming(id), Received::Priming(received)) => same_id(id, received, names),
+            (expected, received) => expected == received,
         };
         if fits {
             Ok(())
         } else {
-            let line = update::received_by_client(&key.0, &key.1, &heard, Some(&expected), names);
+            let line = update::received_by_client(&key.0, &key.1, &received, Some(&expected), names);
             self.replacement = Some(line);
-            Err(format!("heard {heard}"))
+            Err(format!("heard {received}"))
         }
     }
 
-    fn server_says(&mut self, what: &str) -> Result<(), String> {
+    fn server_sends(&mut self, what: &str) -> Result<(), String> {
         if what == "half a line" {
-            self.stage().server_says_something();
+            self.fixture().server_sends_something();
             return Ok(());
         }
         if let Some(line) = what.strip_prefix("line ") {
@@ -493,11 +493,11 @@ impl Script {
                 .fold(line.to_owned(), |line, (name, value)| {
                     line.replace(&format!("${name}"), &value.to_string())
                 });
-            self.stage().server_says(&line);
+            self.fixture().server_sends(&line);
             return Ok(());
         }
         if what == "stderr" {
-            self.stage().server_writes_to_stderr();
+            self.fixture().server_writes_to_stderr();
             return Ok(());
         }
         if let Some(rest) = what.strip_prefix("unfinished ") {
@@ -505,14 +505,14 @@ impl Script {
             let length = length
                 .parse()
                 .map_err(|error: std::num::ParseIntError| error.to_string())?;
-            self.stage().server_goes_on(length, what == "object");
+            self.fixture().server_goes_on(length, what == "object");
             return Ok(());
         }
         if let Some(length) = what.strip_prefix("too long text ") {
             let length = length
                 .parse()
                 .map_err(|error: std::num::ParseIntError| error.to_string())?;
-            self.stage().server_says_too_much(None, false, length);
+            self.fixture().server_sends_too_much(None, false, length);
             return Ok(());
         }
         if let Some(rest) = what.strip_prefix("too long ") {
@@ -525,37 +525,39 @@ impl Script {
             let length = length
                 .parse()
                 .map_err(|error: std::num::ParseIntError| error.to_string())?;
-            self.stage().server_says_too_much(Some(&id), question, length);
+            self.fixture().server_sends_too_much(Some(&id), question, length);
             return Ok(());
         }
-        let said = pattern::filled(&pattern::message(what)?, &self.names)?;
-        self.stage().server_says(&said.to_string());
+        let sent = pattern::filled(&pattern::message(what)?, &self.names)?;
+        self.fixture().server_sends(&sent.to_string());
         Ok(())
     }
 
-    fn server_hears(&mut self, what: &str) -> Result<(), String> {
+    fn server_receives(&mut self, what: &str) -> Result<(), String> {
         let expected = pattern::message(what)?;
-        let heard = self.stage().server_mail.pop_front().ok_or("heard nothing")?;
-        if pattern::matches(&expected, &heard, &mut self.names) {
+        let received = self.fixture().server_mail.pop_front().ok_or("heard nothing")?;
+        if pattern::matches(&expected, &received, &mut self.names) {
             Ok(())
         } else {
-            let line = update::message(&heard, Some(&expected), &mut self.names);
+            let line = update::message(&received, Some(&expected), &mut self.names);
             self.replacement = Some(format!("server< {line}"));
-            Err(format!("heard {heard}"))
+            Err(format!("heard {received}"))
         }
     }
 
-    fn all_heard(&mut self) -> Result<(), String> {
-        let Some(stage) = &self.stage else { return Ok(()) };
-        if let Some(line) = stage.server_mail.front() {
+    fn all_received(&mut self) -> Result<(), String> {
+        let Some(fixture) = &self.fixture else {
+            return Ok(());
+        };
+        if let Some(line) = fixture.server_mail.front() {
             return Err(format!("the server heard what nobody expected: {line}"));
         }
-        if stage.replacement_wanted {
+        if fixture.replacement_wanted {
             return Err("nobody expected that the server is to be replaced".into());
         }
-        for ((name, label), mail) in &stage.client_mail {
-            if let Some(heard) = mail.front() {
-                return Err(format!("{name}.{label} heard what nobody expected: {heard}"));
+        for ((name, label), mail) in &fixture.client_mail {
+            if let Some(received) = mail.front() {
+                return Err(format!("{name}.{label} heard what nobody expected: {received}"));
             }
         }
         Ok(())

@@ -6,10 +6,10 @@
 
 use serde_json::{Map, Value};
 
-use crate::errands::SEAL;
+use crate::fixture::{Received, label_of};
+use crate::modern_requests::SEAL;
 use crate::pattern::{self, Names};
 use crate::script::Script;
-use crate::stage::{Heard, label_of};
 
 /// Returns the conversation as it went; the error is a line that could not be performed at all.
 pub(crate) fn rewritten(text: &str) -> Result<String, String> {
@@ -48,18 +48,18 @@ fn is_sent(line: &str) -> bool {
 
 /// Takes everything that was received and not expected, as lines that expect it.
 fn unexpected(script: &mut Script) -> Vec<String> {
-    let Script { stage, names, .. } = script;
-    let Some(stage) = stage else { return Vec::new() };
+    let Script { fixture, names, .. } = script;
+    let Some(fixture) = fixture else { return Vec::new() };
     let mut lines: Vec<String> = Vec::new();
-    for received in std::mem::take(&mut stage.server_mail) {
+    for received in std::mem::take(&mut fixture.server_mail) {
         lines.push(format!("server< {}", message(&received, None, names)));
     }
-    if std::mem::take(&mut stage.replacement_wanted) {
+    if std::mem::take(&mut fixture.replacement_wanted) {
         lines.push("replacement wanted".to_owned());
     }
-    for ((name, label), mail) in std::mem::take(&mut stage.client_mail) {
-        for heard in mail {
-            lines.push(received_by_client(&name, &label, &heard, None, names));
+    for ((name, label), mail) in std::mem::take(&mut fixture.client_mail) {
+        for received in mail {
+            lines.push(received_by_client(&name, &label, &received, None, names));
         }
     }
     lines
@@ -69,8 +69,8 @@ fn unexpected(script: &mut Script) -> Vec<String> {
 pub(crate) fn received_by_client(
     name: &str,
     label: &str,
-    heard: &Heard,
-    expected: Option<&Heard>,
+    received: &Received,
+    expected: Option<&Received>,
     names: &mut Names,
 ) -> String {
     let is_id = label == "null" || label.starts_with(|c: char| c == '"' || c == '-' || c.is_ascii_digit());
@@ -78,10 +78,10 @@ pub(crate) fn received_by_client(
         true => format!("client {name}.#{label}<"),
         false => format!("client {name}.{label}<"),
     };
-    match (heard, expected) {
-        (Heard::Json(value), expected) => {
+    match (received, expected) {
+        (Received::Json(value), expected) => {
             let expected = match expected {
-                Some(Heard::Json(expected)) => Some(expected),
+                Some(Received::Json(expected)) => Some(expected),
                 _ => None,
             };
             let client = match label_of(value) == label {
@@ -90,17 +90,17 @@ pub(crate) fn received_by_client(
             };
             format!("{client} {}", message(value, expected, names))
         }
-        (Heard::Event(id, value), expected) => {
+        (Received::Event(id, value), expected) => {
             let (id, expected) = match expected {
-                Some(Heard::Event(expected_id, expected)) if expected_id == "…" => ("…", Some(expected)),
-                Some(Heard::Event(_, expected)) => (id.as_str(), Some(expected)),
+                Some(Received::Event(expected_id, expected)) if expected_id == "…" => ("…", Some(expected)),
+                Some(Received::Event(_, expected)) => (id.as_str(), Some(expected)),
                 _ => (id.as_str(), None),
             };
             let space = if id.is_empty() { "" } else { " " };
             format!("{labelled} event {id}{space}{}", message(value, expected, names))
         }
-        (Heard::Comment(text), _) => format!("{labelled} comment \"{text}\""),
-        (Heard::Priming(_) | Heard::End | Heard::Refused(_), _) => format!("{labelled} {heard}"),
+        (Received::Comment(text), _) => format!("{labelled} comment \"{text}\""),
+        (Received::Priming(_) | Received::End | Received::Refused(_), _) => format!("{labelled} {received}"),
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use protocol::backend_face::legacy::Introduction;
-use protocol::exchange::{Ask, Tell, Trouble};
+use protocol::backend_face::legacy::ClientHello;
+use protocol::exchange::{Ask, BackendError, Tell};
 use protocol::message::Message;
 use protocol::multiplexer::{Limits, Multiplexer, Output};
 use protocol::negotiation::EraPlan;
@@ -29,10 +29,10 @@ pub(crate) fn message(bytes: &[u8]) -> Message {
         .unwrap_or_else(|error| panic!("{error}: {}", bytes.escape_ascii()))
 }
 
-fn trouble() -> Arc<Trouble> {
-    Arc::new(Trouble {
+fn backend_error() -> Arc<BackendError> {
+    Arc::new(BackendError {
         what: "exit status 3".into(),
-        ..Trouble::default()
+        ..BackendError::default()
     })
 }
 
@@ -44,12 +44,12 @@ pub(crate) struct FarSide {
 
 impl FarSide {
     /// Everything is scarce, so that a short script runs into each limit.
-    pub(crate) fn new(words: Introduction, tasks: usize) -> Self {
+    pub(crate) fn new(client_hello: ClientHello, tasks: usize) -> Self {
         let limits = Limits {
             request_timeout: Duration::from_secs(8),
             stream_timeout: Duration::from_secs(8),
             start_timeout: Duration::from_secs(12),
-            patience: Duration::from_secs(2),
+            stream_after: Duration::from_secs(2),
             question_timeout: Duration::from_secs(15),
             max_message_bytes: 4096,
             in_flight: 6,
@@ -63,7 +63,7 @@ impl FarSide {
         };
         Self {
             now: Moment::START,
-            backend: Multiplexer::new(limits.clone(), words),
+            backend: Multiplexer::new(limits.clone(), client_hello),
             limits,
         }
     }
@@ -94,12 +94,12 @@ impl FarSide {
     }
 
     pub(crate) fn goes_down(&mut self) {
-        self.backend.handle_link_down(&trouble());
+        self.backend.handle_link_down(&backend_error());
     }
 
     pub(crate) fn is_unavailable(&mut self) {
         self.backend
-            .handle_unavailable(&trouble(), Duration::from_secs(5));
+            .handle_unavailable(&backend_error(), Duration::from_secs(5));
     }
 
     /// Tells the multiplexer of one deadline that has passed. False: there is none.
@@ -112,12 +112,12 @@ impl FarSide {
     }
 
     /// Carries out what the multiplexer orders. False: it ordered nothing.
-    pub(crate) fn carry(&mut self, mut hear: impl FnMut(Moment, Tell)) -> bool {
+    pub(crate) fn carry(&mut self, mut deliver: impl FnMut(Moment, Tell)) -> bool {
         let mut ordered = false;
         while let Some(output) = self.backend.poll_output() {
             ordered = true;
             match output {
-                Output::Tell(tell) => hear(self.now, tell),
+                Output::Tell(tell) => deliver(self.now, tell),
                 Output::Replace { .. } => self.goes_down(),
                 Output::WantLink | Output::Shown(_) | Output::Noise { .. } => {}
             }

@@ -7,12 +7,12 @@
 
 mod corpus;
 mod envelope;
-mod errands;
 mod event_ids;
 mod events;
 mod far_side;
 mod headers;
 mod lines;
+mod modern_requests;
 mod peers;
 
 use proptest::collection::vec;
@@ -167,7 +167,7 @@ const PEERS: &[&str] = &[
     "tz\n",
     "r0\n",
 ];
-const ERRANDS: &[&str] = &[
+const MODERN_REQUESTS: &[&str] = &[
     "\n",
     "u\n",
     "m\n",
@@ -239,13 +239,13 @@ proptest! {
     }
 
     #[test]
-    fn whatever_two_peers_write_the_machines_stay_sound(data in input(PEERS)) {
+    fn machines_stay_sound_for_any_bytes_of_two_peers(data in input(PEERS)) {
         peers::holds(&data);
     }
 
     #[test]
-    fn whatever_modern_clients_and_their_server_write_the_machines_stay_sound(data in input(ERRANDS)) {
-        errands::holds(&data);
+    fn machines_stay_sound_for_any_bytes_of_modern_clients_and_their_server(data in input(MODERN_REQUESTS)) {
+        modern_requests::holds(&data);
     }
 }
 
@@ -257,5 +257,5 @@ fn every_property_holds_for_its_corpus() {
     corpus::each("headers", headers::holds);
     corpus::each("event_ids", event_ids::holds);
     corpus::each("peers", peers::holds);
-    corpus::each("errands", errands::holds);
+    corpus::each("modern_requests", modern_requests::holds);
 }

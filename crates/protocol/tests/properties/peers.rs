@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use protocol::backend_face::legacy::Introduction;
+use protocol::backend_face::legacy::ClientHello;
 use protocol::exchange::{Ask, CallKey, Client, Principal, SessionKey};
 use protocol::message::{Kind, Member, Message};
 use protocol::method::Method;
 use protocol::session::replay::{Retention, StreamKey};
-use protocol::session::{self, Accepts, Answer, Reader, Reading, Session, Taken};
+use protocol::session::{self, Accepted, Accepts, Answer, Reader, Reading, Session};
 use protocol::time::Moment;
 use protocol::version::Version;
 use protocol::wire::line::EnvelopeSeeker;
@@ -29,9 +29,9 @@ const INITIALIZE: &[u8] = br#"{"jsonrpc":"2.0","id":0,"method":"initialize","par
 /// If the machines break one of the promises above.
 pub(crate) fn holds(data: &[u8]) {
     let mut scene = Scene::new(if data.len().is_multiple_of(2) {
-        Introduction::Newest
+        ClientHello::Newest
     } else {
-        Introduction::Union
+        ClientHello::Union
     });
     for (act, rest) in acts(data) {
         scene.act(act, rest);
@@ -64,14 +64,14 @@ fn session_limits() -> session::Limits {
         calls: 5,
         listeners: 2,
         ended_streams: 2,
-        question_patience: Duration::from_secs(3),
+        question_timeout: Duration::from_secs(3),
     }
 }
 
 impl Scene {
-    fn new(words: Introduction) -> Self {
+    fn new(client_hello: ClientHello) -> Self {
         Self {
-            far: FarSide::new(words, 4),
+            far: FarSide::new(client_hello, 4),
             guests: Vec::new(),
         }
     }
@@ -100,14 +100,14 @@ impl Scene {
             return;
         }
         let key = SessionKey(self.guests.len() as u64);
-        let introduction = Message::scan(Bytes::copy_from_slice(rest))
+        let initialize = Message::scan(Bytes::copy_from_slice(rest))
             .ok()
-            .filter(|said| said.method() == Method::Initialize && said.has_valid_id() && said.is_json_rpc())
+            .filter(|sent| sent.method() == Method::Initialize && sent.has_valid_id() && sent.is_json_rpc())
             .unwrap_or_else(|| message(INITIALIZE));
         let client = Arc::new(Client::declaring(
             Principal::named(if rest.len() % 3 == 2 { "bob" } else { "alice" }),
-            introduction.raw_copy(Member::Capabilities),
-            introduction.raw_copy(Member::ClientInfo),
+            initialize.raw_copy(Member::Capabilities),
+            initialize.raw_copy(Member::ClientInfo),
         ));
         let mut waiting = BTreeMap::new();
         let (machine, ask) = if rest.first() == Some(&b'i') {
@@ -118,9 +118,9 @@ impl Scene {
             } else {
                 Accepts::Both
             };
-            let id = introduction.raw_copy(Member::Id);
+            let id = initialize.raw_copy(Member::Id);
             let (machine, call, ask) =
-                Session::open(key, client, session_limits(), self.far.now, introduction, accepts);
+                Session::open(key, client, session_limits(), self.far.now, initialize, accepts);
             waiting.insert(call, id);
             (machine, ask)
         };
@@ -144,11 +144,11 @@ impl Scene {
         };
         match act {
             b'c' => {
-                let ask = guest.say(self.far.now, rest, Accepts::Both);
+                let ask = guest.send(self.far.now, rest, Accepts::Both);
                 self.far.ask(ask);
             }
             b'j' => {
-                let ask = guest.say(self.far.now, rest, Accepts::Json);
+                let ask = guest.send(self.far.now, rest, Accepts::Json);
                 self.far.ask(ask);
             }
             b'r' => {
@@ -161,7 +161,7 @@ impl Scene {
             }
             b'h' => {
                 if let Some((_, (reader, _))) = guest.readers.pop_first() {
-                    guest.machine.hang_up(self.far.now, reader);
+                    guest.machine.handle_disconnect(self.far.now, reader);
                 }
             }
             b'a' => {
@@ -217,7 +217,7 @@ impl Scene {
                 while let Some(output) = self.guests[at].machine.poll_output() {
                     quiet = false;
                     match output {
-                        session::Output::Wake(_) | session::Output::Said(_) => {}
+                        session::Output::Wake(_) | session::Output::Line(_) => {}
                         session::Output::Ask(ask) => self.far.backend.handle_ask(self.far.now, *ask),
                         session::Output::Ended(record) => {
                             self.guests[at].ended += 1;
@@ -262,17 +262,17 @@ impl Scene {
 }
 
 impl Guest {
-    fn say(&mut self, now: Moment, text: &[u8], accepts: Accepts) -> Option<Ask> {
-        let said = Message::scan(Bytes::copy_from_slice(text)).ok()?;
-        let id = said.raw_copy(Member::Id);
-        match self.machine.handle_message(now, said, accepts) {
-            Ok(Taken::Noted(ask)) => ask,
-            Ok(Taken::Call { call, ask }) => {
+    fn send(&mut self, now: Moment, text: &[u8], accepts: Accepts) -> Option<Ask> {
+        let sent = Message::scan(Bytes::copy_from_slice(text)).ok()?;
+        let id = sent.raw_copy(Member::Id);
+        match self.machine.handle_message(now, sent, accepts) {
+            Ok(Accepted::Noted(ask)) => ask,
+            Ok(Accepted::Call { call, ask }) => {
                 self.begun += 1;
                 self.waiting.insert(call, id);
                 Some(ask)
             }
-            Ok(Taken::Answered(body)) => {
+            Ok(Accepted::Answered(body)) => {
                 assert_eq!(message(&body).raw_copy(Member::Id), id);
                 None
             }
@@ -287,7 +287,7 @@ impl Guest {
                 .readers
                 .insert(reader.stream, (reader, SseParser::new(1 << 20)));
             if let Some((older, _)) = older {
-                self.machine.hang_up(now, older);
+                self.machine.handle_disconnect(now, older);
             }
         }
     }
@@ -321,7 +321,7 @@ impl Guest {
             }
             // A connection goes once its stream has ended.
             if reading == Reading::Ended {
-                machine.hang_up(now, *reader);
+                machine.handle_disconnect(now, *reader);
             }
             reading == Reading::Open
         });

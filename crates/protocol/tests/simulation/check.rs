@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use protocol::time::Moment;
 
-use crate::errands::FIRST;
 use crate::history::{Fact, History, ID, Kind};
+use crate::modern_requests::FIRST;
 use crate::world::limits;
 
 /// What is known about one request of a client.
@@ -60,7 +60,7 @@ struct Question {
 const SLACK: Duration = Duration::from_secs(1);
 
 /// Something a server said: from which backend, what, about which resource, to how many sessions.
-type Saying = (usize, Kind, Option<String>, usize);
+type Written = (usize, Kind, Option<String>, usize);
 
 #[derive(Debug, Default)]
 struct Judge {
@@ -83,7 +83,7 @@ struct Judge {
     /// Executions that ended with a question: a modern server keeps nothing that it could be told to stop.
     done: BTreeSet<(usize, u32, u64)>,
     questions: BTreeMap<(usize, u32, u64), Question>,
-    said: BTreeMap<u64, Saying>,
+    written: BTreeMap<u64, Written>,
     repliers: BTreeMap<u64, usize>,
     subscribed: BTreeSet<(usize, String)>,
     /// Which sessions were subscribed to the resource of an update when its server sent it.
@@ -93,7 +93,7 @@ struct Judge {
     closed: BTreeSet<usize>,
     /// Sessions that no server has welcomed.
     refused: BTreeSet<usize>,
-    told: BTreeMap<usize, Vec<u64>>,
+    delivered: BTreeMap<usize, Vec<u64>>,
     /// The last event and the last number of a server's message on each connection.
     places: BTreeMap<usize, (u64, u64)>,
     seqs: BTreeMap<usize, u64>,
@@ -109,7 +109,7 @@ struct Judge {
 pub(crate) fn check(history: &History) -> Vec<String> {
     let mut judge = Judge::default();
     for (at, fact) in &history.facts {
-        judge.hear(*at, fact);
+        judge.check_fact(*at, fact);
     }
     judge.conclude();
     judge.wrongs
@@ -121,7 +121,7 @@ impl Judge {
             .push(format!("{:.3}: {what}", at.elapsed().as_secs_f64()));
     }
 
-    fn hear(&mut self, at: Moment, fact: &Fact) {
+    fn check_fact(&mut self, at: Moment, fact: &Fact) {
         match fact {
             Fact::SessionOpened {
                 session,
@@ -306,7 +306,7 @@ impl Judge {
             Fact::CancelRead { backend, epoch, wire } => {
                 self.cancels.insert((*backend, *epoch, *wire));
             }
-            Fact::Said {
+            Fact::ServerWrote {
                 backend,
                 seq,
                 post,
@@ -314,7 +314,8 @@ impl Judge {
                 uri,
                 attached,
             } => {
-                self.said.insert(*seq, (*backend, *kind, uri.clone(), *attached));
+                self.written
+                    .insert(*seq, (*backend, *kind, uri.clone(), *attached));
                 if let (Kind::Updated, Some(uri)) = (kind, uri) {
                     let subscribers = self
                         .subscribed
@@ -384,8 +385,8 @@ impl Judge {
             Fact::Replied { session, nonce } => {
                 self.repliers.insert(*nonce, *session);
             }
-            Fact::Told { session, seq } => self.told.entry(*session).or_default().push(*seq),
-            Fact::Heard {
+            Fact::Delivered { session, seq } => self.delivered.entry(*session).or_default().push(*seq),
+            Fact::ClientRead {
                 session,
                 connection,
                 stream,
@@ -393,7 +394,7 @@ impl Judge {
                 seq,
                 post,
             } => {
-                self.heard(at, *session, *connection, (*stream, *number), *seq, *post);
+                self.check_read(at, *session, *connection, (*stream, *number), *seq, *post);
             }
             Fact::GapRead { connection } => {
                 self.gaps.insert(*connection);
@@ -563,7 +564,7 @@ impl Judge {
     }
 
     /// No stranger, and everything in its order.
-    fn heard(
+    fn check_read(
         &mut self,
         at: Moment,
         session: usize,
@@ -581,7 +582,7 @@ impl Judge {
             );
         }
         let question = seq
-            .and_then(|seq| self.said.get(&seq))
+            .and_then(|seq| self.written.get(&seq))
             .is_some_and(|(_, kind, ..)| *kind == Kind::Question);
         if let Some(owner) = post
             .and_then(|post| self.cases.get(&post))
@@ -599,7 +600,7 @@ impl Judge {
         }
         self.no_stranger(at, post, session, "heard");
         let Some(seq) = seq else { return };
-        let Some((backend, kind, uri, attached)) = self.said.get(&seq).cloned() else {
+        let Some((backend, kind, uri, attached)) = self.written.get(&seq).cloned() else {
             return self.wrong(at, format!("session {session} heard {seq}, which nobody said"));
         };
         if self.homes.get(&session) != Some(&backend) {
@@ -700,9 +701,13 @@ impl Judge {
             return;
         };
         let missing = self
-            .told
+            .delivered
             .get(&session)
-            .and_then(|told| told.iter().find(|told| **told > before && **told < seq))
+            .and_then(|delivered| {
+                delivered
+                    .iter()
+                    .find(|delivered| **delivered > before && **delivered < seq)
+            })
             .copied();
         if let Some(missing) = missing {
             self.wrong(

@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use protocol::capability::Capabilities;
 use protocol::exchange::{Ask, CallKey, Client, Principal, SessionKey};
 use protocol::session::replay::{EventId, StreamKey};
-use protocol::session::{self, Accepts, Answer, Reader, Reading, Session, Taken};
+use protocol::session::{self, Accepted, Accepts, Answer, Reader, Reading, Session};
 use protocol::version::{Era, Version};
 use serde_json::Value;
 
@@ -108,7 +108,7 @@ impl Seat {
     }
 
     /// Where it calls, who it is and what it reads.
-    pub(crate) fn manners(&self) -> (usize, &'static str, Accepts) {
+    pub(crate) fn traits(&self) -> (usize, &'static str, Accepts) {
         (self.backend, self.principal, self.accepts)
     }
 
@@ -137,7 +137,7 @@ impl World {
             self.seats[seat].session = None;
             return;
         }
-        if !self.sessions[session].machine.is_welcomed() && !self.seats[seat].implicit {
+        if !self.sessions[session].machine.is_opened() && !self.seats[seat].implicit {
             // A client that is not welcomed yet can only lose patience.
             if self.dice.percent(2) {
                 self.end_session(session);
@@ -152,11 +152,11 @@ impl World {
             62..72 => self.resume_something(session),
             72..86 => self.answer_something(seat, session),
             86..88 => self.answer_a_stranger(session),
-            88..90 => self.say(
+            88..90 => self.send(
                 session,
                 r#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#,
             ),
-            90..93 => self.say(
+            90..93 => self.send(
                 session,
                 r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
             ),
@@ -225,7 +225,7 @@ impl World {
         post
     }
 
-    /// The same for a modern client, whose tokens its errand knows.
+    /// The same for a modern client, whose tokens its modern request knows.
     pub(crate) fn post_modern(
         &mut self,
         (session, limit): (usize, Option<Duration>),
@@ -255,7 +255,7 @@ impl World {
     /// A number for a connection that is not in the list.
     pub(crate) fn new_connection(&mut self) -> usize {
         self.next_connection += 1;
-        crate::errands::FIRST + self.next_connection
+        crate::modern_requests::FIRST + self.next_connection
     }
 
     fn connect(&mut self, session: usize, post: usize, call: CallKey) {
@@ -299,23 +299,23 @@ impl World {
             )
         };
         let template = text(ID, token.as_ref().map(|_| ID));
-        let said = message(&text(id, token.as_deref()));
+        let sent = message(&text(id, token.as_deref()));
         let accepts = self.seats[seat].accepts;
         match self.sessions[session]
             .machine
-            .handle_message(self.now, said, accepts)
+            .handle_message(self.now, sent, accepts)
         {
-            Ok(Taken::Call { call, ask }) => {
-                self.attend(session);
+            Ok(Accepted::Call { call, ask }) => {
+                self.serve(session);
                 self.post((session, accepts), id, token, method, template, false);
                 self.connect(session, post, call);
                 self.send_ask(self.sessions[session].backend, ask);
             }
-            Ok(Taken::Noted(_) | Taken::Answered(_)) => {
+            Ok(Accepted::Noted(_) | Accepted::Answered(_)) => {
                 let what = format!("{method} was not taken as a request");
                 self.note(Fact::Wrong { what });
             }
-            Err(session::Refusal::TooManyCalls) => {}
+            Err(session::Rejection::TooManyCalls) => {}
             Err(refusal) => {
                 let what = format!("{method} was refused: {refusal:?}");
                 self.note(Fact::Wrong { what });
@@ -324,14 +324,14 @@ impl World {
     }
 
     /// Says something that has no answer.
-    fn say(&mut self, session: usize, text: &str) {
+    fn send(&mut self, session: usize, text: &str) {
         let taken = self.sessions[session]
             .machine
             .handle_message(self.now, message(text), Accepts::Both);
         match taken {
-            Ok(Taken::Noted(Some(ask))) => self.send_ask(self.sessions[session].backend, ask),
-            Ok(Taken::Noted(None)) => {}
-            Ok(Taken::Call { .. } | Taken::Answered(_)) | Err(_) => {
+            Ok(Accepted::Noted(Some(ask))) => self.send_ask(self.sessions[session].backend, ask),
+            Ok(Accepted::Noted(None)) => {}
+            Ok(Accepted::Call { .. } | Accepted::Answered(_)) | Err(_) => {
                 let what = format!("{text} was not just noted");
                 self.note(Fact::Wrong { what });
             }
@@ -341,7 +341,7 @@ impl World {
     /// Cancels something: of its own, of somebody else, or nothing at all. The id decides.
     fn cancel(&mut self, _seat: usize, session: usize) {
         let id = IDS[self.dice.below(IDS.len())];
-        self.say(
+        self.send(
             session,
             &format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
@@ -363,17 +363,17 @@ impl World {
                 .post
                 .is_none_or(|post| !self.posts[post].opening)
         {
-            self.hang_up(at);
-            self.attend(session);
+            self.handle_disconnect(at);
+            self.serve(session);
         }
     }
 
-    fn hang_up(&mut self, at: usize) {
+    fn handle_disconnect(&mut self, at: usize) {
         let one = &mut self.connections[at];
         let machine = &mut self.sessions[one.session].machine;
         match std::mem::replace(&mut one.stage, Stage::Closed) {
             Stage::Waiting(call) => machine.abandon(call),
-            Stage::Reading(reader) => machine.hang_up(self.now, reader),
+            Stage::Reading(reader) => machine.handle_disconnect(self.now, reader),
             Stage::Closed => return,
         }
         if let Some(post) = one.post {
@@ -385,9 +385,9 @@ impl World {
         if let Ok(reader) = self.sessions[session].machine.listen(self.now) {
             let connection = self.read_on(session, None, reader);
             self.note(Fact::Listened { session, connection });
-            self.visit(connection);
+            self.poll(connection);
         }
-        self.attend(session);
+        self.serve(session);
     }
 
     fn read_on(&mut self, session: usize, post: Option<usize>, reader: Reader) -> usize {
@@ -429,14 +429,14 @@ impl World {
                     stream,
                     number,
                 });
-                self.visit(connection);
+                self.poll(connection);
             }
             Err(why) => {
                 let why = format!("{why:?}");
                 self.note(Fact::ResumeRefused { session, post, why });
             }
         }
-        self.attend(session);
+        self.serve(session);
     }
 
     fn answer_something(&mut self, seat: usize, session: usize) {
@@ -462,7 +462,7 @@ impl World {
         let nonce = self.next_nonce;
         self.next_nonce += 1;
         self.note(Fact::Replied { session, nonce });
-        self.say(
+        self.send(
             session,
             &format!(r#"{{"jsonrpc":"2.0","id":{question},"result":{{"nonce":{nonce}}}}}"#),
         );
@@ -479,8 +479,8 @@ impl World {
 
     pub(crate) fn unpause(&mut self, at: usize) {
         if std::mem::take(&mut self.connections[at].paused) {
-            self.visit(at);
-            self.attend(self.connections[at].session);
+            self.poll(at);
+            self.serve(self.connections[at].session);
         }
     }
 
@@ -492,11 +492,11 @@ impl World {
         if let Some(ask) = self.sessions[session].machine.end() {
             self.send_ask(self.sessions[session].backend, ask);
         }
-        self.attend(session);
+        self.serve(session);
     }
 
     /// Carries out what a session orders.
-    pub(crate) fn attend(&mut self, session: usize) {
+    pub(crate) fn serve(&mut self, session: usize) {
         while let Some(output) = self.sessions[session].machine.poll_output() {
             match output {
                 session::Output::Wake(stream) => {
@@ -508,7 +508,7 @@ impl World {
                             Stage::Closed => false,
                         };
                         if its && one.session == session {
-                            self.visit(at);
+                            self.poll(at);
                         }
                     }
                 }
@@ -518,7 +518,7 @@ impl World {
                     }
                     self.send_ask(self.sessions[session].backend, *ask);
                 }
-                session::Output::Ended(_) | session::Output::Said(_) => {}
+                session::Output::Ended(_) | session::Output::Line(_) => {}
             }
         }
         let machine = &self.sessions[session].machine;
@@ -550,7 +550,7 @@ impl World {
     }
 
     /// Reads what there is on a connection.
-    fn visit(&mut self, at: usize) {
+    fn poll(&mut self, at: usize) {
         let one = &mut self.connections[at];
         if one.paused {
             return;
@@ -573,7 +573,7 @@ impl World {
         let reading = machine.read(self.now, reader, &mut out);
         if reading == Reading::Ended {
             one.stage = Stage::Closed;
-            machine.hang_up(self.now, reader);
+            machine.handle_disconnect(self.now, reader);
         }
         let text = String::from_utf8(out.to_vec()).expect("events are text");
         let mut blocks: Vec<&str> = text.split("\n\n").filter(|block| !block.is_empty()).collect();
@@ -584,11 +584,11 @@ impl World {
             blocks.push(last);
         }
         for block in blocks {
-            self.hear(at, session, post, block);
+            self.receive(at, session, post, block);
         }
     }
 
-    fn hear(&mut self, at: usize, session: usize, post: Option<usize>, block: &str) {
+    fn receive(&mut self, at: usize, session: usize, post: Option<usize>, block: &str) {
         let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name));
         let Some(id) = field("id: ").and_then(EventId::parse) else {
             return self.note(Fact::GapRead { connection: at });
@@ -600,7 +600,7 @@ impl World {
         }
         let value = value_of(data.as_bytes());
         let of = meta(&value, "of").map(|of| of as usize);
-        self.note(Fact::Heard {
+        self.note(Fact::ClientRead {
             session,
             connection: at,
             stream: id.stream.0,

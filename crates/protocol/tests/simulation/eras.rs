@@ -25,7 +25,7 @@ pub(crate) enum Speaks {
 /// What a server makes of a first message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reaction {
-    Welcome,
+    Accept,
     Refuse,
     Exit,
 }
@@ -65,7 +65,7 @@ impl Speaks {
     pub(crate) fn reaction(self, settled: Option<Era>, era: Era) -> Reaction {
         match (self, era) {
             (Self::ExitsOnDiscover, Era::Modern) => Reaction::Exit,
-            _ if settled.or(self.only()).is_none_or(|only| only == era) => Reaction::Welcome,
+            _ if settled.or(self.only()).is_none_or(|only| only == era) => Reaction::Accept,
             _ => Reaction::Refuse,
         }
     }
@@ -104,9 +104,9 @@ impl World {
                     session,
                     call: CallKey(0),
                     client: Arc::new(client),
-                    introduction: None,
-                    words: era,
-                    hears: false,
+                    initialize: None,
+                    era,
+                    wants_notifications: false,
                 };
                 self.send_ask(backend, open);
             }
@@ -132,7 +132,7 @@ impl World {
         let Some(served) = self.last_clients.get_mut(&tell.session()) else {
             return false;
         };
-        *served |= matches!(tell, Tell::Welcome { .. });
+        *served |= matches!(tell, Tell::Opened { .. });
         true
     }
 

@@ -105,7 +105,7 @@ pub(crate) enum Fact {
         wire: u64,
     },
     /// The server said something that is no answer, because of `post` if it has one.
-    Said {
+    ServerWrote {
         backend: usize,
         seq: u64,
         post: Option<usize>,
@@ -138,7 +138,7 @@ pub(crate) enum Fact {
         nonce: u64,
     },
     /// The bridge handed a notice to a session.
-    Told {
+    Delivered {
         session: usize,
         seq: u64,
     },
@@ -159,7 +159,7 @@ pub(crate) enum Fact {
         why: String,
     },
     /// A client read an event.
-    Heard {
+    ClientRead {
         session: usize,
         connection: usize,
         stream: u64,

@@ -1,6 +1,6 @@
 //! Modern clients that listen. What they hear must be what they asked for, marked as theirs, after an acknowledgement.
 
-use protocol::client_face::modern::Meaning;
+use protocol::client_face::modern::Classified;
 use serde_json::Value;
 
 use crate::history::Fact;
@@ -25,7 +25,7 @@ impl World {
             r#""notifications":{{"toolsListChanged":{lists},"resourceSubscriptions":[{}]}},"#,
             named.join(",")
         );
-        let (at, id) = self.set_out_for(seat, "subscriptions/listen", &extra, Meaning::Listen, None);
+        let (at, id) = self.set_out_for(seat, "subscriptions/listen", &extra, Classified::Listen, None);
         self.trips[at].listen = Some(Listen {
             id: serde_json::from_str(&id).unwrap_or_default(),
             lists,
@@ -39,13 +39,13 @@ impl World {
         for at in 0..self.trips.len() {
             if self.trips[at].listen.is_some() {
                 self.trips[at].dismiss();
-                self.attend_errand(at);
+                self.serve_modern_request(at);
             }
         }
     }
 
     /// Judges an event of a listen.
-    pub(crate) fn listen_heard(&mut self, at: usize, value: &Value) {
+    pub(crate) fn listen_received(&mut self, at: usize, value: &Value) {
         let Some(listen) = &mut self.trips[at].listen else {
             return;
         };

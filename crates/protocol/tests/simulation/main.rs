@@ -15,9 +15,9 @@ mod clients;
 mod corpus;
 mod dice;
 mod eras;
-mod errands;
 mod history;
 mod listens;
+mod modern_requests;
 mod property;
 mod server;
 mod tasks;
@@ -35,7 +35,7 @@ fn from_environment(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn whatever_happens_the_promises_hold() {
+fn the_promises_hold_for_random_seeds() {
     if let Some(seed) = from_environment("RIALTO_SIMULATION_SEED") {
         let history = World::new(seed, None).run();
         let wrongs = check::check(&history);
@@ -122,7 +122,7 @@ fn a_call_sent_twice_is_noticed() {
 }
 
 #[test]
-fn a_stranger_who_hears_is_noticed() {
+fn a_message_to_another_principal_is_noticed() {
     is_caught_as(
         Mutation::TellAStranger,
         &["heard what was caused by session", "heard another backend"],
@@ -145,7 +145,7 @@ fn a_lost_answer_to_a_server_is_noticed() {
 }
 
 #[test]
-fn a_task_shown_to_a_stranger_is_noticed() {
+fn a_task_shown_to_another_principal_is_noticed() {
     is_caught_within(
         Mutation::ShowATask,
         &["was shown a task of another", "its server said"],
@@ -154,7 +154,7 @@ fn a_task_shown_to_a_stranger_is_noticed() {
 }
 
 #[test]
-fn a_listen_that_hears_what_it_did_not_ask_for_is_noticed() {
+fn a_listen_that_receives_what_it_did_not_request_is_noticed() {
     is_caught_within(Mutation::TellAListen, &["a listen"], 100);
 }
 
@@ -188,7 +188,7 @@ proptest::proptest! {
     })]
 
     #[test]
-    fn whatever_bytes_decide_the_promises_hold(tape in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400)) {
+    fn the_promises_hold_for_random_tapes(tape in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400)) {
         property::holds(&tape);
     }
 }
@@ -229,18 +229,18 @@ fn the_simulation_reaches_every_corner() {
                 Fact::ResumeRefused { why, .. } => format!("resume refused: {why}"),
                 Fact::Resumed { post: Some(_), .. } => "POST stream resumed".into(),
                 Fact::Resumed { post: None, .. } => "GET stream resumed".into(),
-                Fact::Said { kind, .. } => format!("server said {kind:?}"),
+                Fact::ServerWrote { kind, .. } => format!("server said {kind:?}"),
                 Fact::GapRead { .. } => "gap".into(),
                 Fact::SessionOpened { principal, .. } => format!("session of {principal}"),
                 Fact::LinkDown { .. } => "crash".into(),
                 Fact::CancelRead { .. } => "cancel read".into(),
                 Fact::Withdrew { .. } => "withdrawal".into(),
-                Fact::Heard {
+                Fact::ClientRead {
                     seq: Some(_),
                     post: Some(_),
                     ..
                 } => "heard about a call".into(),
-                Fact::Heard {
+                Fact::ClientRead {
                     seq: Some(_),
                     post: None,
                     ..

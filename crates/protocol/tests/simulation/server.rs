@@ -18,7 +18,7 @@ use crate::tasks::{TaskBook, template};
 /// What a server does at some moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Act {
-    Welcome(u64),
+    Accept(u64),
     /// Acknowledges a listen.
     Listen(u64),
     Refuse(u64),
@@ -114,7 +114,7 @@ pub(crate) struct Server {
     /// It stays frozen until it is replaced.
     pub(crate) hung: bool,
     /// It has answered a handshake.
-    welcomed: bool,
+    opened: bool,
     /// No more mischief: answer what there is to answer.
     pub(crate) tame: bool,
     /// Every call of a client is answered at some time.
@@ -149,7 +149,7 @@ impl Server {
             wanted: BTreeMap::new(),
             frozen: false,
             hung: false,
-            welcomed: false,
+            opened: false,
             tame: false,
             answers_always: false,
             work: BTreeMap::new(),
@@ -161,7 +161,7 @@ impl Server {
     /// Reads a first message of an era. The one that it understands settles the era of its words.
     fn reaction(&mut self, era: Era) -> Reaction {
         let reaction = self.speaks.reaction(self.settled, era);
-        if reaction == Reaction::Welcome && self.settled.is_none() {
+        if reaction == Reaction::Accept && self.settled.is_none() {
             self.settled = Some(era);
             self.era = era;
             self.tasks.settle(era);
@@ -196,7 +196,7 @@ impl Server {
         }
         match (value["method"].as_str(), wire) {
             (Some("server/discover"), Some(wire)) if self.known => {
-                plan.push((dice.millis(0, 300), Act::Welcome(wire)));
+                plan.push((dice.millis(0, 300), Act::Accept(wire)));
             }
             (Some(method @ ("initialize" | "server/discover")), Some(wire)) => {
                 let after = dice.millis(0, 1500);
@@ -208,13 +208,13 @@ impl Server {
                 match (self.reaction(era), dice.below(100)) {
                     (Reaction::Exit, _) => plan.push((after, Act::Crash)),
                     (Reaction::Refuse, _) => plan.push((after, Act::Refuse(wire))),
-                    (Reaction::Welcome, 0..3) if !self.tame => plan.push((after, Act::Refuse(wire))),
-                    (Reaction::Welcome, 3..6) if !self.tame => plan.push((after, Act::Crash)),
+                    (Reaction::Accept, 0..3) if !self.tame => plan.push((after, Act::Refuse(wire))),
+                    (Reaction::Accept, 3..6) if !self.tame => plan.push((after, Act::Crash)),
                     // Later than anybody waits.
-                    (Reaction::Welcome, 6..8) if !self.tame => {
-                        plan.push((dice.millis(13_000, 30_000), Act::Welcome(wire)));
+                    (Reaction::Accept, 6..8) if !self.tame => {
+                        plan.push((dice.millis(13_000, 30_000), Act::Accept(wire)));
                     }
-                    (Reaction::Welcome, _) => plan.push((after, Act::Welcome(wire))),
+                    (Reaction::Accept, _) => plan.push((after, Act::Accept(wire))),
                 }
             }
             (Some("notifications/cancelled"), _) => {
@@ -372,10 +372,10 @@ impl Server {
     ) -> (Option<Written>, Vec<(Duration, Act)>) {
         let (backend, epoch) = (self.backend, self.epoch);
         let mut plan = Vec::new();
-        let mut said = |facts: &mut Vec<Fact>, post: Option<usize>, kind: Kind, uri: Option<&str>| {
+        let mut note_written = |facts: &mut Vec<Fact>, post: Option<usize>, kind: Kind, uri: Option<&str>| {
             *seq += 1;
             let uri = uri.map(str::to_owned);
-            facts.push(Fact::Said {
+            facts.push(Fact::ServerWrote {
                 backend,
                 seq: *seq,
                 post,
@@ -398,9 +398,9 @@ impl Server {
             }));
             line
         };
-        self.welcomed |= matches!(act, Act::Welcome(_));
+        self.opened |= matches!(act, Act::Accept(_));
         let line = match act {
-            Act::Welcome(wire) if self.era == Era::Modern => {
+            Act::Accept(wire) if self.era == Era::Modern => {
                 self.known = true;
                 format!(
                     r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{{"logging":{{}},"tools":{{"listChanged":true}},"resources":{{"subscribe":true}}{}}}}}}}"#,
@@ -421,7 +421,7 @@ impl Server {
                     r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"io.modelcontextprotocol/subscriptionId":{wire}}},"notifications":{{"toolsListChanged":true,"resourceSubscriptions":{uris}}}}}}}"#
                 )
             }
-            Act::Welcome(wire) => format!(
+            Act::Accept(wire) => format!(
                 r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"protocolVersion":"2025-11-25","capabilities":{{"tools":{{"listChanged":true}},"resources":{{"subscribe":true}}{}}},"serverInfo":{{"name":"s","version":"{epoch}"}}}}}}"#,
                 self.tasks.capability()
             ),
@@ -444,7 +444,7 @@ impl Server {
                 let body = if asks {
                     let post = work.post;
                     facts.push(Fact::AskedByAnswer { post });
-                    let meta = said(facts, Some(post), Kind::Question, None);
+                    let meta = note_written(facts, Some(post), Kind::Question, None);
                     format!(
                         r#""result":{{"resultType":"input_required","inputRequests":{{"k":{{"method":"elicitation/create","params":{{"message":"?",{meta}}}}}}},"requestState":"s {post}"}}"#
                     )
@@ -480,7 +480,7 @@ impl Server {
                 if !self.work.get(&wire).is_some_and(|work| work.has_token) {
                     return (None, plan);
                 }
-                let meta = said(facts, Some(post), Kind::Progress, None);
+                let meta = note_written(facts, Some(post), Kind::Progress, None);
                 format!(
                     r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{wire},"progress":1,{meta}}}}}"#
                 )
@@ -489,7 +489,7 @@ impl Server {
                 let Some(post) = self.post_of(wire) else {
                     return (None, plan);
                 };
-                let meta = said(facts, Some(post), Kind::Log, None);
+                let meta = note_written(facts, Some(post), Kind::Log, None);
                 log_line(dice, &meta)
             }
             Act::Ask(wire) => {
@@ -511,7 +511,7 @@ impl Server {
                 if dice.percent(10) {
                     plan.push((dice.millis(0, 2000), Act::Withdraw(question)));
                 }
-                let meta = said(facts, post, Kind::Question, None);
+                let meta = note_written(facts, post, Kind::Question, None);
                 let of = post.map_or_else(|| "null".into(), |post| post.to_string());
                 let method = match post {
                     Some(_) if dice.percent(30) => "sampling/createMessage",
@@ -550,7 +550,7 @@ impl Server {
             Act::Describe { wire, task, post } => {
                 let question = if self.tasks.asks_now(task) {
                     let of = self.tasks.post(task);
-                    let meta = said(facts, Some(of), Kind::Question, None);
+                    let meta = note_written(facts, Some(of), Kind::Question, None);
                     Some(format!(
                         r#"{{"method":"elicitation/create","params":{{"message":"{seq} {of}",{meta}}}}}"#
                     ))
@@ -585,7 +585,7 @@ impl Server {
                     question,
                     post: Some(post),
                 });
-                let meta = said(facts, Some(post), Kind::Question, None);
+                let meta = note_written(facts, Some(post), Kind::Question, None);
                 let meta = meta.replace(
                     r#""_meta":{"#,
                     &format!(r#""_meta":{{"io.modelcontextprotocol/related-task":{{"taskId":"{id}"}},"#),
@@ -617,20 +617,20 @@ impl Server {
                 3 => r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#.into(),
                 4..8 if self.era == Era::Modern && self.listens.is_empty() => return (None, plan),
                 4 | 5 => {
-                    let meta = said(facts, None, Kind::ListChanged, None);
+                    let meta = note_written(facts, None, Kind::ListChanged, None);
                     self.marked(&format!(
                         r#"{{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{{{meta}}}}}"#
                     ))
                 }
                 6 | 7 => {
                     let uri = URIS[dice.below(URIS.len())];
-                    let meta = said(facts, None, Kind::Updated, Some(uri));
+                    let meta = note_written(facts, None, Kind::Updated, Some(uri));
                     self.marked(&format!(
                         r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":"{uri}",{meta}}}}}"#
                     ))
                 }
                 8 => {
-                    let meta = said(facts, None, Kind::Log, None);
+                    let meta = note_written(facts, None, Kind::Log, None);
                     log_line(dice, &meta)
                 }
                 9 if self.era == Era::Legacy => {
@@ -639,7 +639,7 @@ impl Server {
                 }
                 10 if dice.percent(25) => return (Some(Written::Crash), plan),
                 _ => {
-                    if dice.percent(8) && self.welcomed && !self.answers_always && !self.tame {
+                    if dice.percent(8) && self.opened && !self.answers_always && !self.tame {
                         facts.push(Fact::Hung { backend, epoch });
                         return (Some(Written::Hang), plan);
                     }

@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use protocol::client_face::modern::Meaning;
+use protocol::client_face::modern::Classified;
 use protocol::version::Era;
 use serde_json::Value;
 
 use crate::dice::Dice;
-use crate::errands::FIRST;
 use crate::history::{Fact, ID};
+use crate::modern_requests::FIRST;
 use crate::server::Act;
 use crate::world::World;
 
@@ -76,12 +76,12 @@ impl TaskBook {
         &mut self,
         dice: &mut Dice,
         value: &Value,
-        place: (usize, u32, u64),
+        state: (usize, u32, u64),
         line: &str,
         loses: bool,
         facts: &mut Vec<Fact>,
     ) -> Option<Vec<(Duration, Act)>> {
-        let (backend, epoch, wire) = place;
+        let (backend, epoch, wire) = state;
         let post = value["params"]["_meta"]["post"]
             .as_u64()
             .map(|post| post as usize);
@@ -327,7 +327,7 @@ pub(crate) struct Look {
 impl World {
     /// A client looks after a task of its own, or of somebody else.
     pub(crate) fn look_after_a_task(&mut self, seat: usize) {
-        let (backend, principal, _) = self.seats[seat].manners();
+        let (backend, principal, _) = self.seats[seat].traits();
         let here: Vec<usize> = (0..self.given.len())
             .filter(|at| self.given[*at].backend == backend)
             .collect();
@@ -361,7 +361,13 @@ impl World {
             foreign,
             method,
         };
-        self.set_out_for(seat, method, &extra, Meaning::Call { retry: false }, Some(look));
+        self.set_out_for(
+            seat,
+            method,
+            &extra,
+            Classified::Call { retry: false },
+            Some(look),
+        );
     }
 
     /// Takes note of what an answer says of tasks. Gives why it is no answer of a server, if it is none.

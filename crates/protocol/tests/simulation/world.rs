@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use protocol::backend_face::legacy::Introduction;
-use protocol::exchange::{Ask, CallKey, Failure, QuestionKey, SessionKey, Tell, Trouble};
+use protocol::backend_face::legacy::ClientHello;
+use protocol::exchange::{Ask, BackendError, CallKey, Failure, QuestionKey, SessionKey, Tell};
 use protocol::message::{Kind, Message};
 use protocol::multiplexer::{self, Multiplexer};
 use protocol::negotiation;
@@ -22,8 +22,8 @@ use serde_json::Value;
 use crate::clients::{Connection, Post, Seat};
 use crate::dice::Dice;
 use crate::eras::Speaks;
-use crate::errands::{self, Trip};
 use crate::history::{Fact, History};
+use crate::modern_requests::{self, Trip};
 use crate::server::{Act, Server, Written};
 use crate::tasks::{self, Given};
 
@@ -104,7 +104,7 @@ pub(crate) enum Event {
     Start(usize),
     Ask(usize),
     Tell(usize),
-    TellErrand(usize),
+    TellModernRequest(usize),
     Unpause(usize),
     Tick,
 }
@@ -202,7 +202,7 @@ pub(crate) fn limits() -> multiplexer::Limits {
         request_timeout: Duration::from_secs(8),
         stream_timeout: Duration::from_secs(8),
         start_timeout: Duration::from_secs(12),
-        patience: Duration::from_secs(2),
+        stream_after: Duration::from_secs(2),
         question_timeout: Duration::from_secs(15),
         max_message_bytes: 4096,
         in_flight: 24,
@@ -226,7 +226,7 @@ pub(crate) fn session_limits() -> session::Limits {
         calls: 8,
         listeners: 3,
         ended_streams: 4,
-        question_patience: Duration::from_secs(3),
+        question_timeout: Duration::from_secs(3),
     }
 }
 
@@ -423,20 +423,20 @@ impl World {
                     if let Tell::Notice { message, .. } = &tell
                         && let Some(seq) = meta(&value_of(message.bytes()), "seq")
                     {
-                        self.note(Fact::Told { session, seq });
+                        self.note(Fact::Delivered { session, seq });
                     }
                     self.sessions[session].machine.handle_tell(self.now, tell);
-                    self.attend(session);
+                    self.serve(session);
                 }
             }
-            Event::TellErrand(at) => self.tell_errand(at),
+            Event::TellModernRequest(at) => self.tell_modern_request(at),
             Event::Unpause(connection) => self.unpause(connection),
             Event::Tick => {
-                self.expire_errands();
+                self.expire_modern_requests();
                 for session in 0..self.sessions.len() {
                     if !self.sessions[session].closed {
                         self.sessions[session].machine.handle_tick(self.now);
-                        self.attend(session);
+                        self.serve(session);
                     }
                 }
                 // Once nothing new begins, tidying up less often changes nothing but the time it takes.
@@ -471,13 +471,13 @@ impl World {
             Duration::ZERO
         };
         if let Some(trip) = session
-            .checked_sub(errands::FIRST)
+            .checked_sub(modern_requests::FIRST)
             .and_then(|at| self.trips.get_mut(at))
         {
             let at = self.now.after(delay).max(trip.tells_at);
             trip.tells_at = at;
             trip.tells.push_back(tell);
-            return self.plan_at(at, Event::TellErrand(session - errands::FIRST));
+            return self.plan_at(at, Event::TellModernRequest(session - modern_requests::FIRST));
         }
         let Some(held) = self.sessions.get_mut(session) else {
             return;
@@ -758,7 +758,7 @@ impl World {
         if healthy {
             one.failures = 0;
         }
-        one.machine.handle_link_down(&trouble());
+        one.machine.handle_link_down(&backend_error());
         self.note(Fact::LinkDown { backend, epoch });
         self.restart(backend);
         self.pump(backend);
@@ -776,7 +776,8 @@ impl World {
             None => {
                 one.state = State::Unavailable;
                 one.retry_at = self.now.after(Duration::from_secs(5));
-                one.machine.handle_unavailable(&trouble(), Duration::from_secs(5));
+                one.machine
+                    .handle_unavailable(&backend_error(), Duration::from_secs(5));
             }
         }
     }
@@ -786,7 +787,8 @@ impl World {
         match one.state {
             State::Starting | State::Up => {}
             State::Unavailable if self.now < one.retry_at => {
-                one.machine.handle_unavailable(&trouble(), Duration::from_secs(5));
+                one.machine
+                    .handle_unavailable(&backend_error(), Duration::from_secs(5));
             }
             State::Stopped | State::Unavailable => {
                 one.state = State::Starting;
@@ -843,19 +845,19 @@ impl World {
         match (mutation, tell) {
             (
                 Mutation::JudgeATranslation,
-                Tell::Welcome {
+                Tell::Opened {
                     session,
                     call,
-                    welcome,
+                    server_info,
                 },
             ) => {
-                if session.0 as usize >= errands::FIRST && welcome.words == Era::Legacy {
+                if session.0 as usize >= modern_requests::FIRST && server_info.era == Era::Legacy {
                     self.backends[backend].verdict = Some(Era::Modern);
                 }
-                vec![Tell::Welcome {
+                vec![Tell::Opened {
                     session,
                     call,
-                    welcome,
+                    server_info,
                 }]
             }
             (Mutation::DropAnAnswer, Tell::Reply { .. }) if self.dice.percent(10) => vec![],
@@ -865,7 +867,7 @@ impl World {
                     session,
                     call,
                     message,
-                    words,
+                    era,
                 },
             ) => match self.backends[backend].held.take() {
                 Some(Tell::Reply {
@@ -878,13 +880,13 @@ impl World {
                         session: first,
                         call: first_call,
                         message,
-                        words,
+                        era,
                     },
                     Tell::Reply {
                         session,
                         call,
                         message: first_message,
-                        words,
+                        era,
                     },
                 ],
                 _ => {
@@ -892,7 +894,7 @@ impl World {
                         session,
                         call,
                         message,
-                        words,
+                        era,
                     });
                     vec![]
                 }
@@ -952,7 +954,7 @@ impl World {
                     session,
                     call,
                     message,
-                    words,
+                    era,
                 },
             ) => {
                 let refused = value_of(message.bytes())["error"]["message"] == "there is no such task";
@@ -965,7 +967,7 @@ impl World {
                     session,
                     call,
                     message,
-                    words,
+                    era,
                 }]
             }
             // A listen that is told before it was acknowledged, or what it never asked for.
@@ -1030,18 +1032,18 @@ impl World {
 
 impl Backend {
     fn new(dice: &mut Dice, mutation: Option<Mutation>) -> Self {
-        let words = [Introduction::Newest, Introduction::Union][dice.below(2)];
+        let client_hello = [ClientHello::Newest, ClientHello::Union][dice.below(2)];
         let speaks = Speaks::thrown(dice);
         let call_limits = CallLimits::thrown(dice);
         let limits = match mutation {
             Some(Mutation::NeverTimeOut) => CallLimits::Off.limits(),
             _ => call_limits.limits(),
         };
-        let mut machine = Multiplexer::new(limits, words);
+        let mut machine = Multiplexer::new(limits, client_hello);
         machine.plan_eras(speaks.plan(dice));
         let is_eager = dice.percent(30);
         if is_eager {
-            machine.introduce_at_start();
+            machine.initialize_at_start();
         }
         Self {
             machine,
@@ -1083,10 +1085,10 @@ impl Held {
     }
 }
 
-fn trouble() -> Arc<Trouble> {
-    Arc::new(Trouble {
+fn backend_error() -> Arc<BackendError> {
+    Arc::new(BackendError {
         what: "exit status 3".into(),
-        ..Trouble::default()
+        ..BackendError::default()
     })
 }
 

@@ -1,26 +1,26 @@
 //! Same era on both sides: what client and server hear through Rialto is what they would have heard directly, byte for
 //! byte, but for ids and tokens.
 //!
-//! A random play is performed twice by the same scripted client and server, once face to face and once through the
-//! machines. What differs by design is not in the play: pings and doubled subscriptions, which Rialto answers itself,
+//! A random scenario is performed twice by the same scripted client and server, once face to face and once through the
+//! machines. What differs by design is not in the scenario: pings and doubled subscriptions, which Rialto answers itself,
 //! and modern listens, which all clients share.
 
-mod play;
+mod scenario;
 mod ways;
 
-use play::{Step, perform};
 use proptest::prelude::*;
-use ways::{Direct, ThroughErrands, ThroughSession};
+use scenario::{Step, perform};
+use ways::{Direct, ThroughModernRequests, ThroughSession};
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        4 => (any::<u8>(), any::<u8>(), any::<bool>()).prop_map(|(what, words, token)| Step::Call { what, words, token }),
+        4 => (any::<u8>(), any::<u8>(), any::<bool>()).prop_map(|(what, values, token)| Step::Call { what, values, token }),
         1 => any::<u8>().prop_map(Step::Cancel),
         1 => any::<u8>().prop_map(Step::Notice),
         2 => (any::<u8>(), any::<bool>()).prop_map(|(which, good)| Step::Reply { which, good }),
         4 => (any::<u8>(), any::<u8>(), any::<u8>())
-            .prop_map(|(which, words, kind)| Step::Answer { which, words, kind }),
-        3 => (any::<u8>(), any::<u8>()).prop_map(|(which, words)| Step::Progress { which, words }),
+            .prop_map(|(which, values, kind)| Step::Answer { which, values, kind }),
+        3 => (any::<u8>(), any::<u8>()).prop_map(|(which, values)| Step::Progress { which, values }),
         2 => any::<u8>().prop_map(Step::Log),
         2 => any::<u8>().prop_map(Step::Ask),
         1 => any::<u8>().prop_map(Step::Withdraw),
@@ -34,32 +34,32 @@ proptest! {
 
     #[test]
     fn a_legacy_client_and_a_legacy_server_notice_nothing(steps in steps()) {
-        let direct = perform(&mut Direct::default(), &steps, play::LEGACY);
-        let through = perform(&mut ThroughSession::default(), &steps, play::LEGACY);
+        let direct = perform(&mut Direct::default(), &steps, scenario::LEGACY);
+        let through = perform(&mut ThroughSession::default(), &steps, scenario::LEGACY);
         prop_assert_eq!(direct, through);
     }
 
     #[test]
     fn a_modern_client_and_a_modern_server_notice_nothing(steps in steps()) {
-        let direct = perform(&mut Direct::default(), &steps, play::MODERN);
-        let through = perform(&mut ThroughErrands::default(), &steps, play::MODERN);
+        let direct = perform(&mut Direct::default(), &steps, scenario::MODERN);
+        let through = perform(&mut ThroughModernRequests::default(), &steps, scenario::MODERN);
         prop_assert_eq!(direct, through);
     }
 }
 
 #[test]
-fn a_play_has_something_to_compare() {
+fn a_scenario_has_something_to_compare() {
     let steps: Vec<Step> = (0..40)
         .flat_map(|number: u8| {
             [
                 Step::Call {
                     what: number,
-                    words: number,
+                    values: number,
                     token: true,
                 },
                 Step::Progress {
                     which: number,
-                    words: number,
+                    values: number,
                 },
                 Step::Ask(number),
                 Step::Log(number),
@@ -70,13 +70,13 @@ fn a_play_has_something_to_compare() {
                 },
                 Step::Answer {
                     which: number,
-                    words: number,
+                    values: number,
                     kind: number,
                 },
             ]
         })
         .collect();
-    for (era, least) in [(play::LEGACY, 80), (play::MODERN, 30)] {
+    for (era, least) in [(scenario::LEGACY, 80), (scenario::MODERN, 30)] {
         let heard = perform(&mut Direct::default(), &steps, era);
         assert!(
             heard.client.len() > least && heard.server.len() > least,

@@ -1,25 +1,25 @@
-//! The ways between client and server: none at all, a session, or errands, with a multiplexer behind.
+//! The ways between client and server: none at all, a session, or modern requests, with a multiplexer behind.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use protocol::backend_face::legacy::Introduction;
+use protocol::backend_face::legacy::ClientHello;
 use protocol::client_face::modern;
-use protocol::errand::{self, Errand};
 use protocol::exchange::{Ask, CallKey, Client, Principal, SessionKey};
 use protocol::message::{Kind, Member, Message};
+use protocol::modern_request::{self, ModernRequest};
 use protocol::multiplexer::{self, Limits, Multiplexer};
 use protocol::negotiation::EraPlan;
-use protocol::session::{self, Accepts, Reader, Session, Taken};
+use protocol::session::{self, Accepted, Accepts, Reader, Session};
 use protocol::time::Moment;
 use protocol::version::Era;
 
-use crate::play::{DISCOVERY, Way};
+use crate::scenario::{DISCOVERY, Way};
 
 fn message(text: &str) -> Message {
-    Message::scan(Bytes::copy_from_slice(text.as_bytes())).expect("the play is written well")
+    Message::scan(Bytes::copy_from_slice(text.as_bytes())).expect("the scenario is written well")
 }
 
 /// The data of events.
@@ -42,19 +42,19 @@ pub(crate) struct Direct {
 }
 
 impl Way for Direct {
-    fn client_says(&mut self, text: &str) {
+    fn client_sends(&mut self, text: &str) {
         self.server.push(Bytes::copy_from_slice(text.as_bytes()));
     }
 
-    fn server_says(&mut self, text: &str) {
+    fn server_sends(&mut self, text: &str) {
         self.client.push(Bytes::copy_from_slice(text.as_bytes()));
     }
 
-    fn heard_by_client(&mut self) -> Vec<Bytes> {
+    fn received_by_client(&mut self) -> Vec<Bytes> {
         std::mem::take(&mut self.client)
     }
 
-    fn heard_by_server(&mut self) -> Vec<Bytes> {
+    fn received_by_server(&mut self) -> Vec<Bytes> {
         std::mem::take(&mut self.server)
     }
 }
@@ -68,15 +68,15 @@ struct Behind {
 
 impl Behind {
     fn new(era: Era) -> Self {
-        // No call of the play is ever late.
+        // No call of the scenario is ever late.
         let forever = Duration::from_secs(1 << 30);
         let limits = Limits {
             request_timeout: forever,
             stream_timeout: forever,
-            patience: forever,
+            stream_after: forever,
             ..Limits::default()
         };
-        let mut backend = Multiplexer::new(limits, Introduction::Verbatim);
+        let mut backend = Multiplexer::new(limits, ClientHello::Verbatim);
         backend.plan_eras(EraPlan::Only(era));
         backend.handle_link_up(Moment::START);
         Self {
@@ -85,12 +85,12 @@ impl Behind {
         }
     }
 
-    fn says(&mut self, text: &str) {
+    fn send(&mut self, text: &str) {
         self.backend
             .handle_line(self.now, Bytes::copy_from_slice(text.as_bytes()));
     }
 
-    fn hears(&mut self) -> Vec<Bytes> {
+    fn received(&mut self) -> Vec<Bytes> {
         let written = self.backend.take_outgoing(BytesMut::new());
         self.backend.handle_written();
         let lines = written[..]
@@ -150,7 +150,7 @@ impl ThroughSession {
             for reader in std::mem::take(&mut self.reading) {
                 let mut out = BytesMut::new();
                 match session.read(now, reader, &mut out) {
-                    session::Reading::Ended => session.hang_up(now, reader),
+                    session::Reading::Ended => session.handle_disconnect(now, reader),
                     _ => self.reading.push(reader),
                 }
                 self.client.extend(events(&out));
@@ -163,7 +163,7 @@ impl ThroughSession {
 }
 
 impl Way for ThroughSession {
-    fn client_says(&mut self, text: &str) {
+    fn client_sends(&mut self, text: &str) {
         let (now, message) = (self.behind.now, message(text));
         let taken = match &mut self.session {
             Some(session) => session
@@ -176,23 +176,23 @@ impl Way for ThroughSession {
                 let (session, call, ask) =
                     Session::open(SessionKey(1), client, limits, now, message, Accepts::Both);
                 self.session = Some(session);
-                Taken::Call { call, ask }
+                Accepted::Call { call, ask }
             }
         };
         match taken {
-            Taken::Noted(ask) => ask
+            Accepted::Noted(ask) => ask
                 .into_iter()
                 .for_each(|ask| self.behind.backend.handle_ask(now, ask)),
-            Taken::Call { call, ask } => {
+            Accepted::Call { call, ask } => {
                 self.waiting.push(call);
                 self.behind.backend.handle_ask(now, ask);
             }
-            Taken::Answered(body) => self.client.push(body),
+            Accepted::Answered(body) => self.client.push(body),
         }
         self.settle();
         // As soon as it may, the client listens.
         if let Some(session) = &mut self.session
-            && session.is_welcomed()
+            && session.is_opened()
             && session.listening_streams() == 0
             && let Ok(reader) = session.listen(now)
         {
@@ -201,41 +201,41 @@ impl Way for ThroughSession {
         self.settle();
     }
 
-    fn server_says(&mut self, text: &str) {
-        self.behind.says(text);
+    fn server_sends(&mut self, text: &str) {
+        self.behind.send(text);
         self.settle();
     }
 
-    fn heard_by_client(&mut self) -> Vec<Bytes> {
+    fn received_by_client(&mut self) -> Vec<Bytes> {
         std::mem::take(&mut self.client)
     }
 
-    fn heard_by_server(&mut self) -> Vec<Bytes> {
-        self.behind.hears()
+    fn received_by_server(&mut self) -> Vec<Bytes> {
+        self.behind.received()
     }
 }
 
-/// A modern client's way: an errand for each request.
+/// A modern client's way: a modern request for each request.
 #[derive(Debug)]
-pub(crate) struct ThroughErrands {
+pub(crate) struct ThroughModernRequests {
     behind: Behind,
-    errands: BTreeMap<SessionKey, (String, Errand)>,
+    modern_requests: BTreeMap<SessionKey, (String, ModernRequest)>,
     next_key: u64,
     client: Vec<Bytes>,
 }
 
-impl Default for ThroughErrands {
+impl Default for ThroughModernRequests {
     fn default() -> Self {
         Self {
             behind: Behind::new(Era::Modern),
-            errands: BTreeMap::new(),
+            modern_requests: BTreeMap::new(),
             next_key: 1,
             client: Vec::new(),
         }
     }
 }
 
-impl ThroughErrands {
+impl ThroughModernRequests {
     fn settle(&mut self) {
         let now = self.behind.now;
         loop {
@@ -244,28 +244,28 @@ impl ThroughErrands {
             while let Some(output) = self.behind.backend.poll_output() {
                 quiet = false;
                 if let multiplexer::Output::Tell(tell) = output
-                    && let Some((_, errand)) = self.errands.get_mut(&tell.session())
+                    && let Some((_, modern_request)) = self.modern_requests.get_mut(&tell.session())
                 {
-                    errand.handle_tell(now, tell);
+                    modern_request.handle_tell(now, tell);
                 }
             }
-            for (_, errand) in self.errands.values_mut() {
-                while let Some(output) = errand.poll_output() {
+            for (_, modern_request) in self.modern_requests.values_mut() {
+                while let Some(output) = modern_request.poll_output() {
                     quiet = false;
-                    if let errand::Output::Ask(ask) = output {
+                    if let modern_request::Output::Ask(ask) = output {
                         asks.push(ask);
                     }
                 }
-                if errand.is_over() {
+                if modern_request.is_over() {
                     continue;
                 }
-                match errand.poll_answer() {
-                    errand::Answer::Waiting => {}
-                    errand::Answer::Complete { body, .. } => self.client.push(body),
-                    errand::Answer::Ask { .. } => panic!("a modern server's question is an answer"),
-                    errand::Answer::Stream => {
+                match modern_request.poll_answer() {
+                    modern_request::Answer::Waiting => {}
+                    modern_request::Answer::Complete { body, .. } => self.client.push(body),
+                    modern_request::Answer::Ask { .. } => panic!("a modern server's question is an answer"),
+                    modern_request::Answer::Stream => {
                         let mut out = BytesMut::new();
-                        errand.read(&mut out);
+                        modern_request.read(&mut out);
                         self.client.extend(events(&out));
                     }
                 }
@@ -280,25 +280,26 @@ impl ThroughErrands {
     }
 }
 
-impl Way for ThroughErrands {
-    fn client_says(&mut self, text: &str) {
+impl Way for ThroughModernRequests {
+    fn client_sends(&mut self, text: &str) {
         let message = message(text);
         if message.kind() == Kind::Notification {
             let id = String::from_utf8_lossy(message.raw(Member::RequestId).unwrap_or_default()).into_owned();
-            if let Some((_, errand)) = self.errands.values_mut().find(|(own, _)| *own == id) {
-                errand.hang_up();
+            if let Some((_, modern_request)) = self.modern_requests.values_mut().find(|(own, _)| *own == id) {
+                modern_request.handle_disconnect();
             }
             self.settle();
             return;
         }
-        modern::check_envelope(&message).expect("the play is written well");
-        let meaning = modern::lift(&message).expect("the play is written well");
+        modern::check_envelope(&message).expect("the scenario is written well");
+        let classified = modern::lift(&message).expect("the scenario is written well");
         let id = String::from_utf8_lossy(message.raw(Member::Id).unwrap_or_default()).into_owned();
         let key = SessionKey(self.next_key);
         self.next_key += 1;
         let client = Arc::new(modern::client(&message, Principal::anonymous()));
-        let (errand, asks) = Errand::new(key, client, self.behind.now, message, meaning, Accepts::Both);
-        self.errands.insert(key, (id, errand));
+        let (modern_request, asks) =
+            ModernRequest::new(key, client, self.behind.now, message, classified, Accepts::Both);
+        self.modern_requests.insert(key, (id, modern_request));
         for ask in asks {
             self.behind.backend.handle_ask(self.behind.now, ask);
         }
@@ -307,27 +308,27 @@ impl Way for ThroughErrands {
         if !self.behind.backend.is_ready() {
             let asked = self
                 .behind
-                .hears()
+                .received()
                 .pop()
                 .and_then(|line| Message::scan(line).ok());
             let id = asked
                 .and_then(|asked| asked.number(Member::Id))
                 .expect("the server is asked who it is");
-            self.behind.says(&DISCOVERY.replace("ID", &id.to_string()));
+            self.behind.send(&DISCOVERY.replace("ID", &id.to_string()));
             self.settle();
         }
     }
 
-    fn server_says(&mut self, text: &str) {
-        self.behind.says(text);
+    fn server_sends(&mut self, text: &str) {
+        self.behind.send(text);
         self.settle();
     }
 
-    fn heard_by_client(&mut self) -> Vec<Bytes> {
+    fn received_by_client(&mut self) -> Vec<Bytes> {
         std::mem::take(&mut self.client)
     }
 
-    fn heard_by_server(&mut self) -> Vec<Bytes> {
-        self.behind.hears()
+    fn received_by_server(&mut self) -> Vec<Bytes> {
+        self.behind.received()
     }
 }

@@ -150,8 +150,8 @@ mod plays {
         host.shake_hands(able()).await.unwrap();
         for (tool, arguments, method, answer, says) in questions() {
             host.ask(tool, "tools/call", call(tool, arguments)).unwrap();
-            let question = host.told(method).await;
-            host.say(&json!({"jsonrpc": "2.0", "id": question["id"], "result": answer}))
+            let question = host.receive_method(method).await;
+            host.send(&json!({"jsonrpc": "2.0", "id": question["id"], "result": answer}))
                 .unwrap();
             let answer = host.answer(tool).await;
             assert!(text_of(&answer).contains(says), "{answer}");
@@ -229,7 +229,7 @@ mod plays {
         let host = &stage.host;
         host.shake_hands(json!({})).await.unwrap();
         host.ask("long", "tools/call", long_call()).unwrap();
-        host.told("notifications/progress").await;
+        host.receive_method("notifications/progress").await;
         host.notify("notifications/cancelled", cancellation("long"))
             .unwrap();
         let cancelled = |host: &Host, turn: u32| {
@@ -242,7 +242,7 @@ mod plays {
         let host = &stage.host;
         host.ask_modern("long", "tools/call", long_call(), &json!({}))
             .unwrap();
-        host.told("notifications/progress").await;
+        host.receive_method("notifications/progress").await;
         host.notify("notifications/cancelled", cancellation("long"))
             .unwrap();
         let cancelled = |host: &Host, turn: u32| {
@@ -270,14 +270,14 @@ mod plays {
         host.shake_hands(json!({})).await.unwrap();
         host.ask(1, "tools/call", call("toggle_tool", json!({}))).unwrap();
         host.answer(1).await;
-        host.told("notifications/tools/list_changed").await;
+        host.receive_method("notifications/tools/list_changed").await;
         host.ask(2, "resources/subscribe", json!({"uri": "demo://counter"}))
             .unwrap();
         assert_eq!(host.answer(2).await["result"], json!({}));
         host.ask(3, "tools/call", call("touch", json!({}))).unwrap();
         host.answer(3).await;
         assert_eq!(
-            host.told("notifications/resources/updated").await["params"]["uri"],
+            host.receive_method("notifications/resources/updated").await["params"]["uri"],
             "demo://counter"
         );
     }
@@ -288,7 +288,9 @@ mod plays {
             json!({"notifications": {"toolsListChanged": true, "resourceSubscriptions": ["demo://counter"]}});
         host.ask_modern("ear", "subscriptions/listen", wanted, &json!({}))
             .unwrap();
-        let acknowledged = host.told("notifications/subscriptions/acknowledged").await;
+        let acknowledged = host
+            .receive_method("notifications/subscriptions/acknowledged")
+            .await;
         let ear = "io.modelcontextprotocol/subscriptionId";
         assert_eq!(acknowledged["params"]["_meta"][ear], "ear");
         for (tool, method) in [
@@ -298,7 +300,7 @@ mod plays {
             host.ask_modern(tool, "tools/call", call(tool, json!({})), &json!({}))
                 .unwrap();
             host.answer(tool).await;
-            assert_eq!(host.told(method).await["params"]["_meta"][ear], "ear");
+            assert_eq!(host.receive_method(method).await["params"]["_meta"][ear], "ear");
         }
         host.notify("notifications/cancelled", json!({"requestId": "ear"}))
             .unwrap();

@@ -1,7 +1,7 @@
 //! D11: certificates that do not hold, and no way round them.
 
 use serde_json::{Value, json};
-use testkit::upstream::{Authority, Flaw, Http2Door, Step};
+use testkit::upstream::{CertificateAuthority, Flaw, Http2Front, Step};
 use testkit::{Rialto, Upstream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use crate::stage::{self, assert_failed, echo};
 
 /// Rialto in front of a secure URL, with this authority trusted or none.
-async fn in_front_of(url: &str, trusted: Option<&Authority>) -> Rialto {
+async fn in_front_of(url: &str, trusted: Option<&CertificateAuthority>) -> Rialto {
     let launcher = Rialto::launcher();
     let mut destination =
         json!({"type": "streamable_http", "url": url, "headers": {"Authorization": "Bearer hush"}});
@@ -31,7 +31,7 @@ async fn assert_refused(rialto: &Rialto) -> Value {
 
 #[tokio::test]
 async fn d11_a_certificate_of_a_trusted_authority_is_accepted() {
-    let authority = Authority::new();
+    let authority = CertificateAuthority::new();
     let upstream = Upstream::legacy()
         .with_tls(&authority, Flaw::Nothing)
         .start()
@@ -44,9 +44,9 @@ async fn d11_a_certificate_of_a_trusted_authority_is_accepted() {
 
 #[tokio::test]
 async fn one_connection_of_http2_carries_all_requests() {
-    let authority = Authority::new();
+    let authority = CertificateAuthority::new();
     let upstream = Upstream::legacy().start().await.expect("an upstream");
-    let door = Http2Door::open(&authority, &upstream).await.expect("a door");
+    let door = Http2Front::open(&authority, &upstream).await.expect("a door");
     let rialto = in_front_of(&door.url(), Some(&authority)).await;
     let client = stage::session(&rialto).await;
     let both = tokio::join!(echo(&client, 1, "one"), echo(&client, 2, "other"));
@@ -57,7 +57,7 @@ async fn one_connection_of_http2_carries_all_requests() {
 #[tokio::test]
 async fn d11_a_certificate_that_does_not_hold_is_refused() {
     for flaw in [Flaw::Expired, Flaw::WrongName, Flaw::SelfSigned] {
-        let authority = Authority::new();
+        let authority = CertificateAuthority::new();
         let upstream = Upstream::legacy()
             .with_tls(&authority, flaw)
             .start()
@@ -75,7 +75,7 @@ async fn d11_a_certificate_that_does_not_hold_is_refused() {
 
 #[tokio::test]
 async fn d11_a_certificate_of_an_unknown_authority_is_refused() {
-    let (theirs, trusted) = (Authority::new(), Authority::new());
+    let (theirs, trusted) = (CertificateAuthority::new(), CertificateAuthority::new());
     for trusted in [None, Some(&trusted)] {
         let upstream = Upstream::legacy()
             .with_tls(&theirs, Flaw::Nothing)
@@ -128,7 +128,7 @@ async fn d11_a_handshake_that_is_cut_or_refused_is_an_error() {
 
 #[tokio::test]
 async fn d10_a_redirect_from_tls_to_plain_is_refused() {
-    let authority = Authority::new();
+    let authority = CertificateAuthority::new();
     let plain = Upstream::legacy().start().await.expect("an upstream");
     let secure = Upstream::legacy()
         .with_tls(&authority, Flaw::Nothing)

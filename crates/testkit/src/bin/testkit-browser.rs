@@ -1,5 +1,5 @@
-//! A browser that signs in; see `testkit::authority::browser`.
+//! A browser that signs in; see `testkit::authorization_server::browser`.
 
 fn main() -> std::process::ExitCode {
-    testkit::authority::browser::main(std::env::args().skip(1))
+    testkit::authorization_server::browser::main(std::env::args().skip(1))
 }

@@ -44,7 +44,7 @@ impl Later {
     }
 
     /// Writes `line` after `delay`.
-    pub(super) fn say(&self, delay: Duration, call: Option<Call>, line: String) {
+    pub(super) fn send(&self, delay: Duration, call: Option<Call>, line: String) {
         let mut schedule = self.schedule();
         assert!(schedule.entries.len() < MOST_ENTRIES, "too much is due later");
         let key = (Instant::now() + delay, schedule.scheduled);

@@ -31,7 +31,7 @@ pub(super) struct Launch {
 
 /// How strictly the handshake is taken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Manners {
+pub(super) enum Behaviour {
     /// Calls are answered without a handshake too; unknown things are errors.
     #[default]
     Lenient,
@@ -55,7 +55,7 @@ pub(super) enum Feature {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Options {
-    pub(super) manners: Manners,
+    pub(super) behaviour: Behaviour,
     /// `--slow-start MS`: reads nothing for this long.
     pub(super) slow_start: Option<Duration>,
     /// `--wait-for FILE`: reads nothing until this file exists.
@@ -101,8 +101,8 @@ pub(super) fn parse(mut args: impl Iterator<Item = OsString>) -> Result<Role> {
     while let Some(flag) = args.next() {
         let flag = flag.to_string_lossy().into_owned();
         match flag.as_str() {
-            "--strict" => options.manners = Manners::Strict,
-            "--stateless" => options.manners = Manners::Stateless,
+            "--strict" => options.behaviour = Behaviour::Strict,
+            "--stateless" => options.behaviour = Behaviour::Stateless,
             "--slow-start" => options.slow_start = Some(milliseconds(&flag, &mut args)?),
             "--wait-for" => options.wait_for = Some(value(&flag, &mut args)?.into()),
             "--exit-on-discover" => options.exit_on_discover = true,
@@ -198,7 +198,7 @@ mod tests {
         let Ok(Role::Serve(options)) = parsed("--strict --slow-start 20 --no-logging --journal j") else {
             panic!("flags refused");
         };
-        assert_eq!(options.manners, Manners::Strict);
+        assert_eq!(options.behaviour, Behaviour::Strict);
         assert_eq!(options.slow_start, Some(Duration::from_millis(20)));
         assert!(!options.has(Feature::Logging) && options.has(Feature::Tools));
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::later::{Call, Later};
-use super::options::{Feature, Manners, Options};
+use super::options::{Behaviour, Feature, Options};
 use super::output::Output;
 use super::tools::Tool;
 use super::tools::holding::HeldCalls;
@@ -158,10 +158,10 @@ impl Server {
     }
 
     fn handle_request(&mut self, id: &str, method: &str, params: &Members<'_>) -> Reading {
-        let refused = match self.options.manners {
-            Manners::Lenient | Manners::Stateless => false,
-            Manners::Strict if method == "initialize" => self.handshake != Handshake::Missing,
-            Manners::Strict => method != "ping" && self.handshake != Handshake::Complete,
+        let refused = match self.options.behaviour {
+            Behaviour::Lenient | Behaviour::Stateless => false,
+            Behaviour::Strict if method == "initialize" => self.handshake != Handshake::Missing,
+            Behaviour::Strict => method != "ping" && self.handshake != Handshake::Complete,
         };
         if refused {
             let message = format!("method '{method}' is invalid during session initialization");
@@ -173,7 +173,7 @@ impl Server {
         }
         let answer = match self.answer(method, params) {
             Ok(result) => wire::response(id, &result),
-            Err(_) if self.options.manners == Manners::Stateless => wire::response(id, "{}"),
+            Err(_) if self.options.behaviour == Behaviour::Stateless => wire::response(id, "{}"),
             Err((code, message)) => wire::error(id, code, &message),
         };
         self.output.line(&answer);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::later::Call;
-use super::options::Manners;
+use super::options::Behaviour;
 use super::server::{INVALID_PARAMS, MOST_WAITING, Reading, Server};
 use super::wire::{self, Members};
 use faults::Fault;
@@ -278,7 +278,9 @@ impl Server {
                 );
                 self.run_tool(tool, &invocation)
             }
-            None if (self.extra_tool && name == "extra") || self.options.manners == Manners::Stateless => {
+            None if (self.extra_tool && name == "extra")
+                || self.options.behaviour == Behaviour::Stateless =>
+            {
                 self.output.line(&invocation.echo());
                 Reading::GoesOn
             }
@@ -301,7 +303,7 @@ impl Server {
                 let delay = Duration::from_millis(call.arguments.number("ms", 0));
                 let cancellable = !call.arguments.flag("stubborn", false);
                 self.later
-                    .say(delay, cancellable.then(|| call.call()), call.echo());
+                    .send(delay, cancellable.then(|| call.call()), call.echo());
             }
             Tool::Never => {
                 assert!(
@@ -371,7 +373,7 @@ impl Server {
             let mut at = Duration::ZERO;
             for line in lines {
                 at += pause;
-                self.later.say(at, Some(call.call()), line);
+                self.later.send(at, Some(call.call()), line);
             }
         }
     }
@@ -393,7 +395,7 @@ impl Server {
             Some(_) => {
                 self.output.line(&call.echo());
                 let delay = Duration::from_millis(call.arguments.number("after_ms", 0));
-                notifications.for_each(|line| self.later.say(delay, None, line));
+                notifications.for_each(|line| self.later.send(delay, None, line));
             }
         }
     }

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_has_no_members() {
+    fn other_values_than_objects_have_no_members() {
         assert!(Members::parse("[]").is_none());
         assert!(Members::parse("{").is_none());
     }

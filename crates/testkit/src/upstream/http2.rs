@@ -15,27 +15,27 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
-use super::tls::{Authority, Flaw};
+use super::tls::{CertificateAuthority, Flaw};
 use super::{Upstream, spawn};
 use crate::Result;
 
 /// A door that speaks HTTP/2 and nothing else.
 #[derive(Debug)]
-pub struct Http2Door {
+pub struct Http2Front {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
-    door: AbortHandle,
+    front: AbortHandle,
 }
 
-impl Http2Door {
-    pub async fn open(authority: &Authority, to: &Upstream) -> Result<Self> {
+impl Http2Front {
+    pub async fn open(authority: &CertificateAuthority, to: &Upstream) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let mut tls = Arc::unwrap_or_clone(authority.configuration(Flaw::Nothing));
         tls.alpn_protocols = vec![b"h2".to_vec()];
         let connections = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&connections);
-        let door = spawn(keep(
+        let front = spawn(keep(
             listener,
             TlsAcceptor::from(Arc::new(tls)),
             count,
@@ -44,7 +44,7 @@ impl Http2Door {
         Ok(Self {
             address,
             connections,
-            door,
+            front,
         })
     }
 
@@ -58,9 +58,9 @@ impl Http2Door {
     }
 }
 
-impl Drop for Http2Door {
+impl Drop for Http2Front {
     fn drop(&mut self) {
-        self.door.abort();
+        self.front.abort();
     }
 }
 

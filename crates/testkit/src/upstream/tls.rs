@@ -18,18 +18,18 @@ pub enum Flaw {
 
 /// A certificate authority of this test alone.
 #[derive(Debug)]
-pub struct Authority {
+pub struct CertificateAuthority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
 }
 
-impl Default for Authority {
+impl Default for CertificateAuthority {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Authority {
+impl CertificateAuthority {
     /// # Panics
     /// When no key can be made.
     pub fn new() -> Self {

@@ -21,12 +21,12 @@ const TOO_LARGE: &[u8] = b"HTTP/1.1 413 Content Too Large\r\nContent-Type: appli
 
 /// A connection, with or without TLS.
 #[derive(Debug)]
-pub(super) enum Link {
+pub(super) enum Socket {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Link {
+impl Socket {
     fn tcp(&self) -> &TcpStream {
         match self {
             Self::Plain(stream) => stream,
@@ -35,7 +35,7 @@ impl Link {
     }
 }
 
-impl AsyncRead for Link {
+impl AsyncRead for Socket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -48,7 +48,7 @@ impl AsyncRead for Link {
     }
 }
 
-impl AsyncWrite for Link {
+impl AsyncWrite for Socket {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -78,15 +78,15 @@ impl AsyncWrite for Link {
 /// One connection and what was read of it too early.
 #[derive(Debug)]
 pub(super) struct Wire {
-    link: Link,
+    socket: Socket,
     pending: Vec<u8>,
     longest_body: Option<usize>,
 }
 
 impl Wire {
-    pub(super) fn new(link: Link, longest_body: Option<usize>) -> Self {
+    pub(super) fn new(socket: Socket, longest_body: Option<usize>) -> Self {
         Self {
-            link,
+            socket,
             pending: Vec::new(),
             longest_body,
         }
@@ -179,7 +179,7 @@ impl Wire {
         if self.pending.len() > LONGEST_REQUEST {
             return Err(Failure::new("a request without end"));
         }
-        Ok(self.link.read_buf(&mut self.pending).await? > 0)
+        Ok(self.socket.read_buf(&mut self.pending).await? > 0)
     }
 
     /// Returns when the peer is gone.
@@ -188,8 +188,8 @@ impl Wire {
     }
 
     pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.link.write_all(bytes).await?;
-        Ok(self.link.flush().await?)
+        self.socket.write_all(bytes).await?;
+        Ok(self.socket.flush().await?)
     }
 
     pub(super) async fn respond(
@@ -237,12 +237,12 @@ impl Wire {
 
     pub(super) async fn close(mut self) {
         // A peer that is gone already needs no goodbye.
-        let _ = self.link.shutdown().await;
+        let _ = self.socket.shutdown().await;
     }
 
     /// Drops the connection with a reset instead of a goodbye.
     pub(super) fn reset(self) -> Result<()> {
-        Ok(self.link.tcp().set_zero_linger()?)
+        Ok(self.socket.tcp().set_zero_linger()?)
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Buf as _;
-use protocol::exchange::{StrayOutput, Trouble};
+use protocol::exchange::{BackendError, StrayOutput};
 use protocol::time::Moment;
 use protocol::wire::line::LineFramer;
 use protocol::wire::outbox::Outbox;
@@ -79,9 +79,9 @@ impl ProcessSupervisor {
     /// Supervises the child until the instance is stopped.
     pub(crate) async fn run(&self) {
         let mut policy = RestartPolicy::new();
-        let mut trouble = Arc::new(Trouble::default());
+        let mut backend_error = Arc::new(BackendError::default());
         let mut wanted = self.eager;
-        while self.rest(&mut policy, &trouble, wanted).await {
+        while self.rest(&mut policy, &backend_error, wanted).await {
             wanted = false;
             self.instance.set_health(Health::Starting);
             let destination = self.instance.destination();
@@ -110,7 +110,7 @@ impl ProcessSupervisor {
                         }
                     };
                     tail.settled(FINAL_OUTPUT).await;
-                    trouble = Arc::new(self.trouble(what, &tail, &policy));
+                    backend_error = Arc::new(self.backend_error(what, &tail, &policy));
                     if self.instance.is_starting() {
                         for hint in self.hints(&tail.telling_lines()) {
                             tracing::warn!(%destination, hint, "server did not start");
@@ -119,12 +119,13 @@ impl ProcessSupervisor {
                 }
                 Err(error) => {
                     self.instance.metrics().child_ended(ChildEnd::NotStarted);
-                    trouble = Arc::new(self.trouble(launch_error_text(&error), &StderrTail::new(), &policy));
+                    backend_error =
+                        Arc::new(self.backend_error(launch_error_text(&error), &StderrTail::new(), &policy));
                     tracing::error!(%destination, %error, "cannot start");
                 }
             }
-            let ended_at_discover = self.instance.link_down(&trouble);
-            self.note_failure(&mut policy, &trouble);
+            let ended_at_discover = self.instance.link_down(&backend_error);
+            self.note_failure(&mut policy, &backend_error);
             if ended_at_discover {
                 policy.excuse();
                 let destination = self.instance.destination();
@@ -132,12 +133,12 @@ impl ProcessSupervisor {
             }
         }
         self.instance.set_health(Health::Stopped);
-        let trouble = Arc::new(Trouble {
+        let backend_error = Arc::new(BackendError {
             what: "stopped".into(),
-            ..Trouble::default()
+            ..BackendError::default()
         });
-        self.instance.link_down(&trouble);
-        self.instance.unavailable(&trouble, Duration::from_secs(1));
+        self.instance.link_down(&backend_error);
+        self.instance.unavailable(&backend_error, Duration::from_secs(1));
     }
 
     /// Starts the child. The `fork` of a large process takes milliseconds, and programs may lie on slow disks, so that
@@ -148,7 +149,7 @@ impl ProcessSupervisor {
     }
 
     /// Returns the error that callers receive about a child that ended or did not start.
-    fn trouble(&self, what: String, tail: &StderrTail, policy: &RestartPolicy) -> Trouble {
+    fn backend_error(&self, what: String, tail: &StderrTail, policy: &RestartPolicy) -> BackendError {
         let stderr = tail.telling_lines();
         // What was ready once had what it needed.
         let hints = match self.instance.is_starting() {
@@ -156,7 +157,7 @@ impl ProcessSupervisor {
             false => Vec::new(),
         };
         let shown = self.shows_output;
-        Trouble {
+        BackendError {
             what,
             stderr: if shown { stderr } else { Vec::new() },
             restarts: u32::try_from(policy.failures()).unwrap_or(u32::MAX),
@@ -177,26 +178,29 @@ impl ProcessSupervisor {
     }
 
     /// Returns what a child that is not ready yet does.
-    fn start_report(&self, since: Moment, tail: &StderrTail, policy: &RestartPolicy) -> Trouble {
+    fn start_report(&self, since: Moment, tail: &StderrTail, policy: &RestartPolicy) -> BackendError {
         let program = self.order.argv.first().map_or("", String::as_str);
         let program = program.rsplit('/').next().unwrap_or(program);
         let took = self.instance.clock().now().since(since).as_secs();
-        self.trouble(format!("{program} is still starting, {took} s"), tail, policy)
+        self.backend_error(format!("{program} is still starting, {took} s"), tail, policy)
     }
 
-    fn note_failure(&self, policy: &mut RestartPolicy, trouble: &Arc<Trouble>) {
+    fn note_failure(&self, policy: &mut RestartPolicy, backend_error: &Arc<BackendError>) {
         let now = self.instance.clock().now().elapsed();
         let destination = self.instance.destination();
         match policy.handle_failure(now) {
             Ok(State::BackingOff { until }) => {
                 let wait_ms = until.saturating_sub(now).as_millis() as u64;
                 tracing::warn!(%destination, wait_ms, attempt = policy.failures(), "restarting the server after a backoff");
-                self.instance.set_health(Health::BackingOff(Arc::clone(trouble)));
+                self.instance
+                    .set_health(Health::BackingOff(Arc::clone(backend_error)));
             }
             Ok(State::Failed { retry_at }) => {
                 tracing::error!(%destination, "gave up restarting; the next call tries again");
-                self.instance.set_health(Health::Failed(Arc::clone(trouble)));
-                self.instance.unavailable(trouble, retry_at.saturating_sub(now));
+                self.instance
+                    .set_health(Health::Failed(Arc::clone(backend_error)));
+                self.instance
+                    .unavailable(backend_error, retry_at.saturating_sub(now));
             }
             Ok(State::Stopped | State::Starting | State::Ready) => {}
             Err(error) => tracing::error!(%destination, %error, "restart refused by the backoff policy"),
@@ -204,7 +208,12 @@ impl ProcessSupervisor {
     }
 
     /// Waits until the child is to be started. `false`: the instance is to stop instead.
-    async fn rest(&self, policy: &mut RestartPolicy, trouble: &Arc<Trouble>, mut wanted: bool) -> bool {
+    async fn rest(
+        &self,
+        policy: &mut RestartPolicy,
+        backend_error: &Arc<BackendError>,
+        mut wanted: bool,
+    ) -> bool {
         let clock = self.instance.clock();
         loop {
             if self.instance.is_stopping() {
@@ -216,7 +225,8 @@ impl ProcessSupervisor {
                 match policy.handle_ask(now) {
                     StartDecision::Start => return true,
                     StartDecision::Unavailable { retry_at } => {
-                        self.instance.unavailable(trouble, retry_at.saturating_sub(now));
+                        self.instance
+                            .unavailable(backend_error, retry_at.saturating_sub(now));
                     }
                     StartDecision::UnderWay | StartDecision::Ready | StartDecision::Wait { .. } => {}
                 }
@@ -333,9 +343,10 @@ impl ProcessSupervisor {
                 tracing::warn!(%destination, pid, why, "server replaced");
                 reader.0.abort();
                 // Callers need not wait until it has gone.
-                let trouble = Arc::new(self.trouble(replaced(why), &tail, policy));
-                self.instance.set_health(Health::BackingOff(Arc::clone(&trouble)));
-                self.instance.link_down(&trouble);
+                let backend_error = Arc::new(self.backend_error(replaced(why), &tail, policy));
+                self.instance
+                    .set_health(Health::BackingOff(Arc::clone(&backend_error)));
+                self.instance.link_down(&backend_error);
                 child.stop(PIPE_GRACE).await;
                 RunEnd::Replaced(why)
             }

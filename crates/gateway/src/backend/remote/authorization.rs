@@ -10,7 +10,7 @@ use std::sync::Arc;
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue};
 use oauth::{Authorization, SignInError};
-use protocol::delivery::Fate;
+use protocol::delivery::AttemptOutcome;
 
 use super::http_client::Response;
 use super::server::{Outbound, Server};
@@ -27,7 +27,7 @@ pub(super) async fn signed(
     server: &Server,
     sign_in: &oauth::SignIn,
     outbound: &Outbound,
-) -> Result<Response, Fate> {
+) -> Result<Response, AttemptOutcome> {
     let mut round = 0;
     loop {
         round += 1;
@@ -75,8 +75,8 @@ fn challenges(headers: &HeaderMap) -> Vec<String> {
     short.take(MAX_CHALLENGES).map(str::to_owned).collect()
 }
 
-fn not_signed_in(error: &SignInError) -> Fate {
-    Fate::NotSignedIn {
+fn not_signed_in(error: &SignInError) -> AttemptOutcome {
+    AttemptOutcome::NotSignedIn {
         what: error.to_string(),
     }
 }

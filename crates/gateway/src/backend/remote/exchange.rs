@@ -12,8 +12,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 use protocol::backend_face::WireId;
-use protocol::delivery::{Delivery, Fate, Next, Parcel, Post, names_lost_session, repeatable};
-use protocol::exchange::{Failure, Trouble, Upstream, UpstreamFault};
+use protocol::delivery::{
+    AttemptOutcome, Delivery, MessageInfo, PostRequest, RetryDecision, idempotency, names_lost_session,
+};
+use protocol::exchange::{BackendError, Failure, Upstream, UpstreamFault};
 use protocol::message::{Kind, Message};
 use protocol::method::Method;
 use protocol::object::Object;
@@ -36,7 +38,7 @@ const CLOSING: Duration = Duration::from_millis(100);
 /// How an exchange ended, as far as others must know.
 #[derive(Debug)]
 pub(super) struct End {
-    pub(super) parcel: Parcel,
+    pub(super) message_info: MessageInfo,
     pub(super) news: News,
 }
 
@@ -47,7 +49,7 @@ pub(super) enum News {
     /// There will be no answer, and the waiting call has failed.
     Failed,
     /// The server could not be reached; the message was not begun.
-    Unreachable(Arc<Trouble>),
+    Unreachable(Arc<BackendError>),
     /// The server has forgotten us; the message was not begun. `first` to notice?
     SessionLost { first: bool },
     /// The session was lost before the message left.
@@ -66,21 +68,21 @@ pub(super) struct StreamableRefusal {
 /// What came of an answer.
 enum AttemptResult {
     Whole,
-    Not(Fate),
+    Not(AttemptOutcome),
     Failed(Failure),
     NotStreamable(StreamableRefusal),
 }
 
 /// Carries one message.
-pub(super) async fn send(session: &RemoteSession, post: Post) -> End {
-    let parcel = post.parcel;
+pub(super) async fn send(session: &RemoteSession, post: PostRequest) -> End {
+    let message_info = post.message_info;
     let mut exchange = Exchange {
-        delivery: Delivery::new(parcel, repeatable(parcel)),
+        delivery: Delivery::new(message_info, idempotency(message_info)),
         session,
         line: post.line,
     };
     let news = exchange.run().await;
-    End { parcel, news }
+    End { message_info, news }
 }
 
 struct Exchange<'a> {
@@ -90,22 +92,22 @@ struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    fn parcel(&self) -> Parcel {
-        self.delivery.parcel()
+    fn message_info(&self) -> MessageInfo {
+        self.delivery.message_info()
     }
 
     /// Returns the era of the message's words. Until an era is agreed on, first messages of both may be under way.
     fn era(&self) -> Era {
-        match self.parcel() {
-            Parcel::Request {
+        match self.message_info() {
+            MessageInfo::Request {
                 method: Method::Initialize,
                 ..
             } => Era::Legacy,
-            Parcel::Request {
+            MessageInfo::Request {
                 method: Method::ServerDiscover,
                 ..
             } => Era::Modern,
-            Parcel::Request { .. } | Parcel::Note { .. } => self.session.instance.era(),
+            MessageInfo::Request { .. } | MessageInfo::Note { .. } => self.session.instance.era(),
         }
     }
 
@@ -120,29 +122,29 @@ impl Exchange<'_> {
             let taken = self.attempt(&negotiated, resuming).await;
             let next = match taken {
                 AttemptResult::Whole => return News::Delivered,
-                AttemptResult::Failed(failure) => Next::Fail(failure),
+                AttemptResult::Failed(failure) => RetryDecision::Fail(failure),
                 AttemptResult::NotStreamable(refused) => return News::NotStreamable { refused },
-                AttemptResult::Not(fate) => {
+                AttemptResult::Not(outcome) => {
                     self.check_idempotency();
-                    self.delivery.handle_fate(fate)
+                    self.delivery.handle_outcome(outcome)
                 }
             };
             let after = match next {
-                Next::Again { after } => after,
-                Next::Resume { after } => {
+                RetryDecision::Again { after } => after,
+                RetryDecision::Resume { after } => {
                     resuming = true;
                     after
                 }
-                Next::Return { trouble } => return News::Unreachable(trouble),
-                Next::SessionLost => {
+                RetryDecision::Return { backend_error } => return News::Unreachable(backend_error),
+                RetryDecision::SessionLost => {
                     let first = self.session.forget(&negotiated);
                     return News::SessionLost { first };
                 }
-                Next::Fail(failure) => {
+                RetryDecision::Fail(failure) => {
                     let failure = self.located(failure).await;
-                    match self.parcel() {
-                        Parcel::Request { id, .. } => self.session.instance.undelivered(id, failure),
-                        Parcel::Note { method } => tracing::warn!(
+                    match self.message_info() {
+                        MessageInfo::Request { id, .. } => self.session.instance.undelivered(id, failure),
+                        MessageInfo::Note { method } => tracing::warn!(
                             destination = %self.session.instance.destination(),
                             ?method,
                             reason = failure.reason(),
@@ -169,7 +171,7 @@ impl Exchange<'_> {
         let sent = match self.patience() {
             Some(limit) => Box::pin(tokio::time::timeout(limit, self.session.server.send(&outbound)))
                 .await
-                .unwrap_or(Err(Fate::Silent {
+                .unwrap_or(Err(AttemptOutcome::Silent {
                     setting: "start_timeout",
                     limit,
                 })),
@@ -178,7 +180,7 @@ impl Exchange<'_> {
         drop(outbound);
         match sent {
             Ok(mut response) => self.take(&mut response, negotiated, resuming).await,
-            Err(fate) => AttemptResult::Not(fate),
+            Err(outcome) => AttemptResult::Not(outcome),
         }
     }
 
@@ -186,11 +188,11 @@ impl Exchange<'_> {
     /// `retry` setting or the tool's own annotation may allow it; both are consulted only when
     /// needed.
     fn check_idempotency(&mut self) {
-        let harmless = match (self.session.server.spec().retry, self.parcel()) {
+        let harmless = match (self.session.server.spec().retry, self.message_info()) {
             (Retry::Always, _) => true,
             (
                 Retry::Safe,
-                Parcel::Request {
+                MessageInfo::Request {
                     method: Method::ToolsCall,
                     ..
                 },
@@ -198,17 +200,17 @@ impl Exchange<'_> {
                 let message = Message::scan(self.line.clone());
                 message.is_ok_and(|message| self.session.instance.is_repeatable(&message))
             }
-            (Retry::Safe, Parcel::Request { .. } | Parcel::Note { .. }) => false,
+            (Retry::Safe, MessageInfo::Request { .. } | MessageInfo::Note { .. }) => false,
         };
         if harmless {
-            self.delivery.handle_harmless();
+            self.delivery.handle_idempotent();
         }
     }
 
     fn is_handshake(&self) -> bool {
         matches!(
-            self.parcel(),
-            Parcel::Request {
+            self.message_info(),
+            MessageInfo::Request {
                 method: Method::Initialize,
                 ..
             }
@@ -218,13 +220,13 @@ impl Exchange<'_> {
     /// Returns how long the head of an answer is waited for. The multiplexer has a timeout for
     /// every other request.
     fn patience(&self) -> Option<Duration> {
-        match self.parcel() {
-            Parcel::Note { .. } => Some(NOTE_TIMEOUT),
-            Parcel::Request {
+        match self.message_info() {
+            MessageInfo::Note { .. } => Some(NOTE_TIMEOUT),
+            MessageInfo::Request {
                 method: Method::Initialize | Method::ServerDiscover,
                 ..
             } => Some(self.session.instance.start_timeout()),
-            Parcel::Request { .. } => None,
+            MessageInfo::Request { .. } => None,
         }
     }
 
@@ -238,7 +240,7 @@ impl Exchange<'_> {
         if !status.is_success() {
             return Box::pin(self.take_refusal(response, negotiated, resuming)).await;
         }
-        let Parcel::Request { id, method } = self.parcel() else {
+        let MessageInfo::Request { id, method } = self.message_info() else {
             self.session.server.settle(Transport::StreamableHttp);
             return AttemptResult::Whole;
         };
@@ -247,17 +249,17 @@ impl Exchange<'_> {
                 let session = session_of(response);
                 match body(response, self.session.max_message_bytes).await {
                     Ok(answer) => self.hand_over(answer, id, method, session),
-                    Err(BodyError::BrokenOff(what)) => AttemptResult::Not(Fate::BrokenOff { what }),
+                    Err(BodyError::BrokenOff(what)) => AttemptResult::Not(AttemptOutcome::BrokenOff { what }),
                     Err(BodyError::TooLarge(length)) => AttemptResult::Failed(self.too_large(length)),
                 }
             }
             Content::Events => Box::pin(self.follow(response, id, method)).await,
             Content::Json | Content::Other if status == StatusCode::OK => {
-                AttemptResult::Not(Fate::Nonsense {
+                AttemptResult::Not(AttemptOutcome::Invalid {
                     what: "the server answered with something that is no message".into(),
                 })
             }
-            Content::Json | Content::Other => AttemptResult::Not(Fate::Status {
+            Content::Json | Content::Other => AttemptResult::Not(AttemptOutcome::Status {
                 status: status.as_u16(),
                 retry_after: None,
                 in_session: false,
@@ -284,7 +286,7 @@ impl Exchange<'_> {
         self.note(&answer, method, session);
         let answer = self.offered(answer, method);
         if !self.session.instance.receive_answer(id, [answer]) {
-            return AttemptResult::Not(Fate::Nonsense {
+            return AttemptResult::Not(AttemptOutcome::Invalid {
                 what: "the server answered another request, or none".into(),
             });
         }
@@ -301,11 +303,11 @@ impl Exchange<'_> {
         loop {
             match response.chunk().await {
                 Ok(Some(chunk)) => parser.push(&chunk),
-                Ok(None) => return AttemptResult::Not(Fate::StreamEnded),
+                Ok(None) => return AttemptResult::Not(AttemptOutcome::StreamEnded),
                 Err(what) => {
                     let what = broken_off(&what);
                     tracing::debug!(destination = %self.session.instance.destination(), %what, "event stream failed");
-                    return AttemptResult::Not(Fate::StreamEnded);
+                    return AttemptResult::Not(AttemptOutcome::StreamEnded);
                 }
             }
             // What came together is handed over together.
@@ -380,7 +382,7 @@ impl Exchange<'_> {
     ) -> AttemptResult {
         let status = response.status().as_u16();
         if resuming {
-            return AttemptResult::Not(Fate::Nonsense {
+            return AttemptResult::Not(AttemptOutcome::Invalid {
                 what: format!(
                     "the server broke off its event stream and would not resume it (HTTP status {status})"
                 ),
@@ -390,7 +392,7 @@ impl Exchange<'_> {
         let words = error_body(response).await;
         let error = error_in(&words);
         let text = text_of(&words, error.as_deref());
-        let fate = Fate::Status {
+        let outcome = AttemptOutcome::Status {
             status,
             retry_after: wait,
             in_session: negotiated.has_session(),
@@ -398,27 +400,27 @@ impl Exchange<'_> {
         };
         // These two statuses tell nothing about the message, with any body.
         if matches!(status, 401 | 403) {
-            return AttemptResult::Not(fate);
+            return AttemptResult::Not(outcome);
         }
         let refused = StreamableRefusal { status, text };
         // This status never refuses a single message: the address takes none, with any body.
         if status == 405 && self.is_opening() {
             return AttemptResult::NotStreamable(refused);
         }
-        let Parcel::Request { id, method } = self.parcel() else {
-            return AttemptResult::Not(fate);
+        let MessageInfo::Request { id, method } = self.message_info() else {
+            return AttemptResult::Not(outcome);
         };
         if status == 404 && negotiated.has_session() {
             // The session is unknown, unless the server answers this very request: then it may have been carried out.
             let answer = error.filter(|error| answers(&words, id) && !names_lost_session(error));
             return match answer {
                 Some(error) => self.hand_over(with_id(&error, id), id, method, None),
-                None => AttemptResult::Not(fate),
+                None => AttemptResult::Not(outcome),
             };
         }
         self.check_idempotency();
         if matches!(status, 429 | 502..=504) && self.delivery.may_go_again() {
-            return AttemptResult::Not(fate);
+            return AttemptResult::Not(outcome);
         }
         match error {
             // An error body belongs to the request it answers, even if it names another id.
@@ -426,7 +428,7 @@ impl Exchange<'_> {
             None if self.is_opening() && matches!(status, 400 | 404 | 405) => {
                 AttemptResult::NotStreamable(refused)
             }
-            None => AttemptResult::Not(fate),
+            None => AttemptResult::Not(outcome),
         }
     }
 
@@ -440,7 +442,7 @@ impl Exchange<'_> {
             return failure;
         }
         let looks_wrong = match upstream.fault {
-            UpstreamFault::Refused | UpstreamFault::Nonsense => true,
+            UpstreamFault::Refused | UpstreamFault::Invalid => true,
             UpstreamFault::Unauthorized => false,
             UpstreamFault::Lost | UpstreamFault::Unsafe => return failure,
         };
@@ -453,8 +455,8 @@ impl Exchange<'_> {
     /// `initialize` follows.
     fn is_opening(&self) -> bool {
         let discovers = matches!(
-            self.parcel(),
-            Parcel::Request {
+            self.message_info(),
+            MessageInfo::Request {
                 method: Method::ServerDiscover,
                 ..
             }
@@ -472,8 +474,8 @@ impl Exchange<'_> {
 
     fn is_introduction(&self) -> bool {
         matches!(
-            self.parcel(),
-            Parcel::Request {
+            self.message_info(),
+            MessageInfo::Request {
                 method: Method::Initialize | Method::ServerDiscover,
                 ..
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::delivery::Outage;
+use protocol::delivery::Backoff;
 use protocol::wire::sse::SseParser;
 use tokio::sync::oneshot;
 
@@ -24,7 +24,7 @@ pub(super) enum Silence {
 /// learns when the server has answered for the first time.
 pub(super) async fn listen(session: Arc<RemoteSession>, opened: oneshot::Sender<()>) -> Silence {
     let mut opened = Some(opened);
-    let mut outage = Outage::default();
+    let mut backoff = Backoff::default();
     let mut parser = SseParser::new(session.max_message_bytes);
     loop {
         let negotiated = session.negotiated();
@@ -47,7 +47,7 @@ pub(super) async fn listen(session: Arc<RemoteSession>, opened: oneshot::Sender<
                     // Half an event of the broken stream must not be joined with the new one.
                     parser = SseParser::resuming(session.max_message_bytes, last_event, retry);
                     if read(&session, response, &mut parser).await {
-                        outage.handle_success();
+                        backoff.handle_success();
                     }
                     pause = parser.retry().map(Duration::from_millis);
                 }
@@ -55,7 +55,7 @@ pub(super) async fn listen(session: Arc<RemoteSession>, opened: oneshot::Sender<
                 _ => return Silence::NotOffered,
             }
         }
-        let growing = outage.handle_failure();
+        let growing = backoff.handle_failure();
         tokio::time::sleep(pause.unwrap_or(growing).min(protocol::delivery::LONGEST_PAUSE)).await;
     }
 }

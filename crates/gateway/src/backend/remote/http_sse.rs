@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::delivery::{Delivery, Fate, Next, Parcel, Post, answered, is_definite, repeatable};
-use protocol::exchange::{Trouble, Upstream, UpstreamFault};
+use protocol::delivery::{
+    AttemptOutcome, Delivery, MessageInfo, PostRequest, RetryDecision, answered, idempotency, is_definite,
+};
+use protocol::exchange::{BackendError, Upstream, UpstreamFault};
 use protocol::method::Method;
 use protocol::wire::sse::{SseEvent, SseParser};
 use url::Url;
@@ -40,14 +42,14 @@ pub(super) struct EventStream {
 #[derive(Debug)]
 pub(super) enum NotOpened {
     /// The server could not be reached, or is not well: there may be a stream later.
-    Out(Arc<Trouble>),
+    Out(Arc<BackendError>),
     /// The server was reached and has no stream for us.
     Refused(Upstream),
 }
 
 impl NotOpened {
     fn out(what: impl Into<String>) -> Self {
-        Self::Out(trouble(what.into()))
+        Self::Out(backend_error(what.into()))
     }
 
     fn refused(fault: UpstreamFault, what: impl Into<String>) -> Self {
@@ -65,23 +67,29 @@ pub(super) async fn open(session: &RemoteSession) -> Result<EventStream, NotOpen
     }
 }
 
-fn trouble(what: String) -> Arc<Trouble> {
-    Arc::new(Trouble {
+fn backend_error(what: String) -> Arc<BackendError> {
+    Arc::new(BackendError {
         what,
-        ..Trouble::default()
+        ..BackendError::default()
     })
 }
 
 async fn reach(session: &RemoteSession) -> Result<EventStream, NotOpened> {
     let outbound = session.get(&session.negotiated(), None);
     let at = &session.server.spec().url;
-    let mut response = session.server.send(&outbound).await.map_err(|fate| match fate {
-        Fate::Unreachable { what } | Fate::BrokenOff { what } => NotOpened::out(what),
-        Fate::NotSignedIn { what } => NotOpened::refused(UpstreamFault::Unauthorized, what),
-        Fate::Unsafe { what } => NotOpened::refused(UpstreamFault::Unsafe, what),
-        Fate::Nonsense { what } => NotOpened::refused(UpstreamFault::Nonsense, what),
-        Fate::Silent { .. } | Fate::Status { .. } | Fate::StreamEnded => NotOpened::out("no answer"),
-    })?;
+    let mut response = session
+        .server
+        .send(&outbound)
+        .await
+        .map_err(|outcome| match outcome {
+            AttemptOutcome::Unreachable { what } | AttemptOutcome::BrokenOff { what } => NotOpened::out(what),
+            AttemptOutcome::NotSignedIn { what } => NotOpened::refused(UpstreamFault::Unauthorized, what),
+            AttemptOutcome::Unsafe { what } => NotOpened::refused(UpstreamFault::Unsafe, what),
+            AttemptOutcome::Invalid { what } => NotOpened::refused(UpstreamFault::Invalid, what),
+            AttemptOutcome::Silent { .. } | AttemptOutcome::Status { .. } | AttemptOutcome::StreamEnded => {
+                NotOpened::out("no answer")
+            }
+        })?;
     let status = response.status().as_u16();
     if !response.status().is_success() {
         let words = error_body(&mut response).await;
@@ -102,13 +110,13 @@ async fn reach(session: &RemoteSession) -> Result<EventStream, NotOpened> {
             Ok(Some(chunk)) => parser.push(&chunk),
             Ok(None) | Err(_) => return Err(NotOpened::out("the server ended its event stream at once")),
         }
-        let nonsense = |what: String| NotOpened::refused(UpstreamFault::Nonsense, what);
-        while let Some(event) = parser.next().map_err(|error| nonsense(error.to_string()))? {
+        let invalid = |what: String| NotOpened::refused(UpstreamFault::Invalid, what);
+        while let Some(event) = parser.next().map_err(|error| invalid(error.to_string()))? {
             if event.event.as_deref() == Some(b"endpoint".as_slice()) {
                 let endpoint =
                     endpoint(at, &event).map_err(|what| NotOpened::refused(UpstreamFault::Unsafe, what))?;
                 let endpoint = Address::new(endpoint)
-                    .ok_or_else(|| nonsense("the server's endpoint is no address".into()))?;
+                    .ok_or_else(|| invalid("the server's endpoint is no address".into()))?;
                 return Ok(EventStream {
                     response,
                     parser,
@@ -158,11 +166,11 @@ impl EventStream {
 
 /// Returns after how long the next message may be sent though the server has not taken this one. Nothing overtakes
 /// a handshake.
-pub(super) fn overlaps_after(parcel: Parcel) -> Option<Duration> {
-    match parcel {
-        _ if is_handshake(parcel) => None,
-        Parcel::Request { .. } => Some(REQUEST_ORDER),
-        Parcel::Note { .. } => Some(NOTE_ORDER),
+pub(super) fn overlaps_after(message_info: MessageInfo) -> Option<Duration> {
+    match message_info {
+        _ if is_handshake(message_info) => None,
+        MessageInfo::Request { .. } => Some(REQUEST_ORDER),
+        MessageInfo::Note { .. } => Some(NOTE_ORDER),
     }
 }
 
@@ -170,48 +178,50 @@ pub(super) fn overlaps_after(parcel: Parcel) -> Option<Duration> {
 pub(super) async fn write(
     session: &RemoteSession,
     endpoint: &Arc<Address>,
-    post: &Post,
-) -> Result<(), Arc<Trouble>> {
-    let parcel = post.parcel;
-    let mut delivery = Delivery::new(parcel, repeatable(parcel));
+    post: &PostRequest,
+) -> Result<(), Arc<BackendError>> {
+    let message_info = post.message_info;
+    let mut delivery = Delivery::new(message_info, idempotency(message_info));
     loop {
         let outbound = session.post_to(endpoint, &post.line);
         let mut sending = std::pin::pin!(session.server.send(&outbound));
         let sent = loop {
             let sent = tokio::time::timeout(POST_TIMEOUT, sending.as_mut()).await;
             // A server may respond when it has answered, and may stop working on what is hung up on.
-            match parcel {
-                Parcel::Request { id, .. } if sent.is_err() && !is_handshake(parcel) => {
+            match message_info {
+                MessageInfo::Request { id, .. } if sent.is_err() && !is_handshake(message_info) => {
                     if !session.instance.is_unanswered(id) {
                         return Ok(());
                     }
                 }
-                Parcel::Request { .. } | Parcel::Note { .. } => break sent,
+                MessageInfo::Request { .. } | MessageInfo::Note { .. } => break sent,
             }
         };
-        let fate = match sent {
+        let outcome = match sent {
             Ok(Ok(response)) if response.status().is_success() => return Ok(()),
-            Ok(Ok(response)) => Fate::Status {
+            Ok(Ok(response)) => AttemptOutcome::Status {
                 status: response.status().as_u16(),
                 retry_after: super::server::retry_after(&response),
                 in_session: true,
                 text: None,
             },
-            Ok(Err(fate)) => fate,
-            Err(_) => Fate::Silent {
+            Ok(Err(outcome)) => outcome,
+            Err(_) => AttemptOutcome::Silent {
                 setting: "start_timeout",
                 limit: POST_TIMEOUT,
             },
         };
-        match delivery.handle_fate(fate) {
-            Next::Again { after } => tokio::time::sleep(after).await,
-            Next::Return { trouble } => return Err(trouble),
-            Next::SessionLost => return Err(trouble("the server has forgotten the session".into())),
-            Next::Resume { .. } => return Ok(()),
-            Next::Fail(failure) => {
-                match parcel {
-                    Parcel::Request { id, .. } => session.instance.undelivered(id, failure),
-                    Parcel::Note { method } => tracing::warn!(
+        match delivery.handle_outcome(outcome) {
+            RetryDecision::Again { after } => tokio::time::sleep(after).await,
+            RetryDecision::Return { backend_error } => return Err(backend_error),
+            RetryDecision::SessionLost => {
+                return Err(backend_error("the server has forgotten the session".into()));
+            }
+            RetryDecision::Resume { .. } => return Ok(()),
+            RetryDecision::Fail(failure) => {
+                match message_info {
+                    MessageInfo::Request { id, .. } => session.instance.undelivered(id, failure),
+                    MessageInfo::Note { method } => tracing::warn!(
                         destination = %session.instance.destination(),
                         ?method,
                         reason = failure.reason(),
@@ -225,10 +235,10 @@ pub(super) async fn write(
 }
 
 /// Returns whether it is the first request to a server, before which there is no call.
-fn is_handshake(parcel: Parcel) -> bool {
+fn is_handshake(message_info: MessageInfo) -> bool {
     matches!(
-        parcel,
-        Parcel::Request {
+        message_info,
+        MessageInfo::Request {
             method: Method::Initialize | Method::ServerDiscover,
             ..
         }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::backend_face::WireId;
-use protocol::delivery::{Parcel, Post};
+use protocol::delivery::{MessageInfo, PostRequest};
 use protocol::exchange::{Failure, Upstream};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
@@ -37,7 +37,7 @@ const STREAM_PATIENCE: Duration = Duration::from_millis(300);
 /// One message for a worker.
 #[derive(Debug)]
 pub(super) struct SendJob {
-    pub(super) post: Post,
+    pub(super) post: PostRequest,
     /// The worker waits for this before it sends, though not for long.
     pub(super) after: Option<oneshot::Receiver<()>>,
     /// The supervisor waits for the outcome, even if it is a plain delivery.
@@ -88,7 +88,7 @@ impl SenderPool {
     }
 
     /// Sends a message that only its call waits for.
-    pub(super) fn send_post(self: &Arc<Self>, post: Post) {
+    pub(super) fn send_post(self: &Arc<Self>, post: PostRequest) {
         self.start(SendJob {
             post,
             after: None,
@@ -178,7 +178,7 @@ impl SenderPool {
             // Boxed, since it is rare: no worker keeps memory for it.
             let _ = Box::pin(tokio::time::timeout(STREAM_PATIENCE, after)).await;
         }
-        let parcel = job.post.parcel;
+        let message_info = job.post.message_info;
         let sending = async {
             fault_injection::maybe_panic(fault_injection::Site::Sender, &job.post.line);
             exchange::send(&self.session, job.post).await
@@ -186,9 +186,9 @@ impl SenderPool {
         match AssertUnwindSafe(sending).catch_unwind().await {
             Ok(end) => end,
             Err(_) => {
-                self.note_panic(parcel);
+                self.note_panic(message_info);
                 End {
-                    parcel,
+                    message_info,
                     news: News::Failed,
                 }
             }
@@ -196,10 +196,10 @@ impl SenderPool {
     }
 
     /// A worker has panicked: it is unknown how much was sent.
-    fn note_panic(&self, parcel: Parcel) {
+    fn note_panic(&self, message_info: MessageInfo) {
         let instance = &self.session.instance;
-        tracing::error!(destination = %instance.destination(), ?parcel, "a message was lost in a panic");
-        if let Parcel::Request { id, .. } = parcel {
+        tracing::error!(destination = %instance.destination(), ?message_info, "a message was lost in a panic");
+        if let MessageInfo::Request { id, .. } = message_info {
             let what = "internal error of the gateway; its log has the details";
             instance.undelivered(id, Failure::Upstream(Arc::new(Upstream::lost(what))));
         }
@@ -207,7 +207,7 @@ impl SenderPool {
 }
 
 impl MessageInlet for SenderPool {
-    fn send(self: Arc<Self>, post: Post) {
+    fn send(self: Arc<Self>, post: PostRequest) {
         self.send_post(post);
     }
 }
@@ -244,9 +244,9 @@ impl Worker {
 
     fn assign(&self, job: SendJob) {
         let mut slot = self.slot();
-        slot.request_id = match job.post.parcel {
-            Parcel::Request { id, .. } => Some(id),
-            Parcel::Note { .. } => None,
+        slot.request_id = match job.post.message_info {
+            MessageInfo::Request { id, .. } => Some(id),
+            MessageInfo::Note { .. } => None,
         };
         slot.job = Some(job);
         let waker = slot.waker.take();

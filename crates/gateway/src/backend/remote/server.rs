@@ -13,8 +13,8 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::Full;
-use protocol::delivery::Fate;
-use protocol::exchange::Trouble;
+use protocol::delivery::AttemptOutcome;
+use protocol::exchange::BackendError;
 use protocol::object::Object;
 
 use super::http_client::{Address, HttpClient, HttpRequest, Response, SendError};
@@ -157,21 +157,21 @@ impl Server {
     }
 
     /// Returns the description of a server that was reached and does not answer.
-    fn silence(&self) -> Arc<Trouble> {
+    fn silence(&self) -> Arc<BackendError> {
         let address = self.shown();
-        Arc::new(Trouble {
+        Arc::new(BackendError {
             what: format!("{address} accepted the connection and has sent no answer"),
             hints: vec![
                 "check that the address is that of an MCP server, and that the server is not stuck; \
                  a server that needs longer gets more time with `start_timeout` (connect: `--request-timeout`)"
                     .to_owned(),
             ],
-            ..Trouble::default()
+            ..BackendError::default()
         })
     }
 
     /// Sends a request, signed if the server wants that, and gives the head of the answer.
-    pub(super) async fn send(&self, outbound: &Outbound) -> Result<Response, Fate> {
+    pub(super) async fn send(&self, outbound: &Outbound) -> Result<Response, AttemptOutcome> {
         match &self.spec.sign_in {
             SignIn::OAuth(sign_in) => Box::pin(authorization::signed(self, sign_in, outbound)).await,
             SignIn::No => self.send_plain(outbound).await,
@@ -179,9 +179,9 @@ impl Server {
     }
 
     /// Sends a request as it is.
-    pub(super) async fn send_plain(&self, outbound: &Outbound) -> Result<Response, Fate> {
+    pub(super) async fn send_plain(&self, outbound: &Outbound) -> Result<Response, AttemptOutcome> {
         let at = outbound.at.as_ref().or(self.address.as_ref());
-        let mut at = Cow::Borrowed(at.ok_or_else(|| Fate::Unsafe {
+        let mut at = Cow::Borrowed(at.ok_or_else(|| AttemptOutcome::Unsafe {
             what: "the server's `url` is no address for HTTP".into(),
         })?);
         let mut redirects = 0;
@@ -194,9 +194,9 @@ impl Server {
                 }
                 outbound.request()
             };
-            let response = self.http_client.send(make, &at).await.map_err(fate)?;
+            let response = self.http_client.send(make, &at).await.map_err(outcome)?;
             if response.headers().contains_key(CONTENT_ENCODING) {
-                return Err(Fate::Nonsense {
+                return Err(AttemptOutcome::Invalid {
                     what: "the server sent a compressed answer, which it was not asked for".into(),
                 });
             }
@@ -204,7 +204,7 @@ impl Server {
                 return Ok(response);
             }
             if redirects == MAX_REDIRECTS {
-                return Err(Fate::Unsafe {
+                return Err(AttemptOutcome::Unsafe {
                     what: format!("the server redirects more than {MAX_REDIRECTS} times"),
                 });
             }
@@ -231,10 +231,10 @@ fn is_redirect(status: StatusCode) -> bool {
 }
 
 /// Returns where a redirect leads, if it may be followed.
-fn followed(from: &Address, response: &Response) -> Result<Arc<Address>, Fate> {
+fn followed(from: &Address, response: &Response) -> Result<Arc<Address>, AttemptOutcome> {
     let from = from.url();
     if response.status() == StatusCode::SEE_OTHER {
-        return Err(Fate::Unsafe {
+        return Err(AttemptOutcome::Unsafe {
             what: "the server redirects a message to a page".into(),
         });
     }
@@ -243,32 +243,34 @@ fn followed(from: &Address, response: &Response) -> Result<Arc<Address>, Fate> {
         .get(LOCATION)
         .and_then(|value| value.to_str().ok())
         .and_then(|value| from.join(value).ok())
-        .ok_or_else(|| Fate::Nonsense {
+        .ok_or_else(|| AttemptOutcome::Invalid {
             what: "the server redirects to nowhere".into(),
         })?;
     if to.origin() != from.origin() {
-        return Err(Fate::Unsafe {
+        return Err(AttemptOutcome::Unsafe {
             what: format!(
                 "the server redirects to another origin ({}): if it has moved, change `url`",
                 to.origin().ascii_serialization()
             ),
         });
     }
-    Address::new(to).map(Arc::new).ok_or_else(|| Fate::Nonsense {
-        what: "the server redirects to nowhere".into(),
-    })
+    Address::new(to)
+        .map(Arc::new)
+        .ok_or_else(|| AttemptOutcome::Invalid {
+            what: "the server redirects to nowhere".into(),
+        })
 }
 
 /// Returns what a request that got no answer means.
-fn fate(lost: SendError) -> Fate {
+fn outcome(lost: SendError) -> AttemptOutcome {
     match lost {
-        SendError::Unreachable(what) => Fate::Unreachable {
+        SendError::Unreachable(what) => AttemptOutcome::Unreachable {
             what: format!("cannot reach the server: {what}"),
         },
-        SendError::Unsafe(what) => Fate::Unsafe {
+        SendError::Unsafe(what) => AttemptOutcome::Unsafe {
             what: format!("no secure connection to the server: {what}"),
         },
-        SendError::BrokenOff(what) => Fate::BrokenOff {
+        SendError::BrokenOff(what) => AttemptOutcome::BrokenOff {
             what: broken_off(&what),
         },
     }

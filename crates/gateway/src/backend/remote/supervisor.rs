@@ -13,8 +13,8 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use http::HeaderMap;
-use protocol::delivery::{Bundle, Outage, Parcel, Post, answered};
-use protocol::exchange::{Failure, Trouble, Upstream, UpstreamFault};
+use protocol::delivery::{Backoff, MessageInfo, PostBatch, PostRequest, answered};
+use protocol::exchange::{BackendError, Failure, Upstream, UpstreamFault};
 use protocol::method::Method;
 use protocol::multiplexer::Carrier;
 use protocol::time::Moment;
@@ -41,7 +41,7 @@ const ORDER_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the end of a session may take.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-type Writing = Pin<Box<dyn Future<Output = Result<(), Arc<Trouble>>> + Send>>;
+type Writing = Pin<Box<dyn Future<Output = Result<(), Arc<BackendError>>> + Send>>;
 type Listening = Pin<Box<dyn Future<Output = Silence> + Send>>;
 
 /// What the supervisor needs to know.
@@ -55,7 +55,7 @@ pub(crate) struct RemoteSupervisor {
 enum LinkEnd {
     Stopped,
     /// It cannot be reached.
-    Out(Arc<Trouble>),
+    Out(Arc<BackendError>),
     /// It was reached, and the session has ended: the next call begins another one at once.
     Ended,
     /// It may speak the old transport.
@@ -86,26 +86,26 @@ impl RemoteSupervisor {
 
     /// Speaks with the server until the instance is stopped.
     pub(crate) async fn run(&self) {
-        let mut outage = Outage::default();
-        let mut resting: Option<(Moment, Arc<Trouble>)> = None;
+        let mut backoff = Backoff::default();
+        let mut resting: Option<(Moment, Arc<BackendError>)> = None;
         while self.rest(resting.take()).await {
             let left = match self.session.server.transport() {
-                Transport::Auto | Transport::StreamableHttp => self.speak(&mut outage).await,
-                Transport::Sse => self.speak_old(&mut outage, None).await,
+                Transport::Auto | Transport::StreamableHttp => self.speak(&mut backoff).await,
+                Transport::Sse => self.speak_old(&mut backoff, None).await,
             };
             let left = match left {
                 LinkEnd::TryOld { refused } => {
                     // The workers were aborted: a call whose message one of them was sending fails.
                     self.instance()
-                        .link_down(&trouble("the server does not speak Streamable HTTP"));
-                    self.speak_old(&mut outage, Some(refused)).await
+                        .link_down(&backend_error("the server does not speak Streamable HTTP"));
+                    self.speak_old(&mut backoff, Some(refused)).await
                 }
                 left @ (LinkEnd::Stopped | LinkEnd::Out(_) | LinkEnd::Ended | LinkEnd::Refused(_)) => left,
             };
             match left {
                 LinkEnd::Stopped | LinkEnd::TryOld { .. } => break,
-                LinkEnd::Out(trouble) => {
-                    let pause = self.note_outage(&mut outage, &trouble);
+                LinkEnd::Out(backend_error) => {
+                    let pause = self.note_outage(&mut backoff, &backend_error);
                     self.instance().outage(Some(Arc::clone(&pause.1)));
                     resting = Some(pause);
                 }
@@ -115,32 +115,33 @@ impl RemoteSupervisor {
         }
         self.goodbye().await;
         self.instance().set_health(Health::Stopped);
-        let trouble = Arc::new(Trouble {
+        let backend_error = Arc::new(BackendError {
             what: "stopped".into(),
-            ..Trouble::default()
+            ..BackendError::default()
         });
-        self.instance().link_down(&trouble);
-        self.instance().unavailable(&trouble, Duration::from_secs(1));
+        self.instance().link_down(&backend_error);
+        self.instance()
+            .unavailable(&backend_error, Duration::from_secs(1));
     }
 
     /// Waits until a call wants the server, and longer if it is known to be out of reach. Returns
     /// `false` if the instance is to stop instead.
-    async fn rest(&self, outage: Option<(Moment, Arc<Trouble>)>) -> bool {
+    async fn rest(&self, backoff: Option<(Moment, Arc<BackendError>)>) -> bool {
         let instance = self.instance();
         let clock = instance.clock();
         loop {
             if instance.is_stopping() {
                 return false;
             }
-            let until = outage.as_ref().map(|(until, _)| *until);
+            let until = backoff.as_ref().map(|(until, _)| *until);
             let over = until.is_none_or(|until| until <= clock.now());
-            match (&outage, over) {
+            match (&backoff, over) {
                 (_, true) if instance.take_link_wanted() => return true,
                 (_, true) => {}
-                (Some((until, trouble)), false) if self.outages == Outages::Refuse => {
+                (Some((until, backend_error)), false) if self.outages == Outages::Refuse => {
                     // No call waits for a server that is known to be out of reach.
                     instance.take_link_wanted();
-                    instance.unavailable(trouble, until.since(clock.now()));
+                    instance.unavailable(backend_error, until.since(clock.now()));
                 }
                 (_, false) => {}
             }
@@ -153,7 +154,7 @@ impl RemoteSupervisor {
     }
 
     /// Speaks Streamable HTTP.
-    async fn speak(&self, outage: &mut Outage) -> LinkEnd {
+    async fn speak(&self, backoff: &mut Backoff) -> LinkEnd {
         let instance = self.instance();
         let clock = instance.clock();
         instance.set_carrier(Carrier::Posts);
@@ -162,7 +163,7 @@ impl RemoteSupervisor {
         let senders = Arc::new(SenderPool::new(Arc::clone(&self.session)));
         let mut under_way = UnderWay::new(instance, &senders);
         let mut get_stream: Option<Listening> = None;
-        let mut out: Option<(Moment, Arc<Trouble>)> = None;
+        let mut out: Option<(Moment, Arc<BackendError>)> = None;
         let mut alarm = Alarm::new(clock);
         loop {
             if instance.is_stopping() {
@@ -172,7 +173,7 @@ impl RemoteSupervisor {
             if let Some(listening) = under_way.send_waiting(&self.session) {
                 get_stream = Some(listening);
             }
-            senders.report_success(outage.failures() > 0);
+            senders.report_success(backoff.failures() > 0);
             let deadline = instance.next_deadline();
             let retry = out
                 .as_ref()
@@ -184,10 +185,10 @@ impl RemoteSupervisor {
                 () = instance.outgoing_ready.notified(), if under_way.first.is_none() => {}
                 () = senders.any_news() => {
                     let mut old = None;
-                    for Returned { end: End { parcel, news }, wait_id } in senders.take_news() {
+                    for Returned { end: End { message_info, news }, wait_id } in senders.take_news() {
                         under_way.note_return(wait_id);
                         match news {
-                            News::Delivered => outage.handle_success(),
+                            News::Delivered => backoff.handle_success(),
                             // The call has failed; nothing is left to do.
                             News::Failed => {}
                             News::SessionLost { first } => {
@@ -195,25 +196,25 @@ impl RemoteSupervisor {
                                     self.lose_session();
                                     get_stream = None;
                                 }
-                                match parcel {
-                                    Parcel::Request { id, .. } => instance.forgotten(id),
-                                    Parcel::Note { .. } => {}
+                                match message_info {
+                                    MessageInfo::Request { id, .. } => instance.forgotten(id),
+                                    MessageInfo::Note { .. } => {}
                                 }
                             }
                             // The exchange that noticed the loss has caused a new session, or is
                             // about to.
-                            News::Withheld => give_back(instance, parcel),
-                            News::Unreachable(trouble) => {
-                                instance.outage(Some(Arc::clone(&trouble)));
-                                give_back(instance, parcel);
+                            News::Withheld => give_back(instance, message_info),
+                            News::Unreachable(backend_error) => {
+                                instance.outage(Some(Arc::clone(&backend_error)));
+                                give_back(instance, message_info);
                                 // What is still under way has connections of its own, and goes on.
                                 if out.is_none() {
-                                    out = Some(self.note_outage(outage, &trouble));
+                                    out = Some(self.note_outage(backoff, &backend_error));
                                 }
                             }
                             News::NotStreamable { refused } => {
                                 instance.outage(None);
-                                give_back(instance, parcel);
+                                give_back(instance, message_info);
                                 old = Some(refused);
                             }
                         }
@@ -245,9 +246,11 @@ impl RemoteSupervisor {
 
     /// Refuses calls while the server is out of reach. After the backoff the next call tries it
     /// again.
-    fn heed(&self, out: &mut Option<(Moment, Arc<Trouble>)>) {
+    fn heed(&self, out: &mut Option<(Moment, Arc<BackendError>)>) {
         let instance = self.instance();
-        let Some((until, trouble)) = &*out else { return };
+        let Some((until, backend_error)) = &*out else {
+            return;
+        };
         let left = until.since(instance.clock().now());
         if left.is_zero() {
             if instance.take_link_wanted() {
@@ -255,33 +258,37 @@ impl RemoteSupervisor {
                 instance.link_up(None);
             }
         } else if self.outages == Outages::Refuse && instance.take_link_wanted() {
-            instance.unavailable(trouble, left);
+            instance.unavailable(backend_error, left);
         }
     }
 
     /// Notes that the server could not be reached. Returns until when it is left alone.
-    fn note_outage(&self, outage: &mut Outage, trouble: &Trouble) -> (Moment, Arc<Trouble>) {
-        let pause = outage.handle_failure();
-        let trouble = Arc::new(Trouble {
-            restarts: outage.failures(),
-            ..trouble.clone()
+    fn note_outage(
+        &self,
+        backoff: &mut Backoff,
+        backend_error: &BackendError,
+    ) -> (Moment, Arc<BackendError>) {
+        let pause = backoff.handle_failure();
+        let backend_error = Arc::new(BackendError {
+            restarts: backoff.failures(),
+            ..backend_error.clone()
         });
         tracing::warn!(
             destination = %self.instance().destination(),
-            what = %trouble.what,
+            what = %backend_error.what,
             wait_ms = pause.as_millis() as u64,
             "the server is out of reach"
         );
         self.instance()
-            .set_health(Health::BackingOff(Arc::clone(&trouble)));
-        (self.instance().clock().now().after(pause), trouble)
+            .set_health(Health::BackingOff(Arc::clone(&backend_error)));
+        (self.instance().clock().now().after(pause), backend_error)
     }
 
     /// Fails the waiting calls because the server definitely refuses; none of them is retried.
     fn report_refusal(&self, upstream: Arc<Upstream>) {
         let instance = self.instance();
         tracing::warn!(destination = %instance.destination(), what = %upstream.what, "the server refuses");
-        instance.set_health(Health::BackingOff(trouble(&upstream.what)));
+        instance.set_health(Health::BackingOff(backend_error(&upstream.what)));
         instance.take_link_wanted();
         instance.refused(&Failure::Upstream(upstream));
     }
@@ -305,37 +312,37 @@ impl RemoteSupervisor {
     }
 
     /// Speaks HTTP+SSE. `tried`: Streamable HTTP was refused in this way.
-    async fn speak_old(&self, outage: &mut Outage, tried: Option<StreamableRefusal>) -> LinkEnd {
+    async fn speak_old(&self, backoff: &mut Backoff, tried: Option<StreamableRefusal>) -> LinkEnd {
         let instance = self.instance();
         let clock = instance.clock();
         let mut stream = tokio::select! {
             opened = http_sse::open(&self.session) => match opened {
                 Ok(stream) => stream,
-                Err(NotOpened::Out(trouble)) => return LinkEnd::Out(trouble),
+                Err(NotOpened::Out(backend_error)) => return LinkEnd::Out(backend_error),
                 Err(NotOpened::Refused(old)) => {
                     return LinkEnd::Refused(Box::pin(self.refused_twice(tried, old)).await);
                 }
             },
             () = stopped(instance) => return LinkEnd::Stopped,
         };
-        outage.handle_success();
+        backoff.handle_success();
         self.session.server.settle(Transport::Sse);
         instance.set_carrier(Carrier::Pipe);
         instance.plan_for_old_transport();
         instance.link_up(None);
         let endpoint = Arc::clone(stream.endpoint());
-        let mut posts = Bundle::default();
+        let mut posts = PostBatch::default();
         let mut writing: Option<Writing> = None;
         // When the next message is sent though this one is not taken yet.
         let mut overlap_at: Option<Instant> = None;
         // Messages whose response the server has not begun.
         let mut left_open: FuturesUnordered<Writing> = FuturesUnordered::new();
-        let trouble = loop {
+        let backend_error = loop {
             if instance.is_stopping() {
                 return LinkEnd::Stopped;
             }
             if instance.take_replacement().is_some() {
-                break trouble("the server gave no sign of life");
+                break backend_error("the server gave no sign of life");
             }
             if writing.is_none() {
                 let post = posts.next().or_else(|| {
@@ -344,7 +351,8 @@ impl RemoteSupervisor {
                 });
                 if let Some(post) = post {
                     let (session, endpoint) = (Arc::clone(&self.session), Arc::clone(&endpoint));
-                    overlap_at = http_sse::overlaps_after(post.parcel).map(|wait| Instant::now() + wait);
+                    overlap_at =
+                        http_sse::overlaps_after(post.message_info).map(|wait| Instant::now() + wait);
                     writing = Some(Box::pin(async move {
                         http_sse::write(&session, &endpoint, &post).await
                     }));
@@ -355,12 +363,12 @@ impl RemoteSupervisor {
             tokio::select! {
                 said = stream.next() => match said {
                     Some(message) => instance.receive(message, None),
-                    None => break trouble("the server ended its event stream"),
+                    None => break backend_error("the server ended its event stream"),
                 },
                 written = async { writing.as_mut().expect("only polled if there is one").await }, if writing.is_some() => {
                     writing = None;
-                    if let Err(trouble) = written {
-                        break trouble;
+                    if let Err(backend_error) = written {
+                        break backend_error;
                     }
                 }
                 // Without it a server that responds when it has answered could be sent nothing meanwhile.
@@ -368,8 +376,8 @@ impl RemoteSupervisor {
                     left_open.extend(writing.take());
                 }
                 Some(written) = left_open.next(), if !left_open.is_empty() => {
-                    if let Err(trouble) = written {
-                        break trouble;
+                    if let Err(backend_error) = written {
+                        break backend_error;
                     }
                 }
                 () = instance.outgoing_ready.notified(), if writing.is_none() => {}
@@ -377,7 +385,7 @@ impl RemoteSupervisor {
                 now = clock.reach(deadline) => instance.reach_deadline(now),
             }
         };
-        instance.link_down(&trouble);
+        instance.link_down(&backend_error);
         LinkEnd::Ended
     }
 
@@ -391,10 +399,10 @@ impl RemoteSupervisor {
     }
 }
 
-fn trouble(what: &str) -> Arc<Trouble> {
-    Arc::new(Trouble {
+fn backend_error(what: &str) -> Arc<BackendError> {
+    Arc::new(BackendError {
         what: what.to_owned(),
-        ..Trouble::default()
+        ..BackendError::default()
     })
 }
 
@@ -405,10 +413,10 @@ async fn stopped(instance: &Instance) {
 }
 
 /// Returns a request that was not begun to the queue; a notification is dropped.
-fn give_back(instance: &Instance, parcel: Parcel) {
-    match parcel {
-        Parcel::Request { id, .. } => instance.returned(id),
-        Parcel::Note { .. } => {}
+fn give_back(instance: &Instance, message_info: MessageInfo) {
+    match message_info {
+        MessageInfo::Request { id, .. } => instance.returned(id),
+        MessageInfo::Note { .. } => {}
     }
 }
 
@@ -421,7 +429,7 @@ struct UnderWay<'a> {
     first: Option<(WaitId, Pin<Box<tokio::time::Sleep>>)>,
     last_wait_id: u64,
     /// What was written, in its order.
-    waiting: Bundle,
+    waiting: PostBatch,
 }
 
 impl<'a> UnderWay<'a> {
@@ -431,7 +439,7 @@ impl<'a> UnderWay<'a> {
             senders,
             first: None,
             last_wait_id: 0,
-            waiting: Bundle::default(),
+            waiting: PostBatch::default(),
         }
     }
 
@@ -441,10 +449,10 @@ impl<'a> UnderWay<'a> {
         let mut listening = None;
         while self.first.is_none() {
             let Some(post) = self.next_post() else { break };
-            let ready = Parcel::Note {
+            let ready = MessageInfo::Note {
                 method: Method::Initialized,
             };
-            if post.parcel == ready && self.instance.era() == Era::Legacy {
+            if post.message_info == ready && self.instance.era() == Era::Legacy {
                 // The GET stream opens first; then `initialized` is sent.
                 let (opened, is_open) = oneshot::channel();
                 listening = Some(Box::pin(get_stream::listen(Arc::clone(session), opened)) as Listening);
@@ -456,7 +464,7 @@ impl<'a> UnderWay<'a> {
         listening
     }
 
-    fn next_post(&mut self) -> Option<Post> {
+    fn next_post(&mut self) -> Option<PostRequest> {
         loop {
             if let Some(post) = self.waiting.next() {
                 return Some(post);
@@ -465,7 +473,7 @@ impl<'a> UnderWay<'a> {
         }
     }
 
-    fn send(&mut self, post: Post) {
+    fn send(&mut self, post: PostRequest) {
         if let Some(id) = post.cancels {
             if self.senders.abort_request(id) {
                 self.instance.undelivered(id, Failure::Cancelled);
@@ -475,18 +483,18 @@ impl<'a> UnderWay<'a> {
                 return;
             }
         }
-        match post.parcel {
-            Parcel::Request { .. }
+        match post.message_info {
+            MessageInfo::Request { .. }
             // No later message waits for the answer to a question.
-            | Parcel::Note {
+            | MessageInfo::Note {
                 method: Method::Other,
             } => self.senders.send_post(post),
-            Parcel::Note { .. } => self.send_first(post, None),
+            MessageInfo::Note { .. } => self.send_first(post, None),
         }
     }
 
     /// Sends something that is to be taken before what follows.
-    fn send_first(&mut self, post: Post, after: Option<oneshot::Receiver<()>>) {
+    fn send_first(&mut self, post: PostRequest, after: Option<oneshot::Receiver<()>>) {
         self.last_wait_id += 1;
         let wait_id = WaitId(self.last_wait_id);
         self.first = Some((wait_id, Box::pin(tokio::time::sleep(ORDER_PATIENCE))));

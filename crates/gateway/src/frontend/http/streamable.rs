@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
-use protocol::client_face::legacy::{self, Meaning};
+use protocol::client_face::legacy::{self, Classified};
 use protocol::client_face::modern;
 use protocol::message::{Kind, Message, Written};
 use protocol::method::Method as McpMethod;
@@ -117,7 +117,8 @@ impl RequestContext<'_> {
         }
         // Judged with the message at hand, so that the refusal carries its id and the audit its method.
         let version = revision.and_then(Revision::legacy).map_err(refused)?;
-        let meaning = legacy::lift(&message).map_err(|objection| refused(Refusal::Objection(objection)))?;
+        let classified =
+            legacy::lift(&message).map_err(|invalid| refused(Refusal::InvalidRequest(invalid)))?;
         let session = match looked_up {
             Some(handle) => Some(handle),
             None => self.session_of(&head, &message).map_err(refused)?,
@@ -137,14 +138,16 @@ impl RequestContext<'_> {
             };
             return Ok(self.receive(&handle, acceptance, posted, headers).await);
         }
-        match meaning {
-            Meaning::Introduction | Meaning::Ping | Meaning::Request(_) => {
+        match classified {
+            Classified::Initialize | Classified::Ping | Classified::Request(_) => {
                 let opening = self.open(headers, version, &message, accepts, permit);
                 Box::pin(opening).await.map_err(refused)
             }
             // Without a session a notification concerns no client.
-            Meaning::Ready | Meaning::Cancel(_) | Meaning::Notice => Ok(respond::empty(StatusCode::ACCEPTED)),
-            Meaning::Answer(_) => Err(refused(Refusal::MissingSession)),
+            Classified::Ready | Classified::Cancel(_) | Classified::Notice => {
+                Ok(respond::empty(StatusCode::ACCEPTED))
+            }
+            Classified::Answer(_) => Err(refused(Refusal::MissingSession)),
         }
     }
 
@@ -252,7 +255,7 @@ impl RequestContext<'_> {
                 .headers()
                 .get(header::CONTENT_TYPE)
                 .is_some_and(|kind| kind == "text/event-stream");
-            if handle.is_welcomed() || streaming {
+            if handle.is_opened() || streaming {
                 if let Ok(id) = HeaderValue::from_str(handle.id()) {
                     response.headers_mut().insert(SESSION_ID, id);
                 }
@@ -344,15 +347,15 @@ struct Posted<'a> {
 
 /// Returns what is wrong with a request whose header is modern and whose body does not describe
 /// itself.
-fn undescribed(message: &Message) -> modern::Objection {
+fn undescribed(message: &Message) -> modern::InvalidRequest {
     match (message.kind(), message.method()) {
-        (Kind::Request, McpMethod::Initialize) => {
-            modern::Objection::Header("MCP-Protocol-Version names a revision without `initialize`".to_owned())
-        }
-        (Kind::Request | Kind::Notification, _) => modern::Objection::Envelope(
+        (Kind::Request, McpMethod::Initialize) => modern::InvalidRequest::Header(
+            "MCP-Protocol-Version names a revision without `initialize`".to_owned(),
+        ),
+        (Kind::Request | Kind::Notification, _) => modern::InvalidRequest::Envelope(
             "`params._meta` must have `io.modelcontextprotocol/protocolVersion` and `io.modelcontextprotocol/clientCapabilities`",
         ),
-        (Kind::Result | Kind::Error, _) => modern::Objection::NotJsonRpc,
+        (Kind::Result | Kind::Error, _) => modern::InvalidRequest::NotJsonRpc,
     }
 }
 

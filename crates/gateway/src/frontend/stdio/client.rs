@@ -1,6 +1,6 @@
-//! Where lines, the session and the errands of one client meet: the machine, and what it wants carried out.
+//! Where lines, the session and the modern requests of one client meet: the machine, and what it wants carried out.
 //!
-//! The reader of lines, the session and the errands call the machine through its [`Driver`].
+//! The reader of lines, the session and the modern requests call the machine through its [`Driver`].
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use http::HeaderMap;
-use protocol::client_face::stdio::{Counters, ErrandKey, Limits, LineClient, Output};
+use protocol::client_face::stdio::{Counters, Limits, LineClient, ModernRequestKey, Output};
 use protocol::exchange::Principal;
 use protocol::message::{Kind, Member, Message};
 use protocol::method::Method;
-use protocol::session::{Accepts, Said};
+use protocol::session::{Accepts, OutgoingLine};
 use protocol::time::Moment;
 use protocol::version::Version;
 use protocol::wire::line::Frame;
@@ -52,7 +52,7 @@ struct Inner {
     client: LineClient,
     busy_poll: BusyPoll,
     session: Option<Arc<SessionHandle>>,
-    modern_requests: HashMap<ErrandKey, AbortHandle>,
+    modern_requests: HashMap<ModernRequestKey, AbortHandle>,
     ended: bool,
 }
 
@@ -65,8 +65,8 @@ impl Machine for Inner {
 }
 
 impl LineListener for StdioClient {
-    fn receive(self: Arc<Self>, said: Said) {
-        self.with(|client, now| client.handle_said(now, said));
+    fn receive(self: Arc<Self>, said: OutgoingLine) {
+        self.with(|client, now| client.handle_session_line(now, said));
     }
 }
 
@@ -179,7 +179,7 @@ impl StdioClient {
         self.outgoing_ready.notify_one();
     }
 
-    // For the session and the errands.
+    // For the session and the modern requests.
 
     pub(super) fn with(self: &Arc<Self>, act: impl FnOnce(&mut LineClient, Moment)) {
         let (is_expecting, write, look) = self.driver.act(
@@ -225,24 +225,28 @@ impl StdioClient {
                     self.destination.close(&handle);
                 }
             }
-            Output::Depart {
-                errand,
+            Output::Start {
+                modern_request,
                 message,
-                meaning,
+                classified,
             } => {
                 // Hosts start a copy only to ask this, and kill it a moment later.
                 if message.method() != Method::ServerDiscover {
                     self.destination.upstream.wake();
                 }
                 let client = Arc::clone(self);
-                let task = tasks::spawn("errand", async move {
-                    client.run_modern_request(errand, message, meaning).await;
-                    client.lock().modern_requests.remove(&errand);
+                let task = tasks::spawn("modern request", async move {
+                    client
+                        .run_modern_request(modern_request, message, classified)
+                        .await;
+                    client.lock().modern_requests.remove(&modern_request);
                 });
-                self.lock().modern_requests.insert(errand, task.abort_handle());
+                self.lock()
+                    .modern_requests
+                    .insert(modern_request, task.abort_handle());
             }
-            Output::Recall(errand) => {
-                let task = self.lock().modern_requests.remove(&errand);
+            Output::Abandon(modern_request) => {
+                let task = self.lock().modern_requests.remove(&modern_request);
                 if let Some(task) = task {
                     task.abort();
                 }

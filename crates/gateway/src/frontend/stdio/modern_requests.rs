@@ -6,11 +6,11 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::HeaderMap;
-use protocol::client_face::modern::{self, Meaning, Objection};
-use protocol::client_face::stdio::ErrandKey;
-use protocol::errand::Line;
+use protocol::client_face::modern::{self, Classified, InvalidRequest};
+use protocol::client_face::stdio::ModernRequestKey;
 use protocol::exchange::{Failure, Principal};
 use protocol::message::{Member, Message};
+use protocol::modern_request::Line;
 use protocol::session::Accepts;
 
 use super::StdioClient;
@@ -19,7 +19,7 @@ use crate::frontend::modern::{Retried, put, retried, unknown_state};
 use crate::modern_request_handle::{ModernRequestHandle, QuestionDebounce};
 use crate::reply::Refusal;
 
-/// What to do about an errand next.
+/// What to do about a modern request next.
 enum Next {
     Tell(Bytes),
     Answer { line: Bytes, failed: bool },
@@ -27,7 +27,7 @@ enum Next {
     Nothing,
 }
 
-/// Gives an errand up when the task that carries it is ended.
+/// Gives a modern request up when the task that carries it is ended.
 struct Carried(Arc<ModernRequestHandle>);
 
 impl Drop for Carried {
@@ -39,35 +39,35 @@ impl Drop for Carried {
 impl StdioClient {
     pub(super) async fn run_modern_request(
         self: &Arc<Self>,
-        errand: ErrandKey,
+        modern_request: ModernRequestKey,
         message: Message,
-        meaning: Meaning,
+        classified: Classified,
     ) {
         let id = message.raw_copy(Member::Id).unwrap_or_default();
-        let handle = match self.start_request(message, meaning).await {
+        let handle = match self.start_request(message, classified).await {
             Ok(handle) => Carried(handle),
             Err(refusal) => {
                 let line = refusal.body(Some(&id));
-                return self.with(|client, _| client.handle_failure(errand, &line));
+                return self.with(|client, _| client.handle_failure(modern_request, &line));
             }
         };
         let mut debounce = QuestionDebounce::default();
         loop {
             match poll_fn(|context| poll(&handle.0, &mut debounce, context)).await {
-                Next::Tell(line) => self.with(|client, _| client.handle_event(errand, &line)),
+                Next::Tell(line) => self.with(|client, _| client.handle_event(modern_request, &line)),
                 Next::Answer { line, failed: false } => {
-                    return self.with(|client, _| client.handle_answer(errand, &line));
+                    return self.with(|client, _| client.handle_answer(modern_request, &line));
                 }
                 Next::Answer { line, failed: true } => {
-                    return self.with(|client, _| client.handle_failure(errand, &line));
+                    return self.with(|client, _| client.handle_failure(modern_request, &line));
                 }
                 Next::Ask { round } => {
                     let line = put(&self.destination, &handle.0, round, &id);
-                    return self.with(|client, _| client.handle_answer(errand, &line));
+                    return self.with(|client, _| client.handle_answer(modern_request, &line));
                 }
                 Next::Nothing => {
                     let line = modern::lower_failure(&id, &Failure::SessionEnded);
-                    return self.with(|client, _| client.handle_failure(errand, &line));
+                    return self.with(|client, _| client.handle_failure(modern_request, &line));
                 }
             }
         }
@@ -77,10 +77,10 @@ impl StdioClient {
     async fn start_request(
         &self,
         message: Message,
-        meaning: Meaning,
+        classified: Classified,
     ) -> Result<Arc<ModernRequestHandle>, Refusal> {
         let principal = Principal::anonymous();
-        let message = match retried(&self.destination, &principal, &message, meaning)? {
+        let message = match retried(&self.destination, &principal, &message, classified)? {
             Retried::Parked(handle, round) => {
                 handle
                     .retry(message, round, Accepts::Events, None)
@@ -90,14 +90,14 @@ impl StdioClient {
             Retried::New(message) => message,
         };
         let client = modern::client(&message, principal);
-        let errand = self
+        let modern_request = self
             .destination
-            .errand(
+            .modern_request(
                 client,
                 &HeaderMap::new(),
                 message,
                 CallOptions {
-                    meaning,
+                    classified,
                     accepts: Accepts::Events,
                     mirrored: None,
                     permit: None,
@@ -105,7 +105,7 @@ impl StdioClient {
             )
             .await?;
         // A destination that shows only its own era answers as a server of that era would.
-        errand.ok_or(Refusal::Modern(Objection::NoSuchMethod))
+        modern_request.ok_or(Refusal::Modern(InvalidRequest::NoSuchMethod))
     }
 }
 

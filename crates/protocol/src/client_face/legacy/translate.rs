@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::backend_face::modern::SERVER_INFO;
 use crate::client_face::respond;
 use crate::error_code;
-use crate::exchange::Welcome;
+use crate::exchange::ServerInfo;
 use crate::message::{Member, Message, quoted};
 use crate::method::Method;
 use crate::object::{Object, elements};
@@ -44,13 +44,17 @@ pub(super) fn reply(id: &[u8], message: &Message, method: Method) -> Bytes {
 }
 
 /// An `initialize` result made of what a modern server said of itself. Gives the revision that holds.
-pub(super) fn welcome(id: &[u8], welcome: &Welcome, asked: Option<Version>) -> (Bytes, Version) {
+pub(super) fn initialize_result(
+    id: &[u8],
+    server_info: &ServerInfo,
+    asked: Option<Version>,
+) -> (Bytes, Version) {
     let version = match asked {
         Some(asked) if Version::LEGACY.contains(&asked) => asked,
         Some(_) | None => Version::NEWEST_LEGACY,
     };
-    let found = welcome.message.object(Member::Result);
-    let info = welcome
+    let found = server_info.message.object(Member::Result);
+    let info = server_info
         .info
         .as_deref()
         .unwrap_or(r#"{"name":"server","version":"0"}"#);
@@ -200,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_modern_era_says_is_left_out_and_the_rest_stays_to_the_byte() {
+    fn modern_members_are_left_out_and_the_rest_stays_to_the_byte() {
         assert_eq!(
             translated(
                 Method::PromptsList,
@@ -218,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn structured_content_becomes_an_object_and_is_told_in_text_too() {
+    fn structured_content_becomes_an_object_and_is_repeated_as_text() {
         assert_eq!(
             translated(
                 Method::ToolsCall,
@@ -304,12 +308,12 @@ mod tests {
     }
 
     #[test]
-    fn a_discovery_becomes_a_welcome() {
-        let discovered = Welcome {
+    fn a_discovery_becomes_an_initialize_result() {
+        let discovered = ServerInfo {
             message: message(
                 r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"instructions":"i","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}}"#,
             ),
-            words: Era::Modern,
+            era: Era::Modern,
             version: None,
             changing_lists: vec![],
             logs: false,
@@ -317,7 +321,7 @@ mod tests {
             tasks: false,
             info: Some(r#"{"name":"s","version":"1"}"#.into()),
         };
-        let (body, version) = welcome(b"1", &discovered, Some(Version::V2025_06_18));
+        let (body, version) = initialize_result(b"1", &discovered, Some(Version::V2025_06_18));
         assert_eq!(version, Version::V2025_06_18);
         assert_eq!(
             &body[..],

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::backend_face::modern::SERVER_INFO;
 use crate::client_face::respond;
 use crate::error_code;
-use crate::exchange::Welcome;
+use crate::exchange::ServerInfo;
 use crate::message::{Member, Message};
 use crate::method::Method;
 use crate::object::{Object, elements};
@@ -166,12 +166,12 @@ fn without_invalid_headers(raw: &str) -> Cow<'_, str> {
 }
 
 /// A discovery made of a legacy server's welcome.
-pub(super) fn discovery(id: &[u8], welcome: &Welcome) -> Bytes {
-    let found = welcome.message.object(Member::Result);
+pub(super) fn discovery(id: &[u8], server_info: &ServerInfo) -> Bytes {
+    let found = server_info.message.object(Member::Result);
     let raw = found.get("capabilities").unwrap_or("{}");
     let mut capabilities = Object::parse(raw.as_bytes()).unwrap_or_default();
     capabilities.remove("tasks");
-    if welcome.tasks {
+    if server_info.tasks {
         let raw = capabilities.get("extensions").unwrap_or("{}").to_owned();
         let mut extensions = Object::parse(raw.as_bytes()).unwrap_or_default();
         extensions.set(task::EXTENSION, "{}");
@@ -189,7 +189,7 @@ pub(super) fn discovery(id: &[u8], welcome: &Welcome) -> Bytes {
     }
     result.set("ttlMs", "0");
     result.set("cacheScope", r#""private""#);
-    if let Some(server) = &welcome.info {
+    if let Some(server) = &server_info.info {
         stamp(&mut result, server);
     }
     respond(id, "result", &result.to_string())
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn results_say_that_they_are_complete_and_who_they_are_from() {
+    fn results_are_marked_complete_and_name_their_server() {
         assert_eq!(
             translated(
                 Method::ToolsCall,

@@ -1,9 +1,9 @@
-//! A modern client on a stream of lines: its requests are errands, and it cancels them by their ids.
+//! A modern client on a stream of lines: its requests are modern requests, and it cancels them by their ids.
 
 use bytes::Bytes;
 
-use super::{ErrandKey, Footing, LineClient, Output};
-use crate::client_face::modern::{self, Meaning, Objection};
+use super::{ClientState, LineClient, ModernRequestKey, Output};
+use crate::client_face::modern::{self, Classified, InvalidRequest};
 use crate::error_code;
 use crate::message::{Kind, Member, Message};
 use crate::method::Method;
@@ -11,11 +11,11 @@ use crate::time::Moment;
 
 /// A modern request that is under way.
 #[derive(Debug)]
-pub(super) struct OpenErrand {
+pub(super) struct OpenModernRequest {
     /// The client's raw id.
     id: Bytes,
     bytes: usize,
-    meaning: Meaning,
+    classified: Classified,
     /// When a client that only wants to know which era is spoken has waited long enough.
     deadline: Option<Moment>,
     /// The client has been told something about it.
@@ -27,9 +27,12 @@ impl LineClient {
         match (message.kind(), message.method()) {
             (Kind::Request, Method::Initialize) => {
                 let requested = message.text(Member::ProtocolVersion).unwrap_or_default();
-                self.refuse_modern(&message, &Objection::UnsupportedVersion(requested.into_owned()));
+                self.refuse_modern(
+                    &message,
+                    &InvalidRequest::UnsupportedVersion(requested.into_owned()),
+                );
             }
-            (Kind::Request, _) => self.set_out(now, message),
+            (Kind::Request, _) => self.start_modern_request(now, message),
             (Kind::Notification, _) => self.handle_cancellation(&message),
             // This era's servers do not ask, so there is nothing that could be answered.
             (Kind::Result | Kind::Error, _) => {}
@@ -37,45 +40,45 @@ impl LineClient {
     }
 
     /// Sets out on a request that describes itself, if it does so well.
-    pub(super) fn set_out(&mut self, now: Moment, message: Message) {
+    pub(super) fn start_modern_request(&mut self, now: Moment, message: Message) {
         let judged = modern::check_envelope(&message)
             .and_then(|()| modern::check_version(&message))
             .and_then(|()| modern::lift(&message));
-        let meaning = match judged {
-            Ok(meaning) => meaning,
-            Err(objection) => return self.refuse_modern(&message, &objection),
+        let classified = match judged {
+            Ok(classified) => classified,
+            Err(invalid) => return self.refuse_modern(&message, &invalid),
         };
-        let deadline = match meaning {
-            Meaning::Discover => Some(now.after(self.limits.probe)),
-            Meaning::Listen | Meaning::Call { .. } => {
-                self.footing = Footing::Modern;
+        let deadline = match classified {
+            Classified::Discover => Some(now.after(self.limits.probe)),
+            Classified::Listen | Classified::Call { .. } => {
+                self.state = ClientState::Modern;
                 None
             }
         };
-        let errand = ErrandKey(self.next_errand);
-        self.next_errand += 1;
-        let open = OpenErrand {
+        let modern_request = ModernRequestKey(self.next_modern_request);
+        self.next_modern_request += 1;
+        let open = OpenModernRequest {
             id: message.raw_copy(Member::Id).unwrap_or_default(),
             bytes: message.len(),
-            meaning,
+            classified,
             deadline,
             begun: false,
         };
         self.load.add(open.bytes);
-        self.errands.insert(errand, open);
-        self.outputs.push_back(Output::Depart {
-            errand,
+        self.modern_requests.insert(modern_request, open);
+        self.outputs.push_back(Output::Start {
+            modern_request,
             message,
-            meaning,
+            classified,
         });
     }
 
-    fn refuse_modern(&mut self, message: &Message, objection: &Objection) {
+    fn refuse_modern(&mut self, message: &Message, invalid: &InvalidRequest) {
         let id = message.raw(Member::Id).filter(|_| message.has_valid_id());
-        self.outgoing.push(&objection.body(id));
+        self.outgoing.push(&invalid.body(id));
     }
 
-    /// The newest errand with the id is recalled: clients may use one id many times.
+    /// The newest modern request with the id is recalled: clients may use one id many times.
     pub(super) fn handle_cancellation(&mut self, message: &Message) {
         if message.method() != Method::Cancelled {
             return;
@@ -84,63 +87,69 @@ impl LineClient {
             return;
         };
         let found = self
-            .errands
+            .modern_requests
             .iter()
             .rev()
             .find(|(_, open)| open.id == id)
-            .map(|(errand, _)| *errand);
-        if let Some(errand) = found {
-            self.forget(errand);
-            self.outputs.push_back(Output::Recall(errand));
+            .map(|(modern_request, _)| *modern_request);
+        if let Some(modern_request) = found {
+            self.forget(modern_request);
+            self.outputs.push_back(Output::Abandon(modern_request));
         }
     }
 
-    fn forget(&mut self, errand: ErrandKey) -> Option<OpenErrand> {
-        let open = self.errands.remove(&errand)?;
+    fn forget(&mut self, modern_request: ModernRequestKey) -> Option<OpenModernRequest> {
+        let open = self.modern_requests.remove(&modern_request)?;
         self.load.remove(open.bytes);
         Some(open)
     }
 
-    // From the errands. What concerns one that was recalled is nobody's business.
+    // From the modern requests. What concerns one that was recalled is nobody's business.
 
-    /// Something about an errand; more follows.
-    pub fn handle_event(&mut self, errand: ErrandKey, line: &Bytes) {
-        let Some(open) = self.errands.get_mut(&errand) else {
+    /// Something about a modern request; more follows.
+    pub fn handle_event(&mut self, modern_request: ModernRequestKey, line: &Bytes) {
+        let Some(open) = self.modern_requests.get_mut(&modern_request) else {
             return;
         };
         // A listen begins with its acknowledgement, which must not be lost.
-        if !std::mem::replace(&mut open.begun, true) && open.meaning == Meaning::Listen {
+        if !std::mem::replace(&mut open.begun, true) && open.classified == Classified::Listen {
             self.outgoing.push(line);
         } else {
             self.notify(line);
         }
     }
 
-    /// An errand's final answer, or the one that asks for input.
-    pub fn handle_answer(&mut self, errand: ErrandKey, line: &Bytes) {
-        let Some(open) = self.forget(errand) else {
+    /// A modern request's final answer, or the one that asks for input.
+    pub fn handle_answer(&mut self, modern_request: ModernRequestKey, line: &Bytes) {
+        let Some(open) = self.forget(modern_request) else {
             return;
         };
         self.outgoing.push(line);
-        if open.meaning == Meaning::Listen && modern::error_code_of(line).is_none() {
+        if open.classified == Classified::Listen && modern::error_code_of(line).is_none() {
             // The specification wants both. The result comes first: some clients take a cancellation that comes
             // first for an end that was not intended.
-            let farewell = format!(
+            let cancellation = format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{}}}}}"#,
                 String::from_utf8_lossy(&open.id)
             );
-            self.outgoing.push(farewell.as_bytes());
+            self.outgoing.push(cancellation.as_bytes());
         }
     }
 
-    /// There is no answer to an errand. Whoever only wanted to know which era is spoken is sent to the handshake, which
+    /// There is no answer to a modern request. Whoever only wanted to know which era is spoken is sent to the handshake, which
     /// may wait for longer.
-    pub fn handle_failure(&mut self, errand: ErrandKey, line: &Bytes) {
-        match self.errands.get(&errand).map(|open| open.meaning) {
-            Some(Meaning::Discover) => {
-                self.dismiss_probe(errand);
+    pub fn handle_failure(&mut self, modern_request: ModernRequestKey, line: &Bytes) {
+        match self
+            .modern_requests
+            .get(&modern_request)
+            .map(|open| open.classified)
+        {
+            Some(Classified::Discover) => {
+                self.dismiss_probe(modern_request);
             }
-            Some(Meaning::Listen | Meaning::Call { .. }) | None => self.handle_answer(errand, line),
+            Some(Classified::Listen | Classified::Call { .. }) | None => {
+                self.handle_answer(modern_request, line)
+            }
         }
     }
 
@@ -151,7 +160,10 @@ impl LineClient {
 
     /// When [`Self::handle_deadline`] wants to be called.
     pub fn next_deadline(&self) -> Option<Moment> {
-        self.errands.values().filter_map(|open| open.deadline).min()
+        self.modern_requests
+            .values()
+            .filter_map(|open| open.deadline)
+            .min()
     }
 
     /// Ends what waits longer than it may.
@@ -160,21 +172,21 @@ impl LineClient {
     }
 
     fn dismiss_probes(&mut self, which: impl Fn(Moment) -> bool) {
-        let late: Vec<ErrandKey> = self
-            .errands
+        let late: Vec<ModernRequestKey> = self
+            .modern_requests
             .iter()
             .filter(|(_, open)| open.deadline.is_some_and(&which))
-            .map(|(errand, _)| *errand)
+            .map(|(modern_request, _)| *modern_request)
             .collect();
-        for errand in late {
-            if self.dismiss_probe(errand) {
-                self.outputs.push_back(Output::Recall(errand));
+        for modern_request in late {
+            if self.dismiss_probe(modern_request) {
+                self.outputs.push_back(Output::Abandon(modern_request));
             }
         }
     }
 
-    fn dismiss_probe(&mut self, errand: ErrandKey) -> bool {
-        let Some(open) = self.forget(errand) else {
+    fn dismiss_probe(&mut self, modern_request: ModernRequestKey) -> bool {
+        let Some(open) = self.forget(modern_request) else {
             return false;
         };
         let text = "the server's era is not known yet; use `initialize`";

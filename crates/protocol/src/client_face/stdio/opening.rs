@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Footing, LineClient, Output};
+use super::{ClientState, LineClient, Output};
 use crate::client_face::legacy;
 use crate::error_code;
 use crate::message::{Kind, Member, Message};
@@ -22,7 +22,7 @@ impl LineClient {
     pub(super) fn open(&mut self, first: Message) {
         self.load.add(first.len());
         self.outputs.push_back(Output::Open(first.clone()));
-        self.footing = Footing::Opening(Box::new(Opening {
+        self.state = ClientState::Opening(Box::new(Opening {
             first,
             waiting: VecDeque::new(),
         }));
@@ -38,7 +38,7 @@ impl LineClient {
                 "the session is being initialized already",
             ),
             (Kind::Request | Kind::Notification | Kind::Result | Kind::Error, _) => {
-                if let Footing::Opening(opening) = &mut self.footing {
+                if let ClientState::Opening(opening) = &mut self.state {
                     self.load.add(message.len());
                     opening.waiting.push_back(message);
                 }
@@ -47,8 +47,8 @@ impl LineClient {
     }
 
     pub(super) fn settle_on_legacy(&mut self) {
-        let footing = std::mem::replace(&mut self.footing, Footing::Legacy);
-        if let Footing::Opening(opening) = footing {
+        let state = std::mem::replace(&mut self.state, ClientState::Legacy);
+        if let ClientState::Opening(opening) = state {
             for message in opening.waiting {
                 self.load.remove(message.len());
                 self.take(message);
@@ -57,7 +57,7 @@ impl LineClient {
     }
 
     /// The opening message was answered although nobody was welcomed.
-    pub(super) fn handle_unwelcome(&mut self, now: Moment, line: &[u8], request_bytes: usize) {
+    pub(super) fn handle_open_refused(&mut self, now: Moment, line: &[u8], request_bytes: usize) {
         self.load.remove(request_bytes);
         self.outgoing.push(line);
         self.fail_opening(now);
@@ -65,7 +65,7 @@ impl LineClient {
 
     /// There is no session to be had.
     pub fn handle_not_opened(&mut self, now: Moment, code: i32, text: &str, data: Option<&str>) {
-        let Footing::Opening(opening) = &self.footing else {
+        let ClientState::Opening(opening) = &self.state else {
             return;
         };
         let line = legacy::error(opening.first.raw(Member::Id), code, text, data);
@@ -77,8 +77,8 @@ impl LineClient {
     /// The client is where it began, and what it said meanwhile is judged anew.
     fn fail_opening(&mut self, now: Moment) {
         self.outputs.push_back(Output::Close);
-        let footing = std::mem::replace(&mut self.footing, Footing::Undecided);
-        if let Footing::Opening(opening) = footing {
+        let state = std::mem::replace(&mut self.state, ClientState::Undecided);
+        if let ClientState::Opening(opening) = state {
             for message in opening.waiting {
                 self.load.remove(message.len());
                 self.handle_message(now, message);

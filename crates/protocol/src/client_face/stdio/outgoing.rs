@@ -7,13 +7,13 @@ use crate::message::Written;
 
 /// What waits to be written, and what is being written.
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingBuffer {
     lines: BytesMut,
     /// Bytes that the writer has taken and not written yet.
     being_written: usize,
 }
 
-impl Outgoing {
+impl OutgoingBuffer {
     /// Everything that the client has not read yet, as far as that is known.
     pub(super) fn len(&self) -> usize {
         self.lines.len() + self.being_written
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_message_written_over_several_lines_goes_out_as_one() {
-        let mut outgoing = Outgoing::default();
+        let mut outgoing = OutgoingBuffer::default();
         outgoing.push(b"{\r\n \"a\": 1\n}");
         outgoing.push(b"{}");
         assert_eq!(&outgoing.take(BytesMut::new())[..], b"{   \"a\": 1 }\n{}\n");

@@ -4,22 +4,22 @@ use crate::message::Member;
 
 /// The objects whose members are looked at.
 #[derive(Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum Container {
     Envelope,
     Params,
     Meta,
 }
 
 macro_rules! members {
-    ($($place:ident { $($member:ident = $text:literal,)+ })+) => {
+    ($($container:ident { $($member:ident = $text:literal,)+ })+) => {
         /// The member that a key names in this place, if it is one of ours.
         #[inline]
         #[allow(non_upper_case_globals, reason = "a name as a pattern is a constant; it is called as its member")]
-        pub(super) fn find(place: Place, key: &[u8]) -> Option<Member> {
+        pub(super) fn find(container: Container, key: &[u8]) -> Option<Member> {
             $($(const $member: &[u8] = $text.as_bytes();)+)+
             // Bytes as patterns become a tree of comparisons, without a call for each name.
-            match place {
-                $(Place::$place => match key {
+            match container {
+                $(Container::$container => match key {
                     $($member => Some(Member::$member),)+
                     _ => None,
                 },)+

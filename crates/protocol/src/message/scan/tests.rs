@@ -7,7 +7,7 @@ fn scan_text(text: impl AsRef<[u8]>) -> Result<Message, ScanError> {
 }
 
 #[test]
-fn kinds_are_told_apart() {
+fn kinds_of_messages_are_distinguished() {
     let kind = |text: &str| scan_text(text).map(|message| message.kind());
     assert_eq!(
         kind(r#"{"jsonrpc":"2.0","id":1,"method":"x"}"#),

@@ -387,7 +387,7 @@ fn doubled_headers_are_refused_even_if_equal() {
 }
 
 #[test]
-fn mismatch_is_told_before_the_version_and_absence_after_it() {
+fn mismatch_is_reported_before_the_version_and_absence_after_it() {
     // A version that nobody knows passes the first check, whatever headers are missing, and then gets its own error.
     let future = message(&format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{"_meta":{{"{VERSION_KEY}":"2030-01-01"}}}}}}"#
@@ -584,7 +584,7 @@ fn arguments_that_stand_twice_are_an_error() {
 }
 
 #[test]
-fn what_a_client_sends_is_what_a_server_accepts() {
+fn headers_of_a_client_are_accepted_by_a_server() {
     let arguments = r#"{"region":" ü","n":42.0,"a":{"b":false,"f":-0.50}}"#;
     let sent = tool().values_of_raw(Some(arguments.as_bytes())).unwrap();
     let pairs: Vec<_> = sent

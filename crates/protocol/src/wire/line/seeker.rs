@@ -17,7 +17,7 @@ const MAX_KEY: usize = 36;
 /// caller's call, and below them it only counts brackets and strings.
 #[derive(Debug, Default)]
 pub struct EnvelopeSeeker {
-    place: Place,
+    position: Position,
     /// The last byte of the previous chunk was a backslash that escapes the first of the next.
     escaped: bool,
     /// Open brackets inside the current member's value.
@@ -30,7 +30,7 @@ pub struct EnvelopeSeeker {
 
 /// Where in the line the seeker stands.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Position {
     #[default]
     BeforeObject,
     FirstKeyOrEnd,
@@ -83,23 +83,23 @@ impl EnvelopeSeeker {
     pub fn feed(&mut self, chunk: &[u8]) {
         let mut rest = chunk;
         while let Some((&byte, after)) = rest.split_first() {
-            rest = match self.place {
-                Place::InKey | Place::InString | Place::InNestedString => self.string(rest),
-                Place::InNested => self.nested(rest),
+            rest = match self.position {
+                Position::InKey | Position::InString | Position::InNestedString => self.string(rest),
+                Position::InNested => self.nested(rest),
                 // The byte that ends a scalar belongs to the object and is looked at again.
-                Place::InScalar if matches!(byte, b',' | b'}' | b' ' | b'\t' | b'\n' | b'\r') => {
-                    self.place = Place::AfterValue;
+                Position::InScalar if matches!(byte, b',' | b'}' | b' ' | b'\t' | b'\n' | b'\r') => {
+                    self.position = Position::AfterValue;
                     rest
                 }
-                Place::Broken => return,
-                Place::BeforeObject
-                | Place::FirstKeyOrEnd
-                | Place::BeforeKey
-                | Place::BeforeColon
-                | Place::BeforeValue
-                | Place::InScalar
-                | Place::AfterValue
-                | Place::AfterObject => {
+                Position::Broken => return,
+                Position::BeforeObject
+                | Position::FirstKeyOrEnd
+                | Position::BeforeKey
+                | Position::BeforeColon
+                | Position::BeforeValue
+                | Position::InScalar
+                | Position::AfterValue
+                | Position::AfterObject => {
                     self.step(byte);
                     after
                 }
@@ -109,13 +109,13 @@ impl EnvelopeSeeker {
 
     /// Returns whether the bytes so far can still be the beginning of a JSON object.
     pub fn may_be_message(&self) -> bool {
-        self.place != Place::Broken
+        self.position != Position::Broken
     }
 
     /// The line has ended: the raw `id`, and whether there was a `method`. A line that is no complete object
     /// has neither.
     pub fn finish(self) -> (Option<Bytes>, bool) {
-        if self.place != Place::AfterObject {
+        if self.position != Position::AfterObject {
             return (None, false);
         }
         match self.id {
@@ -132,31 +132,31 @@ impl EnvelopeSeeker {
         if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') {
             return;
         }
-        self.place = match (self.place, byte) {
-            (Place::BeforeObject, b'{') => Place::FirstKeyOrEnd,
-            (Place::FirstKeyOrEnd | Place::AfterValue, b'}') => Place::AfterObject,
-            (Place::FirstKeyOrEnd | Place::BeforeKey, b'"') => {
+        self.position = match (self.position, byte) {
+            (Position::BeforeObject, b'{') => Position::FirstKeyOrEnd,
+            (Position::FirstKeyOrEnd | Position::AfterValue, b'}') => Position::AfterObject,
+            (Position::FirstKeyOrEnd | Position::BeforeKey, b'"') => {
                 self.key = Key::default();
-                Place::InKey
+                Position::InKey
             }
-            (Place::BeforeColon, b':') => Place::BeforeValue,
-            (Place::BeforeValue, _) => self.begin_value(byte),
-            (Place::InScalar, b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'+' | b'-' | b'.') => {
+            (Position::BeforeColon, b':') => Position::BeforeValue,
+            (Position::BeforeValue, _) => self.begin_value(byte),
+            (Position::InScalar, b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'+' | b'-' | b'.') => {
                 self.capture(&[byte]);
-                Place::InScalar
+                Position::InScalar
             }
-            (Place::AfterValue, b',') => Place::BeforeKey,
-            (_, _) => Place::Broken,
+            (Position::AfterValue, b',') => Position::BeforeKey,
+            (_, _) => Position::Broken,
         };
     }
 
-    fn begin_value(&mut self, byte: u8) -> Place {
-        let (place, usable_as_id) = match byte {
-            b'"' => (Place::InString, true),
-            b'-' | b'0'..=b'9' => (Place::InScalar, true),
-            b't' | b'f' | b'n' => (Place::InScalar, false),
-            b'{' | b'[' => (Place::InNested, false),
-            _ => return Place::Broken,
+    fn begin_value(&mut self, byte: u8) -> Position {
+        let (position, usable_as_id) = match byte {
+            b'"' => (Position::InString, true),
+            b'-' | b'0'..=b'9' => (Position::InScalar, true),
+            b't' | b'f' | b'n' => (Position::InScalar, false),
+            b'{' | b'[' => (Position::InNested, false),
+            _ => return Position::Broken,
         };
         match self.member {
             Member::Id => {
@@ -169,8 +169,8 @@ impl EnvelopeSeeker {
             Member::Method => self.method = true,
             Member::Other => {}
         }
-        self.depth = u64::from(place == Place::InNested);
-        place
+        self.depth = u64::from(position == Position::InNested);
+        position
     }
 
     fn capture(&mut self, bytes: &[u8]) {
@@ -198,35 +198,35 @@ impl EnvelopeSeeker {
             }
         };
         let (inside, rest) = chunk.split_at(quote.map_or(chunk.len(), |at| at + 1));
-        match self.place {
-            Place::InKey => {
+        match self.position {
+            Position::InKey => {
                 self.key.extend(inside);
                 if quote.is_some() {
                     self.member = self.key.member();
-                    self.place = Place::BeforeColon;
+                    self.position = Position::BeforeColon;
                 }
             }
-            Place::InString => {
+            Position::InString => {
                 self.capture(inside);
                 if quote.is_some() {
-                    self.place = Place::AfterValue;
+                    self.position = Position::AfterValue;
                 }
             }
-            Place::InNestedString => {
+            Position::InNestedString => {
                 if quote.is_some() {
-                    self.place = Place::InNested;
+                    self.position = Position::InNested;
                 }
             }
-            Place::BeforeObject
-            | Place::FirstKeyOrEnd
-            | Place::BeforeKey
-            | Place::BeforeColon
-            | Place::BeforeValue
-            | Place::InScalar
-            | Place::InNested
-            | Place::AfterValue
-            | Place::AfterObject
-            | Place::Broken => self.place = Place::Broken,
+            Position::BeforeObject
+            | Position::FirstKeyOrEnd
+            | Position::BeforeKey
+            | Position::BeforeColon
+            | Position::BeforeValue
+            | Position::InScalar
+            | Position::InNested
+            | Position::AfterValue
+            | Position::AfterObject
+            | Position::Broken => self.position = Position::Broken,
         }
         rest
     }
@@ -236,7 +236,7 @@ impl EnvelopeSeeker {
     fn nested<'chunk>(&mut self, chunk: &'chunk [u8]) -> &'chunk [u8] {
         for (at, byte) in chunk.iter().enumerate() {
             match byte {
-                b'"' => self.place = Place::InNestedString,
+                b'"' => self.position = Position::InNestedString,
                 b'{' | b'[' => {
                     self.depth += 1;
                     continue;
@@ -246,7 +246,7 @@ impl EnvelopeSeeker {
                     if self.depth > 0 {
                         continue;
                     }
-                    self.place = Place::AfterValue;
+                    self.position = Position::AfterValue;
                 }
                 _ => continue,
             }

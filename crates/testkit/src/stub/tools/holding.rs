@@ -75,7 +75,7 @@ impl Server {
                 at += pace;
                 let params = format!(r#"{{"progressToken":{token},"progress":{step}}}"#);
                 let line = wire::notification("notifications/progress", &params);
-                self.later.say(at, Some(call.call()), line);
+                self.later.send(at, Some(call.call()), line);
             }
         }
         let waiting = std::mem::take(&mut self.held.waiting);

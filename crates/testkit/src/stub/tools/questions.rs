@@ -64,7 +64,7 @@ impl Server {
         if outside {
             self.output.line(&call.echo());
             self.later
-                .say(Duration::from_millis(call.arguments.number("ms", 0)), None, line);
+                .send(Duration::from_millis(call.arguments.number("ms", 0)), None, line);
         } else {
             self.output.line(&line);
         }

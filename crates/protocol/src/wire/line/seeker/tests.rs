@@ -73,7 +73,7 @@ fn ids_that_are_no_number_or_string_or_too_long_or_doubled_are_none() {
 }
 
 #[test]
-fn what_is_no_complete_object_has_no_id() {
+fn incomplete_object_has_no_id() {
     for text in [
         "",
         "[]",

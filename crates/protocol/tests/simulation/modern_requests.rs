@@ -1,4 +1,4 @@
-//! Restless clients of the modern era: every request is an errand, and some come back to those that are parked.
+//! Restless clients of the modern era: every request is a modern request, and some come back to those that are parked.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use protocol::capability::Capabilities;
-use protocol::client_face::modern::{self, Meaning};
-use protocol::errand::{self, Answer, Errand, Reading};
+use protocol::client_face::modern::{self, Classified};
 use protocol::exchange::{Principal, Tell};
+use protocol::modern_request::{self, Answer, ModernRequest, Reading};
 use protocol::time::Moment;
 use protocol::version::Era;
 use serde_json::Value;
@@ -19,23 +19,23 @@ use crate::listens::Listen;
 use crate::tasks::Look;
 use crate::world::{World, message, meta, value_of};
 
-/// Errands are sessions to a backend. In the history they are told from those of clients by their number.
+/// Modern requests are sessions to a backend. In the history they are told from those of clients by their number.
 pub(crate) const FIRST: usize = 1_000_000;
 
-/// How long an errand waits for its client.
+/// How long a modern request waits for its client.
 const PARKED_FOR: Duration = Duration::from_secs(20);
 
-/// One errand and its client's end of it.
+/// One modern request and its client's end of it.
 #[derive(Debug)]
 pub(crate) struct Trip {
     seat: usize,
     pub(crate) backend: usize,
-    errand: Errand,
+    modern_request: ModernRequest,
     /// The first request, and the one that is attached or was last.
     root: usize,
     post: usize,
     token: Option<String>,
-    place: Place,
+    state: TripState,
     /// The last round that it was parked in.
     round: Option<u32>,
     connection: usize,
@@ -48,7 +48,7 @@ pub(crate) struct Trip {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum TripState {
     Waiting,
     Reading,
     Parked { round: u32, until: Moment },
@@ -57,7 +57,7 @@ enum Place {
 
 impl Trip {
     pub(crate) fn dismiss(&mut self) {
-        self.errand.dismiss();
+        self.modern_request.end_listen();
     }
 }
 
@@ -68,19 +68,21 @@ impl World {
             0..40 => self.set_out(seat),
             40..45 => self.modern_client_listens(seat),
             45..53 => {
-                let attached =
-                    self.some_trip(|trip| own(trip) && matches!(trip.place, Place::Waiting | Place::Reading));
+                let attached = self.some_trip(|trip| {
+                    own(trip) && matches!(trip.state, TripState::Waiting | TripState::Reading)
+                });
                 if let Some(at) = attached {
                     let trip = &mut self.trips[at];
-                    trip.place = Place::Gone;
-                    trip.errand.hang_up();
+                    trip.state = TripState::Gone;
+                    trip.modern_request.handle_disconnect();
                     let post = trip.post;
                     self.note(Fact::HungUp { post });
-                    self.attend_errand(at);
+                    self.serve_modern_request(at);
                 }
             }
             53..80 => {
-                let parked = self.some_trip(|trip| own(trip) && matches!(trip.place, Place::Parked { .. }));
+                let parked =
+                    self.some_trip(|trip| own(trip) && matches!(trip.state, TripState::Parked { .. }));
                 if let Some(at) = parked {
                     self.come_back(at);
                 }
@@ -131,29 +133,29 @@ impl World {
             )
         };
         let template = text(ID, token.as_ref().map(|_| ID));
-        let said = text(&id, token.as_deref());
-        (said, id, token, template)
+        let sent = text(&id, token.as_deref());
+        (sent, id, token, template)
     }
 
     fn set_out(&mut self, seat: usize) {
         let method = ["tools/call", "tools/call", "tools/call", "tools/list"][self.dice.below(4)];
-        let meaning = Meaning::Call { retry: false };
-        self.set_out_for(seat, method, r#""arguments":{"n":1.50e3},"#, meaning, None);
+        let classified = Classified::Call { retry: false };
+        self.set_out_for(seat, method, r#""arguments":{"n":1.50e3},"#, classified, None);
     }
 
-    /// Sends a request. Gives its errand and its id.
+    /// Sends a request. Gives its modern request and its id.
     pub(crate) fn set_out_for(
         &mut self,
         seat: usize,
         method: &'static str,
         extra: &str,
-        meaning: Meaning,
+        classified: Classified,
         look: Option<Look>,
     ) -> (usize, String) {
-        let (backend, principal, accepts) = self.seats[seat].manners();
+        let (backend, principal, accepts) = self.seats[seat].traits();
         let index = self.trips.len();
         let post = self.posts.len();
-        let (said, id, token, template) = self.modern_text(method, post, extra, seat);
+        let (sent, id, token, template) = self.modern_text(method, post, extra, seat);
         let session = FIRST + index;
         self.note(Fact::SessionOpened {
             session,
@@ -163,19 +165,19 @@ impl World {
         let translated = self.backends[backend].era != Some(Era::Modern);
         let limit = self.backends[backend].call_limits.of_call(accepts);
         self.post_modern((session, limit), &id, method, template, translated, None);
-        let said = message(&said);
-        let client = Arc::new(modern::client(&said, Principal::named(principal)));
+        let sent = message(&sent);
+        let client = Arc::new(modern::client(&sent, Principal::named(principal)));
         let key = protocol::exchange::SessionKey(session as u64);
-        let (errand, asks) = Errand::new(key, client, self.now, said, meaning, accepts);
+        let (modern_request, asks) = ModernRequest::new(key, client, self.now, sent, classified, accepts);
         let connection = self.new_connection();
         self.trips.push(Trip {
             seat,
             backend,
-            errand,
+            modern_request,
             root: post,
             post,
             token,
-            place: Place::Waiting,
+            state: TripState::Waiting,
             connection,
             events: 0,
             keys: Vec::new(),
@@ -191,10 +193,10 @@ impl World {
         (index, id)
     }
 
-    /// Who sent an errand, and where to.
+    /// Who sent a modern request, and where to.
     pub(crate) fn trip_home(&self, at: usize) -> (usize, &'static str) {
         let trip = &self.trips[at];
-        (trip.backend, self.seats[trip.seat].manners().1)
+        (trip.backend, self.seats[trip.seat].traits().1)
     }
 
     /// Comes back to a round that was answered, given up or has ended: nothing may come of it.
@@ -203,17 +205,17 @@ impl World {
         let (Some(round), seat) = (trip.round, trip.seat) else {
             return;
         };
-        if matches!(trip.place, Place::Parked { round: open, .. } if open == round) {
+        if matches!(trip.state, TripState::Parked { round: open, .. } if open == round) {
             return;
         }
         let post = self.posts.len();
         let extra = r#""arguments":{"n":1.50e3},"inputResponses":{},"#;
-        let (said, _, _, _) = self.modern_text("tools/call", post, extra, seat);
-        let accepts = self.seats[seat].manners().2;
+        let (sent, _, _, _) = self.modern_text("tools/call", post, extra, seat);
+        let accepts = self.seats[seat].traits().2;
         let now = self.now;
         if self.trips[at]
-            .errand
-            .retry(now, message(&said), round, accepts)
+            .modern_request
+            .retry(now, message(&sent), round, accepts)
             .is_ok()
         {
             self.note(Fact::Wrong {
@@ -224,7 +226,7 @@ impl World {
 
     /// Comes back with answers: to all questions, to some, or with a round that is over.
     fn come_back(&mut self, at: usize) {
-        let Place::Parked { round, .. } = self.trips[at].place else {
+        let TripState::Parked { round, .. } = self.trips[at].state else {
             return;
         };
         let stale = round > 0 && self.dice.percent(10);
@@ -253,12 +255,14 @@ impl World {
         );
         let method = if other { "prompts/get" } else { "tools/call" };
         let seat = self.trips[at].seat;
-        let (said, id, token, template) = self.modern_text(method, post, &extra, seat);
-        let accepts = self.seats[seat].manners().2;
+        let (sent, id, token, template) = self.modern_text(method, post, &extra, seat);
+        let accepts = self.seats[seat].traits().2;
         let (stale, other) = (stale, other || changed);
         let asked = if stale { round - 1 } else { round };
         let now = self.now;
-        let taken = self.trips[at].errand.retry(now, message(&said), asked, accepts);
+        let taken = self.trips[at]
+            .modern_request
+            .retry(now, message(&sent), asked, accepts);
         match taken {
             Err(_) if stale || other => {}
             Ok(_) if stale || other => self.note(Fact::Wrong {
@@ -276,11 +280,11 @@ impl World {
                     });
                 }
                 let limit = self.backends[backend].call_limits.of_call(accepts);
-                let place = (FIRST + at, limit);
-                self.post_modern(place, &id, "tools/call", template, true, Some(root));
+                let state = (FIRST + at, limit);
+                self.post_modern(state, &id, "tools/call", template, true, Some(root));
                 let connection = self.new_connection();
                 let trip = &mut self.trips[at];
-                trip.place = Place::Waiting;
+                trip.state = TripState::Waiting;
                 trip.post = post;
                 trip.token = token;
                 trip.connection = connection;
@@ -291,86 +295,86 @@ impl World {
                 }
             }
         }
-        self.attend_errand(at);
+        self.serve_modern_request(at);
     }
 
-    pub(crate) fn expire_errands(&mut self) {
+    pub(crate) fn expire_modern_requests(&mut self) {
         for at in 0..self.trips.len() {
-            if let Place::Parked { until, .. } = self.trips[at].place
+            if let TripState::Parked { until, .. } = self.trips[at].state
                 && until <= self.now
             {
-                self.trips[at].place = Place::Gone;
-                self.trips[at].errand.give_up();
-                self.attend_errand(at);
+                self.trips[at].state = TripState::Gone;
+                self.trips[at].modern_request.abandon();
+                self.serve_modern_request(at);
             }
         }
     }
 
-    pub(crate) fn tell_errand(&mut self, at: usize) {
+    pub(crate) fn tell_modern_request(&mut self, at: usize) {
         if let Some(tell) = self.trips[at].tells.pop_front() {
             let now = self.now;
-            self.trips[at].errand.handle_tell(now, tell);
-            self.attend_errand(at);
+            self.trips[at].modern_request.handle_tell(now, tell);
+            self.serve_modern_request(at);
         }
     }
 
-    pub(crate) fn attend_errand(&mut self, at: usize) {
-        self.visit_errand(at);
-        while let Some(output) = self.trips[at].errand.poll_output() {
+    pub(crate) fn serve_modern_request(&mut self, at: usize) {
+        self.poll_modern_request(at);
+        while let Some(output) = self.trips[at].modern_request.poll_output() {
             match output {
-                errand::Output::Wake => self.visit_errand(at),
-                errand::Output::Ask(ask) => self.send_ask(self.trips[at].backend, ask),
-                errand::Output::Ended(_) => {}
+                modern_request::Output::Wake => self.poll_modern_request(at),
+                modern_request::Output::Ask(ask) => self.send_ask(self.trips[at].backend, ask),
+                modern_request::Output::Ended(_) => {}
             }
         }
     }
 
-    fn visit_errand(&mut self, at: usize) {
+    fn poll_modern_request(&mut self, at: usize) {
         let trip = &mut self.trips[at];
         let mut asked = None;
-        if trip.place == Place::Waiting {
-            match trip.errand.poll_answer() {
+        if trip.state == TripState::Waiting {
+            match trip.modern_request.poll_answer() {
                 Answer::Waiting => {}
                 Answer::Complete { body, .. } => {
-                    trip.place = Place::Gone;
-                    return self.errand_ended(at, &body);
+                    trip.state = TripState::Gone;
+                    return self.modern_request_ended(at, &body);
                 }
                 Answer::Ask { round } => asked = Some(round),
-                Answer::Stream => trip.place = Place::Reading,
+                Answer::Stream => trip.state = TripState::Reading,
             }
         }
         let trip = &mut self.trips[at];
-        if trip.place == Place::Reading {
+        if trip.state == TripState::Reading {
             let mut out = BytesMut::new();
-            let reading = trip.errand.read(&mut out);
+            let reading = trip.modern_request.read(&mut out);
             match reading {
                 Reading::Open => {}
-                Reading::Ended => trip.place = Place::Gone,
+                Reading::Ended => trip.state = TripState::Gone,
                 Reading::Ask { round } => asked = Some(round),
             }
             let text = String::from_utf8(out.to_vec()).expect("events are text");
             for data in text.lines().filter_map(|line| line.strip_prefix("data: ")) {
-                self.errand_heard(at, data);
+                self.modern_request_received(at, data);
             }
         }
         if let Some(round) = asked {
-            let body = self.trips[at].errand.park("sealed");
+            let body = self.trips[at].modern_request.park("sealed");
             let until = self.now.after(PARKED_FOR);
-            self.trips[at].place = Place::Parked { round, until };
+            self.trips[at].state = TripState::Parked { round, until };
             self.trips[at].round = Some(round);
-            self.errand_ended(at, &body);
+            self.modern_request_ended(at, &body);
         }
     }
 
-    fn errand_heard(&mut self, at: usize, data: &str) {
+    fn modern_request_received(&mut self, at: usize, data: &str) {
         let value = value_of(data.as_bytes());
         if value.get("method").is_none() {
-            return self.errand_ended(at, data.as_bytes());
+            return self.modern_request_ended(at, data.as_bytes());
         }
         let post = meta(&value, "of").map(|of| of as usize);
-        self.note_heard(at, meta(&value, "seq"), post);
+        self.note_received(at, meta(&value, "seq"), post);
         if self.trips[at].listen.is_some() {
-            return self.listen_heard(at, &value);
+            return self.listen_received(at, &value);
         }
         let token = value["params"]["progressToken"].to_string();
         if value["method"] == "notifications/progress" && self.trips[at].token.as_deref() != Some(&token) {
@@ -380,11 +384,11 @@ impl World {
         }
     }
 
-    fn note_heard(&mut self, at: usize, seq: Option<u64>, post: Option<usize>) {
+    fn note_received(&mut self, at: usize, seq: Option<u64>, post: Option<usize>) {
         let trip = &mut self.trips[at];
         trip.events += 1;
         let (connection, number) = (trip.connection, trip.events);
-        self.note(Fact::Heard {
+        self.note(Fact::ClientRead {
             session: FIRST + at,
             connection,
             stream: 0,
@@ -394,7 +398,7 @@ impl World {
         });
     }
 
-    fn errand_ended(&mut self, at: usize, body: &[u8]) {
+    fn modern_request_ended(&mut self, at: usize, body: &[u8]) {
         let value = value_of(body);
         let asks = value["result"]["resultType"] == "input_required";
         let mut reason = value["error"]["data"]["reason"].as_str().map(str::to_owned);
@@ -409,8 +413,8 @@ impl World {
         let task_asks = look.is_some() && value["result"]["inputRequests"].is_object();
         if task_asks {
             for question in value["result"]["inputRequests"].as_object().into_iter().flatten() {
-                let (seq, post) = said_by(question.1);
-                self.note_heard(at, seq, post);
+                let (seq, post) = sent_by(question.1);
+                self.note_received(at, seq, post);
             }
         }
         if asks && self.backends[self.trips[at].backend].era == Some(Era::Legacy) {
@@ -421,8 +425,8 @@ impl World {
                 .unwrap_or_default();
             self.trips[at].keys = questions.keys().cloned().collect();
             for question in questions.values() {
-                let (seq, post) = said_by(question);
-                self.note_heard(at, seq, post);
+                let (seq, post) = sent_by(question);
+                self.note_received(at, seq, post);
             }
         }
         let post = self.trips[at].post;
@@ -437,7 +441,7 @@ impl World {
 }
 
 /// A question says in its own words which it is, for those who get it without `_meta`.
-fn said_by(question: &Value) -> (Option<u64>, Option<usize>) {
+fn sent_by(question: &Value) -> (Option<u64>, Option<usize>) {
     let text = question["params"]["message"].as_str().unwrap_or_default();
     let mut words = text.split(' ').map(|word| word.parse::<u64>().ok());
     (

@@ -1,11 +1,11 @@
-//! The rounds of an errand: questions go out with the end of one request, answers come back with another.
+//! The rounds of a modern request: questions go out with the end of one request, answers come back with another.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::reading::Response;
-use super::{Aim, Ending, Errand, Stage};
+use super::response::Response;
+use super::{Aim, Ending, ModernRequest, Stage};
 use crate::client_face::modern;
 use crate::exchange::{Ask, QuestionKey};
 use crate::message::{Member, Message};
@@ -16,7 +16,7 @@ use crate::time::Moment;
 /// Why a retry is not taken. In each case nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryRefusal {
-    /// Not this errand's request, or not its present round.
+    /// Not this modern request's request, or not its present round.
     Mismatch,
     /// An answer that does not fit its question.
     BadAnswer,
@@ -27,8 +27,8 @@ pub enum RetryRefusal {
 pub(super) enum Addressee {
     /// The server, which waits for it.
     Server(QuestionKey),
-    /// The errand itself, which then sends the call anew.
-    Detour,
+    /// The modern request itself, which then sends the call anew.
+    UrlElicitation,
 }
 
 /// The questions that the client has not answered, and the number of the round that gives them out.
@@ -105,7 +105,7 @@ impl InputRounds {
                     let answer = Message::scan(answer.into()).map_err(|_| RetryRefusal::BadAnswer)?;
                     answers.to_server.push((question, answer));
                 }
-                Addressee::Detour => {
+                Addressee::UrlElicitation => {
                     answers.visited = Some(answers.visited.unwrap_or(true) && modern::is_consent(raw));
                 }
             }
@@ -119,13 +119,13 @@ impl InputRounds {
     }
 }
 
-impl Errand {
+impl ModernRequest {
     /// Only some requests can be answered by a question (2026-07-28, multi round-trip requests).
     pub(super) fn may_be_asked(&self) -> bool {
         matches!(self.aim, Aim::Call) && self.original.method().may_ask()
     }
 
-    /// Gives the server's questions to the client. The attached request ends with them; the errand is parked.
+    /// Gives the server's questions to the client. The attached request ends with them; the modern request is parked.
     pub fn park(&mut self, state: &str) -> Bytes {
         let body = modern::lower_input_required(self.response.id(), self.rounds.questions(), state);
         self.stage = Stage::Parked { newest: None };
@@ -133,7 +133,7 @@ impl Errand {
         body
     }
 
-    /// The client comes back. The errand goes on under the new request.
+    /// The client comes back. The modern request goes on under the new request.
     pub fn retry(
         &mut self,
         now: Moment,
@@ -170,7 +170,7 @@ impl Errand {
             })
             .collect();
         if let Some(visited) = answers.visited {
-            asks.extend(self.end_detour(visited));
+            asks.extend(self.end_url_elicitation(visited));
         }
         Ok(asks)
     }

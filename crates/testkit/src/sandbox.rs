@@ -1,7 +1,7 @@
-//! A world of its own for one Rialto: its wall clock and its resolver say what a test wants, and change while it runs; what it connects
+//! A sandbox for one Rialto: its wall clock and its resolver say what a test wants, and change while it runs; what it connects
 //! to is noted, and nothing beyond this machine is reached.
 //!
-//! Nothing in the product knows of it. A small library (`world/world.c`) is compiled with the C compiler that Rust links with
+//! Nothing in the product knows of it. A small library (`sandbox/sandbox.c`) is compiled with the C compiler that Rust links with
 //! anyway, and loaded into the process by the dynamic linker; it replaces three functions of the C library. Timers are
 //! not touched: a product that counted on the wall clock for one of them would be found out.
 
@@ -14,37 +14,37 @@ use crate::failure::{Failure, Result};
 
 /// The library, and the files by which it is told.
 #[derive(Debug)]
-pub struct World {
+pub struct Sandbox {
     dir: TempDir,
 }
 
-impl World {
+impl Sandbox {
     /// Compiles the library.
     pub fn new() -> Result<Self> {
-        let world = Self {
+        let sandbox = Self {
             dir: tempfile::tempdir()?,
         };
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/world/world.c");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/sandbox/sandbox.c");
         let compiled = Command::new("cc")
             .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"])
-            .arg(world.library())
+            .arg(sandbox.library())
             .args([source, "-ldl"])
             .output()?;
         if !compiled.status.success() {
             let said = String::from_utf8_lossy(&compiled.stderr).into_owned();
-            return Err(Failure::new(said).during("compiling world.c"));
+            return Err(Failure::new(said).during("compiling sandbox.c"));
         }
-        world.set_clock(0)?;
-        world.set_names(&[])?;
-        world.forget_connections()?;
-        Ok(world)
+        sandbox.set_clock(0)?;
+        sandbox.set_names(&[])?;
+        sandbox.forget_connections()?;
+        Ok(sandbox)
     }
 
     fn library(&self) -> PathBuf {
-        self.dir.path().join("world.so")
+        self.dir.path().join("sandbox.so")
     }
 
-    /// What a process of this world is started with.
+    /// What a process of this sandbox is started with.
     pub fn env(&self) -> [(&'static str, String); 4] {
         let path = |name: &str| self.dir.path().join(name).to_string_lossy().into_owned();
         [

@@ -1,4 +1,4 @@
-/* The time of day, the names and the network of a single process, as files say. Loaded into a program with LD_PRELOAD: see `testkit::world`.
+/* The time of day, the names and the network of a single process, as files say. Loaded into a program with LD_PRELOAD: see `testkit::sandbox`.
  *
  * RIALTO_TEST_CLOCK names a file with the seconds by which the wall clock is wrong; every other clock is left alone.
  * RIALTO_TEST_NAMES names a file with a line `NAME ADDRESS` for each name that is answered here; the address `-` is a resolver

@@ -1,7 +1,7 @@
-//! Modern clients and a server of either era who write whatever they like: real errands and a real multiplexer in between.
+//! Modern clients and a server of either era who write whatever they like: real modern requests and a real multiplexer in between.
 //!
 //! The input is a script, one act a line; the first byte says what happens, the rest is what was said. The driver does what
-//! the door does: it judges an envelope, seals a state for a round and finds the errand that a state names. It demands
+//! the door does: it judges an envelope, seals a state for a round and finds the modern request that a state names. It demands
 //! that nothing panics, each line, answer and event is one message, an answer has its request's id and comes once, a state is
 //! taken once, every limit holds, and once everybody has gone nothing is left.
 
@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use protocol::backend_face::legacy::Introduction;
-use protocol::client_face::modern::{self, Meaning};
-use protocol::errand::{self, Answer, Errand, Reading};
+use protocol::backend_face::legacy::ClientHello;
+use protocol::client_face::modern::{self, Classified};
 use protocol::exchange::{Principal, SessionKey};
 use protocol::message::{Kind, Member, Message};
+use protocol::modern_request::{self, Answer, ModernRequest, Reading};
 use protocol::object::Object;
 use protocol::session::Accepts;
 use protocol::wire::sse::SseParser;
@@ -26,7 +26,7 @@ const META: &str = r#""_meta":{"progressToken":1,"io.modelcontextprotocol/protoc
 /// If the machines break one of the promises above.
 pub(crate) fn holds(data: &[u8]) {
     let mut scene = Scene {
-        far: FarSide::new(Introduction::Newest, 2),
+        far: FarSide::new(ClientHello::Newest, 2),
         trips: Vec::new(),
     };
     for (act, rest) in acts(data) {
@@ -36,9 +36,9 @@ pub(crate) fn holds(data: &[u8]) {
     scene.close();
 }
 
-/// One errand and the request that is attached to it, if one is.
+/// One modern request and the request that is attached to it, if one is.
 struct Trip {
-    errand: Errand,
+    modern_request: ModernRequest,
     id: Option<Bytes>,
     parser: SseParser,
     streaming: bool,
@@ -52,7 +52,7 @@ struct Scene {
 }
 
 /// A request whose method and members of `params` were given, or anything at all.
-fn said(act: u8, rest: &[u8]) -> Option<Message> {
+fn sent(act: u8, rest: &[u8]) -> Option<Message> {
     if act == b'c' {
         return Message::scan(Bytes::copy_from_slice(rest)).ok();
     }
@@ -68,13 +68,13 @@ impl Scene {
     fn act(&mut self, act: u8, rest: &[u8]) {
         match act {
             b'c' | b'C' | b'E' | b'J' => {
-                if let Some(said) = said(act, rest) {
+                if let Some(sent) = sent(act, rest) {
                     let accepts = match act {
                         b'E' => Accepts::Events,
                         b'J' => Accepts::Json,
                         _ => Accepts::Both,
                     };
-                    self.post(&said, accepts, rest.len() % 3 == 2);
+                    self.post(&sent, accepts, rest.len() % 3 == 2);
                 }
             }
             b'M' => self.far.backend.mirror_arguments(),
@@ -84,16 +84,16 @@ impl Scene {
                 if let Some(trip) = self.trips.get_mut(which) {
                     match act {
                         b'h' => {
-                            trip.errand.hang_up();
-                            if !trip.errand.is_parked() {
+                            trip.modern_request.handle_disconnect();
+                            if !trip.modern_request.is_parked() {
                                 trip.id = None;
                             }
                         }
                         b'g' => {
-                            trip.errand.give_up();
+                            trip.modern_request.abandon();
                             trip.id = None;
                         }
-                        _ => trip.errand.dismiss(),
+                        _ => trip.modern_request.end_listen(),
                     }
                 }
             }
@@ -104,26 +104,29 @@ impl Scene {
     }
 
     /// What the door does with a request.
-    fn post(&mut self, said: &Message, accepts: Accepts, other: bool) {
-        if said.kind() != Kind::Request {
+    fn post(&mut self, sent: &Message, accepts: Accepts, other: bool) {
+        if sent.kind() != Kind::Request {
             return;
         }
-        let judged = modern::check_envelope(said)
-            .and_then(|()| modern::check_version(said))
-            .and_then(|()| modern::lift(said));
-        let meaning = match judged {
-            Ok(meaning) => meaning,
-            Err(objection) => {
-                let id = said.raw(Member::Id).filter(|_| said.has_valid_id());
-                assert_eq!(message(&objection.body(id)).kind(), Kind::Error);
+        let judged = modern::check_envelope(sent)
+            .and_then(|()| modern::check_version(sent))
+            .and_then(|()| modern::lift(sent));
+        let classified = match judged {
+            Ok(classified) => classified,
+            Err(invalid) => {
+                let id = sent.raw(Member::Id).filter(|_| sent.has_valid_id());
+                assert_eq!(message(&invalid.body(id)).kind(), Kind::Error);
                 return;
             }
         };
-        let id = said.raw_copy(Member::Id);
-        if let Some((at, round)) = self.sealed(said, meaning) {
+        let id = sent.raw_copy(Member::Id);
+        if let Some((at, round)) = self.sealed(sent, classified) {
             let trip = &mut self.trips[at];
             let asked = trip.round;
-            if let Ok(asks) = trip.errand.retry(self.far.now, said.clone(), round, accepts) {
+            if let Ok(asks) = trip
+                .modern_request
+                .retry(self.far.now, sent.clone(), round, accepts)
+            {
                 assert_eq!(asked, Some(round), "a state was taken that is not the last");
                 assert_eq!(trip.id, None, "a request was attached while another was");
                 trip.round = None;
@@ -137,11 +140,12 @@ impl Scene {
             return;
         }
         let principal = Principal::named(if other { "bob" } else { "alice" });
-        let client = Arc::new(modern::client(said, principal));
+        let client = Arc::new(modern::client(sent, principal));
         let key = SessionKey(self.trips.len() as u64);
-        let (errand, asks) = Errand::new(key, client, self.far.now, said.clone(), meaning, accepts);
+        let (modern_request, asks) =
+            ModernRequest::new(key, client, self.far.now, sent.clone(), classified, accepts);
         self.trips.push(Trip {
-            errand,
+            modern_request,
             id,
             parser: SseParser::new(1 << 20),
             streaming: false,
@@ -150,12 +154,12 @@ impl Scene {
         self.far.ask(asks);
     }
 
-    /// The errand and the round that a state names: `TRIP.ROUND`.
-    fn sealed(&self, said: &Message, meaning: Meaning) -> Option<(usize, u32)> {
-        if meaning != (Meaning::Call { retry: true }) {
+    /// The modern request and the round that a state names: `TRIP.ROUND`.
+    fn sealed(&self, sent: &Message, classified: Classified) -> Option<(usize, u32)> {
+        if classified != (Classified::Call { retry: true }) {
             return None;
         }
-        let params = said.raw(Member::Params).and_then(Object::parse)?;
+        let params = sent.raw(Member::Params).and_then(Object::parse)?;
         let state = params.text("requestState")?;
         let (trip, round) = state.split_once('.')?;
         let (trip, round) = (trip.parse().ok()?, round.parse().ok()?);
@@ -177,15 +181,15 @@ impl Scene {
         loop {
             let mut quiet = !self.far.carry(|now, tell| {
                 let at = tell.session().0 as usize;
-                let trip = self.trips.get_mut(at).expect("an errand that is there");
-                trip.errand.handle_tell(now, tell);
+                let trip = self.trips.get_mut(at).expect("a modern request that is there");
+                trip.modern_request.handle_tell(now, tell);
             });
             for trip in &mut self.trips {
-                while let Some(output) = trip.errand.poll_output() {
+                while let Some(output) = trip.modern_request.poll_output() {
                     quiet = false;
                     match output {
-                        errand::Output::Ask(ask) => self.far.backend.handle_ask(self.far.now, ask),
-                        errand::Output::Wake | errand::Output::Ended(_) => {}
+                        modern_request::Output::Ask(ask) => self.far.backend.handle_ask(self.far.now, ask),
+                        modern_request::Output::Wake | modern_request::Output::Ended(_) => {}
                     }
                 }
                 trip.listen();
@@ -203,7 +207,7 @@ impl Scene {
         self.far.is_unavailable();
         self.settle();
         for trip in &mut self.trips {
-            trip.errand.dismiss();
+            trip.modern_request.end_listen();
         }
         self.settle();
         for minutes in 1..=10 {
@@ -212,7 +216,7 @@ impl Scene {
         }
         for trip in &mut self.trips {
             assert!(trip.id.is_none(), "a client still waits");
-            trip.errand.give_up();
+            trip.modern_request.abandon();
         }
         self.settle();
         self.far.assert_empty();
@@ -224,7 +228,7 @@ impl Trip {
     fn listen(&mut self) {
         let Some(id) = self.id.clone() else { return };
         if !self.streaming {
-            match self.errand.poll_answer() {
+            match self.modern_request.poll_answer() {
                 Answer::Waiting => return,
                 Answer::Complete { body, .. } => return self.answered(&id, &body),
                 Answer::Ask { round } => return self.parked(&id, round),
@@ -232,7 +236,7 @@ impl Trip {
             }
         }
         let mut out = BytesMut::new();
-        let reading = self.errand.read(&mut out);
+        let reading = self.modern_request.read(&mut out);
         self.parser.push(&out);
         let mut answers = 0;
         while let Some(event) = self.parser.next().expect("events of Rialto are small") {
@@ -256,7 +260,7 @@ impl Trip {
     }
 
     fn parked(&mut self, id: &Bytes, round: u32) {
-        let body = self.errand.park("sealed");
+        let body = self.modern_request.park("sealed");
         self.round = Some(round);
         self.answered(id, &body);
     }

@@ -9,7 +9,7 @@ use super::OPENING;
 use crate::backend_face::modern::ListenFilter;
 use crate::client_face::{legacy, modern};
 use crate::error_code;
-use crate::exchange::{Ask, Call, CallKey, Client, Request, SessionKey, Welcome};
+use crate::exchange::{Ask, Call, CallKey, Client, Request, ServerInfo, SessionKey};
 use crate::message::{Member, Message, quoted};
 use crate::method::Method;
 use crate::multiplexer::is_part;
@@ -44,7 +44,7 @@ impl ListenStep {
 pub(super) struct Listening {
     lists: BTreeSet<Method>,
     /// What was asked for one by one: resources, then tasks.
-    wishes: Vec<ListenFilter>,
+    filters: Vec<ListenFilter>,
     /// Wishes that the server has not answered yet, by their call.
     awaited: BTreeSet<CallKey>,
     honoured: BTreeSet<ListenFilter>,
@@ -74,7 +74,7 @@ impl Listening {
         };
         let resources = named("resourceSubscriptions", MAX_RESOURCES).into_iter();
         let tasks = named("taskIds", MAX_TASKS).into_iter();
-        let wishes: Vec<ListenFilter> = resources
+        let filters: Vec<ListenFilter> = resources
             .map(ListenFilter::Resource)
             .chain(tasks.map(ListenFilter::Task))
             .collect();
@@ -84,8 +84,8 @@ impl Listening {
                 .filter(|(name, _)| wanted[*name] == true)
                 .map(|(_, list)| list)
                 .collect(),
-            next_call: OPENING.0 + 2 + wishes.len() as u64,
-            wishes,
+            next_call: OPENING.0 + 2 + filters.len() as u64,
+            filters,
             awaited: BTreeSet::new(),
             honoured: BTreeSet::new(),
             acknowledged: false,
@@ -98,22 +98,23 @@ impl Listening {
     pub(super) fn begin(
         &mut self,
         session: SessionKey,
-        welcome: &Welcome,
+        server_info: &ServerInfo,
         client: &Client,
         id: &[u8],
     ) -> Result<ListenStep, Message> {
-        self.lists.retain(|list| welcome.changing_lists.contains(list));
-        if welcome.tasks && self.asks_for_tasks() && !client.capabilities.takes_tasks() {
+        self.lists
+            .retain(|list| server_info.changing_lists.contains(list));
+        if server_info.tasks && self.asks_for_tasks() && !client.capabilities.takes_tasks() {
             return Err(undeclared());
         }
-        self.wishes.retain(|wish| match wish {
-            ListenFilter::Resource(_) => welcome.subscriptions,
-            ListenFilter::Task(_) => welcome.tasks,
+        self.filters.retain(|filter| match filter {
+            ListenFilter::Resource(_) => server_info.subscriptions,
+            ListenFilter::Task(_) => server_info.tasks,
         });
         let mut asks = Vec::new();
-        for (at, wish) in self.wishes.iter().enumerate() {
+        for (at, filter) in self.filters.iter().enumerate() {
             let call = CallKey(OPENING.0 + 2 + at as u64);
-            let (request, text) = match wish {
+            let (request, text) = match filter {
                 ListenFilter::Resource(uri) => (
                     Request::Subscribe { uri: uri.clone() },
                     format!(
@@ -140,16 +141,19 @@ impl Listening {
         id: &[u8],
     ) -> ListenStep {
         if let Some((task, again)) = self.looking.remove(&call) {
-            let event = reply.and_then(|(message, words)| task_event(message, words, id));
-            let asks = again.then(|| self.ask_about(session, task)).into_iter().collect();
+            let event = reply.and_then(|(message, era)| task_event(message, era, id));
+            let asks = again
+                .then(|| self.request_task(session, task))
+                .into_iter()
+                .collect();
             return ListenStep { event, asks };
         }
         if !self.awaited.remove(&call) {
             return ListenStep::default();
         }
         let at = (call.0 - OPENING.0 - 2) as usize;
-        if let (true, Some(wish)) = (granted, self.wishes.get(at)) {
-            self.honoured.insert(wish.clone());
+        if let (true, Some(filter)) = (granted, self.filters.get(at)) {
+            self.honoured.insert(filter.clone());
         }
         ListenStep::event(self.acknowledge(id))
     }
@@ -167,12 +171,12 @@ impl Listening {
             *again = true;
             return ListenStep::default();
         }
-        let asks = vec![self.ask_about(session, task.id)];
+        let asks = vec![self.request_task(session, task.id)];
         ListenStep { event: None, asks }
     }
 
     /// Asks the server about a task.
-    fn ask_about(&mut self, session: SessionKey, id: String) -> Ask {
+    fn request_task(&mut self, session: SessionKey, id: String) -> Ask {
         let call = CallKey(self.next_call);
         self.next_call += 1;
         let text = about_task(&id);
@@ -203,9 +207,9 @@ impl Listening {
     }
 
     fn asks_for_tasks(&self) -> bool {
-        self.wishes
+        self.filters
             .iter()
-            .any(|wish| matches!(wish, ListenFilter::Task(_)))
+            .any(|filter| matches!(filter, ListenFilter::Task(_)))
     }
 
     /// Returns the first event of the stream, which names what will be sent, as soon as all of it is known.
@@ -225,8 +229,8 @@ impl Listening {
             }
         }
         let (mut uris, mut tasks) = (Vec::new(), Vec::new());
-        for wish in &self.honoured {
-            match wish {
+        for filter in &self.honoured {
+            match filter {
                 ListenFilter::Resource(uri) => uris.push(quoted(uri)),
                 ListenFilter::Task(id) => tasks.push(quoted(id)),
             }
@@ -258,7 +262,7 @@ fn tagged(message: &Message, id: &[u8]) -> Bytes {
 }
 
 /// Returns the answer to a listen that Rialto ends.
-pub(super) fn farewell(id: &[u8]) -> Bytes {
+pub(super) fn closing_result(id: &[u8]) -> Bytes {
     let id = String::from_utf8_lossy(id);
     format!(
         r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"complete","_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}}}}}}"#
@@ -267,8 +271,8 @@ pub(super) fn farewell(id: &[u8]) -> Bytes {
 }
 
 /// Returns what a client is sent about a task that the server was asked about.
-fn task_event(message: &Message, words: Era, id: &[u8]) -> Option<Bytes> {
-    let body = modern::lower_reply(b"0", message, words, Method::TasksGet, None);
+fn task_event(message: &Message, era: Era, id: &[u8]) -> Option<Bytes> {
+    let body = modern::lower_reply(b"0", message, era, Method::TasksGet, None);
     let body = Object::parse(&body)?;
     let mut params = Object::parse(body.get("result")?.as_bytes())?;
     params.remove("resultType");
@@ -277,13 +281,13 @@ fn task_event(message: &Message, words: Era, id: &[u8]) -> Option<Bytes> {
     Some(tagged(&notice, id))
 }
 
-fn ask(session: SessionKey, call: CallKey, request: Request, text: String, words: Era) -> Ask {
+fn ask(session: SessionKey, call: CallKey, request: Request, text: String, era: Era) -> Ask {
     Ask::Call(Call {
         session,
         call,
         request,
         message: Message::own(text),
-        words,
+        era,
         mirrored: None,
         reads_events: true,
     })

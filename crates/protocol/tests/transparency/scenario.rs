@@ -9,12 +9,12 @@ use protocol::method::Method;
 /// One thing that somebody does. Numbers choose among what is open at the time; nothing open, nothing done.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
-    Call { what: u8, words: u8, token: bool },
+    Call { what: u8, values: u8, token: bool },
     Cancel(u8),
     Notice(u8),
     Reply { which: u8, good: bool },
-    Answer { which: u8, words: u8, kind: u8 },
-    Progress { which: u8, words: u8 },
+    Answer { which: u8, values: u8, kind: u8 },
+    Progress { which: u8, values: u8 },
     Log(u8),
     Ask(u8),
     Withdraw(u8),
@@ -23,11 +23,11 @@ pub(crate) enum Step {
 
 /// How messages get from one to the other.
 pub(crate) trait Way {
-    fn client_says(&mut self, text: &str);
-    fn server_says(&mut self, text: &str);
+    fn client_sends(&mut self, text: &str);
+    fn server_sends(&mut self, text: &str);
     /// What the client and the server have got since the last time.
-    fn heard_by_client(&mut self) -> Vec<Bytes>;
-    fn heard_by_server(&mut self) -> Vec<Bytes>;
+    fn received_by_client(&mut self) -> Vec<Bytes>;
+    fn received_by_server(&mut self) -> Vec<Bytes>;
 }
 
 /// What both heard, with ids and tokens in a form that can be compared.
@@ -39,13 +39,13 @@ pub(crate) struct Transcript {
 
 /// What an era's client says with every request, and what is said in it at all.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Manners {
+pub(crate) struct Behaviour {
     meta: &'static str,
     asks_by_requests: bool,
     calls: &'static [&'static str],
 }
 
-pub(crate) const LEGACY: Manners = Manners {
+pub(crate) const LEGACY: Behaviour = Behaviour {
     meta: "",
     asks_by_requests: true,
     calls: &[
@@ -61,7 +61,7 @@ pub(crate) const LEGACY: Manners = Manners {
     ],
 };
 
-pub(crate) const MODERN: Manners = Manners {
+pub(crate) const MODERN: Behaviour = Behaviour {
     meta: r#","io.modelcontextprotocol/protocolVersion":"2026-07-28", "io.modelcontextprotocol/clientCapabilities":{"elicitation":{}, "x":1.0},"io.modelcontextprotocol/logLevel":"debug""#,
     asks_by_requests: false,
     calls: &[
@@ -85,7 +85,7 @@ const WORDS: [&str; 6] = [
     r#"{"jsonrpc":"1.0","method":"no","progressToken":1,"requestId":1}"#,
 ];
 
-fn words(number: u8) -> &'static str {
+fn values(number: u8) -> &'static str {
     WORDS[usize::from(number) % WORDS.len()]
 }
 
@@ -94,9 +94,9 @@ fn at<T>(list: &[T], number: u8) -> Option<usize> {
 }
 
 #[derive(Debug)]
-struct Play<'a, W> {
+struct Scenario<'a, W> {
     way: &'a mut W,
-    manners: Manners,
+    behaviour: Behaviour,
     transcript: Transcript,
     /// The client's open requests, and the server's questions as the client knows them.
     calls: Vec<String>,
@@ -123,11 +123,11 @@ impl Names {
     }
 }
 
-/// Performs a play and tells what was heard.
-pub(crate) fn perform(way: &mut impl Way, steps: &[Step], manners: Manners) -> Transcript {
-    let mut play = Play {
+/// Performs a scenario and tells what was heard.
+pub(crate) fn perform(way: &mut impl Way, steps: &[Step], behaviour: Behaviour) -> Transcript {
+    let mut scenario = Scenario {
         way,
-        manners,
+        behaviour,
         transcript: Transcript::default(),
         calls: Vec::new(),
         questions: Vec::new(),
@@ -138,30 +138,30 @@ pub(crate) fn perform(way: &mut impl Way, steps: &[Step], manners: Manners) -> T
         next: 1,
         level: 0,
     };
-    play.begin();
+    scenario.begin();
     for step in steps {
-        play.act(step);
-        play.listen();
+        scenario.act(step);
+        scenario.listen();
     }
-    play.transcript
+    scenario.transcript
 }
 
-impl<W: Way> Play<'_, W> {
+impl<W: Way> Scenario<'_, W> {
     fn begin(&mut self) {
-        if !self.manners.asks_by_requests {
+        if !self.behaviour.asks_by_requests {
             return;
         }
-        self.way.client_says(
+        self.way.client_sends(
             r#"{"jsonrpc":"2.0", "id":"hello","method":"initialize","params":{"protocolVersion":"2025-11-25", "capabilities":{"elicitation":{},"roots":{ },"sampling":{}},"clientInfo":{"name":"c","version":"1"}}}"#,
         );
         self.listen();
         let (id, _) = self.work.pop().expect("the server was greeted");
-        self.way.server_says(&format!(
+        self.way.server_sends(&format!(
             r#"{{"jsonrpc":"2.0","id":{id},"result":{{"protocolVersion":"2025-11-25", "capabilities":{{ }},"serverInfo":{{"name":"s","version":"1"}} }}}}"#
         ));
         self.listen();
         self.way
-            .client_says(r#"{"jsonrpc":"2.0", "method":"notifications/initialized"}"#);
+            .client_sends(r#"{"jsonrpc":"2.0", "method":"notifications/initialized"}"#);
         self.listen();
     }
 
@@ -174,23 +174,23 @@ impl<W: Way> Play<'_, W> {
         match step {
             Step::Call {
                 what,
-                words: said,
+                values: value,
                 token,
-            } => self.call(*what, words(*said), *token),
+            } => self.call(*what, values(*value), *token),
             Step::Cancel(which) => {
                 if let Some(at) = at(&self.calls, *which) {
                     let id = self.calls.remove(at);
                     self.cancelled.push(id.clone());
-                    self.way.client_says(&format!(
+                    self.way.client_sends(&format!(
                         r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
                     ));
                 }
             }
-            Step::Notice(said) if self.manners.asks_by_requests => {
-                let method = ["notifications/roots/list_changed", "odd/notification"][usize::from(said % 2)];
-                let said = words(*said);
-                self.way.client_says(&format!(
-                    r#"{{"jsonrpc":"2.0","method":"{method}","params":{{"x": {said}}}}}"#
+            Step::Notice(value) if self.behaviour.asks_by_requests => {
+                let method = ["notifications/roots/list_changed", "odd/notification"][usize::from(value % 2)];
+                let value = values(*value);
+                self.way.client_sends(&format!(
+                    r#"{{"jsonrpc":"2.0","method":"{method}","params":{{"x": {value}}}}}"#
                 ));
             }
             Step::Reply { which, good } => {
@@ -202,68 +202,68 @@ impl<W: Way> Play<'_, W> {
                         r#""error":{"code":-1,"message":"no", "data":{"x":1.0}}"#
                     };
                     self.way
-                        .client_says(&format!(r#"{{"jsonrpc":"2.0","id":{id}, {body}}}"#));
+                        .client_sends(&format!(r#"{{"jsonrpc":"2.0","id":{id}, {body}}}"#));
                 }
             }
             Step::Answer {
                 which,
-                words: said,
+                values: value,
                 kind,
-            } => self.answer(*which, words(*said), *kind),
-            Step::Progress { which, words: said } => {
+            } => self.answer(*which, values(*value), *kind),
+            Step::Progress { which, values: value } => {
                 let tokens: Vec<String> = self.work.iter().filter_map(|(_, token)| token.clone()).collect();
                 if let Some(at) = at(&tokens, *which) {
-                    let (token, number, said) = (&tokens[at], self.next, words(*said));
-                    self.way.server_says(&format!(
-                        r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"x":{said}, "progressToken":{token},"progress":{number}}}}}"#
+                    let (token, number, value) = (&tokens[at], self.next, values(*value));
+                    self.way.server_sends(&format!(
+                        r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"x":{value}, "progressToken":{token},"progress":{number}}}}}"#
                     ));
                 }
             }
             // A modern server logs only for a request, and over stdio nobody knows for which of several.
-            Step::Log(said) if self.manners.asks_by_requests || self.work.len() == 1 => {
-                let said = words(*said);
-                self.way.server_says(&format!(
-                    r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"error","data": {said}}}}}"#
+            Step::Log(value) if self.behaviour.asks_by_requests || self.work.len() == 1 => {
+                let value = values(*value);
+                self.way.server_sends(&format!(
+                    r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"error","data": {value}}}}}"#
                 ));
             }
-            Step::Ask(what) if self.manners.asks_by_requests => {
+            Step::Ask(what) if self.behaviour.asks_by_requests => {
                 let method = [
                     "elicitation/create",
                     "sampling/createMessage",
                     "roots/list",
                     "odd/question",
                 ][usize::from(what % 4)];
-                let (id, said) = (self.number(), words(*what));
+                let (id, value) = (self.number(), values(*what));
                 self.asked.push(id);
-                self.way.server_says(&format!(
-                    r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"message": {said}}}}}"#
+                self.way.server_sends(&format!(
+                    r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"message": {value}}}}}"#
                 ));
             }
             Step::Withdraw(which) => {
                 if let Some(at) = at(&self.asked, *which) {
                     let id = self.asked.remove(at);
-                    self.way.server_says(&format!(
+                    self.way.server_sends(&format!(
                         r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{ "requestId":{id},"reason":"r"}}}}"#
                     ));
                 }
             }
-            Step::Tell(what) if self.manners.asks_by_requests => {
+            Step::Tell(what) if self.behaviour.asks_by_requests => {
                 let method = [
                     "notifications/tools/list_changed",
                     "notifications/resources/updated",
                     "odd/notification",
                 ][usize::from(what % 3)];
-                let said = words(*what);
-                self.way.server_says(&format!(
-                    r#"{{"jsonrpc":"2.0","method":"{method}","params":{{"uri":"x:/1","x":{said}}}}}"#
+                let value = values(*what);
+                self.way.server_sends(&format!(
+                    r#"{{"jsonrpc":"2.0","method":"{method}","params":{{"uri":"x:/1","x":{value}}}}}"#
                 ));
             }
             Step::Notice(_) | Step::Log(_) | Step::Ask(_) | Step::Tell(_) => {}
         }
     }
 
-    fn call(&mut self, what: u8, said: &str, token: bool) {
-        let method = self.manners.calls[usize::from(what) % self.manners.calls.len()];
+    fn call(&mut self, what: u8, value: &str, token: bool) {
+        let method = self.behaviour.calls[usize::from(what) % self.behaviour.calls.len()];
         let number = self.number();
         let id = if number.is_multiple_of(2) {
             number.to_string()
@@ -287,44 +287,44 @@ impl<W: Way> Play<'_, W> {
         } else {
             String::new()
         };
-        let meta = self.manners.meta;
+        let meta = self.behaviour.meta;
         self.calls.push(id.clone());
-        self.way.client_says(&format!(
-            r#"{{"jsonrpc":"2.0","id": {id} ,"method":"{method}","params":{{{own} "arguments": {said},"_meta":{{"x":{said}{token}{meta}}}}}, "z":{said}}}"#
+        self.way.client_sends(&format!(
+            r#"{{"jsonrpc":"2.0","id": {id} ,"method":"{method}","params":{{{own} "arguments": {value},"_meta":{{"x":{value}{token}{meta}}}}}, "z":{value}}}"#
         ));
     }
 
-    fn answer(&mut self, which: u8, said: &str, kind: u8) {
+    fn answer(&mut self, which: u8, value: &str, kind: u8) {
         let Some(at) = at(&self.work, which) else { return };
         let (id, _) = self.work.remove(at);
         let body = match kind % 4 {
-            0 => format!(r#""error":{{"code":-32002, "message":"m","data":{said}}}"#),
+            0 => format!(r#""error":{{"code":-32002, "message":"m","data":{value}}}"#),
             1 => format!(
-                r#""result":{{"resultType":"input_required","inputRequests":{{"k":{{"method":"roots/list"}}}},"requestState":"s\u0041", "x":{said}}}"#
+                r#""result":{{"resultType":"input_required","inputRequests":{{"k":{{"method":"roots/list"}}}},"requestState":"s\u0041", "x":{value}}}"#
             ),
-            _ => format!(r#""result":{{"resultType":"complete", "structuredContent":{said}, "tools":[]}}"#),
+            _ => format!(r#""result":{{"resultType":"complete", "structuredContent":{value}, "tools":[]}}"#),
         };
         self.way
-            .server_says(&format!(r#"{{"jsonrpc":"2.0","id": {id},{body}}}"#));
+            .server_sends(&format!(r#"{{"jsonrpc":"2.0","id": {id},{body}}}"#));
     }
 
     /// Both hear what there is to hear, and remember what they may do about it.
     fn listen(&mut self) {
         loop {
-            let (server, client) = (self.way.heard_by_server(), self.way.heard_by_client());
+            let (server, client) = (self.way.received_by_server(), self.way.received_by_client());
             if server.is_empty() && client.is_empty() {
                 return;
             }
             for text in server {
-                self.heard_by_server(text);
+                self.received_by_server(text);
             }
             for text in client {
-                self.heard_by_client(text);
+                self.received_by_client(text);
             }
         }
     }
 
-    fn heard_by_server(&mut self, text: Bytes) {
+    fn received_by_server(&mut self, text: Bytes) {
         let message = Message::scan(text).expect("messages are messages");
         let raw = |member| {
             message
@@ -335,7 +335,7 @@ impl<W: Way> Play<'_, W> {
             // Through the bridge it was asked once and for all.
             Kind::Request if message.method() == Method::ServerDiscover => {
                 let id = raw(Member::Id).unwrap_or_default();
-                return self.way.server_says(&DISCOVERY.replace("ID", &id));
+                return self.way.server_sends(&DISCOVERY.replace("ID", &id));
             }
             Kind::Request => self.work.push((
                 raw(Member::Id).unwrap_or_default(),
@@ -355,7 +355,7 @@ impl<W: Way> Play<'_, W> {
         self.transcript.server.push(spelled);
     }
 
-    fn heard_by_client(&mut self, text: Bytes) {
+    fn received_by_client(&mut self, text: Bytes) {
         let message = Message::scan(text).expect("messages are messages");
         let raw = |member| {
             message
@@ -386,12 +386,12 @@ impl<W: Way> Play<'_, W> {
 /// What a modern server says of itself.
 pub(crate) const DISCOVERY: &str = r#"{"jsonrpc":"2.0","id":ID,"result":{"resultType":"complete", "supportedVersions":["2026-07-28"],"capabilities":{"x":1.0}}}"#;
 
-/// A message as it is compared: `asker` is who sends requests to this listener, `own` whose answers it gets.
-fn spell(names: &mut Names, message: &Message, asker: &str, own: &str) -> String {
+/// A message as it is compared: `requester` is who sends requests to this listener, `own` whose answers it gets.
+fn spell(names: &mut Names, message: &Message, requester: &str, own: &str) -> String {
     let side = match message.kind() {
-        Kind::Request => asker,
+        Kind::Request => requester,
         Kind::Result | Kind::Error => own,
-        Kind::Notification => asker,
+        Kind::Notification => requester,
     };
     if message.method() == Method::Cancelled {
         // A modern client hangs up; the words are the bridge's then.

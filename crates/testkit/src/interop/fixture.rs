@@ -16,14 +16,14 @@ const END_DEADLINE: Duration = Duration::from_secs(15);
 
 /// A running `rialto serve` with one server behind it.
 #[derive(Debug)]
-pub struct Stage {
+pub struct Fixture {
     rialto: Rialto,
     url: String,
     /// Whether the server stays when its last session has ended.
     keeps_its_server: bool,
 }
 
-impl Stage {
+impl Fixture {
     /// server-everything, one process for all sessions.
     pub fn everything() -> Self {
         Self::of_command(&[], &["node", &server_file(), "stdio"])
@@ -53,9 +53,9 @@ impl Stage {
     pub fn demo_per_session() -> Self {
         let rialto = binary("rialto");
         let demo = [&rialto.to_string_lossy(), "demo-server", "--era", "legacy"];
-        let mut stage = Self::of_command(&["--process", "per_session"], &demo);
-        stage.keeps_its_server = false;
-        stage
+        let mut fixture = Self::of_command(&["--process", "per_session"], &demo);
+        fixture.keeps_its_server = false;
+        fixture
     }
 
     /// server-everything, started the way its documentation says. The package is found in the folder it is started
@@ -70,13 +70,13 @@ impl Stage {
 
     /// server-everything, one process for each session.
     pub fn everything_per_session() -> Self {
-        let mut stage = Self::of_destination(json!({
+        let mut fixture = Self::of_destination(json!({
             "command": "node",
             "args": [server_file(), "stdio"],
             "process": "per_session",
         }));
-        stage.keeps_its_server = false;
-        stage
+        fixture.keeps_its_server = false;
+        fixture
     }
 
     /// server-everything for clients of the old transport.
@@ -122,7 +122,7 @@ impl Stage {
     }
 
     /// Lets the client play, judges what it saw, ends Rialto and looks for what it left behind.
-    pub fn play(
+    pub fn run(
         self,
         scenario: &str,
         player: impl FnOnce(&str, &str) -> Result<Value, String>,

@@ -1,8 +1,8 @@
-//! What there is to read of an errand: its events and its answer, for whoever is attached to it.
+//! What there is to read of a modern request: its events and its answer, for whoever is attached to it.
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Ending, Errand, ErrandRecord, Outcome, Output, listening, status_of};
+use super::{Ending, ModernRequest, ModernRequestRecord, Outcome, Output, listen, status_of};
 use crate::client_face::modern;
 use crate::exchange::Failure;
 use crate::message::{Kind, Member, Message};
@@ -23,7 +23,7 @@ pub enum Answer {
         /// Set if the server gave no answer.
         failure: Option<Failure>,
     },
-    /// The server asks: seal a state for this round and give it to [`Errand::park`].
+    /// The server asks: seal a state for this round and give it to [`ModernRequest::park`].
     Ask {
         /// The number of the round.
         round: u32,
@@ -39,7 +39,7 @@ pub enum Reading {
     Open,
     /// Everything was read.
     Ended,
-    /// The stream ends with a question: seal a state for this round and give it to [`Errand::park`], then read on.
+    /// The stream ends with a question: seal a state for this round and give it to [`ModernRequest::park`], then read on.
     Ask {
         /// The number of the round.
         round: u32,
@@ -60,12 +60,12 @@ pub enum Line {
         /// Set if the server gave no answer.
         failure: Option<Failure>,
     },
-    /// The server asks: seal a state for this round and give it to [`Errand::park`].
+    /// The server asks: seal a state for this round and give it to [`ModernRequest::park`].
     Ask {
         /// The number of the round.
         round: u32,
     },
-    /// The errand was given up; nothing will be said.
+    /// The modern request was given up; nothing will be said.
     Over,
 }
 
@@ -149,7 +149,7 @@ impl Response {
     }
 }
 
-impl Errand {
+impl ModernRequest {
     /// Returns what there is of the answer to the attached request.
     pub fn poll_answer(&mut self) -> Answer {
         if self.response.streaming {
@@ -210,8 +210,10 @@ impl Errand {
         self.stage = super::Stage::Over;
         let id = self.response.id();
         let (body, ending) = match self.outcome.take() {
-            Some(Outcome::Welcome(welcome)) => (modern::lower_welcome(id, &welcome), Ending::Result),
-            Some(Outcome::Reply { message, words }) => {
+            Some(Outcome::Discovered(server_info)) => {
+                (modern::lower_server_info(id, &server_info), Ending::Result)
+            }
+            Some(Outcome::Reply { message, era }) => {
                 let ending = if message.kind() == Kind::Error {
                     Ending::Error
                 } else {
@@ -219,7 +221,7 @@ impl Errand {
                 };
                 let method = self.original.method();
                 let info = self.server.as_ref().and_then(|server| server.info.as_deref());
-                let body = modern::lower_reply(id, &message, words, method, info);
+                let body = modern::lower_reply(id, &message, era, method, info);
                 if ending == Ending::Error && !self.response.streaming {
                     let server = self.server.as_ref();
                     self.response.status =
@@ -227,7 +229,7 @@ impl Errand {
                 }
                 (body, ending)
             }
-            Some(Outcome::Closed) => (listening::farewell(id), Ending::Result),
+            Some(Outcome::Closed) => (listen::closing_result(id), Ending::Result),
             Some(Outcome::Failed(failure)) => (modern::lower_failure(id, &failure), Ending::Failed(failure)),
             None => (
                 modern::lower_failure(id, &Failure::SessionEnded),
@@ -251,7 +253,7 @@ impl Errand {
             status,
             ..
         } = &self.response;
-        self.outputs.push_back(Output::Ended(ErrandRecord {
+        self.outputs.push_back(Output::Ended(ModernRequestRecord {
             message: request.clone(),
             started: *started,
             ending,
@@ -268,7 +270,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::client_face::modern::Meaning;
+    use crate::client_face::modern::Classified;
     use crate::exchange::{CallKey, Client, Principal, SessionKey, Tell};
     use crate::message::Message;
     use crate::time::Moment;
@@ -276,15 +278,15 @@ mod tests {
 
     const SESSION: SessionKey = SessionKey(1);
 
-    fn errand() -> Errand {
+    fn modern_request() -> ModernRequest {
         let call = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":1,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
         let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
-        let meaning = Meaning::Call { retry: false };
+        let classified = Classified::Call { retry: false };
         let call = Message::own(call.into());
-        Errand::new(SESSION, client, Moment::START, call, meaning, Accepts::Both).0
+        ModernRequest::new(SESSION, client, Moment::START, call, classified, Accepts::Both).0
     }
 
-    fn report_progress(errand: &mut Errand, text: &str) {
+    fn report_progress(modern_request: &mut ModernRequest, text: &str) {
         let message = Message::own(format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":1,"progress":1,"message":"{text}"}}}}"#
         ));
@@ -293,42 +295,42 @@ mod tests {
             call: CallKey(1),
             message,
         };
-        errand.handle_tell(Moment::START, tell);
+        modern_request.handle_tell(Moment::START, tell);
     }
 
     #[test]
-    fn what_waits_for_a_slow_reader_is_bounded_by_its_bytes() {
-        let mut errand = errand();
+    fn events_for_a_slow_reader_are_bounded_by_their_bytes() {
+        let mut modern_request = modern_request();
         let long = "x".repeat(1 << 20);
         for _ in 0..20 {
-            report_progress(&mut errand, &long);
+            report_progress(&mut modern_request, &long);
         }
-        report_progress(&mut errand, "newest");
+        report_progress(&mut modern_request, "newest");
         let mut out = BytesMut::new();
-        assert_eq!(errand.read(&mut out), Reading::Open);
+        assert_eq!(modern_request.read(&mut out), Reading::Open);
         assert!(out.len() < 5 << 20, "{} bytes were kept", out.len());
         assert!(memchr::memmem::find(&out, b"newest").is_some());
         // Whatever was read makes room again.
-        report_progress(&mut errand, &long);
-        report_progress(&mut errand, &long);
+        report_progress(&mut modern_request, &long);
+        report_progress(&mut modern_request, &long);
         out.clear();
-        errand.read(&mut out);
+        modern_request.read(&mut out);
         assert!(out.len() > 2 << 20);
     }
 
     #[test]
-    fn an_answer_that_its_client_did_not_wait_for_is_recorded_all_the_same() {
-        let mut errand = errand();
+    fn an_answer_after_a_disconnect_is_recorded() {
+        let mut modern_request = modern_request();
         let reply = Tell::Reply {
             session: SESSION,
             call: CallKey(1),
             message: Message::own(r#"{"jsonrpc":"2.0","id":3,"result":{"content":[]}}"#.into()),
-            words: Era::Modern,
+            era: Era::Modern,
         };
-        errand.handle_tell(Moment::START, reply);
-        errand.hang_up();
-        errand.hang_up();
-        let recorded = std::iter::from_fn(|| errand.poll_output())
+        modern_request.handle_tell(Moment::START, reply);
+        modern_request.handle_disconnect();
+        modern_request.handle_disconnect();
+        let recorded = std::iter::from_fn(|| modern_request.poll_output())
             .filter(|output| matches!(output, Output::Ended(record) if record.ending == Ending::Result));
         assert_eq!(recorded.count(), 1);
     }

@@ -7,41 +7,41 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-use super::Parcel;
+use super::MessageInfo;
 use crate::backend_face::WireId;
 use crate::message::{Member, Message};
 use crate::method::Method;
 
 /// One line, which is sent by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Post {
+pub struct PostRequest {
     /// The message.
     pub line: Bytes,
     /// What kind of message it is.
-    pub parcel: Parcel,
+    pub message_info: MessageInfo,
     /// The request that it takes back.
     pub cancels: Option<WireId>,
 }
 
 /// Where a line stands of which it is known what it is. Its end is after its line break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct KnownLine {
     pub(crate) start: usize,
     pub(crate) end: usize,
-    pub(crate) parcel: Parcel,
+    pub(crate) message_info: MessageInfo,
 }
 
 /// Everything that has gathered: an iterator over its lines, in the order in which they were written.
 #[derive(Debug, Default)]
-pub struct Bundle {
+pub struct PostBatch {
     lines: Bytes,
-    known: VecDeque<Known>,
+    known: VecDeque<KnownLine>,
     /// How much was given already.
     given: usize,
 }
 
-impl Bundle {
-    pub(crate) fn new(lines: BytesMut, known: Vec<Known>) -> Self {
+impl PostBatch {
+    pub(crate) fn new(lines: BytesMut, known: Vec<KnownLine>) -> Self {
         Self {
             lines: lines.freeze(),
             known: known.into(),
@@ -50,7 +50,7 @@ impl Bundle {
     }
 
     /// The next line, and what it is if that is known.
-    fn next_line(&mut self) -> Option<(Bytes, Option<Parcel>)> {
+    fn next_line(&mut self) -> Option<(Bytes, Option<MessageInfo>)> {
         let start = self.given;
         let known = self.known.pop_front_if(|known| known.start == start);
         self.given = match known {
@@ -59,29 +59,29 @@ impl Bundle {
         };
         Some((
             self.lines.slice(start..self.given - 1),
-            known.map(|known| known.parcel),
+            known.map(|known| known.message_info),
         ))
     }
 }
 
-impl Iterator for Bundle {
-    type Item = Post;
+impl Iterator for PostBatch {
+    type Item = PostRequest;
 
-    fn next(&mut self) -> Option<Post> {
+    fn next(&mut self) -> Option<PostRequest> {
         loop {
             let (line, known) = self.next_line()?;
-            if let Some(parcel) = known {
-                return Some(Post {
+            if let Some(message_info) = known {
+                return Some(PostRequest {
                     line,
-                    parcel,
+                    message_info,
                     cancels: None,
                 });
             }
             if let Ok(message) = Message::scan(line.clone()) {
                 let cancelled = message.number(Member::RequestId).map(WireId);
-                return Some(Post {
+                return Some(PostRequest {
                     line,
-                    parcel: Parcel::of(&message),
+                    message_info: MessageInfo::of(&message),
                     cancels: cancelled.filter(|_| message.method() == Method::Cancelled),
                 });
             }
@@ -97,28 +97,28 @@ mod tests {
     const NOTE: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
     const CANCEL: &str = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}"#;
 
-    fn request(id: u64, method: Method) -> Parcel {
-        Parcel::Request {
+    fn request(id: u64, method: Method) -> MessageInfo {
+        MessageInfo::Request {
             id: WireId(id),
             method,
         }
     }
 
-    fn bundle(lines: &[&str], known: Vec<Known>) -> Vec<(String, Parcel, Option<WireId>)> {
+    fn batch(lines: &[&str], known: Vec<KnownLine>) -> Vec<(String, MessageInfo, Option<WireId>)> {
         let text: String = lines.iter().flat_map(|line| [*line, "\n"]).collect();
-        Bundle::new(BytesMut::from(text.as_str()), known)
+        PostBatch::new(BytesMut::from(text.as_str()), known)
             .map(|post| {
                 let line = String::from_utf8(post.line.to_vec()).expect("text");
-                (line, post.parcel, post.cancels)
+                (line, post.message_info, post.cancels)
             })
             .collect()
     }
 
     #[test]
-    fn every_line_is_given_with_what_it_is() {
-        let note = |method| Parcel::Note { method };
+    fn every_line_comes_with_its_message_info() {
+        let note = |method| MessageInfo::Note { method };
         assert_eq!(
-            bundle(&[NOTE, CALL, CANCEL], Vec::new()),
+            batch(&[NOTE, CALL, CANCEL], Vec::new()),
             [
                 (NOTE.to_owned(), note(Method::Initialized), None),
                 (CALL.to_owned(), request(7, Method::ToolsCall), None),
@@ -128,19 +128,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_not_read_again() {
+    fn known_lines_are_not_read_again() {
         let start = NOTE.len() + 1;
-        let known = Known {
+        let known = KnownLine {
             start,
             end: start + CALL.len() + 1,
-            parcel: request(8, Method::Ping),
+            message_info: request(8, Method::Ping),
         };
-        let given = bundle(&[NOTE, CALL, CALL], vec![known]);
-        let parcels: Vec<_> = given.iter().map(|(_, parcel, _)| *parcel).collect();
+        let given = batch(&[NOTE, CALL, CALL], vec![known]);
+        let infos: Vec<_> = given.iter().map(|(_, message_info, _)| *message_info).collect();
         assert_eq!(
-            parcels,
+            infos,
             [
-                Parcel::Note {
+                MessageInfo::Note {
                     method: Method::Initialized
                 },
                 request(8, Method::Ping),

@@ -2,7 +2,7 @@
 //! required), and its client is to call again afterwards. A modern client is asked to visit them by a round, and its
 //! retry is that call.
 
-use super::{Addressee, Errand, Outcome};
+use super::{Addressee, ModernRequest, Outcome};
 use crate::client_face::{legacy, modern};
 use crate::error_code;
 use crate::exchange::{Ask, Failure};
@@ -12,13 +12,13 @@ use crate::version::Era;
 
 const DECLINED: &str = "the client did not visit what the server wants visited first";
 
-impl Errand {
+impl ModernRequest {
     /// Begins a detour if the answer asks for one and the client can make it.
-    pub(super) fn begin_detour(&mut self, message: &Message, words: Era) -> bool {
+    pub(super) fn begin_url_elicitation(&mut self, message: &Message, era: Era) -> bool {
         if !self.may_be_asked() {
             return false;
         }
-        let Some(urls) = modern::urls_first(message, words) else {
+        let Some(urls) = modern::urls_first(message, era) else {
             return false;
         };
         if !urls
@@ -29,28 +29,28 @@ impl Errand {
                 r#"{{"jsonrpc":"2.0","id":0,"error":{{"code":{},"message":"the server wants a URL visited first","data":{{"requiredCapabilities":{{"elicitation":{{"url":{{}}}}}}}}}}}}"#,
                 error_code::MISSING_CAPABILITY
             );
-            let (message, words) = (Message::own(text), modern::ERA);
-            self.conclude(Outcome::Reply { message, words });
+            let (message, era) = (Message::own(text), modern::ERA);
+            self.conclude(Outcome::Reply { message, era });
             return true;
         }
         // The call is over, and with it what else was asked for it.
         self.rounds.clear();
         for message in urls {
-            self.rounds.ask(Addressee::Detour, message);
+            self.rounds.ask(Addressee::UrlElicitation, message);
         }
         self.wake();
         true
     }
 
     /// The client has answered about URLs: when all have been visited the call is sent anew, and never when not.
-    pub(super) fn end_detour(&mut self, visited: bool) -> Option<Ask> {
+    pub(super) fn end_url_elicitation(&mut self, visited: bool) -> Option<Ask> {
         if !visited {
             self.conclude(if self.original.method() == Method::ToolsCall {
                 let text = format!(
                     r#"{{"jsonrpc":"2.0","id":0,"result":{{"content":[{{"type":"text","text":{}}}],"isError":true}}}}"#,
                     quoted(DECLINED)
                 );
-                Outcome::Reply { message: Message::own(text), words: legacy::ERA }
+                Outcome::Reply { message: Message::own(text), era: legacy::ERA }
             } else {
                 Outcome::Failed(Failure::Unanswered { why: DECLINED })
             });

@@ -11,7 +11,7 @@ use crate::message::Written;
 
 /// How a session's client hears.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hearing {
+pub(super) enum OutputMode {
     /// Each answer where it was asked for, the rest on streams that can be resumed.
     Streams,
     /// Everything on one stream of lines.
@@ -20,9 +20,9 @@ pub(super) enum Hearing {
 
 /// Something a client that reads lines is told.
 #[derive(Debug)]
-pub enum Said {
+pub enum OutgoingLine {
     /// The server has welcomed the client. Nothing is written for this; the answer follows if one is due.
-    Welcome,
+    Opened,
     /// The answer to a request of the client.
     Answer {
         /// The JSON-RPC response.
@@ -39,20 +39,20 @@ pub enum Said {
 }
 
 impl Session {
-    /// The same session for a client that reads lines. Answers are then said as [`Output::Said`] and there is
+    /// The same session for a client that reads lines. Answers are then said as [`Output::Line`] and there is
     /// nothing to poll or to read.
     #[must_use]
     pub fn on_lines(mut self) -> Self {
-        self.hearing = Hearing::Lines;
+        self.output_mode = OutputMode::Lines;
         self
     }
 
     pub(super) fn reads_lines(&self) -> bool {
-        self.hearing == Hearing::Lines
+        self.output_mode == OutputMode::Lines
     }
 
-    pub(super) fn say(&mut self, said: Said) {
-        self.outputs.push_back(Output::Said(said));
+    pub(super) fn send_line(&mut self, line: OutgoingLine) {
+        self.outputs.push_back(Output::Line(line));
     }
 }
 
@@ -60,9 +60,9 @@ impl Session {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::{Accepts, Limits, Taken};
+    use super::super::{Accepted, Accepts, Limits};
     use super::*;
-    use crate::exchange::{CallKey, Client, Failure, Principal, QuestionKey, SessionKey, Tell, Welcome};
+    use crate::exchange::{CallKey, Client, Failure, Principal, QuestionKey, ServerInfo, SessionKey, Tell};
     use crate::message::Message;
     use crate::time::Moment;
     use crate::version::{Era, Version};
@@ -71,12 +71,12 @@ mod tests {
         Message::scan(Bytes::copy_from_slice(text.as_bytes())).unwrap()
     }
 
-    fn said(session: &mut Session) -> Vec<String> {
+    fn lines_of(session: &mut Session) -> Vec<String> {
         std::iter::from_fn(|| session.poll_output())
             .filter_map(|output| match output {
-                Output::Said(Said::Welcome) => Some("welcome".to_owned()),
-                Output::Said(Said::Answer { line, .. }) => Some(text(&line.into_bytes())),
-                Output::Said(Said::Question(line) | Said::Notice(line)) => Some(text(&line)),
+                Output::Line(OutgoingLine::Opened) => Some("welcome".to_owned()),
+                Output::Line(OutgoingLine::Answer { line, .. }) => Some(text(&line.into_bytes())),
+                Output::Line(OutgoingLine::Question(line) | OutgoingLine::Notice(line)) => Some(text(&line)),
                 Output::Wake(_) | Output::Ask(_) | Output::Ended(_) => None,
             })
             .collect()
@@ -87,7 +87,7 @@ mod tests {
     }
 
     fn open() -> Session {
-        let introduction = message(
+        let initialize = message(
             r#"{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-06-18"}}"#,
         );
         let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
@@ -97,16 +97,16 @@ mod tests {
             client,
             limits,
             Moment::START,
-            introduction,
+            initialize,
             Accepts::Both,
         );
         session.on_lines()
     }
 
-    fn welcome(session: &mut Session) {
-        let welcome = Welcome {
+    fn open_session(session: &mut Session) {
+        let server_info = ServerInfo {
             message: message(r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18"}}"#),
-            words: Era::Legacy,
+            era: Era::Legacy,
             version: Some(Version::V2025_06_18),
             changing_lists: vec![],
             logs: false,
@@ -114,10 +114,10 @@ mod tests {
             tasks: false,
             info: None,
         };
-        let tell = Tell::Welcome {
+        let tell = Tell::Opened {
             session: SessionKey(1),
             call: CallKey(1),
-            welcome: Arc::new(welcome),
+            server_info: Arc::new(server_info),
         };
         session.handle_tell(Moment::START, tell);
     }
@@ -125,15 +125,15 @@ mod tests {
     fn call(session: &mut Session) -> CallKey {
         let request = message(r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x"}}"#);
         match session.handle_message(Moment::START, request, Accepts::Both) {
-            Ok(Taken::Call { call, .. }) => call,
+            Ok(Accepted::Call { call, .. }) => call,
             other => panic!("no call: {other:?}"),
         }
     }
 
     #[test]
-    fn everything_is_said_in_the_order_in_which_it_came() {
+    fn lines_are_sent_in_the_order_in_which_they_came() {
         let mut session = open();
-        welcome(&mut session);
+        open_session(&mut session);
         let call = call(&mut session);
         let (key, now) = (SessionKey(1), Moment::START);
         let progress = message(
@@ -178,10 +178,10 @@ mod tests {
                 session: key,
                 call,
                 message: message(r#"{"jsonrpc":"2.0","id":99,"result":{}}"#),
-                words: Era::Legacy,
+                era: Era::Legacy,
             },
         );
-        let said = said(&mut session);
+        let lines = lines_of(&mut session);
         let expected = [
             "welcome",
             r#""id":"i""#,
@@ -191,8 +191,8 @@ mod tests {
             "list_changed",
             r#""id":7,"result":{}"#,
         ];
-        assert_eq!(said.len(), expected.len(), "{said:?}");
-        for (line, part) in said.iter().zip(expected) {
+        assert_eq!(lines.len(), expected.len(), "{lines:?}");
+        for (line, part) in lines.iter().zip(expected) {
             assert!(line.contains(part), "{line} has no {part}");
         }
         assert_eq!((session.open_calls(), session.open_questions()), (0, 0));
@@ -200,9 +200,9 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_was_said_waits_for_as_long_as_its_server_does() {
+    fn a_question_on_a_line_waits_as_long_as_its_server_does() {
         let mut session = open();
-        welcome(&mut session);
+        open_session(&mut session);
         let call = call(&mut session);
         session.handle_tell(
             Moment::START,
@@ -219,25 +219,25 @@ mod tests {
         let taken = session
             .handle_message(Moment::START, answer, Accepts::Both)
             .unwrap();
-        assert!(matches!(taken, Taken::Noted(Some(_))), "{taken:?}");
+        assert!(matches!(taken, Accepted::Noted(Some(_))), "{taken:?}");
     }
 
     #[test]
-    fn a_refused_handshake_is_answered_without_a_welcome() {
+    fn a_refused_handshake_is_answered_without_opening_the_session() {
         let mut session = open();
         session.handle_tell(
             Moment::START,
             Tell::Failed {
                 session: SessionKey(1),
                 call: CallKey(1),
-                failure: Failure::NotWelcomed,
+                failure: Failure::HandshakeRefused,
             },
         );
-        let said = said(&mut session);
+        let lines = lines_of(&mut session);
         assert!(
-            matches!(&said[..], [line] if line.contains("handshake")),
-            "{said:?}"
+            matches!(&lines[..], [line] if line.contains("handshake")),
+            "{lines:?}"
         );
-        assert!(!session.is_welcomed());
+        assert!(!session.is_opened());
     }
 }

@@ -1,49 +1,49 @@
 //! One modern request, from its arrival to its final answer, over as many rounds as that takes.
 //!
 //! A modern client keeps no session and nothing may depend on one. But a legacy server that asks in the middle
-//! of a call must be held until the answer comes, in another request: meanwhile the errand is *parked*. The
-//! client carries a sealed state that names the errand; the errand itself is here.
+//! of a call must be held until the answer comes, in another request: meanwhile the modern request is *parked*. The
+//! client carries a sealed state that names the modern request; the modern request itself is here.
 //!
-//! To a backend an errand looks like a session of its own with a single call. That makes every question of the
+//! To a backend a modern request looks like a session of its own with a single call. That makes every question of the
 //! server attributable to the very call that caused it.
 //!
 //! | Machine | State |
 //! |---|---|
-//! | `reading` | the request that is attached, and how its response is sent |
+//! | `response` | the request that is attached, and how its response is sent |
 //! | `events` | events that wait for a client that reads slowly |
-//! | `rounds` | the questions that the client has not answered, and the number of the round |
-//! | `listening` | for a listen: what the client asked for, and what of it is honoured |
+//! | `input_rounds` | the questions that the client has not answered, and the number of the round |
+//! | `listen` | for a listen: what the client asked for, and what of it is honoured |
 
-mod detour;
 mod events;
-mod listening;
-mod reading;
-mod rounds;
+mod input_rounds;
+mod listen;
+mod response;
+mod url_elicitation;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::client_face::modern::{self, Meaning};
+use crate::client_face::modern::{self, Classified};
 use crate::error_code;
-use crate::exchange::{Ask, Call, CallKey, Client, Failure, Request, SessionKey, Tell, Welcome};
+use crate::exchange::{Ask, Call, CallKey, Client, Failure, Request, ServerInfo, SessionKey, Tell};
 use crate::message::{Kind, Message};
 use crate::method::Method;
 use crate::session::Accepts;
 use crate::time::Moment;
 use crate::version::Era;
 use events::EventQueue;
-use listening::{ListenStep, Listening};
-use reading::Response;
-use rounds::{Addressee, InputRounds};
+use input_rounds::{Addressee, InputRounds};
+use listen::{ListenStep, Listening};
+use response::Response;
 
-pub use reading::{Answer, Line, Reading};
-pub use rounds::RetryRefusal;
+pub use input_rounds::RetryRefusal;
+pub use response::{Answer, Line, Reading};
 
-/// An errand has one call, and one for its opening.
+/// A modern request has one call, and one for its opening.
 const OPENING: CallKey = CallKey(0);
-const ERRAND: CallKey = CallKey(1);
+const MAIN_CALL: CallKey = CallKey(1);
 
 /// What the machine wants done.
 #[derive(Debug)]
@@ -53,10 +53,10 @@ pub enum Output {
     /// Something for the backend.
     Ask(Ask),
     /// One request of the client has its answer. For the audit.
-    Ended(ErrandRecord),
+    Ended(ModernRequestRecord),
 }
 
-/// How a request of an errand ended.
+/// How a request of a modern request ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
     /// With a result.
@@ -71,7 +71,7 @@ pub enum Ending {
 
 /// What there is to say about an answered request.
 #[derive(Debug)]
-pub struct ErrandRecord {
+pub struct ModernRequestRecord {
     /// The request.
     pub message: Message,
     /// When it came.
@@ -115,9 +115,9 @@ enum Stage {
 /// the outputs that follow with [`Self::poll_output`]. The connection calls [`Self::poll_answer`] when it is woken,
 /// or [`Self::poll_line`] if its client reads lines; once the answer is a stream it calls [`Self::read`]. If these
 /// give a question, the driver seals a state and calls [`Self::park`]: the request is answered, and
-/// [`Self::retry`] attaches the next one. [`Self::hang_up`] and [`Self::give_up`] end it early.
+/// [`Self::retry`] attaches the next one. [`Self::handle_disconnect`] and [`Self::abandon`] end it early.
 #[derive(Debug)]
-pub struct Errand {
+pub struct ModernRequest {
     session: SessionKey,
     client: Arc<Client>,
     aim: Aim,
@@ -129,54 +129,54 @@ pub struct Errand {
     events: EventQueue,
     rounds: InputRounds,
     /// What the server has said of itself.
-    server: Option<Arc<Welcome>>,
+    server: Option<Arc<ServerInfo>>,
     stage: Stage,
-    /// The end of the whole errand, from when it is known until it is given out.
+    /// The end of the whole modern request, from when it is known until it is given out.
     outcome: Option<Outcome>,
     outputs: VecDeque<Output>,
 }
 
 #[derive(Debug)]
 enum Outcome {
-    Welcome(Arc<Welcome>),
+    Discovered(Arc<ServerInfo>),
     Reply {
         message: Message,
-        words: Era,
+        era: Era,
     },
     Failed(Failure),
     /// A listen that came to its end.
     Closed,
 }
 
-impl Errand {
+impl ModernRequest {
     /// Sets out on a request. The asks are to be put to the backend in this order.
     pub fn new(
         session: SessionKey,
         client: Arc<Client>,
         now: Moment,
         message: Message,
-        meaning: Meaning,
+        classified: Classified,
         accepts: Accepts,
     ) -> (Self, Vec<Ask>) {
-        let aim = match meaning {
-            Meaning::Discover => Aim::Discover,
-            Meaning::Call { .. } => Aim::Call,
-            Meaning::Listen => Aim::Listen(Listening::new(&message)),
+        let aim = match classified {
+            Classified::Discover => Aim::Discover,
+            Classified::Call { .. } => Aim::Call,
+            Classified::Listen => Aim::Listen(Listening::new(&message)),
         };
         let mut asks = vec![Ask::Open {
             session,
             call: OPENING,
             client: Arc::clone(&client),
-            introduction: None,
-            words: modern::ERA,
-            hears: matches!(aim, Aim::Listen(_)),
+            initialize: None,
+            era: modern::ERA,
+            wants_notifications: matches!(aim, Aim::Listen(_)),
         }];
-        let errand = Self {
+        let modern_request = Self {
             session,
             client,
             aim,
             original: message.clone(),
-            call: ERRAND,
+            call: MAIN_CALL,
             response: Response::new(now, message, accepts),
             events: EventQueue::default(),
             rounds: InputRounds::default(),
@@ -185,10 +185,10 @@ impl Errand {
             outcome: None,
             outputs: VecDeque::new(),
         };
-        if matches!(errand.aim, Aim::Call) {
-            asks.push(errand.send_call());
+        if matches!(modern_request.aim, Aim::Call) {
+            asks.push(modern_request.send_call());
         }
-        (errand, asks)
+        (modern_request, asks)
     }
 
     /// Returns the call, for the backend.
@@ -198,7 +198,7 @@ impl Errand {
             call: self.call,
             request: Request::Plain,
             message: self.response.request().clone(),
-            words: modern::ERA,
+            era: modern::ERA,
             mirrored: None,
             reads_events: self.response.accepts().reads_events(),
         })
@@ -243,19 +243,19 @@ impl Errand {
     /// Takes what the backend has for this request.
     pub fn handle_tell(&mut self, _now: Moment, tell: Tell) {
         match tell {
-            Tell::Welcome { welcome, .. } => {
-                self.server = Some(Arc::clone(&welcome));
+            Tell::Opened { server_info, .. } => {
+                self.server = Some(Arc::clone(&server_info));
                 match &mut self.aim {
-                    Aim::Discover => self.conclude(Outcome::Welcome(welcome)),
+                    Aim::Discover => self.conclude(Outcome::Discovered(server_info)),
                     Aim::Listen(listening) => {
-                        match listening.begin(self.session, &welcome, &self.client, self.response.id()) {
+                        match listening.begin(self.session, &server_info, &self.client, self.response.id()) {
                             Ok(step) => {
                                 self.response.set_accepts(Accepts::Events);
                                 self.follow(step);
                             }
                             Err(refusal) => {
-                                let (message, words) = (refusal, modern::ERA);
-                                self.conclude(Outcome::Reply { message, words });
+                                let (message, era) = (refusal, modern::ERA);
+                                self.conclude(Outcome::Reply { message, era });
                             }
                         }
                     }
@@ -263,19 +263,19 @@ impl Errand {
                 }
             }
             Tell::Reply {
-                call, message, words, ..
+                call, message, era, ..
             } => match (&mut self.aim, call) {
                 // The handshake was refused, so there is nothing to listen to.
-                (Aim::Listen(_), OPENING) => self.conclude(Outcome::Reply { message, words }),
+                (Aim::Listen(_), OPENING) => self.conclude(Outcome::Reply { message, era }),
                 (Aim::Listen(_), _) => {
                     let granted = message.kind() == Kind::Result;
-                    self.handle_listen_answer(call, granted, Some((&message, words)));
+                    self.handle_listen_answer(call, granted, Some((&message, era)));
                 }
                 // The handshake was refused; the call that waited for it gets an answer of its own.
                 (Aim::Call, OPENING) => {}
                 (Aim::Call | Aim::Discover, _) => {
-                    if !self.begin_detour(&message, words) {
-                        self.conclude(Outcome::Reply { message, words });
+                    if !self.begin_url_elicitation(&message, era) {
+                        self.conclude(Outcome::Reply { message, era });
                     }
                 }
             },
@@ -375,33 +375,33 @@ impl Errand {
         }
     }
 
-    /// Ends what the backend has to do with this errand.
+    /// Ends what the backend has to do with this modern request.
     fn close(&mut self) {
         let session = self.session;
         self.outputs.push_back(Output::Ask(Ask::Close { session }));
     }
 
     /// Ends a listen in the way its client understands: with a result.
-    pub fn dismiss(&mut self) {
+    pub fn end_listen(&mut self) {
         if matches!(self.aim, Aim::Listen(_)) {
             self.conclude(Outcome::Closed);
         }
     }
 
-    /// The instance behind this errand has lost its books. Ends the errand if it is still open.
+    /// The instance behind this modern request has lost its books. Ends the modern request if it is still open.
     pub fn handle_lost_instance(&mut self, failure: &Failure) {
         self.conclude(Outcome::Failed(failure.clone()));
     }
 
-    /// The client's connection is gone. In this era that cancels, unless the errand is parked.
-    pub fn hang_up(&mut self) {
+    /// The client's connection is gone. In this era that cancels, unless the modern request is parked.
+    pub fn handle_disconnect(&mut self) {
         if matches!(self.stage, Stage::Running) {
-            self.give_up();
+            self.abandon();
         }
     }
 
-    /// Ends the errand without an answer: the client has gone, or has not come back in time.
-    pub fn give_up(&mut self) {
+    /// Ends the modern request without an answer: the client has gone, or has not come back in time.
+    pub fn abandon(&mut self) {
         if matches!(self.stage, Stage::Over) {
             return;
         }

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encoded_is_decoded_again() {
+    fn encoded_values_are_decoded_again() {
         let text = encode(&[("a", "x y&=%\u{e4}".to_owned()), ("b", String::new())]);
         let form = Form::parse(&text);
         assert_eq!(

@@ -21,7 +21,7 @@ pub(super) async fn usual(shared: &Shared, mut wire: Wire, exchange: &Exchange) 
         wire.respond(202, &[], "").await?;
         return Ok(Some(wire));
     }
-    if let Some((code, message)) = objection(exchange) {
+    if let Some((code, message)) = invalid(exchange) {
         let mut error = json!({"code": code, "message": message});
         if code == -32022 {
             error["data"] =
@@ -59,7 +59,7 @@ pub(super) async fn usual(shared: &Shared, mut wire: Wire, exchange: &Exchange) 
 }
 
 /// What is wrong with the headers and the envelope, if anything.
-fn objection(exchange: &Exchange) -> Option<(i64, String)> {
+fn invalid(exchange: &Exchange) -> Option<(i64, String)> {
     let meta = &exchange.body["params"]["_meta"];
     let version = meta["io.modelcontextprotocol/protocolVersion"].as_str();
     if exchange.method() == "initialize" {

@@ -15,7 +15,7 @@ mod old_sse;
 
 /// Which protocol it speaks, and how.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Manner {
+pub(super) struct Behaviour {
     protocol: Protocol,
     pub(super) sessions: bool,
     pub(super) get_stream: bool,
@@ -31,7 +31,7 @@ enum Protocol {
     OldSse,
 }
 
-impl Manner {
+impl Behaviour {
     fn new(protocol: Protocol) -> Self {
         Self {
             protocol,
@@ -63,7 +63,7 @@ impl Manner {
 }
 
 pub(super) async fn usual(shared: &Arc<Shared>, wire: Wire, exchange: &Exchange) -> Result<Option<Wire>> {
-    match shared.manner.protocol {
+    match shared.behaviour.protocol {
         Protocol::Legacy => legacy(shared, wire, exchange).await,
         Protocol::Modern => modern::usual(shared, wire, exchange).await,
         Protocol::OldSse => old_sse::usual(shared, wire, exchange).await,
@@ -73,12 +73,15 @@ pub(super) async fn usual(shared: &Arc<Shared>, wire: Wire, exchange: &Exchange)
 async fn legacy(shared: &Shared, mut wire: Wire, exchange: &Exchange) -> Result<Option<Wire>> {
     let request = exchange.body.get("id").is_some() && !exchange.method().is_empty();
     if exchange.http_method == "POST" && exchange.method() == "initialize" && !exchange.is_modern() {
-        let session = shared.manner.sessions.then(|| mint(shared));
+        let session = shared.behaviour.sessions.then(|| mint(shared));
         let headers = session.map(|id| vec![("mcp-session-id".to_owned(), id)]);
-        let answer = result(exchange, welcome(&exchange.body["params"]["protocolVersion"]));
+        let answer = result(
+            exchange,
+            initialize_result(&exchange.body["params"]["protocolVersion"]),
+        );
         return answer_with(shared, wire, &headers.unwrap_or_default(), &answer).await;
     }
-    if shared.manner.sessions {
+    if shared.behaviour.sessions {
         let known = exchange.session().map(|id| shared.state().sessions.contains(id));
         let refusal = match known {
             None => Some((400, "Bad Request: Mcp-Session-Id header is required")),
@@ -97,12 +100,12 @@ async fn legacy(shared: &Shared, mut wire: Wire, exchange: &Exchange) -> Result<
             wire.respond(202, &[], "").await?;
             Ok(Some(wire))
         }
-        "GET" if shared.manner.get_stream => {
+        "GET" if shared.behaviour.get_stream => {
             let session = exchange.session().unwrap_or_default().to_owned();
             wire.open_stream(&[]).await?;
             stream(shared, wire, &session).await
         }
-        "DELETE" if shared.manner.sessions => {
+        "DELETE" if shared.behaviour.sessions => {
             let session = exchange.session().unwrap_or_default().to_owned();
             forget(shared, &session);
             wire.respond(200, &[], "").await?;
@@ -141,7 +144,7 @@ async fn answer_with(
     headers: &[(String, String)],
     answer: &str,
 ) -> Result<Option<Wire>> {
-    if shared.manner.events {
+    if shared.behaviour.events {
         wire.open_stream(headers).await?;
         wire.event(answer).await?;
         wire.end_stream().await?;
@@ -243,7 +246,7 @@ fn capabilities() -> Value {
     })
 }
 
-fn welcome(version: &Value) -> Value {
+fn initialize_result(version: &Value) -> Value {
     json!({
         "protocolVersion": version,
         "capabilities": capabilities(),

@@ -42,7 +42,7 @@ pub enum ResourceMetadata {
 
 /// Where the authorization server's metadata is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AuthorityMetadata {
+pub enum AuthorizationServerMetadata {
     OAuth,
     /// OpenID's name, put before the path of the issuer.
     OpenIdInserted,
@@ -55,14 +55,14 @@ pub enum AuthorityMetadata {
 #[derive(Debug, Clone)]
 pub struct Conduct {
     pub resource_metadata: ResourceMetadata,
-    pub authority_metadata: AuthorityMetadata,
+    pub server_metadata: AuthorizationServerMetadata,
     /// The path of the issuer, such as `/tenant`.
     pub issuer_path: String,
     /// Serves the authorization server's metadata at this path instead.
     pub metadata_path: Option<String>,
     /// Members of the two documents that are to be other than they should; null removes one.
     pub resource_overrides: BTreeMap<String, Value>,
-    pub authority_overrides: BTreeMap<String, Value>,
+    pub server_overrides: BTreeMap<String, Value>,
     /// Where requests for the authorization server's metadata are sent instead.
     pub redirect_metadata_to: Option<String>,
     /// Bytes of padding in the authorization server's metadata.
@@ -95,11 +95,11 @@ impl Default for Conduct {
     fn default() -> Self {
         Self {
             resource_metadata: ResourceMetadata::Advertised,
-            authority_metadata: AuthorityMetadata::OAuth,
+            server_metadata: AuthorizationServerMetadata::OAuth,
             issuer_path: String::new(),
             metadata_path: None,
             resource_overrides: BTreeMap::new(),
-            authority_overrides: BTreeMap::new(),
+            server_overrides: BTreeMap::new(),
             redirect_metadata_to: None,
             padding: 0,
             registration: true,
@@ -132,7 +132,7 @@ pub struct Seen {
 
 /// The running server; it ends when dropped.
 #[derive(Debug)]
-pub struct Authority {
+pub struct AuthorizationServer {
     shared: Arc<Shared>,
     _stop: oneshot::Sender<()>,
 }
@@ -150,7 +150,7 @@ struct State {
     accounts: Accounts,
 }
 
-impl Authority {
+impl AuthorizationServer {
     /// # Panics
     /// If no port or no thread is to be had.
     pub fn start(conduct: Conduct) -> Self {
@@ -396,13 +396,17 @@ impl Site<'_> {
             return json_answer(StatusCode::OK, &overridden(document, &conduct.resource_overrides));
         }
         let tenant = &conduct.issuer_path;
-        let authority = match conduct.authority_metadata {
-            AuthorityMetadata::OAuth => format!("/.well-known/oauth-authorization-server{tenant}"),
-            AuthorityMetadata::OpenIdInserted => format!("/.well-known/openid-configuration{tenant}"),
-            AuthorityMetadata::OpenIdAppended => format!("{tenant}/.well-known/openid-configuration"),
-            AuthorityMetadata::Absent => String::new(),
+        let authorization_server = match conduct.server_metadata {
+            AuthorizationServerMetadata::OAuth => format!("/.well-known/oauth-authorization-server{tenant}"),
+            AuthorizationServerMetadata::OpenIdInserted => {
+                format!("/.well-known/openid-configuration{tenant}")
+            }
+            AuthorizationServerMetadata::OpenIdAppended => {
+                format!("{tenant}/.well-known/openid-configuration")
+            }
+            AuthorizationServerMetadata::Absent => String::new(),
         };
-        if path != conduct.metadata_path.as_ref().unwrap_or(&authority) {
+        if path != conduct.metadata_path.as_ref().unwrap_or(&authorization_server) {
             return plain(StatusCode::NOT_FOUND);
         }
         if let Some(elsewhere) = &conduct.redirect_metadata_to {
@@ -426,10 +430,7 @@ impl Site<'_> {
         if conduct.registration {
             document["registration_endpoint"] = self.shared.url("/register").into();
         }
-        json_answer(
-            StatusCode::OK,
-            &overridden(document, &conduct.authority_overrides),
-        )
+        json_answer(StatusCode::OK, &overridden(document, &conduct.server_overrides))
     }
 }
 

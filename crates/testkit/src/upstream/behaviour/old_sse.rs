@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use super::super::exchange::Exchange;
 use super::super::wire::Wire;
 use super::super::{STREAM_QUEUE, Shared, spawn};
-use super::{answer, asked, execute, forget, mint, note_answer, posted, question, result, welcome};
+use super::{answer, asked, execute, forget, initialize_result, mint, note_answer, posted, question, result};
 use crate::failure::Result;
 
 pub(super) async fn usual(shared: &Arc<Shared>, mut wire: Wire, exchange: &Exchange) -> Result<Option<Wire>> {
@@ -75,7 +75,7 @@ async fn speak(shared: &Shared, exchange: &Exchange, stream: &mpsc::Sender<Strin
         return note_answer(shared, exchange);
     }
     let said = match (exchange.method(), exchange.tool()) {
-        ("initialize", _) => result(exchange, welcome(&"2024-11-05".into())),
+        ("initialize", _) => result(exchange, initialize_result(&"2024-11-05".into())),
         (_, "ask") => {
             execute(shared, exchange);
             let (key, question) = question(shared, exchange);

@@ -1,4 +1,4 @@
-//! The stage: real sessions and a real multiplexer, wired as the gateway wires them, with mailboxes at both ends.
+//! The fixture: real sessions and a real multiplexer, wired as the gateway wires them, with mailboxes at both ends.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -6,24 +6,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use protocol::backend_face::legacy::Introduction;
-use protocol::exchange::{CallKey, Client, Principal, SessionKey, Trouble};
+use protocol::backend_face::legacy::ClientHello;
+use protocol::exchange::{BackendError, CallKey, Client, Principal, SessionKey};
 use protocol::message::{Member, Message};
 use protocol::method::Method;
 use protocol::multiplexer::{self, Multiplexer};
 use protocol::negotiation::EraPlan;
 use protocol::session::replay::StreamKey;
-use protocol::session::{self, Accepts, Answer, Reader, Reading, Session, Taken};
+use protocol::session::{self, Accepted, Accepts, Answer, Reader, Reading, Session};
 use protocol::time::Moment;
 use protocol::version::{Era, Version};
 use protocol::wire::line::Unfinished;
 use serde_json::{Value, json};
 
-use crate::errands::Trip;
+use crate::modern_requests::Trip;
 
 /// Something a client got.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Heard {
+pub(crate) enum Received {
     /// A whole answer, not a stream.
     Json(Value),
     Event(String, Value),
@@ -33,7 +33,7 @@ pub(crate) enum Heard {
     Refused(String),
 }
 
-impl fmt::Display for Heard {
+impl fmt::Display for Received {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Json(value) => write!(f, "{value}"),
@@ -93,7 +93,7 @@ struct Player {
 }
 
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct Fixture {
     pub(crate) now: Moment,
     pub(crate) backend: Multiplexer,
     pub(crate) session_limits: session::Limits,
@@ -103,21 +103,21 @@ pub(crate) struct Stage {
     players: BTreeMap<String, Player>,
     keys: BTreeMap<SessionKey, String>,
     next_key: u64,
-    /// What modern clients have under way, and the states they were given: which errand, which round.
+    /// What modern clients have under way, and the states they were given: which modern request, which round.
     pub(crate) trips: BTreeMap<SessionKey, Trip>,
     pub(crate) sealed: BTreeMap<String, (SessionKey, u32)>,
     pub(crate) server_mail: VecDeque<Value>,
-    pub(crate) client_mail: BTreeMap<(String, String), VecDeque<Heard>>,
+    pub(crate) client_mail: BTreeMap<(String, String), VecDeque<Received>>,
 }
 
-impl Stage {
+impl Fixture {
     pub(crate) fn new(
         limits: multiplexer::Limits,
         session_limits: session::Limits,
-        words: Introduction,
+        client_hello: ClientHello,
         era: Era,
     ) -> Self {
-        let mut backend = Multiplexer::new(limits, words);
+        let mut backend = Multiplexer::new(limits, client_hello);
         backend.plan_eras(EraPlan::Only(era));
         Self {
             now: Moment::START,
@@ -164,19 +164,19 @@ impl Stage {
         SessionKey(self.next_key - 1)
     }
 
-    pub(crate) fn hear(&mut self, name: &str, label: &str, heard: Heard) {
+    pub(crate) fn receive(&mut self, name: &str, label: &str, received: Received) {
         self.client_mail
             .entry((name.into(), label.into()))
             .or_default()
-            .push_back(heard);
+            .push_back(received);
     }
 
     /// A client POSTs a message.
-    pub(crate) fn post(&mut self, name: &str, label: &str, said: &Value) -> Result<(), String> {
+    pub(crate) fn post(&mut self, name: &str, label: &str, sent: &Value) -> Result<(), String> {
         if self.character(name).era == Era::Modern {
-            return self.post_modern(name, label, said);
+            return self.post_modern(name, label, sent);
         }
-        let message = Message::scan(Bytes::from(said.to_string())).map_err(|error| error.to_string())?;
+        let message = Message::scan(Bytes::from(sent.to_string())).map_err(|error| error.to_string())?;
         let now = self.now;
         let limits = self.session_limits.clone();
         let key = SessionKey(self.next_key);
@@ -193,7 +193,7 @@ impl Stage {
             None if message.method() == Method::Initialize => {
                 let (session, call, ask) = Session::open(key, client, limits, now, message, accepts);
                 player.session = Some(session);
-                Ok(Taken::Call { call, ask })
+                Ok(Accepted::Call { call, ask })
             }
             None if player.character.implicit => {
                 let version = Version::parse(&player.character.version).unwrap_or(Version::ASSUMED);
@@ -213,25 +213,25 @@ impl Stage {
             self.keys.insert(key, name.into());
         }
         match taken {
-            Ok(Taken::Noted(ask)) => asks.extend(ask),
-            Ok(Taken::Call { call, ask }) => {
+            Ok(Accepted::Noted(ask)) => asks.extend(ask),
+            Ok(Accepted::Call { call, ask }) => {
                 asks.push(ask);
                 self.player(name)
                     .connections
                     .insert(label.into(), Connection::Waiting(call));
             }
-            Ok(Taken::Answered(body)) => {
+            Ok(Accepted::Answered(body)) => {
                 let body = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
-                self.hear(name, label, Heard::Json(body));
+                self.receive(name, label, Received::Json(body));
             }
-            Err(refusal) => self.hear(name, label, Heard::Refused(format!("{refusal:?}"))),
+            Err(refusal) => self.receive(name, label, Received::Refused(format!("{refusal:?}"))),
         }
         // What the session wants done comes before what the message asks for.
         self.settle();
         for ask in asks {
             self.backend.handle_ask(now, ask);
         }
-        self.visit(name, label);
+        self.poll(name, label);
         self.settle();
         Ok(())
     }
@@ -250,15 +250,15 @@ impl Stage {
                 player
                     .connections
                     .insert(label.into(), Connection::Reading(reader));
-                self.visit(name, label);
+                self.poll(name, label);
             }
-            Err(refusal) => self.hear(name, label, Heard::Refused(format!("{refusal:?}"))),
+            Err(refusal) => self.receive(name, label, Received::Refused(format!("{refusal:?}"))),
         }
         self.settle();
         Ok(())
     }
 
-    pub(crate) fn hang_up(&mut self, name: &str, label: &str) -> Result<(), String> {
+    pub(crate) fn handle_disconnect(&mut self, name: &str, label: &str) -> Result<(), String> {
         if self.character(name).era == Era::Modern {
             return self.hang_up_modern(name, label);
         }
@@ -271,7 +271,7 @@ impl Stage {
         let session = player.session.as_mut().ok_or("no session")?;
         match connection {
             Connection::Waiting(call) => session.abandon(call),
-            Connection::Reading(reader) => session.hang_up(now, reader),
+            Connection::Reading(reader) => session.handle_disconnect(now, reader),
         }
         self.settle();
         Ok(())
@@ -288,13 +288,13 @@ impl Stage {
         Ok(())
     }
 
-    pub(crate) fn server_says(&mut self, line: &str) {
+    pub(crate) fn server_sends(&mut self, line: &str) {
         self.backend
             .handle_line(self.now, Bytes::copy_from_slice(line.as_bytes()));
         self.settle();
     }
 
-    pub(crate) fn server_says_something(&mut self) {
+    pub(crate) fn server_sends_something(&mut self) {
         self.backend.handle_activity();
         self.settle();
     }
@@ -313,7 +313,7 @@ impl Stage {
         self.settle();
     }
 
-    pub(crate) fn server_says_too_much(&mut self, id: Option<&str>, request: bool, length: u64) {
+    pub(crate) fn server_sends_too_much(&mut self, id: Option<&str>, request: bool, length: u64) {
         self.backend
             .handle_too_long(self.now, id.map(str::as_bytes), request, length);
         self.settle();
@@ -326,22 +326,23 @@ impl Stage {
     }
 
     pub(crate) fn link_down(&mut self, what: &str) {
-        let trouble = Arc::new(Trouble {
+        let backend_error = Arc::new(BackendError {
             what: what.into(),
-            ..Trouble::default()
+            ..BackendError::default()
         });
-        self.backend.handle_link_down(&trouble);
+        self.backend.handle_link_down(&backend_error);
         self.settle();
     }
 
     pub(crate) fn unavailable(&mut self, what: &str) {
         self.link_wanted = false;
-        let trouble = Arc::new(Trouble {
+        let backend_error = Arc::new(BackendError {
             what: what.into(),
             restarts: 3,
-            ..Trouble::default()
+            ..BackendError::default()
         });
-        self.backend.handle_unavailable(&trouble, Duration::from_secs(30));
+        self.backend
+            .handle_unavailable(&backend_error, Duration::from_secs(30));
         self.settle();
     }
 
@@ -366,7 +367,7 @@ impl Stage {
                     session.handle_tick(self.now);
                 }
             }
-            self.expire_errands();
+            self.expire_modern_requests();
             self.settle();
         }
     }
@@ -380,7 +381,7 @@ impl Stage {
                 match output {
                     multiplexer::Output::Tell(tell) => {
                         if let Some(trip) = self.trips.get_mut(&tell.session()) {
-                            trip.errand.handle_tell(self.now, tell);
+                            trip.modern_request.handle_tell(self.now, tell);
                             continue;
                         }
                         let session = self
@@ -398,7 +399,7 @@ impl Stage {
                 }
             }
             let mut woken = BTreeSet::new();
-            let (mut asks, busy) = self.settle_errands();
+            let (mut asks, busy) = self.settle_modern_requests();
             quiet &= !busy;
             for (name, player) in &mut self.players {
                 let Some(session) = &mut player.session else {
@@ -415,12 +416,12 @@ impl Stage {
                             }
                         }
                         session::Output::Ask(ask) => asks.push(*ask),
-                        session::Output::Ended(_) | session::Output::Said(_) => {}
+                        session::Output::Ended(_) | session::Output::Line(_) => {}
                     }
                 }
             }
             for (name, label) in woken {
-                self.visit(&name, &label);
+                self.poll(&name, &label);
             }
             for ask in asks {
                 self.backend.handle_ask(self.now, ask);
@@ -442,9 +443,9 @@ impl Stage {
     }
 
     /// Looks whether there is something to read on a connection.
-    fn visit(&mut self, name: &str, label: &str) {
+    fn poll(&mut self, name: &str, label: &str) {
         let now = self.now;
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         let player = self.player(name);
         let (Some(session), Some(connection)) = (&mut player.session, player.connections.get_mut(label))
         else {
@@ -455,7 +456,7 @@ impl Stage {
                 Answer::Waiting => return,
                 Answer::Complete { body, .. } => {
                     let body = body.into_bytes();
-                    heard.push(Heard::Json(serde_json::from_slice(&body).unwrap_or_default()));
+                    received.push(Received::Json(serde_json::from_slice(&body).unwrap_or_default()));
                     player.connections.remove(label);
                 }
                 Answer::Stream(reader) => *connection = Connection::Reading(reader),
@@ -464,31 +465,33 @@ impl Stage {
         if let Some(Connection::Reading(reader)) = player.connections.get(label) {
             let mut out = BytesMut::new();
             let reading = session.read(now, *reader, &mut out);
-            heard.extend(events(&out));
+            received.extend(events(&out));
             if reading == Reading::Ended {
-                heard.push(Heard::End);
-                session.hang_up(now, *reader);
+                received.push(Received::End);
+                session.handle_disconnect(now, *reader);
                 player.connections.remove(label);
             }
         }
         // A session that was not welcomed is of no use to anyone.
-        let refused = !session.is_welcomed()
+        let refused = !session.is_opened()
             && !session.is_implicit()
-            && heard.iter().any(|heard| matches!(heard, Heard::Json(_)));
+            && received
+                .iter()
+                .any(|received| matches!(received, Received::Json(_)));
         if refused && let Some(session) = player.session.take() {
             let mut session = session;
             if let Some(ask) = session.end() {
                 self.backend.handle_ask(now, ask);
             }
         }
-        for heard in heard {
-            self.hear(name, label, heard);
+        for received in received {
+            self.receive(name, label, received);
         }
     }
 }
 
 /// Reads what a stream's bytes say.
-pub(crate) fn events(bytes: &[u8]) -> Vec<Heard> {
+pub(crate) fn events(bytes: &[u8]) -> Vec<Received> {
     let text = std::str::from_utf8(bytes).expect("events are text");
     let field = |block: &str, name: &str| {
         block
@@ -498,24 +501,24 @@ pub(crate) fn events(bytes: &[u8]) -> Vec<Heard> {
     text.split("\n\n")
         .filter(|block| !block.is_empty())
         .map(|block| match (field(block, "id: "), field(block, "data: ")) {
-            (Some(id), Some(data)) if data.is_empty() => Heard::Priming(id),
-            (Some(id), Some(data)) => Heard::Event(id, serde_json::from_str(&data).expect("data is JSON")),
+            (Some(id), Some(data)) if data.is_empty() => Received::Priming(id),
+            (Some(id), Some(data)) => Received::Event(id, serde_json::from_str(&data).expect("data is JSON")),
             (None, Some(data)) => {
-                Heard::Event(String::new(), serde_json::from_str(&data).expect("data is JSON"))
+                Received::Event(String::new(), serde_json::from_str(&data).expect("data is JSON"))
             }
-            _ => Heard::Comment(field(block, ": ").unwrap_or_else(|| block.into())),
+            _ => Received::Comment(field(block, ": ").unwrap_or_else(|| block.into())),
         })
         .collect()
 }
 
 /// The id of a request as a label for its POST.
-pub(crate) fn label_of(said: &Value) -> String {
-    said.get("id")
+pub(crate) fn label_of(sent: &Value) -> String {
+    sent.get("id")
         .map_or_else(|| "notification".into(), Value::to_string)
 }
 
 /// Whether this is a request, whose POST waits for an answer.
-pub(crate) fn is_request(said: &Value) -> bool {
-    Message::scan(Bytes::from(said.to_string()))
+pub(crate) fn is_request(sent: &Value) -> bool {
+    Message::scan(Bytes::from(sent.to_string()))
         .is_ok_and(|message| message.raw(Member::Id).is_some() && message.method_name().is_some())
 }
