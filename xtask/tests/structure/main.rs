@@ -3,6 +3,7 @@
 //! The text of the repository is read, nothing is built. Each rule that does not hold everywhere yet has a list
 //! of its exceptions beside this file, and such a list may only shrink (see `shrinking`).
 
+mod architecture;
 mod imports;
 mod shrinking;
 mod source;
@@ -39,6 +40,9 @@ const DEPENDENCIES_OF_PROTOCOL: [(&str, &[&str]); 2] = [
     ),
     ("dev-dependencies", &["proptest"]),
 ];
+
+/// What names an era, or stands for one.
+const ERA_NAMES: [&str; 5] = ["Era::", "is_modern", "is_legacy", "is_known_modern", ".listens()"];
 
 /// Counts a pattern in each file, and remembers the lines.
 fn occurrences(sources: &[Source], patterns: &[&str]) -> (Counts, impl Fn(&str) -> String) {
@@ -100,8 +104,7 @@ fn eras_are_named_where_they_are_translated() {
     let mut sources = source::product("crates/protocol/src");
     sources.extend(source::product("crates/gateway/src"));
     sources.retain(|source| !is_home(source));
-    let names = ["Era::", "is_modern", "is_legacy", "is_known_modern", ".listens()"];
-    let (counts, explain) = occurrences(&sources, &names);
+    let (counts, explain) = occurrences(&sources, &ERA_NAMES);
     let list = List {
         name: "eras.txt",
         about: "Files that branch on an era, or on a name that stands for one. Only faces, negotiation and version shall.",
