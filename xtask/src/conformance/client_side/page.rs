@@ -13,14 +13,14 @@ use crate::conformance::expected::Expected;
 pub const HEADING: &str = "\n## The client side: `rialto connect`\n";
 
 const HEAD: &str = "
-The suite's `client` command starts a server for each scenario and looks at how it is spoken to. Here an official
-client is the host that starts `rialto connect` and speaks to it over stdio: the TypeScript SDK 1.x for revisions with a
-handshake, the TypeScript client 2.x for 2026-07-28 and nothing else (`tests/conformance/client`). All that the
-scenario's server sees on HTTP is Rialto's, authorization included; a stand-in for a browser follows the page that Rialto
-opens.
+The suite's `client` command starts a server for each scenario and checks the requests that the
+server receives. Here an official client is the host that starts `rialto connect` over stdio
+(`tests/conformance/client`): the TypeScript SDK 1.x for revisions with a handshake, the TypeScript
+client 2.x for 2026-07-28. Every HTTP request of the scenario comes from Rialto, authorization
+included. A stand-in for a browser follows the page that Rialto opens.
 
-Each field says how the scenario ended and how many checks passed; a dash, that the suite does not have it there.
-Suite 0.2.0-alpha.12.
+Each field has the outcome of the scenario and the number of checks that passed. A dash means that
+suite 0.2.0-alpha.12 does not have the scenario for that revision.
 
 ";
 
@@ -38,7 +38,7 @@ pub(super) fn render(played: &[Played], expected: &Expected) -> String {
         text.push('\n');
     }
     shortfalls(&mut text, expected);
-    text.push_str("\nNot played, and why:\n\n| Scenario | Reason |\n|---|---|\n");
+    text.push_str("\nScenarios that are not run, and why:\n\n| Scenario | Reason |\n|---|---|\n");
     for scenario in SCENARIOS {
         if let Some(reason) = scenario.left_out {
             let _ = writeln!(text, "| {} | {reason} |", scenario.name);

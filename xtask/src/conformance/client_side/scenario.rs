@@ -20,12 +20,11 @@ const BOTH: &[&str] = &["2025-11-25", "2026-07-28"];
 const ALL: &[&str] = &["2025-06-18", "2025-11-25", "2026-07-28"];
 const EXTENSIONS: &[&str] = &[EXTENSION];
 
-const SKILLS: &str =
-    "about what a host does with the skills that it was given; nothing of it is on the transport";
+const SKILLS: &str = "tests what a host does with skills that it received; nothing of it is on the transport";
 const PROOF_OF_POSSESSION: &str =
     "an extension: tokens that are bound to a key of the client, which Rialto does not have";
 const OTHER_GRANTS: &str =
-    "an extension: tokens for the assertions of another identity provider, which Rialto does not ask for";
+    "an extension: tokens for assertions of another identity provider, which Rialto does not request";
 
 const fn played(name: &'static str, revisions: &'static [&'static str]) -> Scenario {
     Scenario {
