@@ -29,8 +29,8 @@ impl WireId {
     }
 }
 
-/// Appends one line: the parts in order and a line break. Parts of what a client wrote may have line breaks between their
-/// tokens, which become spaces: a line is one message, whatever it is made of.
+/// Appends one line: the parts in order and a line break. Line breaks between the tokens of a
+/// client's JSON become spaces, since a line is one message.
 fn write_line(out: &mut BytesMut, parts: &[&[u8]]) {
     let start = out.len();
     for part in parts {
@@ -71,7 +71,7 @@ pub enum Arrival {
     Listening(Option<WireId>),
     /// Any other notification.
     Other,
-    /// Something that a server of this era must not say.
+    /// A message that a server of this era must not send.
     Forbidden,
 }
 
@@ -212,7 +212,7 @@ impl Face {
         }
     }
 
-    /// Nobody is left whom the introduction was made for: the next client may introduce itself.
+    /// No client of the handshake is left: the next client may send its own `initialize`.
     pub fn forget_initialize(&mut self) {
         self.handshake.forget_initialize();
     }
@@ -223,8 +223,8 @@ impl Face {
         self.discovery.reset();
     }
 
-    /// Returns the era of what the server sends. Until it has shown that it is modern, it may send whatever a legacy
-    /// server may, and wait for an answer.
+    /// Returns the era of what the server sends. Until it has shown that it is modern, it may send
+    /// requests as a legacy server.
     fn shown_era(&self) -> Era {
         match self.era {
             Era::Modern if self.discovery.server_info().is_some() => Era::Modern,
@@ -294,7 +294,7 @@ impl Face {
                 message.splice(out, &[]);
                 write_line(out, &[]);
             }
-            // Roots and the like are asked for anew with every request; there is nobody to tell.
+            // A modern server asks for roots with each request, so it needs no notification.
             Era::Modern => {}
         }
     }
@@ -308,8 +308,7 @@ impl Face {
         }
     }
 
-    /// What a server of this era says that it cannot be asked to do by a notification is refused; a modern one
-    /// must never be written a response.
+    /// Refuses a question of a legacy server. A modern server is never sent a response.
     pub fn write_refusal(&self, out: &mut BytesMut, question: &[u8], code: i32, text: &str) {
         match self.shown_era() {
             Era::Legacy => legacy::write_refusal(out, question, code, text),
@@ -329,7 +328,7 @@ pub struct OutgoingRequest<'a> {
     pub id: WireId,
     /// The client that it comes from.
     pub client: &'a Client,
-    /// The level of log lines that the client wants to hear, if it ever said.
+    /// The log level that the client has chosen, if any.
     pub level: Option<LogLevel>,
     /// Members to add to the params, raw: the answers of a further round.
     pub extra: &'a [(&'static str, Bytes)],

@@ -24,7 +24,7 @@ use crate::time::Moment;
 pub struct Limits {
     /// In all.
     pub total: usize,
-    /// Of one principal; `None` where callers are not told apart.
+    /// Of one principal; `None` without authentication.
     pub per_principal: Option<usize>,
 }
 

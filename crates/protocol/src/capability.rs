@@ -1,4 +1,4 @@
-//! What a client said it can do, reduced to what decides whether it may share a backend with another.
+//! A client's capabilities, reduced to those that decide whether two clients may share an instance.
 
 use serde_json::Value;
 

@@ -1,11 +1,11 @@
 //! Retry after a broken connection: what happens to a message that may not have reached a remote
 //! server, which messages are idempotent, and the backoff between attempts.
 //!
-//! A request that may have been carried out is not sent again unless that does no harm. What provably was not begun
-//! (nobody answered the call, the session was unknown, the credentials were refused) may be sent again
-//! whatever it is. A broken event stream that had numbered events is resumed instead.
+//! A request that may have been executed is sent again only if it is idempotent. A request that
+//! provably was not begun (no connection, unknown session, refused credentials) may always be sent
+//! again. A broken event stream with numbered events is resumed instead.
 //!
-//! The machine knows no socket: it is told what became of an attempt, and says what comes next.
+//! The machine knows no socket: it takes the outcome of each attempt and returns what to do next.
 
 mod post_batch;
 
@@ -28,7 +28,7 @@ const ATTEMPTS: u32 = 4;
 /// How often a stream that brings nothing new is taken up again.
 const RESUMPTIONS: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// Nobody waits longer than this, whatever a server asks for.
+/// The longest pause, even if a server asks for a longer one.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The pause before a stream is resumed, if the server names none.
 const RESUME_PAUSE: Duration = Duration::from_secs(1);
@@ -76,7 +76,7 @@ impl MessageInfo {
 /// What became of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttemptOutcome {
-    /// Nobody could be reached: nothing has left.
+    /// No connection was made: nothing was sent.
     Unreachable {
         /// For people.
         what: String,
@@ -101,12 +101,12 @@ pub enum AttemptOutcome {
         retry_after: Option<Duration>,
         /// The request named a session.
         in_session: bool,
-        /// What the body says, short and escaped.
+        /// The text of the body, short and escaped.
         text: Option<String>,
     },
     /// The event stream has ended, or broke off, without the answer.
     StreamEnded,
-    /// Nobody is signed in at the server, and nobody can be now: nothing was begun.
+    /// Rialto is not signed in at the server and cannot sign in now: nothing was begun.
     NotSignedIn {
         /// For people.
         what: String,
@@ -185,7 +185,8 @@ impl Delivery {
         self.idempotency == Idempotency::Yes && self.attempts < ATTEMPTS
     }
 
-    /// Whoever knows more than the method has found that doing this twice does no harm.
+    /// The caller has found that the request is idempotent, although its method alone does not show
+    /// it.
     pub fn handle_idempotent(&mut self) {
         self.idempotency = Idempotency::Yes;
     }
@@ -195,7 +196,7 @@ impl Delivery {
         self.last_event.as_ref()
     }
 
-    /// The server has numbered an event, or said how long to wait.
+    /// Notes the id of the last event, and the delay that the server asked for.
     pub fn handle_event(&mut self, last_event: Option<&Bytes>, retry: Option<Duration>) {
         if last_event.is_some() && last_event != self.last_event.as_ref() {
             self.last_event = last_event.cloned();
@@ -312,7 +313,7 @@ pub fn answered(status: u16, text: Option<&str>) -> String {
     }
 }
 
-/// Returns whether a status says that there is nothing to wait for: the server was reached and will not change its mind.
+/// Returns whether a status is final: a later attempt would get the same.
 pub fn is_definite(status: u16) -> bool {
     matches!(status, 300..=499) && !matches!(status, 408 | 425 | 429)
 }
@@ -364,7 +365,7 @@ pub fn idempotency(message_info: MessageInfo) -> Idempotency {
         | Method::Initialized
         | Method::Cancelled
         | Method::RootsListChanged => Idempotency::Yes,
-        // A listen that broke off is asked for by whoever still wants it.
+        // A broken listen is opened again by the multiplexer, if a session still wants it.
         Method::SubscriptionsListen
         | Method::ToolsCall
         | Method::TasksUpdate
@@ -391,7 +392,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// It could not be reached, once more. Gives how long to leave it alone.
+    /// The server could not be reached. Returns the pause before the next attempt.
     pub fn handle_failure(&mut self) -> Duration {
         let pause = FIRST_PAUSE * 2_u32.pow(self.failures.min(6));
         self.failures = self.failures.saturating_add(1);

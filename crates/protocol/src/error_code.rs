@@ -1,4 +1,4 @@
-//! JSON-RPC error codes that Rialto itself says.
+//! JSON-RPC error codes that Rialto itself sends.
 //!
 //! -32000…-32019 are legacy and -32020…-32099 belong to the specification, so Rialto's own conditions all
 //! travel as [`INTERNAL_ERROR`] with a `data.reason`.

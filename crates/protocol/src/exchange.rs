@@ -1,8 +1,8 @@
-//! Ask and Tell: what is said between clients and backends, in no era's words.
+//! Ask and Tell: the messages between clients and backends, in no era's words.
 //!
-//! A client face lifts what its client wrote to an [`Ask`]; the multiplexer carries it to a backend face,
-//! which lowers it to what its server understands. [`Tell`]s climb the other way. Neither face needs to know the
-//! other's era, so a new era adds one file on each side.
+//! A client face translates its client's message to an [`Ask`] ("lifts" it). The multiplexer passes
+//! the ask to a backend face, which translates it to a message for its server ("lowers" it).
+//! [`Tell`]s go the other way. Neither face needs to know the other's era.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl Principal {
         &self.0
     }
 
-    /// Nobody in particular.
+    /// Returns whether this is the principal of callers that are not authenticated.
     pub fn is_anonymous(&self) -> bool {
         &*self.0 == ANONYMOUS
     }
@@ -56,14 +56,15 @@ impl Principal {
 
 const ANONYMOUS: &str = "anonymous";
 
-/// Who is calling and what they can do.
+/// A client: its principal and its capabilities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
     /// The caller on whose behalf it speaks.
     pub principal: Principal,
     /// What it declared that it can do.
     pub capabilities: Capabilities,
-    /// The same as its client declared it: raw JSON, for servers that are told with every request.
+    /// The same as its client declared it: raw JSON, for servers that receive it with every
+    /// request.
     pub declared: Bytes,
     /// The client's name for itself, raw JSON, if it gave one.
     pub info: Option<Bytes>,
@@ -76,7 +77,8 @@ impl Client {
             principal,
             capabilities: Capabilities::parse(declared.as_deref()),
             declared: declared.unwrap_or(Bytes::from_static(b"{}")),
-            // A server would refuse whoever has anything else for a name, and with it all who share the handshake.
+            // A server would refuse a `clientInfo` that is no object, and with it every client that
+            // shares the handshake.
             info: info.filter(|info| info.starts_with(b"{")),
         }
     }
@@ -128,7 +130,7 @@ pub enum Ask {
         /// The message as its sender wrote it.
         message: Message,
     },
-    /// There is nobody to put the question to.
+    /// No client can be asked the question.
     Unanswerable {
         /// The session concerned.
         session: SessionKey,
@@ -205,14 +207,14 @@ pub enum Request {
         /// The least severe level.
         level: LogLevel,
     },
-    /// To hear what becomes of a task.
+    /// To receive the status of a task.
     Watch {
         /// The id of the task.
         task: String,
     },
 }
 
-/// What a client is to be told.
+/// What a server has for a client.
 #[derive(Debug, Clone)]
 pub enum Tell {
     /// The server is ready for the client.
@@ -260,7 +262,8 @@ pub enum Tell {
         /// The message as its sender wrote it.
         message: Message,
     },
-    /// The call is taking long; whoever waits should be kept company.
+    /// The call takes long: its response should become a stream, which keep-alive comments hold
+    /// open.
     Waiting {
         /// The session concerned.
         session: SessionKey,
@@ -322,9 +325,9 @@ pub struct ServerInfo {
     pub era: Era,
     /// The revision a legacy server chose, if Rialto knows it.
     pub version: Option<Version>,
-    /// The lists that the server says may change.
+    /// The lists that the server declares as changing.
     pub changing_lists: Vec<Method>,
-    /// The server can be told a log level.
+    /// The server accepts a log level.
     pub logs: bool,
     /// The server sends updates of resources to clients that subscribe.
     pub subscriptions: bool,
@@ -390,7 +393,7 @@ pub enum Failure {
         /// The value of the limit.
         limit: &'static str,
     },
-    /// The server waits for another client's answer, and its next question could not be told from theirs.
+    /// The server waits for another client's answer, and its next question could not be attributed.
     Occupied,
     /// The answer was larger than messages may be.
     TooLarge {
@@ -455,7 +458,7 @@ pub struct Upstream {
 /// The kinds of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UpstreamFault {
-    /// The connection broke off after the request had left. Nobody knows whether it was carried out.
+    /// The connection broke after the request was sent. The server may have executed it.
     Lost,
     /// The answer was none.
     Invalid,

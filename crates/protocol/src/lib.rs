@@ -1,8 +1,8 @@
 //! MCP without I/O: no sockets, no tasks, no clock, no randomness.
 //!
 //! Everything Rialto decides about the protocol is decided here, by machines that take facts
-//! (`handle_*`), give orders (`poll_output`) and ask to be woken (`next_deadline`). Time is a value.
-//! `gateway` feeds them and carries out what they say.
+//! (`handle_*`), give orders (`poll_output`) and ask to be woken (`next_deadline`). Time is a
+//! value. `gateway` feeds the machines and carries out their orders.
 #![warn(
     missing_docs,
     clippy::wildcard_enum_match_arm,

@@ -154,8 +154,8 @@ impl Message {
 
     /// A message that Rialto wrote itself.
     ///
-    /// # Panics
-    /// If the text is no message, which is a mistake in this crate and not in anyone's input.
+    /// # Panics If the text is no message, which is a mistake in this crate and never caused by
+    /// input.
     pub(crate) fn own(text: String) -> Self {
         Self::scan(Bytes::from(text)).expect("Rialto writes well-formed messages")
     }
@@ -181,7 +181,7 @@ impl Message {
         &self.0.bytes
     }
 
-    /// The bytes for whoever keeps them for long: not in the large buffer that they may have been read into with others.
+    /// Returns the bytes for code that keeps them for long: not as part of a large read buffer.
     pub fn kept(&self) -> Bytes {
         match self.0.alone {
             true => self.0.bytes.clone(),
@@ -259,9 +259,9 @@ impl Message {
 
     /// Appends the message to `out` on a single line, with each given member's raw JSON replaced.
     ///
-    /// Members that the message does not have are left out of it. In valid JSON raw line breaks stand only
-    /// between tokens, so turning them into spaces loses nothing, and nobody can smuggle a second line
-    /// into a line protocol.
+    /// Members that the message does not have are left out of it. In valid JSON raw line breaks
+    /// stand only between tokens, so turning them into spaces loses nothing, and no peer can inject
+    /// a second line into a line protocol.
     pub fn splice(&self, out: &mut BytesMut, edits: &[(Member, &[u8])]) {
         // With room for the line break that most lines get.
         out.reserve(self.spliced_length(edits) + 1);
@@ -360,7 +360,7 @@ impl Message {
 
     /// The spliced message in a buffer of its own.
     pub fn spliced(&self, edits: &[(Member, &[u8])]) -> Bytes {
-        // Without a byte too many: then the buffer needs nobody to remember how large it is.
+        // Of exact capacity: `freeze` then needs no extra allocation to remember it.
         let mut out = BytesMut::with_capacity(self.spliced_length(edits));
         self.append_spliced(&mut out, edits);
         out.freeze()

@@ -225,7 +225,8 @@ impl Multiplexer {
         requests.count()
     }
 
-    /// Calls that were given up and that the server has not answered, and the principals who have such.
+    /// Calls that were abandoned and that the server has not answered, and the number of their
+    /// principals.
     #[doc(hidden)]
     pub fn abandoned(&self) -> (usize, usize) {
         self.attribution.abandoned.sizes()
@@ -262,7 +263,7 @@ impl Multiplexer {
         self.ledger.outgoing.len() > 0
     }
 
-    /// Hands everything that waits to be written to the writer, who gives back its empty outbox.
+    /// Exchanges the queued lines for the writer's empty outbox.
     pub fn take_outbox(&mut self, empty: Outbox) -> Outbox {
         self.ledger.outgoing.take(empty)
     }
@@ -312,7 +313,8 @@ impl Multiplexer {
                 self.open(now, session, call, entry, initialize.as_ref());
             }
             Ask::Ready { session, message } => {
-                // Only the first to say so is heard by the server, so what it asks then is theirs.
+                // Only the first notification is passed on, so a question that follows is for its
+                // session.
                 if self.link.confirm(Some(&message), &mut self.ledger)
                     && self.ledger.sessions.contains(session)
                 {
@@ -349,7 +351,8 @@ impl Multiplexer {
         }
     }
 
-    /// A notification of a client. It has no answer that could say it was refused, so what does not fit is lost.
+    /// A notification of a client. It has no response that could report a refusal, so it is dropped
+    /// at a limit.
     fn notice(&mut self, session: SessionKey, message: &Message) {
         if !self.is_ready() || !self.ledger.sessions.contains(session) {
             return;

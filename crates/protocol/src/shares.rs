@@ -1,8 +1,9 @@
 //! Shares: which principal makes room where every place is taken and another principal wants one.
 //!
-//! A principal may take every place while no other wants one. When another does, the principal that holds most gives
-//! one up, as long as it then still holds no fewer than the newcomer. So one caller locks out no other, whatever the
-//! number of callers. Where callers are not told apart all are one principal, and there are no shares.
+//! A principal may take every place while no other wants one. When another does, the principal that
+//! holds most gives one up, as long as it then still holds no fewer than the newcomer. So no caller
+//! locks out another. Without authentication all callers are one principal, and there are no
+//! shares.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,10 @@
 //! Tasks in the words of both eras: the core feature of 2025-11-25 and the extension of 2026-07-28.
 //!
-//! A task is a call that goes on after it was answered. The legacy era has it nested under `task`, with `ttl` and
-//! `pollInterval`, and gives its outcome by `tasks/result`; the modern one has it flat, with `ttlMs` and
-//! `pollIntervalMs`, and the outcome stands in the answer to `tasks/get`. This module reads and rewords; who may see a
-//! task and when it is asked for is the multiplexer's business.
+//! A task is a call that goes on after it was answered. The legacy era has it nested under `task`,
+//! with `ttl` and `pollInterval`, and gives its outcome by `tasks/result`; the modern one has it
+//! flat, with `ttlMs` and `pollIntervalMs`, and the outcome stands in the answer to `tasks/get`.
+//! This module reads and rewrites; the multiplexer decides which client may see a task and when it
+//! is polled.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::version::TaskStyle;
 
 /// What the modern era calls tasks among the extensions.
 pub const EXTENSION: &str = "io.modelcontextprotocol/tasks";
-/// Where a legacy server says which task a message is about.
+/// Where a legacy server names the task that a message is about.
 const RELATED: &str = "io.modelcontextprotocol/related-task";
 
 /// How far a task is.
@@ -54,7 +55,7 @@ impl Status {
     }
 }
 
-/// What a server says of a task.
+/// A server's description of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
     /// Its id.
@@ -65,7 +66,7 @@ pub struct Task {
     pub text: Option<String>,
     /// How often the server wants to be asked.
     pub poll: Option<Duration>,
-    /// How long it keeps the task; `None` if it does not say, or for ever.
+    /// How long it keeps the task; `None` if it names no time, or for ever.
     pub ttl: Option<Duration>,
 }
 
@@ -129,7 +130,7 @@ pub fn named(message: &Message) -> Option<String> {
     (alike.count() == 1).then(|| params.text("taskId"))?
 }
 
-/// The task that a legacy server's request or notification says it belongs to.
+/// Returns the task that a legacy server's request or notification names.
 pub fn related(message: &Message) -> Option<String> {
     let meta = message.raw(Member::Meta)?;
     memchr::memmem::find(meta, b"related-task")?;
@@ -157,8 +158,8 @@ pub fn unrelated(message: &Message) -> Message {
     stripped.unwrap_or_else(|| message.clone())
 }
 
-/// The answer to a legacy `tasks/get` with the outcome, which that era keeps apart, as the modern one wants it. There a
-/// result that says it is an error is a result; only what is no result at all has failed.
+/// The answer to a legacy `tasks/get` with the outcome, which that era keeps apart, as the modern
+/// one wants it. There a result with `isError` is a result; only a JSON-RPC error is a failure.
 pub fn with_outcome(described: &Message, outcome: &Message) -> Message {
     let (status, member) = match outcome.raw(Member::Error) {
         Some(_) => (r#""failed""#, ("error", Member::Error)),
@@ -218,7 +219,7 @@ pub fn filtered(message: &Message, mut keep: impl FnMut(&str) -> bool) -> Messag
             let result = result.to_string();
             Message::scan(message.spliced(&[(Member::Result, result.as_bytes())])).ok()
         });
-    // What is no list is nobody's list.
+    // A result that is no list contains no task of any caller.
     filtered.unwrap_or_else(|| match message.raw(Member::Error) {
         Some(_) => message.clone(),
         None => Message::own(r#"{"jsonrpc":"2.0","id":0,"result":{"tasks":[]}}"#.into()),
@@ -236,7 +237,7 @@ pub(crate) fn renamed(task: &Object<'_>) -> Object<'static> {
         };
         renamed.set(name, raw.to_owned());
     }
-    // The modern era wants it said that there is no limit.
+    // The modern era requires the member even if there is no limit.
     if renamed.get("ttlMs").is_none() {
         renamed.set("ttlMs", "null");
     }

@@ -1,4 +1,4 @@
-//! Time as a value: a moment is what someone with a clock says it is.
+//! Time as a value: the caller of a machine reads the clock.
 
 use std::time::Duration;
 

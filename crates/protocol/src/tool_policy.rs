@@ -70,8 +70,8 @@ impl Glob {
     }
 }
 
-/// The tools of one destination that its clients may use. What is denied is denied, whatever else allows it; where
-/// something is allowed, nothing else is.
+/// The tools of one destination that its clients may use. `deny` wins over `allow`; with an `allow`
+/// list every other tool is denied.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolPolicy {
     /// Where this is not empty, a tool must match one of these.
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn g15_the_name_is_judged_as_the_server_reads_it() {
         let denying = policy(&[], &["delete"]);
-        // Escapes are what JSON says they are, so this is the denied name itself.
+        // The escape decodes to the denied name itself.
         assert!(denying.judge(&call(r#""\u0064elete""#)).is_err());
         for ambiguous in [
             r#""delete\u0000""#,

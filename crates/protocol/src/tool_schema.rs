@@ -152,7 +152,7 @@ impl ToolHeaders {
 /// Deletes the invalid annotations from a tool, and nothing else, so that HTTP clients need not drop it.
 /// `None` if there are none: the tool then passes as its server wrote it.
 ///
-/// Of several properties that name one header, none can be told to own it: all lose it.
+/// Of several properties that name one header, all lose it.
 pub fn strip_invalid(tool: &Value) -> Option<Value> {
     let judged = find(tool.get("inputSchema")?).judged;
     let invalid: BTreeSet<usize> = (0..)
@@ -175,7 +175,7 @@ enum Holds {
     Properties,
     /// Schemas by name, which describe no property.
     NamedSchemas,
-    /// Plain data: whatever looks like an annotation in it is none.
+    /// Plain data: text in it that looks like an annotation is none.
     Data,
     /// A schema or a list of them. Unknown keywords count as such, since a `$ref` may point into them.
     Schemas,

@@ -1,4 +1,5 @@
-//! W3C Trace Context in MCP: read from a header or from `params._meta`, and written into `_meta` for whoever is next.
+//! W3C Trace Context in MCP: read from a header or from `params._meta`, and written into `_meta`
+//! for the next hop.
 //!
 //! It makes no ids, which would take randomness, and it does not decide what is recorded. What it cannot read
 //! it leaves as it is: a trace is never a reason to refuse a message.

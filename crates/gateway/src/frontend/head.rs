@@ -1,6 +1,6 @@
 //! The headers of a request that decide how it is handled.
 //!
-//! They are gone through once. To look for them one by one, most of which are there, costs more than to see them all.
+//! One pass over all headers costs less than a look-up for each of them.
 
 use http::header::{self, HeaderMap, HeaderValue};
 use protocol::session::Accepts;

@@ -1,4 +1,4 @@
-//! How often: so many requests a minute, by arithmetic on one number.
+//! Rate limit: requests per minute, by arithmetic on one number.
 //!
 //! The generic cell rate algorithm: a caller's number is the moment up to which its allowance is
 //! used. It has no timer, no queue and no memory of single requests. A minute's worth may come at

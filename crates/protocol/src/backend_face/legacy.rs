@@ -1,8 +1,8 @@
 //! A legacy server: one handshake, then messages that carry nothing but ids.
 //!
-//! The handshake belongs to the link and not to anyone's request. The first client introduces Rialto with its own
-//! `initialize`, unless all clients share the server: then Rialto introduces itself ([`ClientHello`]). The server's
-//! answer is kept for later clients, and the introduction is kept to be sent again to a restarted server.
+//! The handshake belongs to the link and not to a client's request. Rialto sends the first client's
+//! `initialize`, or one of its own where all clients share the server ([`ClientHello`]). The
+//! server's result is kept for later clients, and the `initialize` for a restarted server.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub fn recognise(message: &Message) -> Arrival {
     }
 }
 
-/// What a legacy server is told that its client is.
+/// Which `initialize` a legacy server receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientHello {
     /// The first client's own words, to the byte: the server has one client only.
@@ -67,7 +67,7 @@ pub struct Handshake {
 
 #[derive(Debug)]
 enum Stage {
-    /// Nothing was said on this link yet.
+    /// Nothing was sent on this link yet.
     Unsent,
     Sent,
     /// The server has answered; `initialized` goes out with the first thing that needs it.
@@ -90,8 +90,8 @@ impl Handshake {
         }
     }
 
-    /// Takes a client's introduction if none is held yet. A server that is told the union is introduced to by Rialto
-    /// itself, since its clients have nothing else in common.
+    /// Takes a client's `initialize` if none is held yet. Where the server receives the union of
+    /// capabilities, Rialto writes its own.
     pub fn offer(&mut self, client: &Client, initialize: Option<&Message>) {
         if self.initialize.is_none() {
             self.initialize = Some(initialize.cloned().unwrap_or_else(|| initialize_for(client)));
@@ -137,7 +137,7 @@ impl Handshake {
         true
     }
 
-    /// Takes the server's answer. An error leaves the link silent, for someone else to try.
+    /// Takes the server's answer. After an error another client may try.
     pub fn handle_answer(&mut self, message: Message) -> Result<Arc<ServerInfo>, Message> {
         if message.kind() != Kind::Result {
             self.stage = Stage::Unsent;
@@ -151,8 +151,9 @@ impl Handshake {
         Ok(server_info)
     }
 
-    /// Writes `notifications/initialized` unless it was written: in the client's own words if it is the
-    /// client who says so, else in ours, because a strict server refuses calls before it. Gives whether it was.
+    /// Writes `notifications/initialized` unless it was written: the client's own if there is one,
+    /// else Rialto's, because a strict server refuses calls before it. Returns whether it was
+    /// written now.
     pub fn confirm(&mut self, notification: Option<&Message>, out: &mut BytesMut) -> bool {
         let Stage::Answered { initialized, .. } = &mut self.stage else {
             return false;
@@ -173,7 +174,7 @@ impl Handshake {
         true
     }
 
-    /// Nobody is left whom the introduction was made for: the next client may introduce itself.
+    /// No client of the handshake is left: the next client may send its own `initialize`.
     pub fn forget_initialize(&mut self) {
         match self.style {
             ClientHello::Verbatim | ClientHello::Newest => self.initialize = None,
@@ -197,7 +198,7 @@ fn initialize_for(client: &Client) -> Message {
         .unwrap_or(&own);
     let mut capabilities = Object::parse(&client.declared).unwrap_or_default();
     if capabilities.get("roots").is_some() {
-        // Nobody who introduces itself in this way can tell that its roots have changed.
+        // Rialto's own `initialize` does not promise notifications about changed roots.
         capabilities.set("roots", "{}");
     }
     Message::own(format!(
@@ -246,7 +247,7 @@ pub(super) fn offers_subscriptions(result: &Value) -> bool {
     result.pointer("/capabilities/resources/subscribe") == Some(&Value::Bool(true))
 }
 
-/// The lists that a server says may change, from what it said of itself in either era.
+/// Returns the lists that a server declares as changing, in either era.
 pub(super) fn changing_lists(result: &Value) -> Vec<Method> {
     let changes =
         |list: &str| result.pointer(&format!("/capabilities/{list}/listChanged")) == Some(&Value::Bool(true));
@@ -295,7 +296,7 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &OutgoingRequest<'_>) {
     // A server that never asked by an answer would not know these.
     params.remove("inputResponses");
     params.remove("requestState");
-    // Whether it is done as a task is not for a modern client to say.
+    // A modern client does not choose whether a call becomes a task.
     params.remove("task");
     for (name, value) in line.extra {
         params.set(name, String::from_utf8_lossy(value).into_owned());
@@ -340,7 +341,7 @@ fn plain_params<'a>(line: &OutgoingRequest<'a>) -> Option<(&'a [u8], &'a [u8])> 
     }
 }
 
-/// Writes `logging/setLevel` under our id, with the level the whole lane wants.
+/// Writes `logging/setLevel` under our id, with the level that all sessions of the instance need.
 pub fn write_set_level(out: &mut BytesMut, message: Option<&Message>, id: WireId, level: LogLevel) {
     let level = quoted(level.as_str());
     let mut buffer = itoa::Buffer::new();

@@ -17,7 +17,7 @@ use crate::object::{Object, may_have};
 use crate::task;
 use crate::version::{Era, Version};
 
-/// The members of `_meta` that describe a hop and are replaced by whoever makes it.
+/// The members of `_meta` that describe one hop, which every hop replaces.
 pub const ENVELOPE: [&str; 4] = [
     "io.modelcontextprotocol/protocolVersion",
     "io.modelcontextprotocol/clientInfo",
@@ -48,7 +48,7 @@ pub(super) fn recognise(message: &Message) -> Arrival {
             Method::SubscriptionsAcknowledged => {
                 Arrival::Listening(message.number(Member::MetaSubscriptionId).map(WireId))
             }
-            // A server that ends a listen may say so in this way too; the result says it better.
+            // A server may also end a listen in this way, but the result follows.
             Method::Cancelled => Arrival::Forbidden,
             _ => Arrival::Other,
         },
@@ -161,7 +161,8 @@ impl Discovery {
     }
 }
 
-/// Asks the server to send what the filter names, and the lists that it says may change.
+/// Asks the server to send what the filter names, and changes of the lists that it declares as
+/// changing.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "a list that may change is one of these three"
@@ -308,8 +309,8 @@ fn envelope(client: Option<&Client>, level: Option<LogLevel>, tasks: bool) -> St
     meta
 }
 
-/// A legacy client's capabilities in modern words: bare elicitation meant forms, changed roots cannot be told, and
-/// core tasks are gone.
+/// A legacy client's capabilities in modern form: bare elicitation means forms; changed roots and
+/// core tasks do not exist.
 fn capabilities_for_modern(declared: &[u8], tasks: bool) -> Cow<'_, str> {
     if !tasks && declared.starts_with(b"{") && !may_have(declared, &["elicitation", "roots", "tasks"]) {
         return String::from_utf8_lossy(declared);
@@ -392,7 +393,8 @@ fn plain_members<'a>(line: &OutgoingRequest<'a>) -> Option<&'a [u8]> {
     (!may_have(params, &["task", "_meta"])).then_some(members)
 }
 
-/// A notice without the mark of the listen that brought it: who hears it is decided by the multiplexer.
+/// A notification without the id of the listen that it came by: the multiplexer decides which
+/// sessions receive it.
 pub(crate) fn unmarked(message: &Message) -> Message {
     if message.raw(Member::MetaSubscriptionId).is_none() {
         return message.clone();

@@ -18,7 +18,7 @@ use super::legacy;
 /// The era of these clients.
 pub const ERA: Era = Era::Modern;
 
-/// Why a request is refused before any server hears of it.
+/// Why a request is refused before it is sent to a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InvalidRequest {
     /// `jsonrpc` is not `"2.0"`.
@@ -35,7 +35,7 @@ pub enum InvalidRequest {
     BadParams(&'static str),
     /// The client did not declare what the method needs.
     MissingCapability(&'static str),
-    /// A header says something else than the body.
+    /// A header differs from the body.
     Header(String),
 }
 
@@ -190,7 +190,7 @@ pub fn log_level(message: &Message) -> Option<LogLevel> {
     LogLevel::parse(&message.text(Member::MetaLogLevel)?)
 }
 
-/// Who is calling, by its own words.
+/// Returns the client that a request describes.
 pub fn client(message: &Message, principal: Principal) -> Client {
     Client::declaring(
         principal,
@@ -215,7 +215,7 @@ pub fn urls_first(message: &Message, era: Era) -> Option<Vec<Message>> {
     }
 }
 
-/// What the server said of itself, as a discovery.
+/// Returns the server's description of itself, as a result of `server/discover`.
 pub fn lower_server_info(id: &[u8], server_info: &ServerInfo) -> Bytes {
     match server_info.era {
         Era::Modern => server_info.message.spliced(&[(Member::Id, id)]),

@@ -50,8 +50,8 @@ pub struct ModernRequestKey(pub u64);
 /// What the machine wants done.
 #[derive(Debug)]
 pub enum Output {
-    /// Open a session with this message: an `initialize`, or a first request without one. What the session says is
-    /// to be given to [`LineClient::handle_session_line`].
+    /// Open a session with this message: an `initialize`, or a first request without one. What the
+    /// session sends is to be passed to [`LineClient::handle_session_line`].
     Open(Message),
     /// Give this message to the session.
     Take(Message),
@@ -66,11 +66,11 @@ pub enum Output {
         /// What it asks for.
         classified: Classified,
     },
-    /// Nobody waits for this modern request any more.
+    /// No client waits for this modern request any more.
     Abandon(ModernRequestKey),
 }
 
-/// How often something happened that the client was not told.
+/// Counts of events that the client did not receive an answer about.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Notifications that were dropped because the client does not read.
@@ -182,7 +182,7 @@ impl LineClient {
 
     // From the client.
 
-    /// Takes one line. An over-long or malformed one is answered as far as it can be told whose it was.
+    /// Takes one line. An over-long or malformed one is answered if its id can be read.
     pub fn handle_frame(&mut self, now: Moment, frame: Frame) {
         match frame {
             Frame::Line(line) => match Message::scan(apart(line.clone())) {
@@ -215,7 +215,7 @@ impl LineClient {
                 Ok(_) => self.open(message),
                 Err(invalid) => self.reject(&message, invalid),
             },
-            // A probe may be called off like any request. Nothing else could concern anyone yet.
+            // A probe may be cancelled like any request. No other notification has a receiver yet.
             Kind::Notification => self.handle_cancellation(&message),
             Kind::Result | Kind::Error => {}
         }
@@ -224,7 +224,7 @@ impl LineClient {
     /// A message for the session.
     fn take(&mut self, message: Message) {
         match (message.kind(), message.method()) {
-            // Whoever has a session has no need to find out, and its server may never have heard of it.
+            // A client with a session does not need it, and a legacy server may not know it.
             (Kind::Request, Method::ServerDiscover) => {
                 self.refuse(
                     &message,
@@ -280,7 +280,7 @@ impl LineClient {
                     self.outputs.push_back(Output::Take(answer));
                 }
             }
-            // A notification, which nobody is told about.
+            // A notification, which has no answer.
             (None, true) => {}
             (Some(_) | None, false) => self.send_malformed(None, error_code::INVALID_REQUEST, &text),
         }
@@ -297,7 +297,7 @@ impl LineClient {
         self.outgoing.push(&line);
     }
 
-    /// The client has closed its end: nobody waits for anything.
+    /// The client has closed its side: no request has a receiver any more.
     pub fn handle_end(&mut self) {
         if std::mem::replace(&mut self.ended, true) {
             return;
@@ -314,7 +314,7 @@ impl LineClient {
 
     // From the session.
 
-    /// What the session says.
+    /// Takes what the session sends.
     pub fn handle_session_line(&mut self, now: Moment, line: OutgoingLine) {
         if self.ended {
             return;
@@ -331,7 +331,8 @@ impl LineClient {
                     return;
                 }
                 self.load.remove(request_bytes);
-                // Whoever has cancelled a request does not expect an answer any more (2025-03-26, cancellation).
+                // A client that has cancelled a request expects no answer (2025-03-26,
+                // cancellation).
                 if ending != Ending::Failed(Failure::Cancelled) {
                     self.outgoing.push_written(&line);
                 }

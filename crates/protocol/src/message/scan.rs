@@ -198,8 +198,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Reads an object whose members matter. It calls itself for `params` and `params._meta` only, so the
-    /// stack is never deeper than three frames whatever the sender wrote.
+    /// Reads an object whose members matter. It calls itself for `params` and `params._meta` only,
+    /// so the stack is never deeper than three frames for any input.
     fn object(&mut self, container: Container, depth: usize) -> Result<(), ScanError> {
         self.expect(b'{')?;
         self.skip_space();
@@ -439,7 +439,7 @@ impl<'a> Scanner<'a> {
                 .iter()
                 .fold((u8::MAX, 0), |(least, all), &byte| (byte.min(least), all | byte));
             if is_special(least) {
-                // A control character: it is found, and the string refused, by whoever looks at it byte by byte.
+                // A control character: the scan byte by byte finds it and refuses the string.
                 return;
             }
             self.beyond_ascii |= !all.is_ascii();

@@ -29,7 +29,8 @@ pub(super) struct Attribution {
     has_asked: bool,
     /// The principal that the instance belongs to since then.
     owner: Option<Principal>,
-    /// The session that last told the server something about roots; a question for roots outside any call is its own.
+    /// The session whose notification about roots was sent last; a question for roots outside any
+    /// call is for it.
     last_notifier: Option<SessionKey>,
 }
 
@@ -84,7 +85,7 @@ impl Attribution {
         self.last_notifier.take_if(|notifier| *notifier == session);
     }
 
-    /// A session has told the server something about its roots.
+    /// A notification of a session about its roots was sent.
     pub(super) fn handle_roots_notice(&mut self, session: SessionKey) {
         self.last_notifier = Some(session);
     }
@@ -288,7 +289,8 @@ impl Attribution {
         entry.is_some_and(|entry| self.users.is_only(entry.principal()))
     }
 
-    /// Returns the only session that hears what is about no call, if no other principal has used the link.
+    /// Returns the only session that receives notifications about no call, if no other principal
+    /// has used the link.
     pub(super) fn sole_notified(&self, ledger: &Ledger) -> Option<SessionKey> {
         sole(ledger.sessions.notified()).filter(|session| self.is_only_user(*session, ledger))
     }

@@ -1,4 +1,5 @@
-//! How calls and sessions end: answered, cancelled, given up, closed; and what the server is told of it.
+//! How calls and sessions end: answered, cancelled, abandoned, closed; and which of it is reported
+//! to the server.
 
 use std::collections::VecDeque;
 

@@ -17,12 +17,12 @@ use crate::negotiation::HandshakeRefusal;
 use crate::time::{Moment, earliest};
 use crate::version::{Era, LostStream};
 
-/// How often a request is said again because the server had forgotten the session. Some servers refuse what they do
-/// not like with the same status, and would be introduced to for ever.
+/// How often a request is sent again because the server had forgotten the session. Some servers
+/// refuse a request itself with the same status, and would cause handshakes for ever.
 const FORGIVEN: u32 = 2;
 
 impl Multiplexer {
-    /// Says how messages travel from now on. Only a silent link can change it.
+    /// Sets how messages are sent from now on. Only allowed before the first message of a link.
     pub fn set_carrier(&mut self, carrier: Carrier) {
         self.link.set_carrier(carrier);
     }
@@ -32,15 +32,15 @@ impl Multiplexer {
         self.ledger.outgoing.take_posts()
     }
 
-    /// Hands over what waits to be sent if it is one client's request and nothing else: it can leave at once, whoever
-    /// brings it.
+    /// Returns the queued message if it is one client's request and nothing else is queued: the
+    /// caller sends it at once.
     pub fn take_lone_post(&mut self) -> Option<PostRequest> {
         self.ledger.outgoing.take_lone_post()
     }
 
-    /// The server answers this request with a stream that can be resumed. A client that could resume one gets it at once:
-    /// without it, it could not come back for the answer when it loses its connection. Another client is told by the HTTP
-    /// status what became of the request.
+    /// The server answers this request with a stream that can be resumed. A client that can resume
+    /// a stream gets one at once, so that it can come back for the response after a lost
+    /// connection. Another client gets a plain response with an HTTP status.
     pub fn handle_begun(&mut self, id: WireId) {
         let id = match self.ledger.pending.get(&id) {
             Some(Pending::Step { of }) => *of,

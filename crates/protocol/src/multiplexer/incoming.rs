@@ -1,4 +1,4 @@
-//! What the server says, line by line: answers and progress of calls.
+//! Lines of the server: classification, answers and progress of calls.
 
 use bytes::Bytes;
 
@@ -29,7 +29,7 @@ impl Multiplexer {
     /// One message of the server. `origin` is the request in whose exchange it came, where requests have one.
     pub fn handle_message(&mut self, now: Moment, line: Bytes, origin: Option<WireId>) {
         self.handle_activity();
-        // A line of JSON that does not say that it is JSON-RPC is somebody's log, whatever its members are called.
+        // A line of JSON without `jsonrpc` is a log line, even if it has members such as `id`.
         let read = Message::scan(line.clone()).and_then(|message| match message.is_json_rpc() {
             true => Ok(message),
             false => Err(ScanError::NotJsonRpc),
@@ -84,9 +84,9 @@ impl Multiplexer {
         }
     }
 
-    /// A line that is no message may be meant as an answer. Whoever waits for it need not wait for the time limit.
+    /// A line that is no message may be meant as an answer. The call with its id fails at once.
     pub(super) fn handle_unreadable(&mut self, now: Moment, line: &[u8], error: ScanError) {
-        // What does not even claim to be JSON-RPC is a log line, whatever it calls its id.
+        // A line without `jsonrpc` is a log line, even if it has an `id`.
         if memchr::memmem::find(line, br#""jsonrpc""#).is_none() {
             return;
         }
@@ -112,7 +112,7 @@ impl Multiplexer {
         self.ledger.outputs.push(Output::Replace { why });
     }
 
-    /// A line that was too long to be kept: `id` is its id, `request` says that it was no answer.
+    /// A line that was too long to be kept: `id` is its id, `request` is true if it was no answer.
     pub fn handle_too_long(&mut self, now: Moment, id: Option<&[u8]>, request: bool, length: u64) {
         self.handle_activity();
         if id.is_none() && !request {

@@ -82,8 +82,8 @@ impl Multiplexer {
         }
     }
 
-    /// The server has written to stderr. While it starts this shows that it goes on, so that those who wait for it wait
-    /// on, up to [`super::Limits::MAX_EXTENSIONS`] times as long.
+    /// The server has written to stderr. While it starts this shows progress, so calls wait longer
+    /// for it, up to [`super::Limits::MAX_EXTENSIONS`] times as long.
     pub fn handle_stderr(&mut self, now: Moment) {
         if self.is_ready() {
             return self.ledger.note_work();

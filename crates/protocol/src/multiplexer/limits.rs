@@ -1,4 +1,4 @@
-//! How much and how long a server may be kept busy, and how often something was counted instead of told.
+//! Limits on calls, bytes and times of one instance, and counters of what was dropped.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub struct Limits {
     pub stream_timeout: Duration,
     /// How long calls wait for a server that is getting ready.
     pub start_timeout: Duration,
-    /// After this long whoever waits for an answer is told so.
+    /// After this time the response to a call becomes a stream.
     pub stream_after: Duration,
     /// How long a client may take to answer a server's question.
     pub question_timeout: Duration,
@@ -149,14 +149,14 @@ impl Default for Limits {
     }
 }
 
-/// How often something happened that nobody was told.
+/// Counts of what was dropped without an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Lines that were no messages.
     pub noise: u64,
-    /// Answers and progress for nobody: late, doubled, or with an id that is not ours.
+    /// Answers and progress of no open call: late, doubled, or with an id that is not ours.
     pub strays: u64,
-    /// Notifications that belong to nobody in particular.
+    /// Notifications that could not be attributed to a session.
     pub unattributed: u64,
     /// Questions refused because they could not be attributed or answered.
     pub questions_refused: u64,

@@ -250,7 +250,7 @@ impl Link {
         self.refuse(id, code, why, ledger);
     }
 
-    /// Gives the server a client's answer to its request.
+    /// Writes a client's answer to the server's question.
     pub(super) fn write_answer(&self, answer: &Message, id: &[u8], ledger: &mut Ledger) {
         if ledger.has_room(answer.len()) {
             legacy::write_answer(ledger.outgoing.end(), answer, id);

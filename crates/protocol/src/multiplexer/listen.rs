@@ -73,7 +73,7 @@ impl Listen {
 
     /// Makes what is listened for what is wanted. `None` wants nothing at all.
     pub(super) fn sync(&mut self, wanted: Option<BTreeSet<ListenFilter>>, ledger: &mut Ledger, link: &Link) {
-        // A server that takes no more listens can still be told that one is not wanted any more.
+        // At a server that accepts no more listens an open one can still be cancelled.
         let is_given_up = self.is_given_up() && wanted.is_some();
         if !link.is_ready() || is_given_up || !self.must_change(wanted.as_ref(), link) {
             return;

@@ -1,9 +1,9 @@
 //! Liveness ping: whether a silent server is still alive, or has to be replaced.
 //!
-//! Silence alone is no sign of death: an idle server has nothing to say, and one that works on a single long
-//! call may answer no ping meanwhile. There is doubt only about a server that let a call's time pass, or that was
-//! introduced to and has not answered. Any output ends the doubt, even half a line. This machine neither
-//! writes nor kills.
+//! Silence alone proves nothing: an idle server sends nothing, and one that works on a single long
+//! call may answer no ping meanwhile. There is doubt only about a server that let a call's time
+//! pass, or that was introduced to and has not answered. Any output ends the doubt, even half a
+//! line. This machine neither writes nor kills.
 //!
 //! An older call that is still within its time excuses the silence of a server that has written
 //! something since the call in doubt was sent. A server that has been silent for the whole time of

@@ -30,8 +30,8 @@ pub(super) enum Lowered {
 }
 
 impl Multiplexer {
-    /// Notes the log level that a call itself names, so that what others want makes no difference to it. A server that is
-    /// told by session must be told before the call.
+    /// Notes the log level that a call itself names. A legacy server must receive it before the
+    /// call, by `logging/setLevel`.
     pub(super) fn apply_level(&mut self, now: Moment, session: SessionKey, message: &Message, era: Era) {
         let wanted = match era.log_levels() {
             LogLevelStyle::PerRequest => message.text(Member::MetaLogLevel),
@@ -60,7 +60,7 @@ impl Multiplexer {
         }
     }
 
-    /// Sends a level on Rialto's own account. A server that is told with every request needs none.
+    /// Sends a level for all sessions. A server that receives it with every request needs none.
     pub(super) fn send_level(&mut self, now: Moment, level: LogLevel) {
         match self.link.face().log_levels() {
             LogLevelStyle::PerRequest => {}

@@ -211,7 +211,7 @@ impl Multiplexer {
         }
     }
 
-    /// Gives the server the answer to its question.
+    /// Sends the server the answer to its question.
     fn give_answer(&mut self, now: Moment, question: QuestionKey, message: &Message) {
         let Some(open) = self.close_question(now, question) else {
             return;
@@ -235,7 +235,7 @@ impl Multiplexer {
         self.admit_asked(now);
     }
 
-    /// Gives the server the answers for suspended calls that have waited, as far as the rules allow.
+    /// Sends the server the waiting answers for suspended calls, as far as the rules allow.
     pub(super) fn admit_answers(&mut self, now: Moment) {
         for returning in self.attribution.suspended.take_answers() {
             // One whose turn has not come is put back by this.

@@ -13,7 +13,8 @@ use crate::time::Moment;
 
 /// How often a server may ask in one call.
 pub(super) const MAX_ROUNDS: u32 = 16;
-/// How long to wait before a call is sent again of which the server only said "not yet".
+/// How long to wait before a call is sent again for which the server returned a state but no
+/// question.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// What a server wants to know, and what the client has answered so far.

@@ -33,7 +33,7 @@ pub(super) struct RetryHistory {
 pub(super) struct Waiting {
     pub(super) call: Call,
     pub(super) deadline: Moment,
-    /// What to say if it is reached: a slow start is not a slow call.
+    /// Which failure follows at the deadline: a slow start is not a slow call.
     pub(super) starting: bool,
     /// When to tell the client that it takes long.
     pub(super) stream_at: Option<Moment>,
@@ -50,11 +50,11 @@ pub(super) enum Pending {
     Call(Box<InFlight>),
     /// The first message of an era.
     Handshake(Era),
-    /// Our own listening for what sessions want to hear (modern era).
+    /// Rialto's own `subscriptions/listen` for all sessions.
     Listen,
     /// A request of Rialto's own whose answer is ignored.
     Own { until: Moment },
-    /// A step in the pursuit of a call's task; the call's own time limit holds for it.
+    /// A poll of a call's task; the call's own time limit holds for it.
     Step { of: WireId },
     /// Our waiting for the outcome of a task, so that its server can ask.
     Background { task: String },
@@ -90,7 +90,7 @@ pub(super) struct InFlight {
     pub(super) session: SessionKey,
     pub(super) call: CallKey,
     pub(super) request: Request,
-    /// What the client wrote, for as long as it may have to be said again in a further round.
+    /// The client's message, for as long as it may be sent again in a further round.
     pub(super) message: Message,
     pub(super) era: Era,
     pub(super) doing: Doing,
@@ -196,7 +196,7 @@ impl Asking {
     }
 }
 
-/// Who has the next step to take in a call.
+/// What a call is doing.
 #[derive(Debug)]
 pub(super) enum Doing {
     /// The server: it has not answered.
@@ -272,7 +272,7 @@ pub(super) struct OpenQuestion {
     pub(super) deadline: Moment,
 }
 
-/// Who waits for the answer to a question.
+/// What caused a question, and receives its answer.
 #[derive(Debug)]
 pub(super) enum QuestionOrigin {
     /// The server, which gave it this raw id.

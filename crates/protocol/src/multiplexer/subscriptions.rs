@@ -1,8 +1,9 @@
-//! What the sessions of one backend want to hear: subscribed resources and log levels.
+//! Subscribed resources and log levels of the sessions of one instance.
 //!
-//! The server knows one client only. It is subscribed to a resource while any session is, and its log level is the most
-//! verbose that any session wants; what each session hears is decided here. A session that never chose a level counts
-//! as `info`, so that the choice of another one does not silence it.
+//! The server knows one client only. It is subscribed to a resource while any session is, and its
+//! log level is the most verbose that any session wants; which session receives what is decided
+//! here. A session that never chose a level counts as `info`, so that the choice of another one
+//! does not silence it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,23 +19,23 @@ pub(super) struct Subscriptions {
     /// The most verbose level that a single request ever wanted. It is not taken back when the request ends: the next
     /// one like it would only raise it again.
     requested: Option<LogLevel>,
-    /// The level the server was last told.
+    /// The level that was last sent to the server.
     sent: Option<LogLevel>,
 }
 
 #[derive(Debug, Default)]
 struct Resource {
     subscribers: BTreeSet<SessionKey>,
-    /// The server has said yes to a subscription.
+    /// The server has confirmed a subscription.
     confirmed: bool,
 }
 
-/// Log lines below this level stay with those who asked for them: what a session hears that never chose
-/// a level must not grow because another one did.
+/// A session that never chose a level receives this level and above, independent of other sessions.
 const UNCHOSEN_LEVEL: LogLevel = LogLevel::Info;
 
 impl Subscriptions {
-    /// Notes the wish. `true`: the server knows already, nothing need be sent.
+    /// Adds a subscription. Returns whether the server has it already, so that nothing need be
+    /// sent.
     pub(super) fn subscribe(&mut self, session: SessionKey, uri: &str) -> bool {
         let resource = self.resources.entry(uri.to_owned()).or_default();
         resource.subscribers.insert(session);
@@ -47,7 +48,8 @@ impl Subscriptions {
         }
     }
 
-    /// Notes that the wish has gone. `true`: someone else still wants it, nothing need be sent.
+    /// Removes a subscription. Returns whether another session still has it, so that nothing need
+    /// be sent.
     pub(super) fn unsubscribe(&mut self, session: SessionKey, uri: &str) -> bool {
         let Some(resource) = self.resources.get_mut(uri) else {
             return false;
@@ -60,7 +62,7 @@ impl Subscriptions {
         true
     }
 
-    /// The server does not send updates of a resource, whoever wants them.
+    /// The server does not send updates of a resource.
     pub(super) fn drop(&mut self, uri: &str) {
         self.resources.remove(uri);
     }
@@ -96,13 +98,13 @@ impl Subscriptions {
         self.unchosen.insert(session);
     }
 
-    /// Notes the session's level. `Some`: the server must be told this one.
+    /// Sets the session's level. Returns the level to send to the server, if it changes.
     pub(super) fn set_level(&mut self, session: SessionKey, level: LogLevel) -> Option<LogLevel> {
         self.choose_level(session, level);
         self.resend_level()
     }
 
-    /// Notes the session's level, which the server is told later.
+    /// Sets the session's level, which is sent to the server later.
     pub(super) fn choose_level(&mut self, session: SessionKey, level: LogLevel) {
         self.unchosen.remove(&session);
         self.levels.insert(session, level);
@@ -123,7 +125,7 @@ impl Subscriptions {
         }
     }
 
-    /// Returns the level that the server must be told, if it is another one than it has.
+    /// Returns the level to send to the server, if it differs from the last one.
     pub(super) fn resend_level(&mut self) -> Option<LogLevel> {
         // When the last choice has gone, the server goes back to its own default.
         let back = self.sent.map(|_| UNCHOSEN_LEVEL);
@@ -135,7 +137,7 @@ impl Subscriptions {
         self.sent
     }
 
-    /// It is not certain that the server has the level it was told: the next wish must be put to it.
+    /// The server may not have the level that was last sent, so the next one is sent again.
     pub(super) fn forget_sent_level(&mut self) {
         self.sent = None;
     }
@@ -161,7 +163,7 @@ impl Subscriptions {
         self.levels.get(&session).copied()
     }
 
-    /// Everything that anybody is subscribed to.
+    /// Returns all subscribed resources.
     pub(super) fn uris(&self) -> BTreeSet<String> {
         self.resources.keys().cloned().collect()
     }
@@ -181,7 +183,7 @@ impl Subscriptions {
         (orphans, counted)
     }
 
-    /// Everything a restarted server must be told again.
+    /// Returns what must be sent again to a restarted server.
     pub(super) fn replay(&mut self) -> (Vec<String>, Option<LogLevel>) {
         self.sent = self.most_verbose();
         (self.resources.keys().cloned().collect(), self.sent)

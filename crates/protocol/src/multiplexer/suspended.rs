@@ -114,7 +114,7 @@ impl Suspended {
     ) -> bool {
         let wire = ledger.questions.get(&question).and_then(|open| open.wire);
         let call = wire.and_then(|id| ledger.call(id));
-        // Calls of one session need not be told apart.
+        // Questions for calls of one session go to the same client.
         if !call.is_some_and(|call| call.asking.is_suspended()) || !ledger.sessions.others_ask(session) {
             return false;
         }
@@ -228,7 +228,7 @@ mod tests {
                 .handle_line(self.now, Bytes::copy_from_slice(line.as_bytes()));
         }
 
-        /// The server asks; gives who is asked, if anybody.
+        /// The server asks. Returns the session that is asked, if any.
         fn ask(&mut self, id: u64) -> Option<(SessionKey, QuestionKey)> {
             while self.machine.poll_output().is_some() {}
             let params = r#"{"message":"?","requestedSchema":{"type":"object","properties":{}}}"#;

@@ -22,7 +22,7 @@ impl Multiplexer {
         self.tasks.has_live(now)
     }
 
-    /// Looks at the answer to a call for what it says of tasks. Returns what the client is to be sent, if it is.
+    /// Handles an answer that is about a task. Returns the message for the client, if there is one.
     #[expect(
         clippy::wildcard_enum_match_arm,
         reason = "the answers to other methods pass as they are"
@@ -138,7 +138,7 @@ impl Multiplexer {
         }
     }
 
-    /// A server of core tasks asks because of a task. Returns whether it says of which.
+    /// A server of core tasks asks because of a task. Returns whether the question names the task.
     pub(super) fn handle_task_question(&mut self, now: Moment, id: &Bytes, message: &Message) -> bool {
         let Some(task) = task::related(message).filter(|_| self.link.offers_tasks()) else {
             return false;

@@ -22,7 +22,7 @@ use super::ledger::Ledger;
 use super::link::Link;
 use super::state::{Doing, Pending};
 
-/// How often a server is asked that does not say how often, and how often at all.
+/// The interval between polls if the server names none, and the limits of what it may name.
 const POLL: Duration = Duration::from_secs(1);
 const POLL_LEAST: Duration = Duration::from_millis(100);
 const POLL_MOST: Duration = Duration::from_secs(10);
@@ -277,7 +277,7 @@ impl TaskPolling {
             .collect()
     }
 
-    /// Gives a task the client's answer to one of its questions.
+    /// Sends a task the client's answer to one of its questions.
     pub(super) fn send_answer(id: WireId, key: &str, raw: &[u8], ledger: &mut Ledger, link: &Link) {
         let answers = format!("{{{}:{}}}", quoted(key), String::from_utf8_lossy(raw));
         Self::send(id, Method::TasksUpdate, Some(answers), ledger, link);
@@ -314,7 +314,7 @@ impl TaskPolling {
         }
     }
 
-    /// No client waits for a call's task any more: the server is told in the way that it can be.
+    /// No client waits for a call's task any more: cancels it in the server's era.
     pub(super) fn abandon(now: Moment, id: WireId, ledger: &mut Ledger, link: &Link) {
         let Some(polling) = Self::of(id, ledger) else {
             return;

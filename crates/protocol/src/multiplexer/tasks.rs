@@ -1,9 +1,10 @@
 //! The tasks that clients know of: which principal each belongs to, which sessions watch it, and what it asks.
 //!
-//! A task outlives the request that began it, and a client that knows its id may ask for it. So every id is remembered
-//! with the principal it was given to, and is unknown to all others. An id that was never seen here may be anybody's: it
-//! is passed on only where callers are not told apart at all. What a server of core tasks asks because of a task is marked
-//! with its id, which makes it exact; a client of the extension finds it in `tasks/get` and answers by `tasks/update`.
+//! A task outlives the request that began it, and a client that knows its id may ask for it. So
+//! every id is remembered with the principal it was given to, and is unknown to all others. An id
+//! that was never seen here may belong to any caller: it is passed on only without authentication.
+//! What a server of core tasks asks because of a task is marked with its id, which makes it exact;
+//! a client of the extension finds it in `tasks/get` and answers by `tasks/update`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use super::ledger::Ledger;
 use super::link::Link;
 use super::state::{InFlight, Pending};
 
-/// How long a task is taken to go on of which its server does not say how long it keeps it.
+/// How long a task is assumed to live if its server names no time.
 const UNLIMITED: Duration = Duration::from_secs(3600);
 pub(super) const NO_TASK: &str = "there is no such task";
 
@@ -77,7 +78,7 @@ pub(super) enum Watched {
     Wanted,
 }
 
-/// Who can be asked because of a task.
+/// Which client can be asked because of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TaskClient {
     /// The task is not known here.
@@ -228,7 +229,7 @@ impl Tasks {
         }
     }
 
-    /// Gives a server of core tasks the answers to its task's questions.
+    /// Sends a server of core tasks the answers to its task's questions.
     fn update(&mut self, call: &Call, id: &str, ledger: &mut Ledger, link: &Link) {
         let params = call.message.raw(Member::Params).and_then(Object::parse);
         let responses = params.as_ref().and_then(|params| params.get("inputResponses"));
@@ -357,7 +358,8 @@ impl Tasks {
         }
     }
 
-    /// Returns what a client of the extension is sent of a core task: what the server said, and its questions.
+    /// Returns the description of a core task for a client of the extension: the server's, with its
+    /// questions.
     pub(super) fn with_inputs(
         &mut self,
         id: &str,
@@ -409,7 +411,7 @@ impl Tasks {
         }
     }
 
-    /// Returns who can be asked because of a task.
+    /// Returns which client can be asked because of a task.
     pub(super) fn client_of(&self, task: &str, ledger: &Ledger) -> TaskClient {
         let Some(known) = self.known.get(task) else {
             return TaskClient::Unknown;

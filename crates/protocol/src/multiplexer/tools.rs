@@ -1,10 +1,11 @@
 //! What is known of the server's tools, and the reading of their list where a call cannot do without it.
 //!
-//! Three things about a call depend on its tool: which headers must mirror its arguments, whether the server wants
-//! it as a task, and, where the server is reached by HTTP, which headers to send. The knowledge comes from every list that
-//! passes by, and is forgotten when the server says that its tools have changed. If a call needs a tool that
-//! was never listed, the list is read on Rialto's own account: once for all calls that wait, a bounded number of pages, for
-//! a bounded time. A tool that is unknown after that is not judged; the server alone knows what to do with it.
+//! Three things about a call depend on its tool: which headers must mirror its arguments, whether
+//! the server wants it as a task, and, where the server is reached by HTTP, which headers to send.
+//! The knowledge comes from every list that passes by, and is forgotten when the server reports
+//! changed tools. If a call needs a tool that was never listed, the list is read on Rialto's own
+//! account: once for all calls that wait, a bounded number of pages, for a bounded time. A tool
+//! that is unknown after that is not judged; the server alone knows what to do with it.
 
 use std::sync::Arc;
 use std::time::Duration;

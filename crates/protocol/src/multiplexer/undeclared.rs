@@ -1,10 +1,11 @@
 //! Questions that need a capability which the modern client of their call did not declare.
 //!
-//! A shared legacy server is told the union of what clients can do, so it may ask for more than the client of a call
-//! declared. Servers that ask several things at once do so within milliseconds. Therefore such a question is not refused
-//! at once. It is kept while the client has another question of the same call to answer, and for
-//! [`Undeclared::SIBLINGS`] while no such question has come. If one has come, the server is refused the kept questions
-//! after the client's answer, and the call ends with the server's own answer. If none has come, the call ends with the
+//! A shared legacy server receives the union of its clients' capabilities, so it may ask for more
+//! than the client of a call declared. Servers that ask several things at once do so within
+//! milliseconds. Therefore such a question is not refused at once. It is kept while the client has
+//! another question of the same call to answer, and for [`Undeclared::SIBLINGS`] while no such
+//! question has come. If one has come, the server is refused the kept questions after the client's
+//! answer, and the call ends with the server's own answer. If none has come, the call ends with the
 //! modern error for a missing capability, and the server is told to cancel it.
 
 use std::time::Duration;

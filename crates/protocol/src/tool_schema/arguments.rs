@@ -85,7 +85,7 @@ impl<'a> Mirrored<'a> {
         }
     }
 
-    /// What a header says of it, before it is encoded.
+    /// Returns its text in a header, before encoding.
     pub(super) fn into_text(self) -> Option<Cow<'a, str>> {
         match self {
             Self::Nothing | Self::Structure | Self::Broken => None,
@@ -213,7 +213,7 @@ impl<'a> Visitor<'a> for Level<'_, '_, 'a> {
     }
 }
 
-/// Reads a key and says which of the live entries go on through it.
+/// Reads a key and finds the live entries whose path continues through it.
 struct Key<'s> {
     entries: &'s [ToolHeader],
     depth: usize,

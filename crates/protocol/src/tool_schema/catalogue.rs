@@ -1,7 +1,8 @@
 //! What is known of a server's tools: the headers that each of them asks for.
 //!
-//! It is filled from `tools/list` results, page by page, and emptied when the server says that its tools have
-//! changed. It is bounded; a tool that finds no room is unknown, and its headers pass unchecked.
+//! It is filled from `tools/list` results, page by page, and emptied when the server reports
+//! changed tools. It is bounded; a tool that finds no room is unknown, and its headers pass
+//! unchecked.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -42,11 +43,11 @@ pub struct KnownTool {
     pub problem: Option<SchemaError>,
     /// Whether it can be worked on as a task (2025-11-25, `execution.taskSupport`).
     pub tasks: TaskSupport,
-    /// It says of itself that it only reads, or that calling it again changes nothing more.
+    /// Its annotations declare it read-only or idempotent.
     pub repeatable: bool,
 }
 
-/// What a tool of a legacy server says about tasks.
+/// Whether a tool of a legacy server runs as a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TaskSupport {
     /// It cannot be called as a task.
@@ -231,7 +232,7 @@ fn task_support(execution: &str) -> TaskSupport {
     }
 }
 
-/// Whether a tool says of itself that calling it twice does no more than calling it once.
+/// Returns whether the annotations of a tool declare it read-only or idempotent.
 fn is_repeatable(annotations: &str) -> bool {
     let annotations: Value = serde_json::from_str(annotations).unwrap_or_default();
     ["readOnlyHint", "idempotentHint"]

@@ -1,7 +1,8 @@
 //! What a client over HTTP may offer of a server's tools (2026-07-28, tools, "x-mcp-header").
 //!
-//! A tool with an invalid annotation must not be offered, and must not cost the others. Whoever stands between a
-//! server on HTTP and a client that is not has to see to that, since only clients on HTTP look.
+//! A tool with an invalid annotation must not be offered, and must not cost the others. Only
+//! clients on HTTP check this, so a proxy between a server on HTTP and a client on stdio must do
+//! it.
 
 use std::borrow::Cow;
 

@@ -1,10 +1,10 @@
 //! Header validation: the `Mcp-*` headers that mirror a request's body (2026-07-28, Streamable HTTP,
 //! "Request Metadata").
 //!
-//! This module hides how a value is written into a header and read out of it, and it judges whether the
-//! headers of a POST say what its body says, so that nobody in between is routed by one and served by the
-//! other. It refuses to repair: a header that is doubled, illegal or different is an error, and no error
-//! repeats a value, because the arguments of a call have no place in a log.
+//! This module encodes and decodes header values, and compares the headers of a POST with its body,
+//! so that a proxy cannot route by one and the server act on the other. It repairs nothing: a
+//! header that is doubled, illegal or different is an error. No error repeats a value, because the
+//! arguments of a call have no place in a log.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -55,8 +55,7 @@ pub fn encode(value: &str) -> Cow<'_, str> {
 
 /// Reads the value of `Mcp-Name` or `Mcp-Param-*`.
 ///
-/// Only padded standard base64 without stray bits is taken, so that a text has one encoded form and
-/// everyone on the way reads the same one.
+/// Only padded standard base64 without stray bits is accepted, so that a text has one encoded form.
 pub fn decode(value: &[u8]) -> Result<Cow<'_, str>, HeaderError> {
     let text = plain(value)?;
     if !text.starts_with(OPENING) || !text.ends_with(CLOSING) {
@@ -94,8 +93,8 @@ fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// Whether a reader could take the plain text for the encoded form. The marks are lower-case and exact, but
-/// a careless reader may not know that, and encoding once too often harms nobody.
+/// Whether a reader could take the plain text for the encoded form. The marks are lower-case and
+/// exact, but a careless reader may not know that, and encoding once too often does no harm.
 fn resembles_sentinel(value: &str) -> bool {
     value
         .get(..OPENING.len())
@@ -229,7 +228,7 @@ const VERSION_MEMBER: &str = "_meta.io.modelcontextprotocol/protocolVersion";
 const ARGUMENT: &str = "the argument it mirrors";
 
 impl<'a> MirroredHeaders<'a> {
-    /// Picks the mirroring headers out of all the headers of a POST, in whatever case they are written.
+    /// Picks the mirroring headers out of all headers of a POST; their case does not matter.
     pub fn read<'n>(headers: impl IntoIterator<Item = (&'n [u8], &'a [u8])>) -> Self {
         let mut seen = Self::default();
         for (name, value) in headers {
@@ -246,8 +245,8 @@ impl<'a> MirroredHeaders<'a> {
         seen
     }
 
-    /// Whether what is given agrees with the body. It comes before the check of the version, so that a
-    /// request that says two versions is told so, whichever of them is known.
+    /// Checks that the given headers agree with the body. It comes before the check of the version,
+    /// so that two different versions are reported as a mismatch.
     ///
     /// The specification leaves the headers of notifications undefined; only their version is looked at.
     pub fn check_mismatch(&self, message: &Message) -> Result<(), HeaderMismatch> {
@@ -270,7 +269,8 @@ impl<'a> MirroredHeaders<'a> {
                 version.as_deref(),
                 VERSION_MEMBER,
             ),
-            // A notification may rely on its header alone, and nobody posts responses in this revision.
+            // A notification may rely on its header alone, and clients of this revision post no
+            // responses.
             Kind::Notification | Kind::Result | Kind::Error => Ok(()),
         }
     }
@@ -320,8 +320,8 @@ impl<'a> MirroredHeaders<'a> {
         }
     }
 
-    /// Whether the `Mcp-Param-*` headers that the tool's schema asks for say what the arguments say. Others
-    /// are ignored, as the specification demands of whoever does not recognise them.
+    /// Checks the `Mcp-Param-*` headers that the tool's schema asks for against the arguments.
+    /// Others are ignored, as the specification demands.
     pub fn check_params(&self, tool: &ToolHeaders, arguments: Option<&[u8]>) -> Result<(), HeaderMismatch> {
         let params = self.params.iter().map(|(name, value)| (name.as_str(), *value));
         check_params(params, tool, arguments)
@@ -347,7 +347,7 @@ impl MirroredParams {
         self.0.is_empty()
     }
 
-    /// Whether they say what the arguments say.
+    /// Checks them against the arguments.
     pub fn check(&self, tool: &ToolHeaders, arguments: Option<&[u8]>) -> Result<(), HeaderMismatch> {
         let params = self.0.iter().map(|(name, value)| (name.as_str(), &value[..]));
         check_params(params, tool, arguments)
@@ -427,7 +427,7 @@ fn check_param(given: Seen<'_>, value: &Mirrored<'_>) -> Result<(), MismatchReas
         Seen::One(given) => decode(given).map_err(MismatchReason::Unreadable)?,
         Seen::Absent => {
             return match value {
-                // No header can carry a structure; whether the tool takes one is for the server to say.
+                // No header can carry a structure; the server decides whether the tool accepts one.
                 Mirrored::Nothing | Mirrored::Structure => Ok(()),
                 Mirrored::Text(_) | Mirrored::Number(_) | Mirrored::Boolean(_) | Mirrored::Broken => {
                     Err(MismatchReason::Missing)

@@ -1,9 +1,9 @@
 //! Lines of a child's stdout, cut incrementally and within a limit.
 //!
-//! [`LineFramer`] hides chunk borders, line ends and blank lines. A line above the limit is not kept: it
-//! streams past an [`EnvelopeSeeker`], which remembers only whose answer it was, so that exactly that caller
-//! can be told. The module refuses to judge whether a line is JSON, and it never joins the half line of a
-//! child that ended with anything else.
+//! [`LineFramer`] hides chunk borders, line ends and blank lines. A line above the limit is not
+//! kept: it streams past an [`EnvelopeSeeker`], which finds only its id, so that exactly the call
+//! with that id fails. The module refuses to judge whether a line is JSON, and it never joins the
+//! half line of a child that ended with anything else.
 
 mod seeker;
 
@@ -21,8 +21,8 @@ const BLOCK: usize = 2 * READ;
 /// What the framer cut from the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
-    /// One line without its terminator. It is a slice of the read buffer and keeps that whole allocation
-    /// alive, so who stores a line for long copies it.
+    /// One line without its terminator. It is a slice of the read buffer and keeps that whole
+    /// allocation alive, so code that keeps a line for long copies it.
     Line(Bytes),
     /// A line above the limit has ended. Its bytes are gone.
     TooLong(TooLong),
@@ -149,8 +149,8 @@ impl LineFramer {
         })
     }
 
-    /// The stream has ended: a half line is dropped, and its length told. The next child gets a new framer,
-    /// so that nothing of this one can be joined with its output.
+    /// The stream has ended: drops a half line and returns its length. The next child gets a new
+    /// framer, so that nothing of this one can be joined with its output.
     pub fn finish(self) -> Option<u64> {
         let held = self.buffer.len() as u64;
         match self.skipping {
@@ -160,8 +160,8 @@ impl LineFramer {
         }
     }
 
-    /// Whether the unfinished line in the buffer is too long whatever follows. A carriage return just past
-    /// the limit may still turn out to be part of the terminator.
+    /// Returns whether the unfinished line in the buffer is too long already. A carriage return
+    /// just past the limit may still turn out to be part of the terminator.
     fn has_outgrown_the_limit(&self) -> bool {
         match self.buffer.len().checked_sub(self.max_line) {
             None | Some(0) => false,

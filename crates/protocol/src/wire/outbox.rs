@@ -1,7 +1,8 @@
 //! Lines on their way out, large ones without being copied.
 //!
-//! [`Outbox`] hides that a few pieces and not one buffer are written: what is small is gathered at its [`end`](Outbox::end),
-//! what is large stays where it is and is only pointed to. It refuses to know what a line is: whoever writes ends each.
+//! [`Outbox`] hides that a few pieces and not one buffer are written: what is small is gathered at
+//! its [`end`](Outbox::end), what is large stays where it is and is only pointed to. It does not
+//! know what a line is: the caller writes each line break.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -71,7 +72,7 @@ impl Outbox {
         self.end.clear();
     }
 
-    /// Gives back the room that one large line needed, and keeps what many small ones need.
+    /// Frees the memory that one large line needed, and keeps what many small ones need.
     pub fn shrink(&mut self, kept: usize) {
         if self.is_empty() && self.end.capacity() > kept {
             *self = Self::default();

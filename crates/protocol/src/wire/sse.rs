@@ -1,5 +1,5 @@
-//! Server-sent events: what MCP servers write, and whatever the WHATWG event-stream standard lets a remote
-//! server write.
+//! Server-sent events: a writer for MCP's own, and a parser for all that the WHATWG standard
+//! allows.
 //!
 //! The writer hides the field syntax and makes sure that no value can begin a new field or event. The parser
 //! hides line ends, chunk borders, comments and the joining of `data` lines, and holds at most one event. Neither
@@ -50,9 +50,9 @@ pub fn write_event(out: &mut BytesMut, id: Option<&[&str]>, event: Option<&str>,
 
 /// Writes the event that only hands out an id, so that a stream can be resumed before its first message.
 ///
-/// Its data is there but empty (2025-11-25, Streamable HTTP, "Sending Messages to the Server"): without a
-/// `data` field a standard reader would not dispatch it. It also says how long to wait before coming back: when a stream
-/// breaks off it is too late to say so.
+/// Its data is there but empty (2025-11-25, Streamable HTTP, "Sending Messages to the Server"):
+/// without a `data` field a standard reader would not dispatch it. It also has the delay before a
+/// reconnect: when a stream breaks it is too late to send it.
 pub fn write_priming(out: &mut BytesMut, id: &[&str], retry: Duration) {
     let retry = u64::try_from(retry.as_millis()).unwrap_or(u64::MAX);
     write_field(out, "id: ", id);
@@ -396,7 +396,7 @@ fn join(mut lines: BytesMut, line: &[u8]) -> BytesMut {
     lines
 }
 
-/// The value of a `retry` field: ASCII digits only. A number past `u64` is no delay anyone meant.
+/// The value of a `retry` field: ASCII digits only. A number past `u64` is ignored.
 fn milliseconds(value: &[u8]) -> Option<u64> {
     if value.is_empty() {
         return None;

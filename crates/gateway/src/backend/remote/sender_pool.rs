@@ -69,7 +69,7 @@ struct PoolState {
     workers: Vec<(Arc<Worker>, AbortHandle)>,
     idle: Vec<Arc<Worker>>,
     returned: Vec<Returned>,
-    /// The server was out of reach: that something was delivered is news again.
+    /// Success is reported too: the server was unreachable before.
     wants_success: bool,
     closed: bool,
 }
@@ -123,7 +123,7 @@ impl SenderPool {
         found.map(|at| state.workers.swap_remove(at).1.abort()).is_some()
     }
 
-    /// Comes back when there may be news.
+    /// Waits until an exchange may have ended that the supervisor must know of.
     pub(super) async fn any_news(&self) {
         self.news.notified().await;
     }
@@ -132,7 +132,7 @@ impl SenderPool {
         std::mem::take(&mut self.state().returned)
     }
 
-    /// Whether it is news that something was delivered.
+    /// Sets whether success is reported.
     pub(super) fn report_success(&self, wanted: bool) {
         self.state().wants_success = wanted;
     }
@@ -223,7 +223,7 @@ async fn work(senders: Arc<SenderPool>, me: Arc<Worker>) {
     }
 }
 
-/// One of them.
+/// One worker.
 #[derive(Debug, Default)]
 struct Worker {
     slot: Mutex<Slot>,

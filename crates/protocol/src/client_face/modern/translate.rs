@@ -42,7 +42,7 @@ pub(super) fn reply(id: &[u8], message: &Message, method: Method, server: Option
     }
     result.set("resultType", r#""complete""#);
     if is_cacheable(method) {
-        // A legacy server says nothing about how long its answers hold.
+        // A legacy server does not declare how long its answers are valid.
         result.set("ttlMs", "0");
         result.set("cacheScope", r#""private""#);
     }

@@ -18,7 +18,7 @@ pub(super) struct OpenModernRequest {
     classified: Classified,
     /// When a client that only wants to know which era is spoken has waited long enough.
     deadline: Option<Moment>,
-    /// The client has been told something about it.
+    /// The client has received something about it.
     begun: bool,
 }
 
@@ -104,7 +104,7 @@ impl LineClient {
         Some(open)
     }
 
-    // From the modern requests. What concerns one that was recalled is nobody's business.
+    // From the modern requests. Output of an abandoned one is dropped.
 
     /// Something about a modern request; more follows.
     pub fn handle_event(&mut self, modern_request: ModernRequestKey, line: &Bytes) {
@@ -136,8 +136,8 @@ impl LineClient {
         }
     }
 
-    /// There is no answer to a modern request. Whoever only wanted to know which era is spoken is sent to the handshake, which
-    /// may wait for longer.
+    /// A modern request has failed. A client that only probes for the era is sent to `initialize`,
+    /// which may wait longer.
     pub fn handle_failure(&mut self, modern_request: ModernRequestKey, line: &Bytes) {
         match self
             .modern_requests
@@ -153,7 +153,7 @@ impl LineClient {
         }
     }
 
-    /// The server is away: there is no need to let those wonder who only want to know which era is spoken.
+    /// The server is away: answers the probes for the era at once.
     pub fn handle_absence(&mut self) {
         self.dismiss_probes(|_| true);
     }

@@ -14,7 +14,7 @@ use crate::time::Moment;
 pub(super) struct Opening {
     /// The message that it is opened with.
     first: Message,
-    /// What the client said meanwhile.
+    /// Messages that the client sent meanwhile.
     waiting: VecDeque<Message>,
 }
 
@@ -56,7 +56,7 @@ impl LineClient {
         }
     }
 
-    /// The opening message was answered although nobody was welcomed.
+    /// The opening message was answered, but the session was not opened.
     pub(super) fn handle_open_refused(&mut self, now: Moment, line: &[u8], request_bytes: usize) {
         self.load.remove(request_bytes);
         self.outgoing.push(line);
@@ -74,7 +74,7 @@ impl LineClient {
         self.fail_opening(now);
     }
 
-    /// The client is where it began, and what it said meanwhile is judged anew.
+    /// The client may begin again, and its waiting messages are handled again.
     fn fail_opening(&mut self, now: Moment) {
         self.outputs.push_back(Output::Close);
         let state = std::mem::replace(&mut self.state, ClientState::Undecided);

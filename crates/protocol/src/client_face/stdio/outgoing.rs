@@ -40,7 +40,8 @@ impl OutgoingBuffer {
         }
     }
 
-    /// In valid JSON raw line breaks stand only between tokens: turned into spaces, nobody can smuggle a second line.
+    /// In valid JSON raw line breaks stand only between tokens. They become spaces, so that no peer
+    /// can inject a second line.
     fn append(&mut self, pieces: &[&[u8]]) {
         self.lines
             .reserve(pieces.iter().map(|piece| piece.len()).sum::<usize>() + 1);

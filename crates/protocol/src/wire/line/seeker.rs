@@ -119,7 +119,7 @@ impl EnvelopeSeeker {
             return (None, false);
         }
         match self.id {
-            // Whoever is told about the line gets the id back, so that one which is no JSON would spoil what is said.
+            // The id is quoted in the error, so an id that is no JSON would make the error invalid.
             Id::Raw(raw) if serde_json::from_slice::<&serde_json::value::RawValue>(&raw).is_ok() => {
                 (Some(Bytes::from(raw)), self.method)
             }
