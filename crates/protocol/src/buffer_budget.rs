@@ -289,12 +289,12 @@ mod tests {
     /// Opens a holder with these bytes. Returns it with what had to go.
     fn hold(
         budget: &mut BufferBudget,
-        who: &str,
+        principal: &str,
         held: Held,
         bytes: usize,
         second: u64,
     ) -> (HolderKey, Vec<Output>) {
-        let key = budget.open(named(who), held);
+        let key = budget.open(named(principal), held);
         budget.handle_held(key, bytes, at(second));
         (key, std::iter::from_fn(|| budget.poll_output()).collect())
     }

@@ -17,7 +17,7 @@ pub fn without_app_only_tools(answer: &Message) -> Option<Message> {
     retain_tools(answer, |tool| !is_app_only(tool))
 }
 
-/// Returns whether a tool says that models do not see it. Without a word about it, they do.
+/// Returns whether a tool declares that models do not see it. Without a declaration they do.
 fn is_app_only(tool: &str) -> bool {
     let visibility = || {
         let tool = Object::parse(tool.as_bytes())?;

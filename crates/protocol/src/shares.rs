@@ -46,7 +46,7 @@ mod tests {
 
     fn shares(held: &[(&'static str, usize)]) -> Shares<'static> {
         held.iter()
-            .flat_map(|(who, count)| std::iter::repeat_n(*who, *count))
+            .flat_map(|(holder, count)| std::iter::repeat_n(*holder, *count))
             .collect()
     }
 

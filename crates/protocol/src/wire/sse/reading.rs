@@ -1,5 +1,6 @@
-//! How tests read an event stream. The unit tests, the properties and the fuzz target share this file, so it names
-//! nothing by the crate it is part of: whoever includes it has the parser in scope.
+//! How tests read an event stream. The unit tests, the properties and the fuzz target share this
+//! file, so it names nothing by the crate it is part of: the including module has the parser in
+//! scope.
 
 use bytes::Bytes;
 
