@@ -3,7 +3,7 @@
 //! The suite starts it with the server's address as its last argument and what a scenario gives in the environment:
 //! `conformance client --command target/debug/examples/conformance_client --suite auth`.
 
-use oauth::{Grant, Identity, Person, Secret, Settings, SignIn, SigningKey, StoreSettings};
+use oauth::{Browser, Grant, Identity, Secret, Settings, SignIn, SigningKey, StoreSettings};
 use serde_json::{Value, json};
 use testkit::authorization_server::browser::visit;
 
@@ -21,11 +21,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..StoreSettings::at(home.path().join("sign-in"))
     };
     let text = |name: &str| context[name].as_str().map(str::to_owned);
-    let mut person = Person::with_browser(|url| visit(url.as_str()).map(drop));
-    person.patience = std::time::Duration::from_secs(5);
+    let mut browser = Browser::opened_by(|url| visit(url.as_str()).map(drop));
+    browser.timeout = std::time::Duration::from_secs(5);
     let robot = scenario.to_string_lossy().contains("client-credentials");
     let settings = Settings {
-        person: Some(person),
+        browser: Some(browser),
         identity: Identity {
             client_id: text("client_id"),
             client_secret: text("client_secret").map(Secret::new),

@@ -15,25 +15,25 @@ type Announcer = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The person in front of this process, and how to reach them.
 #[derive(Clone)]
-pub struct Person {
+pub struct Browser {
     open: Opener,
     announce: Announcer,
     /// How long they may take.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
-impl Person {
+impl Browser {
     /// The browser of the desktop; the address on stderr.
-    pub fn at_the_desktop() -> Self {
-        Self::with_browser(|url| open::that_detached(url.as_str()))
+    pub fn desktop() -> Self {
+        Self::opened_by(|url| open::that_detached(url.as_str()))
     }
 
     /// Another way to open a page. It may block.
-    pub fn with_browser(open: impl Fn(&Url) -> std::io::Result<()> + Send + Sync + 'static) -> Self {
+    pub fn opened_by(open: impl Fn(&Url) -> std::io::Result<()> + Send + Sync + 'static) -> Self {
         Self {
             open: Arc::new(open),
             announce: Arc::new(say_on_stderr),
-            patience: Duration::from_secs(300),
+            timeout: Duration::from_secs(300),
         }
     }
 
@@ -62,11 +62,11 @@ impl Person {
     }
 }
 
-impl fmt::Debug for Person {
+impl fmt::Debug for Browser {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
-            .debug_struct("Person")
-            .field("patience", &self.patience)
+            .debug_struct("Browser")
+            .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
 }
@@ -86,7 +86,7 @@ mod tests {
     async fn only_web_pages_are_opened_and_announced() {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (opened, announced) = (seen.clone(), seen.clone());
-        let person = Person::with_browser(move |url| {
+        let browser = Browser::opened_by(move |url| {
             opened.lock().unwrap().push(format!("opened {url}"));
             Ok(())
         })
@@ -97,10 +97,10 @@ mod tests {
             "data:text/html,x",
             "vscode://x",
         ] {
-            person.show(&Url::parse(url).unwrap()).await;
+            browser.show(&Url::parse(url).unwrap()).await;
         }
         assert!(seen.lock().unwrap().is_empty());
-        person
+        browser
             .show(&Url::parse("https://auth.example.com/a").unwrap())
             .await;
         assert_eq!(

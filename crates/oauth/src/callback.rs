@@ -7,8 +7,8 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use url::form_urlencoded;
 
 use crate::error::SignInError;
-use crate::guard::shown;
 use crate::secret::Secret;
+use crate::url_policy::printable;
 
 pub(crate) mod listener;
 mod page;
@@ -72,15 +72,15 @@ fn answer(
     if !genuine {
         let issuer = expected.issuer.as_deref().unwrap_or("that was asked");
         return Err(SignInError::WrongIssuer {
-            issuer: shown(issuer),
+            issuer: printable(issuer),
         });
     }
     match (errors, codes) {
         ([error], _) => Err(SignInError::Denied {
-            code: shown(error),
+            code: printable(error),
             description: descriptions
                 .first()
-                .map(|text| format!(" ({})", shown(text)))
+                .map(|text| format!(" ({})", printable(text)))
                 .unwrap_or_default(),
         }),
         ([], [code]) if !code.is_empty() => Ok(Code {

@@ -11,12 +11,12 @@ use tracing::instrument::WithSubscriber as _;
 use tracing::subscriber::NoSubscriber;
 use url::Url;
 
-use crate::edge::{Edge, Network, ResourceDocument};
 use crate::error::SignInError;
-use crate::guard::{Guard, shown};
+use crate::http::{Edge, Network, ResourceDocument};
 use crate::issuer::{self, Allowed};
 use crate::registration::{Offer, TokenAuth};
 use crate::store::Origins;
+use crate::url_policy::{UrlPolicy, printable};
 
 /// What an authorization server offers, judged.
 #[derive(Debug, Clone)]
@@ -73,7 +73,7 @@ pub(crate) async fn discover(
     let edge = Arc::new(Edge::new(network.clone(), endpoint.clone(), challenge.to_vec()));
     let failed = |why: String| SignInError::Discovery {
         resource: endpoint.to_string(),
-        why: shown(&why),
+        why: printable(&why),
     };
     let mut manager = AuthorizationManager::new_with_oauth_http_client(endpoint.clone(), edge.clone())
         .await
@@ -89,7 +89,7 @@ pub(crate) async fn discover(
     if published {
         compare_issuer(&found.metadata, &edge, document.as_ref())?;
     }
-    let terms = judge(&found.metadata, published, endpoint, &network.guard)?;
+    let terms = judge(&found.metadata, published, endpoint, &network.policy)?;
     manager.set_metadata(found.metadata.clone());
     let described = document.is_some();
     let (resource, resource_scopes) = match document {
@@ -143,7 +143,7 @@ fn compare_issuer(
         None => Err("it came from nowhere"),
     };
     checked.map_err(|why| SignInError::Metadata {
-        address: shown(address.as_ref().map_or("", Url::as_str)),
+        address: printable(address.as_ref().map_or("", Url::as_str)),
         why: why.to_owned(),
     })
 }
@@ -152,17 +152,17 @@ fn judge(
     metadata: &AuthorizationMetadata,
     published: bool,
     endpoint: &Url,
-    guard: &Guard,
+    policy: &UrlPolicy,
 ) -> Result<Terms, SignInError> {
     let issuer = match &metadata.issuer {
         Some(issuer) => issuer.clone(),
         None => endpoint.origin().ascii_serialization(),
     };
-    let shown_issuer = shown(&issuer);
-    let reachable = |url: &String| match guard.judge(url) {
+    let shown_issuer = printable(&issuer);
+    let reachable = |url: &String| match policy.check(url) {
         Ok(_) => Ok(()),
         Err(refusal) => Err(SignInError::Unreachable {
-            url: shown(url),
+            url: printable(url),
             refusal,
         }),
     };
@@ -199,8 +199,8 @@ fn judge(
     let authorization = issuer::origin(&metadata.authorization_endpoint).unwrap_or_default();
     let split = (!names_itself && authorization != origins.token).then(|| SignInError::SplitAuthority {
         issuer: shown_issuer.clone(),
-        authorization: shown(&authorization),
-        token: shown(&origins.token),
+        authorization: printable(&authorization),
+        token: printable(&origins.token),
     });
     let parameter = issuer::oauth_parameter(&metadata.authorization_endpoint);
     Ok(Terms {
@@ -213,7 +213,7 @@ fn judge(
             // A server of 2025-03-26 without any metadata has no place to say it.
             Ok(()) if parameter.is_some() => Err(SignInError::AuthorizationParameters {
                 issuer: shown_issuer,
-                parameter: shown(&parameter.unwrap_or_default()),
+                parameter: printable(&parameter.unwrap_or_default()),
             }),
             Ok(()) if published && !s256 => Err(SignInError::NoPkce { issuer: shown_issuer }),
             Ok(()) => Ok(()),
@@ -233,7 +233,7 @@ mod tests {
     fn judged(metadata: serde_json::Value, published: bool) -> Result<Terms, SignInError> {
         let endpoint = Url::parse("https://mcp.example.com/mcp").unwrap();
         let metadata = serde_json::from_value(metadata).unwrap();
-        let terms = judge(&metadata, published, &endpoint, &Guard::new(&endpoint, false))?;
+        let terms = judge(&metadata, published, &endpoint, &UrlPolicy::new(&endpoint, false))?;
         terms.browser.clone().map(|()| terms)
     }
 

@@ -3,7 +3,7 @@
 //! The text of each error reaches a person through a JSON-RPC error or a terminal, so it ends in what to do. None of them ever
 //! carries a token, a code or a client's secret, and a peer's words only short and escaped.
 
-use crate::guard::Refusal;
+use crate::url_policy::UrlError;
 
 /// Signing in has failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -18,7 +18,7 @@ pub enum SignInError {
     Unreachable {
         url: String,
         #[source]
-        refusal: Refusal,
+        refusal: UrlError,
     },
     #[error("{url} could not be asked: {why}")]
     Network { url: String, why: String },
@@ -95,7 +95,7 @@ pub enum SignInError {
     #[error("the callback listener could not be opened at {address}: {why}; is the port in use?")]
     Listener { address: String, why: String },
     #[error("no sign-in within {seconds} s; try again, the link is printed on stderr")]
-    NobodyCame { seconds: u64 },
+    SignInTimeout { seconds: u64 },
     /// The answer did not come from whom it should. Nothing of it is shown.
     #[error(
         "the answer to the sign-in did not come from the authorization server {issuer}; nothing of it was used"

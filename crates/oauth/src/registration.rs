@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use url::Url;
 
-use crate::guard::shown;
 use crate::secret::Secret;
 use crate::signing::SigningKey;
+use crate::url_policy::printable;
 
 /// How a client proves itself at the token endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -232,7 +232,7 @@ pub(crate) fn judge(
         let words = [registered.error, registered.error_description]
             .into_iter()
             .flatten();
-        let words = words.map(|text| shown(&text)).collect::<Vec<_>>().join(", ");
+        let words = words.map(|text| printable(&text)).collect::<Vec<_>>().join(", ");
         return Err(format!("status {status} {words}").trim_end().to_owned());
     }
     let Some(id) = registered.client_id.filter(|id| !id.is_empty()) else {
@@ -246,7 +246,7 @@ pub(crate) fn judge(
         .client_secret
         .filter(|secret| !secret.expose().is_empty());
     let auth = match registered.token_endpoint_auth_method.as_deref() {
-        Some(name) => TokenAuth::named(name).ok_or_else(|| format!("registered for {}", shown(name)))?,
+        Some(name) => TokenAuth::named(name).ok_or_else(|| format!("registered for {}", printable(name)))?,
         // Servers that do not say it mean what they were asked for, unless they gave a secret for nothing.
         None if asked == TokenAuth::None && secret.is_some() => TokenAuth::Basic,
         None => asked,

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use crate::browser::Person;
-use crate::edge::HttpSettings;
+use crate::browser::Browser;
 use crate::error::SignInError;
+use crate::http::HttpSettings;
 use crate::registration::{Identity, is_client_id, is_metadata_url};
 use crate::store::StoreSettings;
 
@@ -26,7 +26,7 @@ pub struct Settings {
     pub resource: Url,
     pub store: StoreSettings,
     /// Who can be asked to sign in. `None`: nobody, and the error says which command to run.
-    pub person: Option<Person>,
+    pub browser: Option<Browser>,
     pub identity: Identity,
     /// For a client registered by hand: where its answers go. A loopback address with a port.
     pub redirect_uri: Option<Url>,
@@ -47,7 +47,7 @@ impl Settings {
         Self {
             resource,
             store,
-            person: None,
+            browser: None,
             identity: Identity::default(),
             redirect_uri: None,
             scopes: Vec::new(),
@@ -59,7 +59,7 @@ impl Settings {
     }
 
     /// What cannot work is said before anything is tried.
-    pub fn judge(&self) -> Result<(), SignInError> {
+    pub fn validate(&self) -> Result<(), SignInError> {
         let wrong = |text: &str| Err(SignInError::Settings(text.to_owned()));
         if let Some(uri) = &self.redirect_uri {
             let loopback = matches!(uri.host_str(), Some("127.0.0.1" | "localhost"));
@@ -125,7 +125,7 @@ impl PartialEq for Settings {
             && (&self.scopes, self.grant, &self.http, self.asleep)
                 == (&other.scopes, other.grant, &other.http, other.asleep)
             && self.allow_split_authority == other.allow_split_authority
-            && self.person.is_some() == other.person.is_some()
+            && self.browser.is_some() == other.browser.is_some()
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
                 redirect_uri: Some(Url::parse(uri).unwrap()),
                 ..settings()
             };
-            assert_eq!(settings.judge().is_ok(), good, "{uri}");
+            assert_eq!(settings.validate().is_ok(), good, "{uri}");
         }
     }
 
@@ -166,29 +166,29 @@ mod tests {
     fn a_secret_needs_an_id_and_a_document_a_path() {
         let mut broken = settings();
         broken.identity.client_secret = Some(Secret::new("s"));
-        assert!(broken.judge().is_err());
+        assert!(broken.validate().is_err());
         let mut broken = settings();
         broken.identity.metadata_url = Some(Url::parse("https://a.example/").unwrap());
-        assert!(broken.judge().is_err());
+        assert!(broken.validate().is_err());
         let broken = Settings {
             grant: Grant::ClientCredentials,
             ..settings()
         };
-        assert!(broken.judge().is_err());
+        assert!(broken.validate().is_err());
         let pem = rcgen::KeyPair::generate().unwrap().serialize_pem();
         let mut signed = Settings {
             grant: Grant::ClientCredentials,
             ..settings()
         };
         signed.identity.client_key = SigningKey::from_pem(&pem);
-        assert!(signed.judge().is_err(), "no id");
+        assert!(signed.validate().is_err(), "no id");
         signed.identity.client_id = Some("robot".into());
-        assert!(signed.judge().is_ok());
+        assert!(signed.validate().is_ok());
         signed.identity.client_secret = Some(Secret::new("s"));
-        assert!(signed.judge().is_err(), "a secret too");
+        assert!(signed.validate().is_err(), "a secret too");
         signed.identity.client_secret = None;
         signed.grant = Grant::AuthorizationCode;
-        assert!(signed.judge().is_err(), "a person");
-        assert!(settings().judge().is_ok());
+        assert!(signed.validate().is_err(), "a person");
+        assert!(settings().validate().is_ok());
     }
 }

@@ -14,22 +14,22 @@ use parking_lot::{Mutex, MutexGuard};
 use url::Url;
 
 use crate::discovery::discover;
-use crate::edge::Network;
 use crate::error::{ScopeFlags, SignInError};
+use crate::http::Network;
 use crate::scope::StepUps;
 use crate::secret::Authorization;
 use crate::settings::{Grant, Settings};
 use crate::store::{Entry, Record, Store};
 
 mod attempt;
-mod exchange;
-mod remedy;
+mod challenge;
 mod revocation;
+mod token_request;
 
 use attempt::{Attempt, renew};
-use exchange::NotRenewed;
-use remedy::{Demand, Origin, Windows};
+use challenge::{Demand, Origin, Windows};
 pub use revocation::LogoutOutcome;
+use token_request::NotRenewed;
 
 /// How often the store is asked whether someone has signed in elsewhere, in milliseconds.
 const LOOK_AGAIN: u64 = 1000;
@@ -164,7 +164,7 @@ impl SignIn {
         let began = milliseconds();
         let mut work = inner.work.lock().await;
         // Where nobody can sign in and nothing is kept there is nothing to wait for.
-        if inner.settings.person.is_none()
+        if inner.settings.browser.is_none()
             && inner.settings.grant == Grant::AuthorizationCode
             && inner.store.load().await?.entries.is_empty()
         {
@@ -249,7 +249,7 @@ impl Inner {
 
     fn network(&self) -> Result<&Network, SignInError> {
         let made = self.network.get_or_init(|| {
-            self.settings.judge()?;
+            self.settings.validate()?;
             Network::new(&self.endpoint, &self.settings.http)
         });
         made.as_ref().map_err(SignInError::clone)

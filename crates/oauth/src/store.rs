@@ -39,7 +39,7 @@ pub struct StoreSettings {
     /// Whether to use the keyring of the operating system, if there is one.
     pub keyring: bool,
     /// How long to wait for another process that is signing in.
-    pub lock_patience: Duration,
+    pub lock_timeout: Duration,
 }
 
 impl StoreSettings {
@@ -47,7 +47,7 @@ impl StoreSettings {
         Self {
             directory: directory.into(),
             keyring: cfg!(feature = "keyring"),
-            lock_patience: Duration::from_secs(600),
+            lock_timeout: Duration::from_secs(600),
         }
     }
 }
@@ -278,12 +278,12 @@ impl Store {
         let lock = lock::acquire(
             &directory,
             &format!("{}.lock", self.stem),
-            self.settings.lock_patience,
+            self.settings.lock_timeout,
         )
         .await;
         lock.map_err(|failure| match failure {
             lock::LockFailure::Busy => SignInError::Busy {
-                seconds: self.settings.lock_patience.as_secs(),
+                seconds: self.settings.lock_timeout.as_secs(),
             },
             lock::LockFailure::System(error) => self.failed(&error),
         })
@@ -383,7 +383,7 @@ fn digest(text: &str) -> String {
 
 /// One line of `rialto status`: nothing secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct StoredToken {
     pub endpoint: String,
     pub issuer: String,
     pub client: String,
@@ -397,7 +397,7 @@ pub struct Kept {
 }
 
 /// Everything that is kept in a directory, the entry in use of each endpoint. Reads files only, no keyring.
-pub fn list(directory: &Path) -> Result<Vec<Kept>, SignInError> {
+pub fn list(directory: &Path) -> Result<Vec<StoredToken>, SignInError> {
     let failed = |error: std::io::Error| SignInError::Store {
         path: directory.display().to_string(),
         why: error.to_string(),
@@ -412,7 +412,7 @@ pub fn list(directory: &Path) -> Result<Vec<Kept>, SignInError> {
         };
         let Some(entry) = record.current() else { continue };
         let token = entry.token.as_ref();
-        all.push(Kept {
+        all.push(StoredToken {
             endpoint: record.endpoint.clone(),
             issuer: entry.issuer.clone(),
             client: entry.client.id.clone(),

@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use oauth::{Person, Settings, SignIn, SignInError};
+use oauth::{Browser, Settings, SignIn, SignInError};
 use play::{Play, authority_says, call, resource_says};
 use serde_json::json;
 use testkit::authorization_server::browser::{fetch, visit};
@@ -104,11 +104,11 @@ async fn g8_a_wrong_state_is_nobody_s_answer() {
     });
     let mut settings = play.attended();
     // Long enough for the wrong answer to come, and then no right one does.
-    settings.person.as_mut().unwrap().patience = Duration::from_secs(3);
+    settings.browser.as_mut().unwrap().timeout = Duration::from_secs(3);
     let error = play.call_as(settings).await.unwrap_err();
     assert_eq!(play.last_page().status, 400);
     assert!(play.authorization_server.seen("/token").is_empty());
-    assert!(matches!(error, SignInError::NobodyCame { .. }), "{error}");
+    assert!(matches!(error, SignInError::SignInTimeout { .. }), "{error}");
 }
 
 #[tokio::test]
@@ -263,11 +263,11 @@ fn callback_address(page: &Url) -> String {
 }
 
 /// This person signs in, whatever else comes to the door.
-async fn signs_in(play: &Play, person: Person) {
-    let mut person = person.announcing(|_| ());
-    person.patience = Duration::from_secs(30);
+async fn signs_in(play: &Play, browser: Browser) {
+    let mut browser = browser.announcing(|_| ());
+    browser.timeout = Duration::from_secs(30);
     let settings = Settings {
-        person: Some(person),
+        browser: Some(browser),
         ..play.alone()
     };
     let status = play.call_as(settings).await;
@@ -280,7 +280,7 @@ async fn g10_only_the_one_right_visitor_gets_through_and_then_the_door_is_shut()
     let statuses = Arc::new(Mutex::new(Vec::new()));
     let callback = Arc::new(Mutex::new(String::new()));
     let (noted, door) = (statuses.clone(), callback.clone());
-    let person = Person::with_browser(move |url| {
+    let browser = Browser::opened_by(move |url| {
         let note = |status| noted.lock().unwrap().push(status);
         let address = callback_address(url);
         assert!(address.starts_with("127.0.0.1:"));
@@ -304,7 +304,7 @@ async fn g10_only_the_one_right_visitor_gets_through_and_then_the_door_is_shut()
         *door.lock().unwrap() = page.url;
         Ok(())
     });
-    signs_in(&play, person).await;
+    signs_in(&play, browser).await;
     assert_eq!(*statuses.lock().unwrap(), [403, 403, 404, 405, 400, 200]);
     let second = callback.lock().unwrap().clone();
     assert!(visit(&second).is_err(), "the door is shut");
@@ -313,7 +313,7 @@ async fn g10_only_the_one_right_visitor_gets_through_and_then_the_door_is_shut()
 #[tokio::test]
 async fn g10_a_visitor_who_sends_no_end_is_shown_out() {
     let play = Play::new(Conduct::default());
-    let person = Person::with_browser(move |url| {
+    let browser = Browser::opened_by(move |url| {
         let address = callback_address(url);
         let mut endless = TcpStream::connect(&address)?;
         let head = format!(
@@ -327,7 +327,7 @@ async fn g10_a_visitor_who_sends_no_end_is_shown_out() {
         assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 431"));
         visit(url.as_str()).map(drop)
     });
-    signs_in(&play, person).await;
+    signs_in(&play, browser).await;
 }
 
 #[tokio::test]

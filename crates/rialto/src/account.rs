@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gateway::escape;
-use oauth::{Kept, LoginOutcome, LogoutOutcome, Settings, SignIn};
+use oauth::{LoginOutcome, LogoutOutcome, Settings, SignIn, StoredToken};
 use url::Url;
 
 use crate::config::{self, Environment, LogSettings};
@@ -114,7 +114,7 @@ fn say(text: &str) {
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }
 
-fn table(kept: &[Kept], now: u64) -> String {
+fn table(kept: &[StoredToken], now: u64) -> String {
     if kept.is_empty() {
         return "signed in nowhere; rialto login URL signs in\n".to_owned();
     }
@@ -164,8 +164,8 @@ mod tests {
     use super::*;
     use crate::flags::account::ClientFlags;
 
-    fn kept(expires: Option<u64>, renewable: bool) -> Kept {
-        Kept {
+    fn kept(expires: Option<u64>, renewable: bool) -> StoredToken {
+        StoredToken {
             endpoint: "https://a.example/mcp".into(),
             issuer: "https://auth.example".into(),
             client: "c1".into(),

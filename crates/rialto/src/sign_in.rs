@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use oauth::{Grant, Person, Secret, Settings, SigningKey, StoreSettings};
+use oauth::{Browser, Grant, Secret, Settings, SigningKey, StoreSettings};
 use url::Url;
 
 use crate::config::{self, Environment};
@@ -92,11 +92,11 @@ pub(crate) fn apply(
         None if settings.identity.client_key.is_some() => Grant::ClientCredentials,
         None => Grant::AuthorizationCode,
     };
-    settings.person = match settings.grant {
-        Grant::AuthorizationCode => Some(person(environment)?),
+    settings.browser = match settings.grant {
+        Grant::AuthorizationCode => Some(browser(environment)?),
         Grant::ClientCredentials => None,
     };
-    settings.judge().map_err(|error| error.to_string())
+    settings.validate().map_err(|error| error.to_string())
 }
 
 /// Returns the directory of the token store: what a user keeps between runs, but would not carry to
@@ -121,18 +121,17 @@ fn truth(name: &str, environment: &Environment) -> Result<Option<bool>, String> 
     said.transpose().map_err(|error| format!("{name}: {error}"))
 }
 
-/// Returns the person in front of this process: reached by the desktop's browser, or by the command
-/// of `RIALTO_BROWSER`.
-pub(crate) fn person(environment: &Environment) -> Result<Person, String> {
+/// Returns the browser in which people sign in: that of the desktop, or the command of `RIALTO_BROWSER`.
+pub(crate) fn browser(environment: &Environment) -> Result<Browser, String> {
     let Some(line) = environment.filled("RIALTO_BROWSER") else {
-        return Ok(Person::at_the_desktop());
+        return Ok(Browser::desktop());
     };
     let command = config::command(line).map_err(|error| format!("RIALTO_BROWSER: {error}"))?;
     let (program, arguments) = match command.split_first() {
         Some((program, arguments)) => (program.clone(), arguments.to_vec()),
         None => return Err("RIALTO_BROWSER is empty".to_owned()),
     };
-    Ok(Person::with_browser(move |url| {
+    Ok(Browser::opened_by(move |url| {
         // No shell, and nothing of ours to read or write: stdout may belong to a protocol.
         let ended = Command::new(&program)
             .args(&arguments)

@@ -8,7 +8,7 @@ use std::io::{Error, Result, Write as _};
 use std::path::PathBuf;
 use std::process::Command;
 
-use oauth::{Authorization, Person, Settings, SignIn, StoreSettings};
+use oauth::{Authorization, Browser, Settings, SignIn, StoreSettings};
 
 fn main() -> Result<()> {
     tokio::runtime::Runtime::new()?.block_on(run())
@@ -20,7 +20,7 @@ async fn run() -> Result<()> {
     let home = PathBuf::from(arguments.next().ok_or_else(|| Error::other("no home"))?);
     let browser = arguments.next();
     let windows = home.join("windows");
-    let person = Person::with_browser(move |url| {
+    let browser = Browser::opened_by(move |url| {
         let mut windows = std::fs::OpenOptions::new()
             .append(true)
             .create(true)
@@ -39,7 +39,7 @@ async fn run() -> Result<()> {
         ..StoreSettings::at(home.join("sign-in"))
     };
     let settings = Settings {
-        person: Some(person),
+        browser: Some(browser),
         ..Settings::new(endpoint.parse().map_err(Error::other)?, store)
     };
     match call(&SignIn::new(settings), &endpoint).await? {

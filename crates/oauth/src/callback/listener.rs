@@ -87,7 +87,7 @@ impl Listener {
         tokio::pin!(deadline);
         loop {
             tokio::select! {
-                () = &mut deadline => return Err(SignInError::NobodyCame { seconds: patience.as_secs() }),
+                () = &mut deadline => return Err(SignInError::SignInTimeout { seconds: patience.as_secs() }),
                 Some(()) = visits.next() => {
                     // Taken only when the visit is over, so that the page has been read.
                     let answer = desk.answer().take();

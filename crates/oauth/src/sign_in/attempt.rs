@@ -4,21 +4,21 @@ use tracing::instrument::WithSubscriber as _;
 use tracing::subscriber::NoSubscriber;
 use url::Url;
 
-use super::exchange::{self, Granted, NotRenewed};
-use super::remedy::{Case, Demand, Origin, Remedy, remedy};
+use super::challenge::{Case, Demand, Origin, Remedy, remedy};
+use super::token_request::{self, Granted, NotRenewed};
 use super::{Inner, Limits, bearer, milliseconds, seconds};
-use crate::browser::Person;
+use crate::browser::Browser;
 use crate::callback::Expected;
 use crate::callback::listener::{At, Listener};
 use crate::discovery::{Discovered, discover};
 use crate::error::SignInError;
-use crate::guard::shown;
 use crate::issuer;
 use crate::registration::{self, Choice, Client};
 use crate::scope;
 use crate::secret::{Authorization, Secret};
 use crate::settings::Grant;
 use crate::store::{Binding, Entry, Failure, Lock, Record};
+use crate::url_policy::printable;
 
 const CLIENT_NAME: &str = "Rialto";
 
@@ -157,8 +157,8 @@ impl Attempt<'_> {
         {
             return Err(SignInError::NotTheIssuer {
                 resource: self.inner.endpoint.to_string(),
-                found: shown(&found.terms.issuer),
-                named: shown(named),
+                found: printable(&found.terms.issuer),
+                named: printable(named),
             });
         }
         let scopes = scope::choose(scope::Known {
@@ -168,10 +168,10 @@ impl Attempt<'_> {
             granted,
             authority: &found.terms.scopes,
         });
-        let obtained = match (self.grant, self.inner.settings.person.clone()) {
+        let obtained = match (self.grant, self.inner.settings.browser.clone()) {
             (Grant::ClientCredentials, _) => self.by_own_right(found, &scopes).await,
             (Grant::AuthorizationCode, None) => return Err(self.inner.login_needed(challenged)),
-            (Grant::AuthorizationCode, Some(person)) => self.by_person(found, &person, &scopes).await,
+            (Grant::AuthorizationCode, Some(browser)) => self.by_browser(found, &browser, &scopes).await,
         };
         match obtained {
             Ok(entry) => {
@@ -206,7 +206,7 @@ impl Attempt<'_> {
         let origins = Some(found.terms.origins.clone());
         let entry = Entry::new(found.terms.issuer.clone(), found.resource.clone(), client);
         let Granted { token, scopes } =
-            exchange::client_credentials(found, &entry.client, scopes, now).await?;
+            token_request::client_credentials(found, &entry.client, scopes, now).await?;
         Ok(Entry {
             scopes,
             token: Some(token),
@@ -237,9 +237,9 @@ impl Attempt<'_> {
                 if !named {
                     return Err(SignInError::OtherIssuer {
                         resource,
-                        found: shown(&terms.issuer),
-                        client: shown(&client.id),
-                        known: shown(&known.issuer),
+                        found: printable(&terms.issuer),
+                        client: printable(&client.id),
+                        known: printable(&known.issuer),
                     });
                 }
             }
@@ -251,8 +251,8 @@ impl Attempt<'_> {
                         .is_some_and(|origin| *origin != terms.origins.token) =>
             {
                 return Err(SignInError::MovedTokenEndpoint {
-                    issuer: shown(&terms.issuer),
-                    host: shown(&terms.origins.token),
+                    issuer: printable(&terms.issuer),
+                    host: printable(&terms.origins.token),
                     resource,
                 });
             }
@@ -263,10 +263,10 @@ impl Attempt<'_> {
         self.inner.store.save(&self.lock, &self.record).await
     }
 
-    async fn by_person(
+    async fn by_browser(
         &mut self,
         mut found: Discovered,
-        person: &Person,
+        browser: &Browser,
         scopes: &[String],
     ) -> Result<Entry, SignInError> {
         found.terms.browser.clone()?;
@@ -283,7 +283,7 @@ impl Attempt<'_> {
         let (listener, client) = self.client(&found, scopes).await?;
         self.bind(&found, &client).await?;
         let redirect_uri = listener.redirect_uri().to_string();
-        exchange::introduce(&mut found, &client, &redirect_uri)?;
+        token_request::introduce(&mut found, &client, &redirect_uri)?;
         let asked: Vec<&str> = scopes.iter().map(String::as_str).collect();
         let url = found
             .manager
@@ -291,8 +291,8 @@ impl Attempt<'_> {
             .with_subscriber(NoSubscriber::default())
             .await;
         let failed = |why: String| SignInError::Token {
-            issuer: shown(&found.terms.issuer),
-            why: shown(&why),
+            issuer: printable(&found.terms.issuer),
+            why: printable(&why),
         };
         let url = Url::parse(&url.map_err(|error| failed(error.to_string()))?)
             .map_err(|error| failed(error.to_string()))?;
@@ -302,18 +302,18 @@ impl Attempt<'_> {
             names_itself: found.terms.names_itself,
         };
         // The answer may come while the page is still being opened.
-        let answer = listener.answer(&expected, person.patience);
+        let answer = listener.answer(&expected, browser.timeout);
         tokio::pin!(answer);
         let answer = tokio::select! {
             answer = &mut answer => answer,
-            () = person.show(&url) => answer.await,
+            () = browser.show(&url) => answer.await,
         };
-        if matches!(answer, Err(SignInError::NobodyCame { .. })) && client.registered_for.is_some() {
+        if matches!(answer, Err(SignInError::SignInTimeout { .. })) && client.registered_for.is_some() {
             // Perhaps the authorization server has forgotten the client and told the person so, and not us.
             self.record.forget_client(&found.terms.issuer, &client.id);
         }
         let Granted { token, scopes } =
-            exchange::code(&found, &answer?, &expected.state, scopes, seconds()).await?;
+            token_request::code(&found, &answer?, &expected.state, scopes, seconds()).await?;
         let origins = Some(found.terms.origins.clone());
         let entry = Entry::new(found.terms.issuer, found.resource, client);
         Ok(Entry {
@@ -345,7 +345,7 @@ impl Attempt<'_> {
             },
             (None, None) => (Listener::open(At::AnyPort).await?, None),
         };
-        let issuer = shown(&found.terms.issuer);
+        let issuer = printable(&found.terms.issuer);
         let client = match registration::choose(&inner.settings.identity, found.terms.offer(), earlier) {
             Choice::Known(client) => client,
             Choice::Nothing => return Err(SignInError::NoRegistration { issuer }),
@@ -382,8 +382,8 @@ impl Attempt<'_> {
 fn no_proof(found: &Discovered) -> SignInError {
     let offered = found.terms.token_auth.clone().unwrap_or_default().join(", ");
     SignInError::NoClientAuthentication {
-        issuer: shown(&found.terms.issuer),
-        offered: shown(&offered),
+        issuer: printable(&found.terms.issuer),
+        offered: printable(&offered),
     }
 }
 
@@ -403,7 +403,7 @@ pub(super) async fn renew(found: &mut Discovered, entry: &Entry, now: u64) -> Re
         .origins
         .clone()
         .unwrap_or_else(|| found.terms.origins.clone());
-    let Granted { token, scopes } = exchange::refresh(found, entry, now).await?;
+    let Granted { token, scopes } = token_request::refresh(found, entry, now).await?;
     Ok(Entry {
         token: Some(token),
         scopes,

@@ -8,12 +8,12 @@ use url::Url;
 use url::form_urlencoded::{Serializer, byte_serialize};
 
 use crate::discovery::discover;
-use crate::edge::Network;
 use crate::error::SignInError;
-use crate::guard::shown;
+use crate::http::Network;
 use crate::issuer;
 use crate::registration::{Client, TokenAuth};
 use crate::store::{Entry, Token};
+use crate::url_policy::printable;
 
 /// What became of the tokens of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +73,7 @@ fn revocation(client: &Client, token: &Token) -> Option<Revocation> {
 pub(super) async fn revoke(network: &Network, endpoint: &Url, entry: &Entry) -> Result<(), SignInError> {
     let Some(token) = &entry.token else { return Ok(()) };
     let not = |why: &str| SignInError::NotRevoked {
-        issuer: shown(&entry.issuer),
+        issuer: printable(&entry.issuer),
         why: why.to_owned(),
     };
     let found = discover(network, endpoint, &entry.challenge).await?;
@@ -87,7 +87,7 @@ pub(super) async fn revoke(network: &Network, endpoint: &Url, entry: &Entry) -> 
     if !entry.may_be_revoked_at(&origin) {
         return Err(not(&format!(
             "its place for that has moved to {}, which gave no token",
-            shown(&origin)
+            printable(&origin)
         )));
     }
     let told =

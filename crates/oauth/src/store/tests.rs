@@ -32,7 +32,7 @@ fn entry(issuer: &str, client_id: &str, access: &str) -> Entry {
 fn store(directory: &Path) -> Store {
     let settings = StoreSettings {
         keyring: false,
-        lock_patience: Duration::from_millis(1),
+        lock_timeout: Duration::from_millis(1),
         ..StoreSettings::at(directory.join("sign-in"))
     };
     Store::new(settings, Url::parse("https://a.example/mcp").unwrap())

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use oauth::{Authorization, Person, Settings, SignIn, SignInError, StoreSettings};
+use oauth::{Authorization, Browser, Settings, SignIn, SignInError, StoreSettings};
 use serde_json::Value;
 use testkit::authorization_server::browser::{Page, visit};
 use testkit::authorization_server::{AuthorizationServer, Conduct};
@@ -45,15 +45,15 @@ impl Play {
     /// Settings of a process with a person who signs in at once.
     pub(crate) fn attended(&self) -> Settings {
         let (opened, announced) = (self.opened.clone(), self.announced.clone());
-        let mut person = Person::with_browser(move |url| {
+        let mut browser = Browser::opened_by(move |url| {
             let page = visit(url.as_str())?;
             opened.lock().unwrap().push((url.to_string(), page));
             Ok(())
         })
         .announcing(move |text| announced.lock().unwrap().push(text.to_owned()));
-        person.patience = Duration::from_secs(60);
+        browser.timeout = Duration::from_secs(60);
         Settings {
-            person: Some(person),
+            browser: Some(browser),
             ..self.alone()
         }
     }

@@ -11,12 +11,12 @@ use tracing::subscriber::NoSubscriber;
 use crate::callback::Code;
 use crate::discovery::Discovered;
 use crate::error::SignInError;
-use crate::guard::shown;
 use crate::registration::{Client, TokenAuth};
 use crate::scope;
 use crate::secret::{Authorization, Secret};
 use crate::signing;
 use crate::store::{Entry, Token};
+use crate::url_policy::printable;
 
 /// A token, and the permissions that came with it.
 pub(super) struct Granted {
@@ -90,8 +90,8 @@ pub(super) async fn refresh(found: &mut Discovered, entry: &Entry, now: u64) -> 
     introduce(found, &entry.client, redirect_uri).map_err(NotRenewed::Failed)?;
     let failed = |why: String| {
         NotRenewed::Failed(SignInError::Refresh {
-            resource: shown(&entry.resource),
-            why: shown(&why),
+            resource: printable(&entry.resource),
+            why: printable(&why),
         })
     };
     // rmcp takes the refresh token out of a store, so it gets one with just that in it.
@@ -138,8 +138,8 @@ pub(super) async fn client_credentials(
     let Some(config) = own_right(client, scopes, &found.resource) else {
         let offered = found.terms.token_auth.clone().unwrap_or_default().join(", ");
         return Err(SignInError::NoClientAuthentication {
-            issuer: shown(&found.terms.issuer),
-            offered: shown(&offered),
+            issuer: printable(&found.terms.issuer),
+            offered: printable(&offered),
         });
     };
     found.settle_token_auth(client.auth);
@@ -157,7 +157,7 @@ pub(super) async fn client_credentials(
     });
     let failed = |error| edge.take_failure().unwrap_or_else(|| no_token(&issuer, &error));
     let answer = exchange.await.map_err(|error| SignInError::Token {
-        issuer: shown(&issuer),
+        issuer: printable(&issuer),
         why: error.to_string(),
     })?;
     granted(&answer.map_err(failed)?, scopes, now, &issuer)
@@ -190,8 +190,8 @@ fn own_right(client: &Client, scopes: &[String], resource: &str) -> Option<Clien
 
 fn no_token(issuer: &str, error: &AuthError) -> SignInError {
     SignInError::Token {
-        issuer: shown(issuer),
-        why: shown(&error.to_string()),
+        issuer: printable(issuer),
+        why: printable(&error.to_string()),
     }
 }
 
@@ -203,7 +203,7 @@ fn granted(
     issuer: &str,
 ) -> Result<Granted, SignInError> {
     let failed = |why: String| SignInError::Token {
-        issuer: shown(issuer),
+        issuer: printable(issuer),
         why,
     };
     let answer = serde_json::to_value(answer).map_err(|error| failed(error.to_string()))?;

@@ -17,9 +17,9 @@ use std::sync::Arc;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
 
-/// What kind of place an address is.
+/// What kind of class an address is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum AddressClass {
     Public,
     Loopback,
     Private,
@@ -27,7 +27,7 @@ enum Place {
     Forbidden,
 }
 
-impl Place {
+impl AddressClass {
     fn of(address: IpAddr) -> Self {
         match address {
             IpAddr::V4(address) => Self::of_v4(address),
@@ -88,9 +88,9 @@ fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
 
 /// Why an address is not reached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum UrlError {
     #[error("{0} is not a URL")]
-    NoUrl(String),
+    NotAUrl(String),
     #[error("{0} is not an https URL")]
     NotHttps(String),
     #[error("{0} carries a user name or a password")]
@@ -105,25 +105,25 @@ pub enum Refusal {
 
 /// What may be reached on behalf of one resource.
 #[derive(Debug, Clone)]
-pub(crate) struct Guard {
+pub(crate) struct UrlPolicy {
     loopback: bool,
     private: bool,
 }
 
-impl Guard {
+impl UrlPolicy {
     /// `allow_private` is the operator's word; the rest follows from how the resource is named.
     ///
     /// Only from its name: what the name resolves to is in the hands of whoever owns the name.
     pub(crate) fn new(resource: &Url, allow_private: bool) -> Self {
         let named = resource.host().map(|host| match host {
-            Host::Domain(name) if is_localhost(name) => Place::Loopback,
-            Host::Domain(_) => Place::Public,
-            Host::Ipv4(address) => Place::of(address.into()),
-            Host::Ipv6(address) => Place::of(address.into()),
+            Host::Domain(name) if is_localhost(name) => AddressClass::Loopback,
+            Host::Domain(_) => AddressClass::Public,
+            Host::Ipv4(address) => AddressClass::of(address.into()),
+            Host::Ipv6(address) => AddressClass::of(address.into()),
         });
         Self {
-            loopback: named == Some(Place::Loopback),
-            private: allow_private || named == Some(Place::Private),
+            loopback: named == Some(AddressClass::Loopback),
+            private: allow_private || named == Some(AddressClass::Private),
         }
     }
 
@@ -132,46 +132,46 @@ impl Guard {
     }
 
     /// A URL out of a document of the server, before anything is sent there or opened.
-    pub(crate) fn judge(&self, text: &str) -> Result<Url, Refusal> {
-        let url = Url::parse(text).map_err(|_| Refusal::NoUrl(shown(text)))?;
-        self.judge_url(&url)?;
+    pub(crate) fn check(&self, text: &str) -> Result<Url, UrlError> {
+        let url = Url::parse(text).map_err(|_| UrlError::NotAUrl(printable(text)))?;
+        self.check_url(&url)?;
         Ok(url)
     }
 
-    pub(crate) fn judge_url(&self, url: &Url) -> Result<(), Refusal> {
-        let name = shown(url.as_str());
+    pub(crate) fn check_url(&self, url: &Url) -> Result<(), UrlError> {
+        let name = printable(url.as_str());
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(Refusal::Userinfo(shown(url.host_str().unwrap_or_default())));
+            return Err(UrlError::Userinfo(printable(url.host_str().unwrap_or_default())));
         }
         // The parser has turned decimal, octal, hexadecimal and shortened forms into the address they mean.
-        let place = match url.host() {
-            Some(Host::Domain(domain)) if is_localhost(domain) => Place::Loopback,
-            Some(Host::Domain(_)) => Place::Public,
-            Some(Host::Ipv4(address)) => Place::of(address.into()),
-            Some(Host::Ipv6(address)) => Place::of(address.into()),
-            None => return Err(Refusal::NotHttps(name)),
+        let class = match url.host() {
+            Some(Host::Domain(domain)) if is_localhost(domain) => AddressClass::Loopback,
+            Some(Host::Domain(_)) => AddressClass::Public,
+            Some(Host::Ipv4(address)) => AddressClass::of(address.into()),
+            Some(Host::Ipv6(address)) => AddressClass::of(address.into()),
+            None => return Err(UrlError::NotHttps(name)),
         };
-        let development = place == Place::Loopback && self.loopback;
+        let development = class == AddressClass::Loopback && self.loopback;
         match url.scheme() {
             "https" => {}
             "http" if development => {}
-            _ => return Err(Refusal::NotHttps(name)),
+            _ => return Err(UrlError::NotHttps(name)),
         }
-        self.admit(place, name)
+        self.admit(class, name)
     }
 
-    fn judge_address(&self, host: &str, address: IpAddr) -> Result<(), Refusal> {
-        self.admit(Place::of(address), format!("{host} ({address})"))
+    fn check_address(&self, host: &str, address: IpAddr) -> Result<(), UrlError> {
+        self.admit(AddressClass::of(address), format!("{host} ({address})"))
     }
 
-    fn admit(&self, place: Place, name: String) -> Result<(), Refusal> {
-        match place {
-            Place::Public => Ok(()),
-            Place::Loopback if self.loopback => Ok(()),
-            Place::Private if self.private => Ok(()),
-            Place::Loopback => Err(Refusal::Loopback(name)),
-            Place::Private => Err(Refusal::Private(name)),
-            Place::Forbidden => Err(Refusal::Forbidden(name)),
+    fn admit(&self, class: AddressClass, name: String) -> Result<(), UrlError> {
+        match class {
+            AddressClass::Public => Ok(()),
+            AddressClass::Loopback if self.loopback => Ok(()),
+            AddressClass::Private if self.private => Ok(()),
+            AddressClass::Loopback => Err(UrlError::Loopback(name)),
+            AddressClass::Private => Err(UrlError::Private(name)),
+            AddressClass::Forbidden => Err(UrlError::Forbidden(name)),
         }
     }
 }
@@ -182,7 +182,7 @@ fn is_localhost(domain: &str) -> bool {
 }
 
 /// A peer's text for a message: short, and without anything a terminal would obey.
-pub(crate) fn shown(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     const LONGEST: usize = 200;
     let mut short: String = text
         .chars()
@@ -195,40 +195,40 @@ pub(crate) fn shown(text: &str) -> String {
     short
 }
 
-/// Resolves names and leaves out what the guard does not admit.
+/// Resolves names and leaves out what the policy does not admit.
 ///
 /// If one of several addresses is refused the whole name is: a name that points both outside and inside is an attempt.
-pub(crate) struct GuardedNames {
-    guard: Guard,
+pub(crate) struct PolicyResolver {
+    policy: UrlPolicy,
     /// Hosts of proxies, which the operator has chosen.
     trusted: Vec<String>,
     lookup: Arc<dyn Resolve>,
 }
 
-impl GuardedNames {
-    pub(crate) fn new(guard: Guard, trusted: Vec<String>) -> Self {
+impl PolicyResolver {
+    pub(crate) fn new(policy: UrlPolicy, trusted: Vec<String>) -> Self {
         Self {
-            guard,
+            policy,
             trusted,
-            lookup: Arc::new(SystemNames),
+            lookup: Arc::new(SystemResolver),
         }
     }
 }
 
-impl Resolve for GuardedNames {
+impl Resolve for PolicyResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let host = name.as_str().to_owned();
         let trusted = self
             .trusted
             .iter()
             .any(|trusted| trusted.eq_ignore_ascii_case(&host));
-        let guard = self.guard.clone();
+        let policy = self.policy.clone();
         let found = self.lookup.resolve(name);
         Box::pin(async move {
             let addresses: Vec<SocketAddr> = found.await?.collect();
             if !trusted {
                 for address in &addresses {
-                    guard.judge_address(&host, address.ip())?;
+                    policy.check_address(&host, address.ip())?;
                 }
             }
             Ok(Box::new(addresses.into_iter()) as Addrs)
@@ -237,9 +237,9 @@ impl Resolve for GuardedNames {
 }
 
 /// The resolver of the operating system.
-struct SystemNames;
+struct SystemResolver;
 
-impl Resolve for SystemNames {
+impl Resolve for SystemResolver {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
             let addresses: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
@@ -252,27 +252,27 @@ impl Resolve for SystemNames {
 mod tests {
     use super::*;
 
-    fn guard(resource: &str) -> Guard {
-        Guard::new(&Url::parse(resource).unwrap(), false)
+    fn policy(resource: &str) -> UrlPolicy {
+        UrlPolicy::new(&Url::parse(resource).unwrap(), false)
     }
 
     const REMOTE: &str = "https://mcp.example.com/mcp";
 
     #[test]
     fn public_https_is_reached() {
-        let guard = guard(REMOTE);
+        let policy = policy(REMOTE);
         for url in [
             "https://auth.example.com/token",
             "https://93.184.216.34/",
             "https://[2606:4700::1111]/x",
         ] {
-            assert!(guard.judge(url).is_ok(), "{url}");
+            assert!(policy.check(url).is_ok(), "{url}");
         }
     }
 
     #[test]
     fn schemes_other_than_https_are_not() {
-        let guard = guard(REMOTE);
+        let policy = policy(REMOTE);
         for url in [
             "http://auth.example.com/",
             "javascript:alert(1)",
@@ -280,16 +280,16 @@ mod tests {
             "data:text/html,x",
             "ftp://auth.example.com/",
         ] {
-            assert!(matches!(guard.judge(url), Err(Refusal::NotHttps(_))), "{url}");
+            assert!(matches!(policy.check(url), Err(UrlError::NotHttps(_))), "{url}");
         }
         for text in ["-flag", "", "$(reboot)", "/relative"] {
-            assert!(matches!(guard.judge(text), Err(Refusal::NoUrl(_))), "{text}");
+            assert!(matches!(policy.check(text), Err(UrlError::NotAUrl(_))), "{text}");
         }
     }
 
     #[test]
     fn every_spelling_of_an_inner_address_is_refused() {
-        let guard = guard(REMOTE);
+        let policy = policy(REMOTE);
         for host in [
             "127.0.0.1",
             "127.1",
@@ -323,44 +323,44 @@ mod tests {
             "[2001:0:4136:e378::1]",
             "[fec0::1]",
         ] {
-            assert!(guard.judge(&format!("https://{host}/")).is_err(), "{host}");
+            assert!(policy.check(&format!("https://{host}/")).is_err(), "{host}");
         }
     }
 
     #[test]
     fn loopback_is_for_a_loopback_server_only() {
-        let guard = guard("http://127.0.0.1:3000/mcp");
-        assert!(guard.judge("http://127.0.0.1:9/").is_ok());
-        assert!(guard.judge("http://localhost:9/").is_ok());
-        assert!(guard.judge("https://auth.example.com/").is_ok());
+        let policy = policy("http://127.0.0.1:3000/mcp");
+        assert!(policy.check("http://127.0.0.1:9/").is_ok());
+        assert!(policy.check("http://localhost:9/").is_ok());
+        assert!(policy.check("https://auth.example.com/").is_ok());
         assert!(matches!(
-            guard.judge("http://auth.example.com/"),
-            Err(Refusal::NotHttps(_))
+            policy.check("http://auth.example.com/"),
+            Err(UrlError::NotHttps(_))
         ));
         assert!(matches!(
-            guard.judge("https://10.0.0.1/"),
-            Err(Refusal::Private(_))
+            policy.check("https://10.0.0.1/"),
+            Err(UrlError::Private(_))
         ));
         assert!(matches!(
-            guard.judge("https://169.254.169.254/"),
-            Err(Refusal::Forbidden(_))
+            policy.check("https://169.254.169.254/"),
+            Err(UrlError::Forbidden(_))
         ));
     }
 
     #[test]
     fn private_addresses_need_a_private_server_or_a_word() {
-        assert!(guard("https://10.0.0.7/mcp").judge("https://10.0.0.9/").is_ok());
-        let allowed = Guard::new(&Url::parse(REMOTE).unwrap(), true);
-        assert!(allowed.judge("https://10.0.0.9/").is_ok());
-        assert!(allowed.judge("http://10.0.0.9/").is_err());
-        assert!(allowed.judge("https://127.0.0.1/").is_err());
-        assert!(allowed.judge("https://169.254.169.254/").is_err());
+        assert!(policy("https://10.0.0.7/mcp").check("https://10.0.0.9/").is_ok());
+        let allowed = UrlPolicy::new(&Url::parse(REMOTE).unwrap(), true);
+        assert!(allowed.check("https://10.0.0.9/").is_ok());
+        assert!(allowed.check("http://10.0.0.9/").is_err());
+        assert!(allowed.check("https://127.0.0.1/").is_err());
+        assert!(allowed.check("https://169.254.169.254/").is_err());
     }
 
     #[test]
     fn a_url_with_a_password_is_refused_without_showing_it() {
-        let refusal = guard(REMOTE)
-            .judge("https://user:hunter2@auth.example.com/")
+        let refusal = policy(REMOTE)
+            .check("https://user:hunter2@auth.example.com/")
             .unwrap_err();
         assert!(!refusal.to_string().contains("hunter2"));
     }
@@ -379,8 +379,8 @@ mod tests {
     }
 
     async fn resolve(trusted: &[&str], found: &[&str]) -> Result<usize, String> {
-        let names = GuardedNames {
-            guard: guard(REMOTE),
+        let names = PolicyResolver {
+            policy: policy(REMOTE),
             trusted: trusted.iter().map(|&host| host.to_owned()).collect(),
             lookup: Arc::new(Names(
                 found.iter().map(|address| address.parse().unwrap()).collect(),

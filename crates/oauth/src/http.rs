@@ -20,7 +20,7 @@ use serde::Deserialize;
 use url::Url;
 
 use crate::error::SignInError;
-use crate::guard::{Guard, GuardedNames, shown};
+use crate::url_policy::{PolicyResolver, UrlPolicy, printable};
 
 /// Requests and answers as rmcp has them: whole bodies.
 type Request = http::Request<Vec<u8>>;
@@ -59,21 +59,21 @@ impl Default for HttpSettings {
 #[derive(Debug, Clone)]
 pub(crate) struct Network {
     client: reqwest::Client,
-    pub(crate) guard: Guard,
+    pub(crate) policy: UrlPolicy,
     limit: usize,
 }
 
 impl Network {
     pub(crate) fn new(resource: &Url, settings: &HttpSettings) -> Result<Self, SignInError> {
-        let guard = Guard::new(resource, settings.allow_private_addresses);
-        let names = GuardedNames::new(guard.clone(), settings.proxy_hosts.clone());
+        let policy = UrlPolicy::new(resource, settings.allow_private_addresses);
+        let names = PolicyResolver::new(policy.clone(), settings.proxy_hosts.clone());
         let mut builder = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .dns_resolver(Arc::new(names))
             .connect_timeout(settings.connect_timeout)
             .timeout(settings.timeout)
             .user_agent(concat!("rialto/", env!("CARGO_PKG_VERSION")));
-        if guard.is_for_development() {
+        if policy.is_for_development() {
             builder = builder.no_proxy();
         }
         if let Some(file) = &settings.ca_file {
@@ -84,17 +84,17 @@ impl Network {
             .map_err(|error| SignInError::Settings(error.to_string()))?;
         Ok(Self {
             client,
-            guard,
+            policy,
             limit: settings.document_limit,
         })
     }
 
     async fn send(&self, request: Request) -> Result<Response, SignInError> {
         let url = request.uri().to_string();
-        let judged = self.guard.judge(&url);
+        let judged = self.policy.check(&url);
         if let Err(refusal) = judged {
             return Err(SignInError::Unreachable {
-                url: shown(&url),
+                url: printable(&url),
                 refusal,
             });
         }
@@ -109,14 +109,14 @@ impl Network {
         while let Some(chunk) = response.chunk().await.map_err(failed)? {
             if body.len() + chunk.len() > self.limit {
                 return Err(SignInError::TooLarge {
-                    url: shown(&url),
+                    url: printable(&url),
                     limit: self.limit,
                 });
             }
             body.extend_from_slice(&chunk);
         }
         answer.body(body).map_err(|error| SignInError::Network {
-            url: shown(&url),
+            url: printable(&url),
             why: error.to_string(),
         })
     }
@@ -130,7 +130,7 @@ impl Network {
             .header(http::header::ACCEPT, "application/json")
             .body(body)
             .map_err(|error| SignInError::Network {
-                url: shown(url),
+                url: printable(url),
                 why: error.to_string(),
             })?;
         let response = self.send(request).await?;
@@ -154,7 +154,7 @@ impl Network {
         let request = request
             .body(form.into_bytes())
             .map_err(|error| SignInError::Network {
-                url: shown(url),
+                url: printable(url),
                 why: error.to_string(),
             })?;
         Ok(self.send(request).await?.status().as_u16())
@@ -164,9 +164,9 @@ impl Network {
     ///
     /// `None` means that it answers without one. Only the head of the answer is read.
     pub(crate) async fn challenge(&self, endpoint: &Url) -> Result<Option<Vec<String>>, SignInError> {
-        if let Err(refusal) = self.guard.judge_url(endpoint) {
+        if let Err(refusal) = self.policy.check_url(endpoint) {
             return Err(SignInError::Unreachable {
-                url: shown(endpoint.as_str()),
+                url: printable(endpoint.as_str()),
                 refusal,
             });
         }
@@ -220,8 +220,8 @@ fn network_error(url: &str, error: &reqwest::Error) -> SignInError {
     }
     let url = url.split(['?', '#']).next().unwrap_or(url);
     SignInError::Network {
-        url: shown(url),
-        why: shown(&why),
+        url: printable(url),
+        why: printable(&why),
     }
 }
 
@@ -364,7 +364,7 @@ fn judge_resource(endpoint: &Url, body: &[u8]) -> Result<Option<ResourceDocument
     if !Url::parse(&resource).is_ok_and(|resource| covers(&resource, endpoint)) {
         return Err(SignInError::OtherResource {
             endpoint: endpoint.to_string(),
-            resource: shown(&resource),
+            resource: printable(&resource),
         });
     }
     let issuers: Vec<String> = authorization_server
@@ -374,7 +374,7 @@ fn judge_resource(endpoint: &Url, body: &[u8]) -> Result<Option<ResourceDocument
     // Not an issuer but the address of a document, which could then claim any issuer.
     if let Some(address) = issuers.iter().find(|issuer| issuer.contains("/.well-known/")) {
         return Err(SignInError::Metadata {
-            address: shown(address),
+            address: printable(address),
             why: "the server names the address of a document where it must name an issuer".to_owned(),
         });
     }
