@@ -50,11 +50,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         "capabilities": {},
         "clientInfo": { "name": "rialto", "version": "0" },
     });
-    client.say(Some(1), "initialize", hello).await?;
-    client.say(None, "notifications/initialized", json!({})).await?;
-    client.say(Some(2), "tools/list", json!({})).await?;
+    client.send(Some(1), "initialize", hello).await?;
+    client.send(None, "notifications/initialized", json!({})).await?;
+    client.send(Some(2), "tools/list", json!({})).await?;
     let call = json!({ "name": "test-tool", "arguments": {} });
-    client.say(Some(3), "tools/call", call).await?;
+    client.send(Some(3), "tools/call", call).await?;
     Ok(())
 }
 
@@ -65,7 +65,7 @@ struct Client {
 }
 
 impl Client {
-    async fn say(
+    async fn send(
         &self,
         id: Option<u32>,
         method: &str,

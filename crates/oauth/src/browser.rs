@@ -1,7 +1,8 @@
-//! Showing a person the page to sign in at.
+//! Opening the page to sign in at.
 //!
-//! The address comes from the remote server's metadata and is handed to another program, so it is checked once more here, at the last
-//! step: http or https, nothing else. No shell is involved. The address is announced as well, for a machine without a browser.
+//! The address comes from the remote server's metadata and is handed to another program. So it is checked once more
+//! here, at the last step: http or https, nothing else. No shell is involved. The address is announced as well, for
+//! a machine without a browser.
 
 use std::fmt;
 use std::io::Write as _;
@@ -10,29 +11,29 @@ use std::time::Duration;
 
 use url::Url;
 
-type Opener = Arc<dyn Fn(&Url) -> std::io::Result<()> + Send + Sync>;
-type Announcer = Arc<dyn Fn(&str) + Send + Sync>;
+type OpenPage = Arc<dyn Fn(&Url) -> std::io::Result<()> + Send + Sync>;
+type Announce = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// The person in front of this process, and how to reach them.
+/// How this process reaches the browser of the person in front of it.
 #[derive(Clone)]
 pub struct Browser {
-    open: Opener,
-    announce: Announcer,
-    /// How long they may take.
+    open: OpenPage,
+    announce: Announce,
+    /// How long the person may take to sign in.
     pub timeout: Duration,
 }
 
 impl Browser {
-    /// The browser of the desktop; the address on stderr.
+    /// Returns the browser of the desktop, with the address announced on stderr.
     pub fn desktop() -> Self {
         Self::opened_by(|url| open::that_detached(url.as_str()))
     }
 
-    /// Another way to open a page. It may block.
+    /// Returns a browser whose pages this function opens. The function may block.
     pub fn opened_by(open: impl Fn(&Url) -> std::io::Result<()> + Send + Sync + 'static) -> Self {
         Self {
             open: Arc::new(open),
-            announce: Arc::new(say_on_stderr),
+            announce: Arc::new(write_to_stderr),
             timeout: Duration::from_secs(300),
         }
     }
@@ -71,8 +72,8 @@ impl fmt::Debug for Browser {
     }
 }
 
-fn say_on_stderr(text: &str) {
-    // If stderr is closed there is nobody to tell.
+fn write_to_stderr(text: &str) {
+    // With stderr closed there is no other place to write to.
     let _ = writeln!(std::io::stderr().lock(), "rialto: {text}");
 }
 
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_web_pages_are_opened_and_announced() {
+    async fn browser_opens_and_announces_web_pages_only() {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (opened, announced) = (seen.clone(), seen.clone());
         let browser = Browser::opened_by(move |url| {

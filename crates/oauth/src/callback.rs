@@ -1,7 +1,7 @@
-//! What the browser brings back: is it the answer to our question, and from whom we asked?
+//! The authorization response: does it belong to our request, and does it come from the server that was asked?
 //!
-//! Judged by hand and before rmcp sees it, because rmcp knows only answers with a code: a refusal (`error=…`) must pass the same checks before a
-//! word of it is shown (2026-07-28, "Authorization Response Validation"; RFC 9207).
+//! A refusal (`error=…`) must pass the same checks as a code before a word of it is shown (2026-07-28,
+//! "Authorization Response Validation"; RFC 9207).
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use url::form_urlencoded;
@@ -19,35 +19,32 @@ pub(crate) struct Expected {
     pub(crate) state: Secret,
     /// The issuer of the metadata that was used, for comparing.
     pub(crate) issuer: Option<String>,
-    /// It has said that it names itself in its answers.
+    /// Whether the server promises to name itself in its answers.
     pub(crate) names_itself: bool,
 }
 
-/// An authorization code, and who it says it is from.
+/// An authorization code.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Code {
-    pub(crate) code: Secret,
-    pub(crate) issuer: Option<String>,
-}
+pub(crate) struct Code(pub(crate) Secret);
 
 /// What a request to the callback is.
 #[derive(Debug, Clone)]
-pub(crate) enum Verdict {
-    /// Not an answer to our question: a wrong state, or none. Anyone can send that, so it ends nothing.
-    Stranger,
+pub(crate) enum CallbackRequest {
+    /// Not an answer to our request: a wrong state, or none. Any web page can send that, so it ends nothing.
+    Unrelated,
     Answer(Result<Code, SignInError>),
 }
 
-pub(crate) fn judge(query: &str, expected: &Expected) -> Verdict {
+pub(crate) fn classify(query: &str, expected: &Expected) -> CallbackRequest {
     let all = |wanted: &str| {
         let pairs = form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == wanted);
         pairs.map(|(_, value)| value.into_owned()).collect::<Vec<_>>()
     };
     let [state] = all("state").try_into().unwrap_or_default();
     if verify_slices_are_equal(String::as_bytes(&state), expected.state.expose().as_bytes()).is_err() {
-        return Verdict::Stranger;
+        return CallbackRequest::Unrelated;
     }
-    Verdict::Answer(answer(
+    CallbackRequest::Answer(answer(
         &all("iss"),
         &all("error"),
         &all("error_description"),
@@ -83,10 +80,7 @@ fn answer(
                 .map(|text| format!(" ({})", printable(text)))
                 .unwrap_or_default(),
         }),
-        ([], [code]) if !code.is_empty() => Ok(Code {
-            code: Secret::new(code),
-            issuer: issuers.first().cloned(),
-        }),
+        ([], [code]) if !code.is_empty() => Ok(Code(Secret::new(code))),
         ([], []) => Err(SignInError::Callback("it has neither a code nor an error")),
         ([], [_, ..]) | ([_, ..], _) => Err(SignInError::Callback("it has a parameter twice")),
     }
@@ -105,20 +99,20 @@ mod tests {
     }
 
     fn answered(query: &str, names_itself: bool) -> Result<Code, SignInError> {
-        match judge(query, &expected(names_itself)) {
-            Verdict::Answer(answer) => answer,
-            Verdict::Stranger => panic!("{query} is from a stranger"),
+        match classify(query, &expected(names_itself)) {
+            CallbackRequest::Answer(answer) => answer,
+            CallbackRequest::Unrelated => panic!("{query} has another state"),
         }
     }
 
     #[test]
-    fn a_code_with_the_right_state_is_taken() {
+    fn code_with_the_right_state_is_accepted() {
         let code = answered("code=abc&state=s3", false).unwrap();
-        assert_eq!(code.code.expose(), "abc");
+        assert_eq!(code.0.expose(), "abc");
     }
 
     #[test]
-    fn a_wrong_state_is_nobody_s_answer() {
+    fn answer_with_a_wrong_state_is_ignored() {
         for query in [
             "",
             "code=abc",
@@ -128,14 +122,14 @@ mod tests {
             "error=x&state=s",
         ] {
             assert!(
-                matches!(judge(query, &expected(false)), Verdict::Stranger),
+                matches!(classify(query, &expected(false)), CallbackRequest::Unrelated),
                 "{query}"
             );
         }
     }
 
     #[test]
-    fn the_issuer_is_compared_to_the_letter() {
+    fn issuer_is_compared_letter_for_letter() {
         let with = |iss: &str| answered(&format!("code=abc&state=s3&iss={iss}"), false);
         assert!(with("https://auth.example.com").is_ok());
         for iss in [
@@ -151,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn who_said_he_names_himself_must() {
+    fn server_that_promises_iss_must_send_it() {
         assert!(matches!(
             answered("code=abc&state=s3", true),
             Err(SignInError::WrongIssuer { .. })
@@ -160,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_an_answer_from_elsewhere_is_shown() {
+    fn answer_of_another_issuer_is_not_shown() {
         let query = "error=access_denied&error_description=call+555&state=s3&iss=https://evil.example";
         let error = answered(query, false).unwrap_err().to_string();
         assert!(
@@ -170,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_escaped() {
+    fn refusal_is_reported_escaped() {
         let error = answered("error=access_denied&error_description=%1b[31mno&state=s3", false).unwrap_err();
         assert!(
             error.to_string().contains("access_denied (\\u{1b}[31mno)"),
@@ -179,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_contradicts_itself_is_refused() {
+    fn answer_that_contradicts_itself_is_refused() {
         for query in [
             "state=s3",
             "code=a&code=b&state=s3",

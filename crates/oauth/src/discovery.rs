@@ -1,59 +1,32 @@
-//! From a challenge to an authorization server whose terms are acceptable.
+//! Metadata discovery: from a challenge to the authorization server of a resource.
 //!
-//! rmcp looks for the documents (RFC 9728, RFC 8414, OpenID discovery, the fall-back of 2025-03-26) in their order. What it lets pass
-//! and we do not: metadata that is not its issuer's own (`issuer`), metadata that does not say it does PKCE, endpoints that are no https URLs,
-//! and authorization endpoints that bring OAuth parameters of their own.
+//! The order is that of 2025-11-25, "Authorization Server Discovery":
+//!
+//! 1. The metadata of the resource: where the challenge names it, else at its well-known addresses.
+//! 2. The metadata of the first authorization server that the resource names and that publishes any.
+//! 3. If the resource names none, metadata at the server's own origin, else the default endpoints (2025-03-26).
+//!
+//! A document that is not there, or that is no metadata, leads on to the next address. A server that fails, and a
+//! document that contradicts the one before it, end the discovery: the next address may be an attacker's choice.
 
-use std::sync::Arc;
-
-use rmcp::transport::auth::{AuthorizationManager, AuthorizationMetadata, AuthorizationMetadataSource};
-use tracing::instrument::WithSubscriber as _;
-use tracing::subscriber::NoSubscriber;
+use http::StatusCode;
+use http::header::LOCATION;
 use url::Url;
 
 use crate::error::SignInError;
-use crate::http::{Edge, Network, ResourceDocument};
+use crate::http::{Network, Response};
 use crate::issuer::{self, Allowed};
-use crate::registration::{Offer, TokenAuth};
-use crate::store::Origins;
-use crate::url_policy::{UrlPolicy, printable};
+use crate::resource_metadata::{self, ResourceMetadata, Source};
+use crate::server_metadata::{ServerMetadata, Terms};
+use crate::url_policy::printable;
+use crate::www_authenticate;
 
-/// What an authorization server offers, judged.
-#[derive(Debug, Clone)]
-pub(crate) struct Terms {
-    /// The issuer, or the origin of a server that has no metadata at all.
-    pub(crate) issuer: String,
-    /// Whether the issuer is known from a document, and can be compared with.
-    pub(crate) named: bool,
-    /// It says that it names itself in its answers (RFC 9207).
-    pub(crate) names_itself: bool,
-    /// Whether a person may be sent there; tokens can be asked for without that.
-    pub(crate) browser: Result<(), SignInError>,
-    /// Set if the answer of a sign-in could come from another server than the one that gets the code: both origins differ
-    /// and the answer does not say who it is from.
-    pub(crate) split: Option<SignInError>,
-    /// Where its endpoints are.
-    pub(crate) origins: Origins,
-    metadata_documents: bool,
-    registration: Option<String>,
-    pub(crate) token_auth: Option<Vec<String>>,
-    pub(crate) scopes: Vec<String>,
-}
+/// How many requests one document may take: the first, and one for each redirect.
+const REQUESTS: usize = 10;
 
-impl Terms {
-    pub(crate) fn offer(&self) -> Offer<'_> {
-        Offer {
-            metadata_documents: self.metadata_documents,
-            registration: self.registration.as_deref(),
-            token_auth: self.token_auth.as_deref(),
-        }
-    }
-}
-
-/// What was found. The manager is rmcp's, ready for one sign-in or refresh.
+/// A resource, and the authorization server to sign in at.
 pub(crate) struct Discovered {
-    pub(crate) manager: AuthorizationManager,
-    pub(crate) edge: Arc<Edge>,
+    pub(crate) network: Network,
     pub(crate) terms: Terms,
     /// Whether the resource has metadata of its own.
     pub(crate) described: bool,
@@ -62,238 +35,223 @@ pub(crate) struct Discovered {
     /// The identifier to name in `resource`, and what the resource lists.
     pub(crate) resource: String,
     pub(crate) resource_scopes: Vec<String>,
-    metadata: AuthorizationMetadata,
 }
 
+/// Finds the authorization server of the resource at `endpoint`, which sent the headers `challenge`.
 pub(crate) async fn discover(
     network: &Network,
     endpoint: &Url,
     challenge: &[String],
 ) -> Result<Discovered, SignInError> {
-    let edge = Arc::new(Edge::new(network.clone(), endpoint.clone(), challenge.to_vec()));
-    let failed = |why: String| SignInError::Discovery {
-        resource: endpoint.to_string(),
-        why: printable(&why),
+    let search = Search { network, endpoint };
+    let resource = search.resource_metadata(challenge).await?;
+    let published = match resource.as_ref().map(|resource| resource.issuers.as_slice()) {
+        None | Some([]) => search.own_server_metadata().await?,
+        Some(issuers) => Some(search.named_server_metadata(issuers).await?),
     };
-    let mut manager = AuthorizationManager::new_with_oauth_http_client(endpoint.clone(), edge.clone())
-        .await
-        .map_err(|error| failed(error.to_string()))?;
-    // rmcp logs what it exchanges, codes and identity tokens too, at debug level; nobody shall see those.
-    let found = manager
-        .resolve_metadata()
-        .with_subscriber(NoSubscriber::default())
-        .await;
-    let found = found.map_err(|error| edge.take_failure().unwrap_or_else(|| failed(error.to_string())))?;
-    let published = found.source != AuthorizationMetadataSource::LegacyEndpointFallback;
-    let document = edge.resource();
-    if published {
-        compare_issuer(&found.metadata, &edge, document.as_ref())?;
-    }
-    let terms = judge(&found.metadata, published, endpoint, &network.policy)?;
-    manager.set_metadata(found.metadata.clone());
-    let described = document.is_some();
-    let (resource, resource_scopes) = match document {
-        Some(document) => (document.resource, document.scopes),
+    let is_published = published.is_some();
+    let metadata = published.unwrap_or_else(|| ServerMetadata::default_at(endpoint));
+    let terms = Terms::new(&metadata, is_published, endpoint, &network.policy)?;
+    let described = resource.is_some();
+    let (resource, resource_scopes) = match resource {
+        Some(found) => (found.resource, found.scopes),
         None => (endpoint.to_string(), Vec::new()),
     };
     Ok(Discovered {
-        published,
-        manager,
-        edge,
+        network: network.clone(),
         terms,
         described,
+        published: is_published,
         resource,
         resource_scopes,
-        metadata: found.metadata,
     })
 }
 
-impl Discovered {
-    /// Where a token can be given back (RFC 7009).
-    pub(crate) fn revocation_endpoint(&self) -> Option<String> {
-        let fields = &self.metadata.additional_fields;
-        let place = fields.get("revocation_endpoint")?.as_str()?;
-        Some(place.to_owned())
-    }
-
-    /// Tells rmcp by which of the offered methods the client proves itself; left alone it prefers `client_secret_basic`.
-    pub(crate) fn settle_token_auth(&mut self, auth: TokenAuth) {
-        let mut metadata = self.metadata.clone();
-        let settled = serde_json::json!([auth.name()]);
-        metadata
-            .additional_fields
-            .insert("token_endpoint_auth_methods_supported".to_owned(), settled);
-        self.manager.set_metadata(metadata);
-    }
+struct Search<'a> {
+    network: &'a Network,
+    endpoint: &'a Url,
 }
 
-/// Checks that the document in use is its issuer's own, beside what rmcp compares.
-fn compare_issuer(
-    metadata: &AuthorizationMetadata,
-    edge: &Edge,
-    document: Option<&ResourceDocument>,
-) -> Result<(), SignInError> {
-    let address = edge.document_address();
-    let allowed = match document {
-        Some(document) if !document.issuers.is_empty() => Allowed::Named(&document.issuers),
-        Some(_) | None => Allowed::OriginOf(edge.endpoint()),
-    };
-    let checked = match &address {
-        Some(address) => issuer::check(metadata.issuer.as_deref(), address, allowed),
-        None => Err("it came from nowhere"),
-    };
-    checked.map_err(|why| SignInError::Metadata {
-        address: printable(address.as_ref().map_or("", Url::as_str)),
-        why: why.to_owned(),
-    })
-}
+impl Search<'_> {
+    async fn resource_metadata(&self, challenge: &[String]) -> Result<Option<ResourceMetadata>, SignInError> {
+        let advertised = self.advertised(challenge);
+        let mut candidates: Vec<_> = advertised
+            .map(|url| (url, Source::Advertised))
+            .into_iter()
+            .collect();
+        for url in resource_addresses(self.endpoint) {
+            if !candidates.iter().any(|(other, _)| *other == url) {
+                candidates.push((url, Source::WellKnown));
+            }
+        }
+        for (url, source) in candidates {
+            let response = self.get(&url).await?;
+            if response.status == StatusCode::OK
+                && let Some(found) = resource_metadata::read(self.endpoint, &response.body, source)?
+            {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
 
-fn judge(
-    metadata: &AuthorizationMetadata,
-    published: bool,
-    endpoint: &Url,
-    policy: &UrlPolicy,
-) -> Result<Terms, SignInError> {
-    let issuer = match &metadata.issuer {
-        Some(issuer) => issuer.clone(),
-        None => endpoint.origin().ascii_serialization(),
-    };
-    let shown_issuer = printable(&issuer);
-    let reachable = |url: &String| match policy.check(url) {
-        Ok(_) => Ok(()),
-        Err(refusal) => Err(SignInError::Unreachable {
-            url: printable(url),
-            refusal,
-        }),
-    };
-    reachable(&metadata.token_endpoint)?;
-    let revocation = metadata.additional_fields.get("revocation_endpoint");
-    let origins = Origins {
-        token: issuer::origin(&metadata.token_endpoint).unwrap_or_default(),
-        revocation: revocation
-            .and_then(serde_json::Value::as_str)
-            .and_then(issuer::origin),
-    };
-    metadata
-        .registration_endpoint
-        .as_ref()
-        .map_or(Ok(()), reachable)?;
-    let s256 = metadata.code_challenge_methods_supported.as_ref();
-    let s256 = s256.is_some_and(|methods| methods.iter().any(|method| method == "S256"));
-    let flag = |name: &str| {
-        metadata
-            .additional_fields
-            .get(name)
-            .and_then(serde_json::Value::as_bool)
-            == Some(true)
-    };
-    let list = |name: &str| {
-        let list = metadata.additional_fields.get(name)?.as_array()?;
-        Some(
-            list.iter()
-                .filter_map(|item| item.as_str().map(str::to_owned))
-                .collect(),
-        )
-    };
-    let names_itself = flag("authorization_response_iss_parameter_supported");
-    let authorization = issuer::origin(&metadata.authorization_endpoint).unwrap_or_default();
-    let split = (!names_itself && authorization != origins.token).then(|| SignInError::SplitAuthority {
-        issuer: shown_issuer.clone(),
-        authorization: printable(&authorization),
-        token: printable(&origins.token),
-    });
-    let parameter = issuer::oauth_parameter(&metadata.authorization_endpoint);
-    Ok(Terms {
-        issuer,
-        split,
-        origins,
-        named: metadata.issuer.is_some(),
-        browser: match reachable(&metadata.authorization_endpoint) {
-            Err(error) => Err(error),
-            // A server of 2025-03-26 without any metadata has no place to say it.
-            Ok(()) if parameter.is_some() => Err(SignInError::AuthorizationParameters {
-                issuer: shown_issuer,
-                parameter: printable(&parameter.unwrap_or_default()),
+    /// Returns the address in a challenge that may be requested.
+    fn advertised(&self, challenge: &[String]) -> Option<Url> {
+        let values = challenge.iter();
+        let mut values = values.flat_map(|header| www_authenticate::values(header, "resource_metadata"));
+        values.find_map(|value| {
+            let value = value.trim();
+            let url = Url::parse(value).or_else(|_| self.endpoint.join(value)).ok()?;
+            let allowed = self.network.policy.check_url(&url);
+            let allowed =
+                allowed.inspect_err(|error| tracing::debug!(%error, "address in a challenge ignored"));
+            allowed.ok().filter(|()| !value.is_empty()).map(|()| url)
+        })
+    }
+
+    /// Requests the metadata of each issuer that the resource names, until one publishes any.
+    async fn named_server_metadata(&self, issuers: &[String]) -> Result<ServerMetadata, SignInError> {
+        let mut refused = None;
+        for named in issuers {
+            let issuer = match self.network.policy.check(named) {
+                Ok(issuer) => issuer,
+                Err(error) => {
+                    refused.get_or_insert(SignInError::unreachable(named, error));
+                    continue;
+                }
+            };
+            for address in issuer::well_known_addresses(&issuer) {
+                let found = self.server_metadata(&address, &issuer, Allowed::Named(issuers));
+                if let Some(metadata) = found.await? {
+                    return Ok(metadata);
+                }
+            }
+        }
+        // Nothing else is tried: it would send people to a server that the resource never named.
+        let none = || self.failed(&format!("no metadata is published by {}", issuers.join(", ")));
+        Err(refused.unwrap_or_else(none))
+    }
+
+    /// Requests metadata of an authorization server at the endpoint's own origin (2025-03-26).
+    async fn own_server_metadata(&self) -> Result<Option<ServerMetadata>, SignInError> {
+        let with_path = issuer::at_path(self.endpoint, self.endpoint.path().trim_end_matches('/'));
+        let origin = issuer::at_path(self.endpoint, "");
+        let addresses = issuer::well_known_addresses(&with_path).into_iter();
+        let mut candidates: Vec<_> = addresses.map(|address| (address, &with_path)).collect();
+        if with_path != origin {
+            let address = issuer::well_known_addresses(&origin).into_iter().next();
+            candidates.extend(address.map(|address| (address, &origin)));
+        }
+        for (address, issuer) in candidates {
+            let found = self.server_metadata(&address, issuer, Allowed::OriginOf(self.endpoint));
+            if let Some(metadata) = found.await? {
+                return Ok(Some(metadata));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Requests metadata of `issuer` from one of its well-known addresses. Returns nothing if there is none.
+    async fn server_metadata(
+        &self,
+        address: &Url,
+        issuer: &Url,
+        allowed: Allowed<'_>,
+    ) -> Result<Option<ServerMetadata>, SignInError> {
+        let response = self.get(address).await?;
+        if response.status != StatusCode::OK {
+            return Ok(None);
+        }
+        let Ok(metadata) = serde_json::from_slice::<ServerMetadata>(&response.body) else {
+            return Ok(None);
+        };
+        let claimed = metadata.issuer.as_deref();
+        if !claimed.is_some_and(|claimed| issuer::is_same(claimed, issuer.as_str())) {
+            let claimed = claimed.unwrap_or("none");
+            return Err(self.failed(&format!(
+                "{address} must name the issuer {issuer} and names {claimed}"
+            )));
+        }
+        match issuer::check(claimed, address, allowed) {
+            Ok(()) => Ok(Some(metadata)),
+            Err(why) => Err(SignInError::Metadata {
+                address: printable(address.as_str()),
+                why: why.to_owned(),
             }),
-            Ok(()) if published && !s256 => Err(SignInError::NoPkce { issuer: shown_issuer }),
-            Ok(()) => Ok(()),
-        },
-        names_itself,
-        metadata_documents: flag("client_id_metadata_document_supported"),
-        registration: metadata.registration_endpoint.clone(),
-        token_auth: list("token_endpoint_auth_methods_supported"),
-        scopes: metadata.scopes_supported.clone().unwrap_or_default(),
-    })
+        }
+    }
+
+    /// Requests a document, and follows redirects within its origin: elsewhere, another host would answer for it.
+    async fn get(&self, url: &Url) -> Result<Response, SignInError> {
+        let mut current = url.clone();
+        for _ in 0..REQUESTS {
+            let response = self.network.get(&current).await?;
+            let status = response.status;
+            let is_transient = matches!(
+                status,
+                StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS
+            );
+            if status.is_server_error() || is_transient {
+                return Err(self.failed(&format!("{current} answers {status}")));
+            }
+            let location = response.headers.get(LOCATION);
+            let Some(location) = location.filter(|_| status.is_redirection()) else {
+                return Ok(response);
+            };
+            let target = location.to_str().ok().and_then(|text| current.join(text).ok());
+            current = match target {
+                Some(target) if target.origin().is_tuple() && target.origin() == url.origin() => target,
+                Some(_) | None => return Err(self.failed(&format!("{current} redirects to another origin"))),
+            };
+        }
+        Err(self.failed(&format!("{url} redirects too often")))
+    }
+
+    fn failed(&self, why: &str) -> SignInError {
+        SignInError::Discovery {
+            resource: self.endpoint.to_string(),
+            why: printable(why),
+        }
+    }
+}
+
+/// Returns where a resource may publish its metadata (RFC 9728, section 3.1): with its path, else without.
+///
+/// Some servers append the well-known path to their own, which is tried in between.
+fn resource_addresses(endpoint: &Url) -> Vec<Url> {
+    const DOCUMENT: &str = "/.well-known/oauth-protected-resource";
+    let path = endpoint.path().trim_end_matches('/');
+    let mut paths = vec![
+        format!("{DOCUMENT}{path}"),
+        format!("{path}{DOCUMENT}"),
+        DOCUMENT.to_owned(),
+    ];
+    paths.dedup();
+    paths.iter().map(|path| issuer::at_path(endpoint, path)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn judged(metadata: serde_json::Value, published: bool) -> Result<Terms, SignInError> {
-        let endpoint = Url::parse("https://mcp.example.com/mcp").unwrap();
-        let metadata = serde_json::from_value(metadata).unwrap();
-        let terms = judge(&metadata, published, &endpoint, &UrlPolicy::new(&endpoint, false))?;
-        terms.browser.clone().map(|()| terms)
-    }
-
-    fn good() -> serde_json::Value {
-        serde_json::json!({
-            "issuer": "https://auth.example.com",
-            "authorization_endpoint": "https://auth.example.com/authorize",
-            "token_endpoint": "https://auth.example.com/token",
-            "code_challenge_methods_supported": ["plain", "S256"],
-        })
+    fn addresses(endpoint: &str) -> Vec<String> {
+        let found = resource_addresses(&Url::parse(endpoint).unwrap());
+        found.into_iter().map(String::from).collect()
     }
 
     #[test]
-    fn an_authority_with_pkce_and_https_is_accepted() {
-        let terms = judged(good(), true).unwrap();
-        assert_eq!(terms.issuer, "https://auth.example.com");
-        assert!(!terms.names_itself);
-    }
-
-    #[test]
-    fn an_authority_that_does_not_say_s256_is_refused() {
-        for methods in [
-            serde_json::json!(null),
-            serde_json::json!([]),
-            serde_json::json!(["plain"]),
-        ] {
-            let mut metadata = good();
-            metadata["code_challenge_methods_supported"] = methods;
-            assert!(matches!(judged(metadata, true), Err(SignInError::NoPkce { .. })));
-        }
-    }
-
-    #[test]
-    fn a_server_without_any_metadata_cannot_say_so() {
-        let mut metadata = good();
-        metadata["code_challenge_methods_supported"] = serde_json::json!(null);
-        assert!(judged(metadata, false).is_ok());
-    }
-
-    #[test]
-    fn endpoints_that_are_no_https_urls_are_refused() {
-        for key in [
-            "authorization_endpoint",
-            "token_endpoint",
-            "registration_endpoint",
-        ] {
-            for url in [
-                "javascript:alert(1)",
-                "file:///bin/sh",
-                "-flag",
-                "http://auth.example.com/",
-                "https://10.0.0.1/",
-            ] {
-                let mut metadata = good();
-                metadata[key] = url.into();
-                assert!(
-                    matches!(judged(metadata, true), Err(SignInError::Unreachable { .. })),
-                    "{key} {url}"
-                );
-            }
-        }
+    fn resource_is_looked_up_with_its_path_first() {
+        assert_eq!(
+            addresses("https://a.example/v1/mcp/?x=1"),
+            [
+                "https://a.example/.well-known/oauth-protected-resource/v1/mcp",
+                "https://a.example/v1/mcp/.well-known/oauth-protected-resource",
+                "https://a.example/.well-known/oauth-protected-resource",
+            ]
+        );
+        assert_eq!(
+            addresses("https://a.example"),
+            ["https://a.example/.well-known/oauth-protected-resource"]
+        );
     }
 }

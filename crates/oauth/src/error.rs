@@ -1,24 +1,24 @@
 //! Why there is no token, and what the user can do about it.
 //!
-//! The text of each error reaches a person through a JSON-RPC error or a terminal, so it ends in what to do. None of them ever
+//! The text of each error reaches a person through a JSON-RPC error or a terminal, so it ends in what to do. No text
 //! carries a token, a code or a client's secret, and a peer's words only short and escaped.
 
-use crate::url_policy::UrlError;
+use crate::url_policy::{UrlError, printable};
 
 /// Signing in has failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SignInError {
-    /// Nobody sits in front of this process.
+    /// The process has no browser to open.
     #[error("{resource} wants a sign-in; run: rialto login {resource}{scopes}")]
     LoginNeeded { resource: String, scopes: ScopeFlags },
     /// See [`Settings::asleep`](crate::Settings::asleep).
     #[error("{resource} wants a sign-in, which waits until something is asked of it")]
     Asleep { resource: String },
-    #[error("signing in needs {url}, which is not asked: {refusal}")]
+    #[error("signing in needs {url}, which is not asked: {error}")]
     Unreachable {
         url: String,
         #[source]
-        refusal: UrlError,
+        error: UrlError,
     },
     #[error("{url} could not be asked: {why}")]
     Network { url: String, why: String },
@@ -96,7 +96,7 @@ pub enum SignInError {
     Listener { address: String, why: String },
     #[error("no sign-in within {seconds} s; try again, the link is printed on stderr")]
     SignInTimeout { seconds: u64 },
-    /// The answer did not come from whom it should. Nothing of it is shown.
+    /// The answer came from another server. Nothing of it is shown.
     #[error(
         "the answer to the sign-in did not come from the authorization server {issuer}; nothing of it was used"
     )]
@@ -132,6 +132,15 @@ pub enum SignInError {
     Busy { seconds: u64 },
     #[error("{0}")]
     Settings(String),
+}
+
+impl SignInError {
+    pub(crate) fn unreachable(url: &str, error: UrlError) -> Self {
+        Self::Unreachable {
+            url: printable(url),
+            error,
+        }
+    }
 }
 
 /// ` --scope …` for the command line of the message, or nothing.

@@ -49,18 +49,30 @@ fn without_root_slash(issuer: &str) -> &str {
     .unwrap_or(issuer)
 }
 
-/// The three forms of 2025-11-25, "Authorization Server Metadata Discovery".
 fn is_well_known_address(address: &Url, issuer: &Url) -> bool {
+    address.origin().is_tuple() && well_known_addresses(issuer).contains(address)
+}
+
+/// Returns where an issuer may publish its metadata, in the order of 2025-11-25, "Authorization Server Metadata
+/// Discovery".
+pub(crate) fn well_known_addresses(issuer: &Url) -> Vec<Url> {
     let path = issuer.path().trim_end_matches('/');
-    let forms = [
+    let mut paths = vec![
         format!("/.well-known/oauth-authorization-server{path}"),
         format!("/.well-known/openid-configuration{path}"),
         format!("{path}/.well-known/openid-configuration"),
     ];
-    address.origin() == issuer.origin()
-        && address.origin().is_tuple()
-        && address.query().is_none()
-        && forms.iter().any(|form| form == address.path())
+    paths.dedup();
+    paths.iter().map(|path| at_path(issuer, path)).collect()
+}
+
+/// Returns the address of this path at the origin of a URL.
+pub(crate) fn at_path(url: &Url, path: &str) -> Url {
+    let mut address = url.clone();
+    address.set_query(None);
+    address.set_fragment(None);
+    address.set_path(path);
+    address
 }
 
 /// Returns the origin of a URL, or nothing if it has none.
@@ -181,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_without_metadata_has_its_issuer_at_its_own_origin() {
+    fn resource_without_metadata_has_its_issuer_at_its_own_origin() {
         let endpoint = Url::parse("https://mcp.example/mcp").unwrap();
         let from = |issuer: &str, address: &str| {
             let address = Url::parse(address).unwrap();

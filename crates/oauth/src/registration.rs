@@ -1,7 +1,5 @@
-//! Who we are to an authorization server: a client registered by hand, a client-id metadata document, or one registered now.
-//!
-//! Dynamic registration (RFC 7591) is written here and not left to rmcp, because rmcp always asks for a public client, also where only
-//! confidential ones are taken, and forgets by which method the client was registered.
+//! The OAuth client that Rialto is at an authorization server: registered by hand, described by a client-id metadata
+//! document, or registered now (dynamic client registration, RFC 7591).
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -20,7 +18,7 @@ pub(crate) enum TokenAuth {
     Basic,
     #[serde(rename = "client_secret_post")]
     Post,
-    /// By its signature. Nobody registers like this by itself: a key is made known by hand.
+    /// By its signature. Only an operator registers such a client, because the server must know its key.
     #[serde(rename = "private_key_jwt")]
     Signed,
 }
@@ -85,7 +83,7 @@ impl Client {
     }
 }
 
-/// What the operator gave us to identify ourselves with.
+/// What the operator configured to identify Rialto with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// A client registered by hand.
@@ -99,7 +97,7 @@ pub struct Identity {
     pub issuer: Option<String>,
 }
 
-/// Where the client comes from.
+/// How the client is come by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Choice {
     Known(Client),
@@ -148,7 +146,7 @@ pub(crate) fn choose(identity: &Identity, offer: Offer<'_>, earlier: Option<&Cli
     }
     if let Some(id) = &identity.client_id {
         return match by_hand(id, identity.client_secret.as_ref()) {
-            // A client without a secret was registered as a public one, whatever the list says of others.
+            // A client without a secret was registered as a public one, even if the list has other methods only.
             Choice::NoProof if identity.client_secret.is_none() => Choice::Known(Client {
                 id: id.clone(),
                 secret: None,
@@ -210,8 +208,8 @@ pub(crate) fn request(name: &str, redirect_uri: &str, auth: TokenAuth, scopes: &
     body.to_string().into_bytes()
 }
 
-/// The answer to it.
-pub(crate) fn judge(
+/// Reads the answer to a registration request.
+pub(crate) fn read_registration(
     status: u16,
     body: &[u8],
     redirect_uri: &str,
@@ -247,7 +245,7 @@ pub(crate) fn judge(
         .filter(|secret| !secret.expose().is_empty());
     let auth = match registered.token_endpoint_auth_method.as_deref() {
         Some(name) => TokenAuth::named(name).ok_or_else(|| format!("registered for {}", printable(name)))?,
-        // Servers that do not say it mean what they were asked for, unless they gave a secret for nothing.
+        // Servers that leave it out mean what was requested, unless they sent a secret unrequested.
         None if asked == TokenAuth::None && secret.is_some() => TokenAuth::Basic,
         None => asked,
     };
@@ -295,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_by_hand_goes_first() {
+    fn client_registered_by_hand_goes_first() {
         let identity = Identity {
             client_id: Some("mine".into()),
             ..by_document()
@@ -304,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_goes_before_registration_where_it_is_understood() {
+    fn metadata_document_goes_before_registration_where_it_is_supported() {
         let choice = choose(&by_document(), offer(true, Some("r")), None);
         assert_eq!(id(&choice), Some("https://rialto.example/client.json"));
         let choice = choose(&by_document(), offer(false, Some("r")), None);
@@ -318,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_way_there_is_nothing() {
+    fn server_without_any_way_to_register_gets_no_client() {
         assert_eq!(choose(&by_document(), offer(false, None), None), Choice::Nothing);
         let token_auth = names(&["tls_client_auth"]);
         let offer = Offer {
@@ -330,8 +328,8 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_registration_is_used_again() {
-        let earlier = judge(201, br#"{"client_id":"c7"}"#, CALLBACK, TokenAuth::None).unwrap();
+    fn earlier_registration_is_used_again() {
+        let earlier = read_registration(201, br#"{"client_id":"c7"}"#, CALLBACK, TokenAuth::None).unwrap();
         assert_eq!(
             id(&choose(
                 &Identity::default(),
@@ -343,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_prove_oneself_is_one_that_is_offered() {
+    fn client_authentication_is_a_method_that_the_server_offers() {
         let choose = |offered: &[&str], secret| TokenAuth::choose(Some(&names(offered)), secret);
         assert_eq!(
             choose(&["client_secret_post", "client_secret_basic"], true),
@@ -360,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registration_says_it_is_a_native_program() {
+    fn registration_request_is_for_a_native_program() {
         let body: serde_json::Value =
             serde_json::from_slice(&request("Rialto", CALLBACK, TokenAuth::None, &[])).unwrap();
         assert_eq!(body["application_type"], "native");
@@ -369,27 +367,27 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_registered_counts() {
-        let judge = |body: &str| judge(201, body.as_bytes(), CALLBACK, TokenAuth::None);
-        let plain = judge(r#"{"client_id":"c","client_secret":""}"#).unwrap();
+    fn registered_client_is_what_the_server_answers() {
+        let read = |body: &str| read_registration(201, body.as_bytes(), CALLBACK, TokenAuth::None);
+        let plain = read(r#"{"client_id":"c","client_secret":""}"#).unwrap();
         assert_eq!((plain.auth, plain.secret), (TokenAuth::None, None));
-        let secret = judge(r#"{"client_id":"c","client_secret":"s"}"#).unwrap();
+        let secret = read(r#"{"client_id":"c","client_secret":"s"}"#).unwrap();
         assert_eq!(secret.auth, TokenAuth::Basic);
-        let post = judge(
+        let post = read(
             r#"{"client_id":"c","client_secret":"s","token_endpoint_auth_method":"client_secret_post"}"#,
         );
         assert_eq!(post.unwrap().auth, TokenAuth::Post);
-        assert!(judge(r#"{"client_id":"c","token_endpoint_auth_method":"client_secret_post"}"#).is_err());
+        assert!(read(r#"{"client_id":"c","token_endpoint_auth_method":"client_secret_post"}"#).is_err());
         for id in ["", r"\u001b]0;pwn\u0007", "caf\u{e9}", r"a\nb", r"\u007f"] {
-            assert!(judge(&format!(r#"{{"client_id":"{id}"}}"#)).is_err(), "{id}");
+            assert!(read(&format!(r#"{{"client_id":"{id}"}}"#)).is_err(), "{id}");
         }
-        assert!(judge("<html>").is_err());
+        assert!(read("<html>").is_err());
     }
 
     #[test]
-    fn a_refusal_says_why_without_control_characters() {
+    fn refused_registration_is_reported_without_control_characters() {
         let body = br#"{"error":"invalid_redirect_uri","error_description":"\u001b[31mno"}"#;
-        let why = judge(400, body, CALLBACK, TokenAuth::None).unwrap_err();
+        let why = read_registration(400, body, CALLBACK, TokenAuth::None).unwrap_err();
         assert!(
             why.contains("invalid_redirect_uri") && !why.contains('\u{1b}'),
             "{why}"

@@ -1,4 +1,4 @@
-//! Which permissions are asked for.
+//! Which scopes are requested.
 //!
 //! Least first: what the challenge names; else what the operator chose; else what the resource lists; else nothing.
 //! A challenge is authoritative (2025-11-25, "Scope Selection Strategy"), so it is never left out; after one, the union with what was granted
@@ -8,6 +8,8 @@
 const TRIES: u8 = 2;
 /// How many sets are remembered; the oldest goes.
 const SETS: usize = 16;
+/// The scope that asks for a refresh token.
+const OFFLINE_ACCESS: &str = "offline_access";
 
 /// A space-separated list as it stands in a challenge, cleaned of anything the grammar does not allow (RFC 6749, section 3.3).
 pub(crate) fn parse(list: &str) -> Vec<String> {
@@ -53,14 +55,19 @@ pub(crate) fn choose(known: Known<'_>) -> Vec<String> {
     if scopes.is_empty() {
         add(&mut scopes, known.resource.iter().cloned());
     }
-    // Asked for if the authorization server knows it, and only then: others refuse the whole request. It is
-    // not a permission at the resource, so it does not turn an unscoped request into a scoped one.
-    let offline = "offline_access";
-    let offered = known.authority.iter().any(|scope| scope == offline);
-    if !offered {
-        scopes.retain(|scope| scope != offline || known.configured.contains(scope));
-    } else if !scopes.is_empty() {
-        add(&mut scopes, [offline.to_owned()]);
+    if !known.authority.iter().any(|scope| scope == OFFLINE_ACCESS) {
+        scopes.retain(|scope| scope != OFFLINE_ACCESS || known.configured.contains(scope));
+    }
+    with_offline_access(&scopes, known.authority)
+}
+
+/// Adds `offline_access` if the authorization server lists it, and only then: others refuse the whole request.
+///
+/// It is not a permission at the resource, so it does not turn an unscoped request into a scoped one.
+pub(crate) fn with_offline_access(scopes: &[String], authority: &[String]) -> Vec<String> {
+    let mut scopes = scopes.to_vec();
+    if !scopes.is_empty() && authority.iter().any(|scope| scope == OFFLINE_ACCESS) {
+        add(&mut scopes, [OFFLINE_ACCESS.to_owned()]);
     }
     scopes
 }
@@ -108,25 +115,25 @@ mod tests {
     }
 
     #[test]
-    fn the_challenge_beats_what_the_resource_lists() {
+    fn challenge_beats_the_list_of_the_resource() {
         assert_eq!(chosen("read", "", "read write admin", "", ""), "read");
         assert_eq!(chosen("", "", "read write", "", ""), "read write");
         assert_eq!(chosen("", "", "", "", "everything"), "");
     }
 
     #[test]
-    fn what_the_operator_chose_goes_along_with_the_challenge() {
+    fn configured_scopes_go_along_with_the_challenge() {
         assert_eq!(chosen("", "mail", "read write", "", ""), "mail");
         assert_eq!(chosen("read", "mail", "read write", "", ""), "mail read");
     }
 
     #[test]
-    fn a_step_up_keeps_what_was_granted() {
+    fn step_up_keeps_the_granted_scopes() {
         assert_eq!(chosen("write", "", "", "read", ""), "read write");
     }
 
     #[test]
-    fn offline_access_is_asked_for_only_where_it_is_known() {
+    fn offline_access_is_requested_only_where_it_is_listed() {
         assert_eq!(
             chosen("read", "", "", "", "read offline_access"),
             "read offline_access"
@@ -137,12 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_scope_is_left_out() {
+    fn scopes_with_invalid_characters_are_left_out() {
         assert_eq!(parse("read  re\"ad b\\c read wri\u{7f}te"), ["read"]);
     }
 
     #[test]
-    fn two_step_ups_for_the_same_permissions_and_no_more() {
+    fn step_up_for_the_same_scopes_is_tried_twice() {
         let mut ups = StepUps::default();
         let write = list("write read");
         assert!(ups.another(&write));

@@ -1,4 +1,4 @@
-//! Values that may be sent to one peer and shown to no one.
+//! Values that may be sent to one peer and never shown.
 
 use std::fmt;
 
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_do_not_print() {
+    fn secret_is_printed_redacted() {
         let secret = Secret::new("swordfish");
         let authorization = Authorization::bearer(&secret).unwrap();
         assert_eq!(
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_would_break_the_header_is_no_token() {
+    fn token_that_would_break_the_header_is_refused() {
         for token in ["", "a b", "a\r\nX-Other: 1", "tök"] {
             assert_eq!(Authorization::bearer(&Secret::new(token)), None, "{token:?}");
         }

@@ -1,4 +1,4 @@
-//! What one sign-in is to know.
+//! The settings of one sign-in.
 
 use serde::{Deserialize, Serialize};
 use url::Url;
@@ -9,7 +9,7 @@ use crate::http::HttpSettings;
 use crate::registration::{Identity, is_client_id, is_metadata_url};
 use crate::store::StoreSettings;
 
-/// By which right a token is asked for.
+/// The OAuth grant by which a token is requested.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Grant {
     /// A person signs in with a browser.
@@ -25,7 +25,7 @@ pub struct Settings {
     /// The MCP endpoint.
     pub resource: Url,
     pub store: StoreSettings,
-    /// Who can be asked to sign in. `None`: nobody, and the error says which command to run.
+    /// Where people sign in. Without it, the error names the command to run.
     pub browser: Option<Browser>,
     pub identity: Identity,
     /// For a client registered by hand: where its answers go. A loopback address with a port.
@@ -58,7 +58,7 @@ impl Settings {
         }
     }
 
-    /// What cannot work is said before anything is tried.
+    /// Returns an error for settings that cannot work, before anything is requested.
     pub fn validate(&self) -> Result<(), SignInError> {
         let wrong = |text: &str| Err(SignInError::Settings(text.to_owned()));
         if let Some(uri) = &self.redirect_uri {
@@ -112,7 +112,7 @@ impl Settings {
     }
 }
 
-/// Everything but the person: nobody can tell one from another.
+/// Compares everything but the functions of the browser, which cannot be compared.
 impl PartialEq for Settings {
     fn eq(&self, other: &Self) -> bool {
         (&self.resource, &self.store, &self.identity, &self.redirect_uri)
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_uri_leads_back_here() {
+    fn redirect_uri_is_a_loopback_address_with_a_port() {
         for (uri, good) in [
             ("http://127.0.0.1:8765/callback", true),
             ("http://localhost:8765/", true),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_needs_an_id_and_a_document_a_path() {
+    fn settings_that_cannot_work_are_errors() {
         let mut broken = settings();
         broken.identity.client_secret = Some(Secret::new("s"));
         assert!(broken.validate().is_err());

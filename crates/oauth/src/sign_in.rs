@@ -1,8 +1,9 @@
 //! Sign-in and token refresh single-flight: the token of one remote resource within one process.
 //!
-//! **Single flight.** Within the process one call renews or signs in, the others wait for it; between processes the lock of the store does the
-//! same, over the whole sign-in: ten processes started at once open one window. Whoever gets the lock looks into the store before
-//! anything else, and is mostly done then. A sign-in that fails is told to those who waited for it, so that a person who said no is not asked ten times.
+//! **Single flight.** Within the process one call refreshes or signs in, and the others wait for it. Between processes
+//! the lock of the store does the same, over the whole sign-in: ten processes started at once open one window. A
+//! process that gets the lock reads the store before anything else, and mostly finds its token there. A sign-in that
+//! fails also fails the calls that waited for it, so that one refusal does not open ten more windows.
 //!
 //! **What never happens by itself.** [`SignIn::authorization`] never opens a window; only a refusal by the server does.
 
@@ -22,16 +23,18 @@ use crate::settings::{Grant, Settings};
 use crate::store::{Entry, Record, Store};
 
 mod attempt;
+mod authorization_request;
 mod challenge;
+mod client_authentication;
 mod revocation;
 mod token_request;
 
 use attempt::{Attempt, renew};
-use challenge::{Demand, Origin, Windows};
+use challenge::{Demand, Origin, WindowLimit};
 pub use revocation::LogoutOutcome;
 use token_request::NotRenewed;
 
-/// How often the store is asked whether someone has signed in elsewhere, in milliseconds.
+/// How often the store is read for a sign-in by another process, in milliseconds.
 const LOOK_AGAIN: u64 = 1000;
 
 /// Signing in at one remote resource. Clones share everything.
@@ -47,7 +50,7 @@ struct Inner {
     awake: AtomicBool,
     store: Store,
     held: Mutex<Held>,
-    /// Whoever changes something has it.
+    /// Held by the call that refreshes or signs in.
     work: tokio::sync::Mutex<Limits>,
 }
 
@@ -63,7 +66,7 @@ struct Held {
 #[derive(Debug, Default)]
 struct Limits {
     step_ups: StepUps,
-    windows: Windows,
+    windows: WindowLimit,
 }
 
 /// How `login` ended.
@@ -107,17 +110,18 @@ impl SignIn {
         }))
     }
 
-    /// The value of `Authorization`, if there is a token; refreshed before it expires. Never opens a browser.
+    /// Returns the value of `Authorization`, if there is a token. Refreshes it before it expires, and never opens a
+    /// browser.
     pub async fn authorization(&self) -> Result<Option<Authorization>, SignInError> {
         let inner = &*self.0;
-        if let Some(known) = inner.at_hand() {
+        if let Some(known) = inner.cached() {
             return Ok(known);
         }
         if !inner.is_awake() {
-            return inner.as_it_lies().await;
+            return inner.stored_token().await;
         }
         let mut work = inner.work.lock().await;
-        if let Some(known) = inner.at_hand() {
+        if let Some(known) = inner.cached() {
             return Ok(known);
         }
         let record = inner.store.load().await?;
@@ -134,7 +138,7 @@ impl SignIn {
         Box::pin(inner.renewed_in_time(&mut work)).await
     }
 
-    /// Ends the sleep of [`Settings::asleep`]: someone is really there.
+    /// Ends the sleep of [`Settings::asleep`]: the client is more than a probe.
     pub fn wake(&self) {
         self.0.awake.store(true, Ordering::Release);
     }
@@ -146,8 +150,8 @@ impl SignIn {
         self.refused_using(used.as_ref(), status, www_authenticate).await
     }
 
-    /// The same, for who knows which token the refused request carried: calls that were sent before someone else renewed it
-    /// are not taken for a refusal of the new one.
+    /// The same, for callers that know which token the refused request carried: a refusal of the token before does
+    /// not count against the one that replaced it.
     pub async fn refused_using(
         &self,
         used: Option<&Authorization>,
@@ -155,7 +159,7 @@ impl SignIn {
         www_authenticate: &[String],
     ) -> Result<(), SignInError> {
         let inner = &*self.0;
-        let demand = Demand::of(status, www_authenticate, &inner.endpoint)?;
+        let demand = Demand::new(status, www_authenticate, &inner.endpoint)?;
         if !inner.is_awake() {
             return Err(SignInError::Asleep {
                 resource: inner.endpoint.to_string(),
@@ -163,7 +167,7 @@ impl SignIn {
         }
         let began = milliseconds();
         let mut work = inner.work.lock().await;
-        // Where nobody can sign in and nothing is kept there is nothing to wait for.
+        // Without a browser and without a stored token there is nothing to wait for.
         if inner.settings.browser.is_none()
             && inner.settings.grant == Grant::AuthorizationCode
             && inner.store.load().await?.entries.is_empty()
@@ -185,7 +189,7 @@ impl SignIn {
         Box::pin(attempt.satisfy(used, &demand, www_authenticate)).await
     }
 
-    /// Signs in now, whatever is kept already. For `rialto login`.
+    /// Signs in now, even if a token is stored already. For `rialto login`.
     pub async fn login(&self) -> Result<LoginOutcome, SignInError> {
         let inner = &*self.0;
         let network = inner.network()?;
@@ -198,7 +202,7 @@ impl SignIn {
             return Ok(LoginOutcome::NotNeeded);
         }
         let challenge = challenge.unwrap_or_default();
-        let demand = Demand::of(401, &challenge, &inner.endpoint)?;
+        let demand = Demand::new(401, &challenge, &inner.endpoint)?;
         let mut attempt = Attempt {
             inner,
             limits: &mut work,
@@ -259,8 +263,8 @@ impl Inner {
         self.awake.load(Ordering::Acquire)
     }
 
-    /// What is in the store and still good; nothing is renewed and nobody waited for.
-    async fn as_it_lies(&self) -> Result<Option<Authorization>, SignInError> {
+    /// Returns the token of the store if it is still good, without a refresh and without waiting.
+    async fn stored_token(&self) -> Result<Option<Authorization>, SignInError> {
         let record = self.store.load().await?;
         let fresh = |entry: &&Entry| {
             entry
@@ -280,7 +284,7 @@ impl Inner {
     }
 
     /// The answer without any work, if memory has it; `Some(None)` means that there was no token a moment ago.
-    fn at_hand(&self) -> Option<Option<Authorization>> {
+    fn cached(&self) -> Option<Option<Authorization>> {
         let held = self.held();
         match &held.entry {
             Some(entry) => {
@@ -352,11 +356,11 @@ impl Inner {
                 let entry = attempt.obtain(found, &scopes, &[], &challenge).await?;
                 return Ok(bearer(&entry));
             }
-            Ok(mut found) => match renew(&mut found, &entry, now).await {
+            Ok(found) => match renew(&found, &entry, now).await {
                 Ok(renewed) => renewed,
                 Err(NotRenewed::Failed(error)) => return self.make_do(entry, now, error),
                 Err(NotRenewed::Rejected | NotRenewed::UnknownClient) => {
-                    // The next request goes without, is refused, and says what is wanted.
+                    // The next request goes without a token, and its refusal names what is wanted.
                     record.put(Entry { token: None, ..entry });
                     self.store.save(&lock, &record).await?;
                     return Ok(self.hold(None, Origin::Store));
@@ -401,4 +405,21 @@ fn seconds() -> u64 {
 
 fn milliseconds() -> u64 {
     u64::try_from(since_1970().as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreSettings;
+
+    #[test]
+    fn sign_in_can_be_spawned_on_any_runtime() {
+        fn check(_: &impl Send) {}
+        let endpoint = Url::parse("https://a.example/mcp").unwrap();
+        let sign_in = SignIn::new(Settings::new(endpoint, StoreSettings::at("/nowhere")));
+        check(&sign_in.authorization());
+        check(&sign_in.refused(401, &[]));
+        check(&sign_in.login());
+        check(&sign_in.logout());
+    }
 }

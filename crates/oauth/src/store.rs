@@ -1,10 +1,10 @@
-//! Where tokens are kept between processes, and who may renew them.
+//! The token store that processes share, and the lock under which one of them refreshes.
 //!
 //! One file per endpoint, mode 0600, in a directory of mode 0700. Within it one entry per (issuer, resource, client): what one authorization
 //! server gave is never shown to another. The secret parts go to the keyring of the operating system where there is one; the file then
 //! holds the rest, which is what `rialto status` lists.
 //!
-//! Reading needs no lock: a file is replaced as a whole. Whoever wants to change something holds the endpoint's lock from reading to writing.
+//! Reading needs no lock: a file is replaced as a whole. A writer holds the endpoint's lock from reading to writing.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -155,7 +155,7 @@ impl Entry {
     }
 }
 
-/// How the last attempt failed, for those who waited for it.
+/// How the last attempt failed, for the processes that waited for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Failure {
     /// Milliseconds since 1970.
@@ -289,7 +289,7 @@ impl Store {
         })
     }
 
-    /// Replaces the record. The lock shows that nobody else does.
+    /// Replaces the record. The lock keeps other processes from doing so at the same time.
     pub(crate) async fn save(&self, _lock: &Lock, record: &Record) -> Result<(), SignInError> {
         let (store, mut record) = (self.clone(), record.clone());
         self.blocking(move || {

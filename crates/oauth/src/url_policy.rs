@@ -1,15 +1,15 @@
-//! Which addresses signing in may reach (server-side request forgery, rebinding).
+//! Which URLs signing in may request (server-side request forgery, DNS rebinding).
 //!
-//! Metadata is written by the remote server: it can name any URL, and whoever runs Rialto may sit in a network where
-//! `http://169.254.169.254/` or `http://10.0.0.1/` is worth asking. So every URL is judged before it is asked, and every
-//! name is resolved here, so that the judged address is the one connected to. Redirects are never followed by
-//! the HTTP client; whoever follows one comes here again.
+//! The remote server writes its metadata and can name any URL in it. Rialto may run in a network where
+//! `http://169.254.169.254/` or `http://10.0.0.1/` has secrets. So every URL is checked before it is requested, and every
+//! name is resolved here, so that the checked address is the one connected to. The HTTP client follows no redirects;
+//! the code that follows one checks its target again.
 //!
-//! Public addresses may be reached over https. Loopback ones, also over http, only if the resource itself is named as a loopback one: that is
-//! development. Private ones only if the resource is named by a private address, or the operator allows it.
-//! Link-local, multicast and reserved addresses never.
+//! Public addresses may be reached over https. Loopback addresses, also over http, only if the resource itself is
+//! named by one: that is development. Private addresses only if the resource is named by one, or the operator allows
+//! it. Link-local, multicast and reserved addresses never.
 //!
-//! What it cannot do: a proxy resolves names by itself. With a proxy the address behind a name is the proxy's to judge.
+//! What it cannot do: a proxy resolves names by itself. With a proxy, only the proxy can check the address of a name.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
 
-/// What kind of class an address is.
+/// The kind of network that an address is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AddressClass {
     Public,
@@ -111,9 +111,9 @@ pub(crate) struct UrlPolicy {
 }
 
 impl UrlPolicy {
-    /// `allow_private` is the operator's word; the rest follows from how the resource is named.
+    /// `allow_private` is the operator's choice; the rest follows from how the resource is named.
     ///
-    /// Only from its name: what the name resolves to is in the hands of whoever owns the name.
+    /// The addresses behind the name do not count, because the owner of the name chooses them.
     pub(crate) fn new(resource: &Url, allow_private: bool) -> Self {
         let named = resource.host().map(|host| match host {
             Host::Domain(name) if is_localhost(name) => AddressClass::Loopback,
@@ -259,7 +259,7 @@ mod tests {
     const REMOTE: &str = "https://mcp.example.com/mcp";
 
     #[test]
-    fn public_https_is_reached() {
+    fn public_https_url_is_allowed() {
         let policy = policy(REMOTE);
         for url in [
             "https://auth.example.com/token",
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn schemes_other_than_https_are_not() {
+    fn other_schemes_than_https_are_refused() {
         let policy = policy(REMOTE);
         for url in [
             "http://auth.example.com/",
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_of_an_inner_address_is_refused() {
+    fn inner_address_is_refused_in_every_spelling() {
         let policy = policy(REMOTE);
         for host in [
             "127.0.0.1",
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_for_a_loopback_server_only() {
+    fn loopback_url_is_for_a_loopback_server_only() {
         let policy = policy("http://127.0.0.1:3000/mcp");
         assert!(policy.check("http://127.0.0.1:9/").is_ok());
         assert!(policy.check("http://localhost:9/").is_ok());
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn private_addresses_need_a_private_server_or_a_word() {
+    fn private_address_needs_a_private_server_or_the_operator() {
         assert!(policy("https://10.0.0.7/mcp").check("https://10.0.0.9/").is_ok());
         let allowed = UrlPolicy::new(&Url::parse(REMOTE).unwrap(), true);
         assert!(allowed.check("https://10.0.0.9/").is_ok());
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_with_a_password_is_refused_without_showing_it() {
+    fn url_with_a_password_is_refused_without_showing_it() {
         let refusal = policy(REMOTE)
             .check("https://user:hunter2@auth.example.com/")
             .unwrap_err();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_resolves_inside_is_refused() {
+    async fn name_that_resolves_to_an_inner_address_is_refused() {
         assert_eq!(resolve(&[], &["93.184.216.34"]).await, Ok(1));
         for address in ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::ffff:10.0.0.1"] {
             assert!(resolve(&[], &[address]).await.is_err(), "{address}");
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_proxy_may_stand_inside() {
+    async fn proxy_may_have_a_private_address() {
         assert_eq!(resolve(&["rebound.example.com"], &["10.0.0.1"]).await, Ok(1));
     }
 }

@@ -1,5 +1,5 @@
 //! Signing in through `rialto connect` where somebody means harm (rows G8 to G11): nothing is opened, nothing is sent, nothing is
-//! kept where others could read it. What each refusal is called is shown in `crates/oauth/tests/hostile.rs`; here it is the program.
+//! kept where others could read it. What each refusal is called is shown in `crates/oauth/tests/sign_in/hostile.rs`; here it is the program.
 //!
 //! The browser is `testkit-browser`.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]

@@ -1,7 +1,7 @@
-//! The door the browser comes back to: on 127.0.0.1, at one path, for one answer, for as long as someone is expected.
+//! The listener for the redirect of a sign-in: on 127.0.0.1, at one path, for one answer, until a deadline.
 //!
-//! Any program and any web page on this machine can knock here. So the Host must be ours (rebinding), the state must be right, a
-//! slow visitor is shown out, few are let in at a time, and after the answer the port is closed.
+//! Any program and any web page on this machine can connect. So the Host must be ours (DNS rebinding), the state must
+//! be right, slow connections time out, few are accepted at a time, and after the answer the port is closed.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,13 +24,13 @@ use tokio::net::{TcpListener, TcpStream};
 use url::Url;
 
 use super::page::Page;
-use super::{Code, Expected, Verdict, judge};
+use super::{CallbackRequest, Code, Expected, classify};
 use crate::error::SignInError;
 
-/// Browsers open connections ahead of need, so more than one is let in.
-const VISITORS: usize = 16;
-/// For sending a request and for taking the page, each.
-const VISIT: Duration = Duration::from_secs(5);
+/// Browsers open connections ahead of need, so more than one is accepted.
+const CONNECTIONS: usize = 16;
+/// For sending a request and for reading the page, each.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where the answer is to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Opens the door. It is at 127.0.0.1 even if the redirect URI says `localhost`.
+    /// Opens the listener, on 127.0.0.1 even if the redirect URI has `localhost`.
     pub(crate) async fn open(at: At<'_>) -> Result<Self, SignInError> {
         let port = match at {
             At::AnyPort => 0,
@@ -73,32 +73,32 @@ impl Listener {
         &self.redirect_uri
     }
 
-    /// Waits for the answer, shows a page, and closes.
-    pub(crate) async fn answer(self, expected: &Expected, patience: Duration) -> Result<Code, SignInError> {
-        let desk = Desk {
+    /// Waits for the answer, sends a page, and closes the port.
+    pub(crate) async fn answer(self, expected: &Expected, timeout: Duration) -> Result<Code, SignInError> {
+        let handler = CallbackHandler {
             expected,
             host: authority(&self.redirect_uri),
             path: self.redirect_uri.path(),
             answer: Mutex::new(None),
             warned: AtomicBool::new(false),
         };
-        let mut visits = FuturesUnordered::new();
-        let deadline = tokio::time::sleep(patience);
+        let mut connections = FuturesUnordered::new();
+        let deadline = tokio::time::sleep(timeout);
         tokio::pin!(deadline);
         loop {
             tokio::select! {
-                () = &mut deadline => return Err(SignInError::SignInTimeout { seconds: patience.as_secs() }),
-                Some(()) = visits.next() => {
-                    // Taken only when the visit is over, so that the page has been read.
-                    let answer = desk.answer().take();
+                () = &mut deadline => return Err(SignInError::SignInTimeout { seconds: timeout.as_secs() }),
+                Some(()) = connections.next() => {
+                    // Taken only when the connection has ended, so that the browser has read the page.
+                    let answer = handler.answer().take();
                     if let Some(answer) = answer {
                         return answer;
                     }
                 }
-                // A connection that fails before it is accepted concerns no one but its maker.
-                accepted = self.socket.accept(), if visits.len() < VISITORS => {
+                // A connection that fails before it is accepted is its peer's failure alone.
+                accepted = self.socket.accept(), if connections.len() < CONNECTIONS => {
                     if let Ok((stream, _)) = accepted {
-                        visits.push(desk.receive(stream));
+                        connections.push(handler.serve(stream));
                     }
                 }
             }
@@ -112,8 +112,8 @@ fn authority(uri: &Url) -> String {
         .map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-/// Judges each visitor.
-struct Desk<'a> {
+/// Answers each request to the listener, and keeps the one that counts.
+struct CallbackHandler<'a> {
     expected: &'a Expected,
     host: String,
     path: &'a str,
@@ -121,24 +121,24 @@ struct Desk<'a> {
     warned: AtomicBool,
 }
 
-impl Desk<'_> {
+impl CallbackHandler<'_> {
     fn answer(&self) -> MutexGuard<'_, Option<Result<Code, SignInError>>> {
         self.answer.lock()
     }
 
-    async fn receive(&self, stream: TcpStream) {
+    async fn serve(&self, stream: TcpStream) {
         let service = service_fn(|request: Request<Incoming>| {
             let response = self.respond(&request);
             async move { Ok::<_, Infallible>(response) }
         });
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(VISIT)
+            .header_read_timeout(TIMEOUT)
             .keep_alive(false)
             .max_buf_size(16 * 1024)
             .serve_connection(TokioIo::new(stream), service);
-        // How a visit ends is of no interest: what it brought is on the desk.
-        let _ = tokio::time::timeout(2 * VISIT, connection).await;
+        // How the connection ends does not matter: its answer is kept in the handler.
+        let _ = tokio::time::timeout(2 * TIMEOUT, connection).await;
     }
 
     fn respond(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
@@ -173,8 +173,8 @@ impl Desk<'_> {
                 "This sign-in has been answered before.",
             );
         }
-        match judge(request.uri().query().unwrap_or_default(), self.expected) {
-            Verdict::Stranger => {
+        match classify(request.uri().query().unwrap_or_default(), self.expected) {
+            CallbackRequest::Unrelated => {
                 if !self.warned.swap(true, Ordering::Relaxed) {
                     tracing::warn!("an answer to the sign-in with a wrong or missing state was refused");
                 }
@@ -184,7 +184,7 @@ impl Desk<'_> {
                     "This is not the answer to the sign-in that is under way.",
                 )
             }
-            Verdict::Answer(answer) => {
+            CallbackRequest::Answer(answer) => {
                 let response = match &answer {
                     Ok(_) => page(
                         StatusCode::OK,

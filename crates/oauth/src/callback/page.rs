@@ -1,8 +1,8 @@
-//! The two pages a person sees at the end of a sign-in.
+//! The page at the end of a sign-in.
 
 use std::fmt::Write as _;
 
-/// What stands on the page.
+/// The texts of the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Page<'a> {
     pub(super) title: &'a str,
@@ -10,7 +10,7 @@ pub(super) struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// No script, no link, nothing loaded; every text escaped, also ours.
+    /// Returns the page without scripts, links or loaded parts, with every text escaped.
     pub(super) fn html(self) -> String {
         let (title, text) = (escaped(self.title), escaped(self.text));
         format!(
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_on_the_page_is_markup_but_ours() {
+    fn page_escapes_every_text() {
         let html = Page {
             title: "<b>",
             text: "\"><script>alert('1')</script>\u{0}",

@@ -1,11 +1,10 @@
-//! One go at a token, with the lock in hand: renew it, or have someone sign in.
+//! One attempt at a token under the lock of the store: a refresh, or a new sign-in.
 
-use tracing::instrument::WithSubscriber as _;
-use tracing::subscriber::NoSubscriber;
 use url::Url;
 
-use super::challenge::{Case, Demand, Origin, Remedy, remedy};
-use super::token_request::{self, Granted, NotRenewed};
+use super::authorization_request::AuthorizationRequest;
+use super::challenge::{Case, Demand, NextStep, Origin, next_step};
+use super::token_request::{self, Granted, NotRenewed, no_client_authentication};
 use super::{Inner, Limits, bearer, milliseconds, seconds};
 use crate::browser::Browser;
 use crate::callback::Expected;
@@ -15,14 +14,14 @@ use crate::error::SignInError;
 use crate::issuer;
 use crate::registration::{self, Choice, Client};
 use crate::scope;
-use crate::secret::{Authorization, Secret};
+use crate::secret::Authorization;
 use crate::settings::Grant;
 use crate::store::{Binding, Entry, Failure, Lock, Record};
 use crate::url_policy::printable;
 
 const CLIENT_NAME: &str = "Rialto";
 
-/// One go at a token, with the lock in hand.
+/// One attempt at a token, under the lock of the store.
 pub(super) struct Attempt<'a> {
     pub(super) inner: &'a Inner,
     pub(super) limits: &'a mut Limits,
@@ -31,7 +30,7 @@ pub(super) struct Attempt<'a> {
     pub(super) grant: Grant,
     /// When the wait for the lock began, in milliseconds since 1970.
     pub(super) began: u64,
-    /// Whether a person asked for it by `rialto login`, and not a server by refusing.
+    /// Whether `rialto login` started it, and not a refusal by the server.
     pub(super) is_login: bool,
 }
 
@@ -49,7 +48,7 @@ impl Attempt<'_> {
             && kept.token.as_ref().is_some_and(|token| token.is_fresh(now))
             && bearer(kept).as_ref() != used
         {
-            // Another call or another process has been quicker.
+            // Another call or another process has renewed it.
             inner.hold(entry.clone(), Origin::Store);
             let enough = demand.scopes().iter().all(|scope| kept.scopes.contains(scope));
             if enough || matches!(demand, Demand::Token { .. }) {
@@ -81,7 +80,7 @@ impl Attempt<'_> {
         now: u64,
     ) -> Result<(), SignInError> {
         let inner = self.inner;
-        let mut found = discover(inner.network()?, &inner.endpoint, challenge).await?;
+        let found = discover(inner.network()?, &inner.endpoint, challenge).await?;
         if let Some((entry, token)) = entry
             .as_ref()
             .and_then(|entry| Some((entry, entry.token.as_ref()?)))
@@ -93,14 +92,14 @@ impl Attempt<'_> {
                 renewable: by_person && token.refresh.is_some(),
                 same_issuer: entry.is_from(&found.terms.issuer, &found.terms.origins),
             };
-            match remedy(case) {
-                Remedy::SignIn => {}
-                Remedy::GiveUp => {
+            match next_step(case) {
+                NextStep::SignIn => {}
+                NextStep::Fail => {
                     return Err(SignInError::StillRefused {
                         resource: inner.endpoint.to_string(),
                     });
                 }
-                Remedy::Renew => match renew(&mut found, entry, now).await {
+                NextStep::Renew => match renew(&found, entry, now).await {
                     Ok(renewed) => {
                         let renewed = Entry {
                             challenge: challenge.to_vec(),
@@ -116,8 +115,6 @@ impl Attempt<'_> {
                     }
                 },
             }
-            // The manager of a failed refresh is used up.
-            found = discover(inner.network()?, &inner.endpoint, challenge).await?;
         }
         self.obtain(found, scopes, &[], challenge).await.map(|_| ())
     }
@@ -144,7 +141,7 @@ impl Attempt<'_> {
         self.obtain(found, scopes, &granted, challenge).await.map(|_| ())
     }
 
-    /// A new token, by whichever grant; kept if it comes, and the failure if not.
+    /// Requests a new token by the grant of this attempt, and stores it, or how the request failed.
     pub(super) async fn obtain(
         &mut self,
         found: Discovered,
@@ -169,9 +166,9 @@ impl Attempt<'_> {
             authority: &found.terms.scopes,
         });
         let obtained = match (self.grant, self.inner.settings.browser.clone()) {
-            (Grant::ClientCredentials, _) => self.by_own_right(found, &scopes).await,
+            (Grant::ClientCredentials, _) => self.by_client_credentials(&found, &scopes).await,
             (Grant::AuthorizationCode, None) => return Err(self.inner.login_needed(challenged)),
-            (Grant::AuthorizationCode, Some(browser)) => self.by_browser(found, &browser, &scopes).await,
+            (Grant::AuthorizationCode, Some(browser)) => self.by_browser(&found, &browser, &scopes).await,
         };
         match obtained {
             Ok(entry) => {
@@ -193,15 +190,21 @@ impl Attempt<'_> {
         }
     }
 
-    async fn by_own_right(&mut self, found: Discovered, scopes: &[String]) -> Result<Entry, SignInError> {
+    async fn by_client_credentials(
+        &mut self,
+        found: &Discovered,
+        scopes: &[String],
+    ) -> Result<Entry, SignInError> {
         let known = self.inner.pick(&self.record);
         let known = known.filter(|entry| entry.grant == Grant::ClientCredentials);
         let known = known.map(|entry| &entry.client);
         let client = match registration::choose(&self.inner.settings.identity, found.terms.offer(), known) {
             Choice::Known(client) => client,
-            Choice::Register { .. } | Choice::Nothing | Choice::NoProof => return Err(no_proof(&found)),
+            Choice::Register { .. } | Choice::Nothing | Choice::NoProof => {
+                return Err(no_client_authentication(found));
+            }
         };
-        self.bind(&found, &client).await?;
+        self.bind(found, &client).await?;
         let now = seconds();
         let origins = Some(found.terms.origins.clone());
         let entry = Entry::new(found.terms.issuer.clone(), found.resource.clone(), client);
@@ -265,11 +268,11 @@ impl Attempt<'_> {
 
     async fn by_browser(
         &mut self,
-        mut found: Discovered,
+        found: &Discovered,
         browser: &Browser,
         scopes: &[String],
     ) -> Result<Entry, SignInError> {
-        found.terms.browser.clone()?;
+        let endpoint = found.terms.authorization_endpoint.clone()?;
         if let Some(split) = found.terms.split.clone()
             && !self.inner.settings.allow_split_authority
         {
@@ -280,24 +283,17 @@ impl Attempt<'_> {
                 resource: self.inner.endpoint.to_string(),
             });
         }
-        let (listener, client) = self.client(&found, scopes).await?;
-        self.bind(&found, &client).await?;
-        let redirect_uri = listener.redirect_uri().to_string();
-        token_request::introduce(&mut found, &client, &redirect_uri)?;
-        let asked: Vec<&str> = scopes.iter().map(String::as_str).collect();
-        let url = found
-            .manager
-            .get_authorization_url(&asked)
-            .with_subscriber(NoSubscriber::default())
-            .await;
-        let failed = |why: String| SignInError::Token {
-            issuer: printable(&found.terms.issuer),
-            why: printable(&why),
-        };
-        let url = Url::parse(&url.map_err(|error| failed(error.to_string()))?)
-            .map_err(|error| failed(error.to_string()))?;
+        let (listener, client) = self.client(found, scopes).await?;
+        self.bind(found, &client).await?;
+        let request = AuthorizationRequest::new(
+            &endpoint,
+            &client.id,
+            listener.redirect_uri(),
+            &found.resource,
+            scopes,
+        );
         let expected = Expected {
-            state: state_of(&url).ok_or_else(|| failed("no state was made".to_owned()))?,
+            state: request.state.clone(),
             issuer: found.terms.named.then(|| found.terms.issuer.clone()),
             names_itself: found.terms.names_itself,
         };
@@ -306,25 +302,25 @@ impl Attempt<'_> {
         tokio::pin!(answer);
         let answer = tokio::select! {
             answer = &mut answer => answer,
-            () = browser.show(&url) => answer.await,
+            () = browser.show(&request.url) => answer.await,
         };
         if matches!(answer, Err(SignInError::SignInTimeout { .. })) && client.registered_for.is_some() {
-            // Perhaps the authorization server has forgotten the client and told the person so, and not us.
+            // The authorization server may have forgotten the client, and shown that in the browser only.
             self.record.forget_client(&found.terms.issuer, &client.id);
         }
+        let answer = answer?;
         let Granted { token, scopes } =
-            token_request::code(&found, &answer?, &expected.state, scopes, seconds()).await?;
-        let origins = Some(found.terms.origins.clone());
-        let entry = Entry::new(found.terms.issuer, found.resource, client);
+            token_request::code(found, &client, &request, &answer, scopes, seconds()).await?;
+        let entry = Entry::new(found.terms.issuer.clone(), found.resource.clone(), client);
         Ok(Entry {
             scopes,
             token: Some(token),
-            origins,
+            origins: Some(found.terms.origins.clone()),
             ..entry
         })
     }
 
-    /// Who we are there, and an open door at the address this client's answers go to.
+    /// Returns the client to sign in as, and a listener at its redirect URI.
     async fn client(&self, found: &Discovered, scopes: &[String]) -> Result<(Listener, Client), SignInError> {
         let inner = self.inner;
         let chosen = inner.settings.redirect_uri.as_ref();
@@ -349,16 +345,21 @@ impl Attempt<'_> {
         let client = match registration::choose(&inner.settings.identity, found.terms.offer(), earlier) {
             Choice::Known(client) => client,
             Choice::Nothing => return Err(SignInError::NoRegistration { issuer }),
-            Choice::NoProof => return Err(no_proof(found)),
+            Choice::NoProof => return Err(no_client_authentication(found)),
             Choice::Register { endpoint, auth } => {
                 let redirect_uri = listener.redirect_uri().as_str();
                 let body = registration::request(CLIENT_NAME, redirect_uri, auth, scopes);
                 let registered = match inner.network()?.post_json(&endpoint, body).await {
-                    Ok((status, answer)) => registration::judge(status, &answer, redirect_uri, auth)
-                        .map_err(|why| SignInError::Registration { issuer, why }),
+                    Ok(answer) => registration::read_registration(
+                        answer.status.as_u16(),
+                        &answer.body,
+                        redirect_uri,
+                        auth,
+                    )
+                    .map_err(|why| SignInError::Registration { issuer, why }),
                     Err(error) => Err(error),
                 };
-                // The endpoint was assumed, as in 2025-03-26; that it is not there says there is no sign-in.
+                // The endpoint was assumed, as in 2025-03-26; without it the server has no sign-in.
                 let token_needed = |_| SignInError::TokenNeeded {
                     resource: inner.endpoint.to_string(),
                 };
@@ -379,23 +380,8 @@ impl Attempt<'_> {
     }
 }
 
-fn no_proof(found: &Discovered) -> SignInError {
-    let offered = found.terms.token_auth.clone().unwrap_or_default().join(", ");
-    SignInError::NoClientAuthentication {
-        issuer: printable(&found.terms.issuer),
-        offered: printable(&offered),
-    }
-}
-
-/// Returns the state of a request; two of them are none.
-fn state_of(url: &Url) -> Option<Secret> {
-    let mut states = url.query_pairs().filter(|(name, _)| name == "state");
-    let (_, state) = states.next()?;
-    states.next().is_none().then(|| Secret::new(state))
-}
-
 /// A refresh, if the resource still names the authorization server that issued the token, at the same place.
-pub(super) async fn renew(found: &mut Discovered, entry: &Entry, now: u64) -> Result<Entry, NotRenewed> {
+pub(super) async fn renew(found: &Discovered, entry: &Entry, now: u64) -> Result<Entry, NotRenewed> {
     if !entry.is_from(&found.terms.issuer, &found.terms.origins) {
         return Err(NotRenewed::Rejected);
     }

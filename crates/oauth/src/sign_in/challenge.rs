@@ -1,14 +1,14 @@
-//! What to do about a refusal. Decisions only; time is an argument.
+//! The challenge of a server that refused a request, and what to do about it. Decisions only; time is an argument.
 
 use std::collections::VecDeque;
 
-use rmcp::transport::auth::WWWAuthenticateParams;
 use url::Url;
 
 use crate::error::SignInError;
 use crate::scope;
+use crate::www_authenticate::values;
 
-/// What the server wants, in its own words (RFC 6750, section 3.1).
+/// What the server wants (RFC 6750, section 3.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Demand {
     /// 401: a token, or a better one. The scopes are those the challenge names.
@@ -18,16 +18,15 @@ pub(super) enum Demand {
 }
 
 impl Demand {
-    pub(super) fn of(status: u16, challenges: &[String], endpoint: &Url) -> Result<Self, SignInError> {
+    pub(super) fn new(status: u16, challenges: &[String], endpoint: &Url) -> Result<Self, SignInError> {
         let mut scopes = Vec::new();
         let mut insufficient = false;
         for challenge in challenges {
-            let parsed = WWWAuthenticateParams::parse(challenge, endpoint);
-            insufficient |= parsed.is_insufficient_scope();
-            scope::add(
-                &mut scopes,
-                scope::parse(parsed.scope.as_deref().unwrap_or_default()),
-            );
+            let mut errors = values(challenge, "error").into_iter();
+            insufficient |= errors.any(|error| error == "insufficient_scope");
+            for list in values(challenge, "scope") {
+                scope::add(&mut scopes, scope::parse(&list));
+            }
         }
         match status {
             401 => Ok(Self::Token { scopes }),
@@ -65,37 +64,37 @@ pub(super) struct Case {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Remedy {
+pub(super) enum NextStep {
     Renew,
     SignIn,
-    /// It was just done, and has not helped.
-    GiveUp,
+    /// The token is as new as it can be, and is refused all the same.
+    Fail,
 }
 
 /// A token younger than this that is refused will not be helped by the same step again.
 const PROBATION: u64 = 30;
 
-pub(super) fn remedy(case: Case) -> Remedy {
+pub(super) fn next_step(case: Case) -> NextStep {
     let young = case.age < PROBATION;
     let usual = if case.renewable {
-        Remedy::Renew
+        NextStep::Renew
     } else {
-        Remedy::SignIn
+        NextStep::SignIn
     };
     match case.origin {
         // What one authorization server issued is no use at another.
-        _ if !case.same_issuer => Remedy::SignIn,
-        Origin::SignedIn if young => Remedy::GiveUp,
-        Origin::Renewed if young => Remedy::SignIn,
+        _ if !case.same_issuer => NextStep::SignIn,
+        Origin::SignedIn if young => NextStep::Fail,
+        Origin::Renewed if young => NextStep::SignIn,
         Origin::Store | Origin::Renewed | Origin::SignedIn => usual,
     }
 }
 
 /// Keeps a server from opening one browser window after the other.
 #[derive(Debug, Default)]
-pub(super) struct Windows(VecDeque<u64>);
+pub(super) struct WindowLimit(VecDeque<u64>);
 
-impl Windows {
+impl WindowLimit {
     const SPAN: u64 = 600;
     const MOST: usize = 4;
 
@@ -115,7 +114,7 @@ mod tests {
     use super::*;
 
     fn demand(status: u16, challenge: &str) -> Result<Demand, SignInError> {
-        Demand::of(
+        Demand::new(
             status,
             &[challenge.to_owned()],
             &Url::parse("https://a.example/mcp").unwrap(),
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_401_wants_a_token_and_a_403_more_scopes_if_it_says_so() {
+    fn status_401_wants_a_token_and_403_with_insufficient_scope_more_scopes() {
         let scopes = vec!["read".to_owned(), "write".to_owned()];
         let challenge = r#"Bearer error="insufficient_scope", scope="read write""#;
         assert_eq!(
@@ -138,42 +137,42 @@ mod tests {
     }
 
     #[test]
-    fn each_step_is_tried_once_and_then_the_next() {
+    fn each_step_is_tried_once_before_the_next() {
         let case = |origin, age, renewable| {
-            remedy(Case {
+            next_step(Case {
                 origin,
                 age,
                 renewable,
                 same_issuer: true,
             })
         };
-        assert_eq!(case(Origin::Store, 5, true), Remedy::Renew);
-        assert_eq!(case(Origin::Store, 5, false), Remedy::SignIn);
-        assert_eq!(case(Origin::Renewed, 5, true), Remedy::SignIn);
-        assert_eq!(case(Origin::Renewed, 3000, true), Remedy::Renew);
-        assert_eq!(case(Origin::SignedIn, 5, true), Remedy::GiveUp);
-        assert_eq!(case(Origin::SignedIn, 3000, true), Remedy::Renew);
-        assert_eq!(case(Origin::SignedIn, 3000, false), Remedy::SignIn);
+        assert_eq!(case(Origin::Store, 5, true), NextStep::Renew);
+        assert_eq!(case(Origin::Store, 5, false), NextStep::SignIn);
+        assert_eq!(case(Origin::Renewed, 5, true), NextStep::SignIn);
+        assert_eq!(case(Origin::Renewed, 3000, true), NextStep::Renew);
+        assert_eq!(case(Origin::SignedIn, 5, true), NextStep::Fail);
+        assert_eq!(case(Origin::SignedIn, 3000, true), NextStep::Renew);
+        assert_eq!(case(Origin::SignedIn, 3000, false), NextStep::SignIn);
     }
 
     #[test]
-    fn another_authorization_server_means_another_sign_in() {
+    fn changed_authorization_server_means_a_new_sign_in() {
         for origin in [Origin::Store, Origin::Renewed, Origin::SignedIn] {
             assert_eq!(
-                remedy(Case {
+                next_step(Case {
                     origin,
                     age: 1,
                     renewable: true,
                     same_issuer: false
                 }),
-                Remedy::SignIn
+                NextStep::SignIn
             );
         }
     }
 
     #[test]
-    fn a_server_cannot_open_windows_without_end() {
-        let mut windows = Windows::default();
+    fn window_limit_ends_repeated_sign_ins() {
+        let mut windows = WindowLimit::default();
         assert_eq!((0..9).filter(|now| windows.another(*now)).count(), 4);
         assert!(windows.another(700));
     }

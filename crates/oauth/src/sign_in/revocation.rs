@@ -1,75 +1,45 @@
-//! Telling an authorization server that a token is not wanted any more (RFC 7009).
+//! Token revocation at the authorization server (RFC 7009).
 //!
-//! A token is forgotten here whatever comes of it; that it is also of no use to anybody else depends on the server.
+//! The token is removed from the store even if that fails; only the server can end its use elsewhere.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use url::Url;
-use url::form_urlencoded::{Serializer, byte_serialize};
 
+use super::client_authentication::{AuthenticatedForm, Form, with_secret};
 use crate::discovery::discover;
 use crate::error::SignInError;
 use crate::http::Network;
 use crate::issuer;
-use crate::registration::{Client, TokenAuth};
+use crate::registration::Client;
 use crate::store::{Entry, Token};
 use crate::url_policy::printable;
 
 /// What became of the tokens of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogoutOutcome {
-    /// There were none.
+    /// None was stored.
     Nothing,
-    /// They are of no use to anybody.
+    /// The authorization server has ended their use.
     Revoked,
-    /// They are forgotten here, and good until they end.
+    /// They are removed from the store, and good until they expire.
     Forgotten { why: String },
 }
 
-/// What is said to revoke a token, in words of HTTP.
-#[derive(Debug, PartialEq, Eq)]
-struct Revocation {
-    form: String,
-    authorization: Option<String>,
+/// Returns the request that revokes a token, or nothing for a client that signs: it signs for tokens only.
+///
+/// A server that revokes a refresh token revokes its access tokens too, so that one is named if there is one
+/// (section 2.1).
+fn revocation(client: &Client, token: &Token) -> Option<AuthenticatedForm> {
+    let (token, hint) = match &token.refresh {
+        Some(refresh) => (refresh, "refresh_token"),
+        None => (&token.access, "access_token"),
+    };
+    let mut form = Form::default();
+    form.append_pair("token", token.expose())
+        .append_pair("token_type_hint", hint);
+    with_secret(client, form)
 }
 
-/// With a refresh token goes what was had by it, so that one is named if there is one (section 2.1). `None`: the client would have
-/// to prove itself in a way that is only known for asking for tokens.
-fn revocation(client: &Client, token: &Token) -> Option<Revocation> {
-    let mut form = Serializer::new(String::new());
-    match &token.refresh {
-        Some(refresh) => form
-            .append_pair("token", refresh.expose())
-            .append_pair("token_type_hint", "refresh_token"),
-        None => form
-            .append_pair("token", token.access.expose())
-            .append_pair("token_type_hint", "access_token"),
-    };
-    let secret = client.secret.as_ref().map(|secret| secret.expose());
-    let authorization = match (client.auth, secret) {
-        (TokenAuth::Signed, _) => return None,
-        (TokenAuth::Basic, Some(secret)) => {
-            let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
-            let pair = format!("{}:{}", encoded(&client.id), encoded(secret));
-            Some(format!("Basic {}", STANDARD.encode(pair)))
-        }
-        (TokenAuth::Post, Some(secret)) => {
-            form.append_pair("client_id", &client.id)
-                .append_pair("client_secret", secret);
-            None
-        }
-        (TokenAuth::None, _) | (TokenAuth::Basic | TokenAuth::Post, None) => {
-            form.append_pair("client_id", &client.id);
-            None
-        }
-    };
-    Some(Revocation {
-        form: form.finish(),
-        authorization,
-    })
-}
-
-/// Revokes what one entry holds, if its authorization server lets itself be told.
+/// Revokes the token of one entry, if its authorization server supports that.
 pub(super) async fn revoke(network: &Network, endpoint: &Url, entry: &Entry) -> Result<(), SignInError> {
     let Some(token) = &entry.token else { return Ok(()) };
     let not = |why: &str| SignInError::NotRevoked {
@@ -81,7 +51,8 @@ pub(super) async fn revoke(network: &Network, endpoint: &Url, entry: &Entry) -> 
         return Err(not("the resource names another authorization server now"));
     }
     let place = found
-        .revocation_endpoint()
+        .terms
+        .revocation_endpoint
         .ok_or_else(|| not("it has no place for that"))?;
     let origin = issuer::origin(&place).unwrap_or_default();
     if !entry.may_be_revoked_at(&origin) {
@@ -90,12 +61,10 @@ pub(super) async fn revoke(network: &Network, endpoint: &Url, entry: &Entry) -> 
             printable(&origin)
         )));
     }
-    let told =
+    let request =
         revocation(&entry.client, token).ok_or_else(|| not("this client signs, which is not done here"))?;
-    match network
-        .post_form(&place, told.form, told.authorization.as_deref())
-        .await?
-    {
+    let sent = network.post_form(&place, &request.form, request.authorization.as_ref());
+    match sent.await?.status.as_u16() {
         200 => Ok(()),
         status => Err(not(&format!("it answered {status}"))),
     }
@@ -103,7 +72,11 @@ pub(super) async fn revoke(network: &Network, endpoint: &Url, entry: &Entry) -> 
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+
     use super::*;
+    use crate::registration::TokenAuth;
     use crate::secret::Secret;
 
     fn client(auth: TokenAuth) -> Client {
@@ -125,19 +98,22 @@ mod tests {
     }
 
     #[test]
-    fn a_client_proves_itself_as_for_a_token() {
+    fn client_authenticates_as_for_a_token() {
         let of = |auth| revocation(&client(auth), &token(Some("rt"))).unwrap();
         let token = "token=rt&token_type_hint=refresh_token";
-        assert_eq!(of(TokenAuth::None).form, format!("{token}&client_id=robot+one"));
         assert_eq!(
-            of(TokenAuth::Post).form,
+            of(TokenAuth::None).form.expose(),
+            format!("{token}&client_id=robot+one")
+        );
+        assert_eq!(
+            of(TokenAuth::Post).form.expose(),
             format!("{token}&client_id=robot+one&client_secret=a%2Bb")
         );
         let basic = of(TokenAuth::Basic);
         let shown = STANDARD.encode("robot+one:a%2Bb");
         assert_eq!(
-            (basic.form, basic.authorization),
-            (token.into(), Some(format!("Basic {shown}")))
+            (basic.form.expose(), basic.authorization),
+            (token, Some(Secret::new(format!("Basic {shown}"))))
         );
         assert_eq!(
             revocation(&client(TokenAuth::Signed), &super::tests::token(None)),
@@ -146,12 +122,15 @@ mod tests {
     }
 
     #[test]
-    fn without_a_refresh_token_the_access_token_goes() {
-        let told = revocation(&client(TokenAuth::None), &token(None)).unwrap();
+    fn access_token_is_revoked_if_there_is_no_refresh_token() {
+        let request = revocation(&client(TokenAuth::None), &token(None)).unwrap();
         assert!(
-            told.form.starts_with("token=at&token_type_hint=access_token"),
+            request
+                .form
+                .expose()
+                .starts_with("token=at&token_type_hint=access_token"),
             "{}",
-            told.form
+            request.form.expose()
         );
     }
 }

@@ -1,24 +1,22 @@
-//! The three exchanges with an authorization server: a code, a refresh, the client's own credentials. rmcp makes them.
+//! The three token requests: for a code, for a refresh token, for the client's own credentials (RFC 6749).
+//!
+//! Each of them names the resource (RFC 8707), so that the token is good for that resource alone.
 
-use rmcp::transport::auth::{
-    AuthError, ClientCredentialsConfig, CredentialStore as _, InMemoryCredentialStore, OAuthClientConfig,
-    OAuthTokenResponse, StoredCredentials,
-};
-use serde_json::{Value, json};
-use tracing::instrument::WithSubscriber as _;
-use tracing::subscriber::NoSubscriber;
+use serde::Deserialize;
 
+use super::authorization_request::AuthorizationRequest;
+use super::client_authentication::{AuthenticatedForm, Form, with_assertion, with_secret};
 use crate::callback::Code;
 use crate::discovery::Discovered;
 use crate::error::SignInError;
 use crate::registration::{Client, TokenAuth};
 use crate::scope;
 use crate::secret::{Authorization, Secret};
-use crate::signing;
 use crate::store::{Entry, Token};
 use crate::url_policy::printable;
 
 /// A token, and the permissions that came with it.
+#[derive(Debug)]
 pub(super) struct Granted {
     pub(super) token: Token,
     pub(super) scopes: Vec<String>,
@@ -34,229 +32,216 @@ pub(super) enum NotRenewed {
     Failed(SignInError),
 }
 
-/// Tells rmcp who we are.
-pub(super) fn introduce(
-    found: &mut Discovered,
-    client: &Client,
-    redirect_uri: &str,
-) -> Result<(), SignInError> {
-    found.settle_token_auth(client.auth);
-    let mut config = OAuthClientConfig::new(&client.id, redirect_uri);
-    if let Some(secret) = &client.secret {
-        config = config.with_client_secret(secret.expose());
-    }
-    let issuer = found.terms.issuer.clone();
-    found
-        .manager
-        .configure_client(config)
-        .map_err(|error| no_token(&issuer, &error))
-}
-
+/// Exchanges the code of an authorization request for a token.
 pub(super) async fn code(
     found: &Discovered,
+    client: &Client,
+    request: &AuthorizationRequest,
     code: &Code,
-    state: &Secret,
-    requested: &[String],
+    scopes: &[String],
     now: u64,
 ) -> Result<Granted, SignInError> {
-    let exchange = found.manager.exchange_code_for_token_with_issuer(
-        code.code.expose(),
-        state.expose(),
-        code.issuer.as_deref(),
-    );
-    // rmcp logs the code and what came for it, at debug level; nobody shall see that.
-    let answer = exchange.with_subscriber(NoSubscriber::default()).await;
-    let failed = |error| {
-        found
-            .edge
-            .take_failure()
-            .unwrap_or_else(|| no_token(&found.terms.issuer, &error))
-    };
-    granted(&answer.map_err(failed)?, requested, now, &found.terms.issuer)
+    let mut form = form("authorization_code", found, &[]);
+    form.append_pair("code", code.0.expose())
+        .append_pair("code_verifier", request.verifier.expose())
+        .append_pair("redirect_uri", &request.redirect_uri);
+    let form = with_secret(client, form).ok_or_else(|| no_client_authentication(found))?;
+    let answer = send(found, form).await;
+    let token = answer.map_err(|failure| no_token(found, failure))?;
+    granted(token, scopes, now).map_err(|why| unusable(found, why))
 }
 
-pub(super) async fn refresh(found: &mut Discovered, entry: &Entry, now: u64) -> Result<Granted, NotRenewed> {
-    let Some(token) = entry.token.as_ref() else {
+/// Renews the token of an entry with its refresh token.
+pub(super) async fn refresh(found: &Discovered, entry: &Entry, now: u64) -> Result<Granted, NotRenewed> {
+    let Some(refresh) = entry.token.as_ref().and_then(|token| token.refresh.as_ref()) else {
         return Err(NotRenewed::Rejected);
     };
-    let Some(refresh) = &token.refresh else {
-        return Err(NotRenewed::Rejected);
-    };
-    let redirect_uri = entry
-        .client
-        .registered_for
-        .as_deref()
-        .unwrap_or("http://127.0.0.1/callback");
-    introduce(found, &entry.client, redirect_uri).map_err(NotRenewed::Failed)?;
-    let failed = |why: String| {
-        NotRenewed::Failed(SignInError::Refresh {
+    let scopes = scope::with_offline_access(&entry.scopes, &found.terms.scopes);
+    let mut form = form("refresh_token", found, &scopes);
+    form.append_pair("refresh_token", refresh.expose());
+    let form = with_secret(&entry.client, form)
+        .ok_or_else(|| NotRenewed::Failed(no_client_authentication(found)))?;
+    let token = send(found, form).await.map_err(|failure| match failure {
+        Failure::Request(error) => NotRenewed::Failed(error),
+        Failure::Refused { code, .. } if code == "invalid_grant" => NotRenewed::Rejected,
+        Failure::Refused { code, .. } if code == "invalid_client" => NotRenewed::UnknownClient,
+        Failure::Refused { why, .. } => NotRenewed::Failed(SignInError::Refresh {
             resource: printable(&entry.resource),
             why: printable(&why),
-        })
-    };
-    // rmcp takes the refresh token out of a store, so it gets one with just that in it.
-    let known: OAuthTokenResponse = serde_json::from_value(json!({
-        "access_token": token.access.expose(),
-        "token_type": "bearer",
-        "refresh_token": refresh.expose(),
-    }))
-    .map_err(|error| failed(error.to_string()))?;
-    let known = StoredCredentials::new(entry.client.id.clone(), Some(known), entry.scopes.clone(), None);
-    let store = InMemoryCredentialStore::new();
-    store
-        .save(known)
-        .await
-        .map_err(|error| failed(error.to_string()))?;
-    found.manager.set_credential_store(store);
-    let answer = found
-        .manager
-        .refresh_token()
-        .with_subscriber(NoSubscriber::default())
-        .await;
-    match answer {
-        Ok(answer) => granted(&answer, &entry.scopes, now, &found.terms.issuer).map_err(NotRenewed::Failed),
-        Err(AuthError::TokenRefreshRejected(_) | AuthError::AuthorizationRequired) => {
-            Err(NotRenewed::Rejected)
-        }
-        // rmcp has texts for errors; this one has only its name in it.
-        Err(AuthError::TokenRefreshFailed(why)) if why.contains("invalid_client") => {
-            Err(NotRenewed::UnknownClient)
-        }
-        Err(error) => Err(match found.edge.take_failure() {
-            Some(failure) => NotRenewed::Failed(failure),
-            None => failed(error.to_string()),
         }),
-    }
+    })?;
+    let mut renewed =
+        granted(token, &entry.scopes, now).map_err(|why| NotRenewed::Failed(unusable(found, why)))?;
+    // A server that does not rotate leaves the refresh token out, and it stays good (RFC 6749, section 6).
+    renewed.token.refresh.get_or_insert_with(|| refresh.clone());
+    Ok(renewed)
 }
 
+/// Requests a token in the client's own right.
 pub(super) async fn client_credentials(
-    mut found: Discovered,
+    found: &Discovered,
     client: &Client,
     scopes: &[String],
     now: u64,
 ) -> Result<Granted, SignInError> {
-    let Some(config) = own_right(client, scopes, &found.resource) else {
-        let offered = found.terms.token_auth.clone().unwrap_or_default().join(", ");
-        return Err(SignInError::NoClientAuthentication {
-            issuer: printable(&found.terms.issuer),
-            offered: printable(&offered),
-        });
-    };
-    found.settle_token_auth(client.auth);
-    let issuer = found.terms.issuer.clone();
-    found
-        .manager
-        .configure_client_credentials(&config)
-        .map_err(|error| no_token(&issuer, &error))?;
-    let Discovered { manager, edge, .. } = found;
-    // rmcp holds something over an await here that no other thread may see, so it stays on one.
-    let runtime = tokio::runtime::Handle::current();
-    let exchange = tokio::task::spawn_blocking(move || {
-        let exchange = manager.exchange_client_credentials(&config);
-        runtime.block_on(exchange.with_subscriber(NoSubscriber::default()))
-    });
-    let failed = |error| edge.take_failure().unwrap_or_else(|| no_token(&issuer, &error));
-    let answer = exchange.await.map_err(|error| SignInError::Token {
-        issuer: printable(&issuer),
-        why: error.to_string(),
-    })?;
-    granted(&answer.map_err(failed)?, scopes, now, &issuer)
+    let form = client_credentials_form(found, client, scopes, now);
+    let form = form.ok_or_else(|| no_client_authentication(found))?;
+    let answer = send(found, form).await;
+    let token = answer.map_err(|failure| no_token(found, failure))?;
+    granted(token, scopes, now).map_err(|why| unusable(found, why))
 }
 
-/// How a client proves itself, if it can.
-fn own_right(client: &Client, scopes: &[String], resource: &str) -> Option<ClientCredentialsConfig> {
-    let client_id = client.id.clone();
-    let secret = client.secret.as_ref()?.expose();
-    let scopes = scopes.to_vec();
-    let resource = Some(resource.to_owned());
-    match client.auth {
-        TokenAuth::None => None,
-        TokenAuth::Basic | TokenAuth::Post => Some(ClientCredentialsConfig::ClientSecret {
-            client_id,
-            client_secret: secret.to_owned(),
-            scopes,
-            resource,
-        }),
-        TokenAuth::Signed => Some(ClientCredentialsConfig::PrivateKeyJwt {
-            client_id,
-            signing_key: secret.into(),
-            signing_algorithm: signing::algorithm(secret)?,
-            token_endpoint_audience: None,
-            scopes,
-            resource,
-        }),
-    }
-}
-
-fn no_token(issuer: &str, error: &AuthError) -> SignInError {
-    SignInError::Token {
-        issuer: printable(issuer),
-        why: printable(&error.to_string()),
-    }
-}
-
-/// rmcp's answer is a type of the crate below it; its JSON is what the standard says.
-fn granted(
-    answer: &OAuthTokenResponse,
-    requested: &[String],
+/// Returns nothing if the client has no secret and no key for this server.
+fn client_credentials_form(
+    found: &Discovered,
+    client: &Client,
+    scopes: &[String],
     now: u64,
-    issuer: &str,
-) -> Result<Granted, SignInError> {
-    let failed = |why: String| SignInError::Token {
-        issuer: printable(issuer),
-        why,
-    };
-    let answer = serde_json::to_value(answer).map_err(|error| failed(error.to_string()))?;
-    judge(&answer, requested, now).map_err(|why| failed(why.to_owned()))
+) -> Option<AuthenticatedForm> {
+    let form = form("client_credentials", found, scopes);
+    // An assertion is made for an issuer, so a server without metadata gets none.
+    let issuer = Some(&found.terms.issuer).filter(|_| found.terms.named);
+    match (client.auth, &client.secret) {
+        (TokenAuth::Signed, _) => with_assertion(client, issuer?, form, now),
+        (TokenAuth::Basic | TokenAuth::Post, Some(_)) => with_secret(client, form),
+        (TokenAuth::Basic | TokenAuth::Post, None) | (TokenAuth::None, _) => None,
+    }
 }
 
-/// A token answer (RFC 6749, section 5.1).
-fn judge(answer: &Value, requested: &[String], now: u64) -> Result<Granted, &'static str> {
-    let text = |name: &str| answer.get(name).and_then(Value::as_str);
-    if !text("token_type").is_some_and(|kind| kind.eq_ignore_ascii_case("bearer")) {
+fn form(grant_type: &str, found: &Discovered, scopes: &[String]) -> Form {
+    let mut form = Form::default();
+    form.append_pair("grant_type", grant_type)
+        .append_pair("resource", &found.resource);
+    if !scopes.is_empty() {
+        form.append_pair("scope", &scopes.join(" "));
+    }
+    form
+}
+
+/// Why a token request gave no token.
+enum Failure {
+    /// The request failed before an answer was read.
+    Request(SignInError),
+    /// The answer is not a token. The code is empty if the answer has none.
+    Refused { code: String, why: String },
+}
+
+async fn send(found: &Discovered, request: AuthenticatedForm) -> Result<TokenResponse, Failure> {
+    let AuthenticatedForm { form, authorization } = request;
+    let endpoint = &found.terms.token_endpoint;
+    let sent = found.network.post_form(endpoint, &form, authorization.as_ref());
+    let response = sent.await.map_err(Failure::Request)?;
+    if response.status.as_u16() != 200 {
+        return Err(refusal(response.status.as_u16(), &response.body));
+    }
+    parse(&response.body).map_err(|why| Failure::Refused {
+        code: String::new(),
+        why: why.to_owned(),
+    })
+}
+
+/// Reads an error response (RFC 6749, section 5.2).
+fn refusal(status: u16, body: &[u8]) -> Failure {
+    #[derive(Deserialize)]
+    struct ErrorResponse {
+        error: String,
+        error_description: Option<String>,
+    }
+    match serde_json::from_slice::<ErrorResponse>(body) {
+        Ok(ErrorResponse {
+            error: code,
+            error_description,
+        }) => {
+            let description = error_description.map(|text| format!(": {text}"));
+            let why = format!("{code}{}", description.unwrap_or_default());
+            Failure::Refused { code, why }
+        }
+        Err(_) => Failure::Refused {
+            code: String::new(),
+            why: format!("it answers with status {status}"),
+        },
+    }
+}
+
+/// A token response (RFC 6749, section 5.1).
+#[derive(Debug, Deserialize)]
+struct TokenResponse {
+    access_token: Secret,
+    token_type: String,
+    expires_in: Option<u64>,
+    refresh_token: Option<Secret>,
+    scope: Option<String>,
+}
+
+fn parse(body: &[u8]) -> Result<TokenResponse, &'static str> {
+    // The parser's own message could quote the answer, and with it a token.
+    serde_json::from_slice(body).map_err(|_| "its answer is not a token response")
+}
+
+fn granted(answer: TokenResponse, requested: &[String], now: u64) -> Result<Granted, &'static str> {
+    if !answer.token_type.eq_ignore_ascii_case("bearer") {
         return Err("it is not a bearer token");
     }
-    let access = Secret::new(text("access_token").unwrap_or_default());
-    if Authorization::bearer(&access).is_none() {
+    if Authorization::bearer(&answer.access_token).is_none() {
         return Err("it is a token that no header can carry");
     }
-    let expires = answer
-        .get("expires_in")
-        .and_then(Value::as_u64)
-        .map(|seconds| now.saturating_add(seconds));
-    // Left out, it means that what was asked for was granted.
-    let scopes = text("scope").map_or_else(|| requested.to_vec(), scope::parse);
-    let refresh = text("refresh_token")
-        .filter(|token| !token.is_empty())
-        .map(Secret::new);
+    let refresh = answer.refresh_token;
     Ok(Granted {
         token: Token {
-            access,
-            refresh,
+            access: answer.access_token,
+            refresh: refresh.filter(|token| !token.expose().is_empty()),
             received: now,
-            expires,
+            expires: answer.expires_in.map(|seconds| now.saturating_add(seconds)),
         },
-        scopes,
+        // Left out, it means that what was requested was granted.
+        scopes: answer
+            .scope
+            .map_or_else(|| requested.to_vec(), |scopes| scope::parse(&scopes)),
     })
+}
+
+fn no_token(found: &Discovered, failure: Failure) -> SignInError {
+    match failure {
+        Failure::Request(error) => error,
+        Failure::Refused { why, .. } => unusable(found, &why),
+    }
+}
+
+fn unusable(found: &Discovered, why: &str) -> SignInError {
+    SignInError::Token {
+        issuer: printable(&found.terms.issuer),
+        why: printable(why),
+    }
+}
+
+pub(super) fn no_client_authentication(found: &Discovered) -> SignInError {
+    let offered = found.terms.token_auth.clone().unwrap_or_default().join(", ");
+    SignInError::NoClientAuthentication {
+        issuer: printable(&found.terms.issuer),
+        offered: printable(&offered),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
-    fn judged(answer: Value) -> Result<Granted, &'static str> {
-        judge(&answer, &["asked".to_owned()], 1000)
+    fn read(answer: Value) -> Result<Granted, &'static str> {
+        let body = answer.to_string();
+        parse(body.as_bytes()).and_then(|token| granted(token, &["asked".to_owned()], 1000))
     }
 
     #[test]
-    fn a_bearer_token_is_taken_with_its_end_and_its_permissions() {
+    fn bearer_token_is_accepted_with_its_expiry_and_scopes() {
         let granted =
-            judged(json!({"access_token":"a","token_type":"Bearer","expires_in":60,"scope":"r w"})).unwrap();
+            read(json!({"access_token":"a","token_type":"Bearer","expires_in":60,"scope":"r w"})).unwrap();
         assert_eq!(
             (granted.token.expires, granted.scopes.join(" ")),
             (Some(1060), "r w".to_owned())
         );
-        let granted = judged(json!({"access_token":"a","token_type":"bearer"})).unwrap();
+        let granted = read(json!({"access_token":"a","token_type":"bearer"})).unwrap();
         assert_eq!(
             (granted.token.expires, granted.scopes.join(" ")),
             (None, "asked".to_owned())
@@ -264,14 +249,30 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_of_tokens_and_broken_ones_are_refused() {
+    fn token_of_another_type_and_broken_token_are_refused() {
         for answer in [
             json!({"access_token":"a","token_type":"DPoP"}),
             json!({"access_token":"a"}),
             json!({"access_token":"a\r\nb","token_type":"bearer"}),
             json!({"token_type":"bearer"}),
+            json!({"access_token":"a","token_type":"bearer","expires_in":"soon"}),
+            json!(["a"]),
         ] {
-            assert!(judged(answer.clone()).is_err(), "{answer}");
+            assert!(read(answer.clone()).is_err(), "{answer}");
         }
+    }
+
+    #[test]
+    fn refusal_names_its_code_and_description() {
+        let refused = |status, body: &str| match refusal(status, body.as_bytes()) {
+            Failure::Refused { code, why } => (code, why),
+            Failure::Request(error) => panic!("{error}"),
+        };
+        assert_eq!(
+            refused(400, r#"{"error":"invalid_grant","error_description":"used"}"#),
+            ("invalid_grant".to_owned(), "invalid_grant: used".to_owned())
+        );
+        let no_code = (String::new(), "it answers with status 502".to_owned());
+        assert_eq!(refused(502, "<html>"), no_code);
     }
 }

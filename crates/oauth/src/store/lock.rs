@@ -1,4 +1,4 @@
-//! One process at a time: a lock that the kernel frees when its holder dies.
+//! The lock between processes, which the kernel frees when its holder dies.
 
 use std::fs::File;
 use std::time::Duration;
@@ -17,24 +17,24 @@ pub(crate) struct Lock {
 
 #[derive(Debug)]
 pub(super) enum LockFailure {
-    /// Someone else has it, and for long.
+    /// Another process has held it for longer than the timeout.
     Busy,
     System(std::io::Error),
 }
 
 /// How often a lock that another process holds is tried again.
 ///
-/// A blocking call would wake up sooner, but sit on a thread that cannot be called back: a process whose stdin has closed must end,
-/// however long another one's sign-in takes.
+/// A blocking call would return sooner, but keep a thread that cannot be cancelled. A process whose stdin has closed
+/// must end, however long the sign-in of another one takes.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) async fn acquire(
     directory: &Directory,
     name: &str,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Lock, LockFailure> {
     let file = directory.lockable(name).map_err(LockFailure::System)?;
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(Lock { _file: file }),

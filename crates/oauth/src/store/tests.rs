@@ -52,7 +52,7 @@ fn access(record: &Record) -> &str {
 }
 
 #[tokio::test]
-async fn what_is_saved_is_found_again_in_a_file_for_the_owner_only() {
+async fn saved_record_is_in_a_file_for_the_owner_only() {
     let home = tempfile::tempdir().unwrap();
     let store = saved(home.path(), "one").await;
     assert_eq!(access(&store.load().await.unwrap()), "one");
@@ -64,7 +64,7 @@ async fn what_is_saved_is_found_again_in_a_file_for_the_owner_only() {
 }
 
 #[tokio::test]
-async fn nothing_is_made_by_looking() {
+async fn reading_creates_nothing() {
     let home = tempfile::tempdir().unwrap();
     assert_eq!(store(home.path()).load().await.unwrap().current(), None);
     assert!(list(&home.path().join("sign-in")).unwrap().is_empty());
@@ -72,7 +72,7 @@ async fn nothing_is_made_by_looking() {
 }
 
 #[tokio::test]
-async fn a_link_in_place_of_the_file_is_not_followed() {
+async fn link_in_place_of_the_file_is_not_followed() {
     let home = tempfile::tempdir().unwrap();
     let store = saved(home.path(), "one").await;
     let file = home.path().join("sign-in").join(store.file());
@@ -83,7 +83,7 @@ async fn a_link_in_place_of_the_file_is_not_followed() {
 }
 
 #[tokio::test]
-async fn a_link_in_place_of_the_directory_is_not_followed() {
+async fn link_in_place_of_the_directory_is_not_followed() {
     let home = tempfile::tempdir().unwrap();
     let store = saved(home.path(), "one").await;
     std::fs::rename(home.path().join("sign-in"), home.path().join("elsewhere")).unwrap();
@@ -92,7 +92,7 @@ async fn a_link_in_place_of_the_directory_is_not_followed() {
 }
 
 #[tokio::test]
-async fn a_link_in_place_of_the_lock_is_not_followed() {
+async fn link_in_place_of_the_lock_is_not_followed() {
     let home = tempfile::tempdir().unwrap();
     let store = saved(home.path(), "one").await;
     let lock = home.path().join("sign-in").join(format!("{}.lock", store.stem));
@@ -103,7 +103,7 @@ async fn a_link_in_place_of_the_lock_is_not_followed() {
 }
 
 #[tokio::test]
-async fn a_file_that_others_can_read_is_refused_with_the_cure() {
+async fn file_that_others_can_read_is_refused_with_the_command_that_mends_it() {
     let home = tempfile::tempdir().unwrap();
     let store = saved(home.path(), "one").await;
     let file = home.path().join("sign-in").join(store.file());
@@ -112,7 +112,7 @@ async fn a_file_that_others_can_read_is_refused_with_the_cure() {
 }
 
 #[tokio::test]
-async fn a_file_that_makes_no_sense_is_as_good_as_none() {
+async fn file_that_cannot_be_parsed_counts_as_absent() {
     let home = tempfile::tempdir().unwrap();
     let store = saved(home.path(), "one").await;
     std::fs::write(home.path().join("sign-in").join(store.file()), "{").unwrap();
@@ -120,7 +120,7 @@ async fn a_file_that_makes_no_sense_is_as_good_as_none() {
 }
 
 #[tokio::test]
-async fn the_lock_is_held_by_one_and_freed_with_its_holder() {
+async fn lock_has_one_holder_and_is_freed_with_it() {
     let home = tempfile::tempdir().unwrap();
     let store = store(home.path());
     let held = store.lock().await.unwrap();
@@ -130,7 +130,7 @@ async fn the_lock_is_held_by_one_and_freed_with_its_holder() {
 }
 
 #[tokio::test]
-async fn forgetting_leaves_nothing_to_list() {
+async fn removed_record_is_not_listed() {
     let home = tempfile::tempdir().unwrap();
     let store = saved(home.path(), "one").await;
     let kept = list(&home.path().join("sign-in")).unwrap();
@@ -169,7 +169,7 @@ fn entries_are_limited() {
 }
 
 #[test]
-fn a_token_is_renewed_before_it_ends_but_not_all_the_time() {
+fn token_is_fresh_until_shortly_before_it_expires() {
     let token = |received, expires| Token {
         access: Secret::new("a"),
         refresh: None,

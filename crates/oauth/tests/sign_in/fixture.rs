@@ -1,10 +1,4 @@
-//! A resource with its authorization server, a person, and a client that does what a backend does.
-
-#![allow(
-    dead_code,
-    clippy::unwrap_used,
-    reason = "a test fails by panicking; each test file uses its part"
-)]
+//! A resource with its authorization server, a browser, and a client that does what a backend does.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,34 +9,34 @@ use serde_json::Value;
 use testkit::authorization_server::browser::{Page, visit};
 use testkit::authorization_server::{AuthorizationServer, Conduct};
 
-pub(crate) struct Play {
-    pub(crate) authorization_server: AuthorizationServer,
+pub(crate) struct Fixture {
+    pub(crate) authority: AuthorizationServer,
     pub(crate) home: tempfile::TempDir,
     /// Every page that was opened, and where that led.
     pub(crate) opened: Arc<Mutex<Vec<(String, Page)>>>,
     pub(crate) announced: Arc<Mutex<Vec<String>>>,
 }
 
-impl Play {
+impl Fixture {
     pub(crate) fn new(conduct: Conduct) -> Self {
         Self {
-            authorization_server: AuthorizationServer::start(conduct),
+            authority: AuthorizationServer::start(conduct),
             home: tempfile::tempdir().unwrap(),
             opened: Arc::default(),
             announced: Arc::default(),
         }
     }
 
-    /// Settings of a process that nobody sits in front of.
+    /// Settings of a process without a browser.
     pub(crate) fn alone(&self) -> Settings {
         let store = StoreSettings {
             keyring: false,
             ..StoreSettings::at(self.home.path().join("sign-in"))
         };
-        Settings::new(self.authorization_server.endpoint().parse().unwrap(), store)
+        Settings::new(self.authority.endpoint().parse().unwrap(), store)
     }
 
-    /// Settings of a process with a person who signs in at once.
+    /// Settings of a process with a browser in which a person signs in at once.
     pub(crate) fn attended(&self) -> Settings {
         let (opened, announced) = (self.opened.clone(), self.announced.clone());
         let mut browser = Browser::opened_by(move |url| {
@@ -60,7 +54,7 @@ impl Play {
 
     /// What a new process with these settings gets for one call.
     pub(crate) async fn call_as(&self, settings: Settings) -> Result<u16, SignInError> {
-        call(&SignIn::new(settings), &self.authorization_server.endpoint()).await
+        call(&SignIn::new(settings), &self.authority.endpoint()).await
     }
 
     pub(crate) fn windows(&self) -> usize {
@@ -94,7 +88,7 @@ pub(crate) async fn post(endpoint: &str, authorization: Option<&Authorization>) 
     (response.status().as_u16(), challenges)
 }
 
-/// What a backend does with a request: send it, and once more if signing in says it is worth it.
+/// Sends a request as a backend does: once, and once more if signing in makes that worthwhile.
 pub(crate) async fn call(sign_in: &SignIn, endpoint: &str) -> Result<u16, SignInError> {
     let authorization = sign_in.authorization().await?;
     let (status, challenges) = post(endpoint, authorization.as_ref()).await;
@@ -108,16 +102,16 @@ pub(crate) async fn call(sign_in: &SignIn, endpoint: &str) -> Result<u16, SignIn
     Ok(post(endpoint, authorization.as_ref()).await.0)
 }
 
-/// An authority whose description of itself says this.
-pub(crate) fn authority_says(member: &str, value: Value) -> Conduct {
+/// Returns an authorization server whose metadata has this member.
+pub(crate) fn server_metadata(member: &str, value: Value) -> Conduct {
     Conduct {
         server_overrides: BTreeMap::from([(member.to_owned(), value)]),
         ..Conduct::default()
     }
 }
 
-/// A resource whose description of itself says this.
-pub(crate) fn resource_says(member: &str, value: Value) -> Conduct {
+/// Returns a resource whose metadata has this member.
+pub(crate) fn resource_metadata(member: &str, value: Value) -> Conduct {
     Conduct {
         resource_overrides: BTreeMap::from([(member.to_owned(), value)]),
         ..Conduct::default()

@@ -1,17 +1,12 @@
-//! Servers, pages and visitors that mean harm: refused, nothing opened, nothing sent where it should not go.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "stage/play.rs"]
-mod play;
+//! Hostile servers, pages and connections: refused, with nothing opened and nothing sent where it should not go.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::fixture::{Fixture, call, resource_metadata, server_metadata};
 use oauth::{Browser, Settings, SignIn, SignInError};
-use play::{Play, authority_says, call, resource_says};
 use serde_json::json;
 use testkit::authorization_server::browser::{fetch, visit};
 use testkit::authorization_server::{Conduct, ResourceMetadata};
@@ -19,16 +14,16 @@ use url::Url;
 
 /// Signing in fails, and no window was opened for it.
 async fn refused_unopened(conduct: Conduct) -> SignInError {
-    let play = Play::new(conduct);
-    let error = play.call_as(play.attended()).await.unwrap_err();
-    assert_eq!(play.windows(), 0, "{error}");
-    assert!(play.announced.lock().unwrap().is_empty());
-    assert!(play.authorization_server.seen("/token").is_empty());
+    let fixture = Fixture::new(conduct);
+    let error = fixture.call_as(fixture.attended()).await.unwrap_err();
+    assert_eq!(fixture.windows(), 0, "{error}");
+    assert!(fixture.announced.lock().unwrap().is_empty());
+    assert!(fixture.authority.seen("/token").is_empty());
     error
 }
 
 #[tokio::test]
-async fn g8_endpoints_that_are_no_web_pages_are_not_opened() {
+async fn g8_endpoint_that_is_no_web_page_is_not_opened() {
     for url in [
         "javascript:alert(1)",
         "file:///bin/sh",
@@ -37,13 +32,13 @@ async fn g8_endpoints_that_are_no_web_pages_are_not_opened() {
         "$(reboot)",
         "http://example.com/a",
     ] {
-        let error = refused_unopened(authority_says("authorization_endpoint", json!(url))).await;
+        let error = refused_unopened(server_metadata("authorization_endpoint", json!(url))).await;
         assert!(matches!(error, SignInError::Unreachable { .. }), "{url}: {error}");
     }
 }
 
 #[tokio::test]
-async fn g8_a_document_of_ten_megabytes_is_not_read() {
+async fn g8_document_of_ten_megabytes_is_not_read() {
     let error = refused_unopened(Conduct {
         padding: 10_000_000,
         ..Conduct::default()
@@ -55,15 +50,15 @@ async fn g8_a_document_of_ten_megabytes_is_not_read() {
 #[tokio::test]
 async fn g8_metadata_issuer_mismatch_is_refused() {
     for issuer in [json!("https://evil.example"), json!(null)] {
-        let error = refused_unopened(authority_says("issuer", issuer)).await;
+        let error = refused_unopened(server_metadata("issuer", issuer)).await;
         assert!(matches!(error, SignInError::Discovery { .. }), "{error}");
     }
 }
 
 #[tokio::test]
-async fn g8_without_pkce_nobody_signs_in() {
+async fn g8_server_without_pkce_is_refused() {
     for methods in [json!(null), json!([]), json!(["plain"])] {
-        let error = refused_unopened(authority_says("code_challenge_methods_supported", methods)).await;
+        let error = refused_unopened(server_metadata("code_challenge_methods_supported", methods)).await;
         assert!(matches!(error, SignInError::NoPkce { .. }), "{error}");
     }
 }
@@ -77,7 +72,7 @@ async fn g8_resource_mismatch_is_refused_wherever_the_document_is() {
     ] {
         let conduct = Conduct {
             resource_metadata: place,
-            ..resource_says("resource", json!("https://evil.example/mcp"))
+            ..resource_metadata("resource", json!("https://evil.example/mcp"))
         };
         let error = refused_unopened(conduct).await;
         assert!(
@@ -88,26 +83,30 @@ async fn g8_resource_mismatch_is_refused_wherever_the_document_is() {
 }
 
 /// The window is opened, the answer is refused, and no code is sent anywhere.
-async fn refused_answer(conduct: Conduct) -> (SignInError, Play) {
-    let play = Play::new(conduct);
-    let error = play.call_as(play.attended()).await.unwrap_err();
-    assert_eq!((play.windows(), play.last_page().status), (1, 400), "{error}");
-    assert!(play.authorization_server.seen("/token").is_empty());
-    (error, play)
+async fn refused_answer(conduct: Conduct) -> (SignInError, Fixture) {
+    let fixture = Fixture::new(conduct);
+    let error = fixture.call_as(fixture.attended()).await.unwrap_err();
+    assert_eq!(
+        (fixture.windows(), fixture.last_page().status),
+        (1, 400),
+        "{error}"
+    );
+    assert!(fixture.authority.seen("/token").is_empty());
+    (error, fixture)
 }
 
 #[tokio::test]
-async fn g8_a_wrong_state_is_nobody_s_answer() {
-    let play = Play::new(Conduct {
+async fn g8_answer_with_a_wrong_state_is_ignored() {
+    let fixture = Fixture::new(Conduct {
         answer_state: Some("0123456789abcdef".into()),
         ..Conduct::default()
     });
-    let mut settings = play.attended();
+    let mut settings = fixture.attended();
     // Long enough for the wrong answer to come, and then no right one does.
     settings.browser.as_mut().unwrap().timeout = Duration::from_secs(3);
-    let error = play.call_as(settings).await.unwrap_err();
-    assert_eq!(play.last_page().status, 400);
-    assert!(play.authorization_server.seen("/token").is_empty());
+    let error = fixture.call_as(settings).await.unwrap_err();
+    assert_eq!(fixture.last_page().status, 400);
+    assert!(fixture.authority.seen("/token").is_empty());
     assert!(matches!(error, SignInError::SignInTimeout { .. }), "{error}");
 }
 
@@ -117,13 +116,13 @@ async fn iss_wrong_issuer_is_refused_and_nothing_of_it_shown() {
         answer_issuer: Some("https://evil.example".into()),
         ..Conduct::default()
     };
-    let (error, play) = refused_answer(Conduct {
+    let (error, fixture) = refused_answer(Conduct {
         denies: Some("call_555".into()),
         ..conduct
     })
     .await;
     assert!(matches!(error, SignInError::WrongIssuer { .. }), "{error}");
-    let page = play.last_page().body;
+    let page = fixture.last_page().body;
     assert!(
         !page.contains("evil") && !page.contains("555") && !error.to_string().contains("555"),
         "{page}"
@@ -132,23 +131,24 @@ async fn iss_wrong_issuer_is_refused_and_nothing_of_it_shown() {
 
 #[tokio::test]
 async fn iss_normalized_is_not_the_same() {
-    let play = Play::new(Conduct::default());
-    let issuer = format!("{}/", play.authorization_server.issuer());
-    play.authorization_server
+    let fixture = Fixture::new(Conduct::default());
+    let issuer = format!("{}/", fixture.authority.issuer());
+    fixture
+        .authority
         .change(|conduct| conduct.answer_issuer = Some(issuer));
-    let error = play.call_as(play.attended()).await.unwrap_err();
+    let error = fixture.call_as(fixture.attended()).await.unwrap_err();
     assert!(matches!(error, SignInError::WrongIssuer { .. }), "{error}");
 }
 
 #[tokio::test]
 async fn iss_supported_missing_is_refused() {
-    let conduct = authority_says("authorization_response_iss_parameter_supported", json!(true));
+    let conduct = server_metadata("authorization_response_iss_parameter_supported", json!(true));
     let (error, _play) = refused_answer(conduct).await;
     assert!(matches!(error, SignInError::WrongIssuer { .. }), "{error}");
 }
 
 #[tokio::test]
-async fn a_person_who_says_no_is_heard() {
+async fn refusal_by_the_person_is_reported() {
     let (error, _play) = refused_answer(Conduct {
         denies: Some("access_denied".into()),
         ..Conduct::default()
@@ -161,27 +161,20 @@ async fn a_person_who_says_no_is_heard() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_refused_right_away_opens_no_second_window() {
-    let play = Play::new(Conduct {
+async fn token_refused_right_away_opens_no_second_window() {
+    let fixture = Fixture::new(Conduct {
         refuses_tokens: true,
         ..Conduct::default()
     });
-    let sign_in = SignIn::new(play.attended());
-    assert_eq!(
-        call(&sign_in, &play.authorization_server.endpoint())
-            .await
-            .unwrap(),
-        401
-    );
-    let error = call(&sign_in, &play.authorization_server.endpoint())
-        .await
-        .unwrap_err();
+    let sign_in = SignIn::new(fixture.attended());
+    assert_eq!(call(&sign_in, &fixture.authority.endpoint()).await.unwrap(), 401);
+    let error = call(&sign_in, &fixture.authority.endpoint()).await.unwrap_err();
     assert!(matches!(error, SignInError::StillRefused { .. }), "{error}");
-    assert_eq!(play.windows(), 1);
+    assert_eq!(fixture.windows(), 1);
 }
 
 #[tokio::test]
-async fn g9_metadata_elsewhere_is_not_asked_for() {
+async fn g9_inner_address_in_a_challenge_is_not_requested() {
     // A listener that must stay untouched stands for the inside of a network. The server is at an address that is
     // kept for documents, so that nothing leaves this machine either.
     let inside = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -195,10 +188,10 @@ async fn g9_metadata_elsewhere_is_not_asked_for() {
         "localhost",
         "a.localhost",
     ] {
-        let play = Play::new(Conduct::default());
+        let fixture = Fixture::new(Conduct::default());
         let settings = Settings {
             resource: "https://203.0.113.7/mcp".parse().unwrap(),
-            ..play.attended()
+            ..fixture.attended()
         };
         let challenge = format!("Bearer resource_metadata=\"http://{host}:{port}/secret\"");
         let error = SignIn::new(settings)
@@ -206,7 +199,7 @@ async fn g9_metadata_elsewhere_is_not_asked_for() {
             .await
             .unwrap_err();
         assert!(inside.accept().is_err(), "{host} was asked: {error}");
-        assert_eq!(play.windows(), 0);
+        assert_eq!(fixture.windows(), 0);
     }
 }
 
@@ -219,7 +212,7 @@ fn found_nothing(error: &SignInError) -> bool {
 }
 
 #[tokio::test]
-async fn g9_redirects_of_metadata_lead_nowhere_else() {
+async fn g9_metadata_redirect_to_another_origin_is_refused() {
     for elsewhere in [
         "http://169.254.169.254/latest",
         "http://[fd00::1]/",
@@ -236,23 +229,19 @@ async fn g9_redirects_of_metadata_lead_nowhere_else() {
 }
 
 #[tokio::test]
-async fn g9_an_authority_at_an_inner_address_is_not_asked() {
-    for authorization_server in [
+async fn g9_authorization_server_at_an_inner_address_is_not_requested() {
+    for authority in [
         "https://10.0.0.1",
         "http://169.254.169.254",
         "https://[fe80::1]",
         "http://0xa9fea9fe",
     ] {
-        let error = refused_unopened(resource_says(
-            "authorization_servers",
-            json!([authorization_server]),
-        ))
-        .await;
-        assert!(found_nothing(&error), "{authorization_server}: {error}");
+        let error = refused_unopened(resource_metadata("authorization_servers", json!([authority]))).await;
+        assert!(found_nothing(&error), "{authority}: {error}");
     }
 }
 
-/// Where the person's browser is to come back to.
+/// Returns the address that the browser is redirected to.
 fn callback_address(page: &Url) -> String {
     let (_, redirect_uri) = page
         .query_pairs()
@@ -262,29 +251,29 @@ fn callback_address(page: &Url) -> String {
     address.strip_suffix("/callback").unwrap().to_owned()
 }
 
-/// This person signs in, whatever else comes to the door.
-async fn signs_in(play: &Play, browser: Browser) {
+/// Signs in with this browser, among other connections to the listener.
+async fn signs_in(fixture: &Fixture, browser: Browser) {
     let mut browser = browser.announcing(|_| ());
     browser.timeout = Duration::from_secs(30);
     let settings = Settings {
         browser: Some(browser),
-        ..play.alone()
+        ..fixture.alone()
     };
-    let status = play.call_as(settings).await;
+    let status = fixture.call_as(settings).await;
     assert_eq!(status.unwrap(), 200);
 }
 
 #[tokio::test]
-async fn g10_only_the_one_right_visitor_gets_through_and_then_the_door_is_shut() {
-    let play = Play::new(Conduct::default());
+async fn g10_listener_accepts_only_the_right_answer_and_closes() {
+    let fixture = Fixture::new(Conduct::default());
     let statuses = Arc::new(Mutex::new(Vec::new()));
     let callback = Arc::new(Mutex::new(String::new()));
-    let (noted, door) = (statuses.clone(), callback.clone());
+    let (noted, redirected) = (statuses.clone(), callback.clone());
     let browser = Browser::opened_by(move |url| {
         let note = |status| noted.lock().unwrap().push(status);
         let address = callback_address(url);
         assert!(address.starts_with("127.0.0.1:"));
-        // Someone who comes and says nothing, and someone who never finishes, do not keep others waiting.
+        // A silent connection and one that never finishes its request do not keep others waiting.
         let _silent = TcpStream::connect(&address)?;
         let mut slow = TcpStream::connect(&address)?;
         slow.write_all(b"GET /callback HTTP/1.1\r\nHost: ")?;
@@ -301,18 +290,18 @@ async fn g10_only_the_one_right_visitor_gets_through_and_then_the_door_is_shut()
             page.head
         );
         note(page.status);
-        *door.lock().unwrap() = page.url;
+        *redirected.lock().unwrap() = page.url;
         Ok(())
     });
-    signs_in(&play, browser).await;
+    signs_in(&fixture, browser).await;
     assert_eq!(*statuses.lock().unwrap(), [403, 403, 404, 405, 400, 200]);
     let second = callback.lock().unwrap().clone();
-    assert!(visit(&second).is_err(), "the door is shut");
+    assert!(visit(&second).is_err(), "the port is closed");
 }
 
 #[tokio::test]
-async fn g10_a_visitor_who_sends_no_end_is_shown_out() {
-    let play = Play::new(Conduct::default());
+async fn g10_listener_cuts_off_an_endless_request() {
+    let fixture = Fixture::new(Conduct::default());
     let browser = Browser::opened_by(move |url| {
         let address = callback_address(url);
         let mut endless = TcpStream::connect(&address)?;
@@ -320,26 +309,21 @@ async fn g10_a_visitor_who_sends_no_end_is_shown_out() {
             "GET /callback HTTP/1.1\r\nHost: {address}\r\nX-Long: {}",
             "x".repeat(64 * 1024)
         );
-        // Cut off while it is still talking, or told that it is too much: either way it comes to an end.
+        // Cut off while it still sends, or answered with 431: either way it ends.
         let _ = endless.write_all(head.as_bytes());
         let mut answer = Vec::new();
         let _ = endless.read_to_end(&mut answer);
         assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 431"));
         visit(url.as_str()).map(drop)
     });
-    signs_in(&play, browser).await;
+    signs_in(&fixture, browser).await;
 }
 
 #[tokio::test]
-async fn g12_no_secret_is_in_what_is_printed() {
-    let play = Play::new(Conduct::default());
-    let sign_in = SignIn::new(play.attended());
-    assert_eq!(
-        call(&sign_in, &play.authorization_server.endpoint())
-            .await
-            .unwrap(),
-        200
-    );
+async fn g12_debug_output_has_no_secret() {
+    let fixture = Fixture::new(Conduct::default());
+    let sign_in = SignIn::new(fixture.attended());
+    assert_eq!(call(&sign_in, &fixture.authority.endpoint()).await.unwrap(), 200);
     let shown = format!("{sign_in:?} {:?}", sign_in.authorization().await.unwrap());
     for secret in ["access-", "refresh-", "secret-", "code-"] {
         assert!(!shown.contains(secret), "{secret} in {shown}");
