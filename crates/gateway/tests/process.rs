@@ -72,7 +72,8 @@ fn state(pid: u32) -> Option<char> {
     Process::read(pid).map(|process| process.state)
 }
 
-/// A dead grandchild may wait a little for whoever adopts orphans here; it does not run any more.
+/// A dead grandchild may wait a little for the process that adopts orphans here; it does not run
+/// any more.
 fn runs(pid: u32) -> bool {
     Process::read(pid).is_some_and(|process| !process.is_zombie())
 }
@@ -371,7 +372,7 @@ async fn a_child_has_three_open_files_even_beside_others() {
         .collect();
     open.sort_unstable();
     assert_eq!(open, ["0", "1", "2"]);
-    // The end of stdin arrives although the sibling is alive: nobody else holds it.
+    // The end of stdin arrives although the sibling is alive: no other process holds it.
     drop(stdin);
     assert_eq!(stop(child, PATIENCE).await.code, Some(0));
     drop(sibling);

@@ -252,7 +252,7 @@ async fn e06_with_a_full_disk_calls_go_on_if_losses_are_only_counted() -> Result
     Ok(())
 }
 
-/// G16: whatever happens to a call, it has one record; and the chain over all of them is whole.
+/// G16: every call has one record, however it ends; and the chain over all of them is whole.
 #[tokio::test]
 async fn g16_ten_thousand_calls_with_crashes_and_kills_leave_one_record_each() -> Result<()> {
     const CALLERS: usize = 20;
@@ -297,7 +297,7 @@ async fn g16_ten_thousand_calls_with_crashes_and_kills_leave_one_record_each() -
             Ok::<_, testkit::Failure>(answered)
         });
     }
-    // Children are killed from outside as well, in the middle of whatever they do.
+    // Children are killed from outside as well, in the middle of their work.
     let mut kills = 0;
     while !callers.is_empty() && kills < 10 {
         for child in rialto

@@ -1,4 +1,5 @@
-//! What a child writes on stderr and beside the protocol: who may see it, and that it helps to mend a start.
+//! What a child writes on stderr and beside the protocol: which callers may see it, and that it
+//! helps to mend a start.
 
 use serde_json::{Value, json};
 use testkit::token::{token, tokens_key};

@@ -77,7 +77,7 @@ fn connect(url: &str, flags: &[&str]) -> Host {
     Host::start(&words, &[]).unwrap()
 }
 
-/// One error that says why.
+/// One error with the reason.
 #[track_caller]
 fn assert_failed(answer: &Value) {
     assert_eq!(answer["error"]["code"], -32603, "{answer}");

@@ -1,5 +1,6 @@
-//! Signing in through `rialto connect` where somebody means harm (rows G8 to G11): nothing is opened, nothing is sent, nothing is
-//! kept where others could read it. What each refusal is called is shown in `crates/oauth/tests/sign_in/hostile.rs`; here it is the program.
+//! Signing in through `rialto connect` against attackers (rows G8 to G11): nothing is opened,
+//! nothing is sent, nothing is kept where others could read it. What each refusal is called is
+//! shown in `crates/oauth/tests/sign_in/hostile.rs`; here it is the program.
 //!
 //! The browser is `testkit-browser`.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -55,7 +56,7 @@ fn connect_in(
     host
 }
 
-/// The host is told, no page was opened, no code was exchanged, nothing is kept.
+/// The host receives an error, no page was opened, no code was exchanged, nothing is kept.
 async fn assert_refused_unopened(what: &str, conduct: Conduct) {
     let (home, sandbox) = (tempfile::tempdir().unwrap(), Sandbox::new().unwrap());
     let authorization_server = AuthorizationServer::start(conduct);
@@ -226,7 +227,7 @@ async fn g11_files_of_connect_are_for_their_owner_only_and_links_are_not_followe
         assert_eq!(mode(file), 0o600, "{}", file.display());
     }
 
-    // A link to a file of somebody's choice, in the place of what is kept.
+    // A link to a file of the attacker's choice, in the place of what is kept.
     let token = kept
         .iter()
         .find(|file| std::fs::read_to_string(file).unwrap().contains("access-"))

@@ -51,7 +51,7 @@ fn assert_refused(reply: &Reply, status: u16, code: i64, id: Value) {
     );
 }
 
-/// An accepted call failed, and its client was told in band.
+/// An accepted call failed, and its client received the error in band.
 fn assert_failed(reply: &Reply, status: u16, id: Value) -> Result<()> {
     reply.expect_failed(status)?;
     let answer = reply.answer();
@@ -237,7 +237,7 @@ async fn expect_room_for_ten(rialto: &Rialto, setting: &str) -> Result<()> {
     );
     let implicit = late.call(1, "echo", marked("refused")).await?;
     assert_refused(&implicit, 503, -32603, json!(1));
-    // Who looks can see that a limit refuses clients.
+    // The metrics show that a limit refuses clients.
     let line = rialto.wait_for_log("the limit is logged", PATIENCE, |line| line["limit"] == setting);
     let line = line.await;
     assert_eq!(
@@ -759,7 +759,7 @@ async fn several_get_streams_of_one_session_all_receive() -> Result<()> {
     Ok(())
 }
 
-// Refusals at the door.
+// Refusals of the frontend.
 
 #[tokio::test]
 async fn get_without_a_session_gets_400_and_with_a_wrong_accept_406() -> Result<()> {

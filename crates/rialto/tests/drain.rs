@@ -29,7 +29,7 @@ async fn under_load_a_drain_loses_nothing_that_was_begun() -> Result<()> {
                         reply.expect_error(503, -32603).expect("a refusal that says so");
                         return (begun, Some(marker));
                     }
-                    // The door was closed before the request could be sent.
+                    // The listener was closed before the request could be sent.
                     Err(_) => return (begun, Some(marker)),
                 }
             }
@@ -160,7 +160,8 @@ async fn f05_a_panic_beside_a_child_costs_what_it_worked_on() -> Result<()> {
     Ok(())
 }
 
-/// Modern clients that wait to learn what their server speaks are answered too, and nobody starts another for them.
+/// Modern clients that wait to learn what their server speaks are answered too, and no other server
+/// is started for them.
 #[tokio::test]
 async fn f01_clients_that_wait_for_a_server_to_start_do_not_start_another_at_the_end() -> Result<()> {
     let rialto = Rialto::launcher()

@@ -1,4 +1,5 @@
-//! The child misbehaves (rows B): who pays for it, how much memory it costs, and that service goes on.
+//! The child misbehaves (rows B): which calls fail, how much memory it costs, and that service goes
+//! on.
 
 use std::time::Duration;
 
@@ -198,7 +199,8 @@ async fn b04_a_crash_loop_after_success_has_the_same_limit() -> Result<()> {
             .then_some(())
     });
     last.await;
-    // The process is gone a moment before its last words have been waited for; whoever asks in between hears of its end.
+    // The process is gone a moment before its last words have been waited for; a call in between
+    // fails with its end.
     let first = client.request(1, "tools/list", "{}").await?;
     if first.answer()["error"]["data"]["reason"] != "upstream_exited" {
         expect_failure(&first, 503, "upstream_unavailable")?;
@@ -438,8 +440,9 @@ async fn b11_floods_of_unread_notifications_are_bounded() -> Result<()> {
         .await?;
     let (flooded, neighbour) = (rialto.session().await?, rialto.session().await?);
     let before = rialto.memory().peak;
-    // The log lines of a call go into its answer, which is never read. Nobody else may have a call in flight
-    // meanwhile, or the lines would be nobody's; the stub answers in order, so that the echo comes after all of them.
+    // The log lines of a call go into its answer, which is never read. No other session may have a
+    // call in flight meanwhile, or the lines would belong to none; the stub answers in order, so
+    // that the echo comes after all of them.
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"flood","arguments":{"n":30000,"bytes":2500,"marker":"flood"}}}"#;
     let mut unread = rialto.raw().await?;
     unread
@@ -451,7 +454,7 @@ async fn b11_floods_of_unread_notifications_are_bounded() -> Result<()> {
     let after_logs = rialto.memory().peak;
     assert!(after_logs < before + BOUNDED, "{before} → {after_logs}");
 
-    // Notifications for everybody wait for streams that are open and never read.
+    // Notifications for all sessions wait for streams that are open and never read.
     let _listeners = (flooded.get(None).await?, neighbour.get(None).await?);
     let marker = "n".repeat(2500);
     let reply = flooded
@@ -462,7 +465,7 @@ async fn b11_floods_of_unread_notifications_are_bounded() -> Result<()> {
     let after_notices = rialto.memory().peak;
     assert!(after_notices < before + BOUNDED, "{after_logs} → {after_notices}");
 
-    // Whoever reads at last finds an end, not silence.
+    // A client that reads at last finds an end, not silence.
     let said = String::from_utf8_lossy(&unread.read_response().await?.body).into_owned();
     assert!(said.contains("\"id\":1,"), "no answer in {} bytes", said.len());
     Ok(())
@@ -485,7 +488,7 @@ async fn b12_a_flood_on_stderr_is_drained_and_does_not_fill_our_log() -> Result<
     );
     let logged: usize = rialto.stderr().iter().map(String::len).sum();
     assert!(logged < 4 << 20, "{logged} bytes were logged");
-    // The last of it is told to those who ask why.
+    // The last of it is in the error of later calls.
     let reply = client.call(1, "exit", r#"{"code":1}"#).await?;
     let stderr = reply.answer()["error"]["data"]["stderr"].to_string();
     assert!(
@@ -536,7 +539,7 @@ async fn b15_a_child_that_closes_stdin_is_replaced() -> Result<()> {
     is_replaced_after("close_stdin").await
 }
 
-/// The neighbour of B15: nothing can be heard from this one any more.
+/// The neighbour of B15: nothing can be read from this one any more.
 #[tokio::test]
 async fn b15_a_child_that_closes_stdout_is_replaced() -> Result<()> {
     is_replaced_after("close_stdout").await
@@ -619,7 +622,7 @@ async fn b18_a_stopped_shared_child_is_replaced() -> Result<()> {
         .call(1, "signal_self", r#"{"sig":"STOP","marker":"stopped"}"#)
         .await?;
     expect_failure(&reply, 504, "timeout")?;
-    // It answers no ping either. Nobody has to call, and nobody loses their session.
+    // It answers no ping either. No call is needed, and no session is lost.
     wait_until_gone(&stopped, PATIENCE).await;
     wait_for_starts(&rialto.journal(), 2).await;
     client.expect_echo("a new child").await?;
@@ -704,7 +707,7 @@ async fn b21_a_question_reaches_only_the_session_whose_call_caused_it() -> Resul
             .unwrap_or_default();
         assert!(text.contains(tool) && text.contains("mine"), "{answer}");
     }
-    // Outside any call it is nobody's, and refused in words that help.
+    // Outside any call it belongs to no session, and is refused with a reason.
     assert_eq!(
         asked.call(1, "ask_after", r#"{"marker":"stray"}"#).await?.text(),
         "stray"
@@ -722,7 +725,7 @@ async fn b21_a_question_reaches_only_the_session_whose_call_caused_it() -> Resul
         "{refusal}"
     );
 
-    // All that the other session ever heard of is the next notification.
+    // The other session receives only the next notification.
     asked
         .call(
             1,
@@ -738,7 +741,7 @@ async fn b21_a_question_reaches_only_the_session_whose_call_caused_it() -> Resul
     Ok(())
 }
 
-/// A child that asks a client which has said that it cannot answer is refused, and the client hears nothing.
+/// A question to a client without the capability is refused, and the client receives nothing.
 #[tokio::test]
 async fn b21_a_question_to_a_client_that_cannot_answer_is_refused() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
@@ -781,7 +784,7 @@ async fn b22_changed_tools_are_announced_to_each_session_once_and_in_order() -> 
     let names = |reply: &Reply| reply.answer()["result"]["tools"].to_string();
     assert!(names(&two.request(1, "tools/list", "{}").await?).contains("\"extra\""));
 
-    // After a restart the list is another one, and everybody is told to look again.
+    // After a restart the list is another one, and every session receives a list change.
     expect_failure(&one.call(1, "exit", "{}").await?, 503, "upstream_exited")?;
     for stream in [&mut heard_one, &mut heard_two] {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The client misbehaves (rows C): it pays for it itself, and nobody else notices.
+//! The client misbehaves (rows C): only its own calls fail, and no other client notices.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -84,7 +84,7 @@ async fn c02_the_same_ids_in_many_sessions_stay_apart() -> Result<()> {
 async fn c03_a_client_that_hangs_up_cancels_nothing_and_can_come_back_for_the_result() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let (client, neighbour) = (rialto.session().await?, rialto.session().await?);
-    // A reset while nothing has come yet: the call runs on, and nobody is disturbed.
+    // A reset while nothing has come yet: the call runs on, and no other client is disturbed.
     let mut raw = rialto.raw().await?;
     let body = call_body("1", "delay", &json!({"ms": 200, "marker": "abandoned"}));
     raw.write(raw_http::post("/mcp", client.session().as_deref(), body))
@@ -222,7 +222,7 @@ async fn c07_clients_that_do_not_read_cost_bounded_memory_and_delay_no_other() -
     // 24 answers of one message each: what the limits add up to, and some slack.
     let peak = rialto.memory().peak;
     assert!(peak < before + (40 << 10), "{before} → {peak}");
-    // Whoever reads after all gets everything.
+    // A client that reads after all gets everything.
     if let Some(mut raw) = slow.pop() {
         assert!(raw.read_response().await?.body.len() > 1_000_000);
     }
@@ -428,7 +428,7 @@ async fn c09_streams_have_a_cap_and_cost_little() -> Result<()> {
         "notifications/tools/list_changed"
     );
 
-    // Whoever lets go of one may have another.
+    // A client that closes one may have another.
     streams.clear();
     poll_until("closed streams no longer count", PATIENCE, async || {
         Result::Ok((client.get(None).await?.status == 200).then_some(()))
@@ -729,7 +729,8 @@ async fn c15_abandoned_sessions_are_capped_and_expire() -> Result<()> {
     Ok(())
 }
 
-/// Whoever hangs up before the welcome never learns the id of the session, so that there must be none.
+/// A client that disconnects before the answer to `initialize` never learns the id of its session,
+/// so there must be none.
 #[tokio::test]
 async fn c15_a_client_that_hangs_up_before_its_welcome_leaves_no_session() -> Result<()> {
     let rialto = Rialto::launcher()

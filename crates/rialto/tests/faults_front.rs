@@ -10,7 +10,7 @@ use testkit::{McpClient, RawHttp, Result, Rialto};
 const PARSE_ERROR: i64 = -32700;
 const INVALID_REQUEST: i64 = -32600;
 const MIB: usize = 1 << 20;
-/// What a refused request may cost in memory, in KiB, whatever its size.
+/// What a refused request may cost in memory, in KiB, at any size.
 const FLAT: u64 = 24 << 10;
 
 /// A `tools/call` of `echo` with this marker, as text.
@@ -350,7 +350,8 @@ async fn a12_a_huge_body_is_refused_and_costs_no_memory() -> Result<()> {
     assert_eq!(response.status, 413, "{response:?}");
     assert!(raw.read_to_end().await?.is_empty(), "the connection is closed");
 
-    // Whoever goes on writing is cut off, at the latest when the buffers of the sockets are full.
+    // A client that goes on writing is cut off, at the latest when the buffers of the sockets are
+    // full.
     let mut raw = rialto.raw().await?.with_deadline(Duration::from_secs(20));
     raw.write(&chunked).await?;
     let mut cut_off = false;
@@ -841,7 +842,7 @@ async fn a24_unsolicited_answer_is_delivered_to_no_session() -> Result<()> {
         let reply = forger.respond_error(id, -1, "forged").await?;
         assert!(matches!(reply.status, 202 | 400), "{reply:?}");
     }
-    // The one who was asked gives an answer to something else first, and then twice the right one.
+    // The client that was asked answers something else first, and then twice the right question.
     let reply = asked.respond(r#""never-asked""#, forged).await?;
     assert!(matches!(reply.status, 202 | 400), "{reply:?}");
     assert!(rialto.journal().events("answered").is_empty());

@@ -1,5 +1,5 @@
-//! Life cycle, scarce resources and trust (rows E, F and G): how Rialto starts, ends, starves, and what
-//! it never says.
+//! Life cycle, scarce resources and trust (rows E, F and G): how Rialto starts, ends and starves,
+//! and what it never reveals.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -172,7 +172,7 @@ async fn e07_a_stuck_reader_of_the_logs_holds_up_no_call() -> Result<()> {
 async fn f01_calls_in_flight_are_answered_after_sigterm_and_new_ones_refused() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;
     let client = rialto.session().await?;
-    // Opened before, for the door may close to new connections.
+    // Opened before, for the listener may close to new connections.
     let other = rialto.session().await?;
     let call = client.call(1, "delay", r#"{"ms":1500,"marker":"answered"}"#);
     let during = async {
@@ -801,7 +801,7 @@ async fn g16_every_call_leaves_exactly_one_record() -> Result<()> {
                 Ok::<u16, testkit::Failure>(reply.status)
             });
         };
-    // A child that dies takes the calls of its time with it, whatever they were.
+    // A child that dies takes all calls of its time with it.
     const ANY: &[&str] = &["ok", "error", "crashed", "timeout", "unavailable", "too_large"];
     for round in 0..4 {
         let client = rialto.session().await?;

@@ -10,8 +10,8 @@ use tokio::net::{TcpSocket, TcpStream};
 /// Above the limit for a connection, below every other that could end the wait.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// A listener whose queue is full: the kernel takes no further connection, and says nothing about it. That is what an address
-/// looks like behind which nobody is.
+/// A listener whose queue is full: the kernel takes no further connection, and sends nothing. That
+/// is what an unreachable address looks like.
 struct BlackHole {
     address: std::net::SocketAddr,
     _listener: tokio::net::TcpListener,
@@ -38,7 +38,7 @@ impl BlackHole {
     }
 }
 
-/// The limit for a connection is ten seconds. Whatever else could end the wait takes longer than this client waits.
+/// The limit for a connection is ten seconds. All other timeouts are longer than this client waits.
 #[tokio::test]
 async fn d08_a_connection_that_is_never_taken_is_given_up_before_the_calls_own_time() -> Result<()> {
     let hole = BlackHole::open().await?;

@@ -116,8 +116,8 @@ async fn e05_under_a_memory_limit_floods_from_every_side_do_not_end_rialto() -> 
     Ok(())
 }
 
-/// What the process is told of the time of day goes forth and back by a day, and by a second. Timers do not notice,
-/// tokens are judged by it with a minute to spare, and the audit log keeps its order.
+/// The time of day of the process goes forth and back by a day, and by a second. Timers do not
+/// notice, tokens are validated by it with a minute to spare, and the audit log keeps its order.
 #[tokio::test]
 async fn e08_when_the_clock_jumps_timers_run_on_and_only_tokens_notice() -> Result<()> {
     const AUDIENCE: &str = "https://mcp.example.com/a/mcp";
@@ -178,7 +178,7 @@ async fn e08_when_the_clock_jumps_timers_run_on_and_only_tokens_notice() -> Resu
             let reply = client.call(3, "echo", json!({"marker": "m"})).await?;
             assert_eq!(reply.status, status, "{what}, after a jump to {jump}");
         }
-        // The stream is the same as before, and is told what happens.
+        // The stream is the same as before, and receives the events.
         let change = json!({"method": "notifications/tools/list_changed", "n": 1, "marker": "m"});
         first.call(4, "notify", change).await?.expect_status(200)?;
         assert_eq!(
@@ -218,7 +218,8 @@ async fn e08_when_the_clock_jumps_timers_run_on_and_only_tokens_notice() -> Resu
     Ok(())
 }
 
-/// A name that cannot be looked up is the server's trouble, told in words, and nobody else's. It is looked up again.
+/// A name that cannot be looked up fails the calls of its own server, with a reason. It is looked
+/// up again.
 #[tokio::test]
 async fn e09_resolver_that_is_down_is_reported_and_affects_no_other_destination() -> Result<()> {
     let (sandbox, upstream) = (Sandbox::new()?, testkit::Upstream::legacy().start().await?);

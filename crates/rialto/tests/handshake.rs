@@ -1,4 +1,4 @@
-//! The handshake lives with the child, not with the HTTP request, and who shares a child with whom.
+//! The handshake lives with the child, not with the HTTP request, and which clients share a child.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ async fn pid_of(client: &McpClient) -> Result<String> {
     Ok(client.call(1, "pid", "{}").await?.expect_status(200)?.text())
 }
 
-/// What the child of this client was told in `initialize`.
+/// Returns what the child of this client received in `initialize`.
 async fn introduction(client: &McpClient) -> Result<Value> {
     Ok(serde_json::from_str(
         &client.call(1, "whoami", "{}").await?.text(),

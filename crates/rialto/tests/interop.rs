@@ -1,9 +1,10 @@
 //! Official SDK clients against real servers, with the real binary in between.
 //!
 //! Each test is one cell of (client and era, scenario): it starts `rialto serve` in front of
-//! `@modelcontextprotocol/server-everything` or of the demo server, lets the client script of `tests/interop` play
-//! the scenario, judges what the client saw, ends Rialto and looks for processes left behind. The packages come from
-//! `cargo xtask setup`; without them a test fails and says so. The column of rmcp is in `crates/interop-rmcp`.
+//! `@modelcontextprotocol/server-everything` or of the demo server, lets the client script of
+//! `tests/interop` play the scenario, judges what the client saw, ends Rialto and looks for
+//! processes left behind. The packages come from `cargo xtask setup`; without them a test fails
+//! with that reason. The column of rmcp is in `crates/interop-rmcp`.
 
 use serde_json::Value;
 use testkit::interop::sdk::{Era, Sdk, player};
@@ -58,8 +59,9 @@ testkit::interop_cells! { client(Sdk::Python2, Era::Legacy);
     python_2_client_resumes_from_a_token_in_a_new_connection: resume_with_token behind everything;
 }
 
-// What these clients do by default, or when told to find out for themselves: the server only knows the legacy era, but
-// Rialto shows it in both, so that is what they find. The crossing of the eras is in `eras`.
+// What these clients do by default, or when they detect the era: the server only knows the legacy
+// era, but Rialto shows it in both, so that is what they find. The crossing of the eras is in
+// `eras`.
 testkit::interop_cells! { client(Sdk::TypeScript2, Era::Auto);
     typescript_2_client_that_looks_for_the_modern_era_finds_it: discover behind everything;
     typescript_2_client_that_looks_for_the_modern_era_calls: call behind everything;

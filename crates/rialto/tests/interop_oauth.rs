@@ -1,7 +1,9 @@
-//! A real authorization server, official clients that sign in there, and the real binary that judges the tokens.
+//! A real authorization server, official clients that sign in there, and the real binary that
+//! verifies the tokens.
 //!
-//! The provider is `oidc-provider` from npm; the clients find it by themselves, from the challenge of the first refusal. Both
-//! packages come from `cargo xtask setup`; without them a test fails and says so.
+//! The provider is `oidc-provider` from npm; the clients find it by themselves, from the challenge
+//! of the first refusal. Both packages come from `cargo xtask setup`; without them a test fails
+//! with that reason.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -51,7 +53,7 @@ impl Provider {
     fn rotate(&mut self) -> Result<()> {
         let input = self.process.stdin.as_mut().expect("its input is ours");
         input.write_all(b"rotate\n")?;
-        // It has a few words to say for itself in between.
+        // It writes a few other lines in between.
         let mut line = String::new();
         while !line.contains("kid") {
             line.clear();

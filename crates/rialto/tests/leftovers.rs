@@ -260,8 +260,8 @@ async fn streams_that_are_left_leave_no_open_file() -> Result<()> {
     Ok(())
 }
 
-/// Which era a server speaks is asked with the credentials of whoever wants to know, on a child of its own. That child is
-/// in nobody's books, so that it must end with the question however the question ends.
+/// The era of a server is probed with the caller's credentials, on a child of its own. No other
+/// code knows that child, so it must end with the probe, however the probe ends.
 #[tokio::test]
 async fn client_that_hangs_up_while_its_server_starts_leaves_no_child_with_its_credentials() -> Result<()> {
     let rialto = Rialto::with_config(

@@ -120,7 +120,7 @@ async fn e01_calls_beyond_the_limit_are_refused_before_their_bodies_are_read() -
         });
         rialto.wait_for_execution(marker).await;
     }
-    // Only the head is sent: whoever waited for the body would wait for ever.
+    // Only the head is sent: a server that waited for the body would wait for ever.
     let mut raw = RawHttp::connect(rialto.address()).await?;
     let head = format!(
         "POST /two/mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: {}\r\nContent-Length: 100000\r\n\r\n",
@@ -335,7 +335,8 @@ async fn idle_keep_alive_outlasts_the_time_for_heads_and_is_no_limit_hit() -> Re
     Ok(())
 }
 
-/// Whoever fills every place with heads that never end keeps nobody out, and whoever has spoken keeps their place.
+/// A client that fills every slot with heads that never end keeps no other out, and connections
+/// with requests keep their slots.
 #[tokio::test]
 async fn c08_half_open_connections_at_the_limit_are_evicted_for_real_clients() -> Result<()> {
     let rialto = limited("limits: { connections: 20 }").await?;

@@ -1,4 +1,4 @@
-//! The page of metrics: that it says what happened, and that its description says what it has.
+//! The page of metrics: that it counts what happened, and that its description lists its metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,7 +70,7 @@ impl Page {
     }
 }
 
-/// What the description says.
+/// The metrics of the description.
 fn described() -> Families {
     let mut families = Families::new();
     for line in DESCRIPTION

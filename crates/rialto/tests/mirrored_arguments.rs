@@ -17,7 +17,8 @@ while read -r line; do
 done
 "#;
 
-/// Calls the tool for region `a`, with a header that says `header` or without one, as the first thing that ever happens.
+/// Calls the tool for region `a`, with the header `header` or without one, as the first thing that
+/// ever happens.
 async fn first_call(header: Option<&str>) -> Result<(u16, String)> {
     let rialto = Rialto::serve(&["--", "sh", "-c", SERVER]).await?;
     let body = json!({

@@ -1,5 +1,5 @@
-//! The old transport (HTTP with SSE) at the real binary: what the door says, and what it withstands. The official SDKs'
-//! clients of it are in `interop`.
+//! The old transport (HTTP with SSE) at the real binary: its answers, and what it withstands. The
+//! official SDKs' clients of it are in `interop`.
 
 use serde_json::{Value, json};
 use testkit::client::EventStream;
@@ -308,7 +308,7 @@ async fn invalid_message_is_refused_on_the_post_and_one_with_an_id_on_the_stream
     ] {
         client.try_post(body).await?.expect_error(400, code)?;
     }
-    // Refused by what it announces; nobody reads 64 MB to say no.
+    // Refused by its content length; 64 MB are not read for that.
     let mut raw = rialto.raw().await?;
     let head = format!(
         "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 64000000\r\n\r\n",
@@ -527,7 +527,8 @@ async fn a_remote_server_of_streamable_http_is_reached_by_old_clients() -> Resul
     Ok(())
 }
 
-/// G3: the session is its principal's. To everyone else it does not exist, and without a token there is no door.
+/// G3: the session is its principal's. To every other caller it does not exist, and without a token
+/// there is no access.
 #[tokio::test]
 async fn another_principal_does_not_find_the_session() -> Result<()> {
     let (alice, bob) = (token("alice"), token("bob"));
@@ -576,7 +577,7 @@ async fn g17_a_session_of_the_old_transport_has_its_minute_too() -> Result<()> {
 /// A server of both eras that a legacy client never got to know is not taken for one of the modern era.
 #[tokio::test]
 async fn client_that_leaves_before_the_handshake_decides_nothing_about_the_server() -> Result<()> {
-    // The server begins when the test says so.
+    // The server begins when the test creates the file.
     let script = "while [ ! -e \"$0/go\" ]; do sleep 0.02; done; exec \"$1\" demo-server";
     let server = testkit::rialto::binary("rialto");
     let rialto = Rialto::with_config(&format!(
@@ -593,7 +594,7 @@ async fn client_that_leaves_before_the_handshake_decides_nothing_about_the_serve
     let http = McpClient::connect(&format!("http://{}/old/mcp", rialto.address())).await?;
     wait_until_no_session(&http).await?;
     std::fs::write(rialto.dir().join("go"), "")?;
-    // Whoever asked for the era, if anyone did, has heard the answer when this one is answered.
+    // A probe of the era, if there was one, has its answer when this one is answered.
     let discovery = json!({"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "modern", "version": "1"},
@@ -616,7 +617,7 @@ async fn client_that_leaves_before_the_handshake_decides_nothing_about_the_serve
     Ok(())
 }
 
-/// Waits until the gateway has noticed that everyone has left.
+/// Waits until the gateway has noticed that all clients have left.
 async fn wait_until_no_session(http: &McpClient) -> Result<()> {
     poll_until("no session is open", PATIENCE, async || {
         let ready = http.send("GET", "/ready", &[], "").await?.reply().await?;

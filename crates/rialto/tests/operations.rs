@@ -86,7 +86,7 @@ fn around(site: &str, folder: &Path) -> String {
     )
 }
 
-/// A port that is free now. Somebody may take it first; then nginx says so.
+/// A port that is free now. Another process may take it first; then nginx fails.
 async fn free_address() -> Result<String> {
     Ok(TcpListener::bind("127.0.0.1:0").await?.local_addr()?.to_string())
 }
@@ -121,7 +121,7 @@ async fn events_pass_nginx_one_by_one() -> Result<()> {
         let marker = format!("event-{number}");
         let notify = json!({"n": 1, "method": "notifications/tools/list_changed", "marker": marker});
         client.call(1, "notify", notify).await?.expect_status(200)?;
-        // Whoever gathers events would wait here for ever.
+        // A proxy that buffers events would wait here for ever.
         let event = stream.message().await?;
         assert_eq!(event["method"], "notifications/tools/list_changed", "{event}");
     }

@@ -1,5 +1,6 @@
-//! The blocks of the page about operations that other programs read: systemd, a container, Kubernetes, Caddy. Each is parsed, and whatever it says about
-//! Rialto (flags, variables, paths, ports, times) is tried on Rialto.
+//! The blocks of the page about operations that other programs read: systemd, a container,
+//! Kubernetes, Caddy. Each is parsed, and all that it names of Rialto (flags, variables, paths,
+//! ports, times) is tried on Rialto.
 
 mod documents {
     #[expect(dead_code, reason = "this test follows no links")]
@@ -106,7 +107,8 @@ async fn the_unit_for_systemd_is_one_and_starts_rialto_as_it_wants_to_be_started
     let connections: u64 = default_of("limits.connections").parse().expect("a number");
     assert!(files > 2 * connections, "{files} for {connections} connections");
 
-    // Whoever has systemd asks it, too. The program has to be where the unit says.
+    // Where systemd is there, it checks the unit, too. The program has to be where the unit names
+    // it.
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("rialto.service");
     std::fs::write(
@@ -195,8 +197,8 @@ async fn the_probes_for_kubernetes_are_answered_and_its_variables_are_known() ->
     Ok(())
 }
 
-/// Caddy itself is asked where it is there. Everywhere: its blocks are closed, its words are known ones, and what it says of Rialto
-/// is so.
+/// Caddy itself is asked where it is there. Everywhere: its blocks are closed, its words are known
+/// ones, and what it names of Rialto is true.
 #[test]
 fn the_file_for_caddy_has_known_words_and_names_what_rialto_has() -> Result<()> {
     const WORDS: [&str; 8] = [

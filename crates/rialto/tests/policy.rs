@@ -177,7 +177,8 @@ async fn g15_variants_of_a_name_are_checked_as_the_server_reads_them() -> Result
     ] {
         assert_denied(&call(&some, variant).await?, variant);
     }
-    // A denial: what could be read as the denied name by anyone is denied; another name is the server's business.
+    // A denial: what any server could read as the denied name is denied; another name is the
+    // server's business.
     let most = rialto.session_of("most").await?;
     for variant in ["exit", "exit\0", "exit ", "\texit"] {
         assert_denied(&call(&most, variant).await?, variant);

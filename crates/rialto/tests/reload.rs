@@ -47,7 +47,7 @@ impl Reloadable {
         self.write(&format!("destinations:\n{destinations}"))
     }
 
-    /// Says SIGHUP and waits for what comes of it.
+    /// Sends SIGHUP and waits for the result.
     async fn reload(&self, outcome: &str) -> Value {
         let before = self.outcomes(outcome).len();
         self.rialto.signal(Signal::HUP);
@@ -249,7 +249,8 @@ async fn a_call_that_outlasts_the_drain_is_answered_503() -> Result<()> {
     Ok(())
 }
 
-/// F7: whatever is wrong with the file, the old configuration stays, and everybody can see it.
+/// F7: with any mistake in the file the old configuration stays, and `/ready` and the metrics show
+/// it.
 #[tokio::test]
 async fn bad_file_changes_nothing_and_is_reported() -> Result<()> {
     let good = destination("one", "");
@@ -287,7 +288,7 @@ async fn bad_file_changes_nothing_and_is_reported() -> Result<()> {
                 .is_some_and(|text| text.contains("reload")),
             "{ready}"
         );
-        // `rialto check` says the same with its exit status.
+        // `rialto check` reports the same with its exit status.
         let checked = std::process::Command::new(testkit::rialto::binary("rialto"))
             .args(["check", "--config"])
             .arg(&running.file)
@@ -362,7 +363,7 @@ async fn a_single_server_is_kept_over_sighup() -> Result<()> {
     Ok(())
 }
 
-/// A call in flight may wait for its client, whom a reload must not keep from answering.
+/// A call in flight may wait for its client, which may answer after a reload.
 #[tokio::test]
 async fn f06_a_question_is_answered_while_its_destination_is_replaced() -> Result<()> {
     let running = Reloadable::start(&[], &destination("a", "")).await?;
@@ -471,7 +472,8 @@ async fn h15_delete(after: &str) -> Result<()> {
     Ok(())
 }
 
-/// A client of the old transport whose destination is replaced before it was welcomed is told so, and sent home.
+/// A client of the old transport whose destination is replaced before it was welcomed receives an
+/// error, and its stream ends.
 #[tokio::test]
 async fn f06_an_introduction_over_the_old_transport_does_not_outlive_its_destination() -> Result<()> {
     let old = |more: &str| {
@@ -521,7 +523,8 @@ async fn call_modern(client: &McpClient, path: &str, tool: &str, more: &[(&str, 
     sent.reply().await
 }
 
-/// Nobody waits for a server that is taken away: whoever was not begun there is told at once, and may begin elsewhere.
+/// No call waits for a server that is removed: calls that were not begun fail at once, and may be
+/// retried elsewhere.
 #[tokio::test]
 async fn f06_calls_that_wait_for_a_server_are_refused_when_it_is_taken_away() -> Result<()> {
     let text = |goes: &str| {
@@ -566,7 +569,7 @@ async fn f06_calls_that_wait_for_a_server_are_refused_when_it_is_taken_away() ->
     Ok(())
 }
 
-/// The same for a modern client, who answers in a request of its own.
+/// The same for a modern client, which answers in a request of its own.
 #[tokio::test]
 async fn f06_a_modern_client_answers_while_its_destination_is_replaced() -> Result<()> {
     let running = Reloadable::start(&[], &destination("a", "")).await?;
@@ -604,7 +607,8 @@ async fn f06_a_modern_client_answers_while_its_destination_is_replaced() -> Resu
     Ok(())
 }
 
-/// The file is a pipe, which is open and says nothing: a disk that does not answer is no different.
+/// The file is a pipe, which is open and sends nothing: a disk that does not answer is no
+/// different.
 #[tokio::test]
 async fn clients_are_served_while_the_configuration_cannot_be_read() -> Result<()> {
     let running = Reloadable::start(&[], &destination("d", "")).await?;

@@ -68,7 +68,7 @@ async fn call(client: &McpClient, marker: &str, delay: u64) -> Result<Ending> {
             assert_eq!(reply.text(), marker);
             Ok(Ending::Answered)
         }
-        // A stream that had begun says the same in its last event.
+        // A stream that had begun has the same in its last event.
         200 | 503 => {
             assert_eq!(
                 reply.error_code(),

@@ -14,7 +14,8 @@ async fn session(rialto: &Rialto, version: &str, capabilities: Value) -> Result<
     Ok(client)
 }
 
-/// Tells every session something, so that what came before it can be told apart from what did not come.
+/// Sends every session a notification, so that a test can tell what came before it from what did
+/// not come.
 async fn fence(client: &McpClient, marker: &str) -> Result<()> {
     client
         .call(1, "notify", marked(marker))
@@ -536,8 +537,8 @@ async fn a_question_outside_any_call_goes_to_one_stream_only() -> Result<()> {
         .await?
         .expect_status(200)?;
     let journal = rialto.journal();
-    // The fence is a call, and a question that comes during a call is that call's: it must not stand before the
-    // question has been heard.
+    // The fence is a call, and a question that comes during a call is that call's: it must not
+    // stand before the question has arrived.
     let [first, second] = &mut streams;
     let mut heard = vec![
         tokio::select! { message = first.message() => message?, message = second.message() => message? },
@@ -581,8 +582,8 @@ async fn a_question_that_cannot_be_attributed_is_refused_naming_the_setting() ->
     Ok(())
 }
 
-/// The client that is asked never answers, and another one is served all the same. Once the first has closed its streams,
-/// its server is told that no answer will come.
+/// The client that is asked never answers, and another one is served all the same. Once the first
+/// has closed its streams, its server receives an error instead of the answer.
 #[tokio::test]
 async fn a_client_that_was_asked_and_leaves_holds_up_no_other() -> Result<()> {
     let rialto = Rialto::with_stub(&[]).await?;

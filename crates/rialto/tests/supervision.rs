@@ -564,7 +564,7 @@ async fn a_lazy_shared_child_lingers_after_its_last_session_and_then_ends() -> R
     Ok(())
 }
 
-/// A26: what cannot be run is named in the log; clients are not told where things are on this machine.
+/// A26: what cannot be run is named in the log; clients do not receive paths of this machine.
 #[tokio::test]
 async fn clients_learn_no_path_from_a_command_that_cannot_be_run() -> Result<()> {
     let launcher =

@@ -139,7 +139,7 @@ async fn official_client_follows_tasks_of_the_official_server() -> Result<()> {
     Ok(())
 }
 
-/// A modern request of a caller, whatever comes of it.
+/// Sends a modern request of a caller. Returns any answer.
 async fn ask(rialto: &Rialto, token: &str, method: &str, name: &str, mut params: Value) -> Result<String> {
     params["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",

@@ -186,7 +186,7 @@ async fn a_stream_comes_event_by_event_over_http_2() -> Result<()> {
     Ok(())
 }
 
-/// Nothing is ever said in the clear, and one peer's nonsense is nobody else's trouble.
+/// Nothing is ever sent in the clear, and invalid bytes of one peer affect no other.
 #[tokio::test]
 async fn connection_without_a_tls_handshake_gets_nothing_and_is_counted() -> Result<()> {
     let (launcher, certificate) = launcher();
@@ -202,7 +202,7 @@ async fn connection_without_a_tls_handshake_gets_nothing_and_is_counted() -> Res
     rialto
         .wait_for_log("the failures are counted", PATIENCE, failed)
         .await;
-    // Connections that never say anything hold nobody up.
+    // Connections that never send anything delay no other.
     let mut silent = Vec::new();
     for _ in 0..50 {
         silent.push(rialto.raw().await?);
@@ -324,7 +324,7 @@ async fn c08_http_2_connection_without_a_request_is_closed_like_any_other() -> R
     let rialto = launcher.stub(&[]).start().await?;
     let mut mute = shake_hands(&rialto, &certificate).await?;
     let mut said = Vec::new();
-    // However it ends, it ends: a peer that is let go need not be told so.
+    // However it ends, it ends: a peer that is let go need not receive a notice.
     let ended = tokio::time::timeout(PATIENCE * 2, mute.read_to_end(&mut said)).await;
     assert!(ended.is_ok(), "the connection is still open");
     let client = client_of(&certificate).build().expect("a client");

@@ -1,4 +1,5 @@
-//! Spans: that they reach a collector, that they hang together, and that servers are told where they are in the trace.
+//! Spans: that they reach a collector, that they hang together, and that servers receive the trace
+//! context.
 
 use std::time::Duration;
 
@@ -154,7 +155,7 @@ async fn without_a_collector_a_header_is_passed_on_and_a_body_stays_as_it_is() -
 
 #[tokio::test]
 async fn a_collector_that_is_away_costs_spans_and_nothing_else() -> Result<()> {
-    // A port that nobody listens on: it was free a moment ago, and loopback refuses at once.
+    // A port without a listener: it was free a moment ago, and loopback refuses at once.
     let gone = Collector::start().await?.endpoint();
     let rialto = Rialto::launcher()
         .env("RIALTO_OTLP_ENDPOINT", &gone)

@@ -52,7 +52,7 @@ scenarios! {
     after_modern_requests_initialize_is_refused,
 }
 
-/// At the door of the client, and in the instance that its calls go to.
+/// In the frontend of the client, and in the instance that its calls go to.
 #[tokio::test]
 async fn f05_a_panic_costs_a_client_on_lines_that_call_only() {
     let rialto = testkit::rialto::binary("rialto");
@@ -126,7 +126,7 @@ mod plays {
         );
     }
 
-    /// The tool, what it asks, the answer, and what it says then.
+    /// The tool, its question, the answer, and its result.
     fn questions() -> [(&'static str, Value, &'static str, Value, &'static str); 3] {
         let answer = json!({"action": "accept", "content": {"answer": "Rialto"}});
         let sample =
@@ -218,7 +218,7 @@ mod plays {
         json!({"requestId": id, "reason": "changed my mind"})
     }
 
-    /// The call is under way as soon as its first step is heard.
+    /// The call is under way as soon as its first progress arrives.
     fn long_call() -> Value {
         let mut counting = call("count", json!({"steps": 1000, "delay_ms": 60}));
         counting["_meta"] = json!({"progressToken": "p"});
@@ -375,7 +375,7 @@ mod life {
 
     use super::*;
 
-    /// An address that nobody listens on at the moment.
+    /// An address without a listener at the moment.
     fn vacant() -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.local_addr().unwrap().to_string()

@@ -36,7 +36,7 @@ impl Era {
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) host: Host,
-    /// Dropped after the host, which says goodbye to it.
+    /// Dropped after the host, which ends its session there.
     pub(crate) remote: Option<Rialto>,
 }
 

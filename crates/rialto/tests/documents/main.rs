@@ -27,7 +27,7 @@ fn sorted<'a>(words: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
     words.into_iter().map(str::to_owned).collect()
 }
 
-/// What `rialto VERB --help` says, one line for each flag.
+/// The output of `rialto VERB --help`, one line for each flag.
 fn help(verb: &str) -> Vec<String> {
     let output = Command::new(env!("CARGO_BIN_EXE_rialto"))
         .args([verb, "--help"])
@@ -543,7 +543,7 @@ fn index_of_the_documents_names_every_page() {
     }
 }
 
-/// A reader who knows MCP, HTTP and proxies searches in these words.
+/// A reader with knowledge of MCP, HTTP and proxies searches in these words.
 #[test]
 fn mechanisms_are_found_by_the_words_of_the_field() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -67,7 +67,8 @@ impl Shown {
     }
 }
 
-/// The states that a server seals are other ones in every run: what a document shows, and what was heard in its place.
+/// The states that a server seals are other ones in every run: what a document shows, and what was
+/// received in its place.
 #[derive(Default)]
 pub(crate) struct States(Vec<(String, String)>);
 
@@ -79,7 +80,7 @@ impl States {
         }
     }
 
-    /// Puts what was heard in the place of what is shown.
+    /// Puts what was received in the place of what is shown.
     pub(crate) fn fill_in(&self, curl: &mut Curl) {
         for (shown, heard) in &self.0 {
             curl.body = curl.body.take().map(|body| body.replace(shown, heard));

@@ -17,7 +17,7 @@ pub(crate) enum Server {
     /// Legacy only.
     Python1,
     Python2Dual,
-    /// The same program; the SDK cannot be told to refuse an era, so Rialto is told to use only one.
+    /// The same program; the SDK cannot refuse an era, so Rialto is configured to use only one.
     Python2Modern,
 }
 

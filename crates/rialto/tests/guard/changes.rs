@@ -1,4 +1,5 @@
-//! Who may come in changes while Rialto runs: what is taken back is refused from then on, and what was held open by it ends.
+//! Credentials change while Rialto runs: a revoked one is refused from then on, and its sessions
+//! and streams end.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ fn file(auth: &str) -> String {
     format!("public_url: https://mcp.example.com\nauth:\n{auth}{DESTINATIONS}")
 }
 
-/// Writes the file anew and has it read. Gives what was logged about it.
+/// Writes the file anew and reloads it. Returns the log lines about it.
 async fn reload(rialto: &Rialto, auth: &str) -> Result<Value> {
     let dir = rialto.dir().to_string_lossy().into_owned();
     let stub = testkit::rialto::binary("testkit-server");
@@ -100,7 +101,7 @@ async fn a_token_that_is_taken_back_is_refused_and_what_it_held_open_ends() -> R
         (!child.is_alive()).then_some(())
     })
     .await;
-    // His session is nobody's now, not even that of a bearer of his name.
+    // Bob's session belongs to no caller now, not even to a new token with the same name.
     assert_eq!(rialto.journal().executions("too late"), 0);
     assert_eq!(
         echo(&session(&rialto, "shared", &carol.token).await?, "welcome").await?,
@@ -117,8 +118,8 @@ async fn a_token_that_is_taken_back_is_refused_and_what_it_held_open_ends() -> R
     Ok(())
 }
 
-/// Whoever had the old one may be the reason for the new one.
-/// Before, all callers were one principal, which may use all of the budget.
+/// A thief of the old one may be the reason for the new one. Before, all callers were one
+/// principal, which may use all of the budget.
 #[tokio::test]
 async fn a_principal_has_its_share_of_the_byte_budget_as_soon_as_there_is_auth() -> Result<()> {
     let rialto = Rialto::with_config(&format!("limits: {{ buffered_bytes: 4MiB }}\n{DESTINATIONS}")).await?;
@@ -202,7 +203,7 @@ async fn another_issuer_means_other_tokens_and_the_old_ones_hold_nothing() -> Re
         200
     );
 
-    // The same again changes nothing for anybody.
+    // The same again changes nothing.
     let stays = session(&rialto, "shared", &issued(&second)).await?;
     let report = reload(&rialto, &jwt(&second)).await?;
     assert_eq!(report["sessions_ended"], 0, "{report}");

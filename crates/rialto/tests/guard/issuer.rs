@@ -220,7 +220,7 @@ async fn scopes_are_asked_for_by_method_and_tool_of_the_body() -> Result<()> {
             }
         }
     }
-    // What a header says does not count, nor does a session that was opened with more.
+    // Headers do not count, nor does a session that was opened with more scopes.
     let opened = rialto
         .client_of("a")
         .await?
@@ -321,7 +321,7 @@ async fn an_issuer_that_is_away_is_waited_for_with_what_is_known() -> Result<()>
     let unknown = issuer.token("carol", A, json!({}));
     assert_eq!(call(&client, "/a/mcp", &unknown).await?.status, 401);
 
-    // One that was never there is no reason to send anyone away to sign in again.
+    // One that was never there is no reason to make a client sign in again.
     let absent = Issuer::start().await?;
     absent.set_down(true);
     let rialto = serve(&absent, "").await?;

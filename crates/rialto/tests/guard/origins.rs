@@ -1,4 +1,4 @@
-//! Hosts, origins and what browsers are told.
+//! Hosts, origins and CORS headers.
 
 use std::time::Duration;
 

@@ -57,7 +57,8 @@ async fn stolen_session_is_unknown_to_every_other_principal() -> Result<()> {
         assert_eq!(stolen.status, 404);
         assert_eq!(visible(stolen), visible(invented), "byte for byte");
     }
-    // Nobody without a token is even told that much, and the same caller has no such session elsewhere.
+    // A caller without a token does not learn even that, and the same caller has no such session
+    // elsewhere.
     let stranger = fixture.rialto.client_of("shared").await?;
     for reply in uses(&stranger, &session, &event).await? {
         assert_eq!(reply.status, 401);
@@ -138,7 +139,7 @@ async fn questions_progress_logs_and_updates_stay_with_their_principal() -> Resu
             .await?
             .events();
         let question = asking.message().await?;
-        // Bob calls while Alice is asked; whatever he hears is his own.
+        // Bob calls while Alice is asked; all that Bob receives is Bob's own.
         let (called, answered) = tokio::join!(
             bob.call(5, "progress", json!({"n": 2, "marker": "bobs"})),
             alice.respond(&question["id"], reply)
@@ -183,7 +184,7 @@ async fn questions_progress_logs_and_updates_stay_with_their_principal() -> Resu
     Ok(())
 }
 
-/// Once the server has asked Alice, Bob does not wait for her: he gets a child of his own.
+/// Once the server has asked Alice, Bob does not wait for her: Bob gets a child of Bob's own.
 #[tokio::test]
 async fn a_caller_does_not_wait_for_the_answer_of_another() -> Result<()> {
     let fixture = Fixture::with_stub().await?;
@@ -303,8 +304,8 @@ async fn a_caller_that_must_wait_for_the_answer_of_another_is_refused() -> Resul
     Ok(())
 }
 
-/// The tool has its effect before it asks, so every execution counts. Whatever comes back in place of the one right answer,
-/// there is one: from another caller, for other arguments, damaged, a second time, or after all is over.
+/// The tool has its effect before it asks, so every execution counts. There is one for every wrong
+/// answer: from another caller, for other arguments, damaged, a second time, or after all is over.
 #[tokio::test]
 async fn tool_that_asks_twice_runs_once_for_every_answer() -> Result<()> {
     let fixture = Fixture::with_stub().await?;

@@ -85,8 +85,8 @@ destinations:
     Ok(())
 }
 
-/// Guesses are slowed down by address. Who sits behind the same address and has a good token, or none yet, or one
-/// that has expired, notices nothing of it.
+/// Guesses are slowed down by address. Callers at the same address with a valid token, with none,
+/// or with an expired one notice nothing of it.
 #[tokio::test]
 async fn unknown_credentials_are_refused_with_429_after_a_while_and_valid_ones_never() -> Result<()> {
     let (good, old) = (token("good"), token("old"));

@@ -80,7 +80,8 @@ async fn d15_of_two_answers_the_first_counts() {
     assert_eq!(echo(&client, 2, "after").await, "after");
 }
 
-/// The server closes its connection while Rialto still writes: what it said before is the answer all the same.
+/// The server closes its connection while Rialto still writes: what it sent before is the answer
+/// all the same.
 #[tokio::test]
 async fn d15_a_refusal_that_comes_before_all_was_sent_is_the_answer() {
     let upstream = Upstream::legacy().refusing_beyond(1 << 20).start().await;

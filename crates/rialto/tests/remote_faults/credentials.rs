@@ -1,4 +1,4 @@
-//! What the upstream gets to see of secrets: its own, and nobody else's.
+//! What the upstream gets to see of secrets: its own, and no others.
 
 use serde_json::json;
 use testkit::upstream::{Exchange, Step, calls};

@@ -86,7 +86,7 @@ async fn d6_a_server_that_is_not_up_at_the_start_is_used_when_it_is() {
         .await
         .expect("an answer");
     assert_failed(&reply, &[503]);
-    // Nobody is kept waiting for what is known to be away, and everybody is told when to come back.
+    // No call waits for a server that is known to be away, and each receives when to retry.
     let reply = client
         .initialize(testkit::LEGACY, json!({}))
         .await
@@ -393,7 +393,7 @@ async fn c4_a_modern_client_that_hangs_up_is_a_hang_up_for_the_server() {
     let call = stage.upstream.wait_for("the call", calls("long")).await;
     raw.reset().expect("hung up");
     stage.upstream.wait_for_hang_up(&call).await;
-    // A modern server is told nothing else.
+    // A modern server receives nothing else.
     assert!(stage.upstream.seen(method("notifications/cancelled")).is_empty());
 }
 
@@ -454,7 +454,7 @@ async fn more_calls_at_once_than_are_kept_in_readiness_are_answered_each_time() 
     }
 }
 
-/// What we ask on our own account is given up like anybody's call: nobody carries it for ever.
+/// Our own requests time out like calls of clients: no worker sends them for ever.
 #[tokio::test]
 async fn d8_a_question_of_ours_that_takes_too_long_is_hung_up_on() {
     let upstream = Upstream::modern().start().await.expect("an upstream");

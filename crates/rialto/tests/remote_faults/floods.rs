@@ -1,4 +1,4 @@
-//! D12 and D13: more than anyone may send.
+//! D12 and D13: more than a server may send.
 
 use std::time::Duration;
 
@@ -204,7 +204,7 @@ fn zeros_in_gzip(length: usize) -> Vec<u8> {
     bits.push_code(0, 7); // the end of the block
     let mut out = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
     out.extend(bits.bytes);
-    // Nobody should ever get as far as the checksum.
+    // No reader should ever get as far as the checksum.
     out.extend([0; 8]);
     out
 }
@@ -237,7 +237,7 @@ impl Bits {
     }
 }
 
-/// An error that the upstream itself says is the server's own, and arrives as it is.
+/// An error of the upstream itself is the server's own, and arrives as it is.
 #[tokio::test]
 async fn an_error_of_the_server_passes_as_it_is() {
     let stage = Stage::legacy().await;

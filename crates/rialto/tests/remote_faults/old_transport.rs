@@ -168,7 +168,7 @@ async fn the_old_paths_answer_for_an_old_destination() {
     assert_eq!(answer["result"]["content"][0]["text"], "as before");
 }
 
-/// Two clients come at once to a server of which nobody knows that it is an old one: both find out.
+/// Two clients come at once to a server that is not known to be an old one: both find out.
 #[tokio::test]
 async fn session_that_learns_late_of_a_legacy_server_is_served() {
     let upstream = Upstream::old_sse().start().await.expect("an upstream");

@@ -81,7 +81,7 @@ async fn d4_the_stream_for_notices_comes_back_with_the_session() {
     stage.upstream.push(notice).await;
     loop {
         let heard = notices.message().await.expect("a notice");
-        // Those who were away are told that lists may have changed.
+        // Sessions receive list changes after an outage.
         if heard["method"] == "notifications/message" {
             assert_eq!(heard["params"]["data"], "a marker");
             break;

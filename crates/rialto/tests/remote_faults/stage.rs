@@ -57,7 +57,7 @@ pub(crate) async fn echo(client: &McpClient, id: u64, text: &str) -> String {
     reply.expect("an answer").text()
 }
 
-/// A modern request, with everything it has to say about itself.
+/// A modern request, with its `_meta` and headers.
 pub(crate) async fn ask_modern(rialto: &Rialto, id: u64, method: &str, mut params: Value) -> Reply {
     params["_meta"]["io.modelcontextprotocol/protocolVersion"] = MODERN.into();
     params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({"elicitation": {"form": {}}});
@@ -84,12 +84,12 @@ pub(crate) fn assert_failed(reply: &Reply, statuses: &[u16]) {
     );
 }
 
-/// The whole answer of a call in JSON, said by hand.
+/// The whole answer of a call in JSON, written by hand.
 pub(crate) fn raw_answer(headers: &str, body: &str) -> Step {
     Step::Raw(format!("HTTP/1.1 200 OK\r\n{headers}\r\n{body}").into_bytes())
 }
 
-/// A chunk of a body whose length nobody has announced.
+/// A chunk of a body without a content length.
 pub(crate) fn chunk(content: &[u8]) -> Vec<u8> {
     let head = format!("{:x}\r\n", content.len());
     [head.as_bytes(), content, b"\r\n"].concat()
