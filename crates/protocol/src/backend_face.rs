@@ -147,7 +147,7 @@ impl Face {
         }
     }
 
-    /// Takes a client's introduction, for a legacy server, if none is held yet.
+    /// Takes a client's `initialize`, for a legacy server, if none is held yet.
     pub fn offer(&mut self, client: &Client, initialize: Option<&Message>) {
         self.handshake.offer(client, initialize);
     }
@@ -177,8 +177,8 @@ impl Face {
         }
     }
 
-    /// Takes the server's answer to the first message of an era. A welcome settles the era, and no other answer is
-    /// awaited then. An error leaves that era untried.
+    /// Takes the server's answer to the first message of an era. A result settles the era, and no
+    /// other answer is awaited then. An error leaves that era untried.
     pub fn handle_answer(&mut self, era: Era, message: Message) -> Result<Arc<ServerInfo>, Message> {
         match era {
             Era::Legacy => {

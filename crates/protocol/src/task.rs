@@ -1,4 +1,4 @@
-//! Tasks in the words of both eras: the core feature of 2025-11-25 and the extension of 2026-07-28.
+//! Tasks in the form of both eras: the core feature of 2025-11-25 and the extension of 2026-07-28.
 //!
 //! A task is a call that goes on after it was answered. The legacy era has it nested under `task`,
 //! with `ttl` and `pollInterval`, and gives its outcome by `tasks/result`; the modern one has it

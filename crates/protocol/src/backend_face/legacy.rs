@@ -47,12 +47,13 @@ pub fn recognise(message: &Message) -> Arrival {
 /// Which `initialize` a legacy server receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientHello {
-    /// The first client's own words, to the byte: the server has one client only.
+    /// The first client's own `initialize`, to the byte: the server has one client only.
     Verbatim,
-    /// The first client's words in the newest revision we know, since clients of any revision may follow.
+    /// The first client's `initialize` with the newest revision that Rialto knows, since clients of
+    /// any revision may follow.
     Newest,
-    /// Rialto's own words, with every capability that it can carry: the server has clients of every kind, and is
-    /// introduced to before the first one comes.
+    /// Rialto's own `initialize`, with every capability that it can carry: the server has clients
+    /// of every kind, and the handshake may come before the first of them.
     Union,
 }
 
@@ -98,7 +99,7 @@ impl Handshake {
         }
     }
 
-    /// Returns whether the server was introduced to the union of all clients.
+    /// Returns whether the server is sent the union of all capabilities.
     pub fn declares_union(&self) -> bool {
         self.style == ClientHello::Union
     }
@@ -111,12 +112,12 @@ impl Handshake {
         }
     }
 
-    /// Returns whether there is an introduction and the link is still silent.
+    /// Returns whether there is an `initialize` and it was not sent.
     pub fn can_begin(&self) -> bool {
         matches!(self.stage, Stage::Unsent) && self.initialize.is_some()
     }
 
-    /// Writes `initialize` if there is an introduction and the link is still silent.
+    /// Writes `initialize` if there is one and it was not sent.
     pub fn begin(&mut self, id: WireId, out: &mut BytesMut) -> bool {
         let (Stage::Unsent, Some(initialize)) = (&self.stage, &self.initialize) else {
             return false;
@@ -182,13 +183,13 @@ impl Handshake {
         }
     }
 
-    /// The link is gone: the next one starts silent, with the same introduction.
+    /// The link is gone: the next one starts with the same `initialize`.
     pub fn reset(&mut self) {
         self.stage = Stage::Unsent;
     }
 }
 
-/// How Rialto introduces a client that did not do so itself: one without a session, or of the modern era.
+/// Returns the `initialize` for a client that sent none: one without a session, or of the modern era.
 fn initialize_for(client: &Client) -> Message {
     let own = format!(r#"{{"name":"rialto","version":"{}"}}"#, env!("CARGO_PKG_VERSION"));
     let info = client
@@ -207,7 +208,7 @@ fn initialize_for(client: &Client) -> Message {
     ))
 }
 
-/// How Rialto introduces itself to a server that all clients share.
+/// Returns Rialto's own `initialize`, for a server that all clients share.
 fn own_initialize() -> Message {
     Message::own(format!(
         r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":{},"clientInfo":{{"name":"rialto","version":"{}"}}}}}}"#,

@@ -420,7 +420,7 @@ pub struct InputRequired {
     pub state: Option<Bytes>,
 }
 
-/// A question in full legacy words: a URL to visit has an id there, which the server did not give it.
+/// Returns a question in legacy form: there a URL elicitation has an id, which the server did not give it.
 pub(crate) fn with_elicitation_id(question: Message, number: u64) -> Message {
     let mut params = question.object(Member::Params);
     let needed = question.method() == Method::ElicitationCreate

@@ -127,8 +127,9 @@ pub fn lower_done(id: &[u8]) -> Bytes {
         .into()
 }
 
-/// The server's welcome under the client's id. The revision is the older of the client's and the server's, since
-/// the server may have been introduced by another client. Gives the revision that holds for the session.
+/// Returns the `initialize` result under the client's id, and the revision that holds for the
+/// session. That is the older of the client's and the server's, since another client may have
+/// opened the link.
 pub fn lower_server_info(id: &[u8], server_info: &ServerInfo, asked: Option<Version>) -> (Bytes, Version) {
     if server_info.era == Era::Modern {
         return translate::initialize_result(id, server_info, asked);

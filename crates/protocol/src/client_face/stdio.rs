@@ -1,12 +1,14 @@
 //! One client on a stream of lines: which era it speaks, what is refused at once, and whose answer a line is.
 //!
-//! The machine reads a client's lines and says where each goes: to the one session of a legacy client, or out on an
-//! modern request of a modern one. What comes back is gathered as lines for the client's standard input. It bounds both
-//! directions, which is back-pressure: when too much waits it wants no more lines, and the caller stops reading until
-//! [`LineClient::wants_lines`] says otherwise. It never judges what a server answers.
+//! The machine reads a client's lines and decides where each goes: to the one session of a legacy
+//! client, or to a modern request of its own. Answers are gathered as lines for the client's
+//! standard input. The machine bounds both directions, which is back-pressure: when too much waits,
+//! [`LineClient::wants_lines`] is false and the caller stops reading. It never judges what a server
+//! answers.
 //!
-//! A client's era is settled by its first request other than `server/discover`, which both eras' clients say to find
-//! out (2026-07-28, stdio, "Backward Compatibility"). A handshake that fails settles nothing.
+//! A client's era is settled by its first request other than `server/discover`, which clients of
+//! both eras send to probe (2026-07-28, stdio, "Backward Compatibility"). A handshake that fails
+//! settles nothing.
 
 mod modern_side;
 mod opening;

@@ -1,4 +1,4 @@
-//! `subscriptions/listen`: what a modern client wants to hear, and how it is told.
+//! `subscriptions/listen`: which notifications a modern client wants, and how they are sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,8 +38,9 @@ impl ListenStep {
 
 /// What was asked for, and what of it is honoured.
 ///
-/// [`Listening::begin`] is called once, with the server's welcome. After it, [`Listening::handle_answer`] takes the answers
-/// to the calls of each step, and [`Listening::handle_notice`] what the server sends.
+/// [`Listening::begin`] is called once, with the server's declaration. After it,
+/// [`Listening::handle_answer`] takes the answers to the calls of each step, and
+/// [`Listening::handle_notice`] what the server sends.
 #[derive(Debug)]
 pub(super) struct Listening {
     lists: BTreeSet<Method>,
@@ -93,8 +94,9 @@ impl Listening {
         }
     }
 
-    /// Handles the server's welcome: what it can send is honoured, resources and tasks after it was asked for them.
-    /// Returns the error for a client that wants tasks and did not declare them.
+    /// Handles the server's declaration: what it can send is honoured, resources and tasks after it
+    /// was asked for them. Returns the error for a client that wants tasks and did not declare
+    /// them.
     pub(super) fn begin(
         &mut self,
         session: SessionKey,
@@ -293,7 +295,7 @@ fn ask(session: SessionKey, call: CallKey, request: Request, text: String, era: 
     })
 }
 
-/// A request about a task, in the words that both eras have for it.
+/// Returns a request about a task, which is the same in both eras.
 fn about_task(id: &str) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","id":0,"method":"tasks/get","params":{{"taskId":{}}}}}"#,
@@ -301,8 +303,8 @@ fn about_task(id: &str) -> String {
     )
 }
 
-/// The refusal of a client that wants to hear of tasks and does not say that it knows them (tasks extension, "Task
-/// Status Notifications").
+/// Returns the refusal for a client that listens for tasks without declaring them (tasks extension,
+/// "Task Status Notifications").
 fn undeclared() -> Message {
     Message::own(format!(
         r#"{{"jsonrpc":"2.0","id":0,"error":{{"code":{},"message":"the client must declare the extension for tasks","data":{{"requiredCapabilities":{{"extensions":{{"{}":{{}}}}}}}}}}}}"#,

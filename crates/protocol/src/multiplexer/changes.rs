@@ -1,5 +1,5 @@
-//! Changes at the server that are about no call: changed lists, updated resources, tasks. What is listened for, and which
-//! sessions are told.
+//! Changes at the server that are about no call: changed lists, updated resources, tasks. What is
+//! listened for, and which sessions are notified.
 
 use std::collections::BTreeSet;
 

@@ -79,7 +79,7 @@ impl Liveness {
     }
 
     /// The server owes something; it has until `answer_by` to write anything at all, and at least the
-    /// time of what it owes, `limit`. Returns whether there was no doubt before. If there was, the
+    /// time of what it owes, `limit`. Returns whether no reply was expected before. If one was, the
     /// older debt decides, since a server may do one thing after the other; the server has been asked
     /// already and has only what is left of its time, or of the older debt's time.
     pub(super) fn expect_reply_by(&mut self, answer_by: Moment, owed: Owed, limit: Moment) -> bool {
@@ -120,7 +120,7 @@ impl Liveness {
         earliest(Some(expected.until), expected.hung_at)
     }
 
-    /// Returns what the server owes if its time is over. The caller then postpones or ends the doubt.
+    /// Returns what the server owes if its time is over. The caller then postpones or ends the expectation.
     pub(super) fn due(&self, now: Moment) -> Option<Due> {
         let expected = self.expected.as_ref()?;
         if expected.hung_at.is_some_and(|at| at <= now) {

@@ -1,4 +1,5 @@
-//! How a call is written for the server, in the words of its era, or done without it where Rialto keeps what it asks for.
+//! How a call is written for the server, in the form of its era, or done without it where Rialto
+//! keeps what it asks for.
 
 use bytes::Bytes;
 

@@ -6,7 +6,7 @@
 //! another question of the same call to answer, and for [`Undeclared::SIBLINGS`] while no such
 //! question has come. If one has come, the server is refused the kept questions after the client's
 //! answer, and the call ends with the server's own answer. If none has come, the call ends with the
-//! modern error for a missing capability, and the server is told to cancel it.
+//! modern error for a missing capability, and the server is sent its cancellation.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ struct Kept {
     until: Option<Moment>,
 }
 
-/// What a legacy server is told about a question that was put to no client.
+/// What a legacy server is sent about a question that no client was asked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QuestionRefusal {
     pub(super) code: i32,

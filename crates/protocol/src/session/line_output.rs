@@ -1,15 +1,15 @@
 //! A session whose client reads one stream of lines, answers and all.
 //!
-//! Over stdio there is no POST to answer and no stream to resume: everything a client is told stands on its
-//! standard input in the order in which it came. Nothing is kept here for readers; whoever carries the lines
-//! bounds what waits to be written.
+//! Over stdio there is no POST to answer and no stream to resume: every message is written to the client's
+//! standard input in the order in which it came. Nothing is kept here for readers; the caller that writes the
+//! lines bounds what waits.
 
 use bytes::Bytes;
 
 use super::{Ending, Output, Session};
 use crate::message::Written;
 
-/// How a session's client hears.
+/// How a session's messages reach its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OutputMode {
     /// Each answer where it was asked for, the rest on streams that can be resumed.
@@ -18,10 +18,10 @@ pub(super) enum OutputMode {
     Lines,
 }
 
-/// Something a client that reads lines is told.
+/// A line for a client that reads lines.
 #[derive(Debug)]
 pub enum OutgoingLine {
-    /// The server has welcomed the client. Nothing is written for this; the answer follows if one is due.
+    /// The session is open. Nothing is written for this; the answer follows if one is due.
     Opened,
     /// The answer to a request of the client.
     Answer {
@@ -39,8 +39,8 @@ pub enum OutgoingLine {
 }
 
 impl Session {
-    /// The same session for a client that reads lines. Answers are then said as [`Output::Line`] and there is
-    /// nothing to poll or to read.
+    /// Returns the same session for a client that reads lines. Answers then come as
+    /// [`Output::Line`], and there is nothing to poll or to read.
     #[must_use]
     pub fn on_lines(mut self) -> Self {
         self.output_mode = OutputMode::Lines;
@@ -74,7 +74,7 @@ mod tests {
     fn lines_of(session: &mut Session) -> Vec<String> {
         std::iter::from_fn(|| session.poll_output())
             .filter_map(|output| match output {
-                Output::Line(OutgoingLine::Opened) => Some("welcome".to_owned()),
+                Output::Line(OutgoingLine::Opened) => Some("opened".to_owned()),
                 Output::Line(OutgoingLine::Answer { line, .. }) => Some(text(&line.into_bytes())),
                 Output::Line(OutgoingLine::Question(line) | OutgoingLine::Notice(line)) => Some(text(&line)),
                 Output::Wake(_) | Output::Ask(_) | Output::Ended(_) => None,
@@ -183,7 +183,7 @@ mod tests {
         );
         let lines = lines_of(&mut session);
         let expected = [
-            "welcome",
+            "opened",
             r#""id":"i""#,
             "notifications/progress",
             r#""id":3,"method":"roots/list""#,

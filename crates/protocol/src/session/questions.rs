@@ -127,7 +127,8 @@ impl Session {
         self.notice(now, &data, Audience::One(listener));
     }
 
-    /// Gives up the questions that no client came for, or whose client has closed its last stream and stays away.
+    /// Abandons the questions that no client came for, or whose client has closed its last stream
+    /// and stays away.
     pub(super) fn give_up_questions(&mut self, now: Moment) {
         if self.questions.len() == 0 || self.reads_lines() {
             return;

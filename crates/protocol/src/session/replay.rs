@@ -2,7 +2,7 @@
 //!
 //! A stream is a numbered log; a connection is only a reader with a cursor. Live reading, a slow reader
 //! and a resumption by `Last-Event-ID` are the same thing. The log is bounded by count, bytes and age: the
-//! oldest events go first, and a reader who was still due them finds a gap, never a repetition.
+//! oldest events go first, and a reader that was still due them finds a gap, never a repetition.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -85,25 +85,25 @@ impl ByteSum {
     }
 }
 
-/// Who may read an event.
+/// Which streams may read an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
     /// Every stream of the session.
     All,
     /// One stream only: the first that reads it, if none was named.
     One(Option<StreamKey>),
-    /// Nobody any more: it was withdrawn before anyone read it.
+    /// None any more: it was withdrawn before it was read.
     Retracted,
 }
 
-/// Who has an event that was for one stream only.
+/// Which stream has read an event that was for one stream only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
     /// No stream has read it yet.
     Unclaimed,
     /// This stream has read it.
     By(StreamKey),
-    /// It was for everybody, or it is gone.
+    /// It was for every stream, or it is gone.
     Never,
 }
 
@@ -196,7 +196,7 @@ impl EventLog {
         lost
     }
 
-    /// Drops everything up to this number: it was read, and nobody may come back for it.
+    /// Drops everything up to this number: it was read, and no reader may come back for it.
     pub fn forget_through(&mut self, number: u64) {
         while self.dropped < number && !self.events.is_empty() {
             self.drop_oldest();
@@ -214,7 +214,7 @@ impl EventLog {
         1
     }
 
-    /// How many events stand behind `cursor`, whoever may read them, and how many bytes of data they have.
+    /// Returns how many events stand behind `cursor`, for any reader, and how many bytes of data they have.
     pub fn after(&self, cursor: u64) -> (usize, usize) {
         let from = cursor.saturating_sub(self.dropped) as usize;
         let events = self.events.iter().skip(from);
@@ -243,7 +243,7 @@ impl EventLog {
             })
     }
 
-    /// Who has claimed this event.
+    /// Returns which stream has claimed this event.
     pub fn claim(&self, number: u64) -> Claim {
         let event = number
             .checked_sub(self.dropped + 1)
@@ -255,7 +255,7 @@ impl EventLog {
         }
     }
 
-    /// Takes back an event that should reach nobody any more. Its number stays taken.
+    /// Retracts an event, which then reaches no stream. Its number stays taken.
     pub fn retract(&mut self, number: u64) {
         if let Some(event) = number
             .checked_sub(self.dropped + 1)

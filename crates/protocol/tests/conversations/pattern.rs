@@ -1,9 +1,9 @@
-//! Messages as scripts write them, and how what was heard is compared with them.
+//! Messages as scripts write them, and how received messages are compared with them.
 //!
 //! `tools/call #7 {"name":"x"}` is a request, without `#7` a notification, `result #7 {…}` and `error #7 {…}` are
 //! answers. `…` stands for any value, or for any further members of an object. `#name` and `"$name"` stand for a
-//! value that is remembered when it is heard for the first time and must be the same from then on. `"<sealed>"`
-//! stands for a state of ours: any when heard, the last one heard when said. A name that begins with `mcp/` begins with
+//! value that is remembered when it is received for the first time and must be the same from then on. `"<sealed>"`
+//! stands for a state of ours: any when received, the last one received when sent. A name that begins with `mcp/` begins with
 //! `io.modelcontextprotocol/`.
 
 use std::collections::BTreeMap;
@@ -96,7 +96,7 @@ fn value(text: &str) -> Result<Value, String> {
     serde_json::from_str(&out).map_err(|error| format!("{out} is no JSON: {error}"))
 }
 
-/// Whether what was heard is what the pattern says; new names are remembered.
+/// Returns whether a received value matches the pattern; new names are remembered.
 pub(crate) fn matches(pattern: &Value, received: &Value, names: &mut Names) -> bool {
     match (pattern, received) {
         (Value::String(text), received) if text == "…" => !received.is_null(),
@@ -133,13 +133,13 @@ pub(crate) fn matches(pattern: &Value, received: &Value, names: &mut Names) -> b
     }
 }
 
-/// What is said, with remembered names filled in.
+/// Returns a message to send, with remembered names filled in.
 pub(crate) fn filled(sent: &Value, names: &Names) -> Result<Value, String> {
     Ok(match sent {
         Value::String(text) if text.starts_with('$') || text == SEALED => names
             .get(text.trim_start_matches('$'))
             .cloned()
-            .ok_or_else(|| format!("{text} was never heard"))?,
+            .ok_or_else(|| format!("{text} was never received"))?,
         Value::Object(members) => Value::Object(
             members
                 .iter()

@@ -56,7 +56,7 @@ fn write_again(event: &SseEvent) {
         panic!("one event was written, {} were read", again.len());
     };
     assert_eq!(again.id, event.id);
-    // NUL is no character of a type that anyone sends, and the writer leaves it out.
+    // NUL is no character of a type that peers send, and the writer leaves it out.
     let plain = event.event.as_ref().is_none_or(|name| !name.contains(&0));
     assert!(!plain || again.event == event.event, "the type changed");
     assert_eq!(again.data, on_one_line(&event.data));

@@ -1,6 +1,6 @@
-//! The far side of a property: a real multiplexer, and behind it a server who writes whatever it likes.
+//! The far side of a property: a real multiplexer, and behind it a server that writes anything.
 //!
-//! Each property brings its own clients; what may happen to a server, and what must hold whoever its clients are, is here.
+//! Each property brings its own clients; what may happen to a server, and what must hold for any clients, is here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use protocol::negotiation::EraPlan;
 use protocol::time::Moment;
 use protocol::version::Era;
 
-/// Acts of a script: one a line, the first byte says what happens.
+/// Returns the acts of a script: one a line, the first byte is the act.
 pub(crate) fn acts(script: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     script
         .split(|byte| *byte == b'\n')
@@ -138,24 +138,25 @@ impl FarSide {
         }
     }
 
-    /// Nothing is over its limit, but for a few words of ours that may always be said, and the answer to one more message.
-    pub(crate) fn assert_limits(&self, words: usize) {
+    /// Checks that nothing is over its limit, but for a few bytes of ours that may always be sent, and the answer to
+    /// one more message.
+    pub(crate) fn assert_limits(&self, own_bytes: usize) {
         let (backend, limits) = (&self.backend, &self.limits);
         assert!(
-            backend.outgoing_bytes() <= limits.outgoing_bytes + words + limits.max_message_bytes,
+            backend.outgoing_bytes() <= limits.outgoing_bytes + own_bytes + limits.max_message_bytes,
             "outgoing bytes"
         );
         assert!(backend.waiting_calls() <= limits.waiting, "waiting calls");
         assert!(backend.open_questions() <= limits.questions, "open questions");
     }
 
-    /// Nobody waits for anything.
+    /// Checks that no call and no question waits.
     pub(crate) fn assert_quiet(&self) {
         assert_eq!(self.backend.open_calls(), 0, "open calls");
         assert_eq!(self.backend.open_questions(), 0, "open questions");
     }
 
-    /// Everybody has gone, and nothing is left.
+    /// Checks that nothing is left once all clients have gone.
     pub(crate) fn assert_empty(&self) {
         self.assert_quiet();
         assert_eq!(

@@ -90,7 +90,7 @@ fn honest_headers(message: &Message) {
 }
 
 fn honest_params(tool: &ToolHeaders, arguments: Option<&[u8]>) {
-    // A text that is none, such as half a surrogate pair, cannot be mirrored by anyone.
+    // A text that is none, such as half a surrogate pair, cannot be mirrored.
     let broken = arguments.is_some_and(|raw| raw.windows(3).any(|at| at.eq_ignore_ascii_case(b"\\ud")));
     let Ok(values) = tool.values_of_raw(arguments) else {
         return;

@@ -1,9 +1,10 @@
-//! Two peers who write whatever they like: real sessions and a real multiplexer between raw messages from both sides.
+//! Two peers that write anything: real sessions and a real multiplexer between raw messages from both sides.
 //!
-//! The simulation has honest servers; here nobody is. The input is a script, one act a line; the first byte says what happens,
-//! the second which session, and the rest is what was said. The driver demands what must hold even so: nothing panics, each
-//! line to the server and each answer and event to a client is one message, an answer has its caller's id, a call ends once,
-//! every limit holds, and once everybody has gone nothing is left.
+//! The simulation has honest servers; here no peer is honest. The input is a script, one act a line;
+//! the first byte is the act, the second the session, and the rest is the message. The driver demands
+//! what must hold even so: nothing panics, each line to the server and each answer and event to a
+//! client is one message, an answer has its caller's id, a call ends once, every limit holds, and once
+//! all clients have gone nothing is left.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ pub(crate) fn holds(data: &[u8]) {
 
 struct Guest {
     machine: Session,
-    /// Whoever waits for a call, with the raw id that its answer must carry.
+    /// The calls that a connection waits for, with the raw id that the answer must carry.
     waiting: BTreeMap<CallKey, Option<Bytes>>,
     readers: BTreeMap<StreamKey, (Reader, SseParser)>,
     begun: usize,
@@ -233,7 +234,7 @@ impl Scene {
         }
     }
 
-    /// Everybody goes, and nothing is left.
+    /// Ends all clients, and checks that nothing is left.
     fn close(mut self) {
         self.far.goes_down();
         self.settle();
@@ -282,7 +283,7 @@ impl Guest {
 
     fn attach(&mut self, now: Moment, reader: Option<Reader>) {
         if let Some(reader) = reader {
-            // Who resumes a stream that is being read takes it over; the older reader finds it ended.
+            // A client that resumes a stream that is being read takes it over; the older reader finds it ended.
             let older = self
                 .readers
                 .insert(reader.stream, (reader, SseParser::new(1 << 20)));
@@ -302,7 +303,7 @@ impl Guest {
                 }
                 Answer::Complete { body, .. } => {
                     let answer = message(&body.into_bytes());
-                    assert_eq!(answer.raw_copy(Member::Id), id, "somebody else's id");
+                    assert_eq!(answer.raw_copy(Member::Id), id, "the id of another request");
                     assert!(matches!(answer.kind(), Kind::Result | Kind::Error));
                 }
                 Answer::Stream(reader) => self.attach(now, Some(reader)),
@@ -314,7 +315,7 @@ impl Guest {
             let reading = machine.read(now, *reader, &mut out);
             parser.push(&out);
             while let Some(event) = parser.next().expect("events of Rialto are small") {
-                // A priming event has no data. Whether a server says `jsonrpc` is its own affair: it passes as it is.
+                // A priming event has no data. A server's message passes as it is, also without `jsonrpc`.
                 if !event.data.is_empty() {
                     message(&event.data);
                 }

@@ -1,4 +1,4 @@
-//! The judge: reads a history and says what must not have happened.
+//! The judge: reads a history and returns what must not have happened.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -59,7 +59,7 @@ struct Question {
 /// What messages on their way, and clients that look once a second, may add to a time limit.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// Something a server said: from which backend, what, about which resource, to how many sessions.
+/// A message of a server: from which backend, what kind, about which resource, to how many sessions.
 type Written = (usize, Kind, Option<String>, usize);
 
 #[derive(Debug, Default)]
@@ -68,9 +68,9 @@ struct Judge {
     /// Backend and principal of each session.
     homes: BTreeMap<usize, usize>,
     principals: BTreeMap<usize, &'static str>,
-    /// What servers said about calls that rested.
+    /// The messages of servers about suspended calls.
     restless: BTreeSet<u64>,
-    /// Who heard a log line that belongs to no call.
+    /// The principal that read a log line which belongs to no call.
     loose_logs: BTreeMap<u64, &'static str>,
     epochs_down: BTreeSet<(usize, u32)>,
     /// Servers that hang, by their backend: which, and since when.
@@ -80,7 +80,7 @@ struct Judge {
     /// Backends that have asked something: calls may have to wait there, and have not been sent when they time out.
     inquisitive: BTreeSet<usize>,
     cancels: BTreeSet<(usize, u32, u64)>,
-    /// Executions that ended with a question: a modern server keeps nothing that it could be told to stop.
+    /// Executions that ended with a question: a modern server keeps nothing that could be cancelled.
     done: BTreeSet<(usize, u32, u64)>,
     questions: BTreeMap<(usize, u32, u64), Question>,
     written: BTreeMap<u64, Written>,
@@ -98,7 +98,7 @@ struct Judge {
     places: BTreeMap<usize, (u64, u64)>,
     seqs: BTreeMap<usize, u64>,
     /// Of each stream, which of the server's messages its events carried, but for questions: those may have been held
-    /// back, and say nothing about what else the stream has carried.
+    /// back, and show nothing about what else the stream has carried.
     events: BTreeMap<(usize, u64, u64), u64>,
     gaps: BTreeSet<usize>,
     notices: BTreeMap<usize, Option<u64>>,
@@ -321,7 +321,7 @@ impl Judge {
                         .subscribed
                         .iter()
                         .filter(|(_, what)| uri.starts_with(what.as_str()))
-                        .map(|(who, _)| *who);
+                        .map(|(session, _)| *session);
                     self.subscribers.insert(*seq, subscribers.collect());
                 }
                 if *kind == Kind::Question {
@@ -507,7 +507,7 @@ impl Judge {
         if !home {
             self.wrong(at, format!("post {post} was executed by another backend"));
         }
-        // The level is the most verbose that anyone wants, so its word may differ.
+        // The level is the most verbose that a session wants, so its value may differ.
         if !level && !translated && expected != line {
             self.wrong(
                 at,
@@ -555,7 +555,7 @@ impl Judge {
                 None => false,
             };
             if !same {
-                wrongs.push(format!("post {post} got {body}, its server said {first:?}"));
+                wrongs.push(format!("post {post} got {body}, its server wrote {first:?}"));
             }
         }
         for what in wrongs {
@@ -595,16 +595,16 @@ impl Judge {
         {
             self.wrong(
                 at,
-                format!("session {session} heard what was caused by session {owner}: seq {seq:?}"),
+                format!("session {session} read what was caused by session {owner}: seq {seq:?}"),
             );
         }
-        self.no_stranger(at, post, session, "heard");
+        self.no_stranger(at, post, session, "read");
         let Some(seq) = seq else { return };
         let Some((backend, kind, uri, attached)) = self.written.get(&seq).cloned() else {
-            return self.wrong(at, format!("session {session} heard {seq}, which nobody said"));
+            return self.wrong(at, format!("session {session} read {seq}, which no server wrote"));
         };
         if self.homes.get(&session) != Some(&backend) {
-            self.wrong(at, format!("session {session} heard another backend: {seq}"));
+            self.wrong(at, format!("session {session} read another backend: {seq}"));
         }
         if question {
             // One that was held comes when it is known whose it is, and others go before.
@@ -614,21 +614,21 @@ impl Judge {
         if let Some(before) = self.seqs.insert(connection, seq)
             && before >= seq
         {
-            self.wrong(at, format!("connection {connection} heard {seq} after {before}"));
+            self.wrong(at, format!("connection {connection} read {seq} after {before}"));
         }
-        // What a listen of the modern era hears is judged where it is read.
+        // What a listen of the modern era receives is checked where it is read.
         if let (Kind::Updated, Some(uri), true) = (kind, uri, session < FIRST) {
             let none = BTreeSet::new();
             let subscribers = self.subscribers.get(&seq).unwrap_or(&none);
             let subscribed = subscribers.contains(&session);
-            // The only session there is hears everything, unless it may be what another principal wanted to hear.
-            let strange = subscribers
-                .iter()
-                .any(|who| self.homes.get(who) == Some(&backend) && !self.is_same_principal(*who, session));
+            // The only session there is receives everything, unless another principal may have subscribed to it.
+            let strange = subscribers.iter().any(|other| {
+                self.homes.get(other) == Some(&backend) && !self.is_same_principal(*other, session)
+            });
             if !subscribed && (attached > 1 || strange) {
                 self.wrong(
                     at,
-                    format!("session {session} heard of {uri} and never subscribed"),
+                    format!("session {session} read about {uri} and never subscribed"),
                 );
             }
         }
@@ -636,14 +636,15 @@ impl Judge {
             && let Some(other) = self.loose_logs.insert(seq, principal)
             && other != principal
         {
-            self.wrong(at, format!("both {other} and {principal} heard {seq}"));
+            self.wrong(at, format!("both {other} and {principal} read {seq}"));
         }
         self.no_gap(at, session, connection, seq);
     }
 
-    /// A call rests while it carries an open question: one that waits says nothing, so others of the same principal may
-    /// run meanwhile, and what it says all the same is taken for theirs. Which call carries a
-    /// question is the bridge's to know, so any open one excuses here; another principal never hears of it.
+    /// Returns whether a call is suspended, which it is while it carries an open question. A call that
+    /// waits sends nothing, so others of the same principal may run meanwhile, and what it sends all
+    /// the same is taken for theirs. Only the bridge knows which call carries a question, so any open
+    /// one excuses here; another principal never receives it.
     fn rests(&self, post: Option<usize>) -> bool {
         let Some(case) = post.and_then(|post| self.cases.get(&post)) else {
             return false;
@@ -658,7 +659,7 @@ impl Judge {
         self.principals.get(&one) == self.principals.get(&other)
     }
 
-    /// Whatever else may excuse a session that has to do with another one's call: it is never another principal's.
+    /// A session may be excused for what it has of another session's call, but never of another principal's.
     fn no_stranger(&mut self, at: Moment, post: Option<usize>, session: usize, did: &str) {
         let owner = post
             .and_then(|post| self.cases.get(&post))
@@ -770,7 +771,7 @@ impl Judge {
             if case.endings.is_empty() && !case.abandoned {
                 wrongs.push(format!("post {post} ({}) never ended", case.method));
             }
-            // Whatever the bridge gave up, the server was told, if it was still there to be told.
+            // The server was sent a cancellation for each call that the bridge abandoned, if it was still there.
             let given_up = case.endings.iter().any(|(_, _, reason)| {
                 matches!(
                     reason.as_deref(),
@@ -788,7 +789,9 @@ impl Judge {
                     && !self.cancels.contains(place)
                     && !self.done.contains(place)
                 {
-                    wrongs.push(format!("post {post} was given up and its server never told"));
+                    wrongs.push(format!(
+                        "post {post} was abandoned without a cancellation for its server"
+                    ));
                 }
             }
         }

@@ -97,7 +97,7 @@ impl Seat {
         }
     }
 
-    /// It says that it can deal with tasks (modern era).
+    /// Returns whether it declares tasks (modern era).
     pub(crate) fn knows_tasks(&self) -> bool {
         self.tasks
     }
@@ -107,7 +107,7 @@ impl Seat {
         self.declares
     }
 
-    /// Where it calls, who it is and what it reads.
+    /// Returns where it calls, its principal, and what it accepts.
     pub(crate) fn traits(&self) -> (usize, &'static str, Accepts) {
         (self.backend, self.principal, self.accepts)
     }
@@ -323,7 +323,7 @@ impl World {
         }
     }
 
-    /// Says something that has no answer.
+    /// Sends a message that has no answer.
     fn send(&mut self, session: usize, text: &str) {
         let taken = self.sessions[session]
             .machine
@@ -338,7 +338,7 @@ impl World {
         }
     }
 
-    /// Cancels something: of its own, of somebody else, or nothing at all. The id decides.
+    /// Cancels something: of its own, of another client, or nothing at all. The id decides.
     fn cancel(&mut self, _seat: usize, session: usize) {
         let id = IDS[self.dice.below(IDS.len())];
         self.send(
@@ -632,7 +632,7 @@ impl World {
         let value: Value = value_of(body);
         let mut reason = value["error"]["data"]["reason"].as_str().map(str::to_owned);
         if value["result"]["isError"] == true {
-            // No server here says so; it is how a call ends whose client would not answer.
+            // No server here sends this; it is how a call ends whose client would not answer.
             reason = Some("unanswered".into());
         }
         let Some(post) = post else {

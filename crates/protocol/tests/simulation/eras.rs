@@ -1,5 +1,5 @@
 //! Which eras a simulated server speaks, what it makes of the first message of each, and the last clients, which must be
-//! served by every server whatever happened before.
+//! served by every server after any history.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl Speaks {
         }
     }
 
-    /// The era of its words, if that is known before anybody has spoken to it.
+    /// Returns its era, if that is known before it received a message.
     pub(crate) fn only(self) -> Option<Era> {
         match self {
             Self::One(era) => Some(era),
@@ -136,8 +136,8 @@ impl World {
         true
     }
 
-    /// The old faults: an era is concluded from silence, or from what a translated client was told. What the other era
-    /// says and hears is lost from then on.
+    /// The old faults: an era is concluded from silence, or from a translated answer. Messages of the other era
+    /// are lost from then on.
     pub(crate) fn is_lost_to_a_verdict(&self, backend: usize, line: &str) -> bool {
         let first_of = |line: &str, method: &str| line.contains(&format!(r#""method":"{method}""#));
         match self.backends[backend].verdict {

@@ -85,7 +85,7 @@ pub(crate) enum Fact {
     Polled {
         post: usize,
     },
-    /// A modern server asked by its answer: the call may be said again.
+    /// A modern server asked by its answer: the call may be sent again.
     AskedByAnswer {
         post: usize,
     },
@@ -104,7 +104,7 @@ pub(crate) enum Fact {
         epoch: u32,
         wire: u64,
     },
-    /// The server said something that is no answer, because of `post` if it has one.
+    /// The server wrote something that is no answer, because of `post` if it has one.
     ServerWrote {
         backend: usize,
         seq: u64,

@@ -1,4 +1,4 @@
-//! Modern clients that listen. What they hear must be what they asked for, marked as theirs, after an acknowledgement.
+//! Modern clients that listen. They must receive what they asked for, marked as theirs, after an acknowledgement.
 
 use protocol::client_face::modern::Classified;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use crate::history::Fact;
 use crate::server::URIS;
 use crate::world::World;
 
-/// What a client asked to hear.
+/// What a client listens for.
 #[derive(Debug)]
 pub(crate) struct Listen {
     id: Value,
@@ -63,7 +63,7 @@ impl World {
             _ => false,
         };
         if !asked_for || *mark != listen.id {
-            let what = format!("a listen {:?} heard {value}", listen.id);
+            let what = format!("a listen {:?} received {value}", listen.id);
             self.note(Fact::Wrong { what });
         }
     }

@@ -108,12 +108,15 @@ fn a_dropped_answer_is_noticed() {
 
 #[test]
 fn two_swapped_answers_are_noticed() {
-    is_caught_as(Mutation::SwapTwoAnswers, &["its server said"]);
+    is_caught_as(Mutation::SwapTwoAnswers, &["its server wrote"]);
 }
 
 #[test]
 fn a_forgotten_cancellation_is_noticed() {
-    is_caught_as(Mutation::ForgetACancel, &["its server never told"]);
+    is_caught_as(
+        Mutation::ForgetACancel,
+        &["without a cancellation for its server"],
+    );
 }
 
 #[test]
@@ -125,13 +128,13 @@ fn a_call_sent_twice_is_noticed() {
 fn a_message_to_another_principal_is_noticed() {
     is_caught_as(
         Mutation::TellAStranger,
-        &["heard what was caused by session", "heard another backend"],
+        &["read what was caused by session", "read another backend"],
     );
 }
 
 #[test]
 fn a_question_to_another_principal_is_noticed() {
-    is_caught_as(Mutation::AskAStranger, &["heard what principal"]);
+    is_caught_as(Mutation::AskAStranger, &["read what principal"]);
 }
 
 #[test]
@@ -148,7 +151,7 @@ fn a_lost_answer_to_a_server_is_noticed() {
 fn a_task_shown_to_another_principal_is_noticed() {
     is_caught_within(
         Mutation::ShowATask,
-        &["was shown a task of another", "its server said"],
+        &["was shown a task of another", "its server wrote"],
         300,
     );
 }
@@ -229,7 +232,7 @@ fn the_simulation_reaches_every_corner() {
                 Fact::ResumeRefused { why, .. } => format!("resume refused: {why}"),
                 Fact::Resumed { post: Some(_), .. } => "POST stream resumed".into(),
                 Fact::Resumed { post: None, .. } => "GET stream resumed".into(),
-                Fact::ServerWrote { kind, .. } => format!("server said {kind:?}"),
+                Fact::ServerWrote { kind, .. } => format!("server wrote {kind:?}"),
                 Fact::GapRead { .. } => "gap".into(),
                 Fact::SessionOpened { principal, .. } => format!("session of {principal}"),
                 Fact::LinkDown { .. } => "crash".into(),
@@ -239,12 +242,12 @@ fn the_simulation_reaches_every_corner() {
                     seq: Some(_),
                     post: Some(_),
                     ..
-                } => "heard about a call".into(),
+                } => "read about a call".into(),
                 Fact::ClientRead {
                     seq: Some(_),
                     post: None,
                     ..
-                } => "heard a notice".into(),
+                } => "read a notice".into(),
                 other => format!("{other:?}").split(' ').next().unwrap_or_default().into(),
             };
             *seen.entry(word).or_default() += 1;
@@ -282,9 +285,9 @@ fn the_simulation_reaches_every_corner() {
         "crash",
         "Hung",
         "cancel read",
-        "heard about a call",
-        "heard a notice",
-        "server said Updated",
+        "read about a call",
+        "read a notice",
+        "server wrote Updated",
     ];
     if from_environment("RIALTO_SIMULATION_COUNTS").is_some() {
         writeln!(std::io::stdout().lock(), "{seen:#?}").expect("stdout is there");
@@ -292,7 +295,7 @@ fn the_simulation_reaches_every_corner() {
     for corner in corners {
         assert!(
             seen.contains_key(corner),
-            "nobody ever saw: {corner}; only {seen:#?}"
+            "no seed reached: {corner}; only {seen:#?}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What a fuzzer and `cargo test` both ask of the simulation: whatever the bytes decide, every promise is kept.
+//! The property that a fuzzer and `cargo test` share: every promise is kept for any bytes.
 
 use crate::check;
 use crate::world::World;

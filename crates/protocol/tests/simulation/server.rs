@@ -1,6 +1,6 @@
 //! A scripted server: what it plans when it reads a line, and what it writes when the time comes.
 //!
-//! It behaves badly in every way a server may, but for one: it says nothing about a call that it has answered. A cancelled
+//! It behaves badly in every way a server may, but for one: it sends nothing about a call that it has answered. A cancelled
 //! call may stop, go on to its answer, or ask and log for ever without one.
 
 use std::collections::BTreeMap;
@@ -104,11 +104,11 @@ pub(crate) struct Server {
     era: Era,
     speaks: Speaks,
     pub(crate) settled: Option<Era>,
-    /// It has said what it is.
+    /// It has answered the handshake.
     known: bool,
     /// The listens that it has acknowledged.
     listens: Vec<u64>,
-    /// What the others want to hear.
+    /// What the other listens want.
     wanted: BTreeMap<u64, Value>,
     pub(crate) frozen: bool,
     /// It stays frozen until it is replaced.
@@ -210,7 +210,7 @@ impl Server {
                     (Reaction::Refuse, _) => plan.push((after, Act::Refuse(wire))),
                     (Reaction::Accept, 0..3) if !self.tame => plan.push((after, Act::Refuse(wire))),
                     (Reaction::Accept, 3..6) if !self.tame => plan.push((after, Act::Crash)),
-                    // Later than anybody waits.
+                    // Later than any client waits.
                     (Reaction::Accept, 6..8) if !self.tame => {
                         plan.push((dice.millis(13_000, 30_000), Act::Accept(wire)));
                     }
@@ -337,7 +337,7 @@ impl Server {
         unanswered.map(|(wire, work)| (*wire, work.post))
     }
 
-    /// Whether anything may still be said about a call.
+    /// Returns the post of a call that the server may still write about.
     fn post_of(&self, wire: u64) -> Option<usize> {
         let work = self.work.get(&wire)?;
         let stopped = work.cancelled == Some(Cancelled::Stops);
@@ -612,7 +612,7 @@ impl Server {
                 2 => {
                     let unknown = 900_000 + dice.below(100) as u64;
                     let id = dice.pick(&self.inherited).copied().unwrap_or(unknown);
-                    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"of":"nobody"}}}}"#)
+                    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"of":"none"}}}}"#)
                 }
                 3 => r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#.into(),
                 4..8 if self.era == Era::Modern && self.listens.is_empty() => return (None, plan),

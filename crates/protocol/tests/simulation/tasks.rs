@@ -1,7 +1,7 @@
 //! Tasks: how a server works on them, and what modern clients do with those they were given, or others were.
 //!
-//! A task is begun by a call and ends by itself, after a few looks at it and perhaps a question. Whoever began it may look,
-//! answer and cancel; a client of another principal tries the same and must learn nothing.
+//! A task is begun by a call and ends by itself, after a few looks at it and perhaps a question. The client that began it
+//! may look, answer and cancel; a client of another principal tries the same and must learn nothing.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::modern_requests::FIRST;
 use crate::server::Act;
 use crate::world::World;
 
-/// What the tool of a server says of tasks, if the server has such.
+/// Returns what the tool of a server declares about tasks, if the server has such.
 pub(crate) fn support(dice: &mut Dice) -> Option<&'static str> {
     dice.percent(40)
         .then(|| ["forbidden", "optional", "required"][dice.below(3)])
@@ -38,7 +38,7 @@ struct TaskWork {
     looks: usize,
     /// It asks, and has not been answered.
     asks: bool,
-    /// The line that asks, as soon as it was said (modern era).
+    /// The line that asks, as soon as it was written (modern era).
     asked: Option<String>,
     question: Option<u64>,
     ended: Option<&'static str>,
@@ -57,7 +57,7 @@ impl TaskBook {
         }
     }
 
-    /// Its server has settled on an era, before anybody was given a task.
+    /// Its server has settled on an era, before the first task.
     pub(crate) fn settle(&mut self, era: Era) {
         self.era = era;
     }
@@ -170,7 +170,7 @@ impl TaskBook {
         })
     }
 
-    /// A legacy client says that it wants one, a modern one that it can deal with one.
+    /// A legacy client requests a task, a modern one declares that it knows tasks.
     fn is_task(&self, dice: &mut Dice, value: &Value) -> bool {
         let meta = &value["params"]["_meta"];
         match self.era {
@@ -182,7 +182,7 @@ impl TaskBook {
         }
     }
 
-    /// Whoever waits for the outcome gets it.
+    /// Sends the outcome to the request that waits for it.
     fn release(&mut self, task: usize) -> Vec<(Duration, Act)> {
         let waiting = std::mem::take(&mut self.tasks[task].waiting);
         waiting
@@ -250,7 +250,7 @@ impl TaskBook {
         self.era == Era::Modern && work.asks && work.asked.is_none() && work.ended.is_none()
     }
 
-    /// What somebody who looks sees. `question` is what it wants to know, if it asks now.
+    /// Returns the description of a task. `question` is what it wants to know, if it asks now.
     pub(crate) fn described(&mut self, task: usize, post: Option<usize>, question: Option<String>) -> String {
         let id = self.id(task);
         let era = self.era;
@@ -289,7 +289,7 @@ impl TaskBook {
         )
     }
 
-    /// What came of a task, for whom the legacy era tells it apart.
+    /// Returns the outcome of a task, which the legacy era keeps apart.
     pub(crate) fn outcome(&self, task: usize) -> String {
         let work = &self.tasks[task];
         if work.fails || work.ended == Some("cancelled") {
@@ -325,7 +325,7 @@ pub(crate) struct Look {
 }
 
 impl World {
-    /// A client looks after a task of its own, or of somebody else.
+    /// A client requests a task of its own, or of another client.
     pub(crate) fn look_after_a_task(&mut self, seat: usize) {
         let (backend, principal, _) = self.seats[seat].traits();
         let here: Vec<usize> = (0..self.given.len())
@@ -370,7 +370,7 @@ impl World {
         );
     }
 
-    /// Takes note of what an answer says of tasks. Gives why it is no answer of a server, if it is none.
+    /// Takes note of the tasks in an answer. Returns why it is no answer of a server, if it is none.
     pub(crate) fn note_task(&mut self, at: usize, look: Option<Look>, value: &Value) -> Option<String> {
         let result = &value["result"];
         let (backend, principal) = self.trip_home(at);

@@ -1,4 +1,4 @@
-//! Same era on both sides: what client and server hear through Rialto is what they would have heard directly, byte for
+//! Same era on both sides: client and server receive through Rialto what they would have received directly, byte for
 //! byte, but for ids and tokens.
 //!
 //! A random scenario is performed twice by the same scripted client and server, once face to face and once through the
@@ -77,10 +77,10 @@ fn a_scenario_has_something_to_compare() {
         })
         .collect();
     for (era, least) in [(scenario::LEGACY, 80), (scenario::MODERN, 30)] {
-        let heard = perform(&mut Direct::default(), &steps, era);
+        let received = perform(&mut Direct::default(), &steps, era);
         assert!(
-            heard.client.len() > least && heard.server.len() > least,
-            "{heard:#?}"
+            received.client.len() > least && received.server.len() > least,
+            "{received:#?}"
         );
     }
 }

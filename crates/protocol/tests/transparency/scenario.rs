@@ -1,4 +1,4 @@
-//! A scripted client and a scripted server, and what each of them hears.
+//! A scripted client and a scripted server, and what each of them receives.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use protocol::message::{Kind, Member, Message};
 use protocol::method::Method;
 
-/// One thing that somebody does. Numbers choose among what is open at the time; nothing open, nothing done.
+/// One act of the client or the server. Numbers choose among what is open at the time; nothing open, nothing done.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     Call { what: u8, values: u8, token: bool },
@@ -30,14 +30,14 @@ pub(crate) trait Way {
     fn received_by_server(&mut self) -> Vec<Bytes>;
 }
 
-/// What both heard, with ids and tokens in a form that can be compared.
+/// What both received, with ids and tokens in a form that can be compared.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Transcript {
     pub(crate) client: Vec<String>,
     pub(crate) server: Vec<String>,
 }
 
-/// What an era's client says with every request, and what is said in it at all.
+/// What an era's client sends with every request, and which messages the era has.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Behaviour {
     meta: &'static str,
@@ -123,7 +123,7 @@ impl Names {
     }
 }
 
-/// Performs a scenario and tells what was heard.
+/// Performs a scenario and returns what was received.
 pub(crate) fn perform(way: &mut impl Way, steps: &[Step], behaviour: Behaviour) -> Transcript {
     let mut scenario = Scenario {
         way,
@@ -219,7 +219,7 @@ impl<W: Way> Scenario<'_, W> {
                     ));
                 }
             }
-            // A modern server logs only for a request, and over stdio nobody knows for which of several.
+            // A modern server logs only for a request, and over stdio it is not known for which of several.
             Step::Log(value) if self.behaviour.asks_by_requests || self.work.len() == 1 => {
                 let value = values(*value);
                 self.way.server_sends(&format!(
@@ -308,7 +308,7 @@ impl<W: Way> Scenario<'_, W> {
             .server_sends(&format!(r#"{{"jsonrpc":"2.0","id": {id},{body}}}"#));
     }
 
-    /// Both hear what there is to hear, and remember what they may do about it.
+    /// Lets both receive what waits for them, and remember how they may answer it.
     fn listen(&mut self) {
         loop {
             let (server, client) = (self.way.received_by_server(), self.way.received_by_client());
@@ -366,7 +366,7 @@ impl<W: Way> Scenario<'_, W> {
             Kind::Request => self.questions.extend(raw(Member::Id)),
             Kind::Result | Kind::Error => {
                 let id = raw(Member::Id).unwrap_or_default();
-                // Whoever cancels does not care for what comes of it.
+                // A client that cancels ignores the outcome.
                 if self.cancelled.contains(&id) {
                     return;
                 }
@@ -383,10 +383,10 @@ impl<W: Way> Scenario<'_, W> {
     }
 }
 
-/// What a modern server says of itself.
+/// The discovery of a modern server.
 pub(crate) const DISCOVERY: &str = r#"{"jsonrpc":"2.0","id":ID,"result":{"resultType":"complete", "supportedVersions":["2026-07-28"],"capabilities":{"x":1.0}}}"#;
 
-/// A message as it is compared: `requester` is who sends requests to this listener, `own` whose answers it gets.
+/// Returns a message as it is compared: `requester` sends requests to this listener, and `own` gets the answers.
 fn spell(names: &mut Names, message: &Message, requester: &str, own: &str) -> String {
     let side = match message.kind() {
         Kind::Request => requester,

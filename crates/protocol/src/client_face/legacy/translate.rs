@@ -43,7 +43,7 @@ pub(super) fn reply(id: &[u8], message: &Message, method: Method) -> Bytes {
     respond(id, "result", &result.to_string())
 }
 
-/// An `initialize` result made of what a modern server said of itself. Gives the revision that holds.
+/// Returns an `initialize` result made of a modern server's discovery, and the revision that holds.
 pub(super) fn initialize_result(
     id: &[u8],
     server_info: &ServerInfo,

@@ -165,7 +165,7 @@ fn without_invalid_headers(raw: &str) -> Cow<'_, str> {
         .map_or(raw.into(), |tool| tool.to_string().into())
 }
 
-/// A discovery made of a legacy server's welcome.
+/// Returns a discovery made of a legacy server's `initialize` result.
 pub(super) fn discovery(id: &[u8], server_info: &ServerInfo) -> Bytes {
     let found = server_info.message.object(Member::Result);
     let raw = found.get("capabilities").unwrap_or("{}");

@@ -1,4 +1,4 @@
-//! A modern client on a stream of lines: its requests are modern requests, and it cancels them by their ids.
+//! A modern client on a stream of lines: each request is a machine of its own, and is cancelled by its id.
 
 use bytes::Bytes;
 
@@ -16,7 +16,7 @@ pub(super) struct OpenModernRequest {
     id: Bytes,
     bytes: usize,
     classified: Classified,
-    /// When a client that only wants to know which era is spoken has waited long enough.
+    /// When a client that only probes the era has waited long enough.
     deadline: Option<Moment>,
     /// The client has received something about it.
     begun: bool,
@@ -39,7 +39,7 @@ impl LineClient {
         }
     }
 
-    /// Sets out on a request that describes itself, if it does so well.
+    /// Starts a modern request if its envelope is valid, else refuses it.
     pub(super) fn start_modern_request(&mut self, now: Moment, message: Message) {
         let judged = modern::check_envelope(&message)
             .and_then(|()| modern::check_version(&message))
@@ -78,7 +78,7 @@ impl LineClient {
         self.outgoing.push(&invalid.body(id));
     }
 
-    /// The newest modern request with the id is recalled: clients may use one id many times.
+    /// Abandons the newest modern request with the id: clients may use one id many times.
     pub(super) fn handle_cancellation(&mut self, message: &Message) {
         if message.method() != Method::Cancelled {
             return;

@@ -9,7 +9,7 @@ use crate::message::{Kind, Member, Message};
 use crate::method::Method;
 use crate::time::Moment;
 
-/// A session that was asked for and that its server has not welcomed.
+/// A session that was requested, and whose handshake the server has not answered.
 #[derive(Debug)]
 pub(super) struct Opening {
     /// The message that it is opened with.
@@ -28,7 +28,8 @@ impl LineClient {
         }));
     }
 
-    /// A message that comes before the server's welcome waits for it: if there is none, the client may begin anew.
+    /// Holds a message that comes before the handshake is answered. If the handshake fails, the
+    /// client may begin anew.
     pub(super) fn hold(&mut self, message: Message) {
         match (message.kind(), message.method()) {
             (Kind::Request, Method::Ping) => self.answer_ping(&message),

@@ -57,7 +57,8 @@ fn broken_json_is_refused() {
     assert_eq!(scan_text(b"{\"a\":\"\xff\xfe\"}").err(), Some(ScanError::NotUtf8));
 }
 
-/// Strings are read in words and in blocks: whatever ends them or must not be in them is seen wherever it stands.
+/// Strings are read in words and in blocks: a byte that ends them or must not be in them is seen at
+/// any position.
 #[test]
 fn each_byte_of_a_string_is_looked_at() {
     let with = |length: usize, at: usize, bytes: &[u8]| {
