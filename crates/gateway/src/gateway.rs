@@ -1,53 +1,32 @@
-//! The gateway: all destinations behind one door, from start to drain.
+//! The gateway: all destinations, and what they share, from start to drain.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use parking_lot::RwLock;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use crate::active_config::{self, ActiveConfig, ReloadError, StartupConfig};
 use crate::audit::Audit;
-use crate::backend::process::{Launcher, environment, resolve};
-use crate::backend::remote;
+use crate::backend::process::Launcher;
 use crate::buffered::Buffered;
 use crate::clock::Clock;
 use crate::endpoint::{CloseReason, Endpoint, SharedState};
-use crate::frontend::client_stream::ClientStream;
-use crate::frontend::header_timer::{HEADER_TIME, HeaderTimer};
-use crate::frontend::http::{Connection, HttpConnectionSlot};
-use crate::frontend::lingering::UnreadFlag;
-use crate::frontend::write_timeout::WriteTimeout;
-use crate::guard::connections::{ConnectionLimits, ConnectionTable, LimitReached};
 use crate::guard::limits::Limiter;
 use crate::guard::origin::OriginGuard;
 use crate::line_sink::LineSink;
 use crate::metrics::{DestinationMetrics, ListenerMetrics};
 use crate::record::{RecordListener, Recorder};
-use crate::reload::{self, ActiveConfig, ReloadError, StartupConfig};
-use crate::settings::{self, AuditSink, BackendSpec, LimitSettings, RemoteSpec, Settings};
+use crate::settings::{AuditSink, LimitSettings, Settings};
 use crate::status::{DestinationStatus, Status};
 use crate::tasks;
 use crate::tls::{Tls, TlsError};
-use crate::tls_listener;
 use crate::trace::SpanSink;
 
-pub(crate) const MAX_HEADERS: usize = 100;
-/// The longest head of a request, and the unit in which bodies are read.
-pub(crate) const READ_BUFFER: usize = 64 << 10;
-/// How long connections may take to close once everything has been answered.
-const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// How long an immediate end may take to write the last answers and records.
 const LAST_ANSWERS: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_secs(1);
@@ -76,7 +55,7 @@ impl From<ReloadError> for StartError {
     }
 }
 
-/// All destinations behind one door.
+/// All destinations, and what they share. Listeners stand above it ([`crate::frontend`]).
 #[derive(Debug)]
 pub struct Gateway {
     pub(crate) clock: Clock,
@@ -92,7 +71,7 @@ pub struct Gateway {
     pub(crate) limiter: Limiter,
     pub(crate) listener_metrics: Arc<ListenerMetrics>,
     pub(crate) shows_metrics: bool,
-    limits: LimitSettings,
+    pub(crate) limits: LimitSettings,
     launcher: Arc<Launcher>,
     draining: watch::Sender<bool>,
     /// There was a second signal.
@@ -139,8 +118,8 @@ impl Gateway {
             eras: Arc::default(),
             tells_callers_apart: settings.auth.is_on(),
         };
-        let unusable = reload::check_commands(settings, &shared.environment);
-        let destinations = reload::build_destinations(settings, &shared, &BTreeMap::new(), &unusable)?;
+        let unusable = active_config::check_commands(settings, &shared.environment);
+        let destinations = active_config::build_destinations(settings, &shared, &BTreeMap::new(), &unusable)?;
         let broken: Vec<(String, String)> = destinations
             .iter()
             .filter_map(|(name, made)| Some((name.clone(), made.upstream.broken()?.to_owned())))
@@ -155,10 +134,10 @@ impl Gateway {
             .cloned();
         let config = ActiveConfig {
             origins: OriginGuard::new(settings, listen),
-            guard: reload::guard(settings, &destinations.keys().cloned().collect(), listen, clock),
+            guard: active_config::guard(settings, &destinations.keys().cloned().collect(), listen, clock),
             destinations,
             root,
-            public_path: reload::public_path(settings),
+            public_path: active_config::public_path(settings),
             session_idle: settings.session_idle,
             drain: settings.drain,
         };
@@ -225,30 +204,9 @@ impl Gateway {
         let _ = self.draining.subscribe().wait_for(|draining| *draining).await;
     }
 
-    /// Serves until `shutdown` comes, then drains: calls in flight may finish, new ones are refused, and all
-    /// children are ended.
-    pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: impl Future<Output = ()>) {
-        for destination in self.config().destinations.values() {
-            destination.upstream.start();
-        }
-        let (closing, _) = watch::channel(false);
-        let maintenance = tasks::spawn("maintenance", {
-            let gateway = Arc::clone(&self);
-            async move {
-                tokio::join!(gateway.run_maintenance(), gateway.follow_certificate());
-            }
-        });
-        tasks::spawn("guard", {
-            let gateway = Arc::clone(&self);
-            async move { gateway.config().guard.prepare().await }
-        });
-        let acceptor = tasks::spawn("accept", {
-            let gateway = Arc::clone(&self);
-            let closing = closing.clone();
-            async move { gateway.accept_loop(listener, closing).await }
-        });
-        shutdown.await;
-
+    /// Drains: new calls are refused, and those in flight may finish, until the configured time is over or
+    /// [`Gateway::kill`] was called.
+    pub(crate) async fn drain(&self) {
         tracing::info!(calls = self.open_calls(), "draining");
         self.draining.send_replace(true);
         let mut hurried = self.hurried.subscribe();
@@ -257,12 +215,6 @@ impl Gateway {
             _ = hurried.wait_for(|hurried| *hurried) => {}
             () = tokio::time::sleep(self.config().drain) => {}
         }
-        acceptor.abort();
-        let _ = closing.send(true);
-        self.stop_all().await;
-        self.connections_closed(CLOSE_TIME).await;
-        maintenance.abort();
-        self.audit.flush(CLOSE_TIME);
     }
 
     /// Ends every session and every child, and waits for the children to be gone.
@@ -291,6 +243,12 @@ impl Gateway {
         self.audit.flush(LAST_ANSWERS);
     }
 
+    /// Counts a connection for as long as the returned value lives.
+    pub(crate) fn count_connection(&self) -> CountedConnection<'_> {
+        self.connections.send_modify(|count| *count += 1);
+        CountedConnection(&self.connections)
+    }
+
     pub(crate) fn connection_count(&self) -> usize {
         *self.connections.borrow()
     }
@@ -311,7 +269,7 @@ impl Gateway {
     }
 
     /// Waits until all connections are closed, at most for `limit`.
-    async fn connections_closed(&self, limit: Duration) {
+    pub(crate) async fn connections_closed(&self, limit: Duration) {
         let mut connections = self.connections.subscribe();
         let closed = connections.wait_for(|count| *count == 0);
         let _ = tokio::time::timeout(limit, closed).await;
@@ -341,159 +299,6 @@ impl Gateway {
             }
             self.limiter.tick(now);
         }
-    }
-
-    async fn accept_loop(self: Arc<Self>, listener: TcpListener, closing: watch::Sender<bool>) {
-        let table = Arc::new(ConnectionTable::default());
-        loop {
-            match listener.accept().await {
-                Ok((stream, peer)) => {
-                    self.listener_metrics
-                        .connections_accepted
-                        .fetch_add(1, Ordering::Relaxed);
-                    let admitted = match table.admit(peer.ip(), self.connection_limits(peer.ip())) {
-                        Ok(admitted) => admitted,
-                        Err(LimitReached(limit)) => {
-                            self.listener_metrics.limit_hit(limit);
-                            self.reject_connection(&stream);
-                            continue;
-                        }
-                    };
-                    let (gateway, slot) = (Arc::clone(&self), Arc::clone(&admitted.slot));
-                    let closing = closing.subscribe();
-                    let connection = tasks::spawn("connection", async move {
-                        gateway.connections.send_modify(|count| *count += 1);
-                        let _counted = Counted(&gateway.connections);
-                        Arc::clone(&gateway)
-                            .serve_connection(stream, peer, slot, closing)
-                            .await;
-                    });
-                    admitted.slot.can_be_ended_by(connection.abort_handle());
-                    if let Some(evicted) = admitted.evicted {
-                        self.listener_metrics.limit_hit(evicted.limit);
-                        self.listener_metrics
-                            .connections_evicted
-                            .fetch_add(1, Ordering::Relaxed);
-                        if let Some(connection) = evicted.handle {
-                            connection.abort();
-                        }
-                        // It closes its socket now, so that there are never many more of them than places.
-                        tokio::task::yield_now().await;
-                    }
-                }
-                Err(error) => {
-                    // Out of descriptors, most likely: trying again at once would only burn the processor.
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            }
-        }
-    }
-
-    /// Says that there is no room, in as few words as HTTP allows, and without waiting for anything. Over TLS nothing is
-    /// said in the clear: whoever is not let in learns it from the closing.
-    fn reject_connection(&self, stream: &TcpStream) {
-        const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-        if self.tls.is_none() {
-            // The same for a peer whose first bytes cannot even be taken by the kernel.
-            let _ = stream.try_write(FULL);
-        }
-    }
-
-    /// How many connections there may be, and of this address.
-    fn connection_limits(&self, peer: IpAddr) -> ConnectionLimits {
-        ConnectionLimits {
-            in_all: self.limits.connections,
-            of_address: self.limits.connections_of(peer),
-        }
-    }
-
-    async fn serve_connection(
-        self: Arc<Self>,
-        stream: TcpStream,
-        peer: SocketAddr,
-        slot: Arc<HttpConnectionSlot>,
-        mut closing: watch::Receiver<bool>,
-    ) {
-        // An answer must not wait for the client to acknowledge the previous one.
-        let _ = stream.set_nodelay(true);
-        let unread = UnreadFlag::default();
-        let origin = Connection {
-            peer,
-            unread: unread.clone(),
-            slot: Arc::clone(&slot),
-        };
-        if let Some(tls) = &self.tls {
-            let gateway = Arc::clone(&self);
-            let respond = move |request| Arc::clone(&gateway).respond(request, origin.clone());
-            let reached = Box::pin(tls_listener::serve_tls(
-                tls,
-                stream,
-                closing,
-                (unread, &slot),
-                respond,
-            ))
-            .await;
-            return reached
-                .into_iter()
-                .for_each(|limit| self.listener_metrics.limit_hit(limit));
-        }
-        let service = service_fn({
-            let gateway = Arc::clone(&self);
-            move |request| {
-                Arc::clone(&gateway)
-                    .respond(request, origin.clone())
-                    .map(Ok::<_, Infallible>)
-            }
-        });
-        let header_timer = HeaderTimer::default();
-        let connection = http1::Builder::new()
-            .timer(header_timer.clone())
-            .header_read_timeout(HEADER_TIME)
-            .max_headers(MAX_HEADERS)
-            .max_buf_size(READ_BUFFER)
-            .serve_connection(
-                TokioIo::new(ClientStream::new(stream, header_timer.clone(), unread)),
-                service,
-            );
-        tokio::pin!(connection);
-        let ended = match self.unless_closed(connection.as_mut(), &mut closing).await {
-            Some(ended) => ended,
-            None => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        };
-        if let Err(error) = ended {
-            if let Some(limit) = limit_of_http1(&error, &header_timer) {
-                self.listener_metrics.limit_hit(limit);
-            }
-            tracing::debug!(%error, "connection ended");
-        }
-    }
-
-    /// What a connection comes to; `None`, if all are to be closed before.
-    ///
-    /// Each message on a connection leads here, so the closing is only looked at when it could have come: it wakes whoever
-    /// has looked once, and by then the gateway drains.
-    async fn unless_closed<T>(
-        &self,
-        mut connection: Pin<&mut impl Future<Output = T>>,
-        closing: &mut watch::Receiver<bool>,
-    ) -> Option<T> {
-        let mut closed = std::pin::pin!(closing.changed());
-        let mut has_looked = false;
-        std::future::poll_fn(|context| {
-            if let Poll::Ready(ended) = connection.as_mut().poll(context) {
-                return Poll::Ready(Some(ended));
-            }
-            if has_looked && !self.is_draining() {
-                return Poll::Pending;
-            }
-            has_looked = true;
-            closed.as_mut().poll(context).map(|_| None)
-        })
-        .await
     }
 
     /// Returns the state of the gateway and of all its destinations.
@@ -533,42 +338,11 @@ impl Gateway {
     }
 }
 
-/// Returns the limit that ended a connection, if it was one. The end of an idle connection is none.
-pub(crate) fn limit_of_http1(error: &hyper::Error, header_timer: &HeaderTimer) -> Option<&'static str> {
-    if error.is_timeout() {
-        (!header_timer.is_idle()).then_some("header_time")
-    } else if error.is_parse_too_large() {
-        Some("header_bytes")
-    } else {
-        WriteTimeout::is_behind(error).then_some("write_time")
-    }
-}
+/// A connection that is open.
+pub(crate) struct CountedConnection<'a>(&'a watch::Sender<usize>);
 
-struct Counted<'a>(&'a watch::Sender<usize>);
-
-impl Drop for Counted<'_> {
+impl Drop for CountedConnection<'_> {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
-}
-
-pub(crate) fn check_command(
-    destination: &settings::Destination,
-    parent: &BTreeMap<String, String>,
-) -> Option<String> {
-    let spec = match &destination.backend {
-        BackendSpec::Process(spec) => spec,
-        BackendSpec::Remote(spec) => return check_remote(spec),
-    };
-    let program = spec.argv.first().map(String::as_str).unwrap_or_default();
-    let child = environment(parent.iter(), spec.inherits, &spec.env);
-    resolve(program, spec.cwd.as_deref(), child.path())
-        .err()
-        .map(|error| error.to_string())
-}
-
-/// What can be known about a remote server before it is spoken to.
-fn check_remote(spec: &RemoteSpec) -> Option<String> {
-    let file = spec.ca_file.as_deref()?;
-    remote::certificates(file).err()
 }

@@ -5,6 +5,7 @@
 //! A machine that panicked is repaired where the panic is caught (`Instance::act`); the other locks guard maps and
 //! counters, each changed in one step, which stay usable.
 
+mod active_config;
 pub mod audit;
 pub mod backend;
 mod buffered;
@@ -30,6 +31,7 @@ mod record;
 mod reload;
 mod reply;
 mod seal;
+mod serve;
 mod server_eras;
 mod session_handle;
 pub mod settings;
@@ -37,13 +39,13 @@ mod single_header;
 mod status;
 pub mod tasks;
 pub mod tls;
-mod tls_listener;
 pub mod trace;
 mod upstream;
 
+pub use active_config::ReloadError;
 pub use file_stamp::FileStamp;
 pub use frontend::stdio::{DisconnectReason, LineLimits};
 pub use gateway::{Gateway, StartError};
 pub use guard::tokens;
 pub use probe::{Presented, Probe};
-pub use reload::{ReloadError, Reloaded};
+pub use reload::Reloaded;

@@ -16,13 +16,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use crate::frontend::body::Body;
-use crate::frontend::client_stream::ClientStream;
-use crate::frontend::header_timer::{HEADER_TIME, HeaderTimer, IDLE_TIME};
-use crate::frontend::http::HttpConnectionSlot;
-use crate::frontend::lingering::UnreadFlag;
-use crate::frontend::write_timeout::WriteTimeout;
-use crate::gateway::{MAX_HEADERS, READ_BUFFER, limit_of_http1};
+use super::body::Body;
+use super::client_stream::ClientStream;
+use super::header_timer::{HEADER_TIME, HeaderTimer, IDLE_TIME};
+use super::http::HttpConnectionSlot;
+use super::lingering::UnreadFlag;
+use super::listener::{MAX_HEADERS, READ_BUFFER, limit_of_http1};
+use super::write_timeout::WriteTimeout;
 use crate::tasks;
 use crate::tls::Tls;
 
@@ -33,8 +33,8 @@ const MAX_RESET_STREAMS: usize = 32;
 /// A peer that is silent for this long is asked whether it is there, and has as long to say so.
 const PING_TIME: Duration = Duration::from_secs(20);
 
-/// Serves one connection until it ends. Gives the limit that ended it, if one did.
-pub(crate) async fn serve_tls<Respond, Responding>(
+/// Serves one connection until it ends. Returns the limit that ended it, if one did.
+pub(super) async fn serve_tls<Respond, Responding>(
     tls: &Tls,
     stream: TcpStream,
     mut closing: watch::Receiver<bool>,
@@ -47,7 +47,7 @@ where
 {
     let accepted = tokio::select! {
         accepted = tls.accept(stream) => accepted,
-        // Who has not even said what he wants is not waited for.
+        // A client that has not ended its handshake is not waited for.
         _ = closing.changed() => return None,
     };
     let stream = accepted?;
