@@ -15,6 +15,8 @@ mod endpoint;
 pub mod escape;
 pub mod fault_injection;
 mod file_stamp;
+#[cfg(test)]
+mod fixture;
 mod frontend;
 mod gateway;
 mod guard;

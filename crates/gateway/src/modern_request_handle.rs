@@ -225,6 +225,11 @@ impl ModernRequestHandle {
         self.act(|inner, _| inner.modern_request.abandon());
     }
 
+    /// Ends the request with a failure instead of the server's questions. Returns the answer for the client.
+    pub(crate) fn fail(&self, failure: Failure) -> Bytes {
+        self.act(|inner, _| inner.modern_request.fail(failure))
+    }
+
     /// Ends a listen politely.
     pub(crate) fn dismiss(&self) {
         self.act(|inner, _| inner.modern_request.end_listen());

@@ -405,20 +405,7 @@ impl ModernRequest {
         if matches!(self.stage, Stage::Over) {
             return;
         }
-        for (addressee, message) in self.rounds.take() {
-            // An elicitation can be called off in its own words; the rest is refused by the backend.
-            if let Addressee::Server(question) = addressee
-                && message.method() == Method::ElicitationCreate
-            {
-                let message = Message::own(r#"{"jsonrpc":"2.0","id":0,"result":{"action":"cancel"}}"#.into());
-                let answer = Ask::Answer {
-                    session: self.session,
-                    question,
-                    message,
-                };
-                self.outputs.push_back(Output::Ask(answer));
-            }
-        }
+        self.cancel_questions();
         let is_open = self.outcome.is_none();
         match (&self.stage, &self.aim) {
             // It has come to its end, though its client did not wait for it.
@@ -436,6 +423,39 @@ impl ModernRequest {
             self.close();
         }
         self.wake();
+    }
+
+    /// Ends the request with a failure instead of the questions that its client was to be asked. Returns the answer to
+    /// the attached request.
+    pub fn fail(&mut self, failure: Failure) -> Bytes {
+        if matches!(self.stage, Stage::Over) {
+            return modern::lower_failure(self.response.id(), &failure);
+        }
+        self.cancel_questions();
+        if self.outcome.is_none() {
+            self.outcome = Some(Outcome::Failed(failure));
+            self.close();
+        }
+        let (body, _) = self.finish();
+        body
+    }
+
+    /// Calls off the questions of the server that no client will answer.
+    fn cancel_questions(&mut self) {
+        for (addressee, message) in self.rounds.take() {
+            // An elicitation can be called off in its own words; the rest is refused by the backend.
+            if let Addressee::Server(question) = addressee
+                && message.method() == Method::ElicitationCreate
+            {
+                let message = Message::own(r#"{"jsonrpc":"2.0","id":0,"result":{"action":"cancel"}}"#.into());
+                let answer = Ask::Answer {
+                    session: self.session,
+                    question,
+                    message,
+                };
+                self.outputs.push_back(Output::Ask(answer));
+            }
+        }
     }
 }
 

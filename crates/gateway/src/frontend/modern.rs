@@ -103,29 +103,24 @@ pub(super) async fn post(
             };
             complete(status, body, failure.as_ref())
         }
-        FirstOutcome::Ask { round } => {
-            let id = message.raw(Member::Id).unwrap_or_default();
-            respond::json(StatusCode::OK, put(destination, &handle, round, id))
-        }
+        FirstOutcome::Ask { round } => respond::json(StatusCode::OK, put(destination, &handle, round)),
         FirstOutcome::Stream => {
             // A call comes to its end; a listen must be ended.
             let time = (classified == Classified::Listen)
                 .then(|| caller.time_left(SystemTime::now()))
                 .flatten();
-            let id = message.raw_copy(Member::Id).unwrap_or_default();
-            let events = ModernRequestEvents::new(Arc::clone(destination), handle, id, time);
+            let events = ModernRequestEvents::new(Arc::clone(destination), handle, time);
             respond::events(Body::modern_request(events))
         }
     })
 }
 
-/// Returns the answer that puts a server's questions to the client; or, where no more calls can
-/// wait for their clients, the error for that.
-pub(super) fn put(destination: &Endpoint, handle: &Arc<ModernRequestHandle>, round: u32, id: &[u8]) -> Bytes {
+/// Returns the answer that puts a server's questions to the client; or a failure, where no more calls can wait for
+/// their clients.
+pub(super) fn put(destination: &Endpoint, handle: &Arc<ModernRequestHandle>, round: u32) -> Bytes {
     destination.park(handle, round).unwrap_or_else(|| {
-        handle.abandon();
         let limit = "calls waiting for their clients";
-        modern::lower_failure(id, &Failure::Overloaded { limit })
+        handle.fail(Failure::Overloaded { limit })
     })
 }
 
@@ -201,8 +196,6 @@ fn complete(status: StatusCode, body: Bytes, failure: Option<&Failure>) -> Respo
 pub(crate) struct ModernRequestEvents {
     destination: Arc<Endpoint>,
     handle: Arc<ModernRequestHandle>,
-    /// The id of the request, as it came.
-    id: Bytes,
     ended: bool,
     debounce: QuestionDebounce,
     time: KeepAlive,
@@ -217,17 +210,11 @@ impl std::fmt::Debug for ModernRequestEvents {
 }
 
 impl ModernRequestEvents {
-    fn new(
-        destination: Arc<Endpoint>,
-        handle: Arc<ModernRequestHandle>,
-        id: Bytes,
-        time: Option<Duration>,
-    ) -> Self {
+    fn new(destination: Arc<Endpoint>, handle: Arc<ModernRequestHandle>, time: Option<Duration>) -> Self {
         handle.metrics.stream_opened(StreamKind::Modern);
         Self {
             destination,
             handle,
-            id,
             ended: false,
             debounce: QuestionDebounce::default(),
             time: KeepAlive::at_most(time),
@@ -257,7 +244,7 @@ impl ModernRequestEvents {
                 };
             }
             Reading::Ask { round } => {
-                let body = put(&self.destination, &self.handle, round, &self.id);
+                let body = put(&self.destination, &self.handle, round);
                 sse::write_message(&mut out, None, &body);
                 self.ended = true;
             }
@@ -281,5 +268,61 @@ impl Drop for ModernRequestEvents {
         if !self.ended {
             self.handle.handle_disconnect();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::exchange::{QuestionKey, Tell};
+    use protocol::method::Method;
+    use protocol::time::Moment;
+
+    use super::*;
+    use crate::audit::Outcome;
+    use crate::fixture;
+    use crate::instance::InstanceUser as _;
+
+    #[tokio::test]
+    async fn call_that_finds_no_room_to_wait_is_recorded_as_refused() {
+        let mut settings = fixture::settings();
+        settings.limits.waiting_calls = 0;
+        let destination = fixture::destination(&settings);
+        let text = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"ask","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}}}"#;
+        let message = Message::scan(Bytes::from(text)).expect("a message");
+        let journey = CallOptions {
+            classified: Classified::Call { retry: false },
+            accepts: Accepts::Json,
+            mirrored: None,
+            permit: None,
+        };
+        let client = modern::client(&message, Principal::anonymous());
+        let handle = destination
+            .modern_request(client, &HeaderMap::new(), message, journey)
+            .await;
+        let handle = handle
+            .expect("the request is taken")
+            .expect("modern clients are served");
+        let question = r#"{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"message":"?","requestedSchema":{"type":"object","properties":{}}}}"#;
+        handle.deliver(
+            Moment::START,
+            Tell::Question {
+                session: handle.key(),
+                call: None,
+                question: QuestionKey(1),
+                message: Message::scan(Bytes::from(question)).expect("a message"),
+            },
+        );
+        let answer = put(&destination, &handle, 0);
+        assert!(
+            answer.starts_with(br#"{"jsonrpc":"2.0","id":7,"error""#),
+            "{answer:?}"
+        );
+        let recorded: Vec<_> = destination
+            .metrics
+            .calls()
+            .map(|(_, method, outcome, count)| (method, outcome, count))
+            .collect();
+        assert_eq!(recorded, [(Method::ToolsCall, Outcome::Refused, 1)]);
+        assert!(handle.is_over());
     }
 }

@@ -271,7 +271,7 @@ mod tests {
 
     use super::*;
     use crate::client_face::modern::Classified;
-    use crate::exchange::{CallKey, Client, Principal, SessionKey, Tell};
+    use crate::exchange::{Ask, CallKey, Client, Principal, QuestionKey, SessionKey, Tell};
     use crate::message::Message;
     use crate::time::Moment;
     use crate::version::Era;
@@ -316,6 +316,45 @@ mod tests {
         out.clear();
         modern_request.read(&mut out);
         assert!(out.len() > 2 << 20);
+    }
+
+    #[test]
+    fn failure_instead_of_a_question_is_recorded_once_and_answers_the_server() {
+        let mut modern_request = modern_request();
+        let question = r#"{"jsonrpc":"2.0","id":9,"method":"elicitation/create","params":{"message":"?"}}"#;
+        let question = Tell::Question {
+            session: SESSION,
+            call: Some(CallKey(1)),
+            question: QuestionKey(5),
+            message: Message::own(question.into()),
+        };
+        modern_request.handle_tell(Moment::START, question);
+        let failure = Failure::Overloaded {
+            limit: "waiting calls",
+        };
+        let body = modern_request.fail(failure.clone());
+        assert!(memchr::memmem::find(&body, br#""id":7"#).is_some());
+        modern_request.fail(failure.clone());
+        modern_request.handle_disconnect();
+        let outputs: Vec<Output> = std::iter::from_fn(|| modern_request.poll_output()).collect();
+        let recorded = outputs.iter().filter_map(|output| match output {
+            Output::Ended(record) => Some((&record.ending, &record.response)),
+            Output::Wake | Output::Ask(_) => None,
+        });
+        let recorded: Vec<_> = recorded.collect();
+        assert_eq!(recorded, [(&Ending::Failed(failure), &body)]);
+        let is_cancelled = |output: &Output| {
+            matches!(
+                output,
+                Output::Ask(Ask::Answer {
+                    question: QuestionKey(5),
+                    ..
+                })
+            )
+        };
+        assert_eq!(outputs.iter().filter(|output| is_cancelled(output)).count(), 1);
+        let is_closed = |output: &Output| matches!(output, Output::Ask(Ask::Close { .. }));
+        assert_eq!(outputs.iter().filter(|output| is_closed(output)).count(), 1);
     }
 
     #[test]

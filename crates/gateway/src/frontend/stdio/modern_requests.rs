@@ -62,7 +62,7 @@ impl StdioClient {
                     return self.with(|client, _| client.handle_failure(modern_request, &line));
                 }
                 Next::Ask { round } => {
-                    let line = put(&self.destination, &handle.0, round, &id);
+                    let line = put(&self.destination, &handle.0, round);
                     return self.with(|client, _| client.handle_answer(modern_request, &line));
                 }
                 Next::Nothing => {

@@ -1,0 +1,83 @@
+//! A gateway for tests: one destination, whose remote server is never reached.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::process::Launcher;
+use crate::endpoint::Endpoint;
+use crate::gateway::Gateway;
+use crate::settings::{
+    self, AuditSettings, AuditSink, AuthSettings, BackendSpec, Capabilities, EraChoice, LimitSettings,
+    OnAuditFailure, Outages, RemoteSpec, Retry, Settings, Sharing, SharingRules, Show, SignIn, ToolPolicy,
+    Transport,
+};
+
+const NAME: &str = "demo";
+
+/// Returns settings with one shared remote server.
+pub(crate) fn settings() -> Settings {
+    let destination = settings::Destination {
+        name: NAME.to_owned(),
+        backend: BackendSpec::Remote(RemoteSpec {
+            url: "http://127.0.0.1:9/mcp".parse().expect("a URL"),
+            transport: Transport::StreamableHttp,
+            headers: Vec::new(),
+            forward_headers: Vec::new(),
+            ca_file: None,
+            retry: Retry::Safe,
+            outages: Outages::Refuse,
+            sign_in: SignIn::No,
+        }),
+        instances: SharingRules {
+            sharing: Sharing::Shared,
+            capabilities: Capabilities::Union,
+            start_timeout: Duration::from_secs(60),
+            max_children: 4,
+            linger: Duration::from_secs(60),
+        },
+        request_timeout: Duration::from_secs(60),
+        stream_timeout: Duration::from_secs(60),
+        max_message_bytes: 1 << 20,
+        max_sessions: 4,
+        max_calls: None,
+        era: EraChoice::Auto,
+        show: Show::Both,
+        roots: Vec::new(),
+        legacy_sse: false,
+        tools: ToolPolicy::default(),
+    };
+    Settings {
+        listen: ([127, 0, 0, 1], 0).into(),
+        tls: None,
+        request_timeout: destination.request_timeout,
+        stream_timeout: destination.stream_timeout,
+        max_message_bytes: destination.max_message_bytes,
+        session_idle: Duration::from_secs(60),
+        drain: Duration::from_secs(1),
+        allowed_hosts: Vec::new(),
+        allowed_origins: Vec::new(),
+        public_url: None,
+        auth: AuthSettings::default(),
+        limits: LimitSettings::default(),
+        metrics: true,
+        audit: AuditSettings {
+            sink: AuditSink::Off,
+            bodies: false,
+            on_failure: OnAuditFailure::Count,
+            chain: false,
+            chain_key: None,
+        },
+        destinations: vec![destination],
+        root_destination: None,
+        keep_going: false,
+    }
+}
+
+/// Returns the destination of a gateway with these settings.
+pub(crate) fn destination(settings: &Settings) -> Arc<Endpoint> {
+    let launcher = Launcher::without_warden();
+    let gateway = Gateway::new(settings, settings.listen, launcher, BTreeMap::new());
+    let gateway = gateway.expect("the settings are good");
+    Arc::clone(&gateway.config().destinations[NAME])
+}
