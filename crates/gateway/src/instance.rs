@@ -234,17 +234,16 @@ impl Instance {
         self.lock().multiplexer.plan_eras(plan);
     }
 
-    /// The old transport is older than the modern era: nothing else is tried there, unless it is configured.
+    /// Keeps to the eras that the old transport knows.
     pub(crate) fn plan_for_old_transport(&self) {
         let mut inner = self.lock();
-        if let EraPlan::First(_) = inner.multiplexer.eras_planned() {
-            inner.multiplexer.plan_eras(EraPlan::Only(Era::Legacy));
-        }
+        let plan = inner.multiplexer.eras_planned().over_old_transport();
+        inner.multiplexer.plan_eras(plan);
     }
 
-    /// Returns whether a server that refuses `server/discover` is asked `initialize`.
-    pub(crate) fn may_try_legacy(&self) -> bool {
-        self.lock().multiplexer.eras_planned() != EraPlan::Only(Era::Modern)
+    /// Returns whether a server that refuses `server/discover` is sent `initialize`.
+    pub(crate) fn falls_back(&self) -> bool {
+        self.lock().multiplexer.eras_planned().falls_back()
     }
 
     /// Returns the era that was agreed on with the server, if one was on this link.

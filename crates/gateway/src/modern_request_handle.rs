@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use protocol::client_face::modern::Classified;
+use protocol::client_face::modern::{self, Classified};
 use protocol::exchange::{Ask, Client, Failure, Principal, SessionKey, Tell};
 use protocol::message::{Message, Written};
 use protocol::modern_request::{
@@ -16,7 +16,7 @@ use protocol::modern_request::{
 };
 use protocol::session::Accepts;
 use protocol::time::Moment;
-use protocol::version::Era;
+use protocol::version::QuestionStyle;
 use protocol::wire::header::MirroredParams;
 use tokio::time::Sleep;
 
@@ -320,7 +320,7 @@ impl ModernRequestHandle {
             session: None,
             principal: &self.principal,
             composed: None,
-            era: Some(Era::Modern),
+            era: Some(modern::ERA),
             metrics: &*self.metrics,
         };
         let latency = self.clock.now().since(ended.started);
@@ -332,14 +332,8 @@ impl ModernRequestHandle {
 
 impl InstanceUser for ModernRequestHandle {
     fn deliver(&self, now: Moment, mut tell: Tell) {
-        if let (
-            Some(states),
-            Tell::Reply {
-                message,
-                era: Era::Modern,
-                ..
-            },
-        ) = (&self.states, &mut tell)
+        if let (Some(states), Tell::Reply { message, era, .. }) = (&self.states, &mut tell)
+            && era.questions() == QuestionStyle::Results
             && let Some(sealed) = states.seal_answer(message)
         {
             *message = sealed;

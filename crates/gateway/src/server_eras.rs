@@ -12,7 +12,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use protocol::negotiation::ShownEras;
 use protocol::time::Moment;
-use protocol::version::Era;
 
 use crate::settings::{BackendSpec, Secret};
 
@@ -48,7 +47,7 @@ impl ServerEras {
         let is_old = remembered
             .since
             .is_some_and(|since| now.since(since) > FORGOTTEN_AFTER);
-        if is_old && remembered.shown.speaks(Era::Modern) != Some(true) {
+        if is_old && remembered.shown.may_be_outdated() {
             *remembered = Remembered::default();
         }
     }

@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
+use protocol::client_face::legacy;
 use protocol::eviction::Usage;
 use protocol::exchange::{Ask, CallKey, Client, Failure, Principal, SessionKey, Tell};
 use protocol::message::{Message, Written};
@@ -389,7 +390,7 @@ impl SessionHandle {
             session: Some(self.hash),
             principal: &self.principal,
             composed: self.composed.as_deref(),
-            era: Some(Era::Legacy),
+            era: Some(legacy::ERA),
             metrics: &*self.metrics,
         };
         self.recorder.record(&subject, record);

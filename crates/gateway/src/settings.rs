@@ -20,6 +20,7 @@ pub use auth::{
     ScopedUse, SignatureAlgorithm, StaticToken, TokenHash, TokenName,
 };
 pub use limits::LimitSettings;
+pub use protocol::negotiation::EraChoice;
 pub use protocol::tool_policy::{Glob, ToolPolicy};
 
 /// A text that must never be shown: it prints as `[redacted]`.
@@ -128,6 +129,7 @@ pub struct Destination {
     pub max_sessions: usize,
     /// Calls of one client at once, waiting or in flight; by default enough for any client.
     pub max_calls: Option<usize>,
+    /// Which era a server is spoken to in.
     pub era: EraChoice,
     pub show: Show,
     /// The roots that a legacy server receives when it asks and no client can be asked.
@@ -136,15 +138,6 @@ pub struct Destination {
     pub legacy_sse: bool,
     /// Which of its tools clients may see and call.
     pub tools: ToolPolicy,
-}
-
-/// Which era a server is spoken to in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EraChoice {
-    /// What the server answers decides: the modern one where it has it, or the client's own for a session alone.
-    Auto,
-    Legacy,
-    Modern,
 }
 
 /// Which eras a destination shows to clients.

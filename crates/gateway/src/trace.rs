@@ -13,7 +13,6 @@ use memchr::memmem::Finder;
 use protocol::message::{Kind, Member, Message};
 use protocol::method::Method;
 use protocol::trace_context::{self, TRACEPARENT, TraceParent};
-use protocol::version::Era;
 use tokio::sync::mpsc;
 
 use crate::audit::SessionHash;
@@ -196,11 +195,7 @@ fn describe(
         Method::ToolsCall | Method::PromptsGet => message.text(Member::Name).map(|name| cut(&name)),
         _ => None,
     };
-    let era = if protocol::client_face::modern::is_modern(message) {
-        Era::Modern
-    } else {
-        Era::Legacy
-    };
+    let era = protocol::client_face::era_of(message);
     let id = message.raw(Member::Id).unwrap_or_default();
     let mut attributes = vec![
         ("mcp.method.name", method.to_owned()),

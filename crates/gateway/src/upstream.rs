@@ -10,9 +10,9 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::exchange::{BackendError, SessionKey};
 use protocol::multiplexer::Counters;
+use protocol::negotiation::StartedFor;
 use protocol::time::Moment;
 use protocol::tool_policy::ToolPolicy;
-use protocol::version::Era;
 use tokio::sync::watch;
 
 use crate::backend::process::Launcher;
@@ -188,7 +188,7 @@ impl Upstream {
         }
         if self.starts_eagerly() {
             let (instance, supervisor) =
-                self.new_instance(&BTreeMap::new(), Era::Modern, Started::BeforeClients);
+                self.new_instance(&BTreeMap::new(), StartedFor::AnyClient, Started::BeforeClients);
             self.instances()
                 .insert(self.key_before_clients(), Arc::clone(&instance));
             self.supervise(instance, supervisor);

@@ -6,6 +6,17 @@ pub mod stdio;
 
 use bytes::Bytes;
 
+use crate::message::Message;
+use crate::version::Era;
+
+/// Returns the era of a client's message: only those of the modern era describe themselves.
+pub fn era_of(message: &Message) -> Era {
+    match modern::is_modern(message) {
+        true => modern::ERA,
+        false => legacy::ERA,
+    }
+}
+
 /// A response with a `result` or an `error` that is written already.
 fn respond(id: &[u8], member: &str, raw: &str) -> Bytes {
     let head = format!(r#","{member}":"#);

@@ -14,6 +14,7 @@ use std::time::Duration;
 use crate::error_code;
 use crate::exchange::{Failure, UpstreamFault};
 use crate::message::{Member, Message};
+use crate::method::Method;
 use crate::object::{Object, elements};
 use crate::time::Moment;
 use crate::version::{Era, Version};
@@ -31,6 +32,48 @@ pub enum EraPlan {
     First(Era),
 }
 
+/// The setting `era` of a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EraChoice {
+    /// What the server answers decides: the modern era where it has it, or the client's own for a session alone.
+    Auto,
+    /// The legacy era, and no other.
+    Legacy,
+    /// The modern era, and no other.
+    Modern,
+}
+
+impl EraChoice {
+    /// Returns the era that a server is spoken to in, as far as that is known before it is introduced to. Without
+    /// knowledge it is the legacy one, which assumes less.
+    pub fn expected_era(self, shown: ShownEras) -> Era {
+        match self {
+            Self::Legacy => Era::Legacy,
+            Self::Modern => Era::Modern,
+            Self::Auto if shown.speaks(Era::Modern) == Some(true) => Era::Modern,
+            Self::Auto => Era::Legacy,
+        }
+    }
+}
+
+/// The clients that an instance of a server is started for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartedFor {
+    /// One session: the server is introduced to in the words of its client.
+    Session,
+    /// Clients of any era.
+    AnyClient,
+}
+
+/// Returns the era whose first message has this method, if one has.
+pub fn era_introduced_by(method: Method) -> Option<Era> {
+    if method == Method::Initialize {
+        Some(Era::Legacy)
+    } else {
+        (method == Method::ServerDiscover).then_some(Era::Modern)
+    }
+}
+
 impl Default for EraPlan {
     /// The era of every server that was not asked.
     fn default() -> Self {
@@ -39,6 +82,37 @@ impl Default for EraPlan {
 }
 
 impl EraPlan {
+    /// Returns the plan for an instance whose servers have shown this before.
+    pub fn for_instance(choice: EraChoice, shown: ShownEras, started_for: StartedFor) -> Self {
+        let preferred = match started_for {
+            // Clients with a session are of the legacy era.
+            StartedFor::Session => Era::Legacy,
+            StartedFor::AnyClient => Era::Modern,
+        };
+        match choice {
+            EraChoice::Legacy => Self::Only(Era::Legacy),
+            EraChoice::Modern => Self::Only(Era::Modern),
+            EraChoice::Auto => Self::First(shown.first(preferred)),
+        }
+    }
+
+    /// Returns the plan for the old transport (HTTP with SSE), which is older than the modern era: nothing else is tried
+    /// there, unless it is configured.
+    pub const fn over_old_transport(self) -> Self {
+        match self {
+            Self::Only(era) => Self::Only(era),
+            Self::First(_) => Self::Only(Era::Legacy),
+        }
+    }
+
+    /// Returns whether a server that refuses `server/discover` is sent `initialize`.
+    pub const fn falls_back(self) -> bool {
+        match self {
+            Self::Only(Era::Modern) => false,
+            Self::Only(Era::Legacy) | Self::First(_) => true,
+        }
+    }
+
     /// Returns the era that is tried first.
     pub const fn first(self) -> Era {
         match self {
@@ -63,6 +137,11 @@ impl ShownEras {
             Era::Legacy => self.legacy,
             Era::Modern => self.modern,
         }
+    }
+
+    /// Returns whether a server that was renewed since may show more: it has not welcomed the newest era.
+    pub fn may_be_outdated(self) -> bool {
+        self.modern != Some(true)
     }
 
     /// Takes what a server has shown since. What it did not show stays.
@@ -409,6 +488,70 @@ mod tests {
     fn send(negotiation: &mut Negotiation, now: Moment, era: Era) {
         assert_eq!(negotiation.due(now), Some(era));
         negotiation.handle_sent(now, era);
+    }
+
+    fn shown(legacy: Option<bool>, modern: Option<bool>) -> ShownEras {
+        ShownEras {
+            legacy,
+            modern,
+            exits_on_discover: false,
+        }
+    }
+
+    #[test]
+    fn instance_is_introduced_in_the_configured_era_or_in_that_of_its_clients() {
+        let plan = |choice, shown, started_for| EraPlan::for_instance(choice, shown, started_for);
+        let unknown = ShownEras::default();
+        for started_for in [StartedFor::Session, StartedFor::AnyClient] {
+            let both = shown(Some(true), Some(true));
+            let legacy = plan(EraChoice::Legacy, both, started_for);
+            assert_eq!(legacy, EraPlan::Only(Era::Legacy));
+            let modern = plan(EraChoice::Modern, both, started_for);
+            assert_eq!(modern, EraPlan::Only(Era::Modern));
+            let refused = shown(Some(true), Some(false));
+            let refused = plan(EraChoice::Auto, refused, started_for);
+            assert_eq!(refused, EraPlan::First(Era::Legacy));
+        }
+        let session = plan(EraChoice::Auto, unknown, StartedFor::Session);
+        assert_eq!(session, EraPlan::First(Era::Legacy));
+        let any = plan(EraChoice::Auto, unknown, StartedFor::AnyClient);
+        assert_eq!(any, EraPlan::First(Era::Modern));
+    }
+
+    #[test]
+    fn old_transport_tries_the_legacy_era_unless_another_is_configured() {
+        for era in Era::ALL {
+            assert_eq!(
+                EraPlan::First(era).over_old_transport(),
+                EraPlan::Only(Era::Legacy)
+            );
+            assert_eq!(EraPlan::Only(era).over_old_transport(), EraPlan::Only(era));
+            assert!(EraPlan::First(era).falls_back());
+        }
+        assert!(EraPlan::Only(Era::Legacy).falls_back());
+        assert!(!EraPlan::Only(Era::Modern).falls_back());
+    }
+
+    #[test]
+    fn modern_era_is_expected_where_it_is_configured_or_was_shown() {
+        let expected = |choice: EraChoice, modern| choice.expected_era(shown(None, modern));
+        for modern in [None, Some(false), Some(true)] {
+            assert_eq!(expected(EraChoice::Legacy, modern), Era::Legacy);
+            assert_eq!(expected(EraChoice::Modern, modern), Era::Modern);
+        }
+        assert_eq!(expected(EraChoice::Auto, None), Era::Legacy);
+        assert_eq!(expected(EraChoice::Auto, Some(false)), Era::Legacy);
+        assert_eq!(expected(EraChoice::Auto, Some(true)), Era::Modern);
+        assert!(shown(Some(true), None).may_be_outdated());
+        assert!(shown(Some(true), Some(false)).may_be_outdated());
+        assert!(!shown(Some(true), Some(true)).may_be_outdated());
+    }
+
+    #[test]
+    fn first_messages_name_their_eras() {
+        assert_eq!(era_introduced_by(Method::Initialize), Some(Era::Legacy));
+        assert_eq!(era_introduced_by(Method::ServerDiscover), Some(Era::Modern));
+        assert_eq!(era_introduced_by(Method::ToolsCall), None);
     }
 
     #[test]

@@ -76,6 +76,38 @@ impl Era {
         }
     }
 
+    /// Returns how a client of this era begins: with a session, or with any request.
+    pub const fn sessions(self) -> SessionStyle {
+        match self {
+            Self::Legacy => SessionStyle::Handshake,
+            Self::Modern => SessionStyle::None,
+        }
+    }
+
+    /// Returns when a server of this era learns the capabilities of its client.
+    pub const fn capabilities(self) -> CapabilityStyle {
+        match self {
+            Self::Legacy => CapabilityStyle::AtHandshake,
+            Self::Modern => CapabilityStyle::PerRequest,
+        }
+    }
+
+    /// Returns how a client of this era cancels a call over HTTP.
+    pub const fn cancellation(self) -> CancelStyle {
+        match self {
+            Self::Legacy => CancelStyle::Notification,
+            Self::Modern => CancelStyle::EndOfExchange,
+        }
+    }
+
+    /// Returns which headers of its own a POST of this era has.
+    pub const fn post_headers(self) -> HeaderStyle {
+        match self {
+            Self::Legacy => HeaderStyle::Session,
+            Self::Modern => HeaderStyle::Mirrored,
+        }
+    }
+
     /// Returns whether a client of this era can take up the stream of a call again after a lost connection.
     pub const fn lost_streams(self) -> LostStream {
         match self {
@@ -119,6 +151,42 @@ pub enum TaskStyle {
     Core,
     /// The extension of 2026-07-28: the server may answer with a task, and `tasks/get` has its outcome and questions.
     Extension,
+}
+
+/// How a client begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionStyle {
+    /// With `initialize`, which opens a session.
+    Handshake,
+    /// With any request: each describes itself.
+    None,
+}
+
+/// When a server learns the capabilities of its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CapabilityStyle {
+    /// Once, with `initialize`.
+    AtHandshake,
+    /// With each request.
+    PerRequest,
+}
+
+/// How a client cancels a call over HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CancelStyle {
+    /// By `notifications/cancelled`.
+    Notification,
+    /// By the end of the call's own exchange.
+    EndOfExchange,
+}
+
+/// Which headers of its own a POST has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeaderStyle {
+    /// Those of the session that the handshake opened.
+    Session,
+    /// Those that mirror the message.
+    Mirrored,
 }
 
 /// What becomes of a call whose client loses the connection.

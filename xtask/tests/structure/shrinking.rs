@@ -1,7 +1,8 @@
 //! Lists of known exceptions to a rule, each with a count, that may only shrink.
 //!
 //! `UPDATE_STRUCTURE=1 cargo test -p xtask --test structure` writes the lists anew. It refuses a list whose
-//! total would grow: an exception is added by hand, in a commit that says why.
+//! total would grow: an exception is added by hand, in a commit that says why. A line may end with ` # reason`,
+//! and the reason stays.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -33,9 +34,14 @@ impl List {
         folder.join(self.name)
     }
 
+    /// Returns the list as it is written.
+    pub(crate) fn text(&self) -> String {
+        std::fs::read_to_string(self.path()).unwrap_or_default()
+    }
+
     /// Panics unless the exceptions are those of the list. `explain` returns where an exception occurs.
     pub(crate) fn check(&self, found: &Counts, explain: impl Fn(&str) -> String) {
-        let text = std::fs::read_to_string(self.path()).unwrap_or_default();
+        let text = self.text();
         let listed = parse(&text);
         if std::env::var_os("UPDATE_STRUCTURE").is_some() {
             let (before, now) = (listed.values().sum::<usize>(), found.values().sum::<usize>());
@@ -45,7 +51,8 @@ impl List {
                 self.name,
                 differences(&listed, found, self.fallen, &explain)
             );
-            std::fs::write(self.path(), self.render(found)).expect("the list can be written");
+            std::fs::write(self.path(), self.render(found, &reasons(&text)))
+                .expect("the list can be written");
             return;
         }
         let differences = differences(&listed, found, self.fallen, &explain);
@@ -58,10 +65,13 @@ impl List {
         );
     }
 
-    fn render(&self, found: &Counts) -> String {
+    fn render(&self, found: &Counts, reasons: &BTreeMap<String, String>) -> String {
         let mut text = format!("# {}\n", self.about);
         for (name, count) in found {
-            let _ = writeln!(text, "{name}: {count}");
+            let _ = match reasons.get(name) {
+                Some(reason) => writeln!(text, "{name}: {count} # {reason}"),
+                None => writeln!(text, "{name}: {count}"),
+            };
         }
         text
     }
@@ -71,10 +81,22 @@ fn parse(text: &str) -> Counts {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines
         .map(|line| {
+            let line = line.split_once(" # ").map_or(line, |(line, _)| line);
             let (name, count) = line.rsplit_once(": ").expect("a line is `name: count`");
             (name.to_owned(), count.parse().expect("a count is a number"))
         })
         .collect()
+}
+
+/// Returns the reasons in a list, by the names of the exceptions.
+pub(crate) fn reasons(text: &str) -> BTreeMap<String, String> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let reasons = lines.filter_map(|line| {
+        let (line, reason) = line.split_once(" # ")?;
+        let (name, _) = line.rsplit_once(": ")?;
+        Some((name.to_owned(), reason.to_owned()))
+    });
+    reasons.collect()
 }
 
 fn differences(listed: &Counts, found: &Counts, fallen: Fallen, explain: &impl Fn(&str) -> String) -> String {
@@ -96,6 +118,17 @@ fn differences(listed: &Counts, found: &Counts, fallen: Fallen, explain: &impl F
         }
     }
     text
+}
+
+#[test]
+fn reason_of_an_exception_stays_when_the_list_is_written() {
+    let list = List {
+        name: "none.txt",
+        about: "about",
+        fallen: Fallen::Fails,
+    };
+    let text = "# about\na b: 2 # it must\nc: 1\n";
+    assert_eq!(list.render(&parse(text), &reasons(text)), text);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use parking_lot::MutexGuard;
-use protocol::client_face::modern::Classified;
+use protocol::client_face::modern::{self, Classified};
 use protocol::exchange::{Client, Failure, Principal, SessionKey};
 use protocol::message::Message;
 use protocol::session::Accepts;
@@ -86,7 +86,9 @@ impl Endpoint {
         let client = Arc::new(client);
         let instance = self.instance_for(None, &client, headers)?;
         if self.settings.show == Show::Native {
-            if self.introduced_era(&instance, &client).await? == Some(Era::Legacy) {
+            // The destination shows itself in the era of its server alone.
+            let era = self.introduced_era(&instance, &client).await?;
+            if era.is_some_and(|era| era != modern::ERA) {
                 return Ok(None);
             }
             // Waiting may have taken long enough for a reload.

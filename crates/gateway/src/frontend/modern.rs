@@ -163,8 +163,8 @@ pub(super) fn retried(
     if seal::is_ours(&state) {
         match destination.parked(&state, principal) {
             Some((handle, round)) => return Ok(Retried::Parked(handle, round)),
-            // A modern server keeps its own states, and it may be another Rialto.
-            None if destination.upstream.is_known_modern() => {}
+            // The state is the server's own: it may be another Rialto.
+            None if destination.upstream.asks_by_results() => {}
             // A retry that names a state never starts a call of its own: the tool would run twice.
             None => return Err(unknown()),
         }

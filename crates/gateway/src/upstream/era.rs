@@ -1,37 +1,35 @@
 //! Which eras the instances of an upstream are introduced in. What a server speaks is learnt by its own
 //! instance ([`protocol::negotiation`]); here is only what is configured and what servers have shown before.
 
-use protocol::negotiation::EraPlan;
-use protocol::version::Era;
+use protocol::negotiation::{EraPlan, StartedFor};
+use protocol::version::{CapabilityStyle, Era, QuestionStyle};
 
 use super::Upstream;
-use crate::settings::{EraChoice, Transport};
+use crate::settings::Transport;
 
 impl Upstream {
-    /// Returns the eras that a new instance is introduced in. Without anything that speaks against it, `preferred`
-    /// is tried first.
-    pub(super) fn era_plan(&self, preferred: Era) -> EraPlan {
-        match self.settings.era {
-            EraChoice::Legacy => EraPlan::Only(Era::Legacy),
-            EraChoice::Modern => EraPlan::Only(Era::Modern),
-            EraChoice::Auto if self.is_old_transport() => EraPlan::Only(Era::Legacy),
-            EraChoice::Auto => EraPlan::First(self.eras.shown().first(preferred)),
+    /// Returns the eras that a new instance is introduced in.
+    pub(super) fn era_plan(&self, started_for: StartedFor) -> EraPlan {
+        let plan = EraPlan::for_instance(self.settings.era, self.eras.shown(), started_for);
+        match self.remote().map(|server| server.transport()) {
+            Some(Transport::Sse) => plan.over_old_transport(),
+            Some(Transport::Auto | Transport::StreamableHttp) | None => plan,
         }
     }
 
-    /// The old transport is older than the modern era.
-    fn is_old_transport(&self) -> bool {
-        let server = self.remote();
-        server.is_some_and(|server| server.transport() == Transport::Sse)
+    /// Returns the era that the server is spoken to in, as far as that is known.
+    fn expected_era(&self) -> Era {
+        self.settings.era.expected_era(self.eras.shown())
     }
 
-    /// The server is known to speak the modern era: it is told with every request what its client can do, and no
-    /// call is ever parked here.
-    pub(crate) fn is_known_modern(&self) -> bool {
-        match self.settings.era {
-            EraChoice::Legacy => false,
-            EraChoice::Modern => true,
-            EraChoice::Auto => self.eras.shown().speaks(Era::Modern) == Some(true),
-        }
+    /// Returns whether the server is known to learn with each request what its client can do.
+    pub(super) fn learns_capabilities_per_request(&self) -> bool {
+        self.expected_era().capabilities() == CapabilityStyle::PerRequest
+    }
+
+    /// Returns whether the server is known to ask by its results. It keeps states of its own then, and no call waits
+    /// here for its client.
+    pub(crate) fn asks_by_results(&self) -> bool {
+        self.expected_era().questions() == QuestionStyle::Results
     }
 }

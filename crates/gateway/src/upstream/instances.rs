@@ -11,8 +11,9 @@ use protocol::backend_face::legacy::ClientHello;
 use protocol::capability;
 use protocol::exchange::{BackendError, Client, Principal, SessionKey};
 use protocol::multiplexer::{self, Counters, Multiplexer};
+use protocol::negotiation::StartedFor;
 use protocol::time::Moment;
-use protocol::version::Era;
+use protocol::version::CapabilityStyle;
 
 use super::{Backend, Upstream};
 use crate::backend::process::supervisor::ProcessSupervisor;
@@ -23,9 +24,6 @@ use crate::reply::Refusal;
 use crate::settings::{BackendSpec, Capabilities, ProcessSpec, Secret, Sharing};
 use crate::status::Health;
 use crate::tasks;
-
-/// The era that a server is introduced to in where it may be either.
-const PREFERRED: Era = Era::Modern;
 
 /// The pause before a supervisor that panicked begins anew.
 const AFTER_PANIC: Duration = Duration::from_millis(500);
@@ -153,15 +151,14 @@ impl Upstream {
     ) -> Result<Arc<Instance>, Refusal> {
         let rules = self.rules();
         let from_headers = self.passed_on(headers)?;
-        let (key, preferred) = match (rules.sharing, session) {
-            // It is introduced in that client's own words.
-            (Sharing::PerSession, Some(session)) => (InstanceKey::Session(session), Era::Legacy),
+        let (key, started_for) = match (rules.sharing, session) {
+            (Sharing::PerSession, Some(session)) => (InstanceKey::Session(session), StartedFor::Session),
             // Without sessions the next smaller unit is who is calling.
             (Sharing::PerIdentity, _) | (Sharing::PerSession, None) => {
                 let identity = Some((client.principal.clone(), from_headers.clone()));
-                (self.key_of(identity, client), PREFERRED)
+                (self.key_of(identity, client), StartedFor::AnyClient)
             }
-            (Sharing::Shared, _) => (self.key_of(None, client), PREFERRED),
+            (Sharing::Shared, _) => (self.key_of(None, client), StartedFor::AnyClient),
         };
         let (key, shared) = self.unshared_key(key, &client.principal);
         let limit = rules.max_children;
@@ -185,7 +182,7 @@ impl Upstream {
             {
                 instances.insert(key, Arc::clone(&instance));
                 drop(instances);
-                instance.plan_eras(self.era_plan(preferred));
+                instance.plan_eras(self.era_plan(started_for));
                 return Ok(instance);
             }
             if instances.len() < limit {
@@ -193,7 +190,8 @@ impl Upstream {
                     let joined = shared.or_else(|| best_fit(&instances, &key, client));
                     return joined.ok_or(Refusal::TooManyChildren { limit });
                 }
-                let (instance, supervisor) = self.new_instance(&from_headers, preferred, Started::ForClient);
+                let (instance, supervisor) =
+                    self.new_instance(&from_headers, started_for, Started::ForClient);
                 instances.insert(key, Arc::clone(&instance));
                 drop(instances);
                 self.supervise(Arc::clone(&instance), supervisor);
@@ -230,8 +228,8 @@ impl Upstream {
         (own, Some(shared))
     }
 
-    /// Returns the key of an instance that was started before its server was known to be modern, for clients of one kind,
-    /// if `key` is for clients of every kind: a modern server is told with every request what its client can do.
+    /// Returns the key of an instance that was started for clients of one kind, if `key` is for clients of every kind:
+    /// its server has turned out to learn with each request what its client can do.
     fn equivalent(&self, key: &InstanceKey) -> Option<InstanceKey> {
         let InstanceKey::Clients {
             identity,
@@ -242,7 +240,11 @@ impl Upstream {
         };
         let instances = self.instances().clone();
         let mut theirs = instances.into_iter().filter(|(key, _)| key.is_of(identity));
-        let found = theirs.find(|(_, instance)| instance.agreed_era() == Some(Era::Modern));
+        let learns = |instance: &Instance| {
+            let era = instance.agreed_era();
+            era.is_some_and(|era| era.capabilities() == CapabilityStyle::PerRequest)
+        };
+        let found = theirs.find(|(_, instance)| learns(instance));
         found.map(|(key, _)| key)
     }
 
@@ -278,7 +280,8 @@ impl Upstream {
         if instances.len() >= limit || self.has_too_many_supervisors() {
             return None;
         }
-        let (instance, supervisor) = self.new_instance(&BTreeMap::new(), PREFERRED, Started::ForClient);
+        let (instance, supervisor) =
+            self.new_instance(&BTreeMap::new(), StartedFor::AnyClient, Started::ForClient);
         instances.insert(key, Arc::clone(&instance));
         drop(instances);
         self.supervise(Arc::clone(&instance), supervisor);
@@ -294,8 +297,7 @@ impl Upstream {
     fn key_of(&self, identity: Option<Identity>, client: &Client) -> InstanceKey {
         let capabilities = match self.rules().capabilities {
             Capabilities::Union => None,
-            // A modern server is told with every request.
-            Capabilities::PerClient if self.is_known_modern() => None,
+            Capabilities::PerClient if self.learns_capabilities_per_request() => None,
             Capabilities::PerClient => Some(client.capabilities.clone()),
         };
         InstanceKey::Clients {
@@ -304,12 +306,11 @@ impl Upstream {
         }
     }
 
-    /// Makes an instance and its supervisor, which counts from now on and is to be run. Its server is introduced to in
-    /// `preferred`, unless something speaks against that.
+    /// Makes an instance and its supervisor, which counts from now on and is to be run.
     pub(super) fn new_instance(
         &self,
         from_headers: &BTreeMap<String, Secret>,
-        preferred: Era,
+        started_for: StartedFor,
         started: Started,
     ) -> (Arc<Instance>, Supervisor) {
         let rules = self.rules();
@@ -331,7 +332,7 @@ impl Upstream {
             (Sharing::Shared | Sharing::PerIdentity, Capabilities::PerClient) => ClientHello::Newest,
         };
         let mut multiplexer = Multiplexer::new(limits, client_hello);
-        multiplexer.plan_eras(self.era_plan(preferred));
+        multiplexer.plan_eras(self.era_plan(started_for));
         if started == Started::BeforeClients && client_hello != ClientHello::Verbatim {
             multiplexer.initialize_at_start();
         }

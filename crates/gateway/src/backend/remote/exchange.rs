@@ -18,9 +18,10 @@ use protocol::delivery::{
 use protocol::exchange::{BackendError, Failure, Upstream, UpstreamFault};
 use protocol::message::{Kind, Message};
 use protocol::method::Method;
+use protocol::negotiation::era_introduced_by;
 use protocol::object::Object;
 use protocol::tool_schema::without_invalid;
-use protocol::version::Era;
+use protocol::version::{Era, HeaderStyle, SessionStyle};
 use protocol::wire::sse::SseParser;
 
 use super::http_client::Response;
@@ -98,25 +99,19 @@ impl Exchange<'_> {
 
     /// Returns the era of the message's words. Until an era is agreed on, first messages of both may be under way.
     fn era(&self) -> Era {
-        match self.message_info() {
-            MessageInfo::Request {
-                method: Method::Initialize,
-                ..
-            } => Era::Legacy,
-            MessageInfo::Request {
-                method: Method::ServerDiscover,
-                ..
-            } => Era::Modern,
-            MessageInfo::Request { .. } | MessageInfo::Note { .. } => self.session.instance.era(),
-        }
+        let introduced = match self.message_info() {
+            MessageInfo::Request { method, .. } => era_introduced_by(method),
+            MessageInfo::Note { .. } => None,
+        };
+        introduced.unwrap_or_else(|| self.session.instance.era())
     }
 
     async fn run(&mut self) -> News {
         let mut resuming = false;
         loop {
             let negotiated = self.session.negotiated();
-            let legacy = self.era() == Era::Legacy;
-            if legacy && negotiated.is_lost() && !resuming && !self.is_handshake() {
+            let in_session = self.era().sessions() == SessionStyle::Handshake;
+            if in_session && negotiated.is_lost() && !resuming && !self.is_handshake() {
                 return News::Withheld;
             }
             let taken = self.attempt(&negotiated, resuming).await;
@@ -357,7 +352,8 @@ impl Exchange<'_> {
     /// Returns the answer as it may be shown: a client over HTTP, which is what we are to the
     /// server, must not offer tools whose arguments could not be mirrored.
     fn offered(&self, answer: Bytes, method: Method) -> Bytes {
-        if method != Method::ToolsList || self.session.instance.era() != Era::Modern {
+        if method != Method::ToolsList || self.session.instance.era().post_headers() != HeaderStyle::Mirrored
+        {
             return answer;
         }
         let Some((offered, withheld)) = without_invalid(&answer) else {
@@ -438,7 +434,7 @@ impl Exchange<'_> {
             return failure;
         };
         // The answer to `server/discover` shows nothing about the address, if `initialize` follows.
-        if !self.is_introduction() || (!self.is_handshake() && self.session.instance.may_try_legacy()) {
+        if !self.is_introduction() || (!self.is_handshake() && self.session.instance.falls_back()) {
             return failure;
         }
         let looks_wrong = match upstream.fault {
@@ -461,7 +457,7 @@ impl Exchange<'_> {
                 ..
             }
         );
-        if discovers && self.session.instance.may_try_legacy() {
+        if discovers && self.session.instance.falls_back() {
             return false;
         }
         match self.session.server.transport() {

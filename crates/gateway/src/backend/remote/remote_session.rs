@@ -10,7 +10,7 @@ use protocol::backend_face::WireId;
 use protocol::message::{Member, Message};
 use protocol::object::Object;
 use protocol::trace_context::TRACEPARENT;
-use protocol::version::Era;
+use protocol::version::{Era, HeaderStyle};
 
 use super::http_client::{Address, Response};
 use super::mcp_headers::mirrored;
@@ -128,13 +128,16 @@ impl RemoteSession {
 
     /// Returns the POST of a message of this era.
     pub(super) fn post(&self, line: &Bytes, negotiated: &Negotiated, era: Era) -> Outbound {
-        let modern = era == Era::Modern;
-        let mut headers = Arc::clone(if modern { &self.plain } else { &negotiated.post });
-        // In the legacy era a message with a trace context is rare.
-        if modern || trace::may_have_context(line) {
+        let style = era.post_headers();
+        let (mut headers, is_read) = match style {
+            // A message with a trace context is rare.
+            HeaderStyle::Session => (Arc::clone(&negotiated.post), trace::may_have_context(line)),
+            HeaderStyle::Mirrored => (Arc::clone(&self.plain), true),
+        };
+        if is_read {
             let message = Message::scan(line.clone());
             if let Ok(message) = message {
-                self.describe(&message, modern, Arc::make_mut(&mut headers));
+                self.describe(&message, style, Arc::make_mut(&mut headers));
             }
         }
         Outbound {
@@ -147,8 +150,8 @@ impl RemoteSession {
     }
 
     /// Adds the headers that describe the message, unless the client's own are forwarded.
-    fn describe(&self, message: &Message, modern: bool, headers: &mut HeaderMap) {
-        if modern {
+    fn describe(&self, message: &Message, style: HeaderStyle, headers: &mut HeaderMap) {
+        if style == HeaderStyle::Mirrored {
             for (name, value) in mirrored(&self.instance, message) {
                 if let Some(name) = name
                     && !self.forwarded.contains_key(&name)

@@ -18,7 +18,7 @@ use protocol::exchange::{BackendError, Failure, Upstream, UpstreamFault};
 use protocol::method::Method;
 use protocol::multiplexer::Carrier;
 use protocol::time::Moment;
-use protocol::version::Era;
+use protocol::version::{CancelStyle, ChangeStyle};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -452,7 +452,7 @@ impl<'a> UnderWay<'a> {
             let ready = MessageInfo::Note {
                 method: Method::Initialized,
             };
-            if post.message_info == ready && self.instance.era() == Era::Legacy {
+            if post.message_info == ready && self.instance.era().changes() == ChangeStyle::Unasked {
                 // The GET stream opens first; then `initialized` is sent.
                 let (opened, is_open) = oneshot::channel();
                 listening = Some(Box::pin(get_stream::listen(Arc::clone(session), opened)) as Listening);
@@ -478,9 +478,9 @@ impl<'a> UnderWay<'a> {
             if self.senders.abort_request(id) {
                 self.instance.undelivered(id, Failure::Cancelled);
             }
-            if self.instance.era() == Era::Modern {
-                // The end of the exchange is the cancellation.
-                return;
+            match self.instance.era().cancellation() {
+                CancelStyle::Notification => {}
+                CancelStyle::EndOfExchange => return,
             }
         }
         match post.message_info {

@@ -7,11 +7,11 @@ use std::time::SystemTime;
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use protocol::client_face::legacy::{self, Classified};
-use protocol::client_face::modern;
+use protocol::client_face::{self, modern};
 use protocol::message::{Kind, Message, Written};
 use protocol::method::Method as McpMethod;
 use protocol::session::{Accepts, StreamRefusal};
-use protocol::version::Version;
+use protocol::version::{SessionStyle, Version};
 
 use super::{RefusedRequest, RequestContext, refuse_message};
 use crate::endpoint::{Endpoint, SessionOpen, SessionUse};
@@ -93,7 +93,7 @@ impl RequestContext<'_> {
         self.check_open(&message).map_err(refused)?;
         self.permit(&message).map_err(refused)?;
         // What a call of a session does not do is boxed, here and below: each call would carry the room for it.
-        if modern::is_modern(&message) {
+        if client_face::era_of(&message).sessions() == SessionStyle::None {
             let answering = super::super::modern::post(
                 self.destination,
                 &self.caller,
