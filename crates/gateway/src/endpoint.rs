@@ -24,7 +24,7 @@ use uuid::Uuid;
 use crate::backend::process::Launcher;
 use crate::buffered::Buffered;
 use crate::clock::Clock;
-use crate::instance::Instance;
+use crate::instance::Reservation;
 use crate::metrics::{DestinationMetrics, LimitHits};
 use crate::modern_request_handle::ModernRequestHandle;
 use crate::record::Recorder;
@@ -143,7 +143,7 @@ impl Endpoint {
         session: Option<SessionKey>,
         client: &Client,
         headers: &HeaderMap,
-    ) -> Result<Arc<Instance>, Refusal> {
+    ) -> Result<Reservation, Refusal> {
         let make_room = |limit| self.free_instance(limit, &client.principal);
         self.upstream.instance_for(session, client, headers, make_room)
     }

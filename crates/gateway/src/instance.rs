@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
@@ -54,6 +54,35 @@ pub(crate) struct Instance {
     stopping: AtomicBool,
     /// The server has asked a question, so that the instance is one principal's from then on.
     owned: AtomicBool,
+    /// How often the instance was chosen for a client.
+    reservations: AtomicU64,
+    /// How many of these clients have been attached since, or do not need it after all.
+    ended_reservations: AtomicU64,
+}
+
+/// An instance that was chosen for a client. Until this is dropped the instance is not stopped as unused, so the
+/// caller keeps it until the client is attached.
+#[derive(Debug)]
+pub(crate) struct Reservation(Arc<Instance>);
+
+impl std::ops::Deref for Reservation {
+    type Target = Arc<Instance>;
+
+    fn deref(&self) -> &Arc<Instance> {
+        &self.0
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.0.ended_reservations.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// A moment at which no client was about to be attached to an instance.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unreserved {
+    reservations: u64,
 }
 
 struct Inner {
@@ -201,7 +230,29 @@ impl Instance {
             supervisor_wake: Notify::new(),
             stopping: AtomicBool::new(false),
             owned: AtomicBool::new(false),
+            reservations: AtomicU64::new(0),
+            ended_reservations: AtomicU64::new(0),
         }
+    }
+
+    /// Reserves the instance for a client. The caller holds the lock under which instances are chosen and removed.
+    pub(crate) fn reserve(self: &Arc<Self>) -> Reservation {
+        self.reservations.fetch_add(1, Ordering::Relaxed);
+        Reservation(Arc::clone(self))
+    }
+
+    /// Returns the present moment, unless a client is about to be attached. What is read of the instance afterwards
+    /// holds as long as [`Instance::is_unreserved_since`] does. The caller holds the same lock as for `reserve`.
+    pub(crate) fn unreserved(&self) -> Option<Unreserved> {
+        let reservations = self.reservations.load(Ordering::Relaxed);
+        let ended = self.ended_reservations.load(Ordering::Acquire);
+        (ended == reservations).then_some(Unreserved { reservations })
+    }
+
+    /// Returns whether the instance was chosen for no client since then. The caller holds the same lock as for
+    /// `reserve`.
+    pub(crate) fn is_unreserved_since(&self, then: Unreserved) -> bool {
+        self.reservations.load(Ordering::Relaxed) == then.reservations
     }
 
     pub(crate) fn destination(&self) -> &Arc<str> {

@@ -31,7 +31,7 @@ use crate::clock::Clock;
 use crate::driver::{Driver, Locked, Machine, Outputs};
 use crate::guard::limits::Permit;
 use crate::guard::rate::Allowance;
-use crate::instance::{Instance, InstanceUser};
+use crate::instance::{Instance, InstanceUser, Reservation};
 use crate::metrics::DestinationMetrics;
 use crate::record::{self, Ending, Record, Recorder, Subject};
 use crate::reply;
@@ -191,7 +191,7 @@ impl SessionHandle {
 
     /// Moves the session from an instance that is another principal's to one that `find` returns, unless it has
     /// something left where it is.
-    pub(crate) fn leave_instance(self: &Arc<Self>, find: impl FnOnce(&Client) -> Option<Arc<Instance>>) {
+    pub(crate) fn leave_instance(self: &Arc<Self>, find: impl FnOnce(&Client) -> Option<Reservation>) {
         let instance = self.instance();
         let Some(leaving) = instance.leaving_client(self.key) else {
             return;
@@ -206,7 +206,7 @@ impl SessionHandle {
             && instance.hand_over(self.key, Arc::clone(self) as _, leaving, &next)
         {
             // It was not set before, and no other thread sets it.
-            let _ = self.moved_to.set(next);
+            let _ = self.moved_to.set(Arc::clone(&next));
         }
         self.is_moving.store(false, Release);
     }

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use crate::backend::process::Launcher;
 use crate::backend::remote::Server;
 use crate::clock::Clock;
-use crate::instance::Instance;
+use crate::instance::{Instance, Unreserved};
 use crate::metrics::DestinationMetrics;
 use crate::reply;
 use crate::server_eras::{EraMemory, ServerEras};
@@ -248,14 +248,32 @@ impl Upstream {
             .collect()
     }
 
-    /// Returns the instances at this moment, by what they are for.
-    pub(crate) fn instances_by_key(&self) -> BTreeMap<InstanceKey, Arc<Instance>> {
-        self.instances().clone()
+    /// Returns the instances at this moment, by what they are for, each with whether a client is about to be attached.
+    pub(crate) fn instances_by_key(&self) -> Vec<(InstanceKey, Arc<Instance>, Option<Unreserved>)> {
+        let instances = self.instances();
+        let instances = instances.iter();
+        instances
+            .map(|(key, instance)| (key.clone(), Arc::clone(instance), instance.unreserved()))
+            .collect()
     }
 
-    /// Takes an instance out, so that no new client finds it.
-    pub(crate) fn remove(&self, key: &InstanceKey) {
-        self.instances().remove(key);
+    /// Takes an instance out, so that no new client finds it, unless it was chosen for a client since then. Returns
+    /// whether it was taken out.
+    pub(crate) fn remove_unreserved(
+        &self,
+        key: &InstanceKey,
+        instance: &Arc<Instance>,
+        then: Unreserved,
+    ) -> bool {
+        let mut instances = self.instances();
+        let is_same = instances
+            .get(key)
+            .is_some_and(|known| Arc::ptr_eq(known, instance));
+        let is_removed = is_same && instance.is_unreserved_since(then);
+        if is_removed {
+            instances.remove(key);
+        }
+        is_removed
     }
 
     /// Forgets what is too old, and stops instances that no client has used for long enough.

@@ -9,7 +9,7 @@ use protocol::exchange::{Principal, SessionKey};
 use protocol::shares::Shares;
 
 use super::Endpoint;
-use crate::instance::Instance;
+use crate::instance::{Instance, Unreserved};
 use crate::reply::Refusal;
 use crate::session_handle::SessionHandle;
 use crate::upstream::InstanceKey;
@@ -48,12 +48,13 @@ impl Endpoint {
         let sessions = self.sessions_by_key();
         let candidates = self.upstream.instances_by_key().into_iter();
         let candidates: Vec<EvictionCandidate> = candidates
-            .map(|(key, instance)| {
+            .map(|(key, instance, unreserved)| {
                 let users = sessions_of(&instance, &sessions);
                 EvictionCandidate {
                     owner: owner(&key, users.as_deref()),
                     key,
                     instance,
+                    unreserved,
                     users,
                 }
             })
@@ -71,11 +72,21 @@ impl Endpoint {
         let evicted = eviction::instance_to_evict(self.shared.clock.now(), usages).or_else(|| {
             let principal = shares.over_share(newcomer)?;
             let mut theirs = candidates.iter().rev();
-            theirs.find(|candidate| candidate.owner.as_deref() == Some(principal))
+            theirs.find(|candidate| {
+                candidate.unreserved.is_some() && candidate.owner.as_deref() == Some(principal)
+            })
         });
-        let evicted = evicted.ok_or(Refusal::TooManyChildren { limit })?;
+        let (evicted, unreserved) = evicted
+            .and_then(|candidate| Some((candidate, candidate.unreserved?)))
+            .ok_or(Refusal::TooManyChildren { limit })?;
         // No new client finds the instance while its sessions end.
-        self.upstream.remove(&evicted.key);
+        if !self
+            .upstream
+            .remove_unreserved(&evicted.key, &evicted.instance, unreserved)
+        {
+            // It was chosen for another client meanwhile: the caller looks again.
+            return Ok(());
+        }
         for handle in evicted.users.iter().flatten() {
             self.evict(handle);
         }
@@ -101,6 +112,8 @@ impl Endpoint {
 struct EvictionCandidate {
     key: InstanceKey,
     instance: Arc<Instance>,
+    /// `None`: a client is about to be attached.
+    unreserved: Option<Unreserved>,
     /// The principal that has it to itself, if one does.
     owner: Option<String>,
     /// The sessions that use it; `None` while a request without a session, or a task, needs it.
@@ -128,6 +141,7 @@ fn owner(key: &InstanceKey, users: Option<&[Arc<SessionHandle>]>) -> Option<Stri
 
 fn usage(candidate: &EvictionCandidate) -> InstanceUsage {
     match &candidate.users {
+        _ if candidate.unreserved.is_none() => InstanceUsage::Busy,
         None => InstanceUsage::Busy,
         Some(sessions) if sessions.is_empty() => candidate
             .instance

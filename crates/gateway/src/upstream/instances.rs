@@ -19,7 +19,7 @@ use super::{Backend, Upstream};
 use crate::backend::process::supervisor::ProcessSupervisor;
 use crate::backend::process::{Environment, LaunchOrder, environment};
 use crate::backend::remote::RemoteSupervisor;
-use crate::instance::Instance;
+use crate::instance::{Instance, Reservation};
 use crate::reply::Refusal;
 use crate::settings::{BackendSpec, Capabilities, ProcessSpec, Secret, Sharing};
 use crate::status::Health;
@@ -148,7 +148,7 @@ impl Upstream {
         client: &Client,
         headers: &HeaderMap,
         make_room: impl Fn(usize) -> Result<(), Refusal>,
-    ) -> Result<Arc<Instance>, Refusal> {
+    ) -> Result<Reservation, Refusal> {
         let rules = self.rules();
         let from_headers = self.passed_on(headers)?;
         let (key, started_for) = match (rules.sharing, session) {
@@ -163,53 +163,54 @@ impl Upstream {
         let (key, shared) = self.unshared_key(key, &client.principal);
         let limit = rules.max_children;
         loop {
-            let known = self.instances().get(&key).map(Arc::clone);
-            if let Some(instance) = known {
-                return Ok(instance);
+            let known = self.instances().get(&key).map(Instance::reserve);
+            if let Some(reserved) = known {
+                return Ok(reserved);
             }
             let equivalent = self.equivalent(&key);
             let mut instances = self.instances();
             if let Some(instance) = instances.get(&key) {
-                return Ok(Arc::clone(instance));
+                return Ok(instance.reserve());
             }
             if let Some(instance) = equivalent.and_then(|known| instances.remove(&known)) {
-                instances.insert(key, Arc::clone(&instance));
-                return Ok(instance);
+                let reserved = instance.reserve();
+                instances.insert(key, instance);
+                return Ok(reserved);
             }
             // A child that was started before anyone came has nobody's credentials in its environment.
             if from_headers.is_empty()
                 && let Some(instance) = instances.remove(&InstanceKey::Unclaimed)
             {
-                instances.insert(key, Arc::clone(&instance));
+                let reserved = instance.reserve();
+                instances.insert(key, instance);
                 drop(instances);
-                instance.plan_eras(self.era_plan(started_for));
-                return Ok(instance);
+                reserved.plan_eras(self.era_plan(started_for));
+                return Ok(reserved);
             }
             if instances.len() < limit {
                 if self.has_too_many_supervisors() {
-                    let joined = shared.or_else(|| best_fit(&instances, &key, client));
+                    let joined = instead(&instances, shared.as_ref(), &key, client);
                     return joined.ok_or(Refusal::TooManyChildren { limit });
                 }
                 let (instance, supervisor) =
                     self.new_instance(&from_headers, started_for, Started::ForClient);
+                let reserved = instance.reserve();
                 instances.insert(key, Arc::clone(&instance));
                 drop(instances);
-                self.supervise(Arc::clone(&instance), supervisor);
-                return Ok(instance);
+                self.supervise(instance, supervisor);
+                return Ok(reserved);
             }
             drop(instances);
             if let Err(refusal) = make_room(limit) {
-                return shared
-                    .or_else(|| best_fit(&self.instances(), &key, client))
-                    .ok_or(refusal);
+                return instead(&self.instances(), shared.as_ref(), &key, client).ok_or(refusal);
             }
         }
     }
 
-    /// Returns the key of an instance of the principal's own, and the shared instance, if that one has asked another
+    /// Returns the key of an instance of the principal's own, and that of the shared one, if that one has asked another
     /// principal: neither is to wait for the other's answers. Where there is no room for another instance, the shared one
     /// is used all the same.
-    fn unshared_key(&self, key: InstanceKey, principal: &Principal) -> (InstanceKey, Option<Arc<Instance>>) {
+    fn unshared_key(&self, key: InstanceKey, principal: &Principal) -> (InstanceKey, Option<InstanceKey>) {
         let InstanceKey::Clients {
             identity: None,
             capabilities,
@@ -218,14 +219,14 @@ impl Upstream {
             return (key, None);
         };
         let shared = self.instances().get(&key).map(Arc::clone);
-        let Some(shared) = shared.filter(|instance| !instance.suits(principal)) else {
+        if shared.is_none_or(|instance| instance.suits(principal)) {
             return (key, None);
-        };
+        }
         let own = InstanceKey::Clients {
             identity: Some((principal.clone(), BTreeMap::new())),
             capabilities: capabilities.clone(),
         };
-        (own, Some(shared))
+        (own, Some(key))
     }
 
     /// Returns the key of an instance that was started for clients of one kind, if `key` is for clients of every kind:
@@ -251,41 +252,46 @@ impl Upstream {
     /// Stops the instances that no client has used for long enough.
     pub(super) fn stop_idle_instances(&self, now: Moment) {
         let linger = self.rules().linger;
-        let instances = self.instances().clone();
+        let instances = self.instances_by_key();
         let total = instances.len();
         let is_idle = |instance: &Instance| {
             instance
                 .idle_since()
                 .is_some_and(|since| now.since(since) > linger)
         };
-        let idle = instances.into_iter().filter(|(_, instance)| is_idle(instance));
+        let idle = instances.into_iter().filter_map(|(key, instance, unreserved)| {
+            let unreserved = unreserved?;
+            is_idle(&instance).then_some((key, instance, unreserved))
+        });
         // An eager destination keeps one child, also if clients have left it.
         let spare = total.saturating_sub(usize::from(self.starts_eagerly()));
-        for (key, instance) in idle.take(spare) {
-            self.instances().remove(&key);
-            tracing::debug!(destination = %self.name, "child no longer used");
-            instance.stop();
+        for (key, instance, unreserved) in idle.take(spare) {
+            if self.remove_unreserved(&key, &instance, unreserved) {
+                tracing::debug!(destination = %self.name, "child no longer used");
+                instance.stop();
+            }
         }
     }
 
     /// Returns an instance of the client's principal alone, if there is one or room for one.
-    pub(crate) fn own_instance(&self, client: &Client) -> Option<Arc<Instance>> {
+    pub(crate) fn own_instance(&self, client: &Client) -> Option<Reservation> {
         let identity = (client.principal.clone(), BTreeMap::new());
         let key = self.key_of(Some(identity), client);
         let limit = self.rules().max_children;
         let mut instances = self.instances();
         if let Some(instance) = instances.get(&key) {
-            return Some(Arc::clone(instance));
+            return Some(instance.reserve());
         }
         if instances.len() >= limit || self.has_too_many_supervisors() {
             return None;
         }
         let (instance, supervisor) =
             self.new_instance(&BTreeMap::new(), StartedFor::AnyClient, Started::ForClient);
+        let reserved = instance.reserve();
         instances.insert(key, Arc::clone(&instance));
         drop(instances);
-        self.supervise(Arc::clone(&instance), supervisor);
-        Some(instance)
+        self.supervise(instance, supervisor);
+        Some(reserved)
     }
 
     /// Returns whether so many children are being ended that none may be started. A storm of sessions must not pile
@@ -420,12 +426,24 @@ fn outgoing_bytes(least: usize, max_message_bytes: usize) -> usize {
     eight.max(least).max(max_message_bytes.saturating_mul(2))
 }
 
-/// Returns the instance that suits a client best, among those that it may share.
-fn best_fit(
+/// Returns the instance that a client shares where there is no room for one with its key.
+fn instead(
     instances: &BTreeMap<InstanceKey, Arc<Instance>>,
+    shared: Option<&InstanceKey>,
     key: &InstanceKey,
     client: &Client,
-) -> Option<Arc<Instance>> {
+) -> Option<Reservation> {
+    let shared = shared.and_then(|key| instances.get(key));
+    let instance = shared.or_else(|| best_fit(instances, key, client))?;
+    Some(instance.reserve())
+}
+
+/// Returns the instance that suits a client best, among those that it may share.
+fn best_fit<'a>(
+    instances: &'a BTreeMap<InstanceKey, Arc<Instance>>,
+    key: &InstanceKey,
+    client: &Client,
+) -> Option<&'a Arc<Instance>> {
     let InstanceKey::Clients { identity, .. } = key else {
         return None;
     };
@@ -443,7 +461,7 @@ fn best_fit(
         .iter()
         .filter(|(key, _)| key.is_of(identity))
         .max_by_key(|(key, _)| fitness(key))
-        .map(|(_, instance)| Arc::clone(instance))
+        .map(|(_, instance)| instance)
 }
 
 /// The headers that a remote server is passed on.
@@ -459,4 +477,51 @@ fn forwarded(from_headers: &BTreeMap<String, Secret>) -> HeaderMap {
         }
     }
     headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    #[tokio::test]
+    async fn instance_that_was_chosen_is_not_stopped_before_its_client_is_attached() {
+        let settings = fixture::settings();
+        let destination = fixture::destination(&settings);
+        let upstream = &destination.upstream;
+        let client = Client::declaring(Principal::anonymous(), None, None);
+        let full = |limit| Err(Refusal::TooManyChildren { limit });
+        let chosen = upstream.instance_for(None, &client, &HeaderMap::new(), full);
+        let chosen = chosen.expect("there is room");
+        let instance = Arc::clone(&chosen);
+        let later = instance.clock().now().after(2 * upstream.rules().linger);
+        upstream.tick(later);
+        assert!(!instance.is_stopping(), "a client is about to be attached");
+        drop(chosen);
+        upstream.tick(later);
+        assert!(instance.is_stopping(), "no client uses it");
+    }
+
+    #[tokio::test]
+    async fn instance_that_was_chosen_after_it_was_seen_unused_is_not_removed() {
+        let settings = fixture::settings();
+        let destination = fixture::destination(&settings);
+        let upstream = &destination.upstream;
+        let client = Client::declaring(Principal::anonymous(), None, None);
+        let full = |limit| Err(Refusal::TooManyChildren { limit });
+        let choose = || upstream.instance_for(None, &client, &HeaderMap::new(), full);
+        drop(choose().expect("there is room"));
+        let instances = upstream.instances_by_key();
+        let [(key, instance, Some(unreserved))] = &instances[..] else {
+            panic!("one instance, which is not reserved");
+        };
+        drop(choose().expect("it is there"));
+        assert!(!upstream.remove_unreserved(key, instance, *unreserved));
+        let unreserved = instance.unreserved().expect("the client has left");
+        assert!(upstream.remove_unreserved(key, instance, unreserved));
+        assert!(
+            !upstream.remove_unreserved(key, instance, unreserved),
+            "it is gone"
+        );
+    }
 }
