@@ -40,9 +40,6 @@ pub(crate) use closing::{CloseReason, Draining, SessionUse};
 pub(crate) use modern_requests::CallOptions;
 pub(crate) use old_streams::{Next, OldStream, OldStreams};
 
-/// Sessions that nobody opened on purpose do not live long.
-const IMPLICIT_IDLE: Duration = Duration::from_secs(60);
-
 /// What all destinations have in common.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedState {
@@ -351,12 +348,7 @@ impl Endpoint {
             if handle.instance().is_owned() && handle.instance().keeps_waiting(handle.key()) {
                 self.unshare(&handle);
             }
-            let limit = if handle.is_implicit() {
-                IMPLICIT_IDLE
-            } else {
-                session_idle
-            };
-            if handle.idle_since().is_some_and(|since| now.since(since) > limit) {
+            if handle.is_expired(now, session_idle) {
                 tracing::debug!(destination = %self.name, session = %handle.hash().as_str(), "session expired");
                 self.metrics.sessions_expired.fetch_add(1, Ordering::Relaxed);
                 self.close(&handle);

@@ -70,7 +70,6 @@ struct Inner {
     waker: Option<Waker>,
     /// The place of the request that is being worked on: none while it is parked.
     permit: Option<Permit>,
-    parked_until: Option<Moment>,
 }
 
 impl std::fmt::Debug for ModernRequestHandle {
@@ -143,7 +142,6 @@ impl ModernRequestHandle {
                 modern_request,
                 waker: None,
                 permit,
-                parked_until: None,
             }),
         });
         instance.attach(key, Arc::<Self>::clone(&handle));
@@ -190,18 +188,18 @@ impl ModernRequestHandle {
         self.lock().modern_request.answer_status()
     }
 
-    /// Until when the modern request waits for its client, if it does.
-    pub(crate) fn parked_until(&self) -> Option<Moment> {
-        let inner = self.lock();
-        inner.parked_until.filter(|_| inner.modern_request.is_parked())
+    /// Returns until when the request waits for its client, if it does.
+    pub(crate) fn waits_until(&self) -> Option<Moment> {
+        self.lock().modern_request.waits_until()
+    }
+
+    pub(crate) fn tick(&self, now: Moment) {
+        self.act(|inner, _| inner.modern_request.handle_tick(now));
     }
 
     /// Gives the server's questions to the client under a sealed state.
     pub(crate) fn park(&self, state: &str, until: Moment) -> Bytes {
-        self.act(|inner, _| {
-            inner.parked_until = Some(until);
-            inner.modern_request.park(state)
-        })
+        self.act(|inner, _| inner.modern_request.park(state, until))
     }
 
     pub(crate) fn retry(

@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -215,12 +216,9 @@ impl SessionHandle {
         self.lock().session.is_opened()
     }
 
-    pub(crate) fn is_implicit(&self) -> bool {
-        self.lock().session.is_implicit()
-    }
-
-    pub(crate) fn idle_since(&self) -> Option<Moment> {
-        self.lock().session.idle_since()
+    /// Returns whether the session has been idle for longer than it may.
+    pub(crate) fn is_expired(&self, now: Moment, limit: Duration) -> bool {
+        self.lock().session.is_expired(now, limit)
     }
 
     /// Returns how far the client still uses its session.

@@ -21,6 +21,7 @@ pub use auth::{
 };
 pub use limits::LimitSettings;
 pub use protocol::negotiation::EraChoice;
+pub use protocol::placement::{DeclaredCapabilities as Capabilities, Sharing};
 pub use protocol::tool_policy::{Glob, ToolPolicy};
 
 /// A text that must never be shown: it prints as `[redacted]`.
@@ -254,25 +255,8 @@ impl PartialEq for SignIn {
 
 impl Eq for SignIn {}
 
-/// What makes an instance, and so a child or a remote session of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sharing {
-    Shared,
-    PerSession,
-    PerIdentity,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     Eager,
     Lazy,
-}
-
-/// The client capabilities that a legacy server receives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Capabilities {
-    /// Exactly what the caller declared; callers that differ get different children.
-    PerClient,
-    /// One child with all capabilities; Rialto refuses what a caller cannot do.
-    Union,
 }

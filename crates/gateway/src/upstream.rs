@@ -11,6 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::exchange::{BackendError, SessionKey};
 use protocol::multiplexer::Counters;
 use protocol::negotiation::StartedFor;
+use protocol::placement;
 use protocol::time::Moment;
 use protocol::tool_policy::ToolPolicy;
 use tokio::sync::watch;
@@ -26,7 +27,7 @@ use crate::settings::{
     self, BackendSpec, ProcessSpec, RemoteSpec, Sharing, SharingRules, SignIn, Start, Transport,
 };
 use crate::status::{Depths, Health, State};
-use instances::{InstancePool, Started};
+use instances::{InstancePool, Instances, Started};
 
 pub(crate) use instances::InstanceKey;
 
@@ -49,7 +50,7 @@ pub(crate) struct Upstream {
     name: Arc<str>,
     settings: Arc<settings::Destination>,
     context: UpstreamContext,
-    instances: Mutex<BTreeMap<InstanceKey, Arc<Instance>>>,
+    instances: Mutex<Instances>,
     /// Supervisors that have not come to their end: children in use and children being ended.
     supervisors: Arc<watch::Sender<usize>>,
     /// Why nothing can be started here, if that is known beforehand.
@@ -164,6 +165,13 @@ impl Upstream {
         &self.settings.instances
     }
 
+    fn placement(&self) -> placement::Rules {
+        placement::Rules {
+            sharing: self.rules().sharing,
+            capabilities: self.rules().capabilities,
+        }
+    }
+
     /// Returns whether the server is started before the first client comes.
     fn starts_eagerly(&self) -> bool {
         match &self.settings.backend {
@@ -172,13 +180,15 @@ impl Upstream {
         }
     }
 
-    fn instances(&self) -> MutexGuard<'_, BTreeMap<InstanceKey, Arc<Instance>>> {
+    fn instances(&self) -> MutexGuard<'_, Instances> {
         self.instances.lock()
     }
 
     /// The instances at this moment: they are called without the lock of their map.
     fn instance_list(&self) -> Vec<Arc<Instance>> {
-        self.instances().values().cloned().collect()
+        let instances = self.instances();
+        let instances = instances.iter();
+        instances.map(|(_, instance)| Arc::clone(instance)).collect()
     }
 
     /// Starts an instance before the first client comes, where the settings ask for it.
@@ -187,10 +197,10 @@ impl Upstream {
             return;
         }
         if self.starts_eagerly() {
-            let (instance, supervisor) =
-                self.new_instance(&BTreeMap::new(), StartedFor::AnyClient, Started::BeforeClients);
-            self.instances()
-                .insert(self.key_before_clients(), Arc::clone(&instance));
+            let plan = self.era_plan(StartedFor::AnyClient);
+            let (instance, supervisor) = self.new_instance(&BTreeMap::new(), plan, Started::BeforeClients);
+            let key = self.placement().key_before_clients();
+            self.instances().insert(key, Arc::clone(&instance));
             self.supervise(instance, supervisor);
         }
     }
@@ -296,22 +306,10 @@ impl Upstream {
 
     /// Ends the instances that these principals have to themselves.
     pub(crate) fn dismiss(&self, leaves: impl Fn(&str) -> bool) {
-        let is_theirs = |key: &InstanceKey| match key {
-            InstanceKey::Clients {
-                identity: Some((principal, _)),
-                ..
-            } => leaves(principal.as_str()),
-            InstanceKey::Clients { identity: None, .. }
-            | InstanceKey::Session(_)
-            | InstanceKey::Unclaimed => false,
-        };
-        self.instances().retain(|key, instance| {
-            let goes = is_theirs(key);
-            if goes {
-                instance.stop();
-            }
-            !goes
-        });
+        let theirs = self.instances().remove_of(leaves);
+        for instance in theirs {
+            instance.stop();
+        }
     }
 
     /// Refuses the calls that wait for an instance to take them. Those that run may finish.
@@ -331,7 +329,8 @@ impl Upstream {
 
     /// Stops every instance.
     pub(crate) fn stop(&self) {
-        for (_, instance) in std::mem::take(&mut *self.instances()) {
+        let all = self.instances().remove_all();
+        for instance in all {
             instance.stop();
         }
     }

@@ -1,4 +1,5 @@
-//! Eviction: which session or instance ends when a new one finds every place taken.
+//! Eviction: which session, instance, listen or waiting call ends when a new one finds every place taken, and which
+//! instances end because no client uses them.
 //!
 //! Official TypeScript clients close without DELETE, so that most sessions at a cap belong to clients that are gone. The
 //! order is: sessions that Rialto opened itself, sessions whose client closed its last stream, sessions that were idle
@@ -6,6 +7,7 @@
 
 use std::time::Duration;
 
+use crate::shares::Shares;
 use crate::time::Moment;
 
 /// A session that never had a stream may belong to a client between two calls, so that it is ended only after this.
@@ -75,8 +77,121 @@ impl InstanceUsage {
     }
 }
 
+/// A session, and the principal that holds it.
+#[derive(Debug, Clone, Copy)]
+pub struct HeldSession<'a, K> {
+    /// Newer sessions have larger keys.
+    pub key: K,
+    /// The principal of its client.
+    pub principal: &'a str,
+    /// How far its client uses it.
+    pub usage: Usage,
+}
+
+/// Returns the session that ends for one of `newcomer`: one that is no longer used, else one of a principal over its
+/// share. `None`: the newcomer is refused.
+pub fn session_to_end<K: Ord + Copy>(
+    now: Moment,
+    newcomer: &str,
+    sessions: &[HeldSession<'_, K>],
+) -> Option<K> {
+    let mut sessions: Vec<&HeldSession<'_, K>> = sessions.iter().collect();
+    // Of sessions in use the newest goes first.
+    sessions.sort_by_key(|session| std::cmp::Reverse(session.key));
+    let shares: Shares<'_> = sessions.iter().map(|session| session.principal).collect();
+    let unused = sessions
+        .iter()
+        .filter(|session| shares.may_take_unused(newcomer, session.principal));
+    session_to_evict(now, unused.map(|session| (session.key, session.usage))).or_else(|| {
+        let principal = shares.over_share(newcomer)?;
+        let theirs = sessions.iter().filter(|session| session.principal == principal);
+        session_to_give_up(theirs.map(|session| (session.key, session.usage)))
+    })
+}
+
+/// An instance, and the principal that has it to itself.
+#[derive(Debug, Clone)]
+pub struct HeldInstance<'a, K> {
+    /// What the caller knows it by.
+    pub key: K,
+    /// `None` where principals share it.
+    pub owner: Option<&'a str>,
+    /// How far it is used; `None` where it must not end.
+    pub usage: Option<InstanceUsage>,
+}
+
+/// Returns the instance that ends, with its sessions, for one of `newcomer`: one that is no longer used, else the last
+/// of a principal over its share. `None`: the newcomer is refused.
+pub fn instance_to_end<K: Copy>(now: Moment, newcomer: &str, instances: &[HeldInstance<'_, K>]) -> Option<K> {
+    let shares: Shares<'_> = instances.iter().filter_map(|instance| instance.owner).collect();
+    let unused = instances.iter().filter(|instance| {
+        let owner = instance.owner;
+        owner.is_none_or(|owner| shares.may_take_unused(newcomer, owner))
+    });
+    let usages = unused.filter_map(|instance| Some((instance.key, instance.usage.clone()?)));
+    instance_to_evict(now, usages).or_else(|| {
+        let principal = shares.over_share(newcomer)?;
+        let mut theirs = instances.iter().rev().filter(|instance| instance.usage.is_some());
+        let last = theirs.find(|instance| instance.owner == Some(principal))?;
+        Some(last.key)
+    })
+}
+
+/// Returns the instances that end because no client has used them for longer than `linger`. Each comes with the time
+/// since which it is unused, if it is. So many instances are `kept` in any case.
+pub fn instances_to_stop<K>(
+    now: Moment,
+    linger: Duration,
+    kept: usize,
+    instances: Vec<(K, Option<Moment>)>,
+) -> Vec<K> {
+    let spare = instances.len().saturating_sub(kept);
+    let is_old = |since: Option<Moment>| since.is_some_and(|since| now.since(since) > linger);
+    let unused = instances.into_iter().filter(|(_, since)| is_old(*since));
+    unused.take(spare).map(|(key, _)| key).collect()
+}
+
+/// Returns the listen that ends for one of `newcomer`: the newest of a principal over its share. Newer listens have
+/// larger keys.
+pub fn listen_to_end<K: Ord + Copy>(newcomer: &str, listens: &[(K, &str)]) -> Option<K> {
+    let shares: Shares<'_> = listens.iter().map(|(_, principal)| *principal).collect();
+    let over = shares.over_share(newcomer)?;
+    let theirs = listens.iter().filter(|(_, principal)| *principal == over);
+    theirs.map(|(key, _)| *key).max()
+}
+
+/// A modern call that waits for its client, or did and may again.
+#[derive(Debug, Clone, Copy)]
+pub struct HeldCall<'a, K> {
+    /// What the caller knows it by.
+    pub key: K,
+    /// The principal of its client.
+    pub principal: &'a str,
+    /// Until when it waits; `None` while its client is back.
+    pub waits_until: Option<Moment>,
+}
+
+/// Returns the waiting call that is given up for one of `newcomer`: the oldest of a principal over its share, one whose
+/// client is back only if there is no other.
+pub fn waiting_call_to_give_up<K: Copy>(newcomer: &str, calls: &[HeldCall<'_, K>]) -> Option<K> {
+    let shares: Shares<'_> = calls.iter().map(|call| call.principal).collect();
+    let over = shares.over_share(newcomer)?;
+    let theirs = calls.iter().filter(|call| call.principal == over);
+    let oldest = theirs.min_by_key(|call| (call.waits_until.is_none(), call.waits_until))?;
+    Some(oldest.key)
+}
+
+/// Returns the stream of the old transport that ends for a new one: of those whose clients have sent nothing for a
+/// minute the oldest. Each comes with the time at which it was opened.
+pub fn silent_stream_to_end<K>(now: Moment, streams: impl IntoIterator<Item = (K, Moment)>) -> Option<K> {
+    let evictable = streams
+        .into_iter()
+        .filter(|(_, opened)| now.since(*opened) > EVICTABLE_IDLE);
+    evictable.min_by_key(|(_, opened)| *opened).map(|(key, _)| key)
+}
+
 /// Returns the session to end, if one may be ended.
-pub fn session_to_evict<K>(now: Moment, sessions: impl IntoIterator<Item = (K, Usage)>) -> Option<K> {
+fn session_to_evict<K>(now: Moment, sessions: impl IntoIterator<Item = (K, Usage)>) -> Option<K> {
     let evictable = sessions
         .into_iter()
         .filter_map(|(key, usage)| Some((key, usage.priority(now)?)));
@@ -87,7 +202,7 @@ pub fn session_to_evict<K>(now: Moment, sessions: impl IntoIterator<Item = (K, U
 
 /// Returns the session of a principal over its share that ends for another principal: the least used one, the first of
 /// those with a call or a stream only if there is no other.
-pub fn session_to_give_up<K>(sessions: impl IntoIterator<Item = (K, Usage)>) -> Option<K> {
+fn session_to_give_up<K>(sessions: impl IntoIterator<Item = (K, Usage)>) -> Option<K> {
     let rank = |usage: Usage| match usage {
         Usage::Implicit(since) => (Some(Class::Implicit), since),
         Usage::StreamClosed(since) => (Some(Class::StreamClosed), since),
@@ -101,10 +216,7 @@ pub fn session_to_give_up<K>(sessions: impl IntoIterator<Item = (K, Usage)>) -> 
 }
 
 /// Returns the instance to end with all its sessions, if one may be ended.
-pub fn instance_to_evict<K>(
-    now: Moment,
-    instances: impl IntoIterator<Item = (K, InstanceUsage)>,
-) -> Option<K> {
+fn instance_to_evict<K>(now: Moment, instances: impl IntoIterator<Item = (K, InstanceUsage)>) -> Option<K> {
     let evictable = instances
         .into_iter()
         .filter_map(|(key, usage)| Some((key, usage.priority(now)?)));
@@ -138,6 +250,103 @@ mod tests {
             sessions.retain(|(name, _)| *name != expected);
         }
         assert_eq!(evicted(100, &sessions), None);
+    }
+
+    #[test]
+    fn unused_session_ends_before_one_of_a_principal_over_its_share() {
+        let held = |key, principal, usage| HeldSession {
+            key,
+            principal,
+            usage,
+        };
+        let (active, closed) = (Usage::Active, Usage::StreamClosed(at(50)));
+        let sessions = [
+            held(1, "alice", active),
+            held(2, "alice", active),
+            held(3, "alice", active),
+            held(4, "bob", closed),
+        ];
+        let end = |newcomer, sessions: &[HeldSession<'_, i32>]| session_to_end(at(100), newcomer, sessions);
+        assert_eq!(end("carol", &sessions), Some(4));
+        assert_eq!(end("alice", &sessions), None, "the only session of bob is left");
+        assert_eq!(
+            end("carol", &sessions[..3]),
+            Some(3),
+            "the newest of those in use"
+        );
+        assert_eq!(end("alice", &sessions[..3]), None);
+        assert_eq!(end("carol", &[]), None);
+    }
+
+    #[test]
+    fn unused_instance_ends_before_the_last_one_of_a_principal_over_its_share() {
+        let held = |key, owner, usage| HeldInstance { key, owner, usage };
+        let (busy, unused) = (Some(InstanceUsage::Busy), Some(InstanceUsage::Unused(at(50))));
+        let instances = [
+            held(1, Some("alice"), busy.clone()),
+            held(2, Some("alice"), busy),
+            held(3, Some("alice"), None),
+            held(4, None, unused.clone()),
+            held(5, Some("bob"), unused),
+        ];
+        let end =
+            |newcomer, instances: &[HeldInstance<'_, i32>]| instance_to_end(at(100), newcomer, instances);
+        assert_eq!(end("carol", &instances), Some(4));
+        assert_eq!(end("carol", &instances[4..]), Some(5));
+        assert_eq!(end("carol", &instances[..3]), Some(2), "the third must not end");
+        assert_eq!(end("alice", &instances[..3]), None);
+        let bobs = [instances[0].clone(), instances[1].clone(), instances[4].clone()];
+        assert_eq!(end("alice", &bobs), None, "alice holds more than bob already");
+    }
+
+    #[test]
+    fn instances_without_clients_stop_after_a_while_but_for_those_that_are_kept() {
+        let stop = |kept, since: &[Option<u64>]| {
+            let instances = since.iter().enumerate();
+            let instances = instances.map(|(key, since)| (key, since.map(at))).collect();
+            instances_to_stop(at(100), Duration::from_secs(30), kept, instances)
+        };
+        assert_eq!(stop(0, &[Some(10), None, Some(70), Some(69)]), [0, 3]);
+        assert_eq!(stop(1, &[Some(10), Some(20)]), [0]);
+        assert_eq!(stop(1, &[Some(10), None]), [0]);
+        assert!(stop(1, &[Some(10)]).is_empty() && stop(1, &[]).is_empty());
+    }
+
+    #[test]
+    fn newest_listen_of_a_principal_over_its_share_ends() {
+        let listens = [(1, "alice"), (5, "alice"), (3, "alice"), (4, "bob")];
+        assert_eq!(listen_to_end("carol", &listens), Some(5));
+        assert_eq!(listen_to_end("bob", &listens), Some(5));
+        assert_eq!(listen_to_end("alice", &listens), None);
+    }
+
+    #[test]
+    fn oldest_waiting_call_of_a_principal_over_its_share_is_given_up() {
+        let held = |key, principal, until: Option<u64>| HeldCall {
+            key,
+            principal,
+            waits_until: until.map(at),
+        };
+        let calls = [
+            held(1, "alice", None),
+            held(2, "alice", Some(9)),
+            held(3, "alice", Some(7)),
+            held(4, "bob", Some(1)),
+        ];
+        assert_eq!(waiting_call_to_give_up("carol", &calls), Some(3));
+        assert_eq!(waiting_call_to_give_up("alice", &calls), None);
+        let back = [held(1, "alice", None), held(2, "alice", None)];
+        assert_eq!(waiting_call_to_give_up("carol", &back), Some(1));
+    }
+
+    #[test]
+    fn oldest_silent_stream_ends_after_a_minute() {
+        let streams = |seconds: &[u64]| {
+            let streams = seconds.iter().map(|opened| (*opened, at(*opened)));
+            silent_stream_to_end(at(100), streams)
+        };
+        assert_eq!(streams(&[39, 20, 30]), Some(20));
+        assert_eq!(streams(&[40, 99]), None);
     }
 
     #[test]

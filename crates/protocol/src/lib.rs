@@ -25,6 +25,7 @@ pub mod modern_request;
 pub mod multiplexer;
 pub mod negotiation;
 pub mod object;
+pub mod placement;
 pub mod session;
 pub mod shares;
 pub mod task;

@@ -22,6 +22,7 @@ mod url_elicitation;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -41,6 +42,8 @@ use response::Response;
 pub use input_rounds::RetryRefusal;
 pub use response::{Answer, Line, Reading};
 
+/// How long a call waits for its client to come back with answers.
+pub const WAITING_TIME: Duration = Duration::from_secs(600);
 /// A modern request has one call, and one for its opening.
 const OPENING: CallKey = CallKey(0);
 const MAIN_CALL: CallKey = CallKey(1);
@@ -104,6 +107,8 @@ enum Stage {
     Parked {
         /// The newest progress or log line that came meanwhile.
         newest: Option<Message>,
+        /// It waits for its client no longer than this.
+        until: Moment,
     },
     /// The final answer is here and was given out, or no client wants it.
     Over,
@@ -219,6 +224,21 @@ impl ModernRequest {
         matches!(self.stage, Stage::Parked { .. })
     }
 
+    /// Returns until when it waits for its client, if it does.
+    pub fn waits_until(&self) -> Option<Moment> {
+        match self.stage {
+            Stage::Parked { until, .. } => Some(until),
+            Stage::Running | Stage::Over => None,
+        }
+    }
+
+    /// Ends the request if its client did not come back in time.
+    pub fn handle_tick(&mut self, now: Moment) {
+        if self.waits_until().is_some_and(|until| until <= now) {
+            self.abandon();
+        }
+    }
+
     /// Returns the HTTP status of the final answer, unless it is a failure or was sent as an event.
     pub fn answer_status(&self) -> u16 {
         self.response.status()
@@ -326,7 +346,7 @@ impl ModernRequest {
                 }
             }
             // While no client reads, only the newest is of interest.
-            Stage::Parked { newest } => {
+            Stage::Parked { newest, .. } => {
                 if self.response.wants(&message) {
                     *newest = Some(message);
                 }

@@ -38,6 +38,9 @@ use notices::Notices;
 use questions::Questions;
 use replay::{Audience, ByteSum, EventId, Retention, StreamKey};
 
+/// How long a session may be idle that its client never opened.
+const IMPLICIT_IDLE: Duration = Duration::from_secs(60);
+
 pub use line_output::OutgoingLine;
 pub use readers::{Answer, Reader, Reading, StreamRefusal};
 
@@ -402,6 +405,13 @@ impl Session {
         (!in_use).then_some(self.activity.last_seen)
     }
 
+    /// Returns whether the session has been idle for longer than it may; `limit` is that of sessions that a client
+    /// opened.
+    pub fn is_expired(&self, now: Moment, limit: Duration) -> bool {
+        let limit = if self.is_implicit() { IMPLICIT_IDLE } else { limit };
+        self.idle_since().is_some_and(|since| now.since(since) > limit)
+    }
+
     /// Returns how far the client still uses this session.
     pub fn usage(&self) -> Usage {
         match self.idle_since() {
@@ -736,5 +746,33 @@ impl Session {
         self.notices.forget_old(now, &self.limits);
         self.shed_to(self.limits.retention.bytes);
         self.give_up_questions(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exchange::Principal;
+
+    #[test]
+    fn session_that_its_client_never_opened_expires_after_a_minute() {
+        let client = || Arc::new(Client::declaring(Principal::anonymous(), None, None));
+        let (key, limits, version) = (SessionKey(1), Limits::default(), Version::NEWEST_LEGACY);
+        let text = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}"#;
+        let message = Message::own(text.to_owned());
+        let (implicit, ask) = Session::open_implicit(key, client(), limits.clone(), Moment::START, version);
+        let Ask::Open { call: opening, .. } = ask else {
+            panic!("a session opens with an introduction");
+        };
+        let (opened, call, _) = Session::open(key, client(), limits, Moment::START, message, Accepts::Json);
+        let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
+        for (mut session, call, limit) in [(implicit, opening, minute), (opened, call, hour)] {
+            let later = Moment::START.after(limit + Duration::from_millis(1));
+            assert!(!session.is_expired(later, hour), "its introduction is a call");
+            session.handle_lost_instance(Moment::START, &Failure::SessionEnded);
+            session.poll_answer(call);
+            assert!(!session.is_expired(Moment::START.after(limit), hour));
+            assert!(session.is_expired(later, hour));
+        }
     }
 }

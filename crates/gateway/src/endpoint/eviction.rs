@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use protocol::eviction::{self, InstanceUsage};
+use protocol::eviction::{self, HeldInstance, HeldSession, InstanceUsage};
 use protocol::exchange::{Principal, SessionKey};
-use protocol::shares::Shares;
 
 use super::Endpoint;
 use crate::instance::{Instance, Unreserved};
@@ -18,27 +17,20 @@ impl Endpoint {
     /// Ends a session if `max_sessions` are open: one that is no longer used, else one of a principal over its share.
     pub(super) fn make_room(&self, newcomer: &Principal) -> Result<(), Refusal> {
         let limit = self.settings.max_sessions;
-        let mut handles: Vec<Arc<SessionHandle>> = {
-            let sessions = self.sessions();
-            if sessions.len() < limit {
-                return Ok(());
-            }
-            sessions.values().cloned().collect()
-        };
-        // Of sessions in use the newest goes first.
-        handles.sort_by_key(|handle| std::cmp::Reverse(handle.key()));
-        let newcomer = newcomer.as_str();
-        let shares: Shares<'_> = handles.iter().map(|handle| handle.principal()).collect();
-        let unused = handles
-            .iter()
-            .filter(|handle| shares.may_take_unused(newcomer, handle.principal()))
-            .map(|handle| (handle, handle.usage()));
-        let evicted = eviction::session_to_evict(self.shared.clock.now(), unused).or_else(|| {
-            let principal = shares.over_share(newcomer)?;
-            let theirs = handles.iter().filter(|handle| handle.principal() == principal);
-            eviction::session_to_give_up(theirs.map(|handle| (handle, handle.usage())))
+        if self.sessions().len() < limit {
+            return Ok(());
+        }
+        let handles = self.sessions_by_key();
+        let held = handles.iter().map(|(key, handle)| HeldSession {
+            key: *key,
+            principal: handle.principal(),
+            usage: handle.usage(),
         });
-        self.evict(evicted.ok_or(Refusal::TooManySessions { limit })?);
+        let held: Vec<HeldSession<'_, SessionKey>> = held.collect();
+        let ended = eviction::session_to_end(self.shared.clock.now(), newcomer.as_str(), &held)
+            .and_then(|key| handles.get(&key))
+            .ok_or(Refusal::TooManySessions { limit })?;
+        self.evict(ended);
         Ok(())
     }
 
@@ -59,38 +51,28 @@ impl Endpoint {
                 }
             })
             .collect();
-        let newcomer = newcomer.as_str();
-        let owners = candidates
-            .iter()
-            .filter_map(|candidate| candidate.owner.as_deref());
-        let shares: Shares<'_> = owners.collect();
-        let unused = candidates.iter().filter(|candidate| {
-            let owner = candidate.owner.as_deref();
-            owner.is_none_or(|owner| shares.may_take_unused(newcomer, owner))
+        let held = candidates.iter().map(|candidate| HeldInstance {
+            key: candidate,
+            owner: candidate.owner.as_deref(),
+            usage: candidate.unreserved.map(|_| usage(candidate)),
         });
-        let usages = unused.map(|candidate| (candidate, usage(candidate)));
-        let evicted = eviction::instance_to_evict(self.shared.clock.now(), usages).or_else(|| {
-            let principal = shares.over_share(newcomer)?;
-            let mut theirs = candidates.iter().rev();
-            theirs.find(|candidate| {
-                candidate.unreserved.is_some() && candidate.owner.as_deref() == Some(principal)
-            })
-        });
-        let (evicted, unreserved) = evicted
-            .and_then(|candidate| Some((candidate, candidate.unreserved?)))
-            .ok_or(Refusal::TooManyChildren { limit })?;
+        let held: Vec<HeldInstance<'_, &EvictionCandidate>> = held.collect();
+        let (ended, unreserved) =
+            eviction::instance_to_end(self.shared.clock.now(), newcomer.as_str(), &held)
+                .and_then(|candidate| Some((candidate, candidate.unreserved?)))
+                .ok_or(Refusal::TooManyChildren { limit })?;
         // No new client finds the instance while its sessions end.
         if !self
             .upstream
-            .remove_unreserved(&evicted.key, &evicted.instance, unreserved)
+            .remove_unreserved(&ended.key, &ended.instance, unreserved)
         {
             // It was chosen for another client meanwhile: the caller looks again.
             return Ok(());
         }
-        for handle in evicted.users.iter().flatten() {
+        for handle in ended.users.iter().flatten() {
             self.evict(handle);
         }
-        evicted.instance.stop();
+        ended.instance.stop();
         Ok(())
     }
 
@@ -130,10 +112,7 @@ fn sessions_of(
 
 fn owner(key: &InstanceKey, users: Option<&[Arc<SessionHandle>]>) -> Option<String> {
     match key {
-        InstanceKey::Clients { identity, .. } => {
-            let (principal, _) = identity.as_ref()?;
-            Some(principal.as_str().to_owned())
-        }
+        InstanceKey::Clients { .. } => key.principal().map(|principal| principal.as_str().to_owned()),
         InstanceKey::Session(_) => Some(users?.first()?.principal().to_owned()),
         InstanceKey::Unclaimed => None,
     }
@@ -141,7 +120,6 @@ fn owner(key: &InstanceKey, users: Option<&[Arc<SessionHandle>]>) -> Option<Stri
 
 fn usage(candidate: &EvictionCandidate) -> InstanceUsage {
     match &candidate.users {
-        _ if candidate.unreserved.is_none() => InstanceUsage::Busy,
         None => InstanceUsage::Busy,
         Some(sessions) if sessions.is_empty() => candidate
             .instance

@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use http::HeaderMap;
 use parking_lot::MutexGuard;
 use protocol::client_face::modern::{self, Classified};
+use protocol::eviction::{self, HeldCall};
 use protocol::exchange::{Client, Failure, Principal, SessionKey};
 use protocol::message::Message;
+use protocol::modern_request::WAITING_TIME;
 use protocol::session::Accepts;
-use protocol::shares::Shares;
 use protocol::time::Moment;
 use protocol::version::{Era, Version};
 use protocol::wire::header::MirroredParams;
@@ -25,8 +25,6 @@ use crate::seal::RequestState;
 use crate::seal::state::StateSeal;
 use crate::settings::Show;
 
-/// How long a call waits for its client to come back with answers.
-const PARKED_FOR: Duration = Duration::from_secs(600);
 /// How a modern request sets out.
 #[derive(Debug)]
 pub(crate) struct CallOptions {
@@ -122,13 +120,11 @@ impl Endpoint {
             if listens.len() >= limit {
                 let open: Vec<Arc<ModernRequestHandle>> =
                     listens.values().filter_map(Weak::upgrade).collect();
-                let shares: Shares<'_> = open.iter().map(|listen| listen.principal()).collect();
-                let principal = shares.over_share(handle.principal());
-                let theirs = open.iter().filter(|listen| Some(listen.principal()) == principal);
-                let newest = theirs.max_by_key(|listen| listen.key());
-                let newest = newest.ok_or(Refusal::TooManyListens { limit })?;
-                listens.remove(&newest.key());
-                evicted = Some(Arc::clone(newest));
+                let held = open.iter().map(|listen| (listen.key(), listen.principal()));
+                let held: Vec<(SessionKey, &str)> = held.collect();
+                let key = eviction::listen_to_end(handle.principal(), &held);
+                let key = key.ok_or(Refusal::TooManyListens { limit })?;
+                evicted = listens.remove(&key).and_then(|listen| listen.upgrade());
             }
             listens.insert(handle.key(), Arc::downgrade(handle));
             evicted
@@ -180,7 +176,7 @@ impl Endpoint {
 
     /// Parks a modern request whose server has asked. Gives the answer that asks the client.
     pub(crate) fn park(&self, handle: &Arc<ModernRequestHandle>, round: u32) -> Option<bytes::Bytes> {
-        let expires = self.shared.clock.now().after(PARKED_FOR);
+        let expires = self.shared.clock.now().after(WAITING_TIME);
         self.make_room_to_wait(handle)?;
         let request_state = RequestState {
             modern_request: handle.name,
@@ -227,12 +223,15 @@ impl Endpoint {
         if waiting.len() < limit {
             return Some(());
         }
-        let shares: Shares<'_> = waiting.iter().map(|waiting| waiting.principal()).collect();
-        let principal = shares.over_share(handle.principal())?;
-        let theirs = waiting.iter().filter(|waiting| waiting.principal() == principal);
-        let oldest = theirs.min_by_key(|waiting| waiting.parked_until())?;
-        self.parked_map().remove(&oldest.name);
-        oldest.abandon();
+        let held = waiting.iter().map(|waiting| HeldCall {
+            key: waiting,
+            principal: waiting.principal(),
+            waits_until: waiting.waits_until(),
+        });
+        let held: Vec<HeldCall<'_, &Arc<ModernRequestHandle>>> = held.collect();
+        let given_up = eviction::waiting_call_to_give_up(handle.principal(), &held)?;
+        self.parked_map().remove(&given_up.name);
+        given_up.abandon();
         Some(())
     }
 
@@ -274,9 +273,7 @@ impl Endpoint {
     /// Gives up on clients that did not come back in time.
     pub(super) fn forget_modern_requests(&self, now: Moment) {
         for handle in self.waiting_requests() {
-            if handle.parked_until().is_some_and(|until| until <= now) {
-                handle.abandon();
-            }
+            handle.tick(now);
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
+use protocol::eviction;
 use protocol::exchange::Principal;
 use protocol::time::Moment;
 use uuid::Uuid;
@@ -14,8 +14,6 @@ use uuid::Uuid;
 use crate::reply::Refusal;
 use crate::session_handle::SessionHandle;
 
-/// A stream on which nothing was said for this long may have to make room for a new one.
-const MAKES_ROOM: Duration = Duration::from_secs(60);
 /// Messages that may wait on a stream that has no session: refusals, and the answer to `initialize`.
 const MAX_EARLY: usize = 64;
 
@@ -51,10 +49,8 @@ impl OldStreams {
             }
             streams.values().cloned().collect()
         };
-        let silent = open
-            .iter()
-            .filter(|stream| stream.is_silent() && now.since(stream.opened) > MAKES_ROOM)
-            .min_by_key(|stream| stream.opened)
+        let silent = open.iter().filter(|stream| stream.is_silent());
+        let silent = eviction::silent_stream_to_end(now, silent.map(|stream| (stream, stream.opened)))
             .ok_or(Refusal::TooManySessions { limit })?;
         {
             let mut streams = self.lock();

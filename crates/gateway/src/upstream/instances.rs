@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use parking_lot::MutexGuard;
 use protocol::backend_face::legacy::ClientHello;
-use protocol::capability;
-use protocol::exchange::{BackendError, Client, Principal, SessionKey};
+use protocol::eviction;
+use protocol::exchange::{BackendError, Client, SessionKey};
 use protocol::multiplexer::{self, Counters, Multiplexer};
-use protocol::negotiation::StartedFor;
+use protocol::negotiation::EraPlan;
+use protocol::placement::{self, Placement, Room, Wanted};
 use protocol::time::Moment;
 use protocol::version::CapabilityStyle;
 
@@ -28,33 +30,10 @@ use crate::tasks;
 /// The pause before a supervisor that panicked begins anew.
 const AFTER_PANIC: Duration = Duration::from_millis(500);
 
-/// What an instance is for: clients with equal keys share one. The era of the server is no part of it: clients of both
-/// eras share an instance and are translated.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum InstanceKey {
-    /// Started before any client came, without credentials and capabilities: the first client that needs a new
-    /// instance takes it over.
-    Unclaimed,
-    Session(SessionKey),
-    Clients {
-        /// Of whom, where identities do not share.
-        identity: Option<Identity>,
-        /// What the server was told that its clients can do, where it is told exactly that.
-        capabilities: Option<capability::Capabilities>,
-    },
-}
-
-/// A principal, with what its headers pass on to the server.
-pub(crate) type Identity = (Principal, BTreeMap<String, Secret>);
-
-impl InstanceKey {
-    fn is_of(&self, wanted: &Option<Identity>) -> bool {
-        match self {
-            Self::Clients { identity, .. } => identity == wanted,
-            Self::Unclaimed | Self::Session(_) => false,
-        }
-    }
-}
+/// What of a client's headers its server is given, by the names it is given under.
+pub(super) type Credentials = BTreeMap<String, Secret>;
+pub(crate) type InstanceKey = placement::InstanceKey<Credentials>;
+pub(super) type Instances = placement::Instances<Credentials, Arc<Instance>>;
 
 /// When an instance is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +77,7 @@ impl Supervisor {
 impl Upstream {
     /// What of a client's headers its server is given: by the name it is given under. A header that stands twice, or that
     /// cannot be read, is refused: another value would stand in its place.
-    pub(super) fn passed_on(&self, headers: &HeaderMap) -> Result<BTreeMap<String, Secret>, Refusal> {
+    pub(super) fn passed_on(&self, headers: &HeaderMap) -> Result<Credentials, Refusal> {
         let given = |name: &str, header: &str| {
             let mut values = headers.get_all(header).iter();
             let value = values.next()?;
@@ -122,26 +101,10 @@ impl Upstream {
         }
     }
 
-    /// The key of the instance that is started before any client comes.
-    pub(super) fn key_before_clients(&self) -> InstanceKey {
-        let rules = self.rules();
-        match (rules.sharing, rules.capabilities) {
-            (Sharing::Shared, Capabilities::Union) => InstanceKey::Clients {
-                identity: None,
-                capabilities: None,
-            },
-            (Sharing::Shared, Capabilities::PerClient) | (Sharing::PerSession | Sharing::PerIdentity, _) => {
-                InstanceKey::Unclaimed
-            }
-        }
-    }
-
-    /// The instance for a client: of a session, or of a modern client that has none.
+    /// Returns the instance for a client: of a session, or of a modern client that has none.
     ///
-    /// An instance of its session, of its identity, or of everybody, as `process` says. Under `capabilities:
-    /// per_client` a server that is told once what its clients can do (every legacy one) is shared only by clients
-    /// with the same capabilities; where there is no room for another instance, the client joins the one that suits
-    /// it best. `make_room` ends an instance where all that may run do.
+    /// Which clients share one is decided by [`protocol::placement`]. Where there is no room for another instance, the
+    /// client joins the one that suits it best. `make_room` ends an instance where all that may run do.
     pub(crate) fn instance_for(
         &self,
         session: Option<SessionKey>,
@@ -149,124 +112,106 @@ impl Upstream {
         headers: &HeaderMap,
         make_room: impl Fn(usize) -> Result<(), Refusal>,
     ) -> Result<Reservation, Refusal> {
-        let rules = self.rules();
-        let from_headers = self.passed_on(headers)?;
-        let (key, started_for) = match (rules.sharing, session) {
-            (Sharing::PerSession, Some(session)) => (InstanceKey::Session(session), StartedFor::Session),
-            // Without sessions the next smaller unit is who is calling.
-            (Sharing::PerIdentity, _) | (Sharing::PerSession, None) => {
-                let identity = Some((client.principal.clone(), from_headers.clone()));
-                (self.key_of(identity, client), StartedFor::AnyClient)
+        let credentials = self.passed_on(headers)?;
+        let learns = self.learns_capabilities_per_request();
+        let mut wanted = self
+            .placement()
+            .wanted(session, client, credentials.clone(), learns);
+        if let Some(found) = self.find(wanted.key()) {
+            if !wanted.is_for_all() || found.suits(&client.principal) {
+                return Ok(found);
             }
-            (Sharing::Shared, _) => (self.key_of(None, client), StartedFor::AnyClient),
-        };
-        let (key, shared) = self.unshared_key(key, &client.principal);
-        let limit = rules.max_children;
+            wanted = wanted.unshared(&client.principal);
+        }
+        let limit = self.rules().max_children;
+        let plan = self.era_plan(wanted.started_for());
         loop {
-            let known = self.instances().get(&key).map(Instance::reserve);
-            if let Some(reserved) = known {
-                return Ok(reserved);
+            if let Some(found) = self.find(wanted.key()) {
+                return Ok(found);
             }
-            let equivalent = self.equivalent(&key);
+            let equivalent = self.equivalent(&wanted);
             let mut instances = self.instances();
-            if let Some(instance) = instances.get(&key) {
-                return Ok(instance.reserve());
-            }
-            if let Some(instance) = equivalent.and_then(|known| instances.remove(&known)) {
-                let reserved = instance.reserve();
-                instances.insert(key, instance);
-                return Ok(reserved);
-            }
-            // A child that was started before anyone came has nobody's credentials in its environment.
-            if from_headers.is_empty()
-                && let Some(instance) = instances.remove(&InstanceKey::Unclaimed)
-            {
-                let reserved = instance.reserve();
-                instances.insert(key, instance);
-                drop(instances);
-                reserved.plan_eras(self.era_plan(started_for));
-                return Ok(reserved);
-            }
-            if instances.len() < limit {
-                if self.has_too_many_supervisors() {
-                    let joined = instead(&instances, shared.as_ref(), &key, client);
+            match instances.place(&wanted, equivalent.as_ref(), self.room()) {
+                Placement::Found(instance) => return Ok(instance.reserve()),
+                Placement::Claimed(instance) => {
+                    let reserved = instance.reserve();
+                    drop(instances);
+                    reserved.plan_eras(plan);
+                    return Ok(reserved);
+                }
+                Placement::Start => return Ok(self.start_instance(instances, &wanted, plan, &credentials)),
+                Placement::TooManyEnding => {
+                    let joined = instances.instead(&wanted).map(Instance::reserve);
                     return joined.ok_or(Refusal::TooManyChildren { limit });
                 }
-                let (instance, supervisor) =
-                    self.new_instance(&from_headers, started_for, Started::ForClient);
-                let reserved = instance.reserve();
-                instances.insert(key, Arc::clone(&instance));
-                drop(instances);
-                self.supervise(instance, supervisor);
-                return Ok(reserved);
+                Placement::Full => {}
             }
             drop(instances);
             if let Err(refusal) = make_room(limit) {
-                return instead(&self.instances(), shared.as_ref(), &key, client).ok_or(refusal);
+                let joined = self.instances().instead(&wanted).map(Instance::reserve);
+                return joined.ok_or(refusal);
             }
         }
     }
 
-    /// Returns the key of an instance of the principal's own, and that of the shared one, if that one has asked another
-    /// principal: neither is to wait for the other's answers. Where there is no room for another instance, the shared one
-    /// is used all the same.
-    fn unshared_key(&self, key: InstanceKey, principal: &Principal) -> (InstanceKey, Option<InstanceKey>) {
-        let InstanceKey::Clients {
-            identity: None,
-            capabilities,
-        } = &key
-        else {
-            return (key, None);
-        };
-        let shared = self.instances().get(&key).map(Arc::clone);
-        if shared.is_none_or(|instance| instance.suits(principal)) {
-            return (key, None);
-        }
-        let own = InstanceKey::Clients {
-            identity: Some((principal.clone(), BTreeMap::new())),
-            capabilities: capabilities.clone(),
-        };
-        (own, Some(key))
+    fn find(&self, key: &InstanceKey) -> Option<Reservation> {
+        self.instances().get(key).map(Instance::reserve)
     }
 
-    /// Returns the key of an instance that was started for clients of one kind, if `key` is for clients of every kind:
-    /// its server has turned out to learn with each request what its client can do.
-    fn equivalent(&self, key: &InstanceKey) -> Option<InstanceKey> {
-        let InstanceKey::Clients {
-            identity,
-            capabilities: None,
-        } = key
-        else {
-            return None;
+    fn room(&self) -> Room {
+        Room {
+            limit: self.rules().max_children,
+            running: self.supervisors(),
+        }
+    }
+
+    /// Starts an instance and reserves it for the client that needs it.
+    fn start_instance(
+        &self,
+        mut instances: MutexGuard<'_, Instances>,
+        wanted: &Wanted<Credentials>,
+        plan: EraPlan,
+        credentials: &Credentials,
+    ) -> Reservation {
+        let (instance, supervisor) = self.new_instance(credentials, plan, Started::ForClient);
+        let reserved = instance.reserve();
+        instances.insert(wanted.key().clone(), Arc::clone(&instance));
+        drop(instances);
+        self.supervise(instance, supervisor);
+        reserved
+    }
+
+    /// Returns the key of an instance that serves as well as the wanted one, since its server has turned out to learn with
+    /// each request what its client can do.
+    fn equivalent(&self, wanted: &Wanted<Credentials>) -> Option<InstanceKey> {
+        let others = {
+            let instances = self.instances();
+            let others = instances.iter().filter(|(key, _)| wanted.may_take_over(key));
+            let others = others.map(|(key, instance)| (key.clone(), Arc::clone(instance)));
+            others.collect::<Vec<_>>()
         };
-        let instances = self.instances().clone();
-        let mut theirs = instances.into_iter().filter(|(key, _)| key.is_of(identity));
         let learns = |instance: &Instance| {
             let era = instance.agreed_era();
             era.is_some_and(|era| era.capabilities() == CapabilityStyle::PerRequest)
         };
-        let found = theirs.find(|(_, instance)| learns(instance));
+        let found = others.into_iter().find(|(_, instance)| learns(instance));
         found.map(|(key, _)| key)
     }
 
     /// Stops the instances that no client has used for long enough.
     pub(super) fn stop_idle_instances(&self, now: Moment) {
-        let linger = self.rules().linger;
-        let instances = self.instances_by_key();
-        let total = instances.len();
-        let is_idle = |instance: &Instance| {
-            instance
-                .idle_since()
-                .is_some_and(|since| now.since(since) > linger)
-        };
-        let idle = instances.into_iter().filter_map(|(key, instance, unreserved)| {
-            let unreserved = unreserved?;
-            is_idle(&instance).then_some((key, instance, unreserved))
-        });
         // An eager destination keeps one child, also if clients have left it.
-        let spare = total.saturating_sub(usize::from(self.starts_eagerly()));
-        for (key, instance, unreserved) in idle.take(spare) {
-            if self.remove_unreserved(&key, &instance, unreserved) {
+        let kept = usize::from(self.starts_eagerly());
+        let instances = self
+            .instances_by_key()
+            .into_iter()
+            .map(|(key, instance, unreserved)| {
+                let idle_since = unreserved.and_then(|_| instance.idle_since());
+                ((key, instance, unreserved), idle_since)
+            });
+        let stopped = eviction::instances_to_stop(now, self.rules().linger, kept, instances.collect());
+        for (key, instance, unreserved) in stopped {
+            if unreserved.is_some_and(|then| self.remove_unreserved(&key, &instance, then)) {
                 tracing::debug!(destination = %self.name, "child no longer used");
                 instance.stop();
             }
@@ -275,48 +220,22 @@ impl Upstream {
 
     /// Returns an instance of the client's principal alone, if there is one or room for one.
     pub(crate) fn own_instance(&self, client: &Client) -> Option<Reservation> {
-        let identity = (client.principal.clone(), BTreeMap::new());
-        let key = self.key_of(Some(identity), client);
-        let limit = self.rules().max_children;
+        let learns = self.learns_capabilities_per_request();
+        let wanted = self.placement().wanted_alone(client, learns);
+        let plan = self.era_plan(wanted.started_for());
         let mut instances = self.instances();
-        if let Some(instance) = instances.get(&key) {
-            return Some(instance.reserve());
-        }
-        if instances.len() >= limit || self.has_too_many_supervisors() {
-            return None;
-        }
-        let (instance, supervisor) =
-            self.new_instance(&BTreeMap::new(), StartedFor::AnyClient, Started::ForClient);
-        let reserved = instance.reserve();
-        instances.insert(key, Arc::clone(&instance));
-        drop(instances);
-        self.supervise(instance, supervisor);
-        Some(reserved)
-    }
-
-    /// Returns whether so many children are being ended that none may be started. A storm of sessions must not pile
-    /// them up.
-    fn has_too_many_supervisors(&self) -> bool {
-        self.supervisors() >= self.rules().max_children.saturating_mul(2).max(16)
-    }
-
-    fn key_of(&self, identity: Option<Identity>, client: &Client) -> InstanceKey {
-        let capabilities = match self.rules().capabilities {
-            Capabilities::Union => None,
-            Capabilities::PerClient if self.learns_capabilities_per_request() => None,
-            Capabilities::PerClient => Some(client.capabilities.clone()),
-        };
-        InstanceKey::Clients {
-            identity,
-            capabilities,
+        match instances.place(&wanted, None, self.room()) {
+            Placement::Found(instance) | Placement::Claimed(instance) => Some(instance.reserve()),
+            Placement::Start => Some(self.start_instance(instances, &wanted, plan, &Credentials::new())),
+            Placement::TooManyEnding | Placement::Full => None,
         }
     }
 
     /// Makes an instance and its supervisor, which counts from now on and is to be run.
     pub(super) fn new_instance(
         &self,
-        from_headers: &BTreeMap<String, Secret>,
-        started_for: StartedFor,
+        from_headers: &Credentials,
+        plan: EraPlan,
         started: Started,
     ) -> (Arc<Instance>, Supervisor) {
         let rules = self.rules();
@@ -338,7 +257,7 @@ impl Upstream {
             (Sharing::Shared | Sharing::PerIdentity, Capabilities::PerClient) => ClientHello::Newest,
         };
         let mut multiplexer = Multiplexer::new(limits, client_hello);
-        multiplexer.plan_eras(self.era_plan(started_for));
+        multiplexer.plan_eras(plan);
         if started == Started::BeforeClients && client_hello != ClientHello::Verbatim {
             multiplexer.initialize_at_start();
         }
@@ -410,7 +329,7 @@ impl Upstream {
         has_one_caller || spec.error_stderr
     }
 
-    fn child_environment(&self, spec: &ProcessSpec, from_headers: &BTreeMap<String, Secret>) -> Environment {
+    fn child_environment(&self, spec: &ProcessSpec, from_headers: &Credentials) -> Environment {
         let mut child = environment(self.context.environment.iter(), spec.inherits, &spec.env);
         for (name, value) in from_headers {
             child.set(name, value);
@@ -426,46 +345,8 @@ fn outgoing_bytes(least: usize, max_message_bytes: usize) -> usize {
     eight.max(least).max(max_message_bytes.saturating_mul(2))
 }
 
-/// Returns the instance that a client shares where there is no room for one with its key.
-fn instead(
-    instances: &BTreeMap<InstanceKey, Arc<Instance>>,
-    shared: Option<&InstanceKey>,
-    key: &InstanceKey,
-    client: &Client,
-) -> Option<Reservation> {
-    let shared = shared.and_then(|key| instances.get(key));
-    let instance = shared.or_else(|| best_fit(instances, key, client))?;
-    Some(instance.reserve())
-}
-
-/// Returns the instance that suits a client best, among those that it may share.
-fn best_fit<'a>(
-    instances: &'a BTreeMap<InstanceKey, Arc<Instance>>,
-    key: &InstanceKey,
-    client: &Client,
-) -> Option<&'a Arc<Instance>> {
-    let InstanceKey::Clients { identity, .. } = key else {
-        return None;
-    };
-    let fitness = |key: &InstanceKey| match key {
-        InstanceKey::Clients { capabilities, .. } => {
-            let declared = capabilities.as_ref();
-            (
-                declared.is_none(),
-                declared.map(|declared| declared.fitness(&client.capabilities)),
-            )
-        }
-        InstanceKey::Unclaimed | InstanceKey::Session(_) => (false, None),
-    };
-    instances
-        .iter()
-        .filter(|(key, _)| key.is_of(identity))
-        .max_by_key(|(key, _)| fitness(key))
-        .map(|(_, instance)| instance)
-}
-
 /// The headers that a remote server is passed on.
-fn forwarded(from_headers: &BTreeMap<String, Secret>) -> HeaderMap {
+fn forwarded(from_headers: &Credentials) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in from_headers {
         if let (Ok(name), Ok(mut value)) = (
@@ -481,6 +362,8 @@ fn forwarded(from_headers: &BTreeMap<String, Secret>) -> HeaderMap {
 
 #[cfg(test)]
 mod tests {
+    use protocol::exchange::Principal;
+
     use super::*;
     use crate::fixture;
 

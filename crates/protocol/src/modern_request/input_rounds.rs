@@ -125,10 +125,11 @@ impl ModernRequest {
         matches!(self.aim, Aim::Call) && self.original.method().may_ask()
     }
 
-    /// Gives the server's questions to the client. The attached request ends with them; the modern request is parked.
-    pub fn park(&mut self, state: &str) -> Bytes {
+    /// Gives the server's questions to the client. The attached request ends with them, and the call waits for the
+    /// client until then.
+    pub fn park(&mut self, state: &str, until: Moment) -> Bytes {
         let body = modern::lower_input_required(self.response.id(), self.rounds.questions(), state);
-        self.stage = Stage::Parked { newest: None };
+        self.stage = Stage::Parked { newest: None, until };
         self.record(Ending::InputRequired, body.clone());
         body
     }
@@ -141,7 +142,7 @@ impl ModernRequest {
         round: u32,
         accepts: Accepts,
     ) -> Result<Vec<Ask>, RetryRefusal> {
-        let Stage::Parked { newest } = &mut self.stage else {
+        let Stage::Parked { newest, .. } = &mut self.stage else {
             return Err(RetryRefusal::Mismatch);
         };
         if round != self.rounds.round() || !agree(&message, &self.original) {

@@ -269,6 +269,7 @@ impl ModernRequest {
 mod tests {
     use std::sync::Arc;
 
+    use super::super::WAITING_TIME;
     use super::*;
     use crate::client_face::modern::Classified;
     use crate::exchange::{Ask, CallKey, Client, Principal, QuestionKey, SessionKey, Tell};
@@ -316,6 +317,21 @@ mod tests {
         out.clear();
         modern_request.read(&mut out);
         assert!(out.len() > 2 << 20);
+    }
+
+    #[test]
+    fn parked_call_is_given_up_when_its_client_does_not_come_back_in_time() {
+        let mut modern_request = modern_request();
+        let until = Moment::START.after(WAITING_TIME);
+        assert_eq!(modern_request.waits_until(), None);
+        modern_request.handle_tick(until);
+        assert!(!modern_request.is_over(), "its client is there");
+        modern_request.park("state", until);
+        assert_eq!(modern_request.waits_until(), Some(until));
+        modern_request.handle_tick(Moment::START);
+        assert!(modern_request.is_parked());
+        modern_request.handle_tick(until);
+        assert!(modern_request.is_over());
     }
 
     #[test]

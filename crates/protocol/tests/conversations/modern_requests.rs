@@ -1,15 +1,13 @@
 //! Modern clients on the fixture: every POST is a modern request of its own, and a retry finds the one that is parked.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::client_face::modern::{self, Classified, InvalidRequest};
 use protocol::exchange::{Ask, Principal, SessionKey};
 use protocol::message::{Member, Message};
-use protocol::modern_request::{self, Answer, ModernRequest, Reading};
+use protocol::modern_request::{self, Answer, ModernRequest, Reading, WAITING_TIME};
 use protocol::object::Object;
-use protocol::time::Moment;
 use serde_json::{Value, json};
 
 use crate::fixture::{Fixture, Received, events};
@@ -25,7 +23,6 @@ pub(crate) struct Trip {
     /// The POST that is attached, or was last.
     label: String,
     post: Post,
-    parked_until: Option<Moment>,
     pub(crate) modern_request: ModernRequest,
 }
 
@@ -110,7 +107,6 @@ impl Fixture {
             principal: principal.as_str().into(),
             label: label.into(),
             post: Post::Waiting,
-            parked_until: None,
             modern_request,
         };
         self.trips.insert(key, trip);
@@ -141,9 +137,7 @@ impl Fixture {
     /// Gives up the modern requests whose clients did not come back.
     pub(crate) fn expire_modern_requests(&mut self) {
         for trip in self.trips.values_mut() {
-            if trip.modern_request.is_parked() && trip.parked_until.is_some_and(|until| until <= self.now) {
-                trip.modern_request.abandon();
-            }
+            trip.modern_request.handle_tick(self.now);
         }
     }
 
@@ -210,9 +204,8 @@ impl Fixture {
         }
         if let Some(round) = asked {
             let state = format!("{SEAL}{} {round}", key.0);
-            let body = read(&trip.modern_request.park(&state));
+            let body = read(&trip.modern_request.park(&state, self.now.after(WAITING_TIME)));
             self.sealed.insert(state, (key, round));
-            trip.parked_until = Some(self.now.after(PARKED_FOR));
             trip.post = Post::Gone;
             if streamed {
                 received.extend([Received::Event(String::new(), body), Received::End]);
@@ -226,9 +219,6 @@ impl Fixture {
         }
     }
 }
-
-/// How long a modern request waits for its client, as in the gateway.
-const PARKED_FOR: Duration = Duration::from_secs(600);
 
 /// The state of a retry, if it is one of the fixture's own.
 fn state_of(message: &Message) -> Option<String> {

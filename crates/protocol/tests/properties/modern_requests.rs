@@ -13,9 +13,10 @@ use protocol::backend_face::legacy::ClientHello;
 use protocol::client_face::modern::{self, Classified};
 use protocol::exchange::{Principal, SessionKey};
 use protocol::message::{Kind, Member, Message};
-use protocol::modern_request::{self, Answer, ModernRequest, Reading};
+use protocol::modern_request::{self, Answer, ModernRequest, Reading, WAITING_TIME};
 use protocol::object::Object;
 use protocol::session::Accepts;
+use protocol::time::Moment;
 use protocol::wire::sse::SseParser;
 
 use super::far_side::{FarSide, acts, message};
@@ -260,7 +261,9 @@ impl Trip {
     }
 
     fn parked(&mut self, id: &Bytes, round: u32) {
-        let body = self.modern_request.park("sealed");
+        let body = self
+            .modern_request
+            .park("sealed", Moment::START.after(WAITING_TIME));
         self.round = Some(round);
         self.answered(id, &body);
     }

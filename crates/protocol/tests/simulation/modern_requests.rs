@@ -304,7 +304,7 @@ impl World {
                 && until <= self.now
             {
                 self.trips[at].state = TripState::Gone;
-                self.trips[at].modern_request.abandon();
+                self.trips[at].modern_request.handle_tick(self.now);
                 self.serve_modern_request(at);
             }
         }
@@ -358,8 +358,8 @@ impl World {
             }
         }
         if let Some(round) = asked {
-            let body = self.trips[at].modern_request.park("sealed");
             let until = self.now.after(PARKED_FOR);
+            let body = self.trips[at].modern_request.park("sealed", until);
             self.trips[at].state = TripState::Parked { round, until };
             self.trips[at].round = Some(round);
             self.modern_request_ended(at, &body);
