@@ -3,6 +3,12 @@
 //! Everything that can be wrong is looked at first, so that a reload either happens or changes nothing. A destination
 //! that is gone or replaced takes no more sessions; calls that run on it may finish, then it is ended. Its clients reach what
 //! is open there by its name until then. Calls that wait for its server are refused at once. What can only be set at the start is named, and stays as it was.
+//!
+//! A destination whose settings changed is replaced as a whole, clients and server together, and never changes
+//! itself. So a request keeps to one policy and one server, and reads neither under a lock. Sessions stay with the
+//! server that they were opened at, and the limits of the new destination do not count them. If only the server were
+//! exchanged, each session, waiting call and listen would have to name its server, and each limit, each look-up and
+//! each end would have to tell them apart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
