@@ -128,6 +128,7 @@ mod tests {
     use super::super::client_stream::ClientStream;
     use super::super::lingering::UnreadFlag;
     use super::*;
+    use futures_util::FutureExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -155,7 +156,7 @@ mod tests {
         let mut ours = ClientStream::new(ours, clock.clone(), UnreadFlag::default());
         drop(clock.sleep(HEADER_TIME));
         let mut second = clock.sleep(HEADER_TIME);
-        assert!(futures_util::poll!(second.as_mut()).is_pending());
+        assert!(second.as_mut().now_or_never().is_none());
         tokio::time::advance(50 * SECOND).await;
         theirs.write_all(b"P").await.unwrap();
         ours.read_u8().await.unwrap();
@@ -169,7 +170,7 @@ mod tests {
     async fn each_deadline_is_kept_though_the_clock_was_set_for_another() {
         let clock = HeaderTimer::default();
         let mut first = clock.sleep(HEADER_TIME);
-        assert!(futures_util::poll!(first.as_mut()).is_pending());
+        assert!(first.as_mut().now_or_never().is_none());
         tokio::time::advance(4 * SECOND).await;
         drop(first);
         // The clock still runs for the first.
