@@ -1,8 +1,9 @@
 //! A protected MCP endpoint and its authorization server, on one loopback port, as strict as a good one and as wrong as a test wants.
 //!
-//! It keeps accounts: every request is noted, codes and refresh tokens are good once, PKCE and `resource` are checked, a client proves itself the way
-//! it was registered. What it does wrong is said by [`Conduct`], which can be changed while it runs. It grants every sign-in
-//! without asking: [`browser::visit`] plays the person.
+//! It keeps accounts: every request is noted, codes and refresh tokens are good once, PKCE and
+//! `resource` are checked, and a client authenticates the way it was registered. [`Conduct`] names
+//! what it does wrong, and can be changed while it runs. It grants every sign-in without asking:
+//! [`browser::visit`] stands for the user.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -80,7 +81,7 @@ pub struct Conduct {
     pub needed_scope: Option<String>,
     /// Refuses every token with 401.
     pub refuses_tokens: bool,
-    /// What the answer says in `iss`, and in `state` if not what was asked.
+    /// The answer's `iss`, and its `state` if that is not the one that was sent.
     pub answer_issuer: Option<String>,
     pub answer_state: Option<String>,
     /// Answers every sign-in with this error.

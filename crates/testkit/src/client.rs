@@ -1,4 +1,4 @@
-//! A scripted MCP client over Streamable HTTP, for tests: it sends what it is told and shows what came.
+//! A scripted MCP client over Streamable HTTP, for tests: it sends what a test wants and shows what came.
 //!
 //! One client is one session on one URL. Connections are kept alive and used again once a body has been read
 //! to its end; calls at the same time have a connection each. It refuses to help: it never repeats a request
@@ -28,7 +28,7 @@ pub use reply::Reply;
 
 /// What a client that obeys the specification accepts.
 pub const ACCEPT: &str = "application/json, text/event-stream";
-/// No answer and no event takes longer than this unless a test says so.
+/// No answer and no event takes longer than this unless a test sets another limit.
 const DEADLINE: Duration = Duration::from_secs(60);
 const MOST_IDLE_CONNECTIONS: usize = 1024;
 
@@ -242,7 +242,7 @@ impl McpClient {
         Ok(())
     }
 
-    /// The page of metrics of whoever serves this client.
+    /// Returns the metrics page of the gateway that serves this client.
     pub async fn metrics(&self) -> Result<String> {
         let page = self.send("GET", "/metrics", &[], "").await?.reply().await?;
         Ok(page.body_text())
@@ -374,7 +374,7 @@ impl McpClient {
             reason = "the testkit may not use the product's tasks"
         )]
         tokio::spawn(async move {
-            // What goes wrong on the connection is also reported to whoever waits on it.
+            // An error of the connection is also reported to the call that waits on it.
             let _ = driver.await;
         });
         Ok(connection)

@@ -56,7 +56,7 @@ impl Collector {
         })
     }
 
-    /// What `OTEL_EXPORTER_OTLP_ENDPOINT` is to say.
+    /// Returns the value for `OTEL_EXPORTER_OTLP_ENDPOINT`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }

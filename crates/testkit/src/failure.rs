@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A test fails with it; nobody decides anything by it, so it is only text.
+/// A test fails with it; no code decides by it, so it is only text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Failure(String);
 

@@ -1,7 +1,7 @@
 //! The matrix of foreign clients and scenarios: one column per client and era, one test per cell.
 //!
 //! Hides which server stands behind Rialto for a scenario and what a client must have seen there. It knows no
-//! client: a column names its own player, who turns an endpoint and a scenario's name into what was seen.
+//! client: a column names its own player, a function from an endpoint and a scenario's name to what was seen.
 
 pub mod fixture;
 pub mod judge;

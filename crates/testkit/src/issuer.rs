@@ -1,7 +1,7 @@
 //! A stand-in for an authorization server: metadata, a set of keys, and tokens signed with them.
 //!
-//! It signs whatever claims a test wants, changes its keys, goes away, and counts how often its keys were fetched. It
-//! gives tokens to nobody over HTTP; a real provider does that in another test.
+//! It signs any claims that a test wants, changes its keys, goes away, and counts how often its
+//! keys were fetched. It issues no tokens over HTTP; a real provider does that in another test.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -112,7 +112,8 @@ impl Issuer {
         state.keys = newest.into_iter().collect();
     }
 
-    /// A good token for an hour: who it is about and where it is for. Further claims replace or add to these.
+    /// Returns a good token for an hour, for this subject and audience. Further claims replace or
+    /// add to these.
     pub fn token(&self, subject: &str, audience: &str, further: Value) -> String {
         let now = now();
         let mut claims = json!({
@@ -125,7 +126,7 @@ impl Issuer {
         self.sign(&claims, None)
     }
 
-    /// Signs exactly these claims; under another key's name, if told so.
+    /// Signs exactly these claims; under another key's name, if one is given.
     ///
     /// # Panics
     /// When the library cannot sign.

@@ -1,6 +1,6 @@
 //! The stub server's journal: one JSON line for everything that really reached the child.
 //!
-//! Each entry is one `O_APPEND` write, so that several processes (a restarted child, several lanes) can
+//! Each entry is one `O_APPEND` write, so that several processes (a restarted child, several instances) can
 //! share one file. The file is opened for each entry: an open journal would show among the child's open
 //! files, which a test looks at.
 

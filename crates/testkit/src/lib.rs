@@ -1,7 +1,7 @@
 //! Development only: servers and clients that behave, and that misbehave on request.
 //!
 //! Nothing here depends on the product's code, so that a mistake there cannot hide behind the same
-//! mistake here. Everything that waits has a deadline and says what it waited for.
+//! mistake here. Everything that waits has a deadline and names what it waited for.
 
 pub mod authorization_server;
 pub mod client;

@@ -1,4 +1,4 @@
-//! Waiting for a fact of the outside world that nobody announces: poll it, up to a deadline.
+//! Waiting for a fact of the outside world that no event announces: poll it, up to a deadline.
 //!
 //! It is the only place of the testkit that sleeps, and never for a fixed time.
 

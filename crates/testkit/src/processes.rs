@@ -111,7 +111,7 @@ pub struct Memory {
     pub peak: u64,
     /// `Pss`: shared pages are counted in proportion.
     pub proportional: u64,
-    /// `VmData`: what it may write to and shares with nobody, used or not.
+    /// `VmData`: memory that it may write to and does not share, used or not.
     pub data: u64,
 }
 
@@ -165,8 +165,8 @@ pub fn open_files(pid: u32) -> usize {
 
 /// The numbers of the open files that a child of this process would inherit (no close-on-exec).
 ///
-/// Whoever runs the tests may have left some open besides 0, 1 and 2; a test of what a child inherits
-/// has to know them.
+/// The test runner may have left some open besides 0, 1 and 2; a test of what a child inherits has to
+/// know them.
 pub fn inheritable_files(pid: u32) -> BTreeSet<u32> {
     const O_CLOEXEC: u32 = 0o2_000_000;
     let flags = |number: u32| {

@@ -50,7 +50,7 @@ pub struct Rialto {
 }
 
 impl Rialto {
-    /// More than the two shortcuts below say: flags, environment, limits.
+    /// Returns a launcher for more than the two shortcuts below: flags, environment, limits.
     pub fn launcher() -> Launcher {
         Launcher::new()
     }
@@ -111,7 +111,7 @@ impl Rialto {
         RawHttp::connect(&self.address).await
     }
 
-    /// From now on nobody reads what it writes to stdout and stderr, until the test ends.
+    /// Stops reading its stdout and stderr until the test ends.
     pub fn stop_reading_its_output(&self) {
         self.stdout.stall();
         self.stderr.stall();
@@ -181,7 +181,8 @@ impl Rialto {
         Memory::of(self.pid).expect("rialto runs, so that its memory can be read")
     }
 
-    /// How many processes its user may have from now on; `None`: as many as in the beginning. Only that user may say so.
+    /// Sets how many processes its user may have from now on; `None`: as many as in the beginning.
+    /// Only that user may change it.
     pub fn limit_processes(&self, most: Option<u64>) -> Result<()> {
         let owner = std::fs::metadata(self.dir())?;
         let beside = self.dir().join("testkit-server");
@@ -208,7 +209,7 @@ impl Rialto {
     pub fn children(&self) -> Vec<Process> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let mut children = processes::family(self.pid, &groups);
-        // Someone else's group may have been inherited; only groups led from below are Rialto's.
+        // The group of another process may have been inherited; only groups led from below are Rialto's.
         let led = children
             .iter()
             .filter(|process| process.group == process.pid)

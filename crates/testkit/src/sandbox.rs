@@ -1,9 +1,10 @@
-//! A sandbox for one Rialto: its wall clock and its resolver say what a test wants, and change while it runs; what it connects
-//! to is noted, and nothing beyond this machine is reached.
+//! A sandbox for one Rialto: a test sets its wall clock and its resolver, also while it runs; what it
+//! connects to is noted, and nothing beyond this machine is reached.
 //!
-//! Nothing in the product knows of it. A small library (`sandbox/sandbox.c`) is compiled with the C compiler that Rust links with
-//! anyway, and loaded into the process by the dynamic linker; it replaces three functions of the C library. Timers are
-//! not touched: a product that counted on the wall clock for one of them would be found out.
+//! Nothing in the product knows of it. A small library (`sandbox/sandbox.c`) is compiled with the C
+//! compiler that Rust links with anyway, and loaded into the process by the dynamic linker; it
+//! replaces three functions of the C library. Timers are not touched: a product that counted on the
+//! wall clock for one of them would be found out.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::failure::{Failure, Result};
 
-/// The library, and the files by which it is told.
+/// The library, and the files that control it.
 #[derive(Debug)]
 pub struct Sandbox {
     dir: TempDir,
@@ -79,7 +80,7 @@ impl Sandbox {
         self.replace("connections", "")
     }
 
-    /// As a whole, so that nobody ever reads half of it.
+    /// Replaces a file as a whole, so that no reader sees half of it.
     fn replace(&self, name: &str, text: &str) -> Result<()> {
         let (new, file) = (self.dir.path().join("new"), self.dir.path().join(name));
         std::fs::write(&new, text)?;

@@ -1,9 +1,9 @@
 //! `testkit-server`: a stdio MCP server of the legacy era that behaves, and misbehaves on request.
 //!
-//! Flags say how it starts and ends ([`options`]); tools say what it does in a call ([`tools`]). One thread
-//! reads, one thread writes what is due later; nothing else runs, so that it starts in a millisecond.
-//! Ids and progress tokens are never parsed, only quoted. It refuses to be clever: whatever it receives it
-//! writes to its journal first, and a test judges from there.
+//! Flags choose how it starts and ends ([`options`]); tools choose what it does in a call
+//! ([`tools`]). One thread reads, one thread writes what is due later; nothing else runs, so that
+//! it starts in a millisecond. Ids and progress tokens are never parsed, only quoted. It refuses to
+//! be clever: it writes all it receives to its journal first, and a test judges from there.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -175,7 +175,7 @@ fn daemonise(pid_file: &Path) -> Result<()> {
 
 fn be_stubborn(pid_file: &Path) -> Result<()> {
     ignore_sigterm(|| {})?;
-    // Written aside and renamed: whoever sees the file sees the whole pid, and a process that ignores SIGTERM.
+    // Written aside and renamed: a reader of the file sees the whole pid, and a process that ignores SIGTERM.
     let aside = pid_file.with_extension("new");
     std::fs::write(&aside, std::process::id().to_string())?;
     std::fs::rename(&aside, pid_file)?;

@@ -1,9 +1,10 @@
-//! A remote MCP server that behaves, and misbehaves when a test says how.
+//! A remote MCP server that behaves, and misbehaves when a test asks for it.
 //!
-//! It speaks HTTP/1.1 by hand, in one of three manners: Streamable HTTP with a handshake, Streamable HTTP of the
-//! modern era, or the old transport with two endpoints. It notes every request with every header, and every tool call
-//! that it ran, so that a test can say that something ran once and that a secret never arrived. A script decides
-//! about single requests; what no script is about is done as usual.
+//! It speaks HTTP/1.1 by hand, with one of three behaviours: Streamable HTTP with a handshake,
+//! Streamable HTTP of the modern era, or the old transport with two endpoints. It notes every
+//! request with every header, and every tool call that it ran, so that a test can check that
+//! something ran once and that a secret never arrived. A script decides about single requests; what
+//! no script is about is done as usual.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -93,7 +94,7 @@ impl Launcher {
         }
     }
 
-    /// Gives out no session ids and needs none.
+    /// Issues no session ids and needs none.
     #[must_use]
     pub fn stateless(mut self) -> Self {
         self.behaviour.sessions = false;
@@ -121,7 +122,7 @@ impl Launcher {
         self
     }
 
-    /// Listens there, as one does who was here before.
+    /// Listens at this address, as an upstream that was there before.
     #[must_use]
     pub fn at(mut self, address: SocketAddr) -> Self {
         self.address = Some(address);
@@ -146,7 +147,7 @@ impl Launcher {
         });
         let secure = self.tls.is_some();
         let tls = self.tls.map(TlsAcceptor::from);
-        let door = spawn(keep_door(listener, Arc::clone(&shared), tls));
+        let door = spawn(accept_loop(listener, Arc::clone(&shared), tls));
         Ok(Upstream {
             address,
             secure,
@@ -237,7 +238,7 @@ impl Upstream {
         state.streams.clear();
     }
 
-    /// Says this on every stream that is open for what nobody asked for.
+    /// Sends this on every stream that is open for notifications and requests of the server.
     pub async fn push(&self, message: &str) {
         let streams = self.shared.state().streams.clone();
         for (_, stream) in streams {
@@ -314,8 +315,8 @@ impl Drop for Upstream {
     }
 }
 
-/// All connections end with the door.
-async fn keep_door(listener: TcpListener, shared: Arc<Shared>, tls: Option<TlsAcceptor>) {
+/// Accepts connections. They end with this task.
+async fn accept_loop(listener: TcpListener, shared: Arc<Shared>, tls: Option<TlsAcceptor>) {
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -337,7 +338,7 @@ async fn attend(stream: TcpStream, shared: Arc<Shared>, tls: Option<TlsAcceptor>
         },
     };
     let mut wire = Wire::new(socket, shared.behaviour.longest_body);
-    // A peer that breaks off is noted where it matters; there is nobody else to tell.
+    // A peer that breaks off is noted where it matters; there is no further reader of the error.
     while let Ok(Some(mut exchange)) = wire.request().await {
         let steps = {
             let mut state = shared.state();

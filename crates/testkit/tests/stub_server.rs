@@ -564,7 +564,7 @@ fn a_server_that_closed_stdin_lives_on_and_its_writer_is_told() {
 fn a_server_that_stopped_reading_leaves_the_pipe_to_fill() {
     let mut stub = Stub::started(&[]);
     assert_eq!(stub.call("stop_reading", json!({"marker": "bye"})), "bye");
-    // A pipe holds 64 KiB by default; what fits is taken by nobody and never journalled.
+    // A pipe holds 64 KiB by default; what fits is never read and never journalled.
     stub.say_call(2, "echo", json!({"marker": "unread"}));
     assert_eq!(stub.journal().executions("unread"), 0);
 }

@@ -1,4 +1,4 @@
-//! The upstream itself: what it does as usual, and that it does what a script says.
+//! The upstream itself: what it does as usual, and that it follows its script.
 
 use serde_json::{Value, json};
 use testkit::client::raw_http;

@@ -1,4 +1,4 @@
-//! A person with a browser who signs in wherever they are sent: fetches a page and follows where it leads.
+//! A user with a browser that signs in: it fetches a page and follows where it leads.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};

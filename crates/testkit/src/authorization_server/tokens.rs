@@ -110,7 +110,7 @@ impl Accounts {
                 },
                 redirect_uri: None,
             });
-        // The address of a metadata document is a client, whatever it says: nobody is asked outside the test.
+        // The address of a metadata document is a client; the document itself is not fetched.
         let described = id.starts_with("https://").then(|| Client {
             secret: None,
             method: "none".to_owned(),
@@ -212,7 +212,7 @@ impl Accounts {
         Ok(answer)
     }
 
-    /// Who asks, having proven it the way that was agreed and no other.
+    /// Returns the client of a request, authenticated by its registered method and no other.
     fn proven(
         &self,
         form: &Form,
@@ -252,7 +252,7 @@ impl Accounts {
     }
 }
 
-/// Who asks, having signed it for us and for a moment (RFC 7523, section 3).
+/// Returns the client that signed the assertion for this server and a short time (RFC 7523, section 3).
 fn signed(form: &Form, assertion: &str, conduct: &Conduct, issuer: &str) -> Option<String> {
     let (id, _) = conduct.client_by_hand.as_ref()?;
     let kind = form.get("client_assertion_type")?;

@@ -91,7 +91,7 @@ impl RawHttp {
         self.read_response().await
     }
 
-    /// Says that nothing more will be written; reading goes on.
+    /// Closes the write side; reading goes on.
     pub async fn finish_writing(&mut self) -> Result<()> {
         Ok(self.stream.shutdown().await?)
     }

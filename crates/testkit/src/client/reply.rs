@@ -54,7 +54,7 @@ impl Reply {
         }
     }
 
-    /// Fails unless an accepted call failed and its client was told so in band, with HTTP 200, for a reason that has this
+    /// Fails unless an accepted call failed in band, with HTTP 200, for a reason that has this
     /// status for clients that take JSON only.
     pub fn expect_failed(&self, status: u16) -> Result<&Self> {
         self.expect_status(200)?;

@@ -1,6 +1,7 @@
 //! One client in front of one server that is reached over HTTP.
 //!
-//! Says which cells do not exist and why: what a server cannot do over HTTP even without a bridge, no bridge can do.
+//! Names the cells that do not exist, and why: what a server cannot do over HTTP without a bridge,
+//! no bridge can do.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -14,7 +14,7 @@ const END_DEADLINE: Duration = Duration::from_secs(15);
 
 /// Rialto with this destination from its start to its end, and what the client saw meanwhile.
 pub fn play(client: Client, destination: &Value, scenarios: &str) -> Played {
-    // JSON is YAML too, and quotes whatever a path may contain.
+    // JSON is YAML too, and quotes any character of a path.
     let file = json!({"destinations": {"server": destination}}).to_string();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -58,8 +58,8 @@ impl Fixture {
         fixture
     }
 
-    /// server-everything, started the way its documentation says. The package is found in the folder it is started
-    /// in, so nothing is downloaded.
+    /// server-everything, started as its documentation shows. The package is found in the folder it
+    /// is started in, so nothing is downloaded.
     pub fn everything_by_npx() -> Self {
         Self::of_destination(json!({
             "command": "npx",
@@ -106,7 +106,7 @@ impl Fixture {
     }
 
     fn of_destination(destination: Value) -> Self {
-        // JSON is YAML too, and quotes whatever a path may contain.
+        // JSON is YAML too, and quotes any character of a path.
         let file = json!({"destinations": {"everything": destination}}).to_string();
         let launcher = Rialto::launcher().config(&file);
         Self::start(launcher, |rialto| rialto.url_of("everything"))

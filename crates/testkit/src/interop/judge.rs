@@ -27,8 +27,8 @@ pub fn discover(seen: &Value) {
 }
 
 pub fn listing(seen: &Value) {
-    // All clients share one server, which was told everything that a client may be able to do, so that its list has the
-    // tools that need a capability as well.
+    // All clients share one server, which was sent every capability, so its list has the tools that
+    // need one as well.
     assert_eq!(
         seen["tools"],
         json!([

@@ -1,7 +1,8 @@
 //! A program that serves HTTP on a socket it inherits, and that is started again when it ends.
 //!
-//! The socket belongs to the test, so whoever connects while the program starts only waits a little longer. It is
-//! inherited as standard input, which both Node and Python can listen on, and which needs no unsafe code here.
+//! The socket belongs to the test, so a client that connects while the program starts only waits a
+//! little longer. It is inherited as standard input, which both Node and Python can listen on, and
+//! which needs no unsafe code here.
 
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};
@@ -63,11 +64,11 @@ fn keep(listener: &TcpListener, words: &[OsString], state: &Mutex<State>) {
             }
             match spawn(listener, words) {
                 Ok(child) => state.child = Some(child),
-                // Whoever waits for an answer will say so.
+                // The test that waits for an answer reports it.
                 Err(_) => return,
             }
         }
-        // The lock is not held while it runs, or nobody could end it.
+        // The lock is not held while it runs, or the test could not end it.
         while let Some(running) = &mut lock(state).child {
             match running.try_wait() {
                 Ok(None) => {}

@@ -1,4 +1,4 @@
-//! Starting the real binary: where it is, what it is told, and when it is ready.
+//! Starting the real binary: where it is, its flags and environment, and when it is ready.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -120,8 +120,9 @@ impl Launcher {
         self
     }
 
-    /// As a user who has no other processes, so that the kernel's limits for users can be reached. Who runs the tests as
-    /// somebody else than root is such a user: for root those limits do not hold.
+    /// Starts it as a user that has no other processes, so that the kernel's limits for users can
+    /// be reached. Without root the tests run as such a user already: for root those limits do not
+    /// hold.
     #[must_use]
     pub fn as_limited_user(mut self) -> Self {
         if rustix::process::getuid().is_root() {
@@ -146,7 +147,7 @@ impl Launcher {
         Journal::at(self.dir.path().join("journal"))
     }
 
-    /// Starts it and waits until it says where it listens.
+    /// Starts it and waits until it logs where it listens.
     pub async fn start(self) -> Result<Rialto> {
         let mut rialto = self.spawn()?;
         let started = wait_until("rialto listens", START_DEADLINE, || {
@@ -191,7 +192,7 @@ impl Launcher {
         })
     }
 
-    /// From here on the process is Rialto's to end, whatever happens.
+    /// From here on dropping the returned `Rialto` ends the process.
     fn spawn(self) -> Result<Rialto> {
         let mut args: Vec<OsString> = vec!["--launch".into()];
         if let Some(files) = self.max_files {
@@ -239,8 +240,8 @@ impl Launcher {
         })
     }
 
-    /// Where another user finds a program of this workspace: beside his files, for those of the build may be out of
-    /// his reach.
+    /// Returns where another user finds a program of this workspace: beside the user's files, since
+    /// those of the build may be out of reach.
     fn of_this_build(&self, name: &str) -> PathBuf {
         match self.user {
             Some(_) => self.dir.path().join(name),
@@ -248,7 +249,7 @@ impl Launcher {
         }
     }
 
-    /// Gives the directory, and the programs in it, to another user.
+    /// Makes another user the owner of the directory and of the programs in it.
     fn move_in(&self, user: u32) -> Result<()> {
         std::os::unix::fs::chown(self.dir.path(), Some(user), Some(user))?;
         for name in ["rialto", "testkit-server"] {

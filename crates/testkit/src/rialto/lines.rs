@@ -81,7 +81,7 @@ impl Lines {
     }
 }
 
-/// Tells the person who reads the output of a failing test.
+/// Prints for the reader of a failing test's output.
 pub(super) fn show(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }

@@ -1,4 +1,4 @@
-//! What is to be said later: a thread that writes each line when it is due, unless it is cancelled.
+//! Delayed lines: a thread that writes each line when it is due, unless it is cancelled.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -53,7 +53,7 @@ impl Later {
         self.shared.1.notify_one();
     }
 
-    /// Forgets what was still to be said for the call with that raw id, and gives back the call.
+    /// Drops the delayed lines of the call with that raw id, and returns the call.
     pub(super) fn cancel(&self, id: &str) -> Option<Call> {
         let mut schedule = self.schedule();
         let mut cancelled = None;

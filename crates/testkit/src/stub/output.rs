@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-/// Everything the child says goes through here.
+/// Everything the child writes goes through here.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Output;
 
@@ -17,10 +17,10 @@ impl Output {
         self.piecewise(|stdout| stdout.write_all(bytes));
     }
 
-    /// Several writes that nobody else's come between.
+    /// Makes several writes without any other in between.
     pub(super) fn piecewise(self, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) {
         let mut stdout = std::io::stdout().lock();
-        // When the other side has gone, the end of stdin says so; a stub that ignores that lives on.
+        // When the other side has gone, stdin ends; a stub that ignores that lives on.
         let _ = write(&mut stdout).and_then(|()| stdout.flush());
     }
 }

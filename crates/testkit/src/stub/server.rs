@@ -373,7 +373,7 @@ impl Server {
             .is_none_or(|index| index >= self.level)
     }
 
-    /// Whether the client said, in `initialize`, that it can do this.
+    /// Returns whether the client declared this capability in `initialize`.
     pub(super) fn client_can(&self, capability: &str) -> bool {
         let params = self
             .initialize_params

@@ -412,7 +412,7 @@ impl Server {
             .line(&call.says(if wanted { "logged" } else { "below the level" }));
     }
 
-    /// Sent whether anyone subscribed or not: it is the gateway that must know who wants it.
+    /// Sends the update with or without a subscription: the gateway must know which client wants it.
     fn update(&self, call: &Invocation<'_>) {
         let uri = call
             .arguments

@@ -1,4 +1,4 @@
-//! What the upstream does when no script says otherwise.
+//! What the upstream does when no script overrides it.
 
 use std::sync::Arc;
 
@@ -131,7 +131,7 @@ async fn call(shared: &Shared, mut wire: Wire, exchange: &Exchange) -> Result<Op
     wire.event(&question).await?;
     let content = tokio::select! {
         answer = posted(shared, &key) => answer,
-        () = wire.hung_up() => return Err(crate::Failure::new("nobody waits for the answer")),
+        () = wire.hung_up() => return Err(crate::Failure::new("the peer no longer waits for the answer")),
     };
     wire.event(&asked(exchange, &content)).await?;
     wire.end_stream().await?;
@@ -162,14 +162,14 @@ async fn refuse(mut wire: Wire, status: u16, error: &Value) -> Result<Option<Wir
     Ok(Some(wire))
 }
 
-/// Says whatever is pushed until the peer or the session is gone.
+/// Sends everything that is pushed until the peer or the session is gone.
 async fn stream(shared: &Shared, mut wire: Wire, session: &str) -> Result<Option<Wire>> {
     let (sender, mut pushed) = mpsc::channel(STREAM_QUEUE);
     shared.state().streams.push((session.to_owned(), sender));
     loop {
         let message = tokio::select! {
             message = pushed.recv() => message,
-            () = wire.hung_up() => return Err(crate::Failure::new("nobody listens")),
+            () = wire.hung_up() => return Err(crate::Failure::new("the peer no longer listens")),
         };
         match message {
             Some(message) => wire.event(&message).await?,

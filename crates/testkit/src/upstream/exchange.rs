@@ -1,4 +1,4 @@
-//! What reached the upstream: every request with every header, what was run, and who hung up.
+//! What reached the upstream: every request with every header, what was run, and which peers disconnected.
 
 use std::time::Instant;
 
@@ -42,7 +42,7 @@ impl Exchange {
         self.header("mcp-session-id")
     }
 
-    /// It says which era it is in by describing itself.
+    /// Returns whether the request is modern: it describes itself.
     pub fn is_modern(&self) -> bool {
         self.body["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"].is_string()
     }
@@ -52,7 +52,7 @@ impl Exchange {
         self.http_method == "GET" && self.header("last-event-id").is_some()
     }
 
-    /// A text of a script with what this request said in the places of `{id}`, `{token}` and `{session}`.
+    /// Returns a text of a script with the values of this request for `{id}`, `{token}` and `{session}`.
     pub(super) fn filled_into(&self, text: &str) -> String {
         let token = &self.body["params"]["_meta"]["progressToken"];
         text.replace("{id}", &self.body["id"].to_string())

@@ -19,7 +19,7 @@ use super::tls::{CertificateAuthority, Flaw};
 use super::{Upstream, spawn};
 use crate::Result;
 
-/// A door that speaks HTTP/2 and nothing else.
+/// A listener that speaks HTTP/2 and nothing else.
 #[derive(Debug)]
 pub struct Http2Front {
     address: SocketAddr,

@@ -1,4 +1,4 @@
-//! How a test says what the upstream shall do instead of what it usually does.
+//! How a test chooses what the upstream does instead of its usual behaviour.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::exchange::Exchange;
 /// One thing to do with a request. Texts are sent with `{id}`, `{token}` and `{session}` filled in from it.
 #[derive(Debug, Clone)]
 pub enum Step {
-    /// The tool is run: the journal says so.
+    /// The tool is run, which the journal records.
     Execute,
     /// A whole answer.
     Respond {
@@ -36,7 +36,7 @@ pub enum Step {
     Flood { piece: Vec<u8>, bytes: u64 },
     /// RST.
     Reset,
-    /// FIN, whatever was promised.
+    /// FIN, before the end of the announced body.
     Close,
     /// What would have been done without a script.
     AsUsual,
@@ -115,13 +115,13 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Whoever waits, and whoever comes later, may pass.
+    /// Lets every waiting step pass, and every later one.
     pub fn open(&self) {
         self.0.close();
     }
 
     pub(super) async fn passed(&self) {
-        // Nobody ever gives a permit: the wait ends with the closing.
+        // There is never a permit: the wait ends with the closing.
         let _ = self.0.acquire().await;
     }
 }

@@ -1,4 +1,4 @@
-//! Certificates made for one test: an authority that nobody knows, and what it may sign.
+//! Certificates made for one test: an authority that no system trusts, and what it signs.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ impl CertificateAuthority {
         }
     }
 
-    /// The authority's own certificate, for those who shall trust it.
+    /// Returns the authority's own certificate, for peers that shall trust it.
     pub fn pem(&self) -> &str {
         &self.pem
     }

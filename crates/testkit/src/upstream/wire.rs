@@ -15,7 +15,7 @@ use crate::failure::{Failure, Result};
 /// No test sends more.
 const LONGEST_REQUEST: usize = 64 << 20;
 
-/// What is said of a body that is too long.
+/// The response to a body that is too long.
 const TOO_LARGE: &[u8] = b"HTTP/1.1 413 Content Too Large\r\nContent-Type: application/json\r\nContent-Length: 72\r\nConnection: close\r\n\r\n\
     {\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32600,\"message\":\"too long\"}}";
 

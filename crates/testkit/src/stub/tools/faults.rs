@@ -22,7 +22,7 @@ const GARBAGE: &[(&str, &[u8])] = &[
     ("crlf", b"\r\n"),
 ];
 
-/// One way to break the rules; `Tool::ALL` says what each does.
+/// One way to break the rules; `Tool::ALL` describes what each does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::stub) enum Fault {
     Twice,

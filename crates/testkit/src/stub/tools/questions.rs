@@ -19,7 +19,7 @@ pub(in crate::stub) enum Ask {
 }
 
 impl Server {
-    /// Asks whether the client can answer or not, unless told to be `polite`.
+    /// Asks whether the client can answer or not, unless it shall be `polite`.
     pub(super) fn ask(&mut self, ask: Ask, call: &Invocation<'_>) {
         let (method, capability, params) = match ask {
             Ask::Elicitation | Ask::OutsideAnyCall => {

@@ -112,7 +112,7 @@ fn call(shared: &Shared, exchange: &Exchange) -> Value {
     }
 }
 
-/// Says whatever is pushed, under this subscription, until the peer is gone.
+/// Sends everything that is pushed, under this subscription, until the peer is gone.
 async fn listen(shared: &Shared, mut wire: Wire, exchange: &Exchange) -> Result<Option<Wire>> {
     let id = &exchange.body["id"];
     let params = json!({
@@ -131,7 +131,7 @@ async fn listen(shared: &Shared, mut wire: Wire, exchange: &Exchange) -> Result<
     loop {
         let message = tokio::select! {
             message = pushed.recv() => message,
-            () = wire.hung_up() => return Err(crate::Failure::new("nobody listens")),
+            () = wire.hung_up() => return Err(crate::Failure::new("the peer no longer listens")),
         };
         let Some(message) = message else { break };
         let mut message: Value = serde_json::from_str(&message)?;

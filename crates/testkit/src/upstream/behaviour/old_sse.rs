@@ -1,4 +1,4 @@
-//! HTTP+SSE of 2024-11-05: one stream for everything the server says, one endpoint for what it is told.
+//! HTTP+SSE of 2024-11-05: one stream for everything the server sends, one endpoint for what it receives.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ async fn listen(shared: &Shared, mut wire: Wire) -> Result<Option<Wire>> {
     Ok(Some(wire))
 }
 
-/// Says on the stream what a message leads to.
+/// Sends the answer to a message on the stream.
 async fn speak(shared: &Shared, exchange: &Exchange, stream: &mpsc::Sender<String>) {
     if exchange.body.get("id").is_none() || exchange.method().is_empty() {
         return note_answer(shared, exchange);
