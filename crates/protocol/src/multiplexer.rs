@@ -59,6 +59,7 @@ mod link;
 mod listen;
 mod liveness;
 mod lowering;
+mod open_questions;
 mod outputs;
 mod questions;
 mod roots;
@@ -74,6 +75,7 @@ mod tasks;
 mod tools;
 mod unattributed;
 mod undeclared;
+mod waiting;
 
 use std::sync::Arc;
 
@@ -205,10 +207,8 @@ impl Multiplexer {
     }
 
     fn calls_in_flight(&self) -> usize {
-        self.ledger
-            .pending
-            .values()
-            .filter_map(Pending::as_call)
+        let calls = self.ledger.calls().map(|(_, call)| call);
+        calls
             .filter(|call| !call.asking.is_suspended() || call.era.questions() == QuestionStyle::Requests)
             .count()
     }
@@ -216,13 +216,10 @@ impl Multiplexer {
     /// Calls and requests of our own that are still in the books.
     #[doc(hidden)]
     pub fn unsettled(&self) -> usize {
-        let requests = self.ledger.pending.values().filter(|pending| {
-            !matches!(
-                pending,
-                Pending::Handshake(_) | Pending::Listen | Pending::Background { .. }
-            )
-        });
-        requests.count()
+        self.ledger.count(|pending| match pending {
+            Pending::Call(_) | Pending::Own { .. } | Pending::Step { .. } => true,
+            Pending::Handshake(_) | Pending::Listen | Pending::Background { .. } => false,
+        })
     }
 
     /// Calls that were abandoned and that the server has not answered, and the number of their
@@ -241,11 +238,7 @@ impl Multiplexer {
     /// Our own listens.
     #[doc(hidden)]
     pub fn listens(&self) -> usize {
-        self.ledger
-            .pending
-            .values()
-            .filter(|pending| matches!(pending, Pending::Listen))
-            .count()
+        self.ledger.count(|pending| matches!(pending, Pending::Listen))
     }
 
     /// Bytes that wait to be written or are being written.
@@ -277,7 +270,7 @@ impl Multiplexer {
     /// gather with, and the writer would only come later. Nothing is to be handed to the writer before
     /// [`Multiplexer::handle_written`] or [`Multiplexer::handle_unwritten`].
     pub fn take_lone_line(&mut self) -> Option<Bytes> {
-        let is_alone = self.ledger.pending.len() <= 1;
+        let is_alone = self.ledger.in_flight() <= 1;
         is_alone.then(|| self.ledger.outgoing.take_lone_line())?
     }
 
@@ -333,12 +326,7 @@ impl Multiplexer {
                 message,
             } => self.answer(now, session, question, &message),
             Ask::Unanswerable { session, question } => {
-                if self
-                    .ledger
-                    .questions
-                    .get(&question)
-                    .is_some_and(|open| open.session == session)
-                {
+                if self.ledger.questions.is_of(question, session) {
                     self.refuse_question(
                         now,
                         question,

@@ -61,7 +61,7 @@ impl Multiplexer {
             && self.attribution.takes_turns(call.message.method())
             && self.attribution.is_occupied(call.session, &self.ledger);
         let occupied_until = occupied.then(|| now.after(Limits::OCCUPIED_WAIT));
-        self.ledger.waiting.push_back(Waiting {
+        self.ledger.waiting.push(Waiting {
             call,
             deadline,
             starting,
@@ -113,9 +113,9 @@ impl Multiplexer {
             return;
         }
         let mut in_turn = true;
-        for mut waiting in std::mem::take(&mut self.ledger.waiting) {
+        for mut waiting in self.ledger.waiting.take() {
             if self.awaits_roots(&waiting) || self.tools.is_awaited_by(&waiting, &self.link) {
-                self.ledger.waiting.push_back(waiting);
+                self.ledger.waiting.push(waiting);
                 continue;
             }
             if self.attribution.takes_turns(waiting.call.message.method()) {
@@ -132,7 +132,7 @@ impl Multiplexer {
                         waiting.occupied_until = Some(until);
                         self.ledger.wake_by(until);
                     }
-                    self.ledger.waiting.push_back(waiting);
+                    self.ledger.waiting.push(waiting);
                     continue;
                 }
             }
@@ -159,7 +159,7 @@ impl Multiplexer {
                 .ledger
                 .overload(session, call, "bytes waiting for the server");
         }
-        if self.ledger.pending.len() >= self.ledger.limits.in_flight {
+        if self.ledger.in_flight() >= self.ledger.limits.in_flight {
             return self.ledger.overload(session, call, "calls in flight");
         }
         // Small ones are bounded by their number.
@@ -206,7 +206,7 @@ impl Multiplexer {
         let is_own = self.is_own(session, &request);
         let timer = CallTimer::start(now, method, reads_events, is_own, &self.ledger.limits);
         let wake_at = timer.next_deadline();
-        self.ledger.pending.insert(
+        self.ledger.enter(
             id,
             Pending::Call(Box::new(InFlight {
                 session,
@@ -335,7 +335,7 @@ impl Multiplexer {
             refreshed: true,
             ..call.past
         };
-        self.ledger.waiting.push_back(Waiting {
+        self.ledger.waiting.push(Waiting {
             deadline,
             starting: false,
             stream_at: call.timer.stream_at(),

@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 
 use super::Multiplexer;
-use super::state::{Doing, InFlight, Pending, PendingOpen, Waiting};
+use super::state::{Doing, InFlight, PendingOpen, Waiting};
 use super::task_polling::TaskPolling;
 use crate::backend_face::{WireId, write_cancel};
-use crate::exchange::{Call, CallKey, Failure, QuestionKey, Request, SessionKey, Tell};
+use crate::exchange::{CallKey, Failure, Request, SessionKey, Tell};
 use crate::message::Message;
 use crate::method::Method;
 use crate::time::Moment;
@@ -16,14 +16,7 @@ impl Multiplexer {
     /// Takes a call out of the books because the server is done with it.
     pub(super) fn settle(&mut self, now: Moment, id: WireId) -> Option<Box<InFlight>> {
         self.attribution.suspended.resume(id, &mut self.ledger);
-        let call = match self.ledger.pending.remove(&id)? {
-            Pending::Call(call) => call,
-            Pending::Handshake(_)
-            | Pending::Listen
-            | Pending::Own { .. }
-            | Pending::Step { .. }
-            | Pending::Background { .. } => return None,
-        };
+        let call = self.ledger.take_call(id)?;
         self.detach_questions(id, &call);
         if let Some(polling) = call.doing.polling() {
             polling.drop_steps(id, &mut self.ledger, &self.link);
@@ -47,10 +40,7 @@ impl Multiplexer {
     ) -> Option<Box<InFlight>> {
         self.attribution.suspended.resume(id, &mut self.ledger);
         TaskPolling::abandon(now, id, &mut self.ledger, &self.link);
-        let Some(Pending::Call(call)) = self.ledger.pending.get(&id) else {
-            return None;
-        };
-        match call.doing {
+        match self.ledger.call(id)?.doing {
             Doing::Working => {}
             // There is nothing that the server could cancel or answer.
             Doing::Listening => {
@@ -64,9 +54,7 @@ impl Multiplexer {
                 return self.settle(now, id);
             }
         }
-        let Some(Pending::Call(call)) = self.ledger.pending.remove(&id) else {
-            return None;
-        };
+        let call = self.ledger.take_call(id)?;
         // The client's own words may be long; ours are not, so that a cancellation can always be sent.
         let notification = message.filter(|message| self.ledger.has_room(message.len()));
         write_cancel(self.ledger.outgoing.end(), notification, id, reason);
@@ -85,14 +73,7 @@ impl Multiplexer {
     pub(super) fn detach_questions(&mut self, id: WireId, call: &InFlight) {
         self.undeclared.refuse(id, &mut self.ledger, &self.link);
         if call.asking.questions() > 0 {
-            for question in self
-                .ledger
-                .questions
-                .values_mut()
-                .filter(|question| question.wire == Some(id))
-            {
-                question.wire = None;
-            }
+            self.ledger.questions.detach(id);
         }
     }
 
@@ -114,13 +95,8 @@ impl Multiplexer {
         call: CallKey,
         message: Option<&Message>,
     ) {
-        if let Some(at) = self
-            .ledger
-            .waiting
-            .iter()
-            .position(|w| w.call.session == session && w.call.call == call)
-        {
-            self.ledger.waiting.remove(at);
+        if self.ledger.waiting.remove(session, call) {
+            // The server does not know of it.
         } else if let Some(id) = self.ledger.find_call(session, call) {
             let released = self.release(now, id, message, "the client cancelled the request");
             self.check_liveness_after(now, id, released.as_deref());
@@ -160,39 +136,15 @@ impl Multiplexer {
                 failure: Failure::SessionEnded,
             });
         }
-        let (gone, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.ledger.waiting)
-            .into_iter()
-            .partition(|waiting| waiting.call.session == session);
-        self.ledger.waiting = kept;
-        for Waiting {
-            call: Call { call, .. },
-            ..
-        } in gone
-        {
-            self.ledger.tell(Tell::Failed {
-                session,
-                call,
-                failure: Failure::SessionEnded,
-            });
+        for Waiting { call, .. } in self.ledger.waiting.take_of(session, |_| true) {
+            self.ledger.fail(session, call.call, Failure::SessionEnded);
         }
-        let open: Vec<QuestionKey> = self
-            .ledger
-            .questions
-            .iter()
-            .filter(|(_, open)| open.session == session)
-            .map(|(key, _)| *key)
-            .collect();
-        for question in open {
+        for question in self.ledger.questions.find(|open| open.session == session) {
             self.refuse_question(now, question, "the client has gone");
         }
-        let ids: Vec<WireId> = self
-            .ledger
-            .pending
-            .iter()
-            .filter(|(_, pending)| matches!(pending, Pending::Call(call) if call.session == session))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in ids {
+        let calls = self.ledger.calls().filter(|(_, call)| call.session == session);
+        let calls: Vec<WireId> = calls.map(|(id, _)| id).collect();
+        for id in calls {
             if let Some(call) = self.release(now, id, None, "the session ended") {
                 self.check_liveness_after(now, id, Some(&call));
                 self.ledger.tell(Tell::Failed {

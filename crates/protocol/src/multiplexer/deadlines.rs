@@ -8,7 +8,7 @@ use super::state::{Doing, Pending, PendingOpen};
 use super::task_polling::TaskPolling;
 use super::{Multiplexer, Output};
 use crate::backend_face::WireId;
-use crate::exchange::{Failure, QuestionKey, Tell};
+use crate::exchange::{Failure, Tell};
 use crate::time::{Moment, earliest};
 
 impl Multiplexer {
@@ -23,17 +23,10 @@ impl Multiplexer {
         self.expire_undeclared(now);
         self.tasks.expire_inputs(now, &mut self.ledger, &self.link);
         self.roots.expire(now, &mut self.ledger, &self.link);
-        let late: Vec<QuestionKey> = self
-            .ledger
-            .questions
-            .iter()
-            .filter(|(_, open)| open.deadline <= now)
-            .map(|(key, _)| *key)
-            .collect();
-        for question in late {
+        for question in self.ledger.questions.find(|open| open.deadline <= now) {
             self.expire_question(now, question);
         }
-        if let Some(at) = self.ledger.questions.values().map(|open| open.deadline).min() {
+        if let Some(at) = self.ledger.questions.next_deadline() {
             self.ledger.wake_by(at);
         }
         if self.link.is_up() && self.link.is_initializing() {
@@ -88,12 +81,9 @@ impl Multiplexer {
     /// meanwhile.
     fn excuse(&self, owed: Owed) -> Option<Moment> {
         let Owed::Call(id) = owed else { return None };
-        let older = self
-            .ledger
-            .pending
-            .range(..id)
-            .filter_map(|(_, pending)| pending.as_call());
+        let older = self.ledger.calls().take_while(|(older, _)| *older < id);
         older
+            .map(|(_, call)| call)
             .filter(|call| !call.asking.is_suspended() && !matches!(call.doing, Doing::Round(_)))
             .map(|call| call.timer.deadline())
             .min()
@@ -107,12 +97,12 @@ impl Multiplexer {
         let mut to_suspend = Vec::new();
         let mut polled = Vec::new();
         let mut next = None;
-        for (id, pending) in &mut self.ledger.pending {
+        for (id, pending) in self.ledger.all_pending() {
             let call = match pending {
                 Pending::Call(call) => call,
                 Pending::Own { until } => {
                     if *until <= now {
-                        stopped.push(*id);
+                        stopped.push(id);
                     } else {
                         next = earliest(next, Some(*until));
                     }
@@ -127,7 +117,7 @@ impl Multiplexer {
             };
             if let Some(at) = call.asking.next_deadline() {
                 if at <= now {
-                    to_suspend.push(*id);
+                    to_suspend.push(id);
                 } else {
                     next = earliest(next, Some(at));
                 }
@@ -139,13 +129,13 @@ impl Multiplexer {
             };
             if let Some(at) = at {
                 if at <= now {
-                    due.push(*id);
+                    due.push(id);
                 } else {
                     next = earliest(next, Some(at));
                 }
             }
             if call.timer.is_late(now) {
-                late.push(*id);
+                late.push(id);
                 continue;
             }
             if call.timer.take_patience(now) {
@@ -210,7 +200,7 @@ impl Multiplexer {
                 failure: start.clone(),
             });
         }
-        for mut waiting in std::mem::take(&mut self.ledger.waiting) {
+        for mut waiting in self.ledger.waiting.take() {
             let (session, call) = (waiting.call.session, waiting.call.call);
             let expired = waiting.occupied_until.is_some_and(|until| until <= now);
             if expired && !self.attribution.is_occupied(session, &self.ledger) {
@@ -239,7 +229,7 @@ impl Multiplexer {
             let next = earliest(waiting.stream_at, waiting.occupied_until);
             self.ledger
                 .wake_by(earliest(Some(waiting.deadline), next).unwrap_or(waiting.deadline));
-            self.ledger.waiting.push_back(waiting);
+            self.ledger.waiting.push(waiting);
         }
         if let Some(at) = self
             .ledger

@@ -59,7 +59,7 @@ impl Multiplexer {
                 self.fail_round(now, Some(id), "the server asked for what this client cannot do");
                 return true;
             }
-            let question = modern::with_elicitation_id(question, self.ledger.next_question);
+            let question = modern::with_elicitation_id(question, self.ledger.questions.upcoming().0);
             self.put_question(now, session, Some(id), QuestionOrigin::Round(key), question);
         }
         true
@@ -93,7 +93,7 @@ impl Multiplexer {
 
     /// Sends a call again, with what was answered.
     pub(super) fn next_round(&mut self, now: Moment, id: WireId) {
-        let Some(Pending::Call(mut call)) = self.ledger.pending.remove(&id) else {
+        let Some(mut call) = self.ledger.take_call(id) else {
             return;
         };
         let Doing::Round(round) = std::mem::replace(&mut call.doing, Doing::Working) else {
@@ -115,7 +115,7 @@ impl Multiplexer {
         self.link.face().write_call(self.ledger.outgoing.outbox(), &line);
         call.timer.restart(now, &self.ledger.limits);
         let deadline = call.timer.deadline();
-        self.ledger.pending.insert(id, Pending::Call(call));
+        self.ledger.enter(id, Pending::Call(call));
         self.ledger.wake_by(deadline);
     }
 
@@ -146,20 +146,16 @@ impl Multiplexer {
 
     /// Withdraws the questions of a round or a polled task. What a server asked by a request it still waits for.
     pub(super) fn withdraw_round(&mut self, id: WireId) {
-        let open: Vec<_> = self
-            .ledger
-            .questions
-            .iter()
-            .filter(|(_, open)| open.wire == Some(id) && !matches!(open.origin, QuestionOrigin::Server(_)))
-            .map(|(key, open)| (*key, open.session))
-            .collect();
-        for (question, session) in open {
-            self.ledger.questions.remove(&question);
-            self.ledger.tell(Tell::Withdrawn {
-                session,
-                question,
-                message: None,
-            });
+        let of_round =
+            |open: &OpenQuestion| open.wire == Some(id) && !matches!(open.origin, QuestionOrigin::Server(_));
+        for question in self.ledger.questions.find(of_round) {
+            if let Some(OpenQuestion { session, .. }) = self.ledger.questions.close(question) {
+                self.ledger.tell(Tell::Withdrawn {
+                    session,
+                    question,
+                    message: None,
+                });
+            }
         }
     }
 
@@ -268,17 +264,17 @@ impl Multiplexer {
 
     /// Returns whether a call still waits for what its client was asked first.
     pub(super) fn awaits_roots(&self, waiting: &Waiting) -> bool {
-        let mut questions = self.ledger.questions.values();
-        waiting.asked_first && questions.any(|open| open.session == waiting.call.session)
+        waiting.asked_first && self.ledger.questions.has_any(waiting.call.session)
     }
 
     /// A client did not answer what it was asked first: it may not be there any more, and its call is not begun.
     pub(super) fn fail_asked(&mut self, session: SessionKey, why: &'static str) {
-        let asked = |waiting: &Waiting| waiting.asked_first && waiting.call.session == session;
-        while let Some(at) = self.ledger.waiting.iter().position(asked) {
-            if let Some(Waiting { call, .. }) = self.ledger.waiting.remove(at) {
-                self.ledger.fail(session, call.call, Failure::Unanswered { why });
-            }
+        let asked = self
+            .ledger
+            .waiting
+            .take_of(session, |waiting| waiting.asked_first);
+        for Waiting { call, .. } in asked {
+            self.ledger.fail(session, call.call, Failure::Unanswered { why });
         }
     }
 

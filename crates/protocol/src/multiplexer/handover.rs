@@ -9,7 +9,6 @@
 //! The new instance introduces itself to its server, subscribes the session, sets its log level, and has its client look
 //! again at every list that may differ.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Multiplexer;
@@ -64,20 +63,17 @@ impl Multiplexer {
         let (mut calls, mut pending_opens) = (self.ledger.calls(), self.ledger.pending_opens.iter());
         calls.any(|(_, call)| call.session == session)
             || pending_opens.any(|pending_open| pending_open.session == session)
-            || self.ledger.questions.values().any(|open| open.session == session)
+            || self.ledger.questions.has_any(session)
     }
 
     /// Releases a session that is to leave. Returns what it takes along, or `None` if it is to stay.
     pub fn hand_over(&mut self, now: Moment, session: SessionKey) -> Option<Handover> {
         self.leaving_client(session)?;
-        let (gone, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.ledger.waiting)
-            .into_iter()
-            .partition(|waiting| waiting.call.session == session);
-        self.ledger.waiting = kept;
+        let waiting = self.ledger.waiting.take_of(session, |_| true);
         let handover = Handover {
             subscriptions: self.subscriptions.subscriptions_of(session),
             level: self.subscriptions.level(session),
-            waiting: gone.into_iter().map(|waiting| waiting.call).collect(),
+            waiting: waiting.into_iter().map(|waiting| waiting.call).collect(),
         };
         self.close(now, session);
         Some(handover)

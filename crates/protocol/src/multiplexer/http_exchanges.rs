@@ -12,7 +12,7 @@ use super::state::{Pending, Waiting};
 use super::task_polling::TaskPolling;
 use crate::backend_face::WireId;
 use crate::delivery::{PostBatch, PostRequest};
-use crate::exchange::{CallKey, Failure, SessionKey, Tell, Upstream, UpstreamFault};
+use crate::exchange::{Failure, SessionKey, Tell, Upstream, UpstreamFault};
 use crate::negotiation::HandshakeRefusal;
 use crate::time::{Moment, earliest};
 use crate::version::{Era, LostStream};
@@ -42,7 +42,7 @@ impl Multiplexer {
     /// a stream gets one at once, so that it can come back for the response after a lost
     /// connection. Another client gets a plain response with an HTTP status.
     pub fn handle_begun(&mut self, id: WireId) {
-        let id = match self.ledger.pending.get(&id) {
+        let id = match self.ledger.pending(id) {
             Some(Pending::Step { of }) => *of,
             Some(_) | None => id,
         };
@@ -57,23 +57,17 @@ impl Multiplexer {
 
     /// There will be no answer to this request.
     pub fn handle_undelivered(&mut self, now: Moment, id: WireId, failure: Failure) {
-        if let Some(Pending::Handshake(era)) = self.ledger.pending.get(&id) {
-            let era = *era;
-            self.ledger.pending.remove(&id);
-            self.link.forget_first_message(era);
-            return self.fail_handshake(now, era, failure);
-        }
-        if matches!(self.ledger.pending.get(&id), Some(Pending::Listen)) {
-            self.ledger.pending.remove(&id);
-            self.handle_listen_lost(now, id);
-            return;
-        }
-        if let Some(Pending::Background { task }) = self.ledger.pending.get(&id) {
-            self.tasks.handle_background_lost(task);
-            self.ledger.pending.remove(&id);
-            return;
-        }
-        let id = self.step_of(id);
+        let id = match self.ledger.take_internal(id) {
+            Some(Pending::Handshake(era)) => {
+                self.link.forget_first_message(era);
+                return self.fail_handshake(now, era, failure);
+            }
+            Some(Pending::Listen) => return self.handle_listen_lost(now, id),
+            Some(Pending::Background { task }) => return self.tasks.handle_background_lost(&task),
+            // A call fails if a step of polling its task does.
+            Some(Pending::Step { of }) => of,
+            Some(Pending::Call(_) | Pending::Own { .. }) | None => id,
+        };
         match self.settle(now, id) {
             Some(call) => {
                 self.revoke_effects(&call);
@@ -107,7 +101,7 @@ impl Multiplexer {
     /// The server has not begun this request because it does not know the session: it waits for another one, unless
     /// that has been tried often enough.
     pub fn handle_forgotten(&mut self, now: Moment, id: WireId) {
-        if let Some(Pending::Call(call)) = self.ledger.pending.get_mut(&id) {
+        if let Some(call) = self.ledger.call_mut(id) {
             call.past.forgotten += 1;
             if call.past.forgotten > FORGIVEN {
                 let what = "the server does not know the session that it has just given";
@@ -120,33 +114,23 @@ impl Multiplexer {
 
     /// The server has provably not begun this request: it waits once more, before all others.
     pub fn handle_returned(&mut self, now: Moment, id: WireId) {
-        match self.ledger.pending.get(&id) {
+        match self.ledger.take_internal(id) {
             Some(Pending::Handshake(era)) => {
                 // Calls that wait for the handshake still wait.
-                let era = *era;
-                self.ledger.pending.remove(&id);
                 self.link.forget_first_message(era);
                 self.link.handle_unsent(era);
                 return;
             }
-            Some(Pending::Listen) => {
-                self.ledger.pending.remove(&id);
-                return self.handle_listen_lost(now, id);
-            }
-            Some(Pending::Own { .. }) => {
-                self.ledger.pending.remove(&id);
-                return self.handle_unanswered(now, id);
-            }
+            Some(Pending::Listen) => return self.handle_listen_lost(now, id),
             Some(Pending::Step { of }) => {
-                let of = *of;
                 return TaskPolling::return_step(now, id, of, &mut self.ledger);
             }
-            Some(Pending::Background { task }) => {
-                self.tasks.handle_background_lost(task);
-                self.ledger.pending.remove(&id);
-                return;
-            }
-            Some(Pending::Call(_)) | None => {}
+            Some(Pending::Background { task }) => return self.tasks.handle_background_lost(&task),
+            Some(Pending::Call(_) | Pending::Own { .. }) | None => {}
+        }
+        if let Some(Pending::Own { .. }) = self.ledger.pending(id) {
+            self.ledger.remove(id);
+            return self.handle_unanswered(now, id);
         }
         let Some(call) = self.settle(now, id) else {
             self.attribution.abandoned.handle_answer(id);
@@ -164,7 +148,6 @@ impl Multiplexer {
             });
         }
         let deadline = now.after(self.ledger.limits.start_timeout);
-        let at = self.place_among_waiting(call.session, call.call);
         let (stream_at, past) = (call.timer.stream_at(), call.past);
         let waiting = Waiting {
             deadline,
@@ -175,7 +158,7 @@ impl Multiplexer {
             past,
             call: call.into_call(),
         };
-        self.ledger.waiting.insert(at, waiting);
+        self.ledger.waiting.put_back(waiting);
         self.ledger
             .wake_by(earliest(Some(deadline), stream_at).unwrap_or(deadline));
         if self.is_ready() {
@@ -185,30 +168,9 @@ impl Multiplexer {
         }
     }
 
-    /// Returns the position of a call that was handed back: before the calls of other sessions, and among those of its own
-    /// session in the order in which they were made.
-    fn place_among_waiting(&self, session: SessionKey, call: CallKey) -> usize {
-        let earlier = |waiting: &Waiting| waiting.call.session == session && waiting.call.call < call;
-        self.ledger
-            .waiting
-            .iter()
-            .rposition(earlier)
-            .map_or(0, |at| at + 1)
-    }
-
-    /// Returns the call that a request of ours is a step of, which fails if the step does; any other id stays what it is.
-    fn step_of(&mut self, id: WireId) -> WireId {
-        if let Some(Pending::Step { of }) = self.ledger.pending.get(&id) {
-            let of = *of;
-            self.ledger.pending.remove(&id);
-            return of;
-        }
-        id
-    }
-
     /// Whether nothing that would answer this request has come yet.
     pub fn is_unanswered(&self, id: WireId) -> bool {
-        match self.ledger.pending.get(&id) {
+        match self.ledger.pending(id) {
             Some(Pending::Call(call)) => call.doing.is_working(),
             Some(
                 Pending::Handshake(_)
@@ -223,13 +185,10 @@ impl Multiplexer {
 
     /// Whose question or log line it is that came in the exchange of this request.
     pub(super) fn origin_of(&self, id: WireId) -> Option<(SessionKey, Option<WireId>)> {
-        match self.ledger.pending.get(&id) {
+        match self.ledger.pending(id) {
             Some(Pending::Call(call)) => Some((call.session, Some(id))),
             // What comes while we wait for the outcome of a call's task is about that call.
-            Some(Pending::Step { of }) => match self.ledger.pending.get(of) {
-                Some(Pending::Call(call)) => Some((call.session, Some(*of))),
-                _ => None,
-            },
+            Some(Pending::Step { of }) => self.ledger.call(*of).map(|call| (call.session, Some(*of))),
             Some(
                 Pending::Handshake(_) | Pending::Listen | Pending::Own { .. } | Pending::Background { .. },
             )

@@ -152,33 +152,21 @@ impl Multiplexer {
         reason = "only the list of tools is filtered"
     )]
     pub(super) fn handle_answer(&mut self, now: Moment, id: Option<WireId>, message: Message) {
-        let Some(id) = id.filter(|id| self.ledger.pending.contains_key(id)) else {
+        let Some(id) = id.filter(|id| self.ledger.pending(*id).is_some()) else {
             if let Some(id) = id {
                 self.attribution.abandoned.handle_answer(id);
             }
             self.ledger.counters.strays += 1;
             return;
         };
-        if let Some(Pending::Handshake(era)) = self.ledger.pending.get(&id) {
-            let era = *era;
-            self.ledger.pending.remove(&id);
-            self.handle_handshake(now, era, message);
-            return;
-        }
-        if matches!(self.ledger.pending.get(&id), Some(Pending::Listen)) {
-            self.ledger.pending.remove(&id);
-            self.handle_listen_end(now, id, &message);
-            return;
-        }
-        if let Some(Pending::Step { of }) = self.ledger.pending.get(&id) {
-            let of = *of;
-            self.ledger.pending.remove(&id);
-            return self.handle_step(now, id, of, &message);
-        }
-        if let Some(Pending::Background { task }) = self.ledger.pending.get(&id) {
-            let task = task.clone();
-            self.ledger.pending.remove(&id);
-            return self.tasks.handle_background(&task, &mut self.ledger, &self.link);
+        match self.ledger.take_internal(id) {
+            Some(Pending::Handshake(era)) => return self.handle_handshake(now, era, message),
+            Some(Pending::Listen) => return self.handle_listen_end(now, id, &message),
+            Some(Pending::Step { of }) => return self.handle_step(now, id, of, &message),
+            Some(Pending::Background { task }) => {
+                return self.tasks.handle_background(&task, &mut self.ledger, &self.link);
+            }
+            Some(Pending::Call(_) | Pending::Own { .. }) | None => {}
         }
         if let Some(call) = self.ledger.call(id)
             && !call.doing.is_working()
@@ -198,7 +186,7 @@ impl Multiplexer {
         } else {
             message
         };
-        let own = matches!(self.ledger.pending.get(&id), Some(Pending::Own { .. }));
+        let own = matches!(self.ledger.pending(id), Some(Pending::Own { .. }));
         if own {
             match self
                 .tools
@@ -206,12 +194,12 @@ impl Multiplexer {
             {
                 Page::Other => {}
                 Page::Next => {
-                    self.ledger.pending.remove(&id);
+                    self.ledger.remove(id);
                     return;
                 }
                 Page::Last => {
                     self.admit(now);
-                    self.ledger.pending.remove(&id);
+                    self.ledger.remove(id);
                     return;
                 }
             }
@@ -268,7 +256,8 @@ impl Multiplexer {
     }
 
     pub(super) fn handle_progress(&mut self, now: Moment, id: Option<WireId>, message: &Message) {
-        let Some(Pending::Call(call)) = id.and_then(|id| self.ledger.pending.get_mut(&id)) else {
+        let call = id.and_then(|id| self.ledger.call(id));
+        let Some((id, call)) = id.zip(call) else {
             self.ledger.counters.strays += 1;
             return;
         };
@@ -277,8 +266,8 @@ impl Multiplexer {
             return;
         };
         let message = message.with_progress_token(token);
-        call.note_activity(now, &self.ledger.limits);
         let (session, call) = (call.session, call.call);
+        self.ledger.note_activity(now, id);
         self.ledger.tell(Tell::Related {
             session,
             call,

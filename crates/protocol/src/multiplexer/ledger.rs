@@ -7,16 +7,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::backend_face::WireId;
-use crate::exchange::{Call, CallKey, Client, Failure, Principal, QuestionKey, SessionKey, Tell};
+use crate::exchange::{Call, CallKey, Client, Failure, Principal, SessionKey, Tell};
 use crate::message::{Message, quoted};
 use crate::time::Moment;
 
 use super::limits::{Counters, Limits};
 use super::liveness::Liveness;
+use super::open_questions::OpenQuestions;
 use super::outputs::{Output, Outputs};
 use super::send_queue::SendQueue;
 use super::sessions::Sessions;
-use super::state::{InFlight, OpenQuestion, Pending, PendingOpen, Waiting};
+use super::state::{InFlight, Pending, PendingOpen};
+use super::waiting::WaitingCalls;
 
 /// The books.
 #[derive(Debug)]
@@ -24,11 +26,11 @@ pub(super) struct Ledger {
     pub(super) limits: Limits,
     pub(super) sessions: Sessions,
     pub(super) pending_opens: VecDeque<PendingOpen>,
-    pub(super) waiting: VecDeque<Waiting>,
-    pub(super) pending: BTreeMap<WireId, Pending>,
-    pub(super) questions: BTreeMap<QuestionKey, OpenQuestion>,
+    pub(super) waiting: WaitingCalls,
+    /// The requests that the server has not answered.
+    pending: BTreeMap<WireId, Pending>,
+    pub(super) questions: OpenQuestions,
     next_wire: u64,
-    pub(super) next_question: u64,
     pub(super) outgoing: SendQueue,
     pub(super) outputs: Outputs,
     pub(super) counters: Counters,
@@ -41,11 +43,10 @@ impl Ledger {
             limits,
             sessions: Sessions::default(),
             pending_opens: VecDeque::new(),
-            waiting: VecDeque::new(),
+            waiting: WaitingCalls::default(),
             pending: BTreeMap::new(),
-            questions: BTreeMap::new(),
+            questions: OpenQuestions::default(),
             next_wire: 1,
-            next_question: 1,
             outgoing: SendQueue::default(),
             outputs: Outputs::default(),
             counters: Counters::default(),
@@ -115,10 +116,69 @@ impl Ledger {
     /// Enters a request of Rialto's own whose answer no client waits for.
     pub(super) fn own_request(&mut self, now: Moment) -> WireId {
         let id = self.next_wire();
-        let until = now.after(self.limits.own_timeout());
-        self.pending.insert(id, Pending::Own { until });
-        self.wake_by(until);
+        self.enter_own(id, now.after(self.limits.own_timeout()));
         id
+    }
+
+    /// Enters a request of Rialto's own that is given up at this moment.
+    pub(super) fn enter_own(&mut self, id: WireId, until: Moment) {
+        self.enter(id, Pending::Own { until });
+        self.wake_by(until);
+    }
+
+    /// Enters a request that is sent.
+    pub(super) fn enter(&mut self, id: WireId, pending: Pending) {
+        self.pending.insert(id, pending);
+    }
+
+    /// Takes a request out of the books.
+    pub(super) fn remove(&mut self, id: WireId) -> Option<Pending> {
+        self.pending.remove(&id)
+    }
+
+    /// Takes a call out of the books.
+    pub(super) fn take_call(&mut self, id: WireId) -> Option<Box<InFlight>> {
+        match self.pending.remove(&id)? {
+            Pending::Call(call) => Some(call),
+            Pending::Handshake(_)
+            | Pending::Listen
+            | Pending::Own { .. }
+            | Pending::Step { .. }
+            | Pending::Background { .. } => None,
+        }
+    }
+
+    /// Takes a request of Rialto's own out that ends with its first answer, or with the loss of it.
+    pub(super) fn take_internal(&mut self, id: WireId) -> Option<Pending> {
+        let is_internal = match self.pending.get(&id)? {
+            Pending::Handshake(_) | Pending::Listen | Pending::Step { .. } | Pending::Background { .. } => {
+                true
+            }
+            Pending::Call(_) | Pending::Own { .. } => false,
+        };
+        is_internal.then(|| self.pending.remove(&id))?
+    }
+
+    /// Takes everything out.
+    pub(super) fn take_pending(&mut self) -> BTreeMap<WireId, Pending> {
+        std::mem::take(&mut self.pending)
+    }
+
+    pub(super) fn pending(&self, id: WireId) -> Option<&Pending> {
+        self.pending.get(&id)
+    }
+
+    pub(super) fn all_pending(&mut self) -> impl Iterator<Item = (WireId, &mut Pending)> {
+        self.pending.iter_mut().map(|(id, pending)| (*id, pending))
+    }
+
+    /// Returns how many requests the server has not answered.
+    pub(super) fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+
+    pub(super) fn count(&self, counts: impl Fn(&Pending) -> bool) -> usize {
+        self.pending.values().filter(|pending| counts(pending)).count()
     }
 
     /// Returns whether this much more may wait for the server to read it. One message always may.
@@ -143,11 +203,31 @@ impl Ledger {
             .filter_map(|(id, pending)| Some((*id, pending.as_call()?)))
     }
 
+    /// Returns the requests that are steps of polling a call's task.
+    pub(super) fn steps(&self, call: WireId) -> Vec<WireId> {
+        let is_step = |pending: &Pending| matches!(pending, Pending::Step { of } if *of == call);
+        let pending = self.pending.iter().filter(|(_, pending)| is_step(pending));
+        pending.map(|(step, _)| *step).collect()
+    }
+
+    /// Forgets the handshakes that are under way.
+    pub(super) fn forget_handshakes(&mut self) {
+        self.pending
+            .retain(|_, pending| !matches!(pending, Pending::Handshake(_)));
+    }
+
     /// The server has sent something about this call.
     pub(super) fn note_activity(&mut self, now: Moment, id: WireId) {
         if let Some(Pending::Call(call)) = self.pending.get_mut(&id) {
             call.note_activity(now, &self.limits);
         }
+    }
+
+    /// The server works on this call. Returns its new deadline.
+    pub(super) fn extend(&mut self, now: Moment, id: WireId) -> Option<Moment> {
+        let call = self.pending.get_mut(&id)?.as_call_mut()?;
+        call.timer.extend(now, &self.limits);
+        Some(call.timer.deadline())
     }
 
     pub(super) fn calls_mut(&mut self) -> impl Iterator<Item = &mut InFlight> {

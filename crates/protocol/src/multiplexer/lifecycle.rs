@@ -9,7 +9,7 @@ use super::listen::Listen;
 use super::liveness::{Liveness, Owed};
 use super::state::{Pending, PendingOpen, Waiting};
 use super::{Multiplexer, Output};
-use crate::exchange::{BackendError, Call, Failure, ServerInfo, SessionKey, Tell};
+use crate::exchange::{BackendError, Failure, ServerInfo, SessionKey, Tell};
 use crate::message::Message;
 use crate::method::Method;
 use crate::negotiation::HandshakeRefusal;
@@ -57,14 +57,14 @@ impl Multiplexer {
         self.tools.lose_link();
         self.tasks.lose_link();
         self.roots.lose_link();
-        for (question, open) in std::mem::take(&mut self.ledger.questions) {
+        for (question, open) in self.ledger.questions.take() {
             self.ledger.tell(Tell::Withdrawn {
                 session: open.session,
                 question,
                 message: None,
             });
         }
-        for (_, pending) in std::mem::take(&mut self.ledger.pending) {
+        for (_, pending) in self.ledger.take_pending() {
             if let Pending::Call(call) = pending {
                 self.revoke_effects(&call);
                 let failure = Failure::Exited(Arc::clone(backend_error));
@@ -95,9 +95,7 @@ impl Multiplexer {
         for pending_open in &mut self.ledger.pending_opens {
             pending_open.deadline = pending_open.deadline.max(until);
         }
-        for waiting in self.ledger.waiting.iter_mut().filter(|waiting| waiting.starting) {
-            waiting.deadline = waiting.deadline.max(until);
-        }
+        self.ledger.waiting.extend_start(until);
     }
 
     /// Describes what a server that is not ready yet does, for clients that wait for it in vain.
@@ -146,9 +144,7 @@ impl Multiplexer {
     pub fn handle_session_lost(&mut self, now: Moment) {
         self.link.handle_session_lost();
         self.listen.handle_session_lost();
-        self.ledger
-            .pending
-            .retain(|_, pending| !matches!(pending, Pending::Handshake(_)));
+        self.ledger.forget_handshakes();
         self.ensure_link(now);
     }
 
@@ -156,12 +152,8 @@ impl Multiplexer {
         for PendingOpen { session, call, .. } in std::mem::take(&mut self.ledger.pending_opens) {
             self.ledger.fail(session, call, failure.clone());
         }
-        for Waiting {
-            call: Call { session, call, .. },
-            ..
-        } in std::mem::take(&mut self.ledger.waiting)
-        {
-            self.ledger.fail(session, call, failure.clone());
+        for Waiting { call, .. } in self.ledger.waiting.take() {
+            self.ledger.fail(call.session, call.call, failure.clone());
         }
     }
 
@@ -226,9 +218,10 @@ impl Multiplexer {
     /// Another first message may still be under way. Its answer decides nothing any more.
     fn disown_handshakes(&mut self, now: Moment) {
         let until = now.after(self.ledger.limits.own_timeout());
-        let mut others = self.ledger.pending.values_mut();
-        if let Some(other) = others.find(|pending| matches!(pending, Pending::Handshake(_))) {
+        let mut others = self.ledger.all_pending();
+        if let Some((_, other)) = others.find(|(_, pending)| matches!(pending, Pending::Handshake(_))) {
             *other = Pending::Own { until };
+            drop(others);
             self.ledger.wake_by(until);
         }
     }

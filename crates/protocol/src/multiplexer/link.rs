@@ -266,7 +266,7 @@ impl Link {
     /// for as long as the server likes.
     pub(super) fn call_off(&self, id: WireId, ledger: &mut Ledger) {
         let is_ours = matches!(
-            ledger.pending.get(&id),
+            ledger.pending(id),
             Some(Pending::Own { .. } | Pending::Step { .. })
         );
         if self.carrier == Carrier::Posts && is_ours {
@@ -287,7 +287,7 @@ impl Link {
         while let Some(era) = self.negotiation.due(now).filter(|era| self.face.can_begin(*era)) {
             let id = ledger.next_wire();
             self.face.begin(era, id, ledger.outgoing.end());
-            ledger.pending.insert(id, Pending::Handshake(era));
+            ledger.enter(id, Pending::Handshake(era));
             self.negotiation.handle_sent(now, era);
             sent = true;
         }

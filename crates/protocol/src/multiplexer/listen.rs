@@ -84,13 +84,13 @@ impl Listen {
             Some(filters) => {
                 let id = ledger.next_wire();
                 link.face().write_listen(ledger.outgoing.end(), id, &filters);
-                ledger.pending.insert(id, Pending::Listen);
+                ledger.enter(id, Pending::Listen);
                 self.opening = Some(OpenListen { id, filters });
             }
         }
         for id in closed {
             write_cancel(ledger.outgoing.end(), None, id, "no longer listened for");
-            ledger.pending.remove(&id);
+            ledger.remove(id);
         }
     }
 
@@ -125,7 +125,7 @@ impl Listen {
         };
         if let Some(old) = self.current.replace(current) {
             write_cancel(ledger.outgoing.end(), None, old.id, "replaced by a newer listen");
-            ledger.pending.remove(&old.id);
+            ledger.remove(old.id);
         }
         Some(Acknowledged {
             honoured,

@@ -126,8 +126,6 @@ impl Multiplexer {
         origin: QuestionOrigin,
         message: Message,
     ) {
-        let question = QuestionKey(self.ledger.next_question);
-        self.ledger.next_question += 1;
         let timeout = self.ledger.limits.question_timeout;
         let deadline = now.after(timeout);
         let mut carrier = None;
@@ -139,16 +137,13 @@ impl Multiplexer {
                 Suspended::schedule(now, id, &mut self.ledger);
             }
         }
-        self.ledger.questions.insert(
-            question,
-            OpenQuestion {
-                session,
-                wire,
-                origin,
-                method: message.method(),
-                deadline,
-            },
-        );
+        let question = self.ledger.questions.open(OpenQuestion {
+            session,
+            wire,
+            origin,
+            method: message.method(),
+            deadline,
+        });
         self.ledger.wake_by(deadline);
         self.ledger.tell(Tell::Question {
             session,
@@ -169,13 +164,7 @@ impl Multiplexer {
         {
             return;
         }
-        let found = self
-            .ledger
-            .questions
-            .iter()
-            .find(|(_, open)| matches!(&open.origin, QuestionOrigin::Server(asked) if asked == id))
-            .map(|(key, _)| *key);
-        let Some(question) = found else {
+        let Some(question) = self.ledger.questions.with_server_id(id) else {
             self.ledger.counters.strays += 1;
             return;
         };
@@ -200,8 +189,7 @@ impl Multiplexer {
         message: &Message,
     ) {
         // Only the session that was asked may answer.
-        let open = self.ledger.questions.get(&question);
-        if open.is_none_or(|open| open.session != session) {
+        if !self.ledger.questions.is_of(question, session) {
             self.ledger.counters.strays += 1;
             return;
         }
@@ -251,7 +239,7 @@ impl Multiplexer {
     }
 
     fn close_question(&mut self, now: Moment, question: QuestionKey) -> Option<OpenQuestion> {
-        let open = self.ledger.questions.remove(&question)?;
+        let open = self.ledger.questions.close(question)?;
         if let Some(id) = open.wire
             && self.ledger.close_question(now, id)
         {
@@ -265,7 +253,7 @@ impl Multiplexer {
         if let Some(message) = self.attribution.suspended.take_late(question) {
             return self.give_answer(now, question, &message);
         }
-        let session = self.ledger.questions.get(&question).map(|open| open.session);
+        let session = self.ledger.questions.get(question).map(|open| open.session);
         self.refuse_question(now, question, "the client did not answer in time");
         if let Some(session) = session {
             self.ledger.tell(Tell::Withdrawn {

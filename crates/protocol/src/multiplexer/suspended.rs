@@ -112,7 +112,7 @@ impl Suspended {
         message: &Message,
         ledger: &Ledger,
     ) -> bool {
-        let wire = ledger.questions.get(&question).and_then(|open| open.wire);
+        let wire = ledger.questions.get(question).and_then(|open| open.wire);
         let call = wire.and_then(|id| ledger.call(id));
         // Questions for calls of one session go to the same client.
         if !call.is_some_and(|call| call.asking.is_suspended()) || !ledger.sessions.others_ask(session) {

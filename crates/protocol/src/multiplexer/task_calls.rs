@@ -116,7 +116,7 @@ impl Multiplexer {
                 let why = "the server asked for what this client cannot do";
                 return self.fail_round(now, Some(id), why);
             }
-            let question = modern::with_elicitation_id(question, self.ledger.next_question);
+            let question = modern::with_elicitation_id(question, self.ledger.questions.upcoming().0);
             self.put_question(now, session, Some(id), QuestionOrigin::Task(key), question);
         }
     }

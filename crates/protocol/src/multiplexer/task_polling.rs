@@ -100,12 +100,11 @@ impl TaskPolling {
             now
         };
         polling.poll_at = Some(at);
-        let Some(call) = ledger.pending.get_mut(&id).and_then(Pending::as_call_mut) else {
+        let Some(call) = ledger.call_mut(id) else { return };
+        call.doing = Doing::Polled(polling);
+        let Some(deadline) = ledger.extend(now, id) else {
             return;
         };
-        call.doing = Doing::Polled(polling);
-        call.timer.extend(now, &ledger.limits);
-        let deadline = call.timer.deadline();
         ledger.wake_by(deadline.min(at));
         Self::report_status(id, task, ledger, link);
         if at == now {
@@ -144,16 +143,17 @@ impl TaskPolling {
         link: &Link,
     ) -> Option<WireId> {
         let id = ledger.next_wire();
-        let call = ledger.pending.get(&of)?.as_call()?;
+        let call = ledger.call(of)?;
+        let (task, session) = (call.doing.polling()?.task.clone(), call.session);
         let request = TaskRequest {
             method,
             id,
-            task: &call.doing.polling()?.task,
-            client: &ledger.sessions.get(call.session)?.client,
+            task: &task,
+            client: &ledger.sessions.get(session)?.client,
             answers,
         };
         link.face().write_task(ledger.outgoing.end(), &request);
-        ledger.pending.insert(id, Pending::Step { of });
+        ledger.enter(id, Pending::Step { of });
         Some(id)
     }
 
@@ -178,7 +178,7 @@ impl TaskPolling {
         polling.poll_at = Some(at);
         if let Some(unanswered) = unanswered {
             link.call_off(unanswered, ledger);
-            ledger.pending.remove(&unanswered);
+            ledger.remove(unanswered);
         }
         ledger.wake_by(at);
         if !has_room {
@@ -321,9 +321,7 @@ impl TaskPolling {
         };
         let (drives, outcome) = (polling.drives(), polling.outcome);
         if drives && let Some(step) = Self::send(id, Method::TasksCancel, None, ledger, link) {
-            let until = now.after(ledger.limits.own_timeout());
-            ledger.pending.insert(step, Pending::Own { until });
-            ledger.wake_by(until);
+            ledger.enter_own(step, now.after(ledger.limits.own_timeout()));
         }
         if let Some(outcome) = outcome {
             let why = "nobody waits for it any more";
@@ -333,21 +331,17 @@ impl TaskPolling {
 
     /// Drops the steps of a call that has ended.
     pub(super) fn drop_steps(&self, of: WireId, ledger: &mut Ledger, link: &Link) {
-        let is_step = |pending: &Pending| matches!(pending, Pending::Step { of: call } if *call == of);
-        let pending = ledger.pending.iter().filter(|(_, pending)| is_step(pending));
-        let steps: Vec<WireId> = pending.map(|(step, _)| *step).collect();
-        for step in steps {
+        for step in ledger.steps(of) {
             // The request for the outcome has been cancelled with the task.
             if self.outcome != Some(step) {
                 link.call_off(step, ledger);
             }
-            ledger.pending.remove(&step);
+            ledger.remove(step);
         }
     }
 
     /// A step was provably not begun: the task is polled again in a while.
     pub(super) fn return_step(now: Moment, step: WireId, of: WireId, ledger: &mut Ledger) {
-        ledger.pending.remove(&step);
         let Some(polling) = Self::of(of, ledger) else {
             return;
         };

@@ -334,7 +334,7 @@ impl Tasks {
         };
         known.live_until = None;
         if let Some(background) = known.background.take() {
-            ledger.pending.remove(&background);
+            ledger.remove(background);
         }
         for input in std::mem::take(&mut known.inputs).into_values() {
             let why = "the task has ended";
@@ -395,7 +395,7 @@ impl Tasks {
         };
         link.face().write_task(ledger.outgoing.end(), &request);
         let task = id.to_owned();
-        ledger.pending.insert(wire, Pending::Background { task });
+        ledger.enter(wire, Pending::Background { task });
     }
 
     /// The outcome that was waited for is here. The next client that asks is sent it.

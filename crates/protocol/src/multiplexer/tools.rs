@@ -25,7 +25,7 @@ use crate::wire::header::MirroredParams;
 
 use super::ledger::Ledger;
 use super::link::Link;
-use super::state::{InFlight, Pending, Waiting};
+use super::state::{InFlight, Waiting};
 
 /// Pages of the list that are read on Rialto's own account.
 const MAX_PAGES: u32 = 16;
@@ -158,8 +158,9 @@ impl Tools {
         if self.settled || self.reading.is_some() || !link.is_ready() {
             return;
         }
-        let mut waiting = ledger.waiting.iter();
-        let client = waiting
+        let client = ledger
+            .waiting
+            .iter()
             .find(|waiting| self.is_awaited_by(waiting, link))
             .and_then(|waiting| ledger.client(waiting.call.session))
             .map(Arc::clone);
@@ -181,8 +182,7 @@ impl Tools {
         link.confirm(None, ledger);
         link.face()
             .write_tools_list(ledger.outgoing.end(), id, &client, cursor);
-        ledger.pending.insert(id, Pending::Own { until });
-        ledger.wake_by(until);
+        ledger.enter_own(id, until);
         self.reading = Some(Reading {
             id,
             client,
