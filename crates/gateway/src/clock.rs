@@ -23,11 +23,16 @@ impl Clock {
         Moment::since_start(self.start.elapsed())
     }
 
+    /// Returns a timer that rings when the moment is reached.
+    pub(crate) fn sleep_until(self, moment: Moment) -> Sleep {
+        tokio::time::sleep_until((self.start + moment.elapsed()).into())
+    }
+
     /// Comes back when the moment is reached; never, for no moment.
     pub(crate) async fn reach(self, moment: Option<Moment>) -> Moment {
         match moment {
             Some(moment) => {
-                tokio::time::sleep_until((self.start + moment.elapsed()).into()).await;
+                self.sleep_until(moment).await;
                 self.now().max(moment)
             }
             None => std::future::pending().await,

@@ -5,7 +5,6 @@
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::client_face::modern::{self, Classified};
@@ -30,20 +29,17 @@ use crate::record::{Ending, Record, Recorder, Subject};
 use crate::reply;
 use crate::seal::state::StateSeal;
 
-/// How long a question waits for others that the server asks at the same time: on the wire they come one by one,
-/// but the client should be asked all of them in one round.
-const SIBLINGS: Duration = Duration::from_millis(20);
-
-/// The moment between a question and the answer that gives it to the client.
+/// Wakes the task that waits for a request at the moment at which the questions of its server are due.
 #[derive(Default)]
-pub(crate) struct QuestionDebounce(Option<Pin<Box<Sleep>>>);
+pub(crate) struct QuestionDebounce(Option<(Moment, Pin<Box<Sleep>>)>);
 
 impl QuestionDebounce {
-    /// Ready when whatever was asked together has had time to come. The first call starts the clock.
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let sleep = self
+    /// Is ready when this moment is reached.
+    fn poll(&mut self, clock: Clock, due: Moment, context: &mut Context<'_>) -> Poll<()> {
+        let timer = self.0.take().filter(|(at, _)| *at == due);
+        let (_, sleep) = self
             .0
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(SIBLINGS)));
+            .insert(timer.unwrap_or_else(|| (due, Box::pin(clock.sleep_until(due)))));
         sleep.as_mut().poll(context)
     }
 }
@@ -237,27 +233,51 @@ impl ModernRequestHandle {
         self.act(|inner, _| inner.modern_request.handle_disconnect());
     }
 
-    pub(crate) fn read(&self, out: &mut BytesMut, waker: &Waker) -> Reading {
-        self.act(|inner, orders| {
-            let reading = inner.modern_request.read(out);
-            inner.poll_outputs_but_wakes(orders);
-            if out.is_empty() && reading == Reading::Open {
-                inner.waker = Some(waker.clone());
-            }
-            reading
+    /// Writes what is new into `out` as events. If there is nothing, the task is woken when there is.
+    pub(crate) fn read(
+        &self,
+        out: &mut BytesMut,
+        debounce: &mut QuestionDebounce,
+        context: &mut Context<'_>,
+    ) -> Reading {
+        self.poll(debounce, context, |modern_request, now| {
+            let reading = modern_request.read(now, out);
+            (reading, out.is_empty() && reading == Reading::Open)
         })
     }
 
-    /// The next thing for a client that reads lines; the waker is called when there is more.
-    pub(crate) fn poll_line(&self, waker: &Waker) -> Line {
-        self.act(|inner, orders| {
-            let line = inner.modern_request.poll_line();
-            inner.poll_outputs_but_wakes(orders);
-            if matches!(line, Line::Waiting | Line::Ask { .. }) {
-                inner.waker = Some(waker.clone());
-            }
-            line
+    /// Returns the next thing for a client that reads lines. If it has to wait, the task is woken when there is more.
+    pub(crate) fn poll_line(&self, debounce: &mut QuestionDebounce, context: &mut Context<'_>) -> Line {
+        self.poll(debounce, context, |modern_request, now| {
+            let line = modern_request.poll_line(now);
+            let waits = matches!(line, Line::Waiting);
+            (line, waits)
         })
+    }
+
+    /// Polls the machine, which also returns whether the task has to wait; and again if its deadline has come.
+    fn poll<T>(
+        &self,
+        debounce: &mut QuestionDebounce,
+        context: &mut Context<'_>,
+        mut poll: impl FnMut(&mut ModernRequest, Moment) -> (T, bool),
+    ) -> T {
+        let mut now = self.clock.now();
+        loop {
+            let (polled, due) = self.act(|inner, orders| {
+                let (polled, waits) = poll(&mut inner.modern_request, now);
+                inner.poll_outputs_but_wakes(orders);
+                if !waits {
+                    return (polled, None);
+                }
+                inner.waker = Some(context.waker().clone());
+                (polled, inner.modern_request.next_deadline())
+            });
+            match due {
+                Some(due) if debounce.poll(self.clock, due, context).is_ready() => now = now.max(due),
+                Some(_) | None => return polled,
+            }
+        }
     }
 
     /// Waits for the answer to the attached request.
@@ -412,23 +432,16 @@ impl Future for AwaitModernRequest {
     type Output = FirstOutcome;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<FirstOutcome> {
-        let answer = self.handle.act(|inner, orders| {
-            let answer = inner.modern_request.poll_answer();
-            inner.poll_outputs_but_wakes(orders);
-            if matches!(answer, Answer::Waiting) {
-                inner.waker = Some(context.waker().clone());
-            }
-            answer
+        let Self { handle, debounce, .. } = &mut *self;
+        let answer = handle.poll(debounce, context, |modern_request, now| {
+            let answer = modern_request.poll_answer(now);
+            let waits = matches!(answer, Answer::Waiting);
+            (answer, waits)
         });
         let outcome = match answer {
             Answer::Waiting => return Poll::Pending,
             Answer::Complete { body, failure } => FirstOutcome::Complete { body, failure },
-            Answer::Ask { round } => {
-                if self.debounce.poll(context).is_pending() {
-                    return Poll::Pending;
-                }
-                FirstOutcome::Ask { round }
-            }
+            Answer::Ask { round } => FirstOutcome::Ask { round },
             Answer::Stream => FirstOutcome::Stream,
         };
         self.done = true;
@@ -446,13 +459,16 @@ impl Drop for AwaitModernRequest {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn question_waits_for_those_asked_with_it() {
-        let mut debounce = QuestionDebounce::default();
+    async fn questions_are_given_out_when_they_are_due() {
+        let (mut debounce, clock) = (QuestionDebounce::default(), Clock::new());
         let started = tokio::time::Instant::now();
-        std::future::poll_fn(|context| debounce.poll(context)).await;
-        assert_eq!(started.elapsed(), SIBLINGS);
+        let due = clock.now().after(Duration::from_secs(1));
+        std::future::poll_fn(|context| debounce.poll(clock, due, context)).await;
+        assert_eq!(started.elapsed().as_secs(), 1);
     }
 }

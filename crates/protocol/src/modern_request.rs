@@ -118,9 +118,10 @@ enum Stage {
 ///
 /// [`Self::new`] returns the first asks. [`Self::handle_tell`] takes what the backend has for it, and the driver takes
 /// the outputs that follow with [`Self::poll_output`]. The connection calls [`Self::poll_answer`] when it is woken,
-/// or [`Self::poll_line`] if its client reads lines; once the answer is a stream it calls [`Self::read`]. If these
-/// give a question, the driver seals a state and calls [`Self::park`]: the request is answered, and
-/// [`Self::retry`] attaches the next one. [`Self::handle_disconnect`] and [`Self::abandon`] end it early.
+/// or [`Self::poll_line`] if its client reads lines; once the answer is a stream it calls [`Self::read`]. It does so
+/// at [`Self::next_deadline`] too, when the server's questions are due. If these give a question, the driver seals a
+/// state and calls [`Self::park`]: the request is answered, and [`Self::retry`] attaches the next one.
+/// [`Self::handle_disconnect`] and [`Self::abandon`] end it early.
 #[derive(Debug)]
 pub struct ModernRequest {
     session: SessionKey,
@@ -261,7 +262,7 @@ impl ModernRequest {
     // From the backend.
 
     /// Takes what the backend has for this request.
-    pub fn handle_tell(&mut self, _now: Moment, tell: Tell) {
+    pub fn handle_tell(&mut self, now: Moment, tell: Tell) {
         match tell {
             Tell::Opened { server_info, .. } => {
                 self.server = Some(Arc::clone(&server_info));
@@ -294,7 +295,7 @@ impl ModernRequest {
                 // The handshake was refused; the call that waited for it gets an answer of its own.
                 (Aim::Call, OPENING) => {}
                 (Aim::Call | Aim::Discover, _) => {
-                    if !self.begin_url_elicitation(&message, era) {
+                    if !self.begin_url_elicitation(now, &message, era) {
                         self.conclude(Outcome::Reply { message, era });
                     }
                 }
@@ -328,7 +329,7 @@ impl ModernRequest {
             Tell::Question {
                 question, message, ..
             } => {
-                self.rounds.ask(Addressee::Server(question), message);
+                self.rounds.ask(now, Addressee::Server(question), message);
                 self.wake();
             }
             Tell::Withdrawn { question, .. } => self.rounds.withdraw(question),

@@ -233,16 +233,9 @@ impl ModernRequestEvents {
             self.handle.dismiss();
         }
         let mut out = BytesMut::new();
-        match self.handle.read(&mut out, context.waker()) {
+        match self.handle.read(&mut out, &mut self.debounce, context) {
             Reading::Open => {}
             Reading::Ended => self.ended = true,
-            Reading::Ask { .. } if self.debounce.poll(context).is_pending() => {
-                return if out.is_empty() {
-                    Poll::Pending
-                } else {
-                    Poll::Ready(Some(out.freeze()))
-                };
-            }
             Reading::Ask { round } => {
                 let body = put(&self.destination, &self.handle, round);
                 sse::write_message(&mut out, None, &body);

@@ -1,6 +1,7 @@
 //! The rounds of a modern request: questions go out with the end of one request, answers come back with another.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -22,6 +23,10 @@ pub enum RetryRefusal {
     BadAnswer,
 }
 
+/// How long a question waits for others that the server asks at the same time: on the wire they come one by one,
+/// but the client should be asked all of them in one round.
+const SIBLINGS: Duration = Duration::from_millis(20);
+
 /// Whom the client's answer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Addressee {
@@ -33,12 +38,14 @@ pub(super) enum Addressee {
 
 /// The questions that the client has not answered, and the number of the round that gives them out.
 ///
-/// `ask` and `withdraw` take what the server does, until the questions are given out. `answer` takes the client's
-/// answers and begins the next round.
+/// `ask` and `withdraw` take what the server does. The questions are given out when the first of them `is_due`, so that
+/// others can join it. `answer` takes the client's answers and begins the next round.
 #[derive(Debug, Default)]
 pub(super) struct InputRounds {
     /// By the key that the client knows the question by.
     asked: BTreeMap<String, (Addressee, Message)>,
+    /// When the questions are to be given out, if there are any.
+    due: Moment,
     /// How many questions were asked, in all rounds.
     keys: u32,
     round: u32,
@@ -61,7 +68,18 @@ impl InputRounds {
         !self.asked.is_empty()
     }
 
-    pub(super) fn ask(&mut self, addressee: Addressee, message: Message) {
+    pub(super) fn is_due(&self, now: Moment) -> bool {
+        self.next_deadline().is_some_and(|due| due <= now)
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        self.is_open().then_some(self.due)
+    }
+
+    pub(super) fn ask(&mut self, now: Moment, addressee: Addressee, message: Message) {
+        if !self.is_open() {
+            self.due = now.after(SIBLINGS);
+        }
         self.keys += 1;
         let key = format!("k{}", self.keys);
         self.asked.insert(key, (addressee, message));
@@ -88,7 +106,7 @@ impl InputRounds {
     }
 
     /// Takes the answers of a retry. If one does not fit its question, nothing has changed.
-    fn answer(&mut self, responses: &Object) -> Result<Answers, RetryRefusal> {
+    fn answer(&mut self, now: Moment, responses: &Object) -> Result<Answers, RetryRefusal> {
         let mut answers = Answers::default();
         let mut answered = Vec::new();
         for (key, raw) in responses.iter() {
@@ -115,6 +133,8 @@ impl InputRounds {
             self.asked.remove(key);
         }
         self.round += 1;
+        // Those that are left are asked again, together with what the server asks because of the answers.
+        self.due = now.after(SIBLINGS);
         Ok(answers)
     }
 }
@@ -151,7 +171,7 @@ impl ModernRequest {
         let params = message.object(Member::Params);
         let responses = params.get("inputResponses").unwrap_or("{}");
         let responses = Object::parse(responses.as_bytes()).ok_or(RetryRefusal::BadAnswer)?;
-        let answers = self.rounds.answer(&responses)?;
+        let answers = self.rounds.answer(now, &responses)?;
         let newest = newest.take();
         self.stage = Stage::Running;
         self.response = Response::new(now, message, accepts);

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Ending, ModernRequest, ModernRequestRecord, Outcome, Output, listen, status_of};
+use super::{Ending, ModernRequest, ModernRequestRecord, Outcome, Output, Stage, listen, status_of};
 use crate::client_face::modern;
 use crate::exchange::Failure;
 use crate::message::{Kind, Member, Message};
@@ -151,7 +151,7 @@ impl Response {
 
 impl ModernRequest {
     /// Returns what there is of the answer to the attached request.
-    pub fn poll_answer(&mut self) -> Answer {
+    pub fn poll_answer(&mut self, now: Moment) -> Answer {
         if self.response.streaming {
             return Answer::Stream;
         }
@@ -165,15 +165,23 @@ impl ModernRequest {
             let (body, failure) = self.finish();
             return Answer::Complete { body, failure };
         }
-        Answer::Ask {
-            round: self.rounds.round(),
+        if self.rounds.is_due(now) {
+            let round = self.rounds.round();
+            return Answer::Ask { round };
         }
+        Answer::Waiting
+    }
+
+    /// Returns when the answer is to be polled though nothing has come: the server's questions are given out then.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        let is_waiting = matches!(self.stage, Stage::Running) && self.outcome.is_none();
+        self.rounds.next_deadline().filter(|_| is_waiting)
     }
 
     /// Writes what is new into `out` as events.
-    pub fn read(&mut self, out: &mut BytesMut) -> Reading {
+    pub fn read(&mut self, now: Moment, out: &mut BytesMut) -> Reading {
         loop {
-            match self.poll_line() {
+            match self.poll_line(now) {
                 Line::Waiting => return Reading::Open,
                 Line::Event(event) => sse::write_message(out, None, &event),
                 Line::Answer { body, .. } => {
@@ -187,7 +195,7 @@ impl ModernRequest {
     }
 
     /// Returns the next thing for a client that reads lines. Its requests accept events.
-    pub fn poll_line(&mut self) -> Line {
+    pub fn poll_line(&mut self, now: Moment) -> Line {
         if let Some(event) = self.events.pop() {
             return Line::Event(event);
         }
@@ -198,7 +206,7 @@ impl ModernRequest {
             let (body, failure) = self.finish();
             return Line::Answer { body, failure };
         }
-        if self.rounds.is_open() {
+        if self.rounds.is_due(now) {
             let round = self.rounds.round();
             return Line::Ask { round };
         }
@@ -207,7 +215,7 @@ impl ModernRequest {
 
     /// Returns the final answer, for the request that is attached.
     pub(super) fn finish(&mut self) -> (Bytes, Option<Failure>) {
-        self.stage = super::Stage::Over;
+        self.stage = Stage::Over;
         let id = self.response.id();
         let (body, ending) = match self.outcome.take() {
             Some(Outcome::Discovered(server_info)) => {
@@ -268,13 +276,12 @@ impl ModernRequest {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use super::super::WAITING_TIME;
     use super::*;
     use crate::client_face::modern::Classified;
     use crate::exchange::{Ask, CallKey, Client, Principal, QuestionKey, SessionKey, Tell};
-    use crate::message::Message;
-    use crate::time::Moment;
     use crate::version::Era;
 
     const SESSION: SessionKey = SessionKey(1);
@@ -308,14 +315,14 @@ mod tests {
         }
         report_progress(&mut modern_request, "newest");
         let mut out = BytesMut::new();
-        assert_eq!(modern_request.read(&mut out), Reading::Open);
+        assert_eq!(modern_request.read(Moment::START, &mut out), Reading::Open);
         assert!(out.len() < 5 << 20, "{} bytes were kept", out.len());
         assert!(memchr::memmem::find(&out, b"newest").is_some());
         // Whatever was read makes room again.
         report_progress(&mut modern_request, &long);
         report_progress(&mut modern_request, &long);
         out.clear();
-        modern_request.read(&mut out);
+        modern_request.read(Moment::START, &mut out);
         assert!(out.len() > 2 << 20);
     }
 
@@ -371,6 +378,30 @@ mod tests {
         assert_eq!(outputs.iter().filter(|output| is_cancelled(output)).count(), 1);
         let is_closed = |output: &Output| matches!(output, Output::Ask(Ask::Close { .. }));
         assert_eq!(outputs.iter().filter(|output| is_closed(output)).count(), 1);
+    }
+
+    #[test]
+    fn questions_that_a_server_asks_at_once_are_given_out_together() {
+        let mut modern_request = modern_request();
+        let at = |millis| Moment::START.after(Duration::from_millis(millis));
+        for (question, millis) in [(1, 0), (2, 15)] {
+            let tell = Tell::Question {
+                session: SESSION,
+                call: Some(CallKey(1)),
+                question: QuestionKey(question),
+                message: Message::own(r#"{"jsonrpc":"2.0","id":3,"method":"elicitation/create"}"#.into()),
+            };
+            modern_request.handle_tell(at(millis), tell);
+            assert!(matches!(modern_request.poll_answer(at(19)), Answer::Waiting));
+        }
+        assert_eq!(modern_request.next_deadline(), Some(at(20)));
+        assert!(matches!(
+            modern_request.poll_answer(at(20)),
+            Answer::Ask { round: 0 }
+        ));
+        let asked = String::from_utf8(modern_request.park("s", at(100)).to_vec()).unwrap();
+        assert!(asked.contains(r#""k1""#) && asked.contains(r#""k2""#), "{asked}");
+        assert_eq!(modern_request.next_deadline(), None);
     }
 
     #[test]

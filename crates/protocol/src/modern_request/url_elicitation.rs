@@ -8,13 +8,14 @@ use crate::error_code;
 use crate::exchange::{Ask, Failure};
 use crate::message::{Message, quoted};
 use crate::method::Method;
+use crate::time::Moment;
 use crate::version::Era;
 
 const DECLINED: &str = "the client did not visit what the server wants visited first";
 
 impl ModernRequest {
     /// Begins a detour if the answer asks for one and the client can make it.
-    pub(super) fn begin_url_elicitation(&mut self, message: &Message, era: Era) -> bool {
+    pub(super) fn begin_url_elicitation(&mut self, now: Moment, message: &Message, era: Era) -> bool {
         if !self.may_be_asked() {
             return false;
         }
@@ -36,7 +37,7 @@ impl ModernRequest {
         // The call is over, and with it what else was asked for it.
         self.rounds.clear();
         for message in urls {
-            self.rounds.ask(Addressee::UrlElicitation, message);
+            self.rounds.ask(now, Addressee::UrlElicitation, message);
         }
         self.wake();
         true

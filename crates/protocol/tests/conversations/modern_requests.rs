@@ -147,7 +147,13 @@ impl Fixture {
         let mut busy = false;
         let keys: Vec<SessionKey> = self.trips.keys().copied().collect();
         for key in keys {
-            let mut woken = false;
+            // Questions are given out as soon as they are due; a script need not wait for that.
+            let due = self
+                .trips
+                .get(&key)
+                .and_then(|trip| trip.modern_request.next_deadline());
+            let mut woken = due.is_some();
+            self.now = self.now.max(due.unwrap_or(self.now));
             while let Some(output) = self
                 .trips
                 .get_mut(&key)
@@ -178,7 +184,7 @@ impl Fixture {
         let mut received = Vec::new();
         let mut asked = None;
         if trip.post == Post::Waiting {
-            match trip.modern_request.poll_answer() {
+            match trip.modern_request.poll_answer(self.now) {
                 Answer::Waiting => return,
                 Answer::Complete { body, .. } => {
                     trip.post = Post::Gone;
@@ -191,7 +197,7 @@ impl Fixture {
         let streamed = trip.post == Post::Reading;
         if streamed {
             let mut out = BytesMut::new();
-            let reading = trip.modern_request.read(&mut out);
+            let reading = trip.modern_request.read(self.now, &mut out);
             received.extend(events(&out));
             match reading {
                 Reading::Open => {}

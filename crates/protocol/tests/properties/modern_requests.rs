@@ -193,7 +193,7 @@ impl Scene {
                         modern_request::Output::Wake | modern_request::Output::Ended(_) => {}
                     }
                 }
-                trip.listen();
+                trip.listen(self.far.now);
             }
             if quiet {
                 return;
@@ -226,10 +226,10 @@ impl Scene {
 
 impl Trip {
     /// Takes what there is for the request that is attached.
-    fn listen(&mut self) {
+    fn listen(&mut self, now: Moment) {
         let Some(id) = self.id.clone() else { return };
         if !self.streaming {
-            match self.modern_request.poll_answer() {
+            match self.modern_request.poll_answer(now) {
                 Answer::Waiting => return,
                 Answer::Complete { body, .. } => return self.answered(&id, &body),
                 Answer::Ask { round } => return self.parked(&id, round),
@@ -237,7 +237,7 @@ impl Trip {
             }
         }
         let mut out = BytesMut::new();
-        let reading = self.modern_request.read(&mut out);
+        let reading = self.modern_request.read(now, &mut out);
         self.parser.push(&out);
         let mut answers = 0;
         while let Some(event) = self.parser.next().expect("events of Rialto are small") {

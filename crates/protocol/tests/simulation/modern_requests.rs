@@ -17,13 +17,16 @@ use crate::clients::Declares;
 use crate::history::{Fact, ID};
 use crate::listens::Listen;
 use crate::tasks::Look;
-use crate::world::{World, message, meta, value_of};
+use crate::world::{Event, World, message, meta, value_of};
 
 /// Modern requests are sessions to a backend. In the history they are told from those of clients by their number.
 pub(crate) const FIRST: usize = 1_000_000;
 
 /// How long a modern request waits for its client.
 const PARKED_FOR: Duration = Duration::from_secs(20);
+
+/// How long a question waits for others that the server asks at the same time.
+const SIBLINGS: Duration = Duration::from_millis(20);
 
 /// One modern request and its client's end of it.
 #[derive(Debug)]
@@ -36,6 +39,8 @@ pub(crate) struct Trip {
     post: usize,
     token: Option<String>,
     state: TripState,
+    /// When the first question came that its client was not given yet.
+    asked_at: Option<Moment>,
     /// The last round that it was parked in.
     round: Option<u32>,
     connection: usize,
@@ -178,6 +183,7 @@ impl World {
             post,
             token,
             state: TripState::Waiting,
+            asked_at: None,
             connection,
             events: 0,
             keys: Vec::new(),
@@ -273,6 +279,10 @@ impl World {
             }),
             Ok(asks) => {
                 let (root, backend) = (self.trips[at].root, self.trips[at].backend);
+                // The questions that are left wait anew, for those that the answers lead to.
+                if answers.len() < self.trips[at].keys.len() {
+                    self.trips[at].asked_at.get_or_insert(now);
+                }
                 for (_, nonce) in answers {
                     self.note(Fact::Replied {
                         session: FIRST + at,
@@ -313,7 +323,11 @@ impl World {
     pub(crate) fn tell_modern_request(&mut self, at: usize) {
         if let Some(tell) = self.trips[at].tells.pop_front() {
             let now = self.now;
-            self.trips[at].modern_request.handle_tell(now, tell);
+            let trip = &mut self.trips[at];
+            if matches!(tell, Tell::Question { .. }) {
+                trip.asked_at.get_or_insert(now);
+            }
+            trip.modern_request.handle_tell(now, tell);
             self.serve_modern_request(at);
         }
     }
@@ -333,7 +347,7 @@ impl World {
         let trip = &mut self.trips[at];
         let mut asked = None;
         if trip.state == TripState::Waiting {
-            match trip.modern_request.poll_answer() {
+            match trip.modern_request.poll_answer(self.now) {
                 Answer::Waiting => {}
                 Answer::Complete { body, .. } => {
                     trip.state = TripState::Gone;
@@ -346,7 +360,7 @@ impl World {
         let trip = &mut self.trips[at];
         if trip.state == TripState::Reading {
             let mut out = BytesMut::new();
-            let reading = trip.modern_request.read(&mut out);
+            let reading = trip.modern_request.read(self.now, &mut out);
             match reading {
                 Reading::Open => {}
                 Reading::Ended => trip.state = TripState::Gone,
@@ -357,7 +371,20 @@ impl World {
                 self.modern_request_received(at, data);
             }
         }
+        if let Some(due) = self.trips[at]
+            .modern_request
+            .next_deadline()
+            .filter(|_| asked.is_none())
+        {
+            self.plan_at(due, Event::Questions(at));
+        }
         if let Some(round) = asked {
+            let asked_at = self.trips[at].asked_at.take();
+            if asked_at.is_some_and(|at| self.now.since(at) < SIBLINGS) {
+                self.note(Fact::Wrong {
+                    what: "a question did not wait for those asked with it".into(),
+                });
+            }
             let until = self.now.after(PARKED_FOR);
             let body = self.trips[at].modern_request.park("sealed", until);
             self.trips[at].state = TripState::Parked { round, until };

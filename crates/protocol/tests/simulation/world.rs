@@ -105,6 +105,8 @@ pub(crate) enum Event {
     Ask(usize),
     Tell(usize),
     TellModernRequest(usize),
+    /// The questions for the client of a modern request are due.
+    Questions(usize),
     Unpause(usize),
     Tick,
 }
@@ -289,7 +291,7 @@ impl World {
         self.plan_at(self.now.after(after), event);
     }
 
-    fn plan_at(&mut self, at: Moment, event: Event) {
+    pub(crate) fn plan_at(&mut self, at: Moment, event: Event) {
         self.next_entry += 1;
         self.agenda.insert((at, self.next_entry), event);
     }
@@ -430,6 +432,7 @@ impl World {
                 }
             }
             Event::TellModernRequest(at) => self.tell_modern_request(at),
+            Event::Questions(at) => self.serve_modern_request(at),
             Event::Unpause(connection) => self.unpause(connection),
             Event::Tick => {
                 self.expire_modern_requests();

@@ -259,13 +259,13 @@ impl ThroughModernRequests {
                 if modern_request.is_over() {
                     continue;
                 }
-                match modern_request.poll_answer() {
+                match modern_request.poll_answer(now) {
                     modern_request::Answer::Waiting => {}
                     modern_request::Answer::Complete { body, .. } => self.client.push(body),
                     modern_request::Answer::Ask { .. } => panic!("a modern server's question is an answer"),
                     modern_request::Answer::Stream => {
                         let mut out = BytesMut::new();
-                        modern_request.read(&mut out);
+                        modern_request.read(now, &mut out);
                         self.client.extend(events(&out));
                     }
                 }

@@ -114,14 +114,14 @@ fn poll(
     debounce: &mut QuestionDebounce,
     context: &mut Context<'_>,
 ) -> Poll<Next> {
-    match handle.poll_line(context.waker()) {
+    match handle.poll_line(debounce, context) {
         Line::Waiting => Poll::Pending,
         Line::Event(line) => Poll::Ready(Next::Tell(line)),
         Line::Answer { body, failure } => Poll::Ready(Next::Answer {
             line: body,
             failed: failure.is_some(),
         }),
-        Line::Ask { round } => debounce.poll(context).map(|()| Next::Ask { round }),
+        Line::Ask { round } => Poll::Ready(Next::Ask { round }),
         Line::Over => Poll::Ready(Next::Nothing),
     }
 }
