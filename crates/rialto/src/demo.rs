@@ -5,8 +5,9 @@ use std::io;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use protocol::wire::line::{Frame, LineFramer};
 use serde_json::Value;
-use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -52,11 +53,7 @@ pub(crate) fn run(era: DemoEra) -> anyhow::Result<()> {
         .enable_time()
         .build();
     let runtime = runtime.context("cannot start the demo server's runtime")?;
-    let ended = runtime.block_on(serve(
-        era,
-        BufReader::new(tokio::io::stdin()),
-        tokio::io::stdout(),
-    ));
+    let ended = runtime.block_on(serve(era, tokio::io::stdin(), tokio::io::stdout()));
     // A read of stdin may still be blocked in its thread, and must not hold up the exit.
     runtime.shutdown_background();
     match ended {
@@ -70,7 +67,7 @@ pub(crate) fn run(era: DemoEra) -> anyhow::Result<()> {
 
 async fn serve(
     era: DemoEra,
-    input: impl AsyncBufRead + Unpin,
+    input: impl AsyncRead + Unpin,
     output: impl AsyncWrite + Unpin,
 ) -> io::Result<()> {
     let (queue, messages) = mpsc::channel(MAX_QUEUED);
@@ -87,7 +84,7 @@ async fn serve(
 /// Feeds the machine until the input ends, and closes the queue by leaving.
 async fn serve_stdio(
     mut machine: Machine,
-    mut lines: Lines<impl AsyncBufRead + Unpin>,
+    mut lines: Lines<impl AsyncRead + Unpin>,
     queue: mpsc::Sender<Value>,
 ) -> io::Result<()> {
     let start = Instant::now();
@@ -110,9 +107,9 @@ async fn serve_stdio(
         };
         tokio::select! {
             line = lines.next() => match line? {
-                Line::Whole(line) => machine.handle_line(start.elapsed(), &line),
-                Line::Overlong => machine.handle_overlong_line(MAX_LINE_BYTES),
-                Line::End => {
+                Some(Frame::Line(line)) => machine.handle_line(start.elapsed(), &line),
+                Some(Frame::TooLong(_)) => machine.handle_overlong_line(MAX_LINE_BYTES),
+                None => {
                     machine.handle_end();
                     open = false;
                 }
@@ -137,51 +134,36 @@ fn random_token() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-/// Lines of bounded length. What was read of a line is kept here, so that giving up `next` loses nothing.
+/// The lines of the input. What was read of a line stays in the framer, so a cancelled `next` loses nothing.
 #[derive(Debug)]
 struct Lines<R> {
     input: R,
-    line: Vec<u8>,
-    overlong: bool,
+    framer: LineFramer,
+    ended: bool,
 }
 
-#[derive(Debug, PartialEq)]
-enum Line {
-    Whole(Vec<u8>),
-    Overlong,
-    End,
-}
-
-impl<R: AsyncBufRead + Unpin> Lines<R> {
+impl<R: AsyncRead + Unpin> Lines<R> {
     fn new(input: R) -> Lines<R> {
         Lines {
             input,
-            line: Vec::new(),
-            overlong: false,
+            framer: LineFramer::new(MAX_LINE_BYTES),
+            ended: false,
         }
     }
 
-    async fn next(&mut self) -> io::Result<Line> {
+    /// Returns the next line, or nothing at the end of the input.
+    async fn next(&mut self) -> io::Result<Option<Frame>> {
         loop {
-            let read = self.input.fill_buf().await?;
-            let newline = read.iter().position(|byte| *byte == b'\n');
-            let part = &read[..newline.unwrap_or(read.len())];
-            self.overlong |= self.line.len() + part.len() > MAX_LINE_BYTES;
-            if self.overlong {
-                self.line = Vec::new();
-            } else {
-                self.line.extend_from_slice(part);
+            if let Some(frame) = self.framer.next() {
+                return Ok(Some(frame));
             }
-            let ended = read.is_empty();
-            let consumed = newline.map_or(read.len(), |newline| newline + 1);
-            self.input.consume(consumed);
-            let whole = newline.is_some() || ended && (self.overlong || !self.line.is_empty());
-            if whole && std::mem::take(&mut self.overlong) {
-                return Ok(Line::Overlong);
-            } else if whole {
-                return Ok(Line::Whole(std::mem::take(&mut self.line)));
-            } else if ended {
-                return Ok(Line::End);
+            if self.ended {
+                return Ok(None);
+            }
+            if self.input.read_buf(self.framer.spare()).await? == 0 {
+                // A last line needs no line feed of its own.
+                self.framer.spare().extend_from_slice(b"\n");
+                self.ended = true;
             }
         }
     }
@@ -191,23 +173,28 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
 mod tests {
     use super::*;
 
+    fn line(text: &'static str) -> Option<Frame> {
+        Some(Frame::Line(text.into()))
+    }
+
     #[tokio::test]
     async fn a_last_line_without_its_newline_is_still_read() {
         let mut lines = Lines::new(&b"one\n\ntwo"[..]);
-        assert_eq!(lines.next().await.unwrap(), Line::Whole(b"one".to_vec()));
-        assert_eq!(lines.next().await.unwrap(), Line::Whole(Vec::new()));
-        assert_eq!(lines.next().await.unwrap(), Line::Whole(b"two".to_vec()));
-        assert_eq!(lines.next().await.unwrap(), Line::End);
+        assert_eq!(lines.next().await.unwrap(), line("one"));
+        assert_eq!(lines.next().await.unwrap(), line("two"));
+        assert_eq!(lines.next().await.unwrap(), None);
+        assert_eq!(lines.next().await.unwrap(), None);
     }
 
     #[tokio::test]
     async fn a_line_without_end_costs_bounded_memory_and_only_itself() {
         let mut bytes = vec![b'x'; MAX_LINE_BYTES + 1];
         bytes.extend_from_slice(b"\nnext\n");
-        let mut lines = Lines::new(BufReader::new(&bytes[..]));
-        assert_eq!(lines.next().await.unwrap(), Line::Overlong);
-        assert!(lines.line.capacity() <= MAX_LINE_BYTES);
-        assert_eq!(lines.next().await.unwrap(), Line::Whole(b"next".to_vec()));
+        let mut lines = Lines::new(&bytes[..]);
+        let overlong = lines.next().await.unwrap();
+        assert!(matches!(overlong, Some(Frame::TooLong(_))), "{overlong:?}");
+        assert!(lines.framer.spare().capacity() <= MAX_LINE_BYTES);
+        assert_eq!(lines.next().await.unwrap(), line("next"));
     }
 
     #[tokio::test]
@@ -231,7 +218,7 @@ mod tests {
             .write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n")
             .await
             .unwrap();
-        let served = serve(DemoEra::Legacy, BufReader::new(input), output).await;
+        let served = serve(DemoEra::Legacy, input, output).await;
         assert!(served.is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe));
     }
 }

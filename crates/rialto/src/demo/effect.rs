@@ -1,12 +1,12 @@
 //! What a tool causes besides its result. The era decides which clients receive it: each has its
 //! own rules for subscriptions and log levels.
-use serde::{Deserialize, Serialize};
+use protocol::method::LogLevel;
 use serde_json::{Value, json};
 
 #[derive(Debug)]
 pub(super) enum Effect {
     Progress { done: u64, total: u64 },
-    Log { level: Level, text: String },
+    Log { level: LogLevel, text: String },
     ToolsChanged,
     ResourceUpdated(&'static str),
 }
@@ -18,27 +18,7 @@ impl Effect {
     }
 
     /// Returns the params of `notifications/message`.
-    pub(super) fn log(level: Level, text: &str) -> Value {
-        json!({"level": level, "logger": "demo", "data": text})
-    }
-}
-
-/// The severities of RFC 5424, least severe first, so that `>=` means "at least as severe".
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Level {
-    Debug,
-    Info,
-    Notice,
-    Warning,
-    Error,
-    Critical,
-    Alert,
-    Emergency,
-}
-
-impl Level {
-    pub(super) fn named(name: &str) -> Option<Level> {
-        serde_json::from_value(json!(name)).ok()
+    pub(super) fn log(level: LogLevel, text: &str) -> Value {
+        json!({"level": level.as_str(), "logger": "demo", "data": text})
     }
 }

@@ -3,19 +3,17 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use protocol::method::{LogLevel, Method};
+use protocol::version::{Era, Version};
 use serde_json::{Value, json};
 
-use super::effect::{Effect, Level};
+use super::effect::Effect;
 use super::inquiry::Inquiry;
-use super::lookup::{self, Lookup};
+use super::lookup;
 use super::machine::Scene;
-use super::message::{self, Era, Object, Refusal, Request, text};
+use super::message::{self, Object, Refusal, Request, text};
 use super::tools::{self, Caller, Next, Pause};
 use super::{MAX_CALLS, resources};
-
-/// Oldest first; the last one is offered to a client that wants something else.
-const VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", NEWEST];
-const NEWEST: &str = "2025-11-25";
 
 #[derive(Debug, Default)]
 pub(super) struct Legacy {
@@ -26,9 +24,9 @@ pub(super) struct Legacy {
 
 #[derive(Debug)]
 struct Session {
-    version: &'static str,
+    version: Version,
     capabilities: Value,
-    level: Level,
+    level: LogLevel,
     subscriptions: BTreeSet<String>,
 }
 
@@ -51,7 +49,7 @@ impl Legacy {
     pub(super) fn accepts_batches(&self) -> bool {
         self.session
             .as_ref()
-            .is_some_and(|session| session.version == "2025-03-26")
+            .is_some_and(|session| session.version == Version::V2025_03_26)
     }
 
     pub(super) fn next_deadline(&self) -> Option<Duration> {
@@ -84,18 +82,19 @@ impl Legacy {
             }
             (_, Some(session)) => session,
         };
-        if let Some(lookup) = Lookup::of(&method) {
-            return lookup.answer(&params, scene.world).map(Some);
+        let known = Method::parse(method.as_bytes());
+        if let Some(answer) = lookup::answer(known, &params, scene.world) {
+            return answer.map(Some);
         }
-        match method.as_str() {
-            "tools/call" => self.call(scene, id, &params).map(|()| None),
-            "logging/setLevel" => {
+        match known {
+            Method::ToolsCall => self.call(scene, id, &params).map(|()| None),
+            Method::LoggingSetLevel => {
                 let level = text(&params, "level")?;
                 let unknown = || Refusal::InvalidParams(format!("{level:?} is no log level"));
-                session.level = Level::named(level).ok_or_else(unknown)?;
+                session.level = LogLevel::parse(level).ok_or_else(unknown)?;
                 Ok(Some(json!({})))
             }
-            "resources/subscribe" => {
+            Method::ResourcesSubscribe => {
                 let uri = text(&params, "uri")?;
                 if !resources::is_subscribable(uri) {
                     return Err(Refusal::UnknownResource(uri.to_owned()));
@@ -103,7 +102,7 @@ impl Legacy {
                 session.subscriptions.insert(uri.to_owned());
                 Ok(Some(json!({})))
             }
-            "resources/unsubscribe" => {
+            Method::ResourcesUnsubscribe => {
                 session.subscriptions.remove(text(&params, "uri")?);
                 Ok(Some(json!({})))
             }
@@ -119,19 +118,20 @@ impl Legacy {
         };
         let capabilities = object("capabilities")?.clone();
         object("clientInfo")?;
-        let version = VERSIONS
+        // A client that wants another revision is offered the newest one (all legacy revisions, lifecycle).
+        let version = Version::LEGACY
             .into_iter()
-            .find(|version| *version == requested)
-            .unwrap_or(NEWEST);
+            .find(|version| version.as_str() == requested);
+        let version = version.unwrap_or(Version::NEWEST_LEGACY);
         // The server chooses what to log until a level is set (all legacy revisions, logging).
         self.session = Some(Session {
             version,
             capabilities,
-            level: Level::Info,
+            level: LogLevel::Info,
             subscriptions: BTreeSet::new(),
         });
         Ok(
-            json!({"protocolVersion": version, "capabilities": lookup::capabilities(),
+            json!({"protocolVersion": version.as_str(), "capabilities": lookup::capabilities(),
             "serverInfo": lookup::server_info(), "instructions": lookup::INSTRUCTIONS}),
         )
     }
@@ -152,7 +152,6 @@ impl Legacy {
         let call = tools::Call::read(params, scene.world)?;
         let progress_token = message::progress_token(params)?;
         let caller = Caller {
-            era: "legacy",
             version: session.version,
             capabilities: &session.capabilities,
         };

@@ -1,5 +1,6 @@
 //! The requests both eras answer alike and at once: lists, prompts, resources, completion. Also how this server
 //! introduces itself.
+use protocol::method::Method;
 use serde_json::{Value, json};
 
 use super::message::{Object, Refusal, text};
@@ -9,42 +10,19 @@ use super::{prompts, resources};
 pub(super) const INSTRUCTIONS: &str =
     "A demo of every MCP feature. Start with the tool echo; ask, count and touch show the rest.";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lookup {
-    Tools,
-    Prompts,
-    Prompt,
-    Resources,
-    Templates,
-    Resource,
-    Completion,
-}
-
-impl Lookup {
-    pub(super) fn of(method: &str) -> Option<Lookup> {
-        Some(match method {
-            "tools/list" => Lookup::Tools,
-            "prompts/list" => Lookup::Prompts,
-            "prompts/get" => Lookup::Prompt,
-            "resources/list" => Lookup::Resources,
-            "resources/templates/list" => Lookup::Templates,
-            "resources/read" => Lookup::Resource,
-            "completion/complete" => Lookup::Completion,
-            _ => return None,
-        })
-    }
-
-    pub(super) fn answer(self, params: &Object, world: &World) -> Result<Value, Refusal> {
-        match self {
-            Lookup::Tools => first_page(params).map(|()| tools::list(world)),
-            Lookup::Prompts => first_page(params).map(|()| prompts::list()),
-            Lookup::Prompt => prompts::fetch(params),
-            Lookup::Resources => first_page(params).map(|()| resources::list()),
-            Lookup::Templates => first_page(params).map(|()| resources::templates()),
-            Lookup::Resource => resources::read(text(params, "uri")?, world),
-            Lookup::Completion => prompts::complete(params),
-        }
-    }
+/// Returns the answer to a request that both eras answer alike, or nothing for any other method.
+pub(super) fn answer(method: Method, params: &Object, world: &World) -> Option<Result<Value, Refusal>> {
+    let page = first_page(params);
+    Some(match method {
+        Method::ToolsList => page.map(|()| tools::list(world)),
+        Method::PromptsList => page.map(|()| prompts::list()),
+        Method::PromptsGet => prompts::fetch(params),
+        Method::ResourcesList => page.map(|()| resources::list()),
+        Method::ResourcesTemplatesList => page.map(|()| resources::templates()),
+        Method::ResourcesRead => text(params, "uri").and_then(|uri| resources::read(uri, world)),
+        Method::CompletionComplete => prompts::complete(params),
+        _ => return None,
+    })
 }
 
 /// Every list fits one page, so no cursor was ever handed out.

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use protocol::version::Era;
 use serde_json::Value;
 
 use super::DemoEra;
 use super::legacy::Legacy;
-use super::message::{self, Era, Message, Refusal};
+use super::message::{self, Message, Refusal};
 use super::modern::{self, Modern};
 use super::tools::World;
 

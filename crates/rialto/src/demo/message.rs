@@ -1,17 +1,10 @@
 //! JSON-RPC as the demo server needs it: one value in becomes a request, a notification or a response, and
 //! refusals get their codes here and nowhere else. Knows nothing of what MCP methods mean.
+use protocol::error_code;
+use protocol::version::{Era, Version};
 use serde_json::{Map, Value, json};
 
 pub(super) type Object = Map<String, Value>;
-
-/// The only modern revision, and the name under which `_meta` carries it.
-pub(super) const MODERN_VERSION: &str = "2026-07-28";
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Era {
-    Legacy,
-    Modern,
-}
 
 #[derive(Debug)]
 pub(super) enum Message {
@@ -49,41 +42,44 @@ pub(super) enum Refusal {
 impl Refusal {
     fn code(&self, era: Era) -> i32 {
         match (self, era) {
-            (Refusal::NotJson(_), _) => -32700,
-            (Refusal::InvalidRequest(_), _) => -32600,
-            (Refusal::UnknownMethod(_), _) => -32601,
-            (Refusal::InvalidParams(_), _) => -32602,
+            (Refusal::NotJson(_), _) => error_code::PARSE_ERROR,
+            (Refusal::InvalidRequest(_), _) => error_code::INVALID_REQUEST,
+            (Refusal::UnknownMethod(_), _) => error_code::METHOD_NOT_FOUND,
+            (Refusal::InvalidParams(_), _) => error_code::INVALID_PARAMS,
             // 2026-07-28 retired the code of the older revisions.
             (Refusal::UnknownResource(_), Era::Legacy) => -32002,
-            (Refusal::UnknownResource(_), Era::Modern) => -32602,
-            (Refusal::MissingCapability(_), _) => -32021,
-            (Refusal::UnsupportedVersion { .. }, _) => -32022,
-            (Refusal::Busy(_), _) => -32603,
+            (Refusal::UnknownResource(_), Era::Modern) => error_code::INVALID_PARAMS,
+            (Refusal::MissingCapability(_), _) => error_code::MISSING_CAPABILITY,
+            (Refusal::UnsupportedVersion { .. }, _) => error_code::UNSUPPORTED_VERSION,
+            (Refusal::Busy(_), _) => error_code::INTERNAL_ERROR,
         }
     }
 
     fn error(&self, era: Era) -> Value {
-        let code = self.code(era);
-        match self {
-            Refusal::NotJson(why) => json!({"code": code, "message": format!("Parse error: {why}")}),
-            Refusal::InvalidRequest(why) => {
-                json!({"code": code, "message": format!("Invalid request: {why}")})
-            }
-            Refusal::UnknownMethod(method) => {
-                json!({"code": code, "message": format!("Method not found: {method}")})
-            }
-            Refusal::InvalidParams(why) => json!({"code": code, "message": format!("Invalid params: {why}")}),
+        let (message, data) = match self {
+            Refusal::NotJson(why) => (format!("Parse error: {why}"), None),
+            Refusal::InvalidRequest(why) => (format!("Invalid request: {why}"), None),
+            Refusal::UnknownMethod(method) => (format!("Method not found: {method}"), None),
+            Refusal::InvalidParams(why) => (format!("Invalid params: {why}"), None),
             Refusal::UnknownResource(uri) => {
-                json!({"code": code, "message": format!("Resource not found: {uri}"), "data": {"uri": uri}})
+                (format!("Resource not found: {uri}"), Some(json!({"uri": uri})))
             }
-            Refusal::MissingCapability(required) => json!({"code": code,
-                "message": "The client did not declare a capability this call needs",
-                "data": {"requiredCapabilities": required}}),
-            Refusal::UnsupportedVersion { requested } => json!({"code": code,
-                "message": "Unsupported protocol version",
-                "data": {"supported": [MODERN_VERSION], "requested": requested}}),
-            Refusal::Busy(what) => json!({"code": code, "message": format!("Too many {what} at once")}),
+            Refusal::MissingCapability(required) => (
+                "The client did not declare a capability this call needs".to_owned(),
+                Some(json!({"requiredCapabilities": required})),
+            ),
+            Refusal::UnsupportedVersion { requested } => {
+                let supported = [Version::NEWEST_MODERN.as_str()];
+                let data = json!({"supported": supported, "requested": requested});
+                ("Unsupported protocol version".to_owned(), Some(data))
+            }
+            Refusal::Busy(what) => (format!("Too many {what} at once"), None),
+        };
+        let mut error = json!({"code": self.code(era), "message": message});
+        if let Some(data) = data {
+            error["data"] = data;
         }
+        error
     }
 }
 

@@ -2,13 +2,15 @@
 //! notifications flow only to requests that asked for them. Sends no request of its own, ever.
 use std::time::Duration;
 
+use protocol::method::Method;
+use protocol::version::{Era, Version};
 use serde_json::{Value, json};
 
 use super::MAX_CALLS;
 use super::effect::Effect;
-use super::lookup::{self, Lookup};
+use super::lookup;
 use super::machine::Scene;
-use super::message::{self, Era, MODERN_VERSION, Object, Refusal, Request, text};
+use super::message::{self, Object, Refusal, Request, text};
 use super::resources;
 use super::tools::{self, Caller, Next, Pause};
 use envelope::Envelope;
@@ -59,7 +61,7 @@ pub(super) fn accepts(params: &Object) -> bool {
 pub(super) fn discover(request: Request) -> Value {
     let result = Envelope::read(&request.params).map(|_| {
         cached(
-            json!({"supportedVersions": [MODERN_VERSION], "capabilities": lookup::capabilities(),
+            json!({"supportedVersions": [Version::NEWEST_MODERN.as_str()], "capabilities": lookup::capabilities(),
                 "instructions": lookup::INSTRUCTIONS}),
             60_000,
         )
@@ -102,18 +104,18 @@ impl Modern {
             return Err(Refusal::UnsupportedVersion { requested });
         }
         let envelope = Envelope::read(&params)?;
-        if let Some(lookup) = Lookup::of(&method) {
-            let result = lookup.answer(&params, scene.world)?;
-            return Ok(Some(match lookup {
-                Lookup::Tools => cached(result, 0),
-                Lookup::Prompts | Lookup::Resources | Lookup::Templates => cached(result, 300_000),
-                Lookup::Resource if text(&params, "uri")? == resources::COUNTER => cached(result, 0),
-                Lookup::Resource => cached(result, 300_000),
-                Lookup::Prompt | Lookup::Completion => complete(result),
+        let known = Method::parse(method.as_bytes());
+        if let Some(answer) = lookup::answer(known, &params, scene.world) {
+            let result = answer?;
+            return Ok(Some(match known {
+                Method::PromptsGet | Method::CompletionComplete => complete(result),
+                Method::ToolsList => cached(result, 0),
+                Method::ResourcesRead if text(&params, "uri")? == resources::COUNTER => cached(result, 0),
+                _ => cached(result, 300_000),
             }));
         }
-        match method.as_str() {
-            "tools/call" => {
+        match known {
+            Method::ToolsCall => {
                 self.admit(&id)?;
                 let asked = Asked {
                     id,
@@ -122,7 +124,7 @@ impl Modern {
                 };
                 self.call(scene, asked, &params)?;
             }
-            "subscriptions/listen" => {
+            Method::SubscriptionsListen => {
                 self.admit(&id)?;
                 if self.listens.len() >= MAX_LISTENS {
                     return Err(Refusal::Busy("subscriptions"));
@@ -171,8 +173,7 @@ impl Modern {
             None => {
                 let capabilities = &asked.envelope.capabilities;
                 let caller = Caller {
-                    era: "modern",
-                    version: MODERN_VERSION,
+                    version: Version::NEWEST_MODERN,
                     capabilities,
                 };
                 asked.call.start(&caller, scene.world, &mut effects)?

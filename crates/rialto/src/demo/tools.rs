@@ -3,9 +3,11 @@
 //! thread.
 use std::time::Duration;
 
+use protocol::method::LogLevel;
+use protocol::version::Version;
 use serde_json::{Value, json};
 
-use super::effect::{Effect, Level};
+use super::effect::Effect;
 use super::inquiry::Inquiry;
 use super::message::{Object, Refusal, text};
 use super::resources;
@@ -26,8 +28,7 @@ pub(super) struct World {
 /// On whose behalf a tool runs.
 #[derive(Debug)]
 pub(super) struct Caller<'a> {
-    pub(super) era: &'static str,
-    pub(super) version: &'a str,
+    pub(super) version: Version,
     pub(super) capabilities: &'a Value,
 }
 
@@ -76,7 +77,7 @@ impl Call {
             Ok(next) => Ok(next),
             // Since 2025-11-25 wrong arguments are a result, so that the model reads why and tries again; before,
             // they were a protocol error ("Error Handling" of the tools page in both revisions).
-            Err(why) if caller.version >= "2025-11-25" => Ok(Next::Done(failure(&why))),
+            Err(why) if caller.version >= Version::V2025_11_25 => Ok(Next::Done(failure(&why))),
             Err(why) => Err(Refusal::InvalidParams(why)),
         }
     }
@@ -119,7 +120,7 @@ impl Call {
             Tool::Roots => return Ok(Next::Ask(Inquiry::Roots)),
             Tool::Log => {
                 let name = arguments.optional_text("level")?.unwrap_or("info");
-                let level = Level::named(name).ok_or_else(|| format!("{name:?} is no log level"))?;
+                let level = LogLevel::parse(name).ok_or_else(|| format!("{name:?} is no log level"))?;
                 let text = arguments.text("message")?.to_owned();
                 effects.push(Effect::Log { level, text });
                 said(&format!("Logged at level {name}."))
@@ -144,7 +145,7 @@ impl Call {
                 said(&format!("{} is now {}.", resources::COUNTER, world.counter))
             }
             Tool::Whoami => structured(
-                json!({"pid": std::process::id(), "era": caller.era, "version": caller.version,
+                json!({"pid": std::process::id(), "era": caller.version.era().as_str(), "version": caller.version.as_str(),
                 "clientCapabilities": caller.capabilities, "cancelledCalls": world.cancelled_calls}),
             ),
             Tool::Extra => said("You found the extra tool."),
@@ -199,8 +200,8 @@ fn sum(a: &Value, b: &Value) -> Result<Value, String> {
 }
 
 /// Links came with 2025-06-18; an older client gets the resource itself.
-fn link(version: &str) -> Value {
-    let content = if version >= "2025-06-18" {
+fn link(version: Version) -> Value {
+    let content = if version >= Version::V2025_06_18 {
         json!({"type": "resource_link", "uri": resources::README, "name": "readme", "title": "Read me",
             "description": "What this server is for", "mimeType": "text/markdown"})
     } else {

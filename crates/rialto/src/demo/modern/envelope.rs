@@ -1,9 +1,10 @@
 //! The `_meta` of a modern request: the client, its revision and its capabilities. Nothing is
 //! remembered from one request to the next.
+use protocol::method::LogLevel;
+use protocol::version::Version;
 use serde_json::Value;
 
-use crate::demo::effect::Level;
-use crate::demo::message::{self, MODERN_VERSION, Object, Refusal};
+use crate::demo::message::{self, Object, Refusal};
 
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
@@ -12,7 +13,7 @@ const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 #[derive(Debug)]
 pub(super) struct Envelope {
     pub(super) capabilities: Value,
-    pub(super) log_level: Option<Level>,
+    pub(super) log_level: Option<LogLevel>,
     pub(super) progress_token: Option<Value>,
 }
 
@@ -30,7 +31,7 @@ impl Envelope {
         let capabilities = meta(CAPABILITIES).filter(|capabilities| capabilities.is_object());
         let capabilities =
             capabilities.ok_or_else(|| invalid(format!("_meta must hold the object {CAPABILITIES}")))?;
-        if version != MODERN_VERSION {
+        if version != Version::NEWEST_MODERN.as_str() {
             return Err(Refusal::UnsupportedVersion {
                 requested: version.clone(),
             });
@@ -38,7 +39,7 @@ impl Envelope {
         let log_level = match meta(LOG_LEVEL) {
             None => None,
             Some(level) => {
-                let known = level.as_str().and_then(Level::named);
+                let known = level.as_str().and_then(LogLevel::parse);
                 Some(known.ok_or_else(|| invalid(format!("{LOG_LEVEL} is no log level")))?)
             }
         };
