@@ -152,7 +152,7 @@ impl LineSink {
             is_failing: AtomicBool::new(false),
             can_reopen: matches!(output, Output::File { .. }),
         });
-        let thread = Scribe {
+        let thread = WriterThread {
             shared: Arc::clone(&shared),
             output,
             options,
@@ -350,7 +350,7 @@ fn append_to(path: &Path) -> io::Result<File> {
 }
 
 /// The thread's side.
-struct Scribe {
+struct WriterThread {
     shared: Arc<Shared>,
     output: Output,
     options: Options,
@@ -358,7 +358,7 @@ struct Scribe {
     reported_at: Option<Instant>,
 }
 
-impl Scribe {
+impl WriterThread {
     fn run(mut self) {
         let (mut batch, mut lines) = (Vec::new(), Vec::new());
         while self.take(&mut batch) {

@@ -20,13 +20,13 @@ use crate::metrics::{DestinationMetrics, StreamKind, method_label};
 use crate::status::{Depths, DestinationStatus, State, Status};
 
 /// One destination as it is now.
-struct Look<'a> {
+struct DestinationView<'a> {
     name: &'a str,
     metrics: &'a DestinationMetrics,
     status: &'a DestinationStatus,
 }
 
-impl Look<'_> {
+impl DestinationView<'_> {
     fn labels(&self, others: &[(&'static str, &str)]) -> Labels {
         let destination = [("destination", self.name.to_owned())];
         let others = others.iter().map(|(key, value)| (*key, (*value).to_owned()));
@@ -39,16 +39,25 @@ impl Look<'_> {
 }
 
 /// Returns a family with one sample for each destination.
-fn each(mut family: Family, looks: &[Look<'_>], value: impl Fn(&Look<'_>) -> Value) -> Family {
-    for look in looks {
-        family.samples.push((look.labels(&[]), value(look)));
+fn each(
+    mut family: Family,
+    views: &[DestinationView<'_>],
+    value: impl Fn(&DestinationView<'_>) -> Value,
+) -> Family {
+    for view in views {
+        family.samples.push((view.labels(&[]), value(view)));
     }
     family
 }
 
 /// Returns a counter of each destination.
-fn count(looks: &[Look<'_>], name: &'static str, help: &'static str, of: fn(&Look<'_>) -> u64) -> Family {
-    each(Family::counter(name, help), looks, |look| Value::Count(of(look)))
+fn count(
+    views: &[DestinationView<'_>],
+    name: &'static str,
+    help: &'static str,
+    of: fn(&DestinationView<'_>) -> u64,
+) -> Family {
+    each(Family::counter(name, help), views, |view| Value::Count(of(view)))
 }
 
 impl Gateway {
@@ -57,27 +66,27 @@ impl Gateway {
     /// gateway.
     pub(crate) fn metrics_page(&self, caller: &Caller) -> String {
         let (status, metrics) = (self.status(), self.destination_metrics());
-        let looks: Vec<Look<'_>> = status
+        let views: Vec<DestinationView<'_>> = status
             .destinations
             .iter()
             .filter(|(name, _)| caller.sees(name))
             .filter_map(|(name, status)| {
                 let metrics = metrics.get(name)?;
-                Some(Look {
+                Some(DestinationView {
                     name,
                     metrics,
                     status,
                 })
             })
             .collect();
-        let mut families = calls(&looks);
+        let mut families = calls(&views);
         if caller.sees_everything() {
-            families.extend(self.at_the_door(&status, &looks));
+            families.extend(self.listener(&status, &views));
         }
-        families.extend(presence(&looks));
-        families.extend(children(&looks));
-        families.extend(bytes(&looks));
-        families.extend(losses(&looks));
+        families.extend(presence(&views));
+        families.extend(children(&views));
+        families.extend(bytes(&views));
+        families.extend(losses(&views));
         if caller.sees_everything() {
             families.extend(self.outlets());
             families.extend(process());
@@ -89,7 +98,7 @@ impl Gateway {
         page
     }
 
-    fn at_the_door(&self, status: &Status, looks: &[Look<'_>]) -> Vec<Family> {
+    fn listener(&self, status: &Status, views: &[DestinationView<'_>]) -> Vec<Family> {
         let mut refusals = Family::counter("rialto_refusals", "Requests refused, by reason");
         for (reason, count) in self.listener_metrics.refusals.all() {
             refusals = refusals.count(vec![("reason", reason.to_owned())], count);
@@ -98,7 +107,7 @@ impl Gateway {
         for hit in &status.limits {
             *hits.entry(hit.limit.to_owned()).or_insert(0) += hit.count;
         }
-        for hit in looks.iter().flat_map(|look| &look.status.limits) {
+        for hit in views.iter().flat_map(|view| &view.status.limits) {
             *hits.entry(hit.limit.replace(' ', "_")).or_insert(0) += hit.count;
         }
         let mut limits = Family::counter("rialto_limit_hits", "How often a limit was reached, by limit");
@@ -167,7 +176,7 @@ impl Gateway {
     }
 }
 
-fn calls(looks: &[Look<'_>]) -> Vec<Family> {
+fn calls(views: &[DestinationView<'_>]) -> Vec<Family> {
     let mut calls = Family::counter(
         "rialto_calls",
         "Messages of clients that have come to their end, by method, era of the client and outcome",
@@ -181,26 +190,26 @@ fn calls(looks: &[Look<'_>]) -> Vec<Family> {
         "rialto_failures",
         "Calls that got no answer from their server, by blame and reason",
     );
-    for look in looks {
-        for (era, method, outcome, count) in look.metrics.calls() {
-            let labels = look.labels(&[
+    for view in views {
+        for (era, method, outcome, count) in view.metrics.calls() {
+            let labels = view.labels(&[
                 ("method", method_label(method)),
                 ("era", era.as_str()),
                 ("outcome", outcome.as_str()),
             ]);
             calls = calls.count(labels, count);
         }
-        for (method, histogram) in protocol::method::Method::ALL.iter().zip(&look.metrics.latencies) {
+        for (method, histogram) in protocol::method::Method::ALL.iter().zip(&view.metrics.latencies) {
             let (sum, buckets) = histogram.read();
             if buckets.iter().any(|(_, count)| *count > 0) {
-                let labels = look.labels(&[("method", method_label(*method))]);
+                let labels = view.labels(&[("method", method_label(*method))]);
                 durations
                     .samples
                     .push((labels, Value::Histogram { sum, buckets }));
             }
         }
-        for ((blame, reason), count) in look.metrics.failures.all() {
-            let labels = look.labels(&[("blame", blame.as_str()), ("reason", reason)]);
+        for ((blame, reason), count) in view.metrics.failures.all() {
+            let labels = view.labels(&[("blame", blame.as_str()), ("reason", reason)]);
             failures = failures.count(labels, count);
         }
     }
@@ -208,82 +217,82 @@ fn calls(looks: &[Look<'_>]) -> Vec<Family> {
 }
 
 /// Returns what there is at this moment, and what came and went.
-fn presence(looks: &[Look<'_>]) -> Vec<Family> {
+fn presence(views: &[DestinationView<'_>]) -> Vec<Family> {
     let mut streams = Family::gauge("rialto_streams", "Event streams that are being sent, by kind");
-    for look in looks {
+    for view in views {
         for kind in StreamKind::ALL {
-            let open = look.metrics.streams[kind as usize].load(Relaxed);
-            let labels = look.labels(&[("kind", kind.as_str())]);
+            let open = view.metrics.streams[kind as usize].load(Relaxed);
+            let labels = view.labels(&[("kind", kind.as_str())]);
             streams.samples.push((labels, Value::Level(open as f64)));
         }
     }
-    let gauge = |name, help, of: fn(&Look<'_>) -> usize| {
-        each(Family::gauge(name, help), looks, |look| {
-            Value::Level(of(look) as f64)
+    let gauge = |name, help, of: fn(&DestinationView<'_>) -> usize| {
+        each(Family::gauge(name, help), views, |view| {
+            Value::Level(of(view) as f64)
         })
     };
     vec![
-        gauge("rialto_sessions", "Sessions that are open", |look| {
-            look.status.sessions
+        gauge("rialto_sessions", "Sessions that are open", |view| {
+            view.status.sessions
         }),
-        count(looks, "rialto_sessions_opened", "Sessions opened", |look| {
-            look.metrics.sessions_opened.load(Relaxed)
+        count(views, "rialto_sessions_opened", "Sessions opened", |view| {
+            view.metrics.sessions_opened.load(Relaxed)
         }),
         count(
-            looks,
+            views,
             "rialto_sessions_expired",
             "Sessions ended because they were idle",
-            |look| look.metrics.sessions_expired.load(Relaxed),
+            |view| view.metrics.sessions_expired.load(Relaxed),
         ),
         count(
-            looks,
+            views,
             "rialto_sessions_evicted",
             "Idle sessions ended to make room for new ones",
-            |look| look.metrics.sessions_evicted.load(Relaxed),
+            |view| view.metrics.sessions_evicted.load(Relaxed),
         ),
         streams,
-        gauge("rialto_listens", "Modern listens that are open", |look| {
-            look.status.listens
+        gauge("rialto_listens", "Modern listens that are open", |view| {
+            view.status.listens
         }),
         gauge(
             "rialto_parked_calls",
             "Modern calls that wait for their client's answer",
-            |look| look.status.parked,
+            |view| view.status.parked,
         ),
         gauge(
             "rialto_calls_in_flight",
             "Calls accepted that have no answer yet",
-            |look| look.in_all_instances(|instance| instance.open_calls),
+            |view| view.in_all_instances(|instance| instance.open_calls),
         ),
         gauge(
             "rialto_calls_waiting",
             "Those of them that their server has not been given yet",
-            |look| look.in_all_instances(|instance| instance.waiting_calls),
+            |view| view.in_all_instances(|instance| instance.waiting_calls),
         ),
         gauge(
             "rialto_open_questions",
             "Questions of servers that have no answer yet",
-            |look| look.in_all_instances(|instance| instance.open_questions),
+            |view| view.in_all_instances(|instance| instance.open_questions),
         ),
         gauge(
             "rialto_queued_bytes",
             "Bytes that wait to be written to servers",
-            |look| look.in_all_instances(|instance| instance.outgoing_bytes),
+            |view| view.in_all_instances(|instance| instance.outgoing_bytes),
         ),
     ]
 }
 
-fn children(looks: &[Look<'_>]) -> Vec<Family> {
+fn children(views: &[DestinationView<'_>]) -> Vec<Family> {
     let mut states = Family::gauge("rialto_children", "Server processes, by state");
     let mut eras = Family::gauge(
         "rialto_server_era",
         "Server processes, by the era they are spoken to in",
     );
     let mut ends = Family::counter("rialto_child_ends", "Server processes that have ended, by how");
-    for look in looks {
+    for view in views {
         let count = |is: &dyn Fn(&Depths) -> bool| {
             Value::Level(
-                look.status
+                view.status
                     .instances
                     .iter()
                     .filter(|instance| is(instance))
@@ -292,112 +301,112 @@ fn children(looks: &[Look<'_>]) -> Vec<Family> {
         };
         for state in State::ALL {
             let value = count(&|instance| State::of(&instance.health) == state);
-            let labels = look.labels(&[("state", state.as_str())]);
+            let labels = view.labels(&[("state", state.as_str())]);
             states.samples.push((labels, value));
         }
         for era in protocol::version::Era::ALL {
             let value = count(&|instance| instance.era == era);
-            eras.samples.push((look.labels(&[("era", era.as_str())]), value));
+            eras.samples.push((view.labels(&[("era", era.as_str())]), value));
         }
-        for (end, count) in look.metrics.child_ends.all() {
-            ends = ends.count(look.labels(&[("how", end.as_str())]), count);
+        for (end, count) in view.metrics.child_ends.all() {
+            ends = ends.count(view.labels(&[("how", end.as_str())]), count);
         }
     }
     vec![
         states,
         eras,
-        count(looks, "rialto_child_starts", "Server processes started", |look| {
-            look.metrics.child_starts.load(Relaxed)
+        count(views, "rialto_child_starts", "Server processes started", |view| {
+            view.metrics.child_starts.load(Relaxed)
         }),
         count(
-            looks,
+            views,
             "rialto_child_restarts",
             "Those of them that replaced one that had failed",
-            |look| look.metrics.child_restarts.load(Relaxed),
+            |view| view.metrics.child_restarts.load(Relaxed),
         ),
         ends,
     ]
 }
 
-fn bytes(looks: &[Look<'_>]) -> Vec<Family> {
+fn bytes(views: &[DestinationView<'_>]) -> Vec<Family> {
     vec![
         count(
-            looks,
+            views,
             "rialto_received_bytes",
             "Bytes of bodies read from clients",
-            |look| look.metrics.bytes_received.load(Relaxed),
+            |view| view.metrics.bytes_received.load(Relaxed),
         ),
         count(
-            looks,
+            views,
             "rialto_sent_bytes",
             "Bytes of bodies and events given to clients",
-            |look| look.metrics.bytes_sent.load(Relaxed),
+            |view| view.metrics.bytes_sent.load(Relaxed),
         ),
         count(
-            looks,
+            views,
             "rialto_server_received_bytes",
             "Bytes read from servers",
-            |look| look.metrics.server_bytes_received.load(Relaxed),
+            |view| view.metrics.server_bytes_received.load(Relaxed),
         ),
         count(
-            looks,
+            views,
             "rialto_server_sent_bytes",
             "Bytes written to servers",
-            |look| look.metrics.server_bytes_sent.load(Relaxed),
+            |view| view.metrics.server_bytes_sent.load(Relaxed),
         ),
     ]
 }
 
 /// Losses that no client received an error for.
-fn losses(looks: &[Look<'_>]) -> Vec<Family> {
+fn losses(views: &[DestinationView<'_>]) -> Vec<Family> {
     vec![
         count(
-            looks,
+            views,
             "rialto_noise_lines",
             "Lines of servers that were no messages",
-            |look| look.status.counters.noise,
+            |view| view.status.counters.noise,
         ),
         count(
-            looks,
+            views,
             "rialto_stray_messages",
             "Responses and progress of servers that match no call: late, repeated, or with an unknown id",
-            |look| look.status.counters.strays,
+            |view| view.status.counters.strays,
         ),
         count(
-            looks,
+            views,
             "rialto_unattributed_notifications",
             "Notifications of servers that could not be attributed to a session",
-            |look| look.status.counters.unattributed,
+            |view| view.status.counters.unattributed,
         ),
         count(
-            looks,
+            views,
             "rialto_questions_refused",
             "Questions of servers that could not be attributed or answered",
-            |look| look.status.counters.questions_refused,
+            |view| view.status.counters.questions_refused,
         ),
         count(
-            looks,
+            views,
             "rialto_overloads",
             "Calls that ran into a limit of their instance",
-            |look| look.status.counters.overloads,
+            |view| view.status.counters.overloads,
         ),
         count(
-            looks,
+            views,
             "rialto_timeouts",
             "Calls whose server was silent past the limit",
-            |look| look.status.counters.timeouts,
+            |view| view.status.counters.timeouts,
         ),
         count(
-            looks,
+            views,
             "rialto_events_lost",
             "Events dropped from a session's log before the client read them",
-            |look| look.status.events_lost + look.metrics.events_lost.load(Relaxed),
+            |view| view.status.events_lost + view.metrics.events_lost.load(Relaxed),
         ),
     ]
 }
 
 fn process() -> Vec<Family> {
-    let seen = Process::look();
+    let seen = Process::read();
     let whole = |number: Option<u64>| number.map(|number| number as f64);
     let tasks = tokio::runtime::Handle::try_current()
         .ok()

@@ -5,7 +5,7 @@
 //! delivered, and the multiplexer who waits for what.
 
 mod authorization;
-mod beside;
+mod endpoint_hint;
 mod exchange;
 mod get_stream;
 mod http_client;

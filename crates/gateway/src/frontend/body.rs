@@ -229,7 +229,7 @@ impl Events {
             Reading::Ended => self.ended = true,
         }
         if !out.is_empty() {
-            self.time.spoke();
+            self.time.note_sent();
             self.sent += out.len() as u64;
             self.handle
                 .metrics

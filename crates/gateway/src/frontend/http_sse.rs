@@ -157,13 +157,13 @@ impl RequestContext<'_> {
         };
         // Some clients of this transport do not look at the status of a POST: a request that has an id is
         // answered where they do look.
-        let told = refused
+        let was_sent = refused
             .message
             .as_ref()
             .filter(|message| message.has_valid_id())
             .and_then(|message| message.raw(Member::Id))
             .is_some_and(|id| stream.send(&refused.refusal.body(Some(id))));
-        if !told {
+        if !was_sent {
             return Err(refused);
         }
         // For the record; the client reads it on its stream.

@@ -19,7 +19,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 pub(super) struct KeepAlive {
     /// Runs while nothing is sent. There is none before a stream was first silent: most answers
     /// never are.
-    silence: Option<Pin<Box<Sleep>>>,
+    timer: Option<Pin<Box<Sleep>>>,
     /// When the reader has to authenticate again.
     term: Option<Pin<Box<Sleep>>>,
 }
@@ -28,7 +28,7 @@ impl KeepAlive {
     /// For a stream that ends after this time, if any.
     pub(super) fn at_most(time: Option<Duration>) -> Self {
         Self {
-            silence: None,
+            timer: None,
             term: time.map(|time| Box::pin(tokio::time::sleep(time))),
         }
     }
@@ -40,17 +40,17 @@ impl KeepAlive {
     }
 
     /// Notes that something was sent: the interval begins anew.
-    pub(super) fn spoke(&mut self) {
-        self.silence = None;
+    pub(super) fn note_sent(&mut self) {
+        self.timer = None;
     }
 
     /// Returns the keep-alive comment for a silent stream, when it is time for one.
     pub(super) fn poll_keep_alive(&mut self, context: &mut Context<'_>) -> Poll<Bytes> {
-        let silence = self
-            .silence
+        let timer = self
+            .timer
             .get_or_insert_with(|| Box::pin(tokio::time::sleep(KEEP_ALIVE)));
-        silence.as_mut().poll(context).map(|()| {
-            silence.as_mut().reset(Instant::now() + KEEP_ALIVE);
+        timer.as_mut().poll(context).map(|()| {
+            timer.as_mut().reset(Instant::now() + KEEP_ALIVE);
             let mut comment = BytesMut::new();
             sse::write_comment(&mut comment, "keep-alive");
             comment.freeze()
@@ -87,7 +87,7 @@ mod tests {
         let mut time = KeepAlive::default();
         assert_eq!(silent_for(&mut time, Duration::ZERO).await, None);
         assert_eq!(silent_for(&mut time, Duration::from_secs(14)).await, None);
-        time.spoke();
+        time.note_sent();
         assert_eq!(silent_for(&mut time, Duration::from_secs(14)).await, None);
     }
 

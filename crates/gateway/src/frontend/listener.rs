@@ -190,6 +190,6 @@ pub(super) fn limit_of_http1(error: &hyper::Error, header_timer: &HeaderTimer) -
     } else if error.is_parse_too_large() {
         Some("header_bytes")
     } else {
-        WriteTimeout::is_behind(error).then_some("write_time")
+        WriteTimeout::is_reason_of(error).then_some("write_time")
     }
 }

@@ -243,7 +243,7 @@ impl ModernRequestEvents {
             }
         }
         if !out.is_empty() {
-            self.time.spoke();
+            self.time.note_sent();
             let sent = out.len() as u64;
             self.handle.metrics.bytes_sent.fetch_add(sent, Relaxed);
             return Poll::Ready(Some(out.freeze()));

@@ -74,8 +74,8 @@ where
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
             // Here nobody else sees to it that something is asked, not even that the peer begins at all.
-            () = silence(&asked) => return Some("header_time"),
-            () = idleness(slot) => {
+            () = first_request_timeout(&asked) => return Some("header_time"),
+            () = idle_timeout(slot) => {
                 connection.as_mut().graceful_shutdown();
                 tokio::select! {
                     ended = connection.as_mut() => ended,
@@ -88,7 +88,7 @@ where
                 connection.await
             }
         };
-        let behind = |error: &hyper::Error| WriteTimeout::is_behind(error).then_some("write_time");
+        let behind = |error: &hyper::Error| WriteTimeout::is_reason_of(error).then_some("write_time");
         ended.map_err(|error| (behind(&error), error))
     } else {
         let connection = http1::Builder::new()
@@ -113,7 +113,7 @@ where
 }
 
 /// Comes back when a peer has had the time that a head may take and has asked for nothing.
-async fn silence(asked: &AtomicBool) {
+async fn first_request_timeout(asked: &AtomicBool) {
     tokio::time::sleep(HEADER_TIME).await;
     if asked.load(Ordering::Relaxed) {
         std::future::pending().await
@@ -122,7 +122,7 @@ async fn silence(asked: &AtomicBool) {
 
 /// Comes back when no request has been in flight for [`IDLE_TIME`], up to a third of it late. Nothing is measured with
 /// each request: the connection is looked at now and then, and is idle if it has not changed since.
-async fn idleness(slot: &HttpConnectionSlot) {
+async fn idle_timeout(slot: &HttpConnectionSlot) {
     const LOOKS: u32 = 3;
     let (mut seen, mut unchanged) = (None, 0);
     while unchanged < LOOKS {

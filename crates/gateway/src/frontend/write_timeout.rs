@@ -25,32 +25,32 @@ pub(crate) struct WriteTimeout {
     /// Since when a write waits, if one does.
     waiting: Option<Instant>,
     /// What is left of the peer's time, when nothing waits.
-    patience: Duration,
+    budget: Duration,
 }
 
 /// The peer took too little for too long.
 #[derive(Debug, thiserror::Error)]
 #[error("the peer does not read")]
-struct Behind;
+struct WriteTimedOut;
 
 impl Default for WriteTimeout {
     fn default() -> Self {
         Self {
             clock: None,
             waiting: None,
-            patience: WRITE_TIME,
+            budget: WRITE_TIME,
         }
     }
 }
 
 impl WriteTimeout {
     /// Returns whether a connection was closed because its peer does not read.
-    pub(crate) fn is_behind(error: &hyper::Error) -> bool {
+    pub(crate) fn is_reason_of(error: &hyper::Error) -> bool {
         error
             .source()
             .and_then(|source| source.downcast_ref::<io::Error>())
             .and_then(io::Error::get_ref)
-            .is_some_and(|inner| inner.is::<Behind>())
+            .is_some_and(|inner| inner.is::<WriteTimedOut>())
     }
 
     /// Returns the outcome of a write, or an error once the peer has no time left. A flush or a shutdown that succeeds gives
@@ -63,16 +63,16 @@ impl WriteTimeout {
     ) -> Poll<io::Result<T>> {
         if let Poll::Ready(result) = written {
             // Nearly always nothing has waited, and there is all the time.
-            if self.waiting.is_some() || self.patience < WRITE_TIME {
+            if self.waiting.is_some() || self.budget < WRITE_TIME {
                 let waited = self.waiting.take().map(|since| since.elapsed());
                 let taken = u32::try_from(result.as_ref().map_or(0, taken)).unwrap_or(u32::MAX);
                 let earned = Duration::from_secs(1) * taken / LEAST_RATE;
-                let left = self.patience.saturating_sub(waited.unwrap_or_default());
-                self.patience = (left + earned).min(WRITE_TIME);
+                let left = self.budget.saturating_sub(waited.unwrap_or_default());
+                self.budget = (left + earned).min(WRITE_TIME);
             }
             return Poll::Ready(result);
         }
-        let until = *self.waiting.get_or_insert_with(Instant::now) + self.patience;
+        let until = *self.waiting.get_or_insert_with(Instant::now) + self.budget;
         let clock = self
             .clock
             .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
@@ -80,7 +80,7 @@ impl WriteTimeout {
             clock.as_mut().reset(until);
         }
         ready!(clock.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, Behind)))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, WriteTimedOut)))
     }
 }
 

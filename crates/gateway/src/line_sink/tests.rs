@@ -166,12 +166,12 @@ fn every_line_of_many_threads_arrives_once_and_whole() {
 #[test]
 fn failed_write_is_retried_from_where_it_stopped_and_reported_once() {
     let (gate, keeper) = gate();
-    let (told, reports) = sync_channel(100);
+    let (reporter, reports) = sync_channel(100);
     let sink = LineSink::over(
         gate,
         Options {
             retry: Duration::ZERO,
-            on_trouble: Box::new(move |trouble| told.send(trouble.error.map(io::Error::kind)).unwrap()),
+            on_trouble: Box::new(move |trouble| reporter.send(trouble.error.map(io::Error::kind)).unwrap()),
             ..options()
         },
     )
@@ -238,12 +238,12 @@ fn lines_for_a_reader_that_has_gone_are_counted_as_lost() {
 #[test]
 fn losses_are_reported_when_the_writer_moves_again() {
     let (gate, keeper) = gate();
-    let (told, reports) = sync_channel(100);
+    let (reporter, reports) = sync_channel(100);
     let sink = LineSink::over(
         gate,
         Options {
             max_lines: 1,
-            on_trouble: Box::new(move |trouble| told.send(trouble.lost).unwrap()),
+            on_trouble: Box::new(move |trouble| reporter.send(trouble.lost).unwrap()),
             ..options()
         },
     )

@@ -19,7 +19,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn look() -> Self {
+    pub(super) fn read() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let files = fs::read_dir("/proc/self/fd").map(|files| files.count() as u64);
         let seen = Self::parse(
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn this_process_can_be_looked_at() {
-        let seen = Process::look();
+        let seen = Process::read();
         assert!(seen.resident_bytes.is_some_and(|bytes| bytes > 0));
         assert!(seen.open_files.is_some_and(|files| files > 0));
         assert!(seen.cpu_seconds.is_some() && seen.started_at.is_some());

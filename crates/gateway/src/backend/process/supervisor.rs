@@ -81,7 +81,7 @@ impl ProcessSupervisor {
         let mut policy = RestartPolicy::new();
         let mut backend_error = Arc::new(BackendError::default());
         let mut wanted = self.eager;
-        while self.rest(&mut policy, &backend_error, wanted).await {
+        while self.wait_until_start(&mut policy, &backend_error, wanted).await {
             wanted = false;
             self.instance.set_health(Health::Starting);
             let destination = self.instance.destination();
@@ -208,7 +208,7 @@ impl ProcessSupervisor {
     }
 
     /// Waits until the child is to be started. `false`: the instance is to stop instead.
-    async fn rest(
+    async fn wait_until_start(
         &self,
         policy: &mut RestartPolicy,
         backend_error: &Arc<BackendError>,
@@ -232,7 +232,7 @@ impl ProcessSupervisor {
                 }
             }
             let restart = policy.next_deadline().map(protocol::time::Moment::since_start);
-            let patience = self.instance.next_deadline();
+            let call_deadline = self.instance.next_deadline();
             tokio::select! {
                 () = self.instance.supervisor_wake.notified() => {}
                 now = clock.reach(restart) => {
@@ -240,7 +240,7 @@ impl ProcessSupervisor {
                         return !self.instance.is_stopping();
                     }
                 }
-                now = clock.reach(patience) => self.instance.reach_deadline(now),
+                now = clock.reach(call_deadline) => self.instance.reach_deadline(now),
             }
         }
     }
@@ -263,7 +263,7 @@ impl ProcessSupervisor {
                 stderr::drain(stderr, &destination, pid, tail, note).await;
             }
         });
-        let spoke = Arc::new(Notify::new());
+        let first_line = Arc::new(Notify::new());
         let broken = Arc::new(Notify::new());
         // Without it everything goes by the writer.
         let pipe = stdin.as_fd().try_clone_to_owned().ok();
@@ -275,7 +275,7 @@ impl ProcessSupervisor {
                 Arc::clone(&self.instance),
                 self.max_message_bytes,
                 pid,
-                Arc::clone(&spoke),
+                Arc::clone(&first_line),
                 Broken(Arc::clone(&broken)),
             ),
         ));
@@ -300,7 +300,7 @@ impl ProcessSupervisor {
             let deadline = self.instance.next_deadline();
             tokio::select! {
                 exit = child.exited() => break EndCause::Exited(exit),
-                () = spoke.notified(), if silent => {
+                () = first_line.notified(), if silent => {
                     silent = false;
                     if let Err(error) = policy.handle_ready(clock.now().elapsed()) {
                         tracing::error!(%destination, %error, "restart refused by the backoff policy");
@@ -392,11 +392,11 @@ async fn read(
     instance: Arc<Instance>,
     max_message_bytes: usize,
     pid: u32,
-    spoke: Arc<Notify>,
+    first_line: Arc<Notify>,
     _broken: Broken,
 ) {
     let mut framer = LineFramer::new(max_message_bytes);
-    let mut spoken = false;
+    let mut has_sent = false;
     let mut handed_on = 0;
     loop {
         // Not `try_read_buf`: after a short read this one waits at once instead of asking the kernel again.
@@ -416,9 +416,9 @@ async fn read(
                     // without end costs neither memory nor time.
                     return std::future::pending().await;
                 };
-                if lines > 0 && !spoken {
-                    spoken = true;
-                    spoke.notify_one();
+                if lines > 0 && !has_sent {
+                    has_sent = true;
+                    first_line.notify_one();
                 }
                 handed_on += count;
                 if lines > 0 && handed_on >= HANDED_ON {

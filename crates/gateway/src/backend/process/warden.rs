@@ -60,7 +60,7 @@ pub struct Warden {
     marks: Marks,
     changed: Arc<Notify>,
     /// The revision that was written to the living helper; 0 while there is none.
-    told: watch::Sender<u64>,
+    written: watch::Sender<u64>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -88,7 +88,7 @@ impl Warden {
             groups: Mutex::default(),
             marks: Marks::new(),
             changed: Arc::new(Notify::new()),
-            told: watch::Sender::new(0),
+            written: watch::Sender::new(0),
         }
     }
 
@@ -115,9 +115,9 @@ impl Warden {
     /// Waits until the helper knows all that was registered and released so far.
     pub(super) async fn informed(&self) {
         let revision = self.groups().revision;
-        let mut told = self.told.subscribe();
+        let mut written = self.written.subscribe();
         // The sender is a field of this very value, so it is not gone while we wait.
-        let _ = told.wait_for(|told| *told >= revision).await;
+        let _ = written.wait_for(|written| *written >= revision).await;
     }
 
     fn change(&self, change: impl FnOnce(&mut BTreeSet<GroupId>) -> bool) {
@@ -184,7 +184,7 @@ async fn keep(command: WardenCommand, warden: Weak<Warden>, changed: Arc<Notify>
             }
         }
         if let Some(warden) = warden.upgrade() {
-            warden.told.send_replace(0);
+            warden.written.send_replace(0);
         }
         wait = if begun.elapsed() >= STABLE {
             SHORTEST_WAIT
@@ -217,7 +217,7 @@ fn start(command: &WardenCommand) -> io::Result<Child> {
 /// Tells a fresh helper all groups, and then every change, until one side ends.
 async fn tell(mut helper: Child, warden: &Weak<Warden>, changed: &Notify) -> Ended {
     let mut pipe = helper.stdin.take().expect("stdin was asked to be a pipe");
-    let mut told = BTreeSet::new();
+    let mut written = BTreeSet::new();
     let mark = warden
         .upgrade()
         .map(|warden| format!("={}\n", warden.marks.prefix()));
@@ -228,12 +228,12 @@ async fn tell(mut helper: Child, warden: &Weak<Warden>, changed: &Notify) -> End
             let _ = helper.wait().await;
             return Ended::Unneeded;
         };
-        let lines = std::mem::take(&mut introduction) + &differences(&told, &current.alive);
-        told = current.alive;
+        let lines = std::mem::take(&mut introduction) + &differences(&written, &current.alive);
+        written = current.alive;
         let write = async {
             pipe.write_all(lines.as_bytes()).await?;
             if let Some(warden) = warden.upgrade() {
-                warden.told.send_replace(current.revision);
+                warden.written.send_replace(current.revision);
             }
             changed.notified().await;
             io::Result::Ok(())
@@ -260,12 +260,12 @@ fn exit_of(status: io::Result<std::process::ExitStatus>) -> Exit {
     )
 }
 
-fn differences(told: &BTreeSet<GroupId>, current: &BTreeSet<GroupId>) -> String {
+fn differences(written: &BTreeSet<GroupId>, current: &BTreeSet<GroupId>) -> String {
     let mut lines = String::new();
-    for gone in told.difference(current) {
+    for gone in written.difference(current) {
         let _ = writeln!(lines, "-{gone}");
     }
-    for new in current.difference(told) {
+    for new in current.difference(written) {
         let _ = writeln!(lines, "+{new}");
     }
     lines
@@ -378,9 +378,9 @@ mod tests {
 
     #[test]
     fn only_differences_are_written() {
-        let told = BTreeSet::from([group(10), group(11)]);
+        let written = BTreeSet::from([group(10), group(11)]);
         let current = BTreeSet::from([group(11), group(12)]);
-        assert_eq!(differences(&told, &current), "-10\n+12\n");
+        assert_eq!(differences(&written, &current), "-10\n+12\n");
         assert_eq!(differences(&current, &current), "");
     }
 

@@ -163,7 +163,7 @@ impl Exchange<'_> {
         if self.is_introduction() {
             outbound.handshake_of = Some(Arc::clone(&self.session.instance));
         }
-        let sent = match self.patience() {
+        let sent = match self.head_timeout() {
             Some(limit) => Box::pin(tokio::time::timeout(limit, self.session.server.send(&outbound)))
                 .await
                 .unwrap_or(Err(AttemptOutcome::Silent {
@@ -214,7 +214,7 @@ impl Exchange<'_> {
 
     /// Returns how long the head of an answer is waited for. The multiplexer has a timeout for
     /// every other request.
-    fn patience(&self) -> Option<Duration> {
+    fn head_timeout(&self) -> Option<Duration> {
         match self.message_info() {
             MessageInfo::Note { .. } => Some(NOTE_TIMEOUT),
             MessageInfo::Request {

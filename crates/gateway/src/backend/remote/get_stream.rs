@@ -13,7 +13,7 @@ use super::server::{Content, content};
 
 /// How the stream ended for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Silence {
+pub(super) enum StreamEnd {
     /// The server has no such stream.
     NotOffered,
     /// The server does not know the session any more. `first` to notice?
@@ -22,7 +22,7 @@ pub(super) enum Silence {
 
 /// Listens until the server has nothing to listen to. A stream that breaks off is taken up where it stood. `opened`
 /// learns when the server has answered for the first time.
-pub(super) async fn listen(session: Arc<RemoteSession>, opened: oneshot::Sender<()>) -> Silence {
+pub(super) async fn listen(session: Arc<RemoteSession>, opened: oneshot::Sender<()>) -> StreamEnd {
     let mut opened = Some(opened);
     let mut backoff = Backoff::default();
     let mut parser = SseParser::new(session.max_message_bytes);
@@ -41,7 +41,7 @@ pub(super) async fn listen(session: Arc<RemoteSession>, opened: oneshot::Sender<
             match response.status().as_u16() {
                 404 if negotiated.has_session() => {
                     let first = session.forget(&negotiated);
-                    return Silence::SessionLost { first };
+                    return StreamEnd::SessionLost { first };
                 }
                 200..=299 if content(&response) == Content::Events => {
                     // Half an event of the broken stream must not be joined with the new one.
@@ -52,7 +52,7 @@ pub(super) async fn listen(session: Arc<RemoteSession>, opened: oneshot::Sender<
                     pause = parser.retry().map(Duration::from_millis);
                 }
                 429 | 500..=599 => {}
-                _ => return Silence::NotOffered,
+                _ => return StreamEnd::NotOffered,
             }
         }
         let growing = backoff.handle_failure();

@@ -32,7 +32,7 @@ use crate::tasks;
 const MAX_IDLE: usize = 64;
 /// How long `initialized` waits for the GET stream to open. The server may send messages as soon as
 /// it receives `initialized`, so the stream is opened first.
-const STREAM_PATIENCE: Duration = Duration::from_millis(300);
+const STREAM_OPEN_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// One message for a worker.
 #[derive(Debug)]
@@ -176,7 +176,7 @@ impl SenderPool {
     async fn run_job(&self, job: SendJob) -> End {
         if let Some(after) = job.after {
             // Boxed, since it is rare: no worker keeps memory for it.
-            let _ = Box::pin(tokio::time::timeout(STREAM_PATIENCE, after)).await;
+            let _ = Box::pin(tokio::time::timeout(STREAM_OPEN_TIMEOUT, after)).await;
         }
         let message_info = job.post.message_info;
         let sending = async {

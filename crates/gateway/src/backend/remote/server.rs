@@ -18,7 +18,7 @@ use protocol::exchange::BackendError;
 use protocol::object::Object;
 
 use super::http_client::{Address, HttpClient, HttpRequest, Response, SendError};
-use super::{authorization, beside};
+use super::{authorization, endpoint_hint};
 use crate::escape;
 use crate::instance::Instance;
 use crate::settings::{RemoteSpec, SignIn, Transport};
@@ -50,7 +50,7 @@ pub(crate) struct Server {
     /// Which transport it turned out to speak, where both were possible.
     settled: OnceLock<Transport>,
     /// An address beside the configured one that has a server, once that was looked for.
-    beside: tokio::sync::OnceCell<Option<String>>,
+    hint: tokio::sync::OnceCell<Option<String>>,
 }
 
 /// What is asked of the server.
@@ -94,7 +94,7 @@ impl Server {
             address: address.map(Arc::new),
             headers,
             settled: OnceLock::new(),
-            beside: tokio::sync::OnceCell::new(),
+            hint: tokio::sync::OnceCell::new(),
         }
     }
 
@@ -150,14 +150,14 @@ impl Server {
         if !looks_wrong {
             return whole;
         }
-        match self.beside.get_or_init(|| beside::look(self)).await {
+        match self.hint.get_or_init(|| endpoint_hint::find(self)).await {
             Some(address) => format!("{whole}; did you mean {address}?"),
             None => format!("{whole}; is the address right?"),
         }
     }
 
     /// Returns the description of a server that was reached and does not answer.
-    fn silence(&self) -> Arc<BackendError> {
+    fn no_answer_yet(&self) -> Arc<BackendError> {
         let address = self.shown();
         Arc::new(BackendError {
             what: format!("{address} accepted the connection and has sent no answer"),
@@ -190,7 +190,7 @@ impl Server {
             let make = || {
                 // There is a connection now.
                 if let Some(instance) = &outbound.handshake_of {
-                    instance.describe_start(self.silence());
+                    instance.describe_start(self.no_answer_yet());
                 }
                 outbound.request()
             };

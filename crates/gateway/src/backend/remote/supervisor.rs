@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::exchange::{End, News, StreamableRefusal};
-use super::get_stream::Silence;
+use super::get_stream::StreamEnd;
 use super::http_sse::NotOpened;
 use super::remote_session::RemoteSession;
 use super::sender_pool::SenderPool;
@@ -37,12 +37,12 @@ use crate::status::Health;
 
 /// A notification is delivered before the next message is sent, which keeps their order. This is
 /// the longest time that the next message waits for it.
-const ORDER_PATIENCE: Duration = Duration::from_secs(5);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the end of a session may take.
-const GOODBYE: Duration = Duration::from_secs(2);
+const END_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 
 type Writing = Pin<Box<dyn Future<Output = Result<(), Arc<BackendError>>> + Send>>;
-type Listening = Pin<Box<dyn Future<Output = Silence> + Send>>;
+type Listening = Pin<Box<dyn Future<Output = StreamEnd> + Send>>;
 
 /// What the supervisor needs to know.
 #[derive(Debug)]
@@ -88,17 +88,17 @@ impl RemoteSupervisor {
     pub(crate) async fn run(&self) {
         let mut backoff = Backoff::default();
         let mut resting: Option<(Moment, Arc<BackendError>)> = None;
-        while self.rest(resting.take()).await {
+        while self.wait_until_wanted(resting.take()).await {
             let left = match self.session.server.transport() {
-                Transport::Auto | Transport::StreamableHttp => self.speak(&mut backoff).await,
-                Transport::Sse => self.speak_old(&mut backoff, None).await,
+                Transport::Auto | Transport::StreamableHttp => self.run_streamable_http(&mut backoff).await,
+                Transport::Sse => self.run_http_sse(&mut backoff, None).await,
             };
             let left = match left {
                 LinkEnd::TryOld { refused } => {
                     // The workers were aborted: a call whose message one of them was sending fails.
                     self.instance()
                         .link_down(&backend_error("the server does not speak Streamable HTTP"));
-                    self.speak_old(&mut backoff, Some(refused)).await
+                    self.run_http_sse(&mut backoff, Some(refused)).await
                 }
                 left @ (LinkEnd::Stopped | LinkEnd::Out(_) | LinkEnd::Ended | LinkEnd::Refused(_)) => left,
             };
@@ -113,7 +113,7 @@ impl RemoteSupervisor {
                 LinkEnd::Refused(upstream) => self.report_refusal(upstream),
             }
         }
-        self.goodbye().await;
+        self.end_session().await;
         self.instance().set_health(Health::Stopped);
         let backend_error = Arc::new(BackendError {
             what: "stopped".into(),
@@ -126,7 +126,7 @@ impl RemoteSupervisor {
 
     /// Waits until a call wants the server, and longer if it is known to be out of reach. Returns
     /// `false` if the instance is to stop instead.
-    async fn rest(&self, backoff: Option<(Moment, Arc<BackendError>)>) -> bool {
+    async fn wait_until_wanted(&self, backoff: Option<(Moment, Arc<BackendError>)>) -> bool {
         let instance = self.instance();
         let clock = instance.clock();
         loop {
@@ -154,7 +154,7 @@ impl RemoteSupervisor {
     }
 
     /// Speaks Streamable HTTP.
-    async fn speak(&self, backoff: &mut Backoff) -> LinkEnd {
+    async fn run_streamable_http(&self, backoff: &mut Backoff) -> LinkEnd {
         let instance = self.instance();
         let clock = instance.clock();
         instance.set_carrier(Carrier::Posts);
@@ -169,7 +169,7 @@ impl RemoteSupervisor {
             if instance.is_stopping() {
                 return LinkEnd::Stopped;
             }
-            self.heed(&mut out);
+            self.check_outage(&mut out);
             if let Some(listening) = under_way.send_waiting(&self.session) {
                 get_stream = Some(listening);
             }
@@ -223,13 +223,13 @@ impl RemoteSupervisor {
                         return LinkEnd::TryOld { refused };
                     }
                 }
-                () = under_way.lose_patience() => {}
-                silence = async { get_stream.as_mut().expect("only polled if there is one").await }, if get_stream.is_some() => {
+                () = under_way.order_timeout() => {}
+                ended = async { get_stream.as_mut().expect("only polled if there is one").await }, if get_stream.is_some() => {
                     get_stream = None;
-                    match silence {
-                        Silence::NotOffered => {}
-                        Silence::SessionLost { first: true } => self.lose_session(),
-                        Silence::SessionLost { first: false } => {}
+                    match ended {
+                        StreamEnd::NotOffered => {}
+                        StreamEnd::SessionLost { first: true } => self.lose_session(),
+                        StreamEnd::SessionLost { first: false } => {}
                     }
                 }
                 _ = clock.reach(retry) => {}
@@ -246,7 +246,7 @@ impl RemoteSupervisor {
 
     /// Refuses calls while the server is out of reach. After the backoff the next call tries it
     /// again.
-    fn heed(&self, out: &mut Option<(Moment, Arc<BackendError>)>) {
+    fn check_outage(&self, out: &mut Option<(Moment, Arc<BackendError>)>) {
         let instance = self.instance();
         let Some((until, backend_error)) = &*out else {
             return;
@@ -312,7 +312,7 @@ impl RemoteSupervisor {
     }
 
     /// Speaks HTTP+SSE. `tried`: Streamable HTTP was refused in this way.
-    async fn speak_old(&self, backoff: &mut Backoff, tried: Option<StreamableRefusal>) -> LinkEnd {
+    async fn run_http_sse(&self, backoff: &mut Backoff, tried: Option<StreamableRefusal>) -> LinkEnd {
         let instance = self.instance();
         let clock = instance.clock();
         let mut stream = tokio::select! {
@@ -390,11 +390,11 @@ impl RemoteSupervisor {
     }
 
     /// Ends the session at the server, if there is one.
-    async fn goodbye(&self) {
+    async fn end_session(&self) {
         let negotiated = self.session.negotiated();
         if negotiated.has_session() {
             let outbound = self.session.delete(&negotiated);
-            let _ = tokio::time::timeout(GOODBYE, self.session.server.send(&outbound)).await;
+            let _ = tokio::time::timeout(END_SESSION_TIMEOUT, self.session.server.send(&outbound)).await;
         }
     }
 }
@@ -497,7 +497,7 @@ impl<'a> UnderWay<'a> {
     fn send_first(&mut self, post: PostRequest, after: Option<oneshot::Receiver<()>>) {
         self.last_wait_id += 1;
         let wait_id = WaitId(self.last_wait_id);
-        self.first = Some((wait_id, Box::pin(tokio::time::sleep(ORDER_PATIENCE))));
+        self.first = Some((wait_id, Box::pin(tokio::time::sleep(ORDER_TIMEOUT))));
         self.senders.start(SendJob {
             post,
             after,
@@ -511,9 +511,9 @@ impl<'a> UnderWay<'a> {
     }
 
     /// Comes back when what follows has waited long enough.
-    async fn lose_patience(&mut self) {
+    async fn order_timeout(&mut self) {
         match &mut self.first {
-            Some((_, patience)) => patience.as_mut().await,
+            Some((_, timeout)) => timeout.as_mut().await,
             None => std::future::pending().await,
         }
         self.first = None;

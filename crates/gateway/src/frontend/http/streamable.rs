@@ -225,7 +225,7 @@ impl RequestContext<'_> {
             Acceptance::Call(call) => {
                 // In this era a disconnection is no cancellation, so only a handshake is given up.
                 let armed = opened && message.method() == McpMethod::Initialize;
-                let waiting = Newborn {
+                let waiting = UnacknowledgedSession {
                     context: self,
                     handle,
                     armed,
@@ -361,19 +361,19 @@ fn undescribed(message: &Message) -> modern::InvalidRequest {
 
 /// A session whose client has not seen its id yet: if the client disconnects now, the session will
 /// never be used.
-struct Newborn<'a> {
+struct UnacknowledgedSession<'a> {
     context: &'a RequestContext<'a>,
     handle: &'a Arc<SessionHandle>,
     armed: bool,
 }
 
-impl Newborn<'_> {
+impl UnacknowledgedSession<'_> {
     fn disarm(mut self) {
         self.armed = false;
     }
 }
 
-impl Drop for Newborn<'_> {
+impl Drop for UnacknowledgedSession<'_> {
     fn drop(&mut self) {
         if self.armed {
             self.context.destination.close(self.handle);

@@ -102,7 +102,7 @@ impl OldEvents {
                 for data in messages {
                     sse::write_message(&mut out, None, &data);
                 }
-                self.time.spoke();
+                self.time.note_sent();
                 return Poll::Ready(Some(out.freeze()));
             }
             Next::Ended => return Poll::Ready(None),

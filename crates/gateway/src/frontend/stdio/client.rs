@@ -182,7 +182,7 @@ impl StdioClient {
     // For the session and the modern requests.
 
     pub(super) fn with(self: &Arc<Self>, act: impl FnOnce(&mut LineClient, Moment)) {
-        let (is_expecting, write, look) = self.driver.act(
+        let (is_expecting, has_outgoing, has_deadline) = self.driver.act(
             |inner, _| {
                 let now = self.clock.now();
                 act(&mut inner.client, now);
@@ -203,10 +203,10 @@ impl StdioClient {
         if is_expecting {
             self.awake.notify_one();
         }
-        if write {
+        if has_outgoing {
             self.outgoing_ready.notify_one();
         }
-        if look {
+        if has_deadline {
             self.deadline_changed.notify_one();
         }
         self.capacity.notify_one();

@@ -28,9 +28,9 @@ enum Next {
 }
 
 /// Gives a modern request up when the task that carries it is ended.
-struct Carried(Arc<ModernRequestHandle>);
+struct DisconnectOnDrop(Arc<ModernRequestHandle>);
 
-impl Drop for Carried {
+impl Drop for DisconnectOnDrop {
     fn drop(&mut self) {
         self.0.handle_disconnect();
     }
@@ -45,7 +45,7 @@ impl StdioClient {
     ) {
         let id = message.raw_copy(Member::Id).unwrap_or_default();
         let handle = match self.start_request(message, classified).await {
-            Ok(handle) => Carried(handle),
+            Ok(handle) => DisconnectOnDrop(handle),
             Err(refusal) => {
                 let line = refusal.body(Some(&id));
                 return self.with(|client, _| client.handle_failure(modern_request, &line));

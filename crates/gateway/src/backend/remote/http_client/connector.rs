@@ -87,13 +87,13 @@ impl Connector {
     }
 
     fn proxy(&self) -> Option<&Intercept> {
-        let look = || {
+        let find = || {
             if is_loopback(&self.origin) {
                 return None;
             }
             Matcher::from_system().intercept(&self.origin.as_str().parse().ok()?)
         };
-        self.proxy.get_or_init(look).as_ref()
+        self.proxy.get_or_init(find).as_ref()
     }
 
     /// Returns whether requests go to a proxy, which wants absolute targets, and with which

@@ -11,7 +11,7 @@ const FINE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 /// A server that has connections one after the other. On each it answers one request after the
 /// other with these words, and then closes it. Returns the requests of each connection.
 async fn serve(listener: TcpListener, connections: &[&[&str]]) -> Vec<Vec<String>> {
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     for answers in connections {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut requests = Vec::new();
@@ -21,9 +21,9 @@ async fn serve(listener: TcpListener, connections: &[&[&str]]) -> Vec<Vec<String
             requests.push(String::from_utf8(request[..read].to_vec()).unwrap());
             stream.write_all(answer.as_bytes()).await.unwrap();
         }
-        told.push(requests);
+        received.push(requests);
     }
-    told
+    received
 }
 
 async fn listener() -> (TcpListener, Url) {
@@ -74,12 +74,15 @@ async fn a_connection_is_used_again_until_its_server_closes_it() {
             assert_eq!(post(&http_client, &at).await.unwrap(), "ok");
         }
     };
-    let (told, ()) = tokio::join!(serve(listener, &[&[FINE, FINE], &[FINE]]), calls);
+    let (received, ()) = tokio::join!(serve(listener, &[&[FINE, FINE], &[FINE]]), calls);
     let start = format!("POST /mcp HTTP/1.1\r\nhost: {}\r\n", at.host.to_str().unwrap());
-    assert_eq!(told.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(received.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
     assert!(
-        told.iter().flatten().all(|request| request.starts_with(&start)),
-        "{told:?}"
+        received
+            .iter()
+            .flatten()
+            .all(|request| request.starts_with(&start)),
+        "{received:?}"
     );
 }
 
@@ -106,8 +109,8 @@ async fn a_request_passes_by_however_many_connections_have_ended_meanwhile() {
         assert!(first.iter().all(Result::is_ok), "{first:?}");
         post(&http_client, &at).await.unwrap()
     };
-    let (told, answer) = tokio::join!(server, calls);
-    assert_eq!((told[0].len(), &answer[..]), (1, b"ok".as_slice()));
+    let (received, answer) = tokio::join!(server, calls);
+    assert_eq!((received[0].len(), &answer[..]), (1, b"ok".as_slice()));
 }
 
 #[tokio::test]
@@ -120,9 +123,9 @@ async fn a_request_whose_connection_breaks_off_is_not_sent_again() {
         let (listener, url) = listener().await;
         let (http_client, at) = (HttpClient::new(&url, None), Address::new(url).unwrap());
         let answers: &[&[&str]] = &[&[half]];
-        let (told, lost) = tokio::join!(serve(listener, answers), post(&http_client, &at));
+        let (received, lost) = tokio::join!(serve(listener, answers), post(&http_client, &at));
         assert!(matches!(lost, Err(SendError::BrokenOff(_))), "{half:?}: {lost:?}");
-        assert_eq!(told.len(), 1);
+        assert_eq!(received.len(), 1);
         assert_eq!(http_client.pool().generation(), 1, "the others are doubted");
     }
 }
@@ -149,9 +152,9 @@ async fn proxy_receives_whole_addresses_and_its_credentials() {
         ..HttpClient::new(&target, None)
     };
     let at = Address::new(target).unwrap();
-    let (told, answer) = tokio::join!(serve(listener, &[&[FINE]]), post(&http_client, &at));
+    let (received, answer) = tokio::join!(serve(listener, &[&[FINE]]), post(&http_client, &at));
     assert_eq!(answer.unwrap(), "ok");
-    let request = &told[0][0];
+    let request = &received[0][0];
     assert!(
         request.starts_with("POST http://mcp.example.com/mcp HTTP/1.1\r\n"),
         "{request}"

@@ -17,7 +17,7 @@ use super::http_client::{Address, Response};
 use super::server::{Content, Outbound, Server, content, error_body};
 
 /// How long all places together may take.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 const PING: &[u8] = br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
 
 /// How a place is tried.
@@ -30,10 +30,10 @@ enum ProbeKind {
 }
 
 /// Returns the first place beside the server's address that has a server.
-pub(super) async fn look(server: &Server) -> Option<String> {
+pub(super) async fn find(server: &Server) -> Option<String> {
     let places = places(&server.spec().url);
     let tried = places.iter().map(|(url, kind)| answers(server, url, *kind));
-    let found = tokio::time::timeout(PATIENCE, join_all(tried)).await.ok()?;
+    let found = tokio::time::timeout(PROBE_TIMEOUT, join_all(tried)).await.ok()?;
     let mut right = places.iter().zip(found).filter(|(_, found)| *found);
     right.next().map(|((url, _), _)| url.to_string())
 }
