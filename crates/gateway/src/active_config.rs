@@ -39,7 +39,7 @@ pub enum ReloadError {
     Draining,
 }
 
-/// The path below which clients reach the gateway.
+/// Returns the path below which clients reach the gateway.
 pub(crate) fn public_path(settings: &Settings) -> String {
     let url = settings.public_url.as_ref();
     url.map(|url| url.path().to_owned()).unwrap_or_default()
@@ -74,7 +74,8 @@ pub(crate) fn check_commands(
         .collect()
 }
 
-/// The destinations that settings ask for: those that there are already, as far as they are the same, and new ones.
+/// Returns the destinations that settings ask for: those that there are already, as far as they are
+/// the same, and new ones.
 pub(crate) fn build_destinations(
     settings: &Settings,
     shared: &SharedState,
@@ -133,7 +134,7 @@ impl StartupConfig {
         }
     }
 
-    /// What these settings have otherwise.
+    /// Returns what these settings have otherwise.
     pub(crate) fn differences(&self, settings: &Settings) -> Vec<&'static str> {
         let other = Self::of(settings);
         let changed = [
@@ -160,7 +161,7 @@ fn check_command(destination: &settings::Destination, parent: &BTreeMap<String, 
         .map(|error| error.to_string())
 }
 
-/// What can be known about a remote server before it is spoken to.
+/// Returns what can be known about a remote server before it is spoken to.
 fn check_remote(spec: &RemoteSpec) -> Option<String> {
     let file = spec.ca_file.as_deref()?;
     remote::certificates(file).err()

@@ -180,7 +180,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether clients of the old transport are served.
+    /// Returns whether clients of the old transport are served.
     pub(crate) fn serves_old_transport(&self) -> bool {
         self.settings.legacy_sse
     }
@@ -201,7 +201,7 @@ impl Endpoint {
         self.sessions.lock()
     }
 
-    /// The session with this id, if it is this principal's.
+    /// Returns the session with this id, if it is this principal's.
     pub(crate) fn session(&self, id: Uuid, principal: &Principal) -> Option<Arc<SessionHandle>> {
         self.sessions()
             .get(&id)
@@ -222,8 +222,8 @@ impl Endpoint {
         self.metrics.idle.wait_until(is_served).await;
     }
 
-    /// Whether the policy lets a message through. By the body: what headers say of it was compared with it, or does
-    /// not count.
+    /// Checks whether the policy lets a message through. By the body: headers were compared with
+    /// it, or do not count.
     pub(crate) fn check_tool(&self, message: &Message) -> Result<(), Refusal> {
         self.upstream
             .tools()
@@ -243,7 +243,7 @@ impl Endpoint {
         self.open_for(principal, headers, opening, limits, None)
     }
 
-    /// What a session here may hold, unless its door has needs of its own.
+    /// Returns the limits of a session here, unless its frontend has its own.
     pub(crate) fn session_limits(&self) -> session::Limits {
         let mut limits = session::Limits::default();
         limits.calls = self.settings.max_calls.unwrap_or(limits.calls);
@@ -263,7 +263,7 @@ impl Endpoint {
         self.open_for(principal, headers, opening, limits, None)
     }
 
-    /// The same for a client that reads lines: the listener is given everything that the session says.
+    /// The same for a client that reads lines: the listener receives all messages of the session.
     pub(crate) fn open_on_lines(
         &self,
         principal: Principal,
@@ -359,8 +359,8 @@ impl Endpoint {
         self.upstream.tick(now);
     }
 
-    /// Ends what these principals hold open: sessions with their calls and streams, listens, calls that wait for their
-    /// client, and children of their own. Gives the number of sessions.
+    /// Ends what these principals hold open: sessions with their calls and streams, listens, calls
+    /// that wait for their client, and children of their own. Returns the number of sessions.
     pub(crate) fn dismiss(&self, leaves: impl Fn(&str) -> bool) -> usize {
         let mut handles: Vec<Arc<SessionHandle>> = self.sessions().values().cloned().collect();
         handles.retain(|handle| leaves(handle.principal()));

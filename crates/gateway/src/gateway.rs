@@ -161,7 +161,7 @@ impl Gateway {
         }))
     }
 
-    /// What holds at the moment. A request keeps to it, whatever is reloaded meanwhile.
+    /// Returns the active configuration. A request keeps to it during a reload.
     pub(crate) fn config(&self) -> Arc<ActiveConfig> {
         Arc::clone(&self.config.read())
     }
@@ -231,7 +231,7 @@ impl Gateway {
         let _ = tokio::time::timeout(crate::backend::process::supervisor::STOP_GRACE * 2, ended).await;
     }
 
-    /// The second signal: nothing is waited for any more but that those who wait are told so.
+    /// Handles the second signal: only the errors of open calls are still written.
     /// [`Gateway::serve`] comes to its end soon after.
     pub async fn kill(&self) {
         for destination in self.all() {

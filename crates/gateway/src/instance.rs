@@ -1,8 +1,9 @@
 //! An instance: one backend and the sessions that use it.
 //!
-//! The multiplexer decides; this file calls it where the data is. A client's connection calls [`Instance::ask`]
-//! directly, a child's reader calls [`Instance::arrive`], and what the machine wants told goes straight to the
-//! sessions. Only writing, reading and supervising the child are tasks ([`crate::backend::process::supervisor`]).
+//! The multiplexer decides; this file calls it where the data is. A client's connection calls
+//! [`Instance::ask`] directly, a child's reader calls [`Instance::arrive`], and each `Tell` of the
+//! machine goes straight to its session. Only writing, reading and supervising the child are tasks
+//! ([`crate::backend::process::supervisor`]).
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -108,7 +109,7 @@ struct Inner {
     was_ready: bool,
     /// What the server wrote on stdout before it was ready that was no message.
     stray_output: StrayOutput,
-    /// When the machine was last called. The time is told once for all that comes of one call.
+    /// When the machine was last called. The clock is read once for all that comes of one call.
     now: Moment,
     /// The process that the output being read is from; 0 if it is none.
     pid: u32,
@@ -431,7 +432,8 @@ impl Instance {
         self.lock().multiplexer.suits(principal)
     }
 
-    /// Since when nobody has used this instance; `None` also while a task goes on that was begun here.
+    /// Returns since when no session has used this instance; `None` also while a task goes on that
+    /// was begun here.
     pub(crate) fn idle_since(&self) -> Option<Moment> {
         let inner = self.lock();
         let pinned = inner.multiplexer.has_live_tasks(self.clock.now());
@@ -445,7 +447,7 @@ impl Instance {
         (!is_pinned).then(|| inner.users.keys().copied().collect())
     }
 
-    /// Whether the headers of a call say what its arguments say, as far as its tool is known.
+    /// Checks that the headers of a call match its arguments, as far as its tool is known.
     pub(crate) fn check_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
         self.lock().multiplexer.judge_mirrored(message, params)
     }
@@ -474,12 +476,12 @@ impl Instance {
         self.lock().health = health;
     }
 
-    /// Whether somebody waits for a link; asking takes the wish away.
+    /// Returns whether a call waits for a link, and resets that.
     pub(crate) fn take_link_wanted(&self) -> bool {
         std::mem::take(&mut self.lock().link_wanted)
     }
 
-    /// Why the child is to be replaced, if it is; asking takes the wish away.
+    /// Returns why the child is to be replaced, if it is, and resets that.
     pub(crate) fn take_replacement(&self) -> Option<&'static str> {
         self.lock().replacement.take()
     }
@@ -491,7 +493,7 @@ impl Instance {
     }
 
     pub(crate) fn link_up(&self, pid: Option<u32>) {
-        // What was wished for the predecessor does not concern this child.
+        // A replacement that was wanted for the predecessor does not concern this child.
         self.take_replacement();
         {
             let mut inner = self.lock();
@@ -503,7 +505,7 @@ impl Instance {
         self.set_health(Health::Running { pid });
     }
 
-    /// Gives the child's stdin. As long as it is here the child does not see its end.
+    /// Lends the child's stdin. As long as it is here the child does not see its end.
     pub(crate) fn lend_pipe(&self, pipe: Arc<dyn ByteInlet>) {
         self.lock().inlet = Some(Inlet::Bytes(pipe));
     }
@@ -529,7 +531,7 @@ impl Instance {
         self.with(|multiplexer, _| multiplexer.handle_no_server(failure));
     }
 
-    /// Nobody new waits for the server, and nobody any longer.
+    /// Refuses the calls that wait for the server, and new ones.
     pub(crate) fn retire(&self) {
         self.with(|multiplexer, _| multiplexer.handle_retired());
     }
@@ -550,7 +552,7 @@ impl Instance {
         !self.lock().was_ready
     }
 
-    /// Says what a server that is not ready yet does, for those who wait for it in vain.
+    /// Sets the error for calls that wait in vain for a server that is still starting.
     pub(crate) fn describe_start(&self, report: Arc<BackendError>) {
         self.lock().multiplexer.describe_start(report);
     }
@@ -605,12 +607,13 @@ impl Instance {
         self.lock().multiplexer.set_carrier(carrier);
     }
 
-    /// The server wants to be told in headers what some arguments are.
+    /// Arguments that the tools of the server name are mirrored in headers.
     pub(crate) fn mirror_arguments(&self) {
         self.lock().multiplexer.mirror_arguments();
     }
 
-    /// The headers that mirror a call's arguments, as far as its tool is known: names and values.
+    /// Returns the headers that mirror a call's arguments, as far as its tool is known: names and
+    /// values.
     pub(crate) fn mirrored_arguments(&self, message: &Message) -> Vec<(String, String)> {
         let inner = self.lock();
         let tool = message
@@ -622,7 +625,7 @@ impl Instance {
         }
     }
 
-    /// Whether a tool says of itself that calling it twice does no harm.
+    /// Returns whether a tool is annotated as idempotent or read-only.
     pub(crate) fn is_repeatable(&self, message: &Message) -> bool {
         let inner = self.lock();
         let tool = message
@@ -640,7 +643,8 @@ impl Instance {
         });
     }
 
-    /// Takes what came in the exchange of a request, up to what answers it. Gives whether that has come.
+    /// Takes the messages of a request's exchange, up to its answer. Returns whether the answer has
+    /// come.
     pub(crate) fn receive_answer(&self, id: WireId, messages: impl IntoIterator<Item = Bytes>) -> bool {
         let now = self.clock.now();
         self.act(now, |inner, _| {
@@ -712,7 +716,7 @@ impl Instance {
         if inner.is_sending {
             return None;
         }
-        // Whoever asks has sent what it took before, also if nothing has come since.
+        // The caller has sent what it took before, even if nothing has come since.
         inner.multiplexer.handle_written();
         if inner.multiplexer.has_outgoing() {
             inner.inlet = None;
@@ -839,10 +843,10 @@ impl Inner {
         }
     }
 
-    /// Notes who is to be woken after a call of the machine.
+    /// Notes which tasks are to be woken after a call of the machine.
     fn note_changes(&mut self) {
         self.wake_writer |= self.multiplexer.has_outgoing();
-        // The supervisor sleeps until the deadline it last saw: it must hear of an earlier one.
+        // The supervisor sleeps until the deadline it last saw: it must learn of an earlier one.
         if let Some(next) = self.multiplexer.next_deadline()
             && self.deadline.is_none_or(|known| next < known)
         {

@@ -1,4 +1,5 @@
-//! A modern request's place in the gateway: its machine, whoever waits for it, and the instance it uses.
+//! The handle of a modern request: its machine, the task that waits for it, and the instance it
+//! uses.
 //!
 //! Like a session's ([`crate::session_handle`]), but for one modern request and the rounds that follow from it.
 
@@ -86,7 +87,7 @@ enum Order {
     Report(usize),
 }
 
-/// What a new modern request is about.
+/// What a new modern request consists of.
 pub(crate) struct RequestSpec {
     pub(crate) key: SessionKey,
     pub(crate) client: Arc<Client>,
@@ -101,7 +102,7 @@ pub(crate) struct RequestSpec {
 }
 
 impl ModernRequestHandle {
-    /// Sets out: makes the modern request known to its instance and puts its asks there.
+    /// Starts a modern request: attaches it to its instance and sends its asks there.
     pub(crate) fn start(
         spec: RequestSpec,
         destination: Arc<str>,
@@ -152,7 +153,7 @@ impl ModernRequestHandle {
         handle
     }
 
-    /// Whether the headers of a retry say what its arguments say, as far as its tool is known.
+    /// Checks that the headers of a retry match its arguments, as far as its tool is known.
     pub(crate) fn check_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
         self.instance.check_mirrored(message, params)
     }
@@ -179,7 +180,7 @@ impl ModernRequestHandle {
         self.lock().modern_request.is_over()
     }
 
-    /// The HTTP status of the final answer, if it is no failure.
+    /// Returns the HTTP status of the final answer, if it is no failure.
     pub(crate) fn answer_status(&self) -> u16 {
         self.lock().modern_request.answer_status()
     }
@@ -193,7 +194,7 @@ impl ModernRequestHandle {
         self.act(|inner, _| inner.modern_request.handle_tick(now));
     }
 
-    /// Gives the server's questions to the client under a sealed state.
+    /// Returns the answer with the server's questions under a sealed state.
     pub(crate) fn park(&self, state: &str, until: Moment) -> Bytes {
         self.act(|inner, _| inner.modern_request.park(state, until))
     }
@@ -421,7 +422,8 @@ pub(crate) enum FirstOutcome {
     Stream,
 }
 
-/// Waits for a modern request. Dropped early, it cancels: in this era a disconnection does.
+/// Waits for a modern request. Dropped early, it cancels the request: in this era a disconnection
+/// does.
 pub(crate) struct AwaitModernRequest {
     handle: Arc<ModernRequestHandle>,
     debounce: QuestionDebounce,

@@ -30,7 +30,7 @@ pub struct Reloaded {
     pub added: Vec<String>,
     pub replaced: Vec<String>,
     pub removed: Vec<String>,
-    /// Sessions of principals who came in by something that is no longer good.
+    /// Sessions of principals whose credential is no longer valid.
     pub sessions_ended: usize,
     /// Settings that have changed and wait for the next start.
     pub at_next_start: Vec<&'static str>,
@@ -128,17 +128,17 @@ impl Gateway {
             session_idle: settings.session_idle,
             drain: settings.drain,
         });
-        // Shares are for callers who are told apart.
+        // Shares are for authenticated callers.
         let buffers = self.shared.limits.buffers(settings.auth.is_on());
         self.shared.buffered.set_limits(buffers);
-        // Those who came in by what is no longer good hold nothing open any more, wherever they are.
+        // Principals whose credential is no longer valid keep nothing open at any destination.
         for name in &report.kept {
             if let Some(destination) = before.destinations.get(name) {
                 let leaves = |principal: &str| !guard.keeps(&before.guard, principal, name);
                 report.sessions_ended += destination.dismiss(leaves);
             }
         }
-        // Keys are fetched anew; who comes before they are there waits for them.
+        // Keys are fetched anew; requests that come before they are there wait for them.
         tasks::spawn("guard", async move { guard.prepare().await });
         for destination in retiring {
             let why = match report.removed.iter().any(|name| **name == *destination.name) {

@@ -1,4 +1,4 @@
-//! A session's place in the gateway: its machine, who waits for it, and the instance it uses.
+//! The handle of a session: its machine, the tasks that wait for it, and the instance it uses.
 //!
 //! There is no task behind a session. The connection of a client and the reader of a child call its machine directly,
 //! through its [`Driver`].
@@ -62,7 +62,7 @@ pub(crate) struct SessionHandle {
     pub(crate) requests: Allowance,
     /// The session's place among all of them, until it ends.
     place: Mutex<Option<Permit>>,
-    /// Where a client that reads lines is told everything.
+    /// The client on stdio, which receives all messages of the session.
     listener: Option<Arc<dyn LineListener>>,
     /// The events it keeps, as the gateway's budget knows them.
     events: ReportedEvents,
@@ -76,9 +76,9 @@ struct Inner {
     permits: VecMap<CallKey, Permit>,
 }
 
-/// Whoever waits for more of a stream.
+/// A task that waits for more of a stream.
 struct Waiting {
-    /// Nobody has the right to read yet while the answer may still be no stream.
+    /// None while the answer may still be no stream.
     reader: Option<Reader>,
     waker: Waker,
 }
@@ -226,7 +226,7 @@ impl SessionHandle {
         self.lock().session.usage()
     }
 
-    /// Whether a stream has an answer that its client has not read.
+    /// Returns whether a stream has an answer that its client has not read.
     pub(crate) fn has_unread_answers(&self) -> bool {
         self.lock().session.has_unread_answers()
     }
@@ -236,7 +236,7 @@ impl SessionHandle {
         *self.place.lock() = Some(place);
     }
 
-    /// Events that were dropped before anybody read them.
+    /// Returns the number of events that were dropped unread.
     pub(crate) fn events_lost(&self) -> u64 {
         self.lock().session.events_lost()
     }
@@ -309,7 +309,7 @@ impl SessionHandle {
         self.lock().session.listen_to_all(self.clock.now())
     }
 
-    /// Says something on that stream.
+    /// Sends a message on that stream.
     pub(crate) fn send(&self, data: &Bytes) {
         let now = self.clock.now();
         self.act(now, |inner, _| inner.session.announce(now, data));
@@ -475,7 +475,7 @@ pub(crate) enum Answered {
     Stream(Reader),
 }
 
-/// Waits for a call. Dropped early, it tells the session that nobody waits any more.
+/// Waits for a call. Dropped early, it abandons the call in its session.
 pub(crate) struct AwaitAnswer {
     handle: Arc<SessionHandle>,
     call: CallKey,
@@ -554,7 +554,7 @@ mod tests {
         )
     }
 
-    /// Reads what there is, and waits for more. Gives what was read.
+    /// Reads what there is, and waits for more. Returns what was read.
     fn wait_for_more(handle: &SessionHandle, reader: Reader) -> String {
         let mut read = BytesMut::new();
         loop {

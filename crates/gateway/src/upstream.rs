@@ -153,7 +153,7 @@ impl Upstream {
         }
     }
 
-    /// The server itself, if it is reached over HTTP.
+    /// Returns the server itself, if it is reached over HTTP.
     fn remote(&self) -> Option<&Arc<Server>> {
         match &self.backend {
             Backend::Process(_) => None,
@@ -184,7 +184,7 @@ impl Upstream {
         self.instances.lock()
     }
 
-    /// The instances at this moment: they are called without the lock of their map.
+    /// Returns the instances at this moment: they are called without the lock of their map.
     fn instance_list(&self) -> Vec<Arc<Instance>> {
         let instances = self.instances();
         let instances = instances.iter();
@@ -223,7 +223,7 @@ impl Upstream {
         let _ = self.supervisors.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    /// Why nothing can be started here.
+    /// Returns why nothing can be started here.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.broken.as_deref()
     }

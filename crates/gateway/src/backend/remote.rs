@@ -1,8 +1,9 @@
 //! Servers that are reached over HTTP: Streamable HTTP of both eras, and HTTP+SSE of 2024-11-05.
 //!
-//! Each instance has a [supervisor]; the instances of one server share its [`Server`], with its connections and its
-//! sign-in. Nothing here decides about messages: `protocol::delivery` decides what becomes of one that could not be
-//! delivered, and the multiplexer who waits for what.
+//! Each instance has a [supervisor]; the instances of one server share its [`Server`], with its
+//! connections and its sign-in. Nothing here decides about messages: `protocol::delivery` decides
+//! what becomes of one that could not be delivered, and the multiplexer knows which call waits for
+//! it.
 
 mod authorization;
 mod endpoint_hint;

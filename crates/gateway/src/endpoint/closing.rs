@@ -22,7 +22,7 @@ pub(crate) enum CloseReason {
 }
 
 impl CloseReason {
-    /// What those learn who come too late.
+    /// Returns the refusal of requests that come too late.
     fn refusal(self) -> Refusal {
         match self {
             Self::Replaced => Refusal::Retired,
@@ -31,7 +31,7 @@ impl CloseReason {
         }
     }
 
-    /// What those learn whose call it ends.
+    /// Returns the error text of calls that it ends.
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Replaced => "its configuration has changed",
@@ -125,14 +125,14 @@ impl Endpoint {
         }
     }
 
-    /// Whether a client may still come back for an answer that it has not read.
+    /// Returns whether a client may still come back for an answer that it has not read.
     pub(crate) fn has_unread_answers(&self) -> bool {
         let handles: Vec<Arc<SessionHandle>> = self.sessions().values().cloned().collect();
         handles.iter().any(|handle| handle.has_unread_answers())
     }
 
-    /// From now on nobody new is let in. Calls that run may finish; those that wait for a server to take them are
-    /// refused, since they would lose only time here.
+    /// Accepts no new clients. Calls that run may finish; those that wait for a server are refused,
+    /// since they would only lose time here.
     pub(crate) fn retire(&self, why: CloseReason) {
         self.stop_accepting(why);
         self.upstream.retire();
@@ -143,7 +143,8 @@ impl Endpoint {
         let _ = self.close_reason.set(why);
     }
 
-    /// Whether somebody new may come in. What was found before a reload may be gone after it.
+    /// Checks whether new clients are accepted. An endpoint that was found before a reload may be
+    /// gone after it.
     pub(crate) fn check_open(&self) -> Result<(), Refusal> {
         if self.upstream.broken().is_some() {
             return Err(Refusal::BrokenDestination);

@@ -1,4 +1,5 @@
-//! The modern requests of a destination: modern requests on their way, listening, or parked until their client comes back.
+//! The modern requests of an endpoint: in flight, listening, or parked until their client comes
+//! back.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -25,7 +26,7 @@ use crate::seal::RequestState;
 use crate::seal::state::StateSeal;
 use crate::settings::Show;
 
-/// How a modern request sets out.
+/// How a modern request is started.
 #[derive(Debug)]
 pub(crate) struct CallOptions {
     pub(crate) classified: Classified,
@@ -72,7 +73,8 @@ impl Endpoint {
         handle
     }
 
-    /// Sets out on a modern request. `None`: this destination does not show itself to modern clients.
+    /// Starts a modern request. Returns `None` if this destination does not show itself to modern
+    /// clients.
     pub(crate) async fn modern_request(
         &self,
         client: Client,
@@ -162,19 +164,20 @@ impl Endpoint {
         }
     }
 
-    /// What a state is bound to.
+    /// Returns what a state is bound to.
     fn binding(&self, principal: &str) -> String {
         format!("{}/{principal}", self.name)
     }
 
-    /// What seals the server's own states for a caller, where callers differ.
+    /// Returns what seals the server's own states for a caller, where callers differ.
     pub(crate) fn state_seal(&self, principal: &Principal) -> Option<StateSeal> {
         self.shared
             .tells_callers_apart
             .then(|| StateSeal::new(Arc::clone(&self.shared.sealer), &self.binding(principal.as_str())))
     }
 
-    /// Parks a modern request whose server has asked. Gives the answer that asks the client.
+    /// Parks a modern request whose server has asked a question. Returns the answer with the
+    /// server's questions.
     pub(crate) fn park(&self, handle: &Arc<ModernRequestHandle>, round: u32) -> Option<bytes::Bytes> {
         let expires = self.shared.clock.now().after(WAITING_TIME);
         self.make_room_to_wait(handle)?;
@@ -235,8 +238,9 @@ impl Endpoint {
         Some(())
     }
 
-    /// The parked modern request that a state names, and the round it is for: here, or where this destination's name led before a
-    /// reload. A call in flight may wait for its client, whom a reload must not keep from answering.
+    /// Returns the parked modern request that a state names, and the round it is for: here, or
+    /// where this destination's name led before a reload. A call in flight may wait for its client,
+    /// which may answer after a reload.
     pub(crate) fn parked(
         &self,
         state: &str,
@@ -265,12 +269,12 @@ impl Endpoint {
         Some((Arc::clone(handle), request_state.round))
     }
 
-    /// How many wait for their client, or were last seen to.
+    /// Returns how many wait for their client, or were last seen to.
     pub(crate) fn parked_calls(&self) -> usize {
         self.waiting_requests().len()
     }
 
-    /// Gives up on clients that did not come back in time.
+    /// Abandons calls whose clients did not come back in time.
     pub(super) fn forget_modern_requests(&self, now: Moment) {
         for handle in self.waiting_requests() {
             handle.tick(now);
@@ -278,7 +282,7 @@ impl Endpoint {
     }
 }
 
-/// A `server/discover` of our own: answered from what the server said when it was introduced to.
+/// Returns a `server/discover` of our own: answered from the server's answer to the handshake.
 fn discovery() -> Message {
     let text = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{{"_meta":{{"io.modelcontextprotocol/protocolVersion":"{}","io.modelcontextprotocol/clientCapabilities":{{}}}}}}}}"#,

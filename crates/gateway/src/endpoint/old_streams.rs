@@ -28,7 +28,7 @@ impl OldStreams {
         self.streams.lock()
     }
 
-    /// Opens a stream. At the limit, one whose client never said anything makes room.
+    /// Opens a stream. At the limit, one whose client never sent a message is evicted.
     pub(crate) fn open(
         &self,
         principal: Principal,
@@ -61,7 +61,7 @@ impl OldStreams {
         Ok(stream)
     }
 
-    /// The stream with this id, if it is this principal's.
+    /// Returns the stream with this id, if it is this principal's.
     pub(crate) fn find(&self, id: Uuid, principal: &Principal) -> Option<Arc<OldStream>> {
         self.lock()
             .get(&id)
@@ -134,7 +134,7 @@ impl OldStream {
         matches!(self.lock().stage, Stage::Silent)
     }
 
-    /// The session of this stream.
+    /// Returns the session of this stream.
     pub(crate) fn handle(&self) -> Option<Arc<SessionHandle>> {
         match &self.lock().stage {
             Stage::Introducing(handle) | Stage::Reading(handle) => Some(Arc::clone(handle)),
@@ -142,7 +142,7 @@ impl OldStream {
         }
     }
 
-    /// Gives the stream its session. False: it has one, or has ended.
+    /// Sets the session of the stream. Returns false if it has one, or has ended.
     pub(crate) fn attach(&self, handle: &Arc<SessionHandle>) -> bool {
         let mut state = self.lock();
         match state.stage {
@@ -171,7 +171,7 @@ impl OldStream {
         });
     }
 
-    /// Says something to the client. False: it can no longer be said.
+    /// Sends a message to the client. Returns false if it can no longer be sent.
     pub(crate) fn send(&self, data: &Bytes) -> bool {
         enum SendOutcome {
             InTheSession(Arc<SessionHandle>),
@@ -212,7 +212,7 @@ impl OldStream {
         }
     }
 
-    /// The stream is over. Gives the session that is over with it.
+    /// Ends the stream. Returns the session that ends with it.
     pub(crate) fn end(&self) -> Option<Arc<SessionHandle>> {
         self.change(|state| match std::mem::replace(&mut state.stage, Stage::Ended) {
             Stage::Introducing(handle) | Stage::Reading(handle) => Some(handle),

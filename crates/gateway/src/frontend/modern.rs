@@ -140,7 +140,7 @@ fn mismatch(error: HeaderMismatch) -> InvalidRequest {
 
 /// What a request is about.
 pub(super) enum Retried {
-    /// A modern request that waits for it, in this round.
+    /// A parked modern request that waits for it, in this round.
     Parked(Arc<ModernRequestHandle>, u32),
     /// Nothing that is known here: it is new, or its state is the server's own. This is the request for the server.
     New(Message),
@@ -192,7 +192,8 @@ fn complete(status: StatusCode, body: Bytes, failure: Option<&Failure>) -> Respo
     response
 }
 
-/// A modern request's events, for as long as its connection lasts. Dropped early, it cancels the modern request.
+/// The events of a modern request, for as long as its connection lasts. Dropped early, it cancels
+/// the modern request.
 pub(crate) struct ModernRequestEvents {
     destination: Arc<Endpoint>,
     handle: Arc<ModernRequestHandle>,

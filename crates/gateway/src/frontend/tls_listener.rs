@@ -28,9 +28,10 @@ use crate::tls::Tls;
 
 /// Requests at once on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 256;
-/// Streams that a peer may open and reset before we hear of them: more is an attack (CVE-2023-44487).
+/// Streams that a peer may open and reset before they are accepted: more is an attack
+/// (CVE-2023-44487).
 const MAX_RESET_STREAMS: usize = 32;
-/// A peer that is silent for this long is asked whether it is there, and has as long to say so.
+/// A peer that is silent for this long gets a PING, and has as long to answer it.
 const PING_TIME: Duration = Duration::from_secs(20);
 
 /// Serves one connection until it ends. Returns the limit that ended it, if one did.
@@ -73,7 +74,8 @@ where
         tokio::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
-            // Here nobody else sees to it that something is asked, not even that the peer begins at all.
+            // Over HTTP/2 no other timeout ends a connection without a request, not even without a
+            // preface.
             () = first_request_timeout(&asked) => return Some("header_time"),
             () = idle_timeout(slot) => {
                 connection.as_mut().graceful_shutdown();

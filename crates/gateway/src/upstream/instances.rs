@@ -59,7 +59,7 @@ impl InstancePool {
     }
 }
 
-/// Whoever looks after the server of an instance.
+/// The supervisor of an instance.
 pub(super) enum Supervisor {
     Process(ProcessSupervisor),
     Remote(RemoteSupervisor),
@@ -75,8 +75,9 @@ impl Supervisor {
 }
 
 impl Upstream {
-    /// What of a client's headers its server is given: by the name it is given under. A header that stands twice, or that
-    /// cannot be read, is refused: another value would stand in its place.
+    /// Returns what of a client's headers its server is given: by the name it is given under. A
+    /// header that stands twice, or that cannot be read, is refused: another value would stand in
+    /// its place.
     pub(super) fn passed_on(&self, headers: &HeaderMap) -> Result<Credentials, Refusal> {
         let given = |name: &str, header: &str| {
             let mut values = headers.get_all(header).iter();
@@ -319,8 +320,8 @@ impl Upstream {
         });
     }
 
-    /// Returns whether callers may see what a child writes on stderr. It may be about another caller where several
-    /// share the child and are told apart.
+    /// Returns whether callers may see what a child writes on stderr. It may be about another
+    /// caller where several authenticated ones share the child.
     fn shows_output(&self, spec: &ProcessSpec) -> bool {
         let has_one_caller = match self.rules().sharing {
             Sharing::PerSession | Sharing::PerIdentity => true,

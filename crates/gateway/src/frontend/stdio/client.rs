@@ -1,4 +1,5 @@
-//! Where lines, the session and the modern requests of one client meet: the machine, and what it wants carried out.
+//! One client on stdio: the machine that connects its lines with its session and its modern
+//! requests, and the machine's outputs.
 //!
 //! The reader of lines, the session and the modern requests call the machine through its [`Driver`].
 

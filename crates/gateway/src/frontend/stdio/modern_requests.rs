@@ -19,7 +19,7 @@ use crate::frontend::modern::{Retried, put, retried, unknown_state};
 use crate::modern_request_handle::{ModernRequestHandle, QuestionDebounce};
 use crate::reply::Refusal;
 
-/// What to do about a modern request next.
+/// The next step of a modern request.
 enum Next {
     Tell(Bytes),
     Answer { line: Bytes, failed: bool },
@@ -27,7 +27,7 @@ enum Next {
     Nothing,
 }
 
-/// Gives a modern request up when the task that carries it is ended.
+/// Disconnects a modern request when its task is ended.
 struct DisconnectOnDrop(Arc<ModernRequestHandle>);
 
 impl Drop for DisconnectOnDrop {
