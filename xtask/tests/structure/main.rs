@@ -4,6 +4,7 @@
 //! of its exceptions beside this file, and such a list may only shrink (see `shrinking`).
 
 mod architecture;
+mod dependencies;
 mod imports;
 mod shrinking;
 mod source;
