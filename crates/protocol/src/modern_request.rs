@@ -1,11 +1,12 @@
 //! One modern request, from its arrival to its final answer, over as many rounds as that takes.
 //!
-//! A modern client keeps no session and nothing may depend on one. But a legacy server that asks in the middle
-//! of a call must be held until the answer comes, in another request: meanwhile the modern request is *parked*. The
-//! client carries a sealed state that names the modern request; the modern request itself is here.
+//! A modern client keeps no session and nothing may depend on one. But a legacy server that asks in
+//! the middle of a call must be held until the answer comes, in another request: meanwhile the call
+//! is *parked*. The client carries a sealed state that names the [`ModernRequest`], which stays
+//! here.
 //!
-//! To a backend a modern request looks like a session of its own with a single call. That makes every question of the
-//! server attributable to the very call that caused it.
+//! To a backend a [`ModernRequest`] looks like a session of its own with a single call. That makes
+//! every question of the server attributable to the very call that caused it.
 //!
 //! | Machine | State |
 //! |---|---|
@@ -44,7 +45,7 @@ pub use response::{Answer, Line, Reading};
 
 /// How long a call waits for its client to come back with answers.
 pub const WAITING_TIME: Duration = Duration::from_secs(600);
-/// A modern request has one call, and one for its opening.
+/// A modern request has one call, and one for opening its session.
 const OPENING: CallKey = CallKey(0);
 const MAIN_CALL: CallKey = CallKey(1);
 
@@ -59,7 +60,7 @@ pub enum Output {
     Ended(ModernRequestRecord),
 }
 
-/// How a request of a modern request ended.
+/// How one HTTP request ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
     /// With a result.
@@ -72,7 +73,7 @@ pub enum Ending {
     Failed(Failure),
 }
 
-/// What there is to say about an answered request.
+/// The record of an answered request.
 #[derive(Debug)]
 pub struct ModernRequestRecord {
     /// The request.
@@ -134,7 +135,7 @@ pub struct ModernRequest {
     response: Response,
     events: EventQueue,
     rounds: InputRounds,
-    /// What the server has said of itself.
+    /// What the server has declared about itself.
     server: Option<Arc<ServerInfo>>,
     stage: Stage,
     /// The end of the whole modern request, from when it is known until it is given out.
@@ -155,7 +156,7 @@ enum Outcome {
 }
 
 impl ModernRequest {
-    /// Sets out on a request. The asks are to be put to the backend in this order.
+    /// Returns the machine for a request, and the asks for the backend in their order.
     pub fn new(
         session: SessionKey,
         client: Arc<Client>,
@@ -409,7 +410,7 @@ impl ModernRequest {
         }
     }
 
-    /// The instance behind this modern request has lost its books. Ends the modern request if it is still open.
+    /// The instance has lost its state. Ends the modern request if it is still open.
     pub fn handle_lost_instance(&mut self, failure: &Failure) {
         self.conclude(Outcome::Failed(failure.clone()));
     }

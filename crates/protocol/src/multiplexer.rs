@@ -14,7 +14,7 @@
 //! | Machine | State |
 //! |---|---|
 //! | `ledger` | sessions, calls that wait or are in flight, open questions, limits, ids (id mapping), what is to be sent and reported |
-//! | `link` | whether the server can be reached, and how far its introduction is; it owns the face and the negotiation |
+//! | `link` | whether the server can be reached, and how far its handshake is; it owns the face and the negotiation |
 //! | `listen`, `subscriptions` | what the server is asked to notify of; which session wants which resources and log level |
 //! | `tasks`, `task_polling` | which principal has which task; one task that is polled on behalf of a call |
 //! | `rounds`, `roots` | questions that came by an answer; questions for roots that no call carries |
@@ -136,17 +136,17 @@ impl Multiplexer {
         }
     }
 
-    /// Sets the eras that the server is introduced to in. Ignored once the introduction has begun.
+    /// Sets the eras that are tried in the handshake. Ignored once the handshake has begun.
     pub fn plan_eras(&mut self, plan: EraPlan) {
         self.link.plan_eras(plan);
     }
 
-    /// Has the server introduced to as soon as it runs, and not when the first client comes.
+    /// Begins the handshake as soon as the server runs, and not when the first client comes.
     pub fn initialize_at_start(&mut self) {
         self.link.initialize_at_start();
     }
 
-    /// Returns the eras that the server is introduced to in.
+    /// Returns the eras that are tried in the handshake.
     pub fn eras_planned(&self) -> EraPlan {
         self.link.eras_planned()
     }
@@ -196,7 +196,7 @@ impl Multiplexer {
         self.link.is_ready()
     }
 
-    /// Returns whether the server has answered a first message on this link, with a welcome or a refusal.
+    /// Returns whether the server has answered a first message on this link, with a result or a refusal.
     pub fn is_answered(&self) -> bool {
         self.link.is_answered()
     }

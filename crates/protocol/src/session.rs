@@ -6,7 +6,7 @@
 //!
 //! | Machine | State |
 //! |---|---|
-//! | `handshake` | the revision, and whether the server has welcomed the client |
+//! | `handshake` | the revision, and whether the server has answered the handshake |
 //! | `calls` | open calls, their answers, and streams that outlive them |
 //! | `notices` | what is about no call, and the streams opened by GET that read it |
 //! | `questions` | requests of the server that the client has not answered |
@@ -88,7 +88,7 @@ pub enum Accepts {
     Events,
     /// Either.
     Both,
-    /// Nothing on the POST itself: whatever there is to say goes to the session's one stream (2024-11-05, HTTP
+    /// Nothing on the POST itself: every message goes to the session's one stream (2024-11-05, HTTP
     /// with SSE).
     OneStream,
 }
@@ -140,7 +140,7 @@ pub enum Rejection {
 pub enum Output {
     /// There is something to read on this stream.
     Wake(StreamKey),
-    /// Someone must be told that nobody will answer.
+    /// The backend must be asked to refuse a question, since no client will answer it.
     Ask(Box<Ask>),
     /// Something for a client that reads lines.
     Line(OutgoingLine),
@@ -159,7 +159,7 @@ pub enum Ending {
     Failed(Failure),
 }
 
-/// What there is to say about a call that has ended.
+/// The record of a call that has ended.
 #[derive(Debug)]
 pub struct CallRecord {
     /// The key of the call.
@@ -219,7 +219,7 @@ impl Activity {
 }
 
 impl Session {
-    /// A session for a client that has just said `initialize`, and the ask that opens it.
+    /// Returns a session for a client that has just sent `initialize`, and the ask that opens it.
     pub fn open(
         key: SessionKey,
         client: Arc<Client>,
@@ -254,12 +254,12 @@ impl Session {
         version: Version,
     ) -> (Self, Ask) {
         let mut session = Self::new(key, client, limits, now, Some(version), true);
-        let ask = session.introduce(now);
+        let ask = session.request_open(now);
         (session, ask)
     }
 
     /// Begins a handshake of Rialto's own.
-    fn introduce(&mut self, now: Moment) -> Ask {
+    fn request_open(&mut self, now: Moment) -> Ask {
         let call = self.begin(now, None, Accepts::Json);
         Ask::Open {
             session: self.key,
@@ -331,7 +331,7 @@ impl Session {
         self.handshake.is_implicit()
     }
 
-    /// Returns whether the server has welcomed this client.
+    /// Returns whether the session is open: the server has answered the handshake.
     pub fn is_opened(&self) -> bool {
         self.handshake.is_opened()
     }
@@ -347,7 +347,7 @@ impl Session {
         self.questions.len()
     }
 
-    /// Calls without an ending, or whose answer nobody has taken yet.
+    /// Returns how many calls have not ended, or have an answer that was not read yet.
     #[doc(hidden)]
     pub fn open_calls(&self) -> usize {
         self.calls.len()
@@ -399,7 +399,7 @@ impl Session {
         self.outputs.pop_front()
     }
 
-    /// Since when nobody has needed this session; `None` while a call or a stream is open.
+    /// Returns since when this session is idle; `None` while a call or a stream is open.
     pub fn idle_since(&self) -> Option<Moment> {
         let in_use = self.calls.is_in_use() || self.notices.is_attended();
         (!in_use).then_some(self.activity.last_seen)
@@ -453,7 +453,7 @@ impl Session {
                     return Err(Rejection::TooManyCalls);
                 }
                 if self.handshake.begin_again() {
-                    let open = self.introduce(now);
+                    let open = self.request_open(now);
                     self.outputs.push_back(Output::Ask(Box::new(open)));
                 }
                 let call = self.begin(now, Some(message.clone()), accepts);
@@ -507,7 +507,7 @@ impl Session {
             Tell::Opened {
                 call, server_info, ..
             } => {
-                let body = self.handshake.handle_welcome(&self.id_of(call), &server_info);
+                let body = self.handshake.handle_server_info(&self.id_of(call), &server_info);
                 if self.reads_lines() {
                     self.send_line(OutgoingLine::Opened);
                 }

@@ -1,4 +1,4 @@
-//! The rounds of a modern request: questions go out with the end of one request, answers come back with another.
+//! Rounds of input: questions are sent with the end of one HTTP request, and answers come with the next one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::time::Moment;
 /// Why a retry is not taken. In each case nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryRefusal {
-    /// Not this modern request's request, or not its present round.
+    /// Another request than the first one, or not the present round.
     Mismatch,
     /// An answer that does not fit its question.
     BadAnswer,
@@ -27,12 +27,12 @@ pub enum RetryRefusal {
 /// but the client should be asked all of them in one round.
 const SIBLINGS: Duration = Duration::from_millis(20);
 
-/// Whom the client's answer is for.
+/// Where the client's answer goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Addressee {
     /// The server, which waits for it.
     Server(QuestionKey),
-    /// The modern request itself, which then sends the call anew.
+    /// This machine, which then sends the call anew.
     UrlElicitation,
 }
 
@@ -145,8 +145,8 @@ impl ModernRequest {
         matches!(self.aim, Aim::Call) && self.original.method().may_ask()
     }
 
-    /// Gives the server's questions to the client. The attached request ends with them, and the call waits for the
-    /// client until then.
+    /// Returns the server's questions for the client. The attached request ends with them, and the call
+    /// waits for the client until `until`.
     pub fn park(&mut self, state: &str, until: Moment) -> Bytes {
         let body = modern::lower_input_required(self.response.id(), self.rounds.questions(), state);
         self.stage = Stage::Parked { newest: None, until };
@@ -154,7 +154,7 @@ impl ModernRequest {
         body
     }
 
-    /// The client comes back. The modern request goes on under the new request.
+    /// Continues the call under the new request of its client.
     pub fn retry(
         &mut self,
         now: Moment,

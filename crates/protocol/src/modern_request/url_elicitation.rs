@@ -1,6 +1,6 @@
-//! URLs first: a legacy server ends a call with an error that names URLs to visit (2025-11-25, URL elicitation
-//! required), and its client is to call again afterwards. A modern client is asked to visit them by a round, and its
-//! retry is that call.
+//! URLs first: a legacy server ends a call with an error that names URLs to open (2025-11-25, URL
+//! elicitation required), and its client is to call again afterwards. A modern client is asked to
+//! open them by a round, and its retry is that call.
 
 use super::{Addressee, ModernRequest, Outcome};
 use crate::client_face::{legacy, modern};

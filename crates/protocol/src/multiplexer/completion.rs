@@ -55,7 +55,7 @@ impl Multiplexer {
             }
         }
         let call = self.ledger.take_call(id)?;
-        // The client's own words may be long; ours are not, so that a cancellation can always be sent.
+        // The client's notification may be long; ours is not, so that a cancellation can always be sent.
         let notification = message.filter(|message| self.ledger.has_room(message.len()));
         write_cancel(self.ledger.outgoing.end(), notification, id, reason);
         self.detach_questions(id, &call);

@@ -177,8 +177,8 @@ impl Multiplexer {
             self.link.write_answer(&answer, id, &mut self.ledger);
             return true;
         }
-        // It may be about a call of any client that is there, even one that is suspended: what cannot be told apart is not
-        // guessed.
+        // It may be about a call of any client that is there, even one that is suspended: an
+        // ambiguous question is not guessed.
         let Ok(principal) = sole else {
             return false;
         };

@@ -6,8 +6,8 @@
 //! instance has something that no other instance could give it: a call or question that is open, an opening that is not
 //! answered, or a task of its principal.
 //!
-//! The new instance introduces itself to its server, subscribes the session, sets its log level, and has its client look
-//! again at every list that may differ.
+//! The new instance makes the handshake with its server, subscribes the session, sets its log
+//! level, and has its client look again at every list that may differ.
 
 use std::sync::Arc;
 
@@ -79,8 +79,8 @@ impl Multiplexer {
         Some(handover)
     }
 
-    /// Attaches a session that another instance is about to hand over, so that its calls can follow at any time. The server
-    /// is introduced to if it was not.
+    /// Attaches a session that another instance is about to hand over, so that its calls can follow
+    /// at any time. The server gets its handshake if it had none.
     pub fn expect_session(&mut self, now: Moment, session: SessionKey, leaving: LeavingClient) {
         if self.ledger.sessions.contains(session) {
             return;
@@ -147,7 +147,7 @@ mod tests {
         Arc::new(Client::declaring(Principal::named(principal), declared, None))
     }
 
-    /// An instance that has not been introduced to its server.
+    /// An instance before its handshake.
     fn instance() -> Multiplexer {
         Multiplexer::new(Limits::default(), ClientHello::Union)
     }

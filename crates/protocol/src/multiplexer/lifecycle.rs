@@ -21,20 +21,20 @@ impl Multiplexer {
     pub fn handle_link_up(&mut self, now: Moment) {
         self.link.handle_up();
         if let Some(server_info) = self.link.server_info().map(Arc::clone) {
-            // It was only out of reach, and need not be introduced again.
+            // It was only out of reach, and needs no further handshake.
             self.tell_opened(&server_info);
             self.sync_listen();
             self.admit(now);
             return;
         }
-        // A new server is introduced at once if sessions of the old one live on.
+        // A new server gets its handshake at once if sessions of the old one live on.
         let awaited = !self.ledger.pending_opens.is_empty() || !self.ledger.sessions.is_empty();
         if self.link.initializes_at_start() || awaited {
             self.ensure_link(now);
         }
     }
 
-    /// A client waits: asks for a link, or introduces Rialto on the one there is.
+    /// A client waits: asks for a link, or begins the handshake on the one there is.
     pub(super) fn ensure_link(&mut self, now: Moment) {
         if self.link.is_up() {
             self.negotiate(now);
@@ -133,14 +133,15 @@ impl Multiplexer {
         self.fail_waiting(&Failure::Retired);
     }
 
-    /// The server cannot be reached at the moment. What it still works on may go on; everything else waits, and what
-    /// waits for too long is told why.
+    /// The server cannot be reached at the moment. Calls that it works on may go on; all others
+    /// wait, and fail with this error if they wait for too long.
     pub fn handle_outage(&mut self, backend_error: Option<Arc<BackendError>>) {
         self.link.handle_out_of_reach(backend_error);
         self.want_link();
     }
 
-    /// The server has forgotten us. It is introduced to once more, for all that waits; what it still works on may go on.
+    /// The server has forgotten the session. There is one more handshake for all waiting calls;
+    /// calls that the server works on may go on.
     pub fn handle_session_lost(&mut self, now: Moment) {
         self.link.handle_session_lost();
         self.listen.handle_session_lost();

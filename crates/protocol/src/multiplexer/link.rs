@@ -1,16 +1,16 @@
-//! The link to the server: whether it is up, and how far its introduction is.
+//! The link to the server: whether it is up, and how far its handshake is.
 //!
 //! The states, each with the facts that lead on:
 //!
 //! ```text
-//! Absent ──up──▶ Up ──first message sent──▶ introducing ──welcome──▶ ready
+//! Absent ──up──▶ Up ──first message sent──▶ initializing ─answered─▶ ready
 //!   ▲            │ down, out of reach            │ every era refused    │ forgotten by the server
 //!   └────────────┴───────────────────────────────┴──────────────────────┘
-//! OutOfReach   as Absent, with the reason: calls wait and are told why if they wait too long
+//! OutOfReach   as Absent, with the reason: calls wait, and fail with it if they wait too long
 //! Unavailable  the server cannot be started now: calls were refused, the next one asks for a start
 //! ```
 //!
-//! Which era is introduced to is decided by [`crate::negotiation`]; the [`Face`] has the words.
+//! The era of the handshake is decided by [`crate::negotiation`]; the [`Face`] writes its messages.
 
 use std::sync::Arc;
 
@@ -58,10 +58,10 @@ pub(super) struct Link {
     negotiation: Negotiation,
     /// What a server that is not ready yet does, for clients that wait in vain.
     start_report: Option<Arc<BackendError>>,
-    /// The server is introduced to as soon as it runs, and not when the first client comes.
+    /// The handshake is begun as soon as the server runs, and not when the first client comes.
     initializes_at_start: bool,
-    /// A server has welcomed Rialto on an earlier link, before it forgot its session, or on another instance that sessions
-    /// come from.
+    /// A handshake has succeeded before: on an earlier link, in a session that the server forgot,
+    /// or on another instance that sessions come from.
     opened_before: bool,
     /// The server is taken out of service: no call waits for it any more.
     retired: bool,
@@ -70,7 +70,7 @@ pub(super) struct Link {
 /// What follows from the answer to a first message.
 #[derive(Debug)]
 pub(super) enum HandshakeOutcome {
-    /// The server has welcomed us. `again`: a server did before, and its sessions may live on.
+    /// The handshake succeeded. `again`: one did before, and its sessions may live on.
     Opened {
         server_info: Arc<ServerInfo>,
         shown: ShownEras,
@@ -103,7 +103,7 @@ impl Link {
 
     // Settings.
 
-    /// Sets the eras that the server is introduced to in. Ignored once the introduction has begun.
+    /// Sets the eras that are tried in the handshake. Ignored once the handshake has begun.
     pub(super) fn plan_eras(&mut self, plan: EraPlan) {
         if self.face.server_info().is_none() && !self.negotiation.is_open() {
             self.negotiation.set_plan(plan);
@@ -123,7 +123,7 @@ impl Link {
         self.initializes_at_start
     }
 
-    /// Takes note that sessions come from another instance: the next server that welcomes Rialto is brought to its state.
+    /// Takes note that sessions come from another instance: after the next handshake their state is replayed.
     pub(super) fn expect_sessions(&mut self) {
         self.opened_before = true;
     }
@@ -146,12 +146,12 @@ impl Link {
         matches!(self.state, State::Up)
     }
 
-    /// Returns whether the server has welcomed us and can be sent calls.
+    /// Returns whether the handshake has succeeded and the server can be sent calls.
     pub(super) fn is_ready(&self) -> bool {
         self.is_up() && self.face.server_info().is_some()
     }
 
-    /// Returns whether the server has answered a first message on this link, with a welcome or a refusal.
+    /// Returns whether the server has answered a first message on this link, with a result or a refusal.
     pub(super) fn is_answered(&self) -> bool {
         self.is_up() && self.negotiation.is_answered()
     }
@@ -270,13 +270,18 @@ impl Link {
             Some(Pending::Own { .. } | Pending::Step { .. })
         );
         if self.carrier == Carrier::Posts && is_ours {
-            write_cancel(ledger.outgoing.end(), None, id, "nobody waits for it any more");
+            write_cancel(
+                ledger.outgoing.end(),
+                None,
+                id,
+                "the client no longer waits for it",
+            );
         }
     }
 
-    // The introduction.
+    // The handshake.
 
-    /// Keeps a client's introduction for the handshake, if it is the first.
+    /// Keeps a client's `initialize` for the handshake, if it is the first.
     pub(super) fn offer(&mut self, client: &Client, initialize: Option<&Message>) {
         self.face.offer(client, initialize);
     }
@@ -309,7 +314,7 @@ impl Link {
         }
     }
 
-    /// The server does not welcome this era.
+    /// The server has refused this era.
     pub(super) fn handle_refusal(&mut self, era: Era, refusal: HandshakeRefusal) -> HandshakeOutcome {
         match self.negotiation.handle_refusal(era, refusal) {
             AfterRefusal::GoOn => HandshakeOutcome::GoOn,
@@ -329,13 +334,13 @@ impl Link {
         self.negotiation.is_open()
     }
 
-    /// The server has forgotten its session: it is introduced to once more.
+    /// The server has forgotten its session: the handshake is made once more.
     pub(super) fn handle_session_lost(&mut self) {
         self.face.reset();
         self.negotiation.restart();
     }
 
-    /// The next client introduces itself, since every session of the last one has gone.
+    /// The next client sends its own `initialize`, since every session of the last one has gone.
     pub(super) fn forget_initialize(&mut self) {
         self.face.forget_initialize();
     }

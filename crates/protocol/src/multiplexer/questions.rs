@@ -51,7 +51,7 @@ impl Multiplexer {
         if !self.has_room_for_a_refusal(&id) || self.handle_task_question(now, &id, &message) {
             return;
         }
-        // No client was introduced to this server, and a modern one could never be sent the answer.
+        // No client opened a session with this server, and a modern one could never be sent the answer.
         if self.link.server_info().is_none() {
             return self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, NOTHING_IN_PROGRESS);
         }

@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(
             scene.machine.open_calls(),
             1,
-            "nobody waits for the one that rests"
+            "no session waits for the suspended call"
         );
         assert_eq!(scene.ask(91).map(|asked| asked.0), Some(SessionKey(2)));
     }
@@ -408,7 +408,7 @@ mod tests {
             )
         });
         assert!(refused);
-        assert_eq!(scene.calls_sent(), 0, "it never ran, so it may be said again");
+        assert_eq!(scene.calls_sent(), 0, "it never ran, so it may be sent again");
     }
 
     #[test]

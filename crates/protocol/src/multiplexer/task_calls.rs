@@ -67,8 +67,9 @@ impl Multiplexer {
                     | Status::Cancelled => Some(message),
                 }
             }
-            // With core tasks a server refuses to cancel what has ended; the extension only wants to be told (tasks
-            // extension, "Task Cancellation"). That the task exists and is the caller's was judged before.
+            // With core tasks a server refuses to cancel what has ended; the extension only wants a
+            // notice (tasks extension, "Task Cancellation"). That the task exists and is the
+            // caller's was judged before.
             Method::TasksCancel if is_lifted && message.kind() == Kind::Error => {
                 let error = message.raw(Member::Error).and_then(Object::parse);
                 let code = error.as_ref().and_then(|error| error.get("code"));

@@ -43,7 +43,7 @@ pub(super) struct Tasks {
 #[derive(Debug)]
 struct KnownTask {
     number: u64,
-    /// The client that began it, and in which era's words.
+    /// The client that began it, and its era.
     client: Arc<Client>,
     session: SessionKey,
     era: Era,

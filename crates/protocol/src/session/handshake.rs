@@ -63,8 +63,8 @@ impl Handshake {
         again
     }
 
-    /// Takes the server's welcome. Returns the answer to the request with this id.
-    pub(super) fn handle_welcome(&mut self, id: &[u8], server_info: &ServerInfo) -> Bytes {
+    /// Takes the server's declaration. Returns the answer to the request with this id.
+    pub(super) fn handle_server_info(&mut self, id: &[u8], server_info: &ServerInfo) -> Bytes {
         let (body, version) = legacy::lower_server_info(id, server_info, self.asked);
         self.version = version;
         self.state = State::Welcomed;

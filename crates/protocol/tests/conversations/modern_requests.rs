@@ -134,14 +134,15 @@ impl Fixture {
         self.settle();
     }
 
-    /// Gives up the modern requests whose clients did not come back.
+    /// Abandons the modern requests whose clients did not come back.
     pub(crate) fn expire_modern_requests(&mut self) {
         for trip in self.trips.values_mut() {
             trip.modern_request.handle_tick(self.now);
         }
     }
 
-    /// Carries out the orders of modern requests. Gives the asks for the backend, and whether there was anything to do.
+    /// Carries out the orders of modern requests. Returns the asks for the backend, and whether there
+    /// was anything to do.
     pub(crate) fn settle_modern_requests(&mut self) -> (Vec<Ask>, bool) {
         let mut asks = Vec::new();
         let mut busy = false;

@@ -1,9 +1,11 @@
-//! Modern clients and a server of either era who write whatever they like: real modern requests and a real multiplexer in between.
+//! Modern clients and a server of either era that write anything: real modern requests and a real
+//! multiplexer in between.
 //!
-//! The input is a script, one act a line; the first byte says what happens, the rest is what was said. The driver does what
-//! the door does: it judges an envelope, seals a state for a round and finds the modern request that a state names. It demands
-//! that nothing panics, each line, answer and event is one message, an answer has its request's id and comes once, a state is
-//! taken once, every limit holds, and once everybody has gone nothing is left.
+//! The input is a script, one act a line; the first byte is the act, the rest is the message. The
+//! driver does what the frontend does: it checks an envelope, seals a state for a round and finds
+//! the modern request that a state names. It demands that nothing panics, each line, answer and event
+//! is one message, an answer has its request's id and comes once, a state is taken once, every limit
+//! holds, and once all clients have gone nothing is left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,7 +106,7 @@ impl Scene {
         }
     }
 
-    /// What the door does with a request.
+    /// Takes a request as the frontend does.
     fn post(&mut self, sent: &Message, accepts: Accepts, other: bool) {
         if sent.kind() != Kind::Request {
             return;
@@ -201,7 +203,7 @@ impl Scene {
         }
     }
 
-    /// Everybody goes, and nothing is left.
+    /// Ends all clients, and checks that nothing is left.
     fn close(mut self) {
         self.far.goes_down();
         self.settle();
@@ -243,7 +245,7 @@ impl Trip {
         while let Some(event) = self.parser.next().expect("events of Rialto are small") {
             let event = message(&event.data);
             if matches!(event.kind(), Kind::Result | Kind::Error) {
-                assert_eq!(event.raw(Member::Id), Some(&id[..]), "somebody else's id");
+                assert_eq!(event.raw(Member::Id), Some(&id[..]), "the id of another request");
                 answers += 1;
             }
         }
@@ -270,7 +272,7 @@ impl Trip {
 
     fn answered(&mut self, id: &Bytes, body: &[u8]) {
         let answer = message(body);
-        assert_eq!(answer.raw(Member::Id), Some(&id[..]), "somebody else's id");
+        assert_eq!(answer.raw(Member::Id), Some(&id[..]), "the id of another request");
         assert!(matches!(answer.kind(), Kind::Result | Kind::Error));
         self.id = None;
     }

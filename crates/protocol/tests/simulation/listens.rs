@@ -25,7 +25,7 @@ impl World {
             r#""notifications":{{"toolsListChanged":{lists},"resourceSubscriptions":[{}]}},"#,
             named.join(",")
         );
-        let (at, id) = self.set_out_for(seat, "subscriptions/listen", &extra, Classified::Listen, None);
+        let (at, id) = self.start_for(seat, "subscriptions/listen", &extra, Classified::Listen, None);
         self.trips[at].listen = Some(Listen {
             id: serde_json::from_str(&id).unwrap_or_default(),
             lists,

@@ -19,7 +19,7 @@ use crate::listens::Listen;
 use crate::tasks::Look;
 use crate::world::{Event, World, message, meta, value_of};
 
-/// Modern requests are sessions to a backend. In the history they are told from those of clients by their number.
+/// Modern requests are sessions to a backend. In the history their numbers distinguish them from those of clients.
 pub(crate) const FIRST: usize = 1_000_000;
 
 /// How long a modern request waits for its client.
@@ -70,7 +70,7 @@ impl World {
     pub(crate) fn modern_client_acts(&mut self, seat: usize) {
         let own = |trip: &Trip| trip.seat == seat;
         match self.dice.below(100) {
-            0..40 => self.set_out(seat),
+            0..40 => self.start_one(seat),
             40..45 => self.modern_client_listens(seat),
             45..53 => {
                 let attached = self.some_trip(|trip| {
@@ -142,14 +142,14 @@ impl World {
         (sent, id, token, template)
     }
 
-    fn set_out(&mut self, seat: usize) {
+    fn start_one(&mut self, seat: usize) {
         let method = ["tools/call", "tools/call", "tools/call", "tools/list"][self.dice.below(4)];
         let classified = Classified::Call { retry: false };
-        self.set_out_for(seat, method, r#""arguments":{"n":1.50e3},"#, classified, None);
+        self.start_for(seat, method, r#""arguments":{"n":1.50e3},"#, classified, None);
     }
 
-    /// Sends a request. Gives its modern request and its id.
-    pub(crate) fn set_out_for(
+    /// Sends a request. Returns its modern request and its id.
+    pub(crate) fn start_for(
         &mut self,
         seat: usize,
         method: &'static str,
@@ -199,7 +199,7 @@ impl World {
         (index, id)
     }
 
-    /// Who sent a modern request, and where to.
+    /// Returns the backend of a modern request, and its principal.
     pub(crate) fn trip_home(&self, at: usize) -> (usize, &'static str) {
         let trip = &self.trips[at];
         (trip.backend, self.seats[trip.seat].traits().1)
@@ -467,7 +467,7 @@ impl World {
     }
 }
 
-/// A question says in its own words which it is, for those who get it without `_meta`.
+/// Reads the number of a question from its text, for clients that get it without `_meta`.
 fn sent_by(question: &Value) -> (Option<u64>, Option<usize>) {
     let text = question["params"]["message"].as_str().unwrap_or_default();
     let mut words = text.split(' ').map(|word| word.parse::<u64>().ok());

@@ -361,7 +361,7 @@ impl World {
             foreign,
             method,
         };
-        self.set_out_for(
+        self.start_for(
             seat,
             method,
             &extra,

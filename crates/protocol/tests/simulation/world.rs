@@ -42,7 +42,7 @@ pub(crate) enum Mutation {
     TellAListen,
     /// After a silence it is concluded that a server is of the legacy era.
     JudgeSilence,
-    /// What a modern client was told of a legacy server is taken for the server's own words.
+    /// The translated answer to a modern client is taken for the server's own.
     JudgeATranslation,
     /// Calls have no time limit, though they ought to.
     NeverTimeOut,
@@ -126,11 +126,11 @@ pub(crate) struct Backend {
     pub(crate) call_limits: CallLimits,
     /// The era of its words, as soon as that is known.
     pub(crate) era: Option<Era>,
-    /// It reads nothing for longer than anybody waits.
+    /// It reads nothing for longer than any client waits.
     slow: bool,
     /// For the mutations that conclude an era.
     pub(crate) verdict: Option<Era>,
-    /// What its tool says of tasks, if it has such.
+    /// What its tool declares about tasks, if it has such.
     tasks: Option<&'static str>,
     state: State,
     server: Option<Server>,
@@ -187,7 +187,7 @@ pub(crate) struct World {
 const LONG_STREAM: Duration = Duration::from_secs(30);
 /// As the configuration has it.
 const OFF: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
-/// After this long nobody starts anything new.
+/// After this long no client starts anything new.
 const ACTIVE: Duration = Duration::from_secs(20);
 /// And after this long everything must have come to its end.
 const QUIET: Duration = Duration::from_secs(300);
@@ -572,13 +572,13 @@ impl World {
         self.write(backend);
         let machine = &self.backends[backend].machine;
         let limits = limits();
-        // A few words of ours may always be said: cancellations, and the answer to one more message.
-        let words = 130 * (limits.in_flight + limits.questions) + limits.max_message_bytes;
+        // A few messages of ours may always be sent: cancellations, and the answer to one more message.
+        let own_bytes = 130 * (limits.in_flight + limits.questions) + limits.max_message_bytes;
         for (what, found, limit) in [
             (
                 "outgoing bytes",
                 machine.outgoing_bytes(),
-                limits.outgoing_bytes + words,
+                limits.outgoing_bytes + own_bytes,
             ),
             ("waiting calls", machine.waiting_calls(), limits.waiting),
             ("open questions", machine.open_questions(), limits.questions),
@@ -767,7 +767,7 @@ impl World {
         self.pump(backend);
     }
 
-    /// The law: three tries after 0.5, 1 and 2 seconds, then nothing until someone asks later.
+    /// The law: three tries after 0.5, 1 and 2 seconds, then nothing until a later request.
     fn restart(&mut self, backend: usize) {
         let one = &mut self.backends[backend];
         match RESTART.get(one.failures) {
@@ -973,7 +973,7 @@ impl World {
                     era,
                 }]
             }
-            // A listen that is told before it was acknowledged, or what it never asked for.
+            // A listen that is notified before it was acknowledged, or of what it never asked for.
             (Mutation::TellAListen, Tell::Done { session, call }) => {
                 let list =
                     r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:/z"}}"#;
@@ -1099,7 +1099,7 @@ pub(crate) fn value_of(bytes: &[u8]) -> Value {
     serde_json::from_slice(bytes).unwrap_or_default()
 }
 
-/// What a server's message says about itself.
+/// Returns a number that a server's message carries in `_meta`.
 pub(crate) fn meta(value: &Value, key: &str) -> Option<u64> {
     value["params"]["_meta"][key].as_u64()
 }

@@ -304,7 +304,7 @@ impl Way for ThroughModernRequests {
             self.behind.backend.handle_ask(self.behind.now, ask);
         }
         self.settle();
-        // The first thing a server is asked is who it is, in the bridge's own name.
+        // The first request to a server is the discovery, in the bridge's own name.
         if !self.behind.backend.is_ready() {
             let asked = self
                 .behind
@@ -313,7 +313,7 @@ impl Way for ThroughModernRequests {
                 .and_then(|line| Message::scan(line).ok());
             let id = asked
                 .and_then(|asked| asked.number(Member::Id))
-                .expect("the server is asked who it is");
+                .expect("the server is sent a discovery");
             self.behind.send(&DISCOVERY.replace("ID", &id.to_string()));
             self.settle();
         }
