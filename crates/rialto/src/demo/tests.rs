@@ -10,6 +10,7 @@ use super::machine::Machine;
 mod legacy;
 mod modern;
 mod opening;
+mod pipes;
 
 struct Talk {
     machine: Machine,
