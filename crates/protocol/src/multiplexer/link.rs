@@ -270,12 +270,7 @@ impl Link {
             Some(Pending::Own { .. } | Pending::Step { .. })
         );
         if self.carrier == Carrier::Posts && is_ours {
-            write_cancel(
-                ledger.outgoing.end(),
-                None,
-                id,
-                "the client no longer waits for it",
-            );
+            write_cancel(ledger.outgoing.end(), None, id, "no client waits for it any more");
         }
     }
 

@@ -324,7 +324,7 @@ impl TaskPolling {
             ledger.enter_own(step, now.after(ledger.limits.own_timeout()));
         }
         if let Some(outcome) = outcome {
-            let why = "the client no longer waits for it";
+            let why = "no client waits for it any more";
             write_cancel(ledger.outgoing.end(), None, outcome, why);
         }
     }
