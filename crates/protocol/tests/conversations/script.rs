@@ -36,7 +36,7 @@
 //! post #w begun                                         an exchange is a stream that can be resumed
 //! post #w lost "why" / post #w returned                 how an exchange ends without an answer
 //! server forgets / outage                               it knows our session no more / it cannot be reached
-//! waiting 1 / open 2 / questions 0                      what the multiplexer still has
+//! waiting 1 / open 2 / questions 0 / abandoned 0        what the multiplexer still has
 //! ```
 
 use std::time::Duration;
@@ -144,7 +144,7 @@ impl Script {
             }
             "client" => return self.client(rest),
             "server<" => return self.server_receives(rest),
-            "waiting" | "open" | "questions" => return self.has(first, rest),
+            "waiting" | "open" | "questions" | "abandoned" => return self.has(first, rest),
             _ => {}
         }
         if line == "link wanted" {
@@ -287,6 +287,7 @@ impl Script {
         let found = match what {
             "waiting" => backend.waiting_calls(),
             "open" => backend.open_calls(),
+            "abandoned" => backend.abandoned().0,
             _ => backend.open_questions(),
         };
         if found.to_string() == count {

@@ -39,7 +39,7 @@ pub(crate) fn rewritten(text: &str) -> Result<String, String> {
 fn is_sent(line: &str) -> bool {
     let mut words = line.split(' ');
     match (words.next(), words.next()) {
-        (Some("server<" | "waiting" | "open" | "questions"), _) => false,
+        (Some("server<" | "waiting" | "open" | "questions" | "abandoned"), _) => false,
         (Some("client"), Some(name)) => !name.ends_with('<'),
         (Some("link" | "replacement"), Some("wanted")) => false,
         _ => true,
