@@ -26,7 +26,7 @@ const NOT_NOW: Duration = Duration::from_millis(10);
 
 /// What went wrong with a sink since the last report.
 #[derive(Debug)]
-pub struct BackendError<'a> {
+pub struct WriteProblem<'a> {
     /// The failure of the last write, or none when lines were lost because the destination was slow.
     pub error: Option<&'a io::Error>,
     /// Lines lost since the sink began.
@@ -48,7 +48,7 @@ pub struct Options {
     /// A problem is reported once in this time at most.
     pub report_every: Duration,
     /// Called on the sink's own thread.
-    pub on_trouble: Box<dyn FnMut(BackendError<'_>) + Send>,
+    pub on_problem: Box<dyn FnMut(WriteProblem<'_>) + Send>,
     /// Makes the lines of what was pushed, where that is work which callers are to be spared.
     pub finish: Option<Finish>,
 }
@@ -66,13 +66,13 @@ impl Options {
             gather: Duration::from_millis(5),
             retry: Duration::from_secs(1),
             report_every: Duration::from_secs(60),
-            on_trouble: Box::new(move |backend_error| match backend_error.error {
+            on_problem: Box::new(move |problem| match problem.error {
                 Some(error) => {
-                    tracing::warn!(sink = name, %error, lost = backend_error.lost, "lines cannot be written")
+                    tracing::warn!(sink = name, %error, lost = problem.lost, "lines cannot be written")
                 }
                 None => tracing::warn!(
                     sink = name,
-                    lost = backend_error.lost,
+                    lost = problem.lost,
                     "lines were lost, the reader is too slow"
                 ),
             }),
@@ -503,7 +503,7 @@ impl WriterThread {
         }
         self.reported_at = Some(now);
         self.reported_lost = lost;
-        (self.options.on_trouble)(BackendError { error, lost });
+        (self.options.on_problem)(WriteProblem { error, lost });
     }
 }
 

@@ -60,7 +60,7 @@ fn gate() -> (Box<Gate>, Keeper) {
 
 fn options() -> Options {
     Options {
-        on_trouble: Box::new(|_| {}),
+        on_problem: Box::new(|_| {}),
         ..Options::named("test-sink")
     }
 }
@@ -171,7 +171,7 @@ fn failed_write_is_retried_from_where_it_stopped_and_reported_once() {
         gate,
         Options {
             retry: Duration::ZERO,
-            on_trouble: Box::new(move |trouble| reporter.send(trouble.error.map(io::Error::kind)).unwrap()),
+            on_problem: Box::new(move |problem| reporter.send(problem.error.map(io::Error::kind)).unwrap()),
             ..options()
         },
     )
@@ -243,7 +243,7 @@ fn losses_are_reported_when_the_writer_moves_again() {
         gate,
         Options {
             max_lines: 1,
-            on_trouble: Box::new(move |trouble| reporter.send(trouble.lost).unwrap()),
+            on_problem: Box::new(move |problem| reporter.send(problem.lost).unwrap()),
             ..options()
         },
     )
