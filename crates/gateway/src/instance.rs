@@ -36,7 +36,7 @@ use crate::metrics::DestinationMetrics;
 use crate::server_eras::ServerEras;
 use crate::status::{Depths, Health};
 
-/// Lines of noise that are logged one by one, and which of the later ones.
+/// The first stray lines are logged one by one, and of the later ones each thousandth.
 const NOISE_LOGGED: u64 = 20;
 const NOISE_SAMPLED: u64 = 1000;
 
@@ -53,7 +53,7 @@ pub(crate) struct Instance {
     /// The supervisor has something to look at: a link is wanted, a deadline moved, the instance is to stop.
     pub(crate) supervisor_wake: Notify,
     stopping: AtomicBool,
-    /// The server has asked a question, so that the instance is one principal's from then on.
+    /// The server has asked a question, so from now on the instance serves one principal.
     owned: AtomicBool,
     /// How often the instance was chosen for a client.
     reservations: AtomicU64,
@@ -91,13 +91,14 @@ struct Inner {
     multiplexer: Multiplexer,
     /// Rialto counts the keys up itself, so no peer can choose keys that collide.
     users: FxHashMap<SessionKey, Arc<dyn InstanceUser>>,
-    /// Sessions that have moved to another instance: what is still asked for them here is passed on.
+    /// Sessions that have moved to another instance: asks that still arrive here are passed on.
     moved: FxHashMap<SessionKey, Arc<Instance>>,
     link_wanted: bool,
     inlet: Option<Inlet>,
-    /// A message is on its way from the machine to the inlet: no other may overtake it.
+    /// A message is being passed from the machine to the inlet: no other may overtake it.
     is_sending: bool,
-    /// Counts the beginnings and ends of links. What is left of a line is of use only to its own link.
+    /// Counts the beginnings and ends of links. The rest of a half-written line belongs to its own
+    /// link.
     link: u64,
     /// Why the child is to be replaced.
     replacement: Option<&'static str>,
@@ -138,13 +139,14 @@ pub(crate) trait MessageInlet: Send + Sync {
     fn send(self: Arc<Self>, post: PostRequest);
 }
 
-/// The way to the server for a message that need not wait for the tasks of the backend, which lend it.
+/// A direct way to the server, lent by the backend: a message that is alone need not wait for the
+/// backend's tasks.
 enum Inlet {
     Bytes(Arc<dyn ByteInlet>),
     Messages(Arc<dyn MessageInlet>),
 }
 
-/// What became of something that a user asked.
+/// What to do after an ask.
 enum Asked {
     /// A user that has left is dropped without the lock: this may be the last that holds its session.
     Done {
@@ -170,7 +172,7 @@ enum Order {
         now: Moment,
         shown: ShownEras,
     },
-    /// A line that nothing else has to go before. Until [`Inner::note_written`] the writer gets nothing.
+    /// A line to write at once. Until [`Inner::note_written`] the writer task gets nothing.
     Write {
         inlet: Arc<dyn ByteInlet>,
         line: Bytes,
@@ -272,7 +274,7 @@ impl Instance {
         self.driver.lock()
     }
 
-    // From above.
+    // From sessions and modern requests.
 
     /// Makes a user known, so that tells can reach it.
     pub(crate) fn attach(&self, key: SessionKey, user: Arc<dyn InstanceUser>) {
@@ -417,7 +419,7 @@ impl Instance {
         self.stopping.load(Ordering::Acquire)
     }
 
-    // What others want to know.
+    // State, for status and eviction.
 
     pub(crate) fn health(&self) -> Health {
         self.lock().health.clone()
@@ -659,7 +661,7 @@ impl Instance {
         })
     }
 
-    /// Returns whether nothing that would answer this request has come yet.
+    /// Returns whether this request has no answer yet.
     pub(crate) fn is_unanswered(&self, id: WireId) -> bool {
         self.lock().multiplexer.is_unanswered(id)
     }
@@ -709,8 +711,8 @@ impl Instance {
         inner.multiplexer.take_posts()
     }
 
-    /// The same, for a caller that wants to see what waits. If nothing does, clients' calls go to this inlet from now on,
-    /// until something waits again that is to be seen.
+    /// The same for the supervisor. If nothing is queued, clients' calls go to this inlet directly
+    /// from now on, until a message is queued that the supervisor must order.
     pub(crate) fn take_posts_or_lend(&self, inlet: &Arc<impl MessageInlet + 'static>) -> Option<PostBatch> {
         let mut inner = self.lock();
         if inner.is_sending {
@@ -763,7 +765,7 @@ impl Instance {
         }
     }
 
-    /// A message has left by the inlet: the tasks of the backend send what waits now.
+    /// A message was passed to the inlet: the backend's tasks may send the next ones.
     fn note_sent(&self, note: impl FnOnce(&mut Inner)) {
         let has_outgoing = {
             let mut inner = self.lock();
@@ -797,7 +799,7 @@ impl Inner {
         gone
     }
 
-    /// Spares a message that is alone the way by the tasks of the backend.
+    /// Passes a message that is alone to the inlet directly.
     fn send_through(&mut self, orders: &mut Outputs<Order>) {
         if self.is_sending {
             return;
@@ -818,7 +820,7 @@ impl Inner {
         orders.extend(order);
     }
 
-    /// A line was written but for this rest, which the writer writes.
+    /// A line was written except for this rest, which the writer task writes.
     fn note_written(&mut self, link: u64, rest: Bytes) {
         if link != self.link {
             return;
@@ -904,8 +906,8 @@ impl Machine for Inner {
         std::mem::take(&mut self.wake_supervisor).then_some(Order::WakeSupervisor)
     }
 
-    /// A panic may leave the books half-written, so the instance is treated as one whose link has ended: every open call
-    /// fails, and the server is replaced.
+    /// A panic may leave the ledger half-written, so the instance is treated as one whose link has
+    /// ended: every open call fails, and the server is replaced.
     fn handle_panic(&mut self) {
         tracing::error!(destination = %self.destination, "an instance panicked; its calls have failed and its server is replaced");
         let backend_error = Arc::new(BackendError {
@@ -914,7 +916,7 @@ impl Machine for Inner {
         });
         self.multiplexer.handle_panic(&backend_error);
         self.replacement = Some("a panic of the gateway");
-        // A call that was in hand when the machine panicked is in no book any more, but its client knows it.
+        // A call that was being handled is not in the ledger any more, but its client still waits.
         let failure = Failure::Exited(backend_error);
         let users = self.users.values();
         self.lost

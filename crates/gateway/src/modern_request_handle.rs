@@ -48,7 +48,7 @@ impl QuestionDebounce {
 /// One modern request and its rounds.
 pub(crate) struct ModernRequestHandle {
     key: SessionKey,
-    /// What sealed states call it.
+    /// Its name in sealed states.
     pub(crate) name: u128,
     destination: Arc<str>,
     principal: String,
@@ -57,7 +57,7 @@ pub(crate) struct ModernRequestHandle {
     recorder: Arc<Recorder>,
     pub(crate) metrics: Arc<DestinationMetrics>,
     states: Option<StateSeal>,
-    /// The events it keeps, as the gateway's budget knows them.
+    /// The events that it keeps, as reported to the gateway's budget.
     events: ReportedEvents,
     driver: Driver<Inner>,
 }
@@ -65,7 +65,7 @@ pub(crate) struct ModernRequestHandle {
 struct Inner {
     modern_request: ModernRequest,
     waker: Option<Waker>,
-    /// The place of the request that is being worked on: none while it is parked.
+    /// The permit of the open HTTP request; none while it is parked.
     permit: Option<Permit>,
 }
 
@@ -81,7 +81,7 @@ impl std::fmt::Debug for ModernRequestHandle {
 enum Order {
     Wake(Waker),
     Ask(Ask),
-    /// A request has its answer, and gives back its place.
+    /// A request has its answer, and returns its permit.
     Ended(Box<ModernRequestRecord>, Option<Permit>),
     /// The bytes of events that are kept have changed enough to be reported.
     Report(usize),
@@ -225,7 +225,7 @@ impl ModernRequestHandle {
         self.act(|inner, _| inner.modern_request.fail(failure))
     }
 
-    /// Ends a listen politely.
+    /// Ends a listen with its closing result.
     pub(crate) fn dismiss(&self) {
         self.act(|inner, _| inner.modern_request.end_listen());
     }
@@ -414,7 +414,7 @@ impl Machine for Inner {
     }
 }
 
-/// What came of waiting.
+/// What a waiting request received first.
 #[derive(Debug)]
 pub(crate) enum FirstOutcome {
     Complete { body: Bytes, failure: Option<Failure> },

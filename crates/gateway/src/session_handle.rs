@@ -48,7 +48,7 @@ pub(crate) struct SessionHandle {
     id: String,
     hash: SessionHash,
     principal: String,
-    /// What all audit records about it begin with, where there is an audit.
+    /// The common beginning of its audit records, where there is an audit log.
     composed: Option<Box<str>>,
     /// The instance that the session was opened on.
     first_instance: Arc<Instance>,
@@ -58,13 +58,13 @@ pub(crate) struct SessionHandle {
     clock: Clock,
     recorder: Arc<Recorder>,
     pub(crate) metrics: Arc<DestinationMetrics>,
-    /// What the session has used of its minute.
+    /// What the session has used of its rate limit.
     pub(crate) requests: Allowance,
-    /// The session's place among all of them, until it ends.
+    /// The session's permit, until it ends.
     place: Mutex<Option<Permit>>,
     /// The client on stdio, which receives all messages of the session.
     listener: Option<Arc<dyn LineListener>>,
-    /// The events it keeps, as the gateway's budget knows them.
+    /// The events that it keeps, as reported to the gateway's budget.
     events: ReportedEvents,
     driver: Driver<Inner>,
 }
@@ -72,7 +72,7 @@ pub(crate) struct SessionHandle {
 struct Inner {
     session: Session,
     wakers: VecMap<StreamKey, Waiting>,
-    /// The places of calls that have not ended.
+    /// The permits of open calls.
     permits: VecMap<CallKey, Permit>,
 }
 
@@ -97,7 +97,7 @@ enum Order {
     Ask(Ask),
     /// Something for a client that reads lines.
     Say(OutgoingLine),
-    /// A call has ended, and gives back its place.
+    /// A call has ended, and returns its permit.
     Ended(Box<CallRecord>, Option<Permit>),
     /// The events that are kept have changed enough to be reported.
     Report(KeptEvents),
@@ -231,7 +231,7 @@ impl SessionHandle {
         self.lock().session.has_unread_answers()
     }
 
-    /// Holds the session's place among all of them until it ends.
+    /// Holds the session's permit until it ends.
     pub(crate) fn hold(&self, place: Permit) {
         *self.place.lock() = Some(place);
     }

@@ -37,7 +37,7 @@ use crate::reply::Refusal;
 use crate::session_handle::SessionHandle;
 use crate::settings::OpenPath;
 
-/// The connection that a request came on, as far as the two have to do with each other.
+/// The connection of a request: its peer, its slot, and whether bytes are left unread.
 #[derive(Debug, Clone)]
 pub(crate) struct Connection {
     pub(crate) peer: SocketAddr,
@@ -45,7 +45,7 @@ pub(crate) struct Connection {
     pub(crate) slot: Arc<HttpConnectionSlot>,
 }
 
-/// The place of a connection among all of them, with what ends it.
+/// The slot of a connection in the table, with the handle that aborts it.
 pub(crate) type HttpConnectionSlot = ConnectionSlot<AbortHandle>;
 
 /// Where a path leads.
@@ -78,8 +78,8 @@ impl Route {
 impl Gateway {
     /// Answers one request.
     ///
-    /// The head of a request is large: it stays where it is taken apart, and the others look at it there. (That is also why
-    /// this is no `async fn`: each of those keeps what it is given twice.)
+    /// `Parts` is large, so it is moved into this future once and borrowed below. This is no
+    /// `async fn`, which would store its arguments twice.
     pub(crate) fn respond(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -180,7 +180,7 @@ impl Gateway {
         cross_origin: bool,
     ) -> Response<Body> {
         let route = find(self, config, parts.uri.path());
-        // A browser asks without credentials what it may send them with.
+        // A preflight request has no credentials.
         if cross_origin && cors::is_preflight(&parts.method, &parts.headers) {
             return match route {
                 Route::Nowhere => self.reject(&Refusal::UnknownPath),
@@ -246,9 +246,11 @@ impl Gateway {
                 slot.mark_authenticated();
                 let mut response = match parts.method {
                     Method::POST => {
-                        // It would hold the buffer that its connection was read into, for as long as the call runs.
+                        // The URI would keep the connection's read buffer alive while the call
+                        // runs.
                         parts.uri = Uri::default();
-                        // The largest future by far: a connection that only listens need not have room for it.
+                        // By far the largest future: boxed, so that other connections reserve no
+                        // memory for it.
                         Box::pin(context.post(&mut parts.headers, body)).await
                     }
                     Method::GET => context.get(&Head::of(&parts.headers)),
@@ -293,7 +295,8 @@ impl Gateway {
         };
         let checked = match config.guard.admit(&auth_request, target) {
             Ok(Admission::Known(caller)) => return Ok(caller),
-            // Boxed, since it is rare and large: every connection would carry the room for it.
+            // Boxed, since it is rare and large: otherwise every connection would reserve memory
+            // for it.
             Ok(Admission::Unchecked(token)) => {
                 Box::pin(config.guard.check(token, auth_request.now, target)).await
             }
@@ -311,7 +314,8 @@ impl Gateway {
         Err(refusal)
     }
 
-    /// Lets a request in at a destination, if it shows that it may; gives the refusal otherwise.
+    /// Authenticates a request for a destination. Returns its context, or the response that refuses
+    /// it.
     async fn admit<'v>(
         &'v self,
         config: &'v ActiveConfig,
@@ -487,8 +491,8 @@ impl RequestContext<'_> {
         self.destination.check_tool(message)
     }
 
-    /// Checks whether there is still time for a message. What a call in flight may wait for is
-    /// taken to the end.
+    /// Refuses new requests while the gateway drains. Messages that a call in flight may wait for
+    /// are accepted.
     pub(super) fn check_open(&self, message: &Message) -> Result<(), Refusal> {
         match message.kind() {
             Kind::Request if self.gateway.is_draining() => Err(Refusal::Draining),
@@ -496,7 +500,7 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Checks whether what is done could be recorded.
+    /// Refuses requests whose audit record could not be written.
     pub(super) fn check_recorded(&self) -> Result<(), Refusal> {
         if self.gateway.audit.refuses() {
             return Err(Refusal::AuditUnavailable);

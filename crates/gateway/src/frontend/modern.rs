@@ -41,7 +41,7 @@ pub(super) async fn post(
     let principal = caller.principal.clone();
     match message.kind() {
         Kind::Request => {}
-        // There is nothing that a notification could be about here. A client that closes a listen sends one.
+        // A modern notification concerns no session. A client that closes a listen sends one.
         Kind::Notification => return Ok(respond::empty(StatusCode::ACCEPTED)),
         Kind::Result | Kind::Error => return Err(Refusal::Modern(InvalidRequest::NotJsonRpc)),
     }
@@ -55,7 +55,8 @@ pub(super) async fn post(
         // Its answer is a stream, so `*/*` allows it and JSON alone does not.
         Head::of(headers).check_accepts_events()?;
         accepts = Accepts::Events;
-        // It stays open as long as its client likes: a stream, and no call.
+        // A listen counts as a stream and not as a call, since its client decides how long it stays
+        // open.
         permit = Some(stream()?);
     }
     let handle = match retried(destination, &principal, &message, classified)? {
@@ -138,11 +139,12 @@ fn mismatch(error: HeaderMismatch) -> InvalidRequest {
     InvalidRequest::Header(error.to_string())
 }
 
-/// What a request is about.
+/// Whether a request continues a parked one.
 pub(super) enum Retried {
     /// A parked modern request that waits for it, in this round.
     Parked(Arc<ModernRequestHandle>, u32),
-    /// Nothing that is known here: it is new, or its state is the server's own. This is the request for the server.
+    /// It is a new request, or its state is the server's own. The message is the one to send to the
+    /// server.
     New(Message),
 }
 

@@ -46,7 +46,7 @@ pub(super) struct Listening {
     lists: BTreeSet<Method>,
     /// What was asked for one by one: resources, then tasks.
     filters: Vec<ListenFilter>,
-    /// Wishes that the server has not answered yet, by their call.
+    /// Subscriptions that the server has not answered yet, by their call.
     awaited: BTreeSet<CallKey>,
     honoured: BTreeSet<ListenFilter>,
     acknowledged: bool,

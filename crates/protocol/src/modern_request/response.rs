@@ -1,4 +1,4 @@
-//! What there is to read of a modern request: its events and its answer, for whoever is attached to it.
+//! The response to a modern request: its events and its answer, for the attached HTTP request.
 
 use bytes::{Bytes, BytesMut};
 
@@ -65,7 +65,7 @@ pub enum Line {
         /// The number of the round.
         round: u32,
     },
-    /// The modern request was given up; nothing will be said.
+    /// The modern request was abandoned; nothing more comes.
     Over,
 }
 
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(modern_request.read(Moment::START, &mut out), Reading::Open);
         assert!(out.len() < 5 << 20, "{} bytes were kept", out.len());
         assert!(memchr::memmem::find(&out, b"newest").is_some());
-        // Whatever was read makes room again.
+        // Reading makes room again.
         report_progress(&mut modern_request, &long);
         report_progress(&mut modern_request, &long);
         out.clear();

@@ -1,4 +1,4 @@
-//! A session whose client reads one stream of lines, answers and all.
+//! A session whose client reads everything from one stream of lines.
 //!
 //! Over stdio there is no POST to answer and no stream to resume: every message is written to the client's
 //! standard input in the order in which it came. Nothing is kept here for readers; the caller that writes the

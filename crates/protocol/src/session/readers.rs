@@ -124,7 +124,7 @@ impl Place {
     }
 }
 
-/// Whether events are named, for whoever may come back for more.
+/// Whether events have ids, so that a client can resume the stream.
 #[derive(Clone, Copy)]
 enum Ids {
     Written,

@@ -1,7 +1,7 @@
 //! The exchange of one message with a remote server, until its answer has arrived or none will
 //! come.
 //!
-//! What is to be done when an attempt fails is the [`Delivery`]'s business; this file sends, reads, and hands over
+//! [`Delivery`] decides what follows from a failed attempt. This file sends, reads, and hands over
 //! each message of the server as it arrives.
 
 use std::future::poll_fn;
@@ -31,12 +31,12 @@ use super::server::{
 };
 use crate::settings::{Retry, Transport};
 
-/// How long a message that has no answer may take to be taken.
+/// How long the server may take to accept a message without an answer.
 const NOTE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the end of a stream is waited for after its answer, so that the connection can be used again.
 const CLOSING: Duration = Duration::from_millis(100);
 
-/// How an exchange ended, as far as others must know.
+/// How an exchange ended, for the supervisor.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) message_info: MessageInfo,
@@ -45,17 +45,18 @@ pub(super) struct End {
 
 #[derive(Debug)]
 pub(super) enum News {
-    /// The server has taken the message, or answered it.
+    /// The server has accepted the message, or answered it.
     Delivered,
     /// There will be no answer, and the waiting call has failed.
     Failed,
     /// The server could not be reached; the message was not begun.
     Unreachable(Arc<BackendError>),
-    /// The server has forgotten us; the message was not begun. `first` to notice?
+    /// The server has forgotten the session; the message was not begun. `first` is whether no other
+    /// exchange has noticed before.
     SessionLost { first: bool },
     /// The session was lost before the message left.
     Withheld,
-    /// What is there does not speak Streamable HTTP; the message was not begun.
+    /// The server does not speak Streamable HTTP; the message was not begun.
     NotStreamable { refused: StreamableRefusal },
 }
 
@@ -66,7 +67,7 @@ pub(super) struct StreamableRefusal {
     pub(super) text: Option<String>,
 }
 
-/// What came of an answer.
+/// The result of one attempt.
 enum AttemptResult {
     Whole,
     Not(AttemptOutcome),
@@ -74,7 +75,7 @@ enum AttemptResult {
     NotStreamable(StreamableRefusal),
 }
 
-/// Carries one message.
+/// Sends one message, with retries, and reads its answer.
 pub(super) async fn send(session: &RemoteSession, post: PostRequest) -> End {
     let message_info = post.message_info;
     let mut exchange = Exchange {
@@ -334,7 +335,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// What the link itself learns from a message that passes.
+    /// Notes the transport and the session that the answer to a first message shows.
     fn note(&self, answer: &Bytes, method: Method, session: Option<http::HeaderValue>) {
         match method {
             Method::Initialize if kind_of(answer) == Some(Kind::Result) => {

@@ -48,9 +48,9 @@ pub(super) type HttpRequest = Request<Full<Bytes>>;
 /// Why there is no answer.
 #[derive(Debug, Clone)]
 pub(super) enum SendError {
-    /// Nothing has left: no connection came about.
+    /// No connection was made, so nothing was sent.
     Unreachable(String),
-    /// No connection came about, and none should: the server did not prove its identity.
+    /// No connection was made, because the server did not prove its identity.
     Unsafe(String),
     /// The request may have reached the server.
     BrokenOff(String),
@@ -103,7 +103,7 @@ pub(super) struct HttpClient {
     /// The first request to connect learns whether one HTTP/2 connection serves all. The others
     /// wait for it, and fail with its error.
     first: tokio::sync::Mutex<Option<SendError>>,
-    /// How often it came to nothing.
+    /// How often connecting failed.
     failures: AtomicU64,
 }
 
@@ -117,7 +117,7 @@ struct Http1Connection {
 
 type Http2Sender = http2::SendRequest<Full<Bytes>>;
 
-/// What a request is sent on.
+/// The connection that a request is sent on.
 enum PooledConnection {
     Own(Box<Http1Connection>),
     Shared(Http2Sender),
@@ -143,8 +143,8 @@ impl HttpClient {
         self.pool().doubt(generation);
     }
 
-    /// Sends a request and gives the head of its answer. The request is made when there is a connection for it, and made
-    /// again if that hands it back: a future that waits keeps no room for it.
+    /// Sends a request and returns the head of the response. The request is built when there is a
+    /// connection, and again if that one returns it, so that a waiting future holds none.
     pub(super) async fn send(
         &self,
         make: impl Fn() -> HttpRequest,
@@ -215,8 +215,7 @@ impl HttpClient {
         request
     }
 
-    /// A connection that is at hand, or a new one. Few requests need a new one, and none is to keep the room for
-    /// making it.
+    /// Returns an idle connection, or a new one. Connecting is boxed, since few requests need it.
     async fn connection(&self) -> Result<(PooledConnection, u64), SendError> {
         if let Some(found) = self.at_hand() {
             return Ok(found);
@@ -233,7 +232,7 @@ impl HttpClient {
         if let Some(found) = self.at_hand() {
             return Ok(found);
         }
-        // One after the other they would each wait as long again for what has just been tried.
+        // Otherwise each waiting task would repeat the attempt that has just failed.
         if self.failures.load(Relaxed) != before
             && let Some(lost) = &*last
         {
@@ -455,7 +454,7 @@ impl Response {
     }
 }
 
-/// Returns the deepest reason, which is the one that helps.
+/// Returns the innermost cause, which is the most specific.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(deeper) = cause.source() {
@@ -464,7 +463,7 @@ fn causes(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// Starts what HTTP/2 wants done beside.
+/// Spawns the tasks that hyper needs for HTTP/2.
 #[derive(Debug, Clone, Copy)]
 struct Spawner;
 

@@ -44,25 +44,25 @@ const END_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 type Writing = Pin<Box<dyn Future<Output = Result<(), Arc<BackendError>>> + Send>>;
 type Listening = Pin<Box<dyn Future<Output = StreamEnd> + Send>>;
 
-/// What the supervisor needs to know.
+/// The supervisor of one remote instance.
 #[derive(Debug)]
 pub(crate) struct RemoteSupervisor {
     session: Arc<RemoteSession>,
     outages: Outages,
 }
 
-/// Why the server is no longer spoken with in this way.
+/// Why a link has ended.
 enum LinkEnd {
     Stopped,
-    /// It cannot be reached.
+    /// The server cannot be reached.
     Out(Arc<BackendError>),
     /// It was reached, and the session has ended: the next call begins another one at once.
     Ended,
-    /// It may speak the old transport.
+    /// The server refused Streamable HTTP, and may speak HTTP+SSE.
     TryOld {
         refused: StreamableRefusal,
     },
-    /// It was reached, and there is nothing to wait for.
+    /// The server was reached and refuses for good.
     Refused(Arc<Upstream>),
 }
 
@@ -84,7 +84,7 @@ impl RemoteSupervisor {
         &self.session.instance
     }
 
-    /// Speaks with the server until the instance is stopped.
+    /// Runs one link after another until the instance is stopped.
     pub(crate) async fn run(&self) {
         let mut backoff = Backoff::default();
         let mut resting: Option<(Moment, Arc<BackendError>)> = None;
@@ -153,7 +153,7 @@ impl RemoteSupervisor {
         }
     }
 
-    /// Speaks Streamable HTTP.
+    /// Runs a link over Streamable HTTP, until it ends.
     async fn run_streamable_http(&self, backoff: &mut Backoff) -> LinkEnd {
         let instance = self.instance();
         let clock = instance.clock();
@@ -180,7 +180,8 @@ impl RemoteSupervisor {
                 .map(|(until, _)| *until)
                 .filter(|until| *until > clock.now());
             tokio::select! {
-                // In this order, which costs less than a fair one: none of them is ready for ever.
+                // Polled in this order, which costs less than a random one. None of them is ready
+                // all the time.
                 biased;
                 () = instance.outgoing_ready.notified(), if under_way.first.is_none() => {}
                 () = senders.any_news() => {
@@ -207,7 +208,7 @@ impl RemoteSupervisor {
                             News::Unreachable(backend_error) => {
                                 instance.outage(Some(Arc::clone(&backend_error)));
                                 give_back(instance, message_info);
-                                // What is still under way has connections of its own, and goes on.
+                                // Other exchanges have connections of their own, and continue.
                                 if out.is_none() {
                                     out = Some(self.note_outage(backoff, &backend_error));
                                 }
@@ -293,11 +294,11 @@ impl RemoteSupervisor {
         instance.refused(&Failure::Upstream(upstream));
     }
 
-    /// Returns why neither transport is to be had.
+    /// Returns the error of a server that refused both transports.
     async fn refused_twice(&self, refused: Option<StreamableRefusal>, old: Upstream) -> Arc<Upstream> {
         let server = &self.session.server;
         let (fault, what, looks_wrong) = match (refused, old.fault) {
-            // Signing in, or a way that is not safe: that is what has to be seen to.
+            // A missing sign-in or an unsafe address is the error that the operator must fix first.
             (_, UpstreamFault::Unauthorized | UpstreamFault::Unsafe) => (old.fault, old.what, false),
             (None, _) => (old.fault, old.what, true),
             (Some(StreamableRefusal { status, text }), _) => {
@@ -311,7 +312,8 @@ impl RemoteSupervisor {
         Arc::new(Upstream::new(fault, server.located(&what, looks_wrong).await))
     }
 
-    /// Speaks HTTP+SSE. `tried`: Streamable HTTP was refused in this way.
+    /// Runs a link over HTTP+SSE. `tried` is the refusal of Streamable HTTP, if that was tried
+    /// before.
     async fn run_http_sse(&self, backoff: &mut Backoff, tried: Option<StreamableRefusal>) -> LinkEnd {
         let instance = self.instance();
         let clock = instance.clock();
@@ -333,7 +335,7 @@ impl RemoteSupervisor {
         let endpoint = Arc::clone(stream.endpoint());
         let mut posts = PostBatch::default();
         let mut writing: Option<Writing> = None;
-        // When the next message is sent though this one is not taken yet.
+        // When the next message is sent even if the server has not accepted this one.
         let mut overlap_at: Option<Instant> = None;
         // Messages whose response the server has not begun.
         let mut left_open: FuturesUnordered<Writing> = FuturesUnordered::new();
@@ -371,7 +373,8 @@ impl RemoteSupervisor {
                         break backend_error;
                     }
                 }
-                // Without it a server that responds when it has answered could be sent nothing meanwhile.
+                // Some servers respond to the POST only after their answer, which may need the next
+                // message.
                 () = async { tokio::time::sleep_until(overlap.expect("only polled if there is one")).await }, if overlap.is_some() => {
                     left_open.extend(writing.take());
                 }
@@ -493,7 +496,7 @@ impl<'a> UnderWay<'a> {
         }
     }
 
-    /// Sends something that is to be taken before what follows.
+    /// Sends a message that the server must accept before the next one is sent.
     fn send_first(&mut self, post: PostRequest, after: Option<oneshot::Receiver<()>>) {
         self.last_wait_id += 1;
         let wait_id = WaitId(self.last_wait_id);
@@ -510,7 +513,7 @@ impl<'a> UnderWay<'a> {
         self.first.take_if(|(first, _)| Some(*first) == wait_id);
     }
 
-    /// Comes back when what follows has waited long enough.
+    /// Waits until the next messages have waited long enough.
     async fn order_timeout(&mut self) {
         match &mut self.first {
             Some((_, timeout)) => timeout.as_mut().await,

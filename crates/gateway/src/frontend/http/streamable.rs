@@ -1,4 +1,4 @@
-//! Streamable HTTP: what POST, GET and DELETE are to a session; the rest is the session's business.
+//! Streamable HTTP: POST takes a message, GET opens or resumes a stream, DELETE ends the session.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,7 +31,7 @@ impl RequestContext<'_> {
     pub(super) async fn post(&self, headers: &mut HeaderMap, body: &mut RequestBody) -> Response<Body> {
         let mut span = None;
         let taken = {
-            // Pinned here: it is large, and would be moved from hand to hand.
+            // Pinned here, since it is large and would be moved several times.
             let taking = std::pin::pin!(self.take_post(headers, body, &mut span));
             panics::contained(taking).await
         };
@@ -58,7 +58,7 @@ impl RequestContext<'_> {
         span: &mut Option<Box<OpenSpan>>,
     ) -> Result<Response<Body>, RefusedRequest> {
         let head = Head::of(headers);
-        // Under overload most requests end here: nothing of them was read but their heads.
+        // Under overload most requests are refused here, before their bodies are read.
         let looked_up = self.admit(&head)?;
         let permit = self.gateway.limiter.call(self.sharer().as_ref())?;
         head.check_length()?;
@@ -92,7 +92,7 @@ impl RequestContext<'_> {
         };
         self.check_open(&message).map_err(refused)?;
         self.permit(&message).map_err(refused)?;
-        // What a call of a session does not do is boxed, here and below: each call would carry the room for it.
+        // Rare futures are boxed here and below: otherwise each call would reserve memory for them.
         if client_face::era_of(&message).sessions() == SessionStyle::None {
             let answering = super::super::modern::post(
                 self.destination,
@@ -115,7 +115,8 @@ impl RequestContext<'_> {
                 }
             };
         }
-        // Judged with the message at hand, so that the refusal carries its id and the audit its method.
+        // Checked after the scan, so that the refusal has the request's id and the audit record its
+        // method.
         let version = revision.and_then(Revision::legacy).map_err(refused)?;
         let classified =
             legacy::lift(&message).map_err(|invalid| refused(Refusal::InvalidRequest(invalid)))?;
@@ -190,8 +191,8 @@ impl RequestContext<'_> {
             .await)
     }
 
-    /// Waits for what a message leads to; `room` is for the headers of the answer. A session that was just opened ends again
-    /// if its server does not welcome it.
+    /// Waits for the response to a message. `room` is an empty map for its headers. A session that
+    /// was just opened is closed again if the handshake fails.
     async fn receive(
         &self,
         handle: &Arc<SessionHandle>,
@@ -223,7 +224,8 @@ impl RequestContext<'_> {
                 respond::answer(std::mem::take(spare_headers), body)
             }
             Acceptance::Call(call) => {
-                // In this era a disconnection is no cancellation, so only a handshake is given up.
+                // In the legacy era a disconnect does not cancel a call, so only a handshake is
+                // abandoned.
                 let armed = opened && message.method() == McpMethod::Initialize;
                 let waiting = UnacknowledgedSession {
                     context: self,
